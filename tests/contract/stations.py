@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Protocol
 
@@ -133,7 +134,7 @@ class NamespaceStation:
         self._seen: set[Seen] = set()
         for via, number in _NUMBERS[family].items():
             raw = self._open(socket.SOCK_RAW, number)
-            self._on_readable(raw, lambda found, number=number: self._record(found, number))
+            self._on_readable(raw, partial(self._record, number))
             if via is Via.PING:
                 self._ping = self._open(socket.SOCK_RAW, number)
         self._ping.bind((self._source, 0))
@@ -172,7 +173,7 @@ class NamespaceStation:
         loop.add_reader(of, call, of)
         self._sockets.callback(loop.remove_reader, of)
 
-    def _record(self, raw: socket.socket, number: int) -> None:
+    def _record(self, number: int, raw: socket.socket) -> None:
         packet, (source, *_) = raw.recvfrom(2000)
         found = _read(packet) if self._family == socket.AF_INET else _packet(number, _without_scope(source), packet)
         if found:

@@ -157,7 +157,8 @@ THOUSANDS = tuple(f"--dns=10.0.{i // 250}.{i % 250}" for i in range(5000))
 REFUSED = {
     "a command": (("--dns", "; rm", "IMAGE", "{dns}"), "name server '; rm' is not usable"),
     "a newline": (("--dns", "9.9.9.9\n1.1.1.1", "IMAGE", "{dns}"), "name server '9.9.9.9\\n1.1.1.1' is not usable"),
-    "IPv6": (("--dns", "2620:fe::fe", "IMAGE", "{dns}"), "is an IPv6 address"),
+    "IPv6": (("--dns", "2620:fe::fe", "IMAGE", "{dns}"), "name servers 2620:fe::fe have IPv6 addresses only, and no"),
+    "link-local": (("--dns", "fe80::1", "IMAGE", "{dns}"), "name server 'fe80::1' is not usable"),
     "loopback": (("--dns", "127.0.0.53", "IMAGE", "{dns}"), "name server '127.0.0.53' is not usable"),
     "no use": (("--dns", "9.9.9.9", "IMAGE"), "--dns has no effect: expected {dns} in an argument of the guest"),
     "control": (("--dns-search", "a\x1b[2J", "IMAGE", "{search}"), "search domain 'a\\x1b[2J' is not a domain name"),

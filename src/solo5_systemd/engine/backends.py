@@ -456,6 +456,9 @@ class Resolvers(Protocol):
         What none of them sets is the host's, as far as guests can use it.
         """
 
+    def has_ipv6(self, networks: Sequence[NetworkName]) -> bool:
+        """Return whether guests of one of these networks can have IPv6."""
+
     def by_dhcp(self, networks: Sequence[NetworkName]) -> bool:
         """Return whether one of these networks has a DHCP server."""
 

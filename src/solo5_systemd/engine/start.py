@@ -31,7 +31,7 @@ from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, PortReq
 from solo5_systemd.sanitize import MAX_QUOTE, bounded, unit_file_syntax
 from solo5_systemd.settings import operator_policy
 from solo5_systemd.settings.model import DEFAULT_NETWORK, NAMESPACE_NETWORK, REDIRECT_NETWORK
-from solo5_systemd.settings.resolver import Resolver
+from solo5_systemd.settings.resolver import Resolver, reachable
 from solo5_systemd.storage.model import BoundDisks, Disk, DiskRequest, MadeDisk
 from solo5_systemd.unit.placeholders import uses_search, uses_servers
 from solo5_systemd.unit.properties import JobFailedError, TransientUnit, UnitFiles, security_modules
@@ -505,13 +505,18 @@ class Starter:
             return await self._images.preview(*request, removable=await self._make_room(dry_run=True))
 
     async def _resolver(self, workload: Workload, nics: Sequence[NicRequest]) -> Resolver:
-        """Return the workload's name servers and search domains, completed by those of its networks and the host."""
+        """Return the workload's name servers and search domains, completed by those of its networks and the host.
+
+        Of a guest without IPv6, those of IPv4.
+        """
         by_dhcp = self._resolvers.by_dhcp([nic.network for nic in nics])
         if not (uses_servers(workload.arguments) or uses_search(workload.arguments) or by_dhcp):
             return workload.resolver
         primary = primary_nic([nic.nic for nic in nics])
         ordered = sorted(nics, key=lambda nic: nic.nic != primary)
-        return workload.resolver | await self._resolvers.of([nic.network for nic in ordered])
+        networks = [nic.network for nic in ordered]
+        found = workload.resolver | await self._resolvers.of(networks)
+        return reachable(found, ipv6=self._resolvers.has_ipv6(networks)) if networks else found
 
     def _names(self, plan: Plan) -> GuestNames:
         """Return what the guest gets by DHCP besides its lease."""

@@ -19,6 +19,7 @@ _FAMILIES = {4: ("ip", "inet"), 6: ("ip6", "inet")}
 """The families of chains that packets pass, by version of IP."""
 
 _HOOKS = ("forward", "input")
+_WAYS = ("in", "out")
 _REJECTING = ("drop", "reject")
 _ENDING = ("accept", "queue", *_REJECTING)
 
@@ -369,8 +370,8 @@ def _remedy(
         yield from (f"{iptables} -I DOCKER-USER {way} {bridge} -j ACCEPT" for way in ("-i", "-o"))
     elif any(re.match("ufw6?-", each) for each in known):
         ports = [f"ufw allow in on {bridge} to any port {p.port.port} proto {p.port.protocol}" for p in lost if p.port]
-        ways = ("in",) if is_input else ("in", "out")
-        yield from ports or [f"ufw {'' if is_input else 'route '}allow {way} on {bridge}" for way in ways]
+        whole = [f"ufw allow in on {bridge}"] if is_input else [f"ufw route allow {way} on {bridge}" for way in _WAYS]
+        yield from ports or whole
     elif family != "inet" and re.fullmatch("FORWARD|INPUT", name):
         yield from (f"{iptables} -I {name} {way} {bridge} -j ACCEPT" for way in ("-i", "-o")[: 1 if is_input else 2])
     else:

@@ -4,10 +4,11 @@ import asyncio
 import os
 import stat
 from collections.abc import Callable, Sequence
-from ipaddress import IPv4Network
+from ipaddress import ip_network
 from pathlib import Path
 
 from solo5_systemd.names import NetworkName
+from solo5_systemd.network.nft_ip6 import METADATA6
 from solo5_systemd.network.nft_rules import METADATA
 from solo5_systemd.settings.model import Settings
 from solo5_systemd.settings.resolver import UNSET, Resolver, parse_resolv_conf, without
@@ -60,8 +61,19 @@ class HostResolvers:
         first = settings.network(networks[0]) if networks else None
         if first is None or not first.policy.metadata:
             # The resolvers of some clouds have these addresses: packets of the guest to them are dropped.
-            host = without(host, map(IPv4Network, METADATA))
+            host = without(host, map(ip_network, (*METADATA, *METADATA6)))
+        if not self.has_ipv6(networks):
+            host = without(host, [ip_network("::/0")])
         return found | host
+
+    def has_ipv6(self, networks: Sequence[NetworkName]) -> bool:
+        """Return whether guests of one of these networks can have IPv6.
+
+        Raises:
+            SettingsError: a settings file is wrong.
+        """
+        known = (self._settings().network(name) for name in networks)
+        return any(each.join.ipv6 if each.join else each.ipv6 is not None for each in known if each is not None)
 
     def by_dhcp(self, networks: Sequence[NetworkName]) -> bool:
         """Return whether one of these networks has a DHCP server.

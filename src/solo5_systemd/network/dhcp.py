@@ -94,7 +94,8 @@ def entry(lease: Lease) -> str:
 
 def options(lease: Lease, task: TaskName, names: GuestNames) -> str:
     """Return the options of a guest: host name, name servers, search domains, of which the first is its domain."""
-    servers, search = names.resolver.servers, names.resolver.search
+    servers = [server for server in names.resolver.servers if server.version == 4]  # the option has no others
+    search = names.resolver.search
     values = [
         f"{_HOST_NAME},{names.hostname or task}",
         *([f"option:dns-server,{','.join(map(str, servers))}"] if servers else ()),

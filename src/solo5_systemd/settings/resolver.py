@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import TypeVar
 
 from solo5_systemd.decode import Fields
@@ -30,7 +30,7 @@ _STUB = re.compile(r"127\.0\.0\.5[34]", re.ASCII)
 class Resolver:
     """Name servers, in the order of their use, and search domains; empty: not set."""
 
-    servers: tuple[IPv4Address, ...] = ()
+    servers: tuple[IPv4Address | IPv6Address, ...] = ()
     search: tuple[str, ...] = ()
 
     def __or__(self, other: "Resolver") -> "Resolver":
@@ -74,22 +74,36 @@ def _each(texts: tuple[str, ...], parse: Callable[[str], T], most: int, what: st
     return tuple(dict.fromkeys(map(parse, texts)))
 
 
-def name_server(text: str) -> IPv4Address:
+def name_server(text: str) -> IPv4Address | IPv6Address:
     """Parse the address of a name server.
 
     Raises:
-        InvalidRequestError: malformed, IPv6, or no address of another machine.
+        InvalidRequestError: malformed, or no address of another machine.
     """
     address = _address(text)
-    if isinstance(address, IPv6Address):
-        raise InvalidRequestError(
-            f"name server {text[:80]!r} is an IPv6 address: expected an IPv4 address, since guests have no other."
-        )
     if address is None or not _can_serve(address):
         raise InvalidRequestError(
-            f"name server {text[:80]!r} is not usable: expected the IPv4 address of another machine, such as 9.9.9.9."
+            f"name server {text[:80]!r} is not usable: expected the address of another machine, such as 9.9.9.9 or "
+            "2620:fe::fe."
         )
     return address
+
+
+def reachable(found: Resolver, *, ipv6: bool) -> Resolver:
+    """Return a resolver with the servers that a guest has the addresses for: without `ipv6`, those of IPv4 alone.
+
+    Raises:
+        InvalidRequestError: none is left.
+    """
+    servers = tuple(server for server in found.servers if ipv6 or server.version == 4)
+    if found.servers and not servers:
+        named = ", ".join(map(str, found.servers))
+        raise InvalidRequestError(
+            f"name servers {named} have IPv6 addresses only, and no network of the task has IPv6: expected an IPv4 "
+            "address among them.",
+            "Add one, or set network.NAME.ipv6 = true in /etc/solo5.",
+        )
+    return Resolver(servers=servers, search=found.search)
 
 
 def search_domain(text: str) -> str:
@@ -127,9 +141,9 @@ def _is_domain(text: str) -> bool:
 def parse_resolv_conf(text: str) -> tuple[Resolver, bool]:
     """Return what guests can use of resolv.conf(5), and whether it has the stub of systemd-resolved.
 
-    Lines that are not valid, IPv6 addresses and addresses of this host itself are skipped: the file is not the job's.
+    Lines that are not valid, and addresses of this host itself or of one link, are skipped: the file is not the job's.
     """
-    servers: list[IPv4Address] = []
+    servers: list[IPv4Address | IPv6Address] = []
     search: list[str] = []
     stub = False
     for line in text.splitlines():
@@ -137,7 +151,7 @@ def parse_resolv_conf(text: str) -> tuple[Resolver, bool]:
         if keyword == "nameserver" and words:
             address = _address(words[0])
             stub = stub or _STUB.fullmatch(words[0]) is not None
-            servers += [address] if isinstance(address, IPv4Address) and _can_serve(address) else []
+            servers += [address] if address is not None and _can_serve(address) else []
         elif keyword in ("search", "domain"):  # the last one counts
             search = [plain for word in words if _is_domain(plain := word.removesuffix("."))]
     found = Resolver(
@@ -146,7 +160,7 @@ def parse_resolv_conf(text: str) -> tuple[Resolver, bool]:
     return found, stub
 
 
-def without(found: Resolver, networks: Iterable[IPv4Network]) -> Resolver:
+def without(found: Resolver, networks: Iterable[IPv4Network | IPv6Network]) -> Resolver:
     """Return a resolver without the servers in some networks."""
     closed = tuple(networks)
     servers = tuple(server for server in found.servers if not any(server in network for network in closed))
@@ -160,5 +174,7 @@ def _address(text: str) -> IPv4Address | IPv6Address | None:
         return None
 
 
-def _can_serve(address: IPv4Address) -> bool:
+def _can_serve(address: IPv4Address | IPv6Address) -> bool:
+    if isinstance(address, IPv6Address) and (address.is_link_local or address.scope_id or address.ipv4_mapped):
+        return False  # an argument has no link, and a guest no IPv4 in IPv6
     return not (address.is_loopback or address.is_unspecified or address.is_multicast or address == _BROADCAST)

@@ -4,7 +4,7 @@ import asyncio
 import os
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Any
 
@@ -880,6 +880,19 @@ async def test_name_servers_of_the_workload_precede_those_of_network_and_host(
     own = Resolver(servers=(IPv4Address("9.9.9.9"),))
     plan = await runtime.preview(replace(WORKLOAD, arguments=arguments, resolver=own))
     assert plan.argv[-2:] == ("9.9.9.9", "host.example")
+
+
+async def test_a_guest_without_ipv6_gets_name_servers_of_ipv4_and_needs_one(machine: Machine, runtime: Runtime) -> None:
+    six = IPv6Address("2620:fe::fe")
+    workload = replace(WORKLOAD, arguments=("{dns}",), resolver=Resolver(servers=(six, IPv4Address("9.9.9.9"))))
+    assert (await runtime.preview(workload)).argv[-1] == "9.9.9.9"
+    alone = replace(workload, resolver=Resolver(servers=(six,)))
+    with pytest.raises(InvalidRequestError, match="name servers 2620:fe::fe have IPv6 addresses only"):
+        await runtime.start(alone)
+    assert machine.holds == NOTHING
+    machine.resolvers.six = {"default"}
+    assert (await runtime.preview(workload)).argv[-1] == "2620:fe::fe,9.9.9.9"
+    assert (await runtime.preview(alone)).argv[-1] == "2620:fe::fe"
 
 
 async def test_name_servers_are_looked_up_for_the_primary_nics_network_first(

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from ipaddress import IPv4Address
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
@@ -21,13 +21,16 @@ SETTINGS = parse_settings(
             "lab": {"dns": ["10.0.0.53"]},
             "both": {"dns": ["10.0.0.54"], "search": ["both.example"]},
             "open": {"metadata": True},
+            "six": {"ipv6": True},
+            "lan": {"join": "br0", "ipv6": True},
+            "four": {"join": "br1"},
         }
     }
 )
 
 
 def servers(*texts: str, search: tuple[str, ...] = ()) -> Resolver:
-    return Resolver(servers=tuple(map(IPv4Address, texts)), search=search)
+    return Resolver(servers=tuple(map(ip_address, texts)), search=search)
 
 
 @pytest.fixture
@@ -62,6 +65,14 @@ async def test_servers_at_metadata_addresses_need_a_network_that_opens_them(file
     files[0].write_text("nameserver 169.254.169.253\nnameserver 168.63.129.16\n")
     assert await of(files, "default") == UNSET
     assert await of(files, "open") == servers("169.254.169.253", "168.63.129.16")
+
+
+async def test_servers_of_ipv6_are_for_networks_that_have_it(files: tuple[Path, Path]) -> None:
+    files[0].write_text("nameserver fd00:ec2::253\nnameserver 2620:fe::fe\nnameserver 9.9.9.9\n")
+    for networks in (("six",), ("lan",), ("default", "six")):
+        assert await of(files, *networks) == servers("2620:fe::fe", "9.9.9.9"), networks
+    for networks in (("default",), ("four",), ("unknown",)):
+        assert await of(files, *networks) == servers("9.9.9.9"), networks
 
 
 def test_the_stub_is_replaced_by_what_is_behind_it(files: tuple[Path, Path]) -> None:

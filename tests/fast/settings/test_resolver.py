@@ -1,6 +1,6 @@
 """Name servers and search domains that guests cannot use: refused in a job or setting, skipped in resolv.conf."""
 
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 import pytest
 from hypothesis import given
@@ -15,6 +15,7 @@ from solo5_systemd.settings.resolver import (
     hostname,
     name_server,
     parse_resolv_conf,
+    reachable,
     resolver,
     search_domain,
     without,
@@ -40,7 +41,7 @@ def test_what_a_resolver_does_not_set_is_anothers() -> None:
 @pytest.mark.parametrize(
     "text, words",
     [
-        ("; rm -rf /", "name server '; rm -rf /' is not usable: expected the IPv4 address of another machine"),
+        ("; rm -rf /", "name server '; rm -rf /' is not usable: expected the address of another machine, such as"),
         ("9.9.9.9\n", "is not usable"),
         ("9.9.9.9\nsearch x", "is not usable"),
         ("", "name server '' is not usable"),
@@ -52,9 +53,13 @@ def test_what_a_resolver_does_not_set_is_anothers() -> None:
         ("0.0.0.0", "is not usable"),
         ("224.0.0.251", "is not usable"),
         ("255.255.255.255", "is not usable"),
-        ("2620:fe::fe", "name server '2620:fe::fe' is an IPv6 address: expected an IPv4 address"),
-        ("::ffff:9.9.9.9", "is an IPv6 address"),
-        ("fe80::1%" + "x" * 1_000_000, "is an IPv6 address"),
+        ("::1", "name server '::1' is not usable"),
+        ("::", "is not usable"),
+        ("ff02::fb", "is not usable"),
+        ("fe80::1", "is not usable"),
+        ("::ffff:9.9.9.9", "is not usable"),
+        ("2620:fe::fe%eth0", "is not usable"),
+        ("fe80::1%" + "x" * 1_000_000, "is not usable"),
         ("9" * 1_000_000, "is not usable"),
     ],
 )
@@ -115,7 +120,6 @@ def test_stub_of_resolved_is_recognised_and_no_server(stub: str) -> None:
         "nameserver ",
         "nameserver 127.0.0.1",
         "nameserver ::1",
-        "nameserver 2620:fe::fe",
         "nameserver fe80::1%eth0",
         "nameserver 0.0.0.0",
         "nameserver 300.1.1.1",
@@ -145,6 +149,19 @@ def test_resolv_conf_of_thousands_of_lines_is_cut() -> None:
 def test_any_resolv_conf_is_read(text: str) -> None:
     found, _ = parse_resolv_conf(text)
     assert resolver(map(str, found.servers), found.search) == found
+
+
+def test_a_guest_without_ipv6_has_the_servers_of_ipv4() -> None:
+    six = IPv6Address("2620:fe::fe")
+    both = resolver(["2620:fe::fe", "9.9.9.9"], ["lan"])
+    assert both.servers == (six, QUAD9)
+    assert parse_resolv_conf("nameserver 2620:fe::fe\nnameserver 9.9.9.9\nsearch lan\n") == (both, False)
+    assert reachable(both, ipv6=True) == both
+    assert reachable(both, ipv6=False) == Resolver(servers=(QUAD9,), search=("lan",))
+    assert reachable(UNSET, ipv6=False) == UNSET
+    with pytest.raises(InvalidRequestError, match="name servers 2620:fe::fe have IPv6 addresses only, and no network"):
+        reachable(Resolver(servers=(six,)), ipv6=False)
+    assert without(both, [IPv6Network("2620:fe::/48")]) == Resolver(servers=(QUAD9,), search=("lan",))
 
 
 def test_servers_in_closed_networks_are_left_out() -> None:

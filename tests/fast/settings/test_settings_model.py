@@ -104,7 +104,7 @@ def test_an_mtu_may_be_at_its_bounds(mtu: int) -> None:
         ('network.default.host = ["0/udp"]', "network.default.host: '0/udp' is not a port"),
         ('network.default.host = ["65536/tcp"]', "network.default.host: '65536/tcp' is not a port"),
         ("network.default.connections = 0", "network.default.connections is 0: expected a whole number from 16 to"),
-        ('network.default.dns = ["::1"]', "network.default.dns: name server '::1' is an IPv6 address: expected"),
+        ('network.default.dns = ["::1"]', "network.default.dns: name server '::1' is not usable: expected"),
         ('network.default.search = ["a b"]', "network.default.search: search domain 'a b' is not a domain name"),
         (
             f"network.default.dns = {['9.9.9.9'] * 10_000}",

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 from tests.machine.beside.conftest import WAYS, Guest, Program, doctor, heard, remedy
-from tests.machine.conftest import Machine, Outside, Runner, eventually, ok
-from tests.machine.test_network import web
+from tests.machine.conftest import Machine, Outside, Runner, eventually, ok, sh
+from tests.machine.test_ipv6 import HERE, IPV6, THERE, udp6
+from tests.machine.test_network import GATEWAY, IPV4, lease, web
 from tests.support.doc_tables import DOCS
 
 DOCKER = Program(
@@ -100,6 +101,59 @@ def test_what_doctor_advises_opens_all_ways_for_good(
         for command in program.again if order == "before" else []:  # its rules are the same in both
             program.do([command])
             assert (guest.ways(), doctor()["verdict"]) == (WAYS, "ok"), command
+    finally:
+        program.do(program.last)
+
+
+IP6TABLES = Program(
+    "ip6tables",
+    first=["ip6tables -P FORWARD DROP"],
+    again=["ip6tables-save > /tmp/rules; ip6tables-restore /tmp/rules"],
+    last=["ip6tables -P FORWARD ACCEPT", "ip6tables -F FORWARD"],
+)
+OWN_INPUT = Program(
+    "nftables without neighbour discovery",
+    first=["echo 'table ip6 own { chain own { type filter hook input priority 5; policy drop; }; }' | nft -f -"],
+    again=["nft list table ip6 own > /tmp/rules; nft delete table ip6 own; nft -f /tmp/rules"],
+    last=["nft delete table ip6 own"],
+)
+
+
+@pytest.fixture
+def six(outside: Outside) -> Iterator[None]:
+    """A network with IPv6, and a client of its published ports."""
+    extra = Path("/etc/solo5/machine-test.toml")
+    extra.write_text('[network.default]\nipv6 = true\n')
+    ok("ip", "address", "add", f"{HERE}/64", "dev", "cable", "nodad")
+    outside.ok("ip", "address", "add", f"{THERE}/64", "dev", "eth0", "nodad")
+    yield
+    extra.unlink()
+
+
+@pytest.mark.usefixtures("six")
+@pytest.mark.parametrize("program", [FIREWALLD, UFW, IP6TABLES, OWN_INPUT, DOCKER], ids=lambda program: program.name)
+def test_what_doctor_advises_opens_ipv6_for_good(
+    machine: Machine, outside: Outside, run: Runner, program: Program
+) -> None:
+    """By the host that finds the guest, and a client that reaches its published port."""
+    name = run("net.hvt", IPV4, GATEWAY, *IPV6, options=("-p", "5307:7/udp"))
+    guest = str(lease(name)["ipv6"]).partition("/")[0]
+
+    def is_open() -> bool:
+        ok("ip", "-6", "neigh", "flush", "dev", "solo5-default")
+        ping = sh("ping", "-6", "-c2", "-W2", guest).returncode == 0
+        return ping and udp6(outside, 5307) == "hello"
+
+    eventually(is_open, f"{name} is reached by IPv6")
+    try:
+        program.do(program.first)
+        if program is not DOCKER:  # started after the first network, it leaves the policy of FORWARD
+            assert doctor()["verdict"] == "limited"
+            ok("sh", "-ec", remedy())
+        assert (doctor()["verdict"], is_open()) == ("ok", True), doctor()
+        for command in program.again:
+            program.do([command])
+            assert (doctor()["verdict"], is_open()) == ("ok", True), command
     finally:
         program.do(program.last)
 

@@ -76,9 +76,9 @@ REFUSED = {
         job(f'{SLEEPER}\nargs = ["{{dns}}"]', group=TWO_STARTS + dns(r'servers = ["9.9.9.9\n--evil"]')),
         r"name server '9\.9\.9\.9\\n--evil' is not usable",
     ),
-    "an IPv6 name server": (
-        job(f'{SLEEPER}\nargs = ["{{dns}}"]', group=TWO_STARTS + dns('servers = ["2620:fe::fe"]')),
-        r"name server '2620:fe::fe' is an IPv6 address",
+    "a link-local name server": (
+        job(f'{SLEEPER}\nargs = ["{{dns}}"]', group=TWO_STARTS + dns('servers = ["fe80::1"]')),
+        r"name server 'fe80::1' is not usable",
     ),
     "10,000 name servers": (
         job(f'{SLEEPER}\nargs = ["{{dns}}"]', group=TWO_STARTS + dns(f"servers = {json.dumps(['9.9.9.9'] * 10_000)}")),

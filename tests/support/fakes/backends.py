@@ -585,18 +585,22 @@ class FakeDirectories:
 
 class FakeResolvers:
     """Name servers of networks and of the host; `found`: all that they have, `networks`: argument of the last call,
-    `serving`: the networks with a DHCP server."""
+    `serving`: the networks with a DHCP server, `six`: those with IPv6."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self.found = UNSET
         self.networks: tuple[NetworkName, ...] = ()
         self.serving: set[str] = set()
+        self.six: set[str] = set()
 
     async def of(self, networks: Sequence[NetworkName]) -> Resolver:
         async with self._steps.step("find name servers"):
             self.networks = tuple(networks)
             return self.found
+
+    def has_ipv6(self, networks: Sequence[NetworkName]) -> bool:
+        return bool(self.six & set(networks))
 
     def by_dhcp(self, networks: Sequence[NetworkName]) -> bool:
         return bool(self.serving & set(networks))
