@@ -123,7 +123,7 @@ OWN_INPUT = Program(
 def six(outside: Outside) -> Iterator[None]:
     """A network with IPv6, and a client of its published ports."""
     extra = Path("/etc/solo5/machine-test.toml")
-    extra.write_text('[network.default]\nipv6 = true\n')
+    extra.write_text("[network.default]\nipv6 = true\n")
     ok("ip", "address", "add", f"{HERE}/64", "dev", "cable", "nodad")
     outside.ok("ip", "address", "add", f"{THERE}/64", "dev", "eth0", "nodad")
     yield
