@@ -123,9 +123,9 @@ async def test_a_temporary_address_is_dropped_and_counted(client: Client) -> Non
         await until(lambda: len(guest.addresses()) == 2, 20)
         await guest.until_pinged(lease.gateway6, "-I", str(lease.address6))
         [temporary] = [each["local"] for each in guest.addresses() if each["local"] != str(lease.address6)]
-        before = (await client.networks())[0].dropped.of_guest(lease.address, lease.tap)["spoofed"]
+        before = (await client.networks())[0].dropped.of_guest(lease.addresses, lease.tap)["spoofed"]
         assert not await guest.pings(lease.gateway6, "-I", temporary)
-        assert (await client.networks())[0].dropped.of_guest(lease.address, lease.tap)["spoofed"] > before
+        assert (await client.networks())[0].dropped.of_guest(lease.addresses, lease.tap)["spoofed"] > before
     await client.drop("a")
 
 
@@ -134,7 +134,7 @@ async def test_a_kernel_with_another_mac_gets_nothing(client: Client) -> None:
     async with KernelGuest(lease, "02:00:00:00:00:99") as guest:
 
         async def spoofed() -> int:
-            return (await client.networks())[0].dropped.of_guest(lease.address, lease.tap)["spoofed"]
+            return (await client.networks())[0].dropped.of_guest(lease.addresses, lease.tap)["spoofed"]
 
         assert lease.gateway6 is not None
         async with asyncio.timeout(20):
@@ -165,7 +165,7 @@ async def test_a_neighbour_is_no_router_and_sees_no_solicited_reply(client: Clie
             await a.pinged6(a.gateway6, b"last")
             seen = [frame for frame in (*arrived(host), *a.frames) if b"\x20\x01\x0d\xb8\0\x66" in frame]
         assert seen == []
-        dropped = (await client.networks())[0].dropped.of_guest(second.address, second.tap)
+        dropped = (await client.networks())[0].dropped.of_guest(second.addresses, second.tap)
         assert dropped["unsafe"] >= 3
         # From its link-local address a guest has a reply of its own.
         b.frames.clear()
