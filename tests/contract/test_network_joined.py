@@ -21,6 +21,8 @@ from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.model import Lease
 
+IGMP = 2
+
 PEER = IPv4Address("192.168.1.2")
 LAN = '[network.lan]\njoin = "br0"\n'
 RANGE = 'ipv4 = "192.168.1.0/24"\n'
@@ -264,6 +266,9 @@ async def _attack(lease: Lease, lan: Lan, *, known: bool) -> None:
                 "tagged twice": own[:12] + b"\x81\0\0\x01\x81\0\0\x14" + own[12:],
                 "IPv6": there + guest.mac + b"\x86\xdd" + bytes(46),
                 "DHCP server": guest.ipv4(BROADCAST, IPv4Address("255.255.255.255"), UDP, _udp(68, b"OFFER", 67)),
+                "query of groups": guest.ipv4(
+                    b"\1\0\x5e\0\0\1", IPv4Address("224.0.0.1"), IGMP, b"\x11\x64\xee\x9b" + bytes(4)
+                ),
                 "fragment": guest.ipv4(there, PEER, UDP, _udp(7, b"part"), fragment=0x2000),
                 "pause": b"\x01\x80\xc2\0\0\x01" + guest.mac + b"\x88\x08" + bytes(46),
             }
