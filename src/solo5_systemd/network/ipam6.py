@@ -65,7 +65,7 @@ def with_ipv6(
                 f"Set another prefix as network.{network.name}.ipv6 below /etc/solo5.",
             )
     gateway = ipv6.gateway or prefix[1]
-    return replace(network, ipv6=prefix, gateway6=gateway, nat66=ipv6.nat66, ra=ipv6.ra, dns6=ipv6.dns6)
+    return replace(network, ipv6=prefix, gateway6=gateway, nat66=ipv6.nat66, ra=ipv6.ra)
 
 
 _WIDE = 16

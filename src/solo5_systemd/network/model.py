@@ -466,7 +466,7 @@ class RecordedRepair:
     others: int = 0
 
 
-OVERVIEW_SIGNATURE = f"(ssssqbbuubasbasbubbba(st)a(st)(bqsb)(ssasas){DROPS_SIGNATURE}(ssbbas))"
+OVERVIEW_SIGNATURE = f"(ssssqbbuubasbasbubbba(st)a(st)(bqsb)(ssasas){DROPS_SIGNATURE}(ssbb))"
 
 _Texts = Sequence[str]
 _Counts = Sequence[Sequence[Any]]
@@ -501,7 +501,6 @@ class NetworkOverview:
         gateway6: the bridge's address; None as above.
         nat66: IPv6 packets that leave the host get the host's address as their source.
         ra: the host sends router advertisements.
-        dns6: the name servers in these.
     """
 
     name: NetworkName
@@ -521,7 +520,6 @@ class NetworkOverview:
     gateway6: IPv6Address | None = None
     nat66: bool = False
     ra: bool = False
-    dns6: tuple[IPv6Address, ...] = ()
 
     @property
     def has_pool(self) -> bool:
@@ -557,7 +555,6 @@ class NetworkOverview:
             gateway6=ipv6.gateway,
             nat66=ipv6.nat66,
             ra=ipv6.ra,
-            dns6=ipv6.dns6,
         )
 
     def to_wire(self) -> Wire:
@@ -573,7 +570,7 @@ class NetworkOverview:
         joined = [self.join is not None, join.vlan, join.pool_text, join.ipv6]
         limits = [*Limits(egress=policy.egress, rate=policy.rate).to_wire()]
         others = [*limits, [*map(str, self.resolver.servers)], [*self.resolver.search]]
-        ipv6 = [str(self.ipv6 or ""), str(self.gateway6 or ""), self.nat66, self.ra, [*map(str, self.dns6)]]
+        ipv6 = [str(self.ipv6 or ""), str(self.gateway6 or ""), self.nat66, self.ra]
         last = (joined, others, self.dropped.more_to_wire(), ipv6)
         return (self.name, self.bridge, ipv4, gateway4, self.mtu, self.masquerade, *usage, *more, *last)
 
@@ -589,7 +586,7 @@ class NetworkOverview:
         egress, rate, servers, search = others
         limits = Limits.from_wire(egress, rate)
         policy = network_policy(Fields(dict(zip(POLICY_KEYS, opened, strict=True))))
-        ipv6, gateway6, nat66, ra, dns6 = six
+        ipv6, gateway6, nat66, ra = six
         try:
             network = IPv4Network(ipv4) if ipv4 else None
         except ValueError as error:
@@ -616,15 +613,12 @@ class NetworkOverview:
             gateway6=ipv6_address(gateway6) if gateway6 else None,
             nat66=nat66,
             ra=ra,
-            dns6=tuple(map(ipv6_address, dns6)),
         )
 
 
 def _ipv6_of(network: Network | NetworkSettings) -> Ipv6:
     if isinstance(network, Network):
-        return Ipv6(
-            prefix=network.ipv6, gateway=network.gateway6, nat66=network.nat66, ra=network.ra, dns6=network.dns6
-        )
+        return Ipv6(prefix=network.ipv6, gateway=network.gateway6, nat66=network.nat66, ra=network.ra)
     return network.ipv6 or Ipv6()
 
 

@@ -330,8 +330,8 @@ BRIDGE_CHAINS
         udp dport 546 goto dropped_unsafe
         accept
     }
-    # A guest is no DHCP server, and no querier of groups (IGMP type 0x11). The host reassembles fragments before table ip, in one memory (ipfrag_high_thresh) for
-    # all of its traffic.
+    # A guest is no DHCP server, and no querier of groups (IGMP type 0x11). The host reassembles fragments before table
+    # ip, in one memory (ipfrag_high_thresh) for all of its traffic.
     # A guest with an egress list reaches its neighbours, and is reached by them, through the host: so table ip, which
     # knows connections, decides on all that it sends, once. Frames between them get the gateway's MAC address, which
     # makes the bridge deliver them to the host. Broadcasts for all neighbours would not come back.

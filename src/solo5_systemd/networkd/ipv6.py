@@ -4,7 +4,8 @@ All of it happens only while a network with IPv6 is up.
 """
 
 from collections.abc import Iterable, Sequence
-from ipaddress import IPv6Network
+from dataclasses import replace
+from ipaddress import IPv6Address, IPv6Network
 from pathlib import Path
 
 from solo5_systemd.errors import HostError
@@ -46,7 +47,8 @@ class Ipv6:
                     f"Leave out network.{network.name}.ipv6 below /etc/solo5, or boot without ipv6.disable=1.",
                 )
             busy = (*self._links.routed_prefixes([each.bridge for each in used]), *_configured(settings, known))
-            chosen.append(with_ipv6(network, known.ipv6, (*used, *chosen), busy, _local_prefix))
+            found = with_ipv6(network, known.ipv6, (*used, *chosen), busy, _local_prefix)
+            chosen.append(replace(found, dns6=_advertised(known)))
         return chosen
 
     def save_sysctls(self) -> None:
@@ -65,6 +67,10 @@ class Ipv6:
         if ipv6_sysctls.FORWARDING in before:
             ipv6_sysctls.restore(before)
             self._store.save_sysctls({name: value for name, value in before.items() if not name.startswith("ipv6/")})
+
+
+def _advertised(known: NetworkSettings) -> tuple[IPv6Address, ...]:
+    return tuple(server for server in known.resolver.servers if isinstance(server, IPv6Address))
 
 
 def _configured(settings: Settings, known: NetworkSettings) -> Iterable[IPv6Network]:

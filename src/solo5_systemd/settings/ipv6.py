@@ -1,4 +1,4 @@
-"""The IPv6 settings of a network on a bridge of this service: `ipv6`, `gateway6`, `nat66`, `ra`, `dns6`."""
+"""The IPv6 settings of a network on a bridge of this service: `ipv6`, `gateway6`, `nat66`, `ra`."""
 
 from dataclasses import dataclass
 from ipaddress import IPv6Address, IPv6Network
@@ -6,13 +6,11 @@ from ipaddress import IPv6Address, IPv6Network
 from solo5_systemd.decode import Fields
 from solo5_systemd.errors import SettingsError
 
-IPV6_KEYS = ("ipv6", "gateway6", "nat66", "ra", "dns6")
+IPV6_KEYS = ("ipv6", "gateway6", "nat66", "ra")
 
 SLAAC_LENGTH = 64
 """Bits of a prefix in which a guest gives itself an address: the other 64 are of its MAC (RFC 2464, section 4)."""
 
-DNS6_MAX = 8
-"""Name servers of router advertisements. Resolvers of C libraries use three."""
 
 IPV6_MTU = 1280
 """Bytes: the smallest MTU of a link with IPv6 (RFC 8200, section 5)."""
@@ -30,14 +28,12 @@ class Ipv6:
         gateway: the host's address in it; None: the first one.
         nat66: packets that leave the host get the host's address as their source.
         ra: the host sends router advertisements, by which guests give themselves the address of their lease.
-        dns6: the name servers in these.
     """
 
     prefix: IPv6Network | None = None
     gateway: IPv6Address | None = None
     nat66: bool = False
     ra: bool = False
-    dns6: tuple[IPv6Address, ...] = ()
 
 
 def ipv6_settings(fields: Fields, mtu: int) -> Ipv6 | None:
@@ -71,34 +67,7 @@ def ipv6_settings(fields: Fields, mtu: int) -> Ipv6 | None:
         gateway=gateway,
         nat66=fields.boolean("nat66", default=False),
         ra=ra,
-        dns6=_servers(fields, ra=ra),
     )
-
-
-def _servers(fields: Fields, *, ra: bool) -> tuple[IPv6Address, ...]:
-    if not fields.has("dns6"):
-        return ()
-    if not ra:
-        raise SettingsError(
-            f"{fields.path('dns6')} is set without ra: expected ra = true, since nothing else has them."
-        )
-    if len(fields.texts("dns6")) > DNS6_MAX:
-        raise fields.wrong("dns6", f"{len(fields.texts('dns6'))} entries", f"at most {DNS6_MAX}")
-    return tuple(dict.fromkeys(fields.each("dns6", _name_server)))
-
-
-def _name_server(text: str) -> IPv6Address:
-    """Parse the address of a name server; without a zone, which each link has."""
-    try:
-        address = IPv6Address(text)
-    except ValueError:
-        address = None
-    if address is None or not _is_unicast(IPv6Network(int(address))) or address.scope_id is not None:
-        raise SettingsError(
-            f"{text!r} is not the IPv6 address of a name server: expected a global or unique local one such as "
-            "2001:db8::53."
-        )
-    return address
 
 
 def _prefix(fields: Fields) -> tuple[bool, IPv6Network | None]:

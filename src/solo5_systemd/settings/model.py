@@ -24,7 +24,7 @@ dhcp = false              # true: guests get their leased address by DHCP
 # egress = ["10.0.0.0/8:5432/tcp"]  # all that guests may connect to; default: everything
 # rate = ["sent=10M"]     # limits of each NIC, which a job can lower; default: none
 ipv6 = false              # true: a /64 of this host's unique local prefix; or a prefix, such as "2001:db8:1::/64",
-                          # and beside it: gateway6, by default its first address, nat66, ra and dns6
+                          # and beside it: gateway6, by default its first address, nat66 and ra
 dns = []                  # name servers for {dns} in arguments; default: the host's
 search = []               # search domains for {search} in arguments; default: the host's
 

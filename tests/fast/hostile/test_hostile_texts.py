@@ -128,7 +128,7 @@ OTHERS = st.tuples(TEXTS, TEXTS, st.lists(TEXTS, max_size=2), st.lists(TEXTS, ma
 DROPS = st.tuples(COUNTS, COUNTS, COUNTS, st.lists(st.tuples(TEXTS, TEXTS, NUMBERS), max_size=2))
 
 
-IPV6 = st.tuples(TEXTS, TEXTS, st.booleans())
+IPV6 = st.tuples(TEXTS, TEXTS, st.booleans(), st.booleans())
 
 
 @given(st.tuples(*NETWORK, *POLICY, COUNTS, COUNTS, JOIN, OTHERS, DROPS, IPV6))

@@ -56,7 +56,6 @@ SHOWN: Mapping[str, str] = {
     "network.gateway6": NETWORK,
     "network.nat66": NETWORK,
     "network.ra": NETWORK,
-    "network.dns6": NETWORK,
     "stats_interval": f"{CONFIGURATION}::test_samples_are_at_least_an_interval_apart_however_often_nomad_collects",
     "allowed_properties": REFUSALS,
     "allowed_units": REFUSALS,

@@ -1,4 +1,4 @@
-"""`ipv6`, `gateway6`, `nat66`, `ra` and `dns6` of a network."""
+"""`ipv6`, `gateway6`, `nat66` and `ra` of a network."""
 
 from ipaddress import IPv6Address, IPv6Network
 
@@ -25,10 +25,6 @@ PREFIX = IPv6Network("2001:db8:1::/64")
         ),
         ("ipv6 = true\nra = true", Ipv6(ra=True)),
         ('ipv6 = "2001:db8:1::/64"\nra = true', Ipv6(prefix=PREFIX, ra=True)),
-        (
-            'ipv6 = true\nra = true\ndns6 = ["2001:db8::53", "fd00::53", "2001:db8::53"]',
-            Ipv6(ra=True, dns6=(IPv6Address("2001:db8::53"), IPv6Address("fd00::53"))),
-        ),
         ('ipv6 = "fd00:1::/120"\nmtu = 1280', Ipv6(prefix=IPv6Network("fd00:1::/120"))),
     ],
 )
@@ -51,15 +47,10 @@ def test_ipv6_is_a_word_or_a_prefix(text: str, read: Ipv6 | None) -> None:
         ('gateway6 = "2001:db8::1"', "network.default.gateway6 is set without ipv6"),
         ("ipv6 = false\nnat66 = true", "network.default.nat66 is set without ipv6"),
         ("ra = true", "network.default.ra is set without ipv6"),
-        ('ipv6 = true\ndns6 = ["fd00::53"]', "network.default.dns6 is set without ra: expected ra = true"),
         (
             'ipv6 = "fd00:1::/65"\nra = true',
             "network.default.ipv6 is 'fd00:1::/65': expected a prefix of 64 bits beside ra",
         ),
-        ('ipv6 = true\nra = true\ndns6 = ["9.9.9.9"]', "'9.9.9.9' is not the IPv6 address of a name server"),
-        ('ipv6 = true\nra = true\ndns6 = ["fe80::1"]', "'fe80::1' is not the IPv6 address of a name server"),
-        ('ipv6 = true\nra = true\ndns6 = ["2001:db8::53%lo"]', "expected a global or unique local one"),
-        (f"ipv6 = true\nra = true\ndns6 = {[f'fd00::{n}' for n in range(1, 10)]}", "9 entries': expected at most 8"),
         ('[network.lan]\njoin = "br0"\nra = true', "network.lan.ra is set beside join"),
         ('ipv6 = true\ngateway6 = "2001:db8::1"', "expected an address inside the network's ipv6 prefix"),
         ('ipv6 = "2001:db8:1::/64"\ngateway6 = "2001:db8:1::"', "other than its first"),

@@ -31,7 +31,6 @@ network "closed" {
   gateway6   = "2001:db8:97::9"
   nat66      = true
   ra         = true
-  dns6       = ["2001:db8::53"]
   bridge     = "closed0"
   mtu        = 1400
   masquerade = false

@@ -190,8 +190,6 @@ def _own_fields(network: "NetworkOverview") -> "Iterator[tuple[str, str]]":
         yield "IPv6 gateway", str(network.gateway6 or "")
         yield "NAT66", _yes(network.nat66)
         yield "Advertised", _yes(network.ra)
-        if network.dns6:
-            yield "Advertised name servers", ", ".join(map(str, network.dns6))
     for each in _overtaken(network):
         yield "Overtaken", f"by {each.route}: {remedy(each.route, each.bridge, each.inside)}"
     yield "MTU", str(network.mtu)
@@ -297,7 +295,7 @@ def _json(network: "NetworkOverview") -> dict[str, object]:
         document |= {"pool": network.join.pool_text} if network.join.pool else {}
     if network.ipv6 is not None:
         document |= {"ipv6": str(network.ipv6), "gateway6": str(network.gateway6), "nat66": network.nat66}
-        document |= {"ra": network.ra, "dns6": [*map(str, network.dns6)]}
+        document |= {"ra": network.ra}
     if network.ipv4 is not None:
         document["ipv4"] = str(network.ipv4)
     if network.has_pool:

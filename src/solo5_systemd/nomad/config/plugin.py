@@ -233,7 +233,7 @@ def _network(fields: Fields) -> dict[str, object]:
     vlan = {"vlan": fields.number("vlan", low=1, high=4094)} if fields.has("vlan") else {}
     flags = {key: fields.boolean(key) for key in ("masquerade", "nat66", "ra", "redirect") if fields.has(key)}
     policy = {key: value for key, value in policy_table(network_policy(fields)).items() if fields.has(key)}
-    resolver = {key: list(fields.texts(key)) for key in ("dns", "dns6", "search") if fields.has(key)}
+    resolver = {key: list(fields.texts(key)) for key in ("dns", "search") if fields.has(key)}
     return {**texts, **mtu, **vlan, **flags, **_ipv6(fields), **policy, **resolver}
 
 

@@ -63,7 +63,6 @@ NETWORK = table(
     attribute("gateway6", TEXT),
     attribute("nat66", BOOLEAN),
     attribute("ra", BOOLEAN),
-    attribute("dns6", TEXTS),
     attribute("bridge", TEXT),
     attribute("mtu", NUMBER),
     attribute("masquerade", BOOLEAN),
