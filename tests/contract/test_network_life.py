@@ -14,13 +14,30 @@ from pathlib import Path
 
 import pytest
 from tests.contract.guest import Guest
-from tests.contract.netns import link, run
+from tests.contract.netns import Outside, link, run
 from tests.contract.netservice import NAME, PATH, Service, host_state, nic, pid1, tcp, udp, until
 from tests.contract.test_network_paths import ask_udp
 
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, TakenError
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.model import PortRequest
+
+
+async def test_a_network_has_the_mtu_of_the_uplink(service: Service, outside: Outside) -> None:
+    """As of a host whose default route is a tunnel's, but for a network that sets its own."""
+    run("ip", "link", "set", "veth-in", "mtu", "1420")
+    run("ip", "route", "add", "default", "via", outside.address)
+    (service.settings / "solo5.toml").write_text("[network.large]\nmtu = 9000\n[network.six]\nipv6 = true\n")
+    await service.restart()
+    async with service.client() as client:
+        assert {network.name: network.mtu for network in await client.networks()} == {
+            "default": 1420, "large": 9000, "six": 1420,
+        }  # fmt: skip
+        lease = await client.lease("a")
+        assert (lease.mtu, link(lease.tap)["mtu"], link(lease.bridge)["mtu"]) == (1420, 1420, 1420)
+        assert {network.mtu for network in await client.networks() if network.name == "default"} == {1420}
+        await client.drop("a")
+    run("ip", "route", "del", "default")
 
 
 async def test_tap_and_bridge_are_as_a_tender_needs_them(service: Service) -> None:

@@ -25,7 +25,7 @@ from solo5_systemd.network.model import (
     Reservation,
 )
 from solo5_systemd.settings.ipv6 import is_host6
-from solo5_systemd.settings.model import DEFAULT_NETWORK, NetworkSettings, default_bridge
+from solo5_systemd.settings.model import DEFAULT_NETWORK, MTU, NetworkSettings, default_bridge
 
 T = TypeVar("T")
 
@@ -169,7 +169,7 @@ def _network(settings: NetworkSettings, ipv4: IPv4Network | None, gateway4: IPv4
         bridge=settings.bridge,
         ipv4=ipv4,
         gateway4=gateway4,
-        mtu=settings.mtu,
+        mtu=MTU if settings.mtu is None else settings.mtu,
         masquerade=settings.masquerade,
         policy=settings.policy,
         join=settings.join,

@@ -543,7 +543,7 @@ class NetworkOverview:
             bridge=network.bridge,
             ipv4=network.ipv4,
             gateway4=network.gateway4,
-            mtu=network.mtu,
+            mtu=network.mtu or 0,
             masquerade=network.masquerade,
             up=up,
             leases=leases,

@@ -1,6 +1,7 @@
 """The choice of a task's addresses, MACs, taps and ports, and of the ranges of new networks."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from ipaddress import IPv4Network
 
 from solo5_systemd.errors import InvalidRequestError
@@ -14,7 +15,7 @@ from solo5_systemd.network.model import Network, NicRequest, PortRequest, Reserv
 from solo5_systemd.network.port_conflicts import BoundPort, check_families, check_ports, check_reserved
 from solo5_systemd.networkd.bridges import Bridges
 from solo5_systemd.networkd.leases import Leases
-from solo5_systemd.settings.model import Settings
+from solo5_systemd.settings.model import NetworkSettings, Settings, default_mtu
 
 
 class Choice:
@@ -88,6 +89,10 @@ class Choice:
         check_families(reservation)
         return reservation, networks[len(self._bridges.networks) :]
 
+    def default_mtu(self, network: NetworkSettings) -> int:
+        """Return the MTU in bytes of a network that sets none."""
+        return default_mtu(self._links.uplink_mtu(), ipv6=network.ipv6 is not None)
+
     def _checked(self, network: Network, nics: Sequence[NicRequest]) -> Network:
         """Return a network, checked and with the present MTU of its bridge if it is requested and that is of others.
 
@@ -122,6 +127,8 @@ class Choice:
                     f"{', '.join(network.name for network in settings.networks)}.",
                     f"Define it as [network.{name}] in a *.toml file in /etc/solo5.",
                 )
+            if known.mtu is None:
+                known = replace(known, mtu=self.default_mtu(known))
             reserved = [other.ipv4 for other in settings.networks if other.ipv4 and other.name != name]
             new.append(choose_network(known, (*self._bridges.networks.values(), *new), (*routed, *reserved)))
         return self._bridges.ipv6.with_prefixes(new, tuple(self._bridges.networks.values()), settings)

@@ -155,7 +155,10 @@ class NetworkState:
         return self._with_bridge(overview)
 
     def _configured(self, settings: NetworkSettings) -> NetworkOverview:
-        return self._with_bridge(NetworkOverview.of(settings, free=free_addresses(settings, 0)))
+        overview = NetworkOverview.of(settings, free=free_addresses(settings, 0))
+        if settings.mtu is None and settings.join is None:
+            overview = replace(overview, mtu=self._choice.default_mtu(settings))
+        return self._with_bridge(overview)
 
     def _with_bridge(self, overview: NetworkOverview) -> NetworkOverview:
         """Return an overview with the state and the MTU of a bridge of others."""

@@ -47,9 +47,12 @@ from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError, SettingsError
 from solo5_systemd.names import NetworkName, log_namespace, network_name
 from solo5_systemd.settings.egress import Egress, egress
-from solo5_systemd.settings.ipv6 import IPV6_KEYS, Ipv6, ipv6_settings
+from solo5_systemd.settings.ipv6 import IPV6_KEYS, IPV6_MTU, Ipv6, ipv6_settings
 from solo5_systemd.settings.rate import UNLIMITED, Rate, rate
 from solo5_systemd.settings.resolver import UNSET, Resolver, resolver_of
+
+MTU = 1500
+"""Bytes: the MTU of Ethernet, and the largest of a network that sets none."""
 
 DEFAULT_NETWORK = NetworkName("default")
 NAMESPACE_NETWORK = NetworkName("namespace")
@@ -152,7 +155,7 @@ class NetworkSettings:
         bridge: the name of its bridge.
         ipv4: its range; None: a free one is chosen, or, with `join`, guests have addresses of the LAN's DHCP.
         gateway4: the host's address in it; None: the first one. With `join`, a router's; None: there is none.
-        mtu: of its bridge; with `join`, the bridge's own is used instead.
+        mtu: of its bridge, in bytes; None: `default_mtu`. With `join`, the bridge's own is used instead.
         join: the bridge is one of others; None: one that this package makes.
         ipv6: None: guests have no IPv6, or, with `join`, what `Join.ipv6` permits.
         resolver: name servers and search domains of its guests; empty: the host's.
@@ -164,7 +167,7 @@ class NetworkSettings:
     bridge: str
     ipv4: IPv4Network | None = None
     gateway4: IPv4Address | None = None
-    mtu: int = 1500
+    mtu: int | None = None
     masquerade: bool = True
     policy: NetworkPolicy = CLOSED
     join: Join | None = None
@@ -373,7 +376,7 @@ def _network(name: NetworkName, fields: Fields) -> NetworkSettings:
     if gateway4 is not None and (ipv4 is None or not _is_host(gateway4, ipv4)):
         raise fields.wrong("gateway4", str(gateway4), "a host address inside the network's ipv4 range")
     # 68 is the smallest MTU of IPv4 (RFC 791), 65521 the largest of a tap.
-    mtu = fields.integer("mtu", 1500, low=68, high=65521)
+    mtu = fields.integer("mtu", low=68, high=65521) if fields.has("mtu") else None
     return NetworkSettings(
         name=name,
         bridge=bridge,
@@ -382,7 +385,7 @@ def _network(name: NetworkName, fields: Fields) -> NetworkSettings:
         mtu=mtu,
         masquerade=fields.boolean("masquerade", default=True),
         policy=network_policy(fields),
-        ipv6=ipv6_settings(fields, mtu),
+        ipv6=ipv6_settings(fields, MTU if mtu is None else mtu),
         redirect=fields.boolean(REDIRECT_KEY, default=False),
         resolver=resolver_of(fields),
     )
@@ -466,11 +469,24 @@ def of_namespace(settings: Settings, mtu: int | None) -> Settings:
         bridge=default_bridge(NAMESPACE_NETWORK),
         ipv4=base.ipv4,
         gateway4=base.gateway4,
-        mtu=base.mtu if mtu is None else min(mtu, base.mtu),
+        mtu=default_mtu(mtu) if base.mtu is None else base.mtu if mtu is None else min(mtu, base.mtu),
         policy=replace(base.policy, routed=False, reach=(), host=(), dhcp=False, task_namespace=False),
         shared=True,
     )
     return Settings(networks=(own,))
+
+
+def default_mtu(uplink: int | None, *, ipv6: bool = False) -> int:
+    """Return the MTU of a network without `mtu`: that of the uplink, at most 1500.
+
+    A guest that sends larger packets than the uplink's needs path MTU discovery, which unikernels seldom have.
+
+    Args:
+        uplink: the MTU of the link of the default route, in bytes; None: there is none.
+        ipv6: the network has IPv6, whose smallest MTU is 1280.
+    """
+    mtu = MTU if uplink is None else min(MTU, uplink)
+    return max(mtu, IPV6_MTU) if ipv6 else mtu
 
 
 def permits_redirect(settings: Settings) -> bool:

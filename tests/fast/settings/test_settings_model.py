@@ -57,7 +57,7 @@ def test_the_documented_example_says_what_is_the_default_anyway() -> None:
         4647,
         4648,
     ]
-    default = replace(DEFAULT, ipv4=IPv4Network("10.89.0.0/24"), gateway4=IPv4Address("10.89.0.1"))
+    default = replace(DEFAULT, ipv4=IPv4Network("10.89.0.0/24"), gateway4=IPv4Address("10.89.0.1"), mtu=1500)
     assert read.networks == (default, LAN)
 
 
@@ -282,3 +282,10 @@ def test_the_operator_permits_guests_the_interface_of_namespaces() -> None:
         parse("[network.redirect]\n")
     with pytest.raises(SettingsError, match="redirect"):
         parse("[network.default]\nredirect = true\n")
+
+
+def test_a_network_without_an_mtu_has_that_of_the_uplink() -> None:
+    assert parse("").networks[0].mtu is None
+    assert parse("[network.default]\nmtu = 9000").networks[0].mtu == 9000
+    assert [model.default_mtu(uplink) for uplink in (None, 1420, 1500, 9000, 1200)] == [1500, 1420, 1500, 1500, 1200]
+    assert model.default_mtu(1200, ipv6=True) == 1280
