@@ -122,7 +122,7 @@ bookworm: setup ## some of the same on Debian 12, whose systemd is the oldest th
 
 .PHONY: vm
 vm: setup ## tests on a virtual machine with a kernel of its own
-	$(call pytest_in_machine,$@,--backend vm --with nomad,--timeout=900 -m 'vm or everywhere' /srv/tests/machine)
+	$(call pytest_in_machine,$@,--backend vm --with nomad --packages xfsprogs,--timeout=900 -m 'vm or everywhere' /srv/tests/machine)
 
 ROUNDS ?= 20
 TASKS ?= 1 100 500

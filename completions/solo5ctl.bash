@@ -22,10 +22,12 @@ _solo5ctl_options() {
         metrics) echo "--help --textfile= --no-color -h" ;;
         freeze | thaw) echo "--help --no-color -h" ;;
         disk) echo "--help -h" ;;
-        "disk ls") echo "--help --quiet --json --no-color -h -q" ;;
+        "disk ls") echo "--help --quiet --snapshots --json --no-color -h -q" ;;
         "disk create") echo "--help --preallocate --json --no-color -h" ;;
         "disk resize") echo "--help --shrink --json --no-color -h" ;;
-        "disk inspect" | "disk rm" | "disk import" | "disk export") echo "--help --json --no-color -h" ;;
+        "disk rm") echo "--help --snapshots --json --no-color -h" ;;
+        "disk snapshot") echo "--help --as= --copy --json --no-color -h" ;;
+        "disk inspect" | "disk import" | "disk export" | "disk restore") echo "--help --json --no-color -h" ;;
         network) echo "--help -h" ;;
         "network ls") echo "--help --quiet --json --no-color -h -q" ;;
         gc) echo "--help --dry-run --json --no-color -h" ;;
@@ -86,7 +88,7 @@ _solo5ctl() {
     done
     if [[ $verb == disk ]]; then
         case ${COMP_WORDS[index + 1]-} in
-            create | ls | inspect | resize | rm | import | export)
+            create | ls | inspect | resize | rm | import | export | snapshot | restore)
                 ((index + 1 < COMP_CWORD)) && verb="disk ${COMP_WORDS[++index]}"
                 ;;
         esac
@@ -128,11 +130,21 @@ _solo5ctl() {
         run | image) _solo5ctl_files "$current" ;;
         stop | kill | freeze | thaw | stats) _solo5ctl_words "$(solo5ctl ps -q 2>/dev/null)" "$current" ;;
         rm | inspect | logs | wait) _solo5ctl_words "$(solo5ctl ps -a -q 2>/dev/null)" "$current" ;;
-        disk) _solo5ctl_words "create ls inspect resize rm import export" "$current" ;;
+        disk) _solo5ctl_words "create ls inspect resize rm import export snapshot restore" "$current" ;;
         "disk import")
             (($(_solo5ctl_positionals "$verb" $((index + 1))) > 0)) && _solo5ctl_files "$current"
             ;;
-        "disk inspect" | "disk rm" | "disk resize" | "disk export")
+        "disk rm")
+            _solo5ctl_words "$(solo5ctl disk ls -q 2>/dev/null) $(solo5ctl disk ls --snapshots -q 2>/dev/null)" "$current"
+            ;;
+        "disk restore")
+            if (($(_solo5ctl_positionals "$verb" $((index + 1))) > 0)); then
+                _solo5ctl_words "$(solo5ctl disk ls --snapshots -q 2>/dev/null | sed -n "s/^$previous@//p")" "$current"
+            else
+                _solo5ctl_words "$(solo5ctl disk ls -q 2>/dev/null)" "$current"
+            fi
+            ;;
+        "disk inspect" | "disk resize" | "disk export" | "disk snapshot")
             if [[ $verb == "disk export" ]] && (($(_solo5ctl_positionals "$verb" $((index + 1))) > 0)); then
                 _solo5ctl_files "$current"
             else

@@ -141,6 +141,7 @@ DEPENDENCIES = (
         debian="systemd",
         needed_by=("solo5-network@.service",),
     ),
+    Dependency(kind=Kind.PROGRAM, name="/usr/bin/flock", debian="util-linux", needed_by=("solo5-thaw@.service",)),
     Dependency(kind=Kind.PROGRAM, name="/usr/bin/grep", debian="grep", needed_by=(DRIVER,)),
     Dependency(kind=Kind.PROGRAM, name="/usr/bin/nice", debian="coreutils", needed_by=(DRIVER,)),
     Dependency(kind=Kind.PROGRAM, name="/usr/bin/prlimit", debian="util-linux", needed_by=(DRIVER,)),

@@ -21,6 +21,9 @@ DeviceName = NewType("DeviceName", str)
 DiskName = NewType("DiskName", str)
 """A named disk of the host: as a task name, with at most 64 characters."""
 
+SnapshotName = NewType("SnapshotName", str)
+"""A snapshot of a named disk, unique for the disk: as a disk name. `DISK@SNAPSHOT` names it on the host."""
+
 NetworkName = NewType("NetworkName", str)
 """A network of the host: as a task name, with at most 32 characters."""
 
@@ -81,6 +84,30 @@ def disk_name(text: str) -> DiskName:
             "the first a letter or digit."
         )
     return DiskName(text)
+
+
+def snapshot_name(text: str) -> SnapshotName:
+    """Parse the name of a snapshot.
+
+    Raises:
+        InvalidRequestError: it is malformed.
+    """
+    if not re.fullmatch(_DISK, text, re.ASCII):
+        raise InvalidRequestError(
+            f"snapshot name {text!r} is not usable: expected 1 to 64 letters, digits, '_', '.' or '-', "
+            "the first a letter or digit."
+        )
+    return SnapshotName(text)
+
+
+def disk_or_snapshot(text: str) -> tuple[DiskName, SnapshotName | None]:
+    """Parse the name of a named disk, or `DISK@SNAPSHOT`.
+
+    Raises:
+        InvalidRequestError: one of the names is malformed.
+    """
+    disk, at, snapshot = text.partition("@")
+    return disk_name(disk), snapshot_name(snapshot) if at else None
 
 
 SERVICE_NIC = DeviceName("service")
@@ -150,6 +177,11 @@ def task_scope(task: TaskName) -> str:
 def network_service(task: TaskName) -> str:
     """Return the task's network unit, a oneshot service that attaches before a start by systemd alone."""
     return f"solo5-network@{task}.service"
+
+
+def thaw_service(unit: str) -> str:
+    """Return the unit that thaws the unit of a task if the process that has frozen it ends."""
+    return f"solo5-thaw@{unit}.service"
 
 
 def dhcp_service(network: NetworkName) -> str:

@@ -6,7 +6,7 @@ orphans at `Runtime.gc`. No state is kept between calls: each reads PID 1 again.
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import replace
 from functools import cached_property
@@ -256,6 +256,21 @@ class Runtime(Queries):
     async def thaw(self, name: TaskName) -> None:
         """Thaw a frozen task; raises as `freeze`."""
         await self._units.thaw((await self._running(name)).unit)
+
+    async def while_frozen(self, name: TaskName, act: Callable[[], None]) -> float:
+        """Freeze a running task, call `act`, and thaw the task, also if this process is killed meanwhile.
+
+        Returns:
+            Seconds for which it was frozen; 0.0: it was before, and stays so.
+
+        Raises:
+            InvalidRequestError: it has ended.
+            NoSuchTaskError: there is none of this name.
+            Solo5Error: as `engine.pause.while_frozen`.
+        """
+        from solo5_systemd.engine.pause import while_frozen
+
+        return await while_frozen(self._units, await self._running(name), act)
 
     async def _running(self, name: TaskName) -> UnitState:
         state = await self._state(name)

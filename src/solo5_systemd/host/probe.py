@@ -29,6 +29,7 @@ FILES = (
     "usr/lib/systemd/system/solo5-networkd.service",
     "usr/lib/systemd/system/solo5-outcome@.target",
     "usr/lib/systemd/system/solo5-relay.service",
+    "usr/lib/systemd/system/solo5-thaw@.service",
     "usr/share/dbus-1/system-services/org.solo5.Network1.service",
     "usr/share/dbus-1/system-services/org.solo5.Relay1.service",
     "usr/share/dbus-1/system.d/org.solo5.Network1.conf",

@@ -118,7 +118,7 @@ class NamedDisks:
             HostError: it cannot be changed.
         """
         _check_size(name, size)
-        with self._opened(name, os.O_RDWR, shared=False) as descriptor:
+        with self.opened(name, os.O_RDWR, shared=False) as descriptor:
             now = os.fstat(descriptor).st_size
             if size < now and not shrink:
                 raise InvalidRequestError(
@@ -129,15 +129,20 @@ class NamedDisks:
             os.fsync(descriptor)
         return self.get(name)
 
-    def remove(self, name: DiskName) -> None:
+    def remove(self, name: DiskName, first: Callable[[], None] = lambda: None) -> None:
         """Remove a disk that no task has.
+
+        Args:
+            name: of the disk.
+            first: is called once the disk is locked; an error of it leaves the disk.
 
         Raises:
             NotFoundError: there is no disk of this name.
             TakenError: a task has it.
             HostError: it cannot be removed.
         """
-        with self._opened(name, os.O_RDONLY, shared=False):
+        with self.opened(name, os.O_RDONLY, shared=False):
+            first()
             (self._directory / name).unlink()
 
     def import_(self, name: DiskName, source: int, progress: Progress = no_progress) -> tuple[NamedDisk, str]:
@@ -187,7 +192,7 @@ class NamedDisks:
             TakenError: a task has it, and may write it.
             HostError: it cannot be read, or the target cannot be written.
         """
-        with self._opened(name, os.O_RDONLY, shared=True) as descriptor:
+        with self.opened(name, os.O_RDONLY, shared=True) as descriptor:
             size = os.fstat(descriptor).st_size
             if not stat.S_ISREG(os.fstat(target).st_mode):
                 return send_data(descriptor, target, size, progress)
@@ -237,8 +242,14 @@ class NamedDisks:
         )
 
     @contextmanager
-    def _opened(self, name: DiskName, flags: int, *, shared: bool) -> Iterator[int]:
-        """Open a disk's file with its lock: shared, so that it stays as it is, or exclusive."""
+    def opened(self, name: DiskName, flags: int, *, shared: bool) -> Iterator[int]:
+        """Open a disk's file with its lock: shared, so that it stays as it is, or exclusive.
+
+        Raises:
+            NotFoundError: there is no disk of this name.
+            TakenError: a task has it, or, with an exclusive lock, another process.
+            HostError: it cannot be opened, or an OSError of the block.
+        """
         path = self._directory / name
         try:
             descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

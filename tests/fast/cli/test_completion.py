@@ -21,6 +21,7 @@ solo5ctl() {
         "ps -a -q") echo web; echo old ;;
         "network ls -q") echo default ;;
         "disk ls -q") echo data ;;
+        "disk ls --snapshots -q") echo data@one; echo other@two ;;
     esac
 }
 """
@@ -89,9 +90,13 @@ def test_bash_offers_all_tasks(verb: str) -> None:
         (["run", "--net", "service", "=", "de"], {"default"}),
         (["network", "inspect", ""], {"default"}),
         (["disk", "inspect", ""], {"data"}),
-        (["disk", "rm", "data", ""], {"data"}),
+        (["disk", "rm", "data", ""], {"data", "data@one", "other@two"}),
+        (["disk", "snapshot", ""], {"data"}),
+        (["disk", "restore", ""], {"data"}),
+        (["disk", "restore", "data", ""], {"one"}),
+        (["disk", "snapshot", "data", "--as", ""], set()),
         (["disk", "create", ""], set()),
-        (["disk", ""], {"create", "ls", "inspect", "resize", "rm", "import", "export"}),
+        (["disk", ""], {"create", "ls", "inspect", "resize", "rm", "import", "export", "snapshot", "restore"}),
         (["run", "-d", "--memory", "64"], {"64M"}),
     ],
 )

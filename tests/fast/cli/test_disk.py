@@ -1,26 +1,33 @@
 """`solo5ctl disk`."""
 
+import asyncio
 import hashlib
 import io
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.fast.cli.conftest import Solo5ctl, Stream
+from tests.support.fakes.tasks import running
 
 from solo5_systemd.cli.screen import Screen
-from solo5_systemd.names import DeviceName
+from solo5_systemd.names import DeviceName, TaskName
+from solo5_systemd.storage.copies import copy_data
 from solo5_systemd.storage.locks import lock
-from solo5_systemd.storage.model import Disk
+from solo5_systemd.storage.model import Backing, Disk
 from solo5_systemd.storage.named_disks import NamedDisks
+from solo5_systemd.storage.snapshots import Snapshots
 
 
 @pytest.fixture(autouse=True)
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     disks = NamedDisks(tmp_path / "disks", tmp_path / "locks", os.getuid())
     monkeypatch.setattr("solo5_systemd.cli.verbs.disk._disks", lambda: disks)
+    taken = Snapshots(tmp_path / "disks", tmp_path / "locks", os.getuid())
+    monkeypatch.setattr("solo5_systemd.cli.verbs.disk._snapshots", lambda: taken)
     return tmp_path / "disks"
 
 
@@ -149,3 +156,88 @@ def test_bad_input_is_one_sentence(solo5ctl: Solo5ctl, words: tuple[str, ...], e
     result = solo5ctl("disk", *words)
     assert result.status in (125, 127)
     assert error in result.err
+
+
+# --- snapshots ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def reflinks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def share(source: int, target: int) -> bool:
+        copy_data(source, target, os.fstat(source).st_size)
+        return True
+
+    monkeypatch.setattr("solo5_systemd.storage.snapshots.share", share)
+
+
+def of_web(directory: Path, locks: Path) -> int:
+    """Lock the disk `data` as the task `web` does."""
+    status = (directory / "data").stat()
+    disk = Disk(
+        disk=DeviceName("d"), path=str(directory / "data"), sector_size=512, device=None,
+        identity=(status.st_dev, status.st_ino), backing=Backing.NAMED,
+    )  # fmt: skip
+    return lock([disk], directory=locks, task="web")
+
+
+def test_snapshots_of_a_free_disk(solo5ctl: Solo5ctl, directory: Path, reflinks: None) -> None:
+    solo5ctl("disk", "create", "data", "1M")
+    (directory / "data").write_bytes(b"first".ljust(1 << 20, b"\0"))
+    assert solo5ctl("disk", "snapshot", "data", "--as", "one").out == "data@one\n"
+    made = json.loads(solo5ctl("disk", "snapshot", "data", "--json").out)["snapshots"][0]
+    assert re.fullmatch(r"\d{8}T\d{6}\.\d{6}Z", made["name"])
+    assert (made["disk"], made["size"]) == ("data", 1 << 20)
+    assert solo5ctl("disk", "ls", "--snapshots", "-q").out == f"data@one\ndata@{made['name']}\n"
+    header, one, _ = solo5ctl("disk", "ls", "--snapshots").out.splitlines()
+    assert (header.split(), one.split()[:2]) == (["SNAPSHOT", "SIZE", "ALLOCATED", "MADE"], ["data@one", "1M"])
+    assert json.loads(solo5ctl("disk", "ls", "--snapshots", "--json").out)[0]["name"] == "one"
+    assert " Snapshot: one, 1M, 20" in solo5ctl("disk", "inspect", "data").out
+    assert len(json.loads(solo5ctl("disk", "inspect", "data", "--json").out)[0]["snapshots"]) == 2
+    (directory / "data").write_bytes(b"later".ljust(1 << 20, b"\0"))
+    assert solo5ctl("disk", "restore", "data", "one").out == "data\n"
+    assert (directory / "data").read_bytes()[:5] == b"first"
+    assert "has snapshots (2)" in solo5ctl("disk", "rm", "data").err
+    assert solo5ctl("disk", "rm", "data@one").out == "data@one\n"
+    assert json.loads(solo5ctl("disk", "rm", "--snapshots", "--json", "data").out) == ["data"]
+
+
+def test_a_snapshot_of_a_disk_in_use_is_of_its_task(
+    solo5ctl: Solo5ctl, directory: Path, tmp_path: Path, reflinks: None
+) -> None:
+    solo5ctl.engine.known = {TaskName("web"): running("web")}
+    solo5ctl("disk", "create", "data", "1M")
+    descriptor = of_web(directory, tmp_path / "locks")
+    result = solo5ctl("disk", "snapshot", "data", "--as", "one")
+    assert (result.out, result.err) == ("data@one\n", "solo5ctl: task web was frozen for 12.5 ms.\n")
+    assert solo5ctl.engine.calls == [("while frozen", "web")]
+    made = json.loads(solo5ctl("disk", "snapshot", "data", "--as", "two", "--json").out)
+    assert (made["task"], made["pause_ms"], made["snapshots"][0]["name"]) == ("web", 12.5, "two")
+    result = solo5ctl("disk", "snapshot", "data", "--copy")
+    assert (result.status, "--copy: task web has disk 'data': expected a disk that none has" in result.err) == (
+        125,
+        True,
+    )
+    os.close(descriptor)
+
+
+def test_an_interrupted_snapshot_is_none(
+    solo5ctl: Solo5ctl, directory: Path, tmp_path: Path, reflinks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    solo5ctl("disk", "create", "data", "1M")
+    descriptor = of_web(directory, tmp_path / "locks")
+
+    async def end(*_: object) -> float:
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(solo5ctl.engine, "while_frozen", end)
+    assert solo5ctl("disk", "snapshot", "data", "--as", "one").status == 143
+    assert solo5ctl("disk", "ls", "--snapshots", "-q").out == ""
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize(
+    "word", ["data@", "@one", "data@../x", "data@.x", "data@a b", "data@one@two", "data@" + "x" * 65]
+)
+def test_a_bad_name_of_a_snapshot_is_one_sentence(solo5ctl: Solo5ctl, word: str) -> None:
+    result = solo5ctl("disk", "rm", word)
+    assert (result.status, "is not usable: expected 1 to 64 letters" in result.err) == (125, True)

@@ -164,6 +164,12 @@ class FakeRuntime(Runtime):
     async def thaw(self, name: TaskName) -> None:
         self.known[name] = replace(await self.task(name), phase=Phase.RUNNING)
 
+    async def while_frozen(self, name: TaskName, act: Callable[[], None]) -> float:
+        self.calls.append(("while frozen", name))
+        await self.task(name)
+        act()
+        return 0.0125
+
     async def drops(self) -> Mapping[TaskName, Mapping[DeviceName, Mapping[str, int]]]:
         counted = {network.name: network.dropped for network in await self.backends.networks.networks()}
         return {task: of_nics(found.nics, counted) for task, found in (await self.endpoints()).items()}

@@ -1,4 +1,4 @@
-"""`solo5ctl disk`: creates, lists and removes named disks."""
+"""`solo5ctl disk`: creates, lists and removes named disks and their snapshots."""
 
 import os
 import sys
@@ -10,14 +10,18 @@ from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import fields, moment, size, span, table
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, TakenError
-from solo5_systemd.names import disk_name
+from solo5_systemd.names import TaskName, disk_name, disk_or_snapshot, snapshot_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from solo5_systemd.engine.runtime import Runtime
+    from solo5_systemd.names import SnapshotName
     from solo5_systemd.storage.named_disks import NamedDisk, NamedDisks
+    from solo5_systemd.storage.snapshots import Snapshot, Snapshots
 
 HEADER = ("NAME", "SIZE", "ALLOCATED", "TASK", "LAST USED")
+SNAPSHOT_HEADER = ("SNAPSHOT", "SIZE", "ALLOCATED", "MADE")
 
 EPILOG = """\
 SIZE is in bytes, or with a suffix: 512K, 64M, 1G, 1T (powers of 1024). A disk is used by its name:
@@ -29,7 +33,7 @@ SIZE is in bytes, or with a suffix: 512K, 64M, 1G, 1T (powers of 1024). A disk i
 
 def configure(parser: Parser) -> None:
     """Add the options."""
-    parser.usage = "solo5ctl disk create|ls|inspect|resize|rm|import|export ..."
+    parser.usage = "solo5ctl disk create|ls|inspect|resize|rm|import|export|snapshot|restore ..."
     parser.epilog = EPILOG
     verbs = parser.add_subparsers(metavar="VERB", required=True, dest="disk_verb", parser_class=Parser)
     create = _add(verbs, "create", "create a disk of zeros", _create)
@@ -38,20 +42,35 @@ def configure(parser: Parser) -> None:
     create.add_argument("--preallocate", action="store_true", help="allocate all blocks now (default: sparse)")
     ls = _add(verbs, "ls", "list disks", _list)
     ls.add_argument("-q", "--quiet", action="store_true", help="print names only")
+    ls.add_argument("--snapshots", action="store_true", help="list the snapshots of all disks instead")
     inspect = _add(verbs, "inspect", "show details of disks", _inspect)
     inspect.add_argument("names", metavar="NAME", nargs="+", type=disk_name, help="name of a disk")
     resize = _add(verbs, "resize", "change the size of a disk that no task has", _resize)
     _add_name(resize)
     resize.add_argument("size", metavar="SIZE", type=disk_size, help="new size, such as 128M")
     resize.add_argument("--shrink", action="store_true", help="permit a smaller size, which loses the disk's end")
-    remove = _add(verbs, "rm", "remove disks that no task has", _remove)
-    remove.add_argument("names", metavar="NAME", nargs="+", type=disk_name, help="name of a disk")
+    remove = _add(verbs, "rm", "remove disks that no task has, or snapshots", _remove)
+    remove.add_argument("--snapshots", action="store_true", help="remove the snapshots of the disks as well")
+    remove.add_argument(
+        "names", metavar="NAME[@SNAPSHOT]", nargs="+", type=disk_or_snapshot, help="name of a disk, or of a snapshot"
+    )
     importing = _add(verbs, "import", "create a disk with the content of a file", _import)
     _add_name(importing)
     importing.add_argument("file", metavar="FILE", help="file with the content; '-': standard input")
     export = _add(verbs, "export", "write the content of a disk that no task has to a new file", _export)
     _add_name(export)
     export.add_argument("file", metavar="FILE", help="file to create; '-': standard output")
+    snapshot = _add(verbs, "snapshot", "make a snapshot of a disk; of all disks of the task that has it", _snapshot)
+    _add_name(snapshot)
+    snapshot.add_argument(
+        "--as", metavar="SNAPSHOT", dest="snapshot", type=snapshot_name, help="name (default: the time in UTC)"
+    )
+    snapshot.add_argument(
+        "--copy", action="store_true", help="copy the data if the file system shares no blocks; no task has the disk"
+    )
+    restore = _add(verbs, "restore", "replace the content of a disk that no task has by a snapshot", _restore)
+    _add_name(restore)
+    restore.add_argument("snapshot", metavar="SNAPSHOT", type=snapshot_name, help="name of a snapshot of the disk")
 
 
 def _add(verbs: "object", name: str, summary: str, act: "Callable[[Namespace, CommandContext], int]") -> Parser:
@@ -81,6 +100,12 @@ def _disks() -> "NamedDisks":
     return NamedDisks()
 
 
+def _snapshots() -> "Snapshots":
+    from solo5_systemd.storage.snapshots import Snapshots
+
+    return Snapshots()
+
+
 def _create(arguments: Namespace, context: CommandContext) -> int:
     made = _disks().create(arguments.name, arguments.size, preallocate=arguments.preallocate)
     return _print_one(made, arguments, context)
@@ -99,6 +124,8 @@ def _print_one(disk: "NamedDisk", arguments: Namespace, context: CommandContext)
 
 
 def _list(arguments: Namespace, context: CommandContext) -> int:
+    if arguments.snapshots:
+        return _list_snapshots(arguments, context)
     disks = _disks().all()
     if arguments.json:
         context.screen.json([_json(disk) for disk in disks])
@@ -107,6 +134,18 @@ def _list(arguments: Namespace, context: CommandContext) -> int:
     else:
         now = context.screen.now()
         context.screen.write(table(HEADER, [_row(disk, now) for disk in disks]))
+    return 0
+
+
+def _list_snapshots(arguments: Namespace, context: CommandContext) -> int:
+    snapshots = _snapshots().all()
+    if arguments.json:
+        context.screen.json([_snapshot_json(each) for each in snapshots])
+    elif arguments.quiet:
+        context.screen.write("".join(f"{each}\n" for each in snapshots))
+    else:
+        rows = [(str(each), size(each.size), size(each.allocated), moment(each.made)) for each in snapshots]
+        context.screen.write(table(SNAPSHOT_HEADER, rows))
     return 0
 
 
@@ -121,16 +160,16 @@ def _holder(disk: "NamedDisk") -> str:
 
 
 def _inspect(arguments: Namespace, context: CommandContext) -> int:
-    disks = [_disks().get(name) for name in arguments.names]
+    disks, made = [_disks().get(name) for name in arguments.names], _snapshots().of
     if arguments.json:
-        context.screen.json([_json(disk) for disk in disks])
+        context.screen.json([_json(disk) | {"snapshots": list(map(_snapshot_json, made(disk.name)))} for disk in disks])
     else:
-        context.screen.write("\n".join(fields(_fields(disk)) for disk in disks))
+        context.screen.write("\n".join(fields(_fields(disk, made(disk.name))) for disk in disks))
     return 0
 
 
-def _fields(disk: "NamedDisk") -> list[tuple[str, str]]:
-    return [
+def _fields(disk: "NamedDisk", snapshots: "Sequence[Snapshot]") -> list[tuple[str, str]]:
+    pairs = [
         ("Name", disk.name),
         ("File", disk.path),
         ("Size", f"{size(disk.size)} ({disk.size} bytes)"),
@@ -138,6 +177,18 @@ def _fields(disk: "NamedDisk") -> list[tuple[str, str]]:
         ("Task", _holder(disk)),
         ("Last used", moment(disk.used)),
     ]
+    return pairs + [("Snapshot", f"{each.name}, {size(each.size)}, {moment(each.made)}") for each in snapshots]
+
+
+def _snapshot_json(snapshot: "Snapshot") -> dict[str, object]:
+    return {
+        "name": snapshot.name,
+        "disk": snapshot.disk,
+        "path": snapshot.path,
+        "size": snapshot.size,
+        "allocated": snapshot.allocated,
+        "made": moment(snapshot.made),
+    }
 
 
 def _json(disk: "NamedDisk") -> dict[str, object]:
@@ -153,14 +204,74 @@ def _json(disk: "NamedDisk") -> dict[str, object]:
 
 
 def _remove(arguments: Namespace, context: CommandContext) -> int:
-    disks = _disks()
-    for name in arguments.names:
-        disks.remove(name)
+    snapshots = _snapshots()
+    removed = []
+    for disk, name in arguments.names:
+        if name is None:
+            snapshots.remove_disk(disk, snapshots=arguments.snapshots)
+        else:
+            snapshots.remove(disk, name)
+        removed.append(disk if name is None else f"{disk}@{name}")
         if not arguments.json:
-            context.screen.write(f"{name}\n")
+            context.screen.write(f"{removed[-1]}\n")
     if arguments.json:
-        context.screen.json(list(arguments.names))
+        context.screen.json(removed)
     return 0
+
+
+def _snapshot(arguments: Namespace, context: CommandContext) -> int:
+    disk = _disks().get(arguments.name)
+    name = arguments.snapshot or _default_name(context.screen.now())
+    if disk.task:
+        return _snapshot_running(TaskName(disk.task), name, arguments, context)
+    progress = Progress(disk.size, context)
+    made = _snapshots().take(disk.name, name, copy=arguments.copy, progress=progress)
+    progress.end()
+    if arguments.json:
+        context.screen.json({"snapshots": [_snapshot_json(made)]})
+    else:
+        context.screen.write(f"{made}\n")
+    return 0
+
+
+def _snapshot_running(task: TaskName, name: "SnapshotName", arguments: Namespace, context: CommandContext) -> int:
+    if arguments.copy:
+        raise InvalidRequestError(
+            f"--copy: task {task} has disk {arguments.name!r}: expected a disk that none has, since a copy takes long.",
+            f"Stop it first: solo5ctl stop {task}",
+        )
+    pause = 0.0
+    with _snapshots().of_task(task, name) as instant:
+
+        async def command(engine: "Runtime") -> int:
+            nonlocal pause
+            pause = await engine.while_frozen(task, instant.take)
+            return 0
+
+        status = context.run(command)
+        if status:  # SIGTERM
+            return status
+        made = instant.keep()
+    if arguments.json:
+        document = {"snapshots": [_snapshot_json(each) for each in made], "task": task}
+        context.screen.json(document | {"pause_ms": round(pause * 1000, 3)})
+    else:
+        context.screen.write("".join(f"{each}\n" for each in made))
+        context.screen.message(f"task {task} was frozen for {pause * 1000:.1f} ms.")
+    return 0
+
+
+def _default_name(now: int) -> "SnapshotName":
+    """Return the time in UTC as a name, which sorts like the time."""
+    return snapshot_name(moment(now).replace("-", "").replace(":", ""))
+
+
+def _restore(arguments: Namespace, context: CommandContext) -> int:
+    disk = _disks().get(arguments.name)
+    progress = Progress(disk.size, context)
+    restored = _snapshots().restore(disk.name, arguments.snapshot, progress)
+    progress.end()
+    return _print_one(restored, arguments, context)
 
 
 def _import(arguments: Namespace, context: CommandContext) -> int:

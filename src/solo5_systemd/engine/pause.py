@@ -1,0 +1,112 @@
+"""Freeze a task for a moment: it is thawed whatever happens, also to the process that has frozen it.
+
+The freezer of a cgroup outlives the process that set it. So PID 1 starts `units/solo5-thaw@.service` first, which waits
+for a lock of this process: the kernel drops the lock with the process, and PID 1 thaws the task.
+"""
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from solo5_systemd.errors import HostError, Solo5Error, TakenError
+from solo5_systemd.names import thaw_service
+from solo5_systemd.unit.state import UnitState
+
+if TYPE_CHECKING:
+    from solo5_systemd.engine.backends import Units
+
+PAUSES = Path("/run/solo5/pauses")
+"""A directory that only root can open: another user's lock would keep a task frozen."""
+
+
+async def while_frozen(units: "Units", state: UnitState, act: Callable[[], None], directory: Path = PAUSES) -> float:
+    """Call a function while no process of a task runs; a task that is frozen already stays so.
+
+    A write(2) of the tender has been completed or has not begun: the freezer takes effect between system calls.
+
+    Args:
+        units: PID 1.
+        state: of the task's unit, as it was last read.
+        act: is called once the unit is frozen. It should take milliseconds.
+        directory: of the locks.
+
+    Returns:
+        Seconds from the call to freeze until the task was thawed; 0.0: it was frozen before.
+
+    Raises:
+        TakenError: another process has frozen it for a moment.
+        HostError: it could not be frozen or thawed, or did not stay frozen during `act`.
+        Exception: of `act`.
+    """
+    with _locked(directory, state.unit):
+        now = await units.current(state)
+        if now is not None and now.frozen:
+            act()
+            await _check(units, state)
+            return 0.0
+        guard = thaw_service(state.unit)
+        await units.ensure_started(guard)
+        try:
+            begun = time.monotonic()
+            try:
+                await units.freeze(state.unit)
+                act()
+                await _check(units, state)
+            finally:
+                await _thaw(units, state)
+            return time.monotonic() - begun
+        finally:
+            await units.stop(guard)
+
+
+async def _thaw(units: "Units", state: UnitState) -> None:
+    """Thaw a unit; one that has ended needs none."""
+    try:
+        await units.thaw(state.unit)
+    except Solo5Error:
+        now = await units.current(state)
+        if now is not None and not now.over and now.frozen:
+            raise
+
+
+async def _check(units: "Units", state: UnitState) -> None:
+    now = await units.current(state)
+    if now is None or now.over or now.invocation != state.invocation:
+        raise HostError(f"task {state.task} has ended meanwhile: expected one that goes on.", "Repeat the command.")
+    if not now.frozen:
+        raise HostError(
+            f"task {state.task} was thawed meanwhile: expected it to stay frozen.",
+            f"Another process thawed it, or it took too long: journalctl --unit {thaw_service(state.unit)}",
+        )
+
+
+@contextmanager
+def _locked(directory: Path, unit: str) -> Iterator[None]:
+    """Lock the file for which the unit waits that thaws a task."""
+    path = directory / unit
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise HostError(f"{path} cannot be created: {error.strerror}.") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise _busy(unit) from error
+        if not os.fstat(descriptor).st_nlink:  # the last one removed it between open(2) and flock(2)
+            raise _busy(unit)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+    finally:
+        os.close(descriptor)
+
+
+def _busy(unit: str) -> TakenError:
+    return TakenError(f"{unit} is frozen for another snapshot: expected one at a time.", "Repeat the command.")

@@ -1,0 +1,415 @@
+"""Snapshots of named disks: files in /var/lib/solo5/disks/.snapshots/DISK, which only root can open.
+
+A snapshot shares blocks with its disk (FICLONE) where the file system can. Its name is that of no disk, so that no task
+can use it. All changes take a lock on the directory of disks.
+"""
+
+import fcntl
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, TakenError
+from solo5_systemd.files.atomic_file import link_unnamed, open_unnamed, sync_directory
+from solo5_systemd.files.procfs import identity
+from solo5_systemd.names import DiskName, SnapshotName, disk_name, snapshot_name
+from solo5_systemd.storage.copies import Progress, copy_data, no_progress, share
+from solo5_systemd.storage.lock_records import LOCKS, disks_of, holders
+from solo5_systemd.storage.model import NAMED_DISKS, Backing, NewFile
+from solo5_systemd.storage.named_disks import NamedDisk, NamedDisks
+from solo5_systemd.storage.new_file import create_file
+
+SNAPSHOTS = ".snapshots"
+_NEW = ".{}.solo5-restore"
+_ROOT = 0
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """A snapshot of a named disk.
+
+    Attributes:
+        disk: the name of the disk.
+        name: of the snapshot.
+        path: of its file.
+        size: bytes.
+        allocated: bytes of the file system, with those that it shares with the disk or other snapshots.
+        made: microseconds since the epoch.
+    """
+
+    disk: DiskName
+    name: SnapshotName
+    path: str
+    size: int
+    allocated: int
+    made: int
+
+    def __str__(self) -> str:
+        return f"{self.disk}@{self.name}"
+
+
+class Snapshots:
+    """The snapshots of this host's named disks.
+
+    Args:
+        directory: of the disks' files.
+        locks: the directory of disk locks.
+        owner: UID of the files.
+    """
+
+    def __init__(self, directory: Path = Path(NAMED_DISKS), locks: Path = LOCKS, owner: int = _ROOT) -> None:
+        self._directory = directory
+        self._locks = locks
+        self._owner = owner
+        self._disks = NamedDisks(directory, locks, owner)
+
+    def all(self) -> tuple[Snapshot, ...]:
+        """Return all snapshots, sorted by disk and time.
+
+        Raises:
+            HostError: a directory cannot be read.
+        """
+        return tuple(each for disk in self._names(self._directory / SNAPSHOTS) for each in self.of(DiskName(disk)))
+
+    def of(self, disk: DiskName) -> tuple[Snapshot, ...]:
+        """Return the snapshots of a disk, sorted by time; raises as `all`."""
+        found = (self._described(disk, SnapshotName(name)) for name in self._names(self._place(disk)))
+        return tuple(sorted((each for each in found if each is not None), key=lambda each: (each.made, each.name)))
+
+    def take(
+        self, disk: DiskName, name: SnapshotName, *, copy: bool = False, progress: Progress = no_progress
+    ) -> Snapshot:
+        """Make a snapshot of a disk that no task has.
+
+        Args:
+            disk: the disk.
+            name: of the snapshot.
+            copy: copy the data, without holes, where the file system cannot share blocks.
+            progress: called with the bytes that are copied.
+
+        Raises:
+            NotFoundError: there is no such disk.
+            TakenError: a task has it, or it has a snapshot of this name.
+            HostError: the file system cannot share blocks, and `copy` is false; or the file cannot be made.
+        """
+        with self._exclusive(), self._disks.opened(disk, os.O_RDONLY, shared=True) as source, self._made(disk) as place:
+
+            def write(target: int) -> None:
+                if not share(source, target):
+                    if not copy:
+                        raise _cannot_share(disk, self._directory)
+                    copy_data(source, target, os.fstat(source).st_size, progress)
+                os.utime(target)
+
+            directory = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                if not create_file(directory, name, NewFile(size=0), self._owner, write):
+                    raise _taken(disk, name)
+            finally:
+                os.close(directory)
+        return self.get(disk, name)
+
+    def get(self, disk: DiskName, name: SnapshotName) -> Snapshot:
+        """Return one snapshot.
+
+        Raises:
+            NotFoundError: there is none of this name.
+            HostError: its file cannot be read.
+        """
+        found = self._described(disk, name)
+        if found is None:
+            raise _missing(disk, name)
+        return found
+
+    @contextmanager
+    def of_task(self, task: str, name: SnapshotName) -> Iterator["Instant"]:
+        """Prepare snapshots of all named disks of a running task; what is slow is done here.
+
+        Args:
+            task: the task.
+            name: of all the snapshots.
+
+        Raises:
+            TakenError: a disk has a snapshot of this name.
+            HostError: the file system cannot share blocks, or the task has ended.
+        """
+        with self._exclusive(), ExitStack() as stack:
+            disks = tuple(
+                disk_name(Path(each["path"]).name)
+                for each in disks_of(task, self._locks)
+                if each.get("backing") == Backing.NAMED and Path(each["path"]).parent == self._directory
+            )
+            if not disks:
+                raise HostError(f"task {task} has no named disk any more: expected one or more.", "Repeat the command.")
+            parts = []
+            for disk in disks:
+                source = _opened(stack, self._directory / disk)
+                place = stack.enter_context(self._made(disk))
+                if self._described(disk, name) is not None:
+                    raise _taken(disk, name)
+                self._probe(disk, source, place)
+                parts.append(_Part(disk, source, _unnamed(stack, place), place / name))
+            yield Instant(self, task, parts, self._locks, self._owner)
+
+    def _probe(self, disk: DiskName, source: int, place: Path) -> None:
+        """Share all blocks with a file that is not kept: it shows that it works, and writes what is in the page cache.
+
+        So FICLONE has little to write while the task is frozen.
+        """
+        with ExitStack() as stack:
+            try:
+                if share(source, _unnamed(stack, place)):
+                    return
+            except OSError as error:
+                raise HostError(f"disk {disk!r}: no snapshot can be made: {error.strerror}.") from error
+        raise _cannot_share(disk, self._directory, held=True)
+
+    def restore(self, disk: DiskName, name: SnapshotName, progress: Progress = no_progress) -> NamedDisk:
+        """Replace the content of a disk that no task has by that of a snapshot, at once, also at a loss of power.
+
+        Raises:
+            NotFoundError: there is no such disk or snapshot.
+            TakenError: a task or another process has the disk.
+            HostError: the file cannot be made. The disk is as before.
+        """
+        with self._exclusive(), self._disks.opened(disk, os.O_RDONLY, shared=False), ExitStack() as stack:
+            self.get(disk, name)
+            source = _opened(stack, self._place(disk) / name)
+
+            def write(target: int) -> None:
+                if not share(source, target):
+                    copy_data(source, target, os.fstat(source).st_size, progress)
+
+            new = self._directory / _NEW.format(disk)
+            new.unlink(missing_ok=True)  # of a restore that was killed
+            directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                create_file(directory, new.name, NewFile(size=0), self._owner, write)
+                new.replace(self._directory / disk)
+                os.fsync(directory)
+            finally:
+                new.unlink(missing_ok=True)
+                os.close(directory)
+        return self._disks.get(disk)
+
+    def remove(self, disk: DiskName, name: SnapshotName) -> None:
+        """Remove a snapshot.
+
+        Raises:
+            NotFoundError: there is none of this name.
+            HostError: it cannot be removed.
+        """
+        with self._exclusive():
+            self.get(disk, name)
+            try:
+                (self._place(disk) / name).unlink()
+            except OSError as error:
+                raise HostError(f"snapshot {disk}@{name} cannot be removed: {error.strerror}.") from error
+            self._prune(disk)
+
+    def remove_disk(self, disk: DiskName, *, snapshots: bool = False) -> None:
+        """Remove a disk that no task has.
+
+        Args:
+            disk: the disk.
+            snapshots: remove its snapshots first; False: it must have none.
+
+        Raises:
+            NotFoundError: there is no such disk.
+            TakenError: a task has it, or it has snapshots.
+            HostError: it cannot be removed.
+        """
+
+        def remove_snapshots() -> None:
+            names = self._names(self._place(disk))
+            if names and not snapshots:
+                raise TakenError(
+                    f"disk {disk!r} has snapshots ({len(names)}): expected a disk without any.",
+                    f"To remove them with it: solo5ctl disk rm --snapshots {disk}",
+                )
+            for name in names:
+                (self._place(disk) / name).unlink()
+            self._prune(disk)
+
+        # The disk goes last: no later disk of its name has its snapshots.
+        with self._exclusive():
+            self._disks.remove(disk, remove_snapshots)
+
+    def _place(self, disk: DiskName) -> Path:
+        return self._directory / SNAPSHOTS / disk
+
+    @contextmanager
+    def _made(self, disk: DiskName) -> Iterator[Path]:
+        """Make the directory of a disk's snapshots; one that is empty after the block is removed."""
+        place = self._place(disk)
+        try:
+            place.parent.mkdir(mode=0o700, exist_ok=True)
+            place.mkdir(mode=0o700, exist_ok=True)
+            sync_directory(self._directory)
+            sync_directory(place.parent)
+            yield place
+        except OSError as error:
+            raise HostError(f"disk {disk!r}: no snapshot can be made in {place}: {error.strerror or error}.") from error
+        finally:
+            self._prune(disk)
+
+    def _prune(self, disk: DiskName) -> None:
+        """Remove directories without snapshots."""
+        with suppress(OSError):
+            self._place(disk).rmdir()
+            (self._directory / SNAPSHOTS).rmdir()
+
+    def _names(self, directory: Path) -> Sequence[str]:
+        try:
+            return sorted(each.name for each in directory.iterdir())
+        except FileNotFoundError:
+            return ()
+        except OSError as error:
+            raise HostError(f"the snapshots in {directory} cannot be listed: {error.strerror}.") from error
+
+    def _described(self, disk: DiskName, name: SnapshotName) -> Snapshot | None:
+        path = self._place(disk) / name
+        try:
+            disk_name(disk)
+            snapshot_name(name)
+            status = path.lstat()
+        except (FileNotFoundError, InvalidRequestError):
+            return None
+        except OSError as error:
+            raise HostError(f"snapshot {disk}@{name} cannot be read: {error.strerror}.") from error
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        return Snapshot(
+            disk=disk,
+            name=name,
+            path=str(path),
+            size=status.st_size,
+            allocated=status.st_blocks * 512,
+            made=status.st_mtime_ns // 1000,
+        )
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        """Lock the directory of disks against other changes of snapshots."""
+        try:
+            descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:  # no disk was ever made: the block finds none
+            yield
+            return
+        except OSError as error:
+            raise HostError(f"the disks in {self._directory} cannot be used: {error.strerror}.") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A disk's file, a new file without a name, and the path that it will have."""
+
+    disk: DiskName
+    source: int
+    target: int
+    path: Path
+
+
+class Instant:
+    """Snapshots of one instant: `take` while the task is frozen, `keep` when it runs again."""
+
+    def __init__(self, snapshots: Snapshots, task: str, parts: Sequence[_Part], locks: Path, owner: int) -> None:
+        self._snapshots = snapshots
+        self._task = task
+        self._parts = parts
+        self._locks = locks
+        self._owner = owner
+
+    def take(self) -> None:
+        """Share the blocks of all disks.
+
+        Raises:
+            HostError: the task has other disks by now, or the file system returned an error.
+        """
+        held = holders(self._locks)
+        for part in self._parts:
+            if held.get(identity(os.fstat(part.source))) != self._task:
+                raise HostError(
+                    f"disk {part.disk!r} is no longer that of task {self._task}: expected it to be.",
+                    "Repeat the command.",
+                )
+            try:
+                is_shared = share(part.source, part.target)
+            except OSError as error:
+                raise HostError(f"disk {part.disk!r}: no snapshot can be made: {error.strerror}.") from error
+            if not is_shared:
+                raise _cannot_share(part.disk, part.path.parent, held=True)
+            os.utime(part.target)
+
+    def keep(self) -> tuple[Snapshot, ...]:
+        """Write the snapshots to stable storage, and give them their names: all, or none after an error.
+
+        Raises:
+            TakenError: a name is taken.
+            HostError: a file cannot be written.
+        """
+        kept: list[_Part] = []
+        try:
+            for part in self._parts:
+                os.fchmod(part.target, 0o600)
+                os.fchown(part.target, self._owner, -1)
+                os.fsync(part.target)
+            for part in self._parts:
+                link_unnamed(part.target, part.path)
+                kept.append(part)
+                sync_directory(part.path.parent)
+        except BaseException as error:
+            for part in kept:
+                part.path.unlink(missing_ok=True)
+            if isinstance(error, FileExistsError):
+                raise _taken(self._parts[len(kept)].disk, SnapshotName(self._parts[len(kept)].path.name)) from error
+            if isinstance(error, OSError):
+                raise HostError(f"the snapshots cannot be written: {error.strerror}.") from error
+            raise
+        return tuple(self._snapshots.get(part.disk, SnapshotName(part.path.name)) for part in self._parts)
+
+
+def _opened(stack: ExitStack, path: Path) -> int:
+    """Open a regular file of root's for reading, until the stack is closed."""
+    try:
+        descriptor = os.open(path, _READ)
+    except OSError as error:
+        raise HostError(f"{str(path)!r} cannot be opened: {error.strerror}.") from error
+    stack.callback(os.close, descriptor)
+    return descriptor
+
+
+def _unnamed(stack: ExitStack, place: Path) -> int:
+    descriptor = open_unnamed(place, 0o600)
+    stack.callback(os.close, descriptor)
+    return descriptor
+
+
+def _cannot_share(disk: DiskName, directory: Path, *, held: bool = False) -> Solo5Error:
+    hint = (
+        "Stop the task, and copy the data: solo5ctl disk snapshot --copy"
+        if held
+        else f"To copy the data: solo5ctl disk snapshot --copy {disk}"
+    )
+    return HostError(
+        f"disk {disk!r}: the file system of {directory} shares no blocks: expected one with reflinks, such as XFS or "
+        "Btrfs.",
+        hint,
+    )
+
+
+def _taken(disk: DiskName, name: SnapshotName) -> TakenError:
+    return TakenError(f"disk {disk!r} has a snapshot {name!r} already: expected a new name.")
+
+
+def _missing(disk: DiskName, name: SnapshotName) -> NotFoundError:
+    return NotFoundError(f"disk {disk!r} has no snapshot {name!r}.", "List them: solo5ctl disk ls --snapshots")

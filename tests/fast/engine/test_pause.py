@@ -1,0 +1,136 @@
+"""A task is thawed after every end of a pause."""
+
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.support.fakes.backends import Machine
+
+from solo5_systemd.engine import pause
+from solo5_systemd.engine.runtime import Runtime
+from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
+from solo5_systemd.names import TaskName
+from solo5_systemd.unit.state import MainCode
+from solo5_systemd.workload import Workload
+
+WEB = TaskName("web")
+UNIT = "solo5-task-web.service"
+GUARD = "solo5-thaw@solo5-task-web.service.service"
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(pause.while_frozen, "__defaults__", (tmp_path / "pauses",))
+    return tmp_path / "pauses"
+
+
+@pytest.fixture
+async def web(runtime: Runtime, machine: Machine, directory: Path) -> Runtime:
+    await runtime.start(Workload(name=WEB, image="/srv/app"))
+    machine.steps.taken.clear()
+    return runtime
+
+
+def nothing() -> None:
+    """Do nothing."""
+
+
+def names(directory: Path) -> list[str]:
+    return [path.name for path in directory.iterdir()]
+
+
+def is_frozen(machine: Machine) -> bool:
+    return machine.units.loaded[UNIT].frozen
+
+
+async def test_a_pause_is_guarded_before_it_begins(machine: Machine, web: Runtime, directory: Path) -> None:
+    seen: list[tuple[bool, list[str]]] = []
+    assert await web.while_frozen(WEB, lambda: seen.append((is_frozen(machine), names(directory)))) >= 0.0
+    assert seen == [(True, [UNIT])]
+    assert not is_frozen(machine)
+    order = [step for step in machine.steps.taken if step in (f"require {GUARD}", "freeze", "thaw", f"stop {GUARD}")]
+    assert order == [f"require {GUARD}", "freeze", "thaw", f"stop {GUARD}"]
+    assert (directory.stat().st_mode & 0o777, names(directory)) == (0o700, [])
+
+
+@pytest.mark.parametrize("step", [f"require {GUARD}", "freeze"])
+async def test_an_error_of_systemd_leaves_nothing_frozen(machine: Machine, web: Runtime, step: str) -> None:
+    machine.steps.errors[step] = HostError("the bus broke.")
+    with pytest.raises(HostError, match="the bus broke"):
+        await web.while_frozen(WEB, nothing)
+    assert not is_frozen(machine)
+
+
+async def test_an_error_within_the_pause_leaves_nothing_frozen(machine: Machine, web: Runtime) -> None:
+    def fail() -> None:
+        raise HostError("no space.")
+
+    with pytest.raises(HostError, match="no space"):
+        await web.while_frozen(WEB, fail)
+    assert not is_frozen(machine)
+
+
+async def test_a_thaw_that_fails_is_an_error_and_left_to_the_guard(machine: Machine, web: Runtime) -> None:
+    machine.steps.errors["thaw"] = HostError("the bus broke.")
+    with pytest.raises(HostError, match="the bus broke"):
+        await web.while_frozen(WEB, nothing)
+    assert f"stop {GUARD}" in machine.steps.taken
+
+
+@pytest.mark.parametrize(
+    ("act", "sentence"),
+    [
+        (lambda machine: machine.units._freeze(UNIT, frozen=False), "task web was thawed meanwhile"),
+        (lambda machine: machine.units.end(UNIT, MainCode.KILLED, 9), "task web has ended meanwhile"),
+    ],
+)
+async def test_a_task_that_does_not_stay_frozen_is_an_error(
+    machine: Machine, web: Runtime, act: Callable[[Machine], None], sentence: str
+) -> None:
+    with pytest.raises(HostError, match=sentence):
+        await web.while_frozen(WEB, lambda: act(machine))
+
+
+async def test_a_task_that_ends_needs_no_thaw(machine: Machine, web: Runtime) -> None:
+    machine.steps.errors["thaw"] = HostError("Unit is not active.")
+    with pytest.raises(HostError, match="task web has ended meanwhile"):
+        await web.while_frozen(WEB, lambda: machine.units.end(UNIT, MainCode.KILLED, 9))
+
+
+async def test_a_task_that_was_frozen_before_stays_frozen(machine: Machine, web: Runtime) -> None:
+    await web.freeze(WEB)
+    assert await web.while_frozen(WEB, nothing) == 0.0
+    assert is_frozen(machine)
+    assert "thaw" not in machine.steps.taken
+
+
+async def test_one_process_at_a_time(machine: Machine, web: Runtime, directory: Path) -> None:
+    directory.mkdir()
+    descriptor = os.open(directory / UNIT, os.O_CREAT | os.O_RDWR)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with pytest.raises(TakenError, match="is frozen for another snapshot: expected one at a time"):
+        await web.while_frozen(WEB, nothing)
+    os.close(descriptor)
+    assert "freeze" not in machine.steps.taken
+
+
+async def test_a_lock_file_that_was_removed_meanwhile_is_no_lock(
+    web: Runtime, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fcntl, "flock", lambda descriptor, how: (directory / UNIT).unlink())
+    with pytest.raises(TakenError, match="expected one at a time"):
+        await web.while_frozen(WEB, nothing)
+
+
+async def test_a_lock_that_cannot_be_made_is_one_sentence(web: Runtime, directory: Path) -> None:
+    directory.write_text("no directory")
+    with pytest.raises(HostError, match="pauses.* cannot be created"):
+        await web.while_frozen(WEB, nothing)
+
+
+async def test_an_ended_task_is_not_frozen(machine: Machine, web: Runtime) -> None:
+    machine.units.end(UNIT, MainCode.EXITED, 0)
+    with pytest.raises(InvalidRequestError, match="task web has ended"):
+        await web.while_frozen(WEB, nothing)

@@ -1,0 +1,302 @@
+"""Snapshots of named disks. Reflinks are those of `copies.copy_data`, unless the file system below has its own."""
+
+import errno
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.fast.storage.test_named_disks import held
+
+from solo5_systemd.errors import HostError, NotFoundError, TakenError
+from solo5_systemd.files.atomic_file import link_unnamed
+from solo5_systemd.names import DeviceName, DiskName, SnapshotName
+from solo5_systemd.storage import copies, snapshots
+from solo5_systemd.storage.locks import lock
+from solo5_systemd.storage.model import Backing, Disk
+from solo5_systemd.storage.named_disks import NamedDisks
+from solo5_systemd.storage.snapshots import Snapshots
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+DATA, LOGS = DiskName("data"), DiskName("logs")
+ONE, TWO = SnapshotName("one"), SnapshotName("two")
+
+
+@pytest.fixture
+def disks(tmp_path: Path) -> NamedDisks:
+    return NamedDisks(tmp_path / "disks", tmp_path / "locks", os.getuid())
+
+
+@pytest.fixture
+def subject(tmp_path: Path, disks: NamedDisks) -> Snapshots:
+    disks.create(DATA, 1024)
+    return Snapshots(tmp_path / "disks", tmp_path / "locks", os.getuid())
+
+
+@pytest.fixture
+def reflinks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def share(source: int, target: int) -> bool:
+        copies.copy_data(source, target, os.fstat(source).st_size)
+        return True
+
+    monkeypatch.setattr(snapshots, "share", share)
+
+
+@pytest.fixture
+def no_reflinks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "share", lambda source, target: False)
+
+
+def write(tmp_path: Path, text: str, name: str = "data") -> None:
+    with (tmp_path / "disks" / name).open("r+b") as file:
+        file.write(text.encode())
+
+
+def read(tmp_path: Path, name: str = "data") -> bytes:
+    return (tmp_path / "disks" / name).read_bytes().rstrip(b"\0")
+
+
+def hidden(tmp_path: Path) -> list[str]:
+    return [path.name for path in (tmp_path / "disks").iterdir() if path.name.startswith(".")]
+
+
+def test_a_snapshot_is_listed_restored_and_removed(subject: Snapshots, tmp_path: Path, no_reflinks: None) -> None:
+    write(tmp_path, "first")
+    made = subject.take(DATA, ONE, copy=True)
+    write(tmp_path, "later")
+    subject.take(DATA, TWO, copy=True)
+    assert (str(made), made.size, Path(made.path).stat().st_mode & 0o777) == ("data@one", 1024, 0o600)
+    assert Path(made.path).parent.stat().st_mode & 0o777 == 0o700
+    assert [each.name for each in subject.of(DATA)] == [each.name for each in subject.all()] == ["one", "two"]
+    assert subject.restore(DATA, ONE).size == 1024
+    assert read(tmp_path) == b"first"
+    assert (tmp_path / "disks/data").stat().st_mode & 0o777 == 0o600
+    subject.remove(DATA, ONE)
+    with pytest.raises(NotFoundError, match="disk 'data' has no snapshot 'one'"):
+        subject.remove(DATA, ONE)
+    subject.remove(DATA, TWO)
+    assert hidden(tmp_path) == []
+
+
+def test_blocks_are_shared_where_they_can(subject: Snapshots, tmp_path: Path, reflinks: None) -> None:
+    write(tmp_path, "first")
+    subject.take(DATA, ONE)
+    write(tmp_path, "later")
+    subject.restore(DATA, ONE)
+    assert read(tmp_path) == b"first"
+
+
+def test_data_are_copied_on_request_only(subject: Snapshots, tmp_path: Path, no_reflinks: None) -> None:
+    with pytest.raises(HostError, match="shares no blocks: expected one with reflinks, such as XFS or Btrfs.") as error:
+        subject.take(DATA, ONE)
+    assert error.value.hint == "To copy the data: solo5ctl disk snapshot --copy data"
+    assert hidden(tmp_path) == []
+
+
+def test_names_are_taken_once(subject: Snapshots, no_reflinks: None) -> None:
+    subject.take(DATA, ONE, copy=True)
+    with pytest.raises(TakenError, match="disk 'data' has a snapshot 'one' already: expected a new name"):
+        subject.take(DATA, ONE, copy=True)
+
+
+def test_a_disk_with_snapshots_is_removed_on_request_only(
+    subject: Snapshots, disks: NamedDisks, tmp_path: Path, no_reflinks: None
+) -> None:
+    subject.take(DATA, ONE, copy=True)
+    with pytest.raises(TakenError, match=r"disk 'data' has snapshots \(1\): expected a disk without any"):
+        subject.remove_disk(DATA)
+    subject.remove_disk(DATA, snapshots=True)
+    assert list((tmp_path / "disks").iterdir()) == []
+    with pytest.raises(NotFoundError, match="no disk is named 'data'"):
+        subject.remove_disk(DATA)
+
+
+def test_a_disk_that_a_task_has_stays_as_it_is_with_its_snapshots(
+    subject: Snapshots, tmp_path: Path, no_reflinks: None
+) -> None:
+    subject.take(DATA, ONE, copy=True)
+    descriptor = held(tmp_path / "disks/data", tmp_path / "locks")
+    acts: list[Callable[[], object]] = [
+        lambda: subject.restore(DATA, ONE),
+        lambda: subject.remove_disk(DATA, snapshots=True),
+        lambda: subject.take(DATA, TWO, copy=True),
+    ]
+    for act in acts:
+        with pytest.raises(TakenError, match="is in use by task web"):
+            act()
+    assert [each.name for each in subject.all()] == ["one"]
+    os.close(descriptor)
+
+
+def test_what_is_no_snapshot_is_none(subject: Snapshots, tmp_path: Path) -> None:
+    place = tmp_path / "disks/.snapshots/data"
+    place.mkdir(parents=True)
+    (place / "directory").mkdir()
+    (place / "no name").touch()
+    assert subject.all() == ()
+    (place / "link").symlink_to("/etc/passwd")
+    with pytest.raises(NotFoundError):
+        subject.restore(DATA, SnapshotName("link"))
+
+
+def test_errors_of_the_file_system_are_one_sentence(
+    subject: Snapshots, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(source: int, target: int) -> bool:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(snapshots, "share", lambda source, target: False)
+    subject.take(DATA, ONE, copy=True)
+    monkeypatch.setattr(snapshots, "share", full)
+    with pytest.raises(HostError, match="No space left on device"):
+        subject.take(DATA, TWO)
+    write(tmp_path, "later")
+    with pytest.raises(HostError, match="No space left on device"):
+        subject.restore(DATA, ONE)
+    assert (read(tmp_path), hidden(tmp_path)) == (b"later", [".snapshots"])
+    descriptor = taken_by_web(tmp_path, "data")
+    with (
+        pytest.raises(HostError, match="disk 'data': no snapshot can be made: No space left"),
+        subject.of_task("web", TWO),
+    ):
+        pass
+    os.close(descriptor)
+
+
+def test_a_restore_that_was_killed_is_in_nobodys_way(subject: Snapshots, tmp_path: Path, no_reflinks: None) -> None:
+    subject.take(DATA, ONE, copy=True)
+    (tmp_path / "disks/.data.solo5-restore").write_text("half")
+    subject.restore(DATA, ONE)
+    assert hidden(tmp_path) == [".snapshots"]
+
+
+def test_a_host_without_disks_has_no_snapshots(tmp_path: Path) -> None:
+    none = Snapshots(tmp_path / "none", tmp_path / "locks", os.getuid())
+    assert none.all() == ()
+    with pytest.raises(NotFoundError, match="no disk is named 'data'"):
+        none.take(DATA, ONE)
+
+
+# --- of a running task --------------------------------------------------------------------------------------------
+
+
+def taken_by_web(tmp_path: Path, *names: str) -> int:
+    """Lock named disks, and a file of another kind, as a task does."""
+    disks = []
+    (tmp_path / "other").touch()
+    for path in (*(tmp_path / "disks" / name for name in names), tmp_path / "other"):
+        status = path.stat()
+        backing = Backing.FILE if path.name == "other" else Backing.NAMED
+        identity = status.st_dev, status.st_ino
+        device = DeviceName(path.name)
+        disks.append(
+            Disk(disk=device, path=str(path), sector_size=512, device=None, identity=identity, backing=backing)
+        )
+    return lock(disks, directory=tmp_path / "locks", task="web")
+
+
+def test_all_named_disks_of_a_task_are_of_one_instant(
+    subject: Snapshots, disks: NamedDisks, tmp_path: Path, reflinks: None
+) -> None:
+    disks.create(LOGS, 512)
+    descriptor = taken_by_web(tmp_path, "data", "logs")
+    write(tmp_path, "before")
+    with subject.of_task("web", ONE) as instant:
+        write(tmp_path, "within")
+        instant.take()
+        write(tmp_path, "behind")
+        assert subject.all() == (), "none before it is complete"
+        made = instant.keep()
+    assert [str(each) for each in made] == ["data@one", "logs@one"]
+    assert Path(made[0].path).read_bytes().rstrip(b"\0") == b"within"
+    with pytest.raises(TakenError, match="disk 'data' has a snapshot 'one' already"), subject.of_task("web", ONE):
+        pass
+    os.close(descriptor)
+
+
+def test_an_instant_that_is_not_kept_leaves_nothing(subject: Snapshots, tmp_path: Path, reflinks: None) -> None:
+    descriptor = taken_by_web(tmp_path, "data")
+    with subject.of_task("web", ONE) as instant:
+        instant.take()
+    assert hidden(tmp_path) == []
+    os.close(descriptor)
+
+
+def test_without_reflinks_a_running_task_is_refused_beforehand(
+    subject: Snapshots, tmp_path: Path, no_reflinks: None
+) -> None:
+    descriptor = taken_by_web(tmp_path, "data")
+    with pytest.raises(HostError, match="shares no blocks") as error, subject.of_task("web", ONE):
+        pass
+    assert error.value.hint == "Stop the task, and copy the data: solo5ctl disk snapshot --copy"
+    assert hidden(tmp_path) == []
+    os.close(descriptor)
+
+
+def test_a_disk_that_changes_its_task_meanwhile_has_no_snapshot(
+    subject: Snapshots, tmp_path: Path, reflinks: None
+) -> None:
+    descriptor = taken_by_web(tmp_path, "data")
+    with subject.of_task("web", ONE) as instant:
+        os.close(descriptor)
+        with pytest.raises(HostError, match="disk 'data' is no longer that of task web"):
+            instant.take()
+
+
+def test_a_task_without_disks_has_no_snapshot(subject: Snapshots) -> None:
+    with pytest.raises(HostError, match="task web has no named disk any more"), subject.of_task("web", ONE):
+        pass
+
+
+def test_a_file_system_that_fails_within_the_instant(
+    subject: Snapshots, tmp_path: Path, reflinks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    descriptor = taken_by_web(tmp_path, "data")
+
+    def fail(source: int, target: int) -> bool:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with subject.of_task("web", ONE) as instant:
+        monkeypatch.setattr(snapshots, "share", fail)
+        with pytest.raises(HostError, match="no snapshot can be made: Input/output error"):
+            instant.take()
+        monkeypatch.setattr(snapshots, "share", lambda source, target: False)
+        with pytest.raises(HostError, match="shares no blocks"):
+            instant.take()
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (OSError(errno.EIO, os.strerror(errno.EIO)), "the snapshots cannot be written: Input/output error"),
+        (FileExistsError(errno.EEXIST, "exists"), "disk 'logs' has a snapshot 'one' already"),
+        (RuntimeError("other"), "other"),
+    ],
+)
+def test_all_snapshots_are_kept_or_none(
+    subject: Snapshots,
+    disks: NamedDisks,
+    tmp_path: Path,
+    reflinks: None,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    sentence: str,
+) -> None:
+    disks.create(LOGS, 512)
+    descriptor = taken_by_web(tmp_path, "data", "logs")
+
+    def fail_for_the_second(target: int, path: Path) -> None:
+        if path.parent.name == "logs":
+            raise error
+        link_unnamed(target, path)
+
+    monkeypatch.setattr(snapshots, "link_unnamed", fail_for_the_second)
+    with subject.of_task("web", ONE) as instant:
+        instant.take()
+        with pytest.raises(type(error) if isinstance(error, RuntimeError) else Exception, match=sentence):
+            instant.keep()
+    assert hidden(tmp_path) == []
+    os.close(descriptor)

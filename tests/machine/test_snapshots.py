@@ -1,0 +1,382 @@
+"""Snapshots of named disks: on this kernel, with this systemd; on XFS, while the guest writes."""
+
+import asyncio
+import json
+import os
+import signal
+import statistics
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.machine.conftest import GUESTS, Machine, Runner, console, eventually, inspect, ok, says, sh, unit_property
+
+from solo5_systemd import wiring
+from solo5_systemd.engine.runtime import Runtime
+from solo5_systemd.names import SnapshotName, TaskName
+from solo5_systemd.settings import files
+from solo5_systemd.storage.snapshots import Snapshot, Snapshots
+
+DISKS = Path("/var/lib/solo5/disks")
+PAUSES = Path("/run/solo5/pauses")
+SNAPSHOTS = 50
+DISK = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(machine: Machine) -> Iterator[None]:
+    """The test removes its disks and their snapshots, and no task is left locked."""
+    assert not list(DISKS.iterdir())
+    yield
+    for name in disk("ls", "-q").split():
+        disk("rm", "--snapshots", name)
+    assert not list(DISKS.iterdir())
+    assert not PAUSES.exists() or not list(PAUSES.iterdir())
+
+
+def disk(*words: str) -> str:
+    return ok("solo5ctl", "disk", *words)
+
+
+def refused(*words: str) -> str:
+    done = sh("solo5ctl", "disk", *words)
+    assert done.returncode in (125, 127), done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def filled(text: str) -> None:
+    with (DISKS / "data").open("r+b") as file:
+        file.write(text.encode())
+
+
+@pytest.mark.everywhere
+def test_a_snapshot_of_a_free_disk_is_restored_at_once(run: Runner) -> None:
+    disk("create", "data", "1M")
+    filled("first")
+    assert disk("snapshot", "data", "--as=one", "--copy") == "data@one\n"
+    filled("later")
+    file = DISKS / ".snapshots/data/one"
+    modes = [path.stat().st_mode & 0o777 for path in (file, file.parent, file.parent.parent)]
+    assert (modes, file.stat().st_uid) == ([0o600, 0o700, 0o700], 0)
+    [listed] = json.loads(disk("ls", "--snapshots", "--json"))
+    assert (listed["disk"], listed["name"], listed["size"], listed["path"]) == ("data", "one", DISK, str(file))
+    assert disk("ls", "-q") == "data\n", "a snapshot is no disk"
+    assert "Snapshot: one, 1M, 20" in disk("inspect", "data")
+    name = run("disk.spt", "read", "stay", options=("--block", "storage=disk:data"))
+    says(name, "sector 0: 'later'")
+    assert f"is in use by task {name}" in refused("restore", "data", "one")
+    assert f"is in use by task {name}" in refused("rm", "--snapshots", "data")
+    assert file.exists(), "a disk in use keeps its snapshots"
+    ok("solo5ctl", "stop", name)  # its user owns the disk until it is removed
+    assert disk("restore", "data", "one") == "data\n"
+    ok("solo5ctl", "rm", name)
+    assert not list(Path("/var/lib/solo5/users").iterdir())
+    assert (DISKS / "data").stat().st_uid == 0
+    again = run("disk.spt", "read", options=("--block", "storage=disk:data"))
+    ok("solo5ctl", "wait", again)
+    assert "sector 0: 'first'" in console(again)
+    ok("solo5ctl", "rm", again)
+    assert "disk 'data' has snapshots (1): expected a disk without any" in refused("rm", "data")
+    assert disk("rm", "data@one") == "data@one\n"
+    assert disk("rm", "data") == "data\n"
+
+
+@pytest.mark.parametrize("word", ["data@one", ".snapshots", ".snapshots/data/one", "../disks/.snapshots/data/one"])
+def test_no_task_has_a_snapshot_as_its_disk(run: Runner, word: str) -> None:
+    disk("create", "data", "1M")
+    disk("snapshot", "data", "--as=one", "--copy")
+    failed = run.fail("--rm", "--block", f"storage=disk:{word}", f"{GUESTS}/disk.spt", "read")
+    assert (failed.returncode, "is not usable" in failed.stderr) == (125, True)
+
+
+@pytest.mark.parametrize(
+    "words, error",
+    [
+        (("snapshot", "none"), "no disk is named 'none'"),
+        (("snapshot", "data", "--as=../x"), "snapshot name '../x' is not usable"),
+        (("snapshot", "data", "--as=.x"), "snapshot name '.x' is not usable"),
+        (("snapshot", "data", "--as=one", "--copy"), "disk 'data' has a snapshot 'one' already"),
+        (("restore", "data", "two"), "disk 'data' has no snapshot 'two'"),
+        (("restore", "data", "../one"), "snapshot name '../one' is not usable"),
+        (("rm", "data@two"), "disk 'data' has no snapshot 'two'"),
+        (("rm", "data@"), "snapshot name '' is not usable"),
+        (("rm", "data@one@one"), "snapshot name 'one@one' is not usable"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_changes_nothing(words: tuple[str, ...], error: str) -> None:
+    disk("create", "data", "1M")
+    disk("snapshot", "data", "--as=one", "--copy")
+    assert error in refused(*words)
+    assert disk("ls", "--snapshots", "-q") == "data@one\n"
+
+
+@pytest.fixture
+def no_reflinks() -> Iterator[None]:
+    """A file system without them, whatever that of the machine is."""
+    ok("mount", "-t", "tmpfs", "-o", "mode=0700", "tmpfs", str(DISKS))
+    yield
+    ok("umount", str(DISKS))
+
+
+def test_without_reflinks_nothing_is_frozen_or_copied_unasked(no_reflinks: None, run: Runner) -> None:
+    disk("create", "data", "1M")
+    reason = (
+        "the file system of /var/lib/solo5/disks shares no blocks: expected one with reflinks, such as XFS or Btrfs"
+    )
+    assert reason in refused("snapshot", "data")
+    name = run("disk.spt", "read", "stay", options=("--block", "storage=disk:data"))
+    says(name, "sector 0")
+    assert reason in refused("snapshot", "data")
+    assert f"--copy: task {name} has disk 'data'" in refused("snapshot", "data", "--copy")
+    assert "Thaws" not in ok("journalctl", "--boot", f"--unit=solo5-thaw@solo5-task-{name}.service.service"), (
+        "nothing was frozen"
+    )
+    ok("solo5ctl", "rm", "--force", name)
+    assert disk("ls", "--snapshots", "-q") == ""
+    disk("rm", "data")
+
+
+# --- the guest runs again, whatever happens -----------------------------------------------------------------------
+
+
+class Dying:
+    """PID 1's client, of a process that is killed before or after one call."""
+
+    def __init__(self, units: Any, when: str) -> None:
+        self._units = units
+        self._when = when
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._units, name)
+
+        async def call(*arguments: Any) -> Any:
+            die_if(self._when == f"before {name}")
+            result = await found(*arguments)
+            die_if(self._when == f"after {name}")
+            return result
+
+        return call if name in ("ensure_started", "freeze", "current", "thaw", "stop") else found
+
+
+def die_if(now: bool) -> None:
+    if now:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def freeze_and_die(task: str, when: str) -> None:
+    async def story() -> None:
+        async with wiring.connect(files.read_settings) as engine:
+            runtime: Any = engine
+            runtime._units = Dying(runtime._units, when)
+            await Runtime.while_frozen(runtime, TaskName(task), lambda: die_if(when == "in act"))
+
+    asyncio.run(story())
+
+
+STEPS = ("before freeze", "after freeze", "in act", "after current", "after thaw", "before stop")
+SCRIPT = "import sys; from tests.machine.test_snapshots import freeze_and_die; freeze_and_die(*sys.argv[1:])"
+
+
+def guard_of(name: str) -> str:
+    return f"solo5-thaw@{inspect(name)['unit']}.service"
+
+
+def thawed(name: str) -> Callable[[], bool]:
+    """The task runs, and nothing is left that could freeze or thaw it."""
+    guard = guard_of(name)
+    return lambda: (
+        unit_property(str(inspect(name)["unit"]), "FreezerState") == "running"
+        and unit_property(guard, "ActiveState") == "inactive"
+    )
+
+
+@pytest.fixture
+def spinning(run: Runner) -> Iterator[str]:
+    name = run("sleeper.spt")
+    says(name, "sleeping")
+    yield name
+    for path in PAUSES.iterdir():  # of a process that was killed; /run is in memory
+        path.unlink()
+
+
+@pytest.mark.parametrize("when", STEPS)
+def test_a_task_is_thawed_when_the_process_that_froze_it_is_killed(spinning: str, when: str) -> None:
+    done = subprocess.run([sys.executable, "-c", SCRIPT, spinning, when], cwd="/srv", check=False, capture_output=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    eventually(thawed(spinning), "the task runs again")
+    again = subprocess.run([sys.executable, "-c", SCRIPT, spinning, "never"], cwd="/srv", check=False)
+    assert again.returncode == 0, "a killed process is in no one's way"
+    assert thawed(spinning)()
+
+
+def void(_: object) -> None:
+    """Return None."""
+
+
+def frozen_while(task: str, act: Callable[[], object]) -> None:
+    async def story() -> None:
+        async with wiring.connect(files.read_settings) as engine:
+            await engine.while_frozen(TaskName(task), lambda: void(act()))
+
+    asyncio.run(story())
+
+
+def test_a_task_is_thawed_when_the_unit_that_would_thaw_it_is_killed(spinning: str) -> None:
+    unit = str(inspect(spinning)["unit"])
+
+    def kill_guard() -> None:
+        assert unit_property(unit, "FreezerState") == "frozen"
+        ok("kill", "-KILL", unit_property(guard_of(spinning), "MainPID"))
+        eventually(lambda: unit_property(unit, "FreezerState") == "running", "PID 1 thaws it")
+
+    with pytest.raises(Exception, match=f"task {spinning} was thawed meanwhile: expected it to stay frozen"):
+        frozen_while(spinning, kill_guard)
+    eventually(thawed(spinning), "the task runs")
+
+
+@pytest.mark.everywhere
+def test_a_task_is_thawed_although_both_the_process_and_all_of_that_unit_were_killed(spinning: str) -> None:
+    """SIGKILL ends what thaws it, too: PID 1 starts the unit again."""
+    guard = guard_of(spinning)
+    script = "import sys; from tests.machine.test_snapshots import freeze_and_kill; freeze_and_kill(*sys.argv[1:])"
+    done = subprocess.run([sys.executable, "-c", script, spinning, guard], cwd="/srv", check=False, capture_output=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    eventually(thawed(spinning), "the task runs again")
+
+
+def freeze_and_kill(task: str, guard: str) -> None:
+    def act() -> None:
+        ok("systemctl", "kill", "--signal=KILL", guard)
+        die_if(True)
+
+    frozen_while(task, act)
+
+
+def test_a_task_that_was_frozen_before_stays_frozen(spinning: str) -> None:
+    ok("solo5ctl", "freeze", spinning)
+    unit = str(inspect(spinning)["unit"])
+    frozen_while(spinning, lambda: None)
+    assert unit_property(unit, "FreezerState") == "frozen"
+    with pytest.raises(Exception, match="was thawed meanwhile"):
+        frozen_while(spinning, lambda: ok("solo5ctl", "thaw", spinning))
+
+
+def test_a_task_that_ends_meanwhile_has_no_snapshot(spinning: str) -> None:
+    with pytest.raises(Exception, match=f"task {spinning} has ended meanwhile"):
+        frozen_while(spinning, lambda: ok("solo5ctl", "kill", "--signal=KILL", spinning))
+    eventually(lambda: inspect(spinning)["phase"] != "running", "it was killed")
+
+
+def test_a_task_is_frozen_by_one_process_at_a_time(spinning: str) -> None:
+    def again() -> None:
+        with pytest.raises(Exception, match="is frozen for another snapshot"):
+            raise_of_thread(lambda: frozen_while(spinning, lambda: None))
+
+    frozen_while(spinning, again)
+    assert thawed(spinning)()
+
+
+def raise_of_thread(act: Callable[[], None]) -> None:
+    """Call in a thread, which may have an event loop of its own."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(act).result()
+
+
+def test_only_root_thaws_and_locks(spinning: str) -> None:
+    frozen_while(spinning, lambda: None)
+    assert PAUSES.stat().st_mode & 0o777 == 0o700
+    user = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+    assert sh(*user, "systemctl", "start", guard_of(spinning)).returncode != 0
+    assert "this verb requires root" in sh(*user, "solo5ctl", "disk", "snapshot", "data").stderr
+
+
+# --- while the guest writes ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def reflinks(machine: Machine) -> Iterator[None]:
+    """Named disks are on XFS; boot the machine with `--packages xfsprogs`, as `make vm` does."""
+    image = Path("/var/tmp/xfs.img")
+    ok("truncate", "--size=400M", str(image))
+    try:
+        ok("mkfs.xfs", "-q", str(image))
+        ok("mount", "-o", "loop", str(image), str(DISKS))
+        DISKS.chmod(0o700)
+        yield
+        ok("umount", str(DISKS))
+    finally:
+        image.unlink()
+
+
+FACTOR, WORDS = 0x9E3779B97F4A7C15, 64
+RECORD = struct.Struct(f"<{WORDS}Q")
+
+
+def newest(path: Path) -> int:
+    """Check that a disk has the records up to one number without a gap, and return the number; 0: none."""
+    numbers: list[int] = []
+    for position, words in enumerate(RECORD.iter_unpack(path.read_bytes())):
+        number = words[0]
+        whole = [(number * FACTOR + i) % 2**64 for i in range(1, WORDS)] if number else [0] * (WORDS - 1)
+        assert list(words[1:]) == whole, f"sector {position} is torn"
+        numbers.append(number)
+    last, count = max(numbers), len(numbers)
+    # Sector s has the last record whose number is s, modulo the count.
+    expected = [max(0, last - (last - position) % count) for position in range(count)]
+    assert numbers == expected, f"a hole below record {last}"
+    return last
+
+
+def snapshots_while_it_runs(task: str, count: int) -> list[tuple[float, tuple[Snapshot, ...]]]:
+    """Take snapshots as the verb does, in one process: an emulated machine takes seconds to start Python."""
+    taken: list[tuple[float, tuple[Snapshot, ...]]] = []
+
+    async def story() -> None:
+        async with wiring.connect(files.read_settings) as engine:
+            for i in range(count):
+                with Snapshots().of_task(task, SnapshotName(f"s{i}")) as instant:
+                    pause = await engine.while_frozen(TaskName(task), instant.take)
+                    taken.append((pause * 1000, instant.keep()))
+
+    asyncio.run(story())
+    return taken
+
+
+@pytest.mark.vm
+def test_each_snapshot_has_what_was_written_up_to_one_instant(
+    reflinks: None, run: Runner, record_property: Callable[[str, object], None]
+) -> None:
+    disk("create", "one", "64K")
+    disk("create", "two", "128K")
+    name = run("sequence.spt", options=("--block", "first=disk:one", "--block", "second=disk:two"))
+    says(name, "writing")
+    taken = snapshots_while_it_runs(name, SNAPSHOTS)
+    records = []
+    for _, made in taken:
+        assert [each.disk for each in made] == ["one", "two"]
+        first, second = (newest(Path(each.path)) for each in made)
+        assert first - second in (0, 1), "both disks are of one instant"
+        records.append(first)
+    assert records == sorted(set(records)), "the guest went on between any two"
+    pauses = [pause for pause, _ in taken]
+    p95 = statistics.quantiles(pauses, n=20)[-1]
+    record_property("pause_ms_p95", p95)
+    print(f"pause of {SNAPSHOTS} snapshots: median {statistics.median(pauses):.1f} ms, p95 {p95:.1f} ms")
+    assert p95 < 5000, "and never near the 30 s after which PID 1 thaws the task"
+    done = sh("solo5ctl", "disk", "snapshot", "two", "--as=last")
+    assert (done.stdout, f"task {name} was frozen for " in done.stderr) == ("one@last\ntwo@last\n", True)
+    print(done.stderr, ok("solo5ctl", "disk", "ls", "--snapshots"))
+    assert "has a snapshot 's1' already" in refused("snapshot", "one", "--as=s1")
+    assert inspect(name)["phase"] == "running"
+    ok("solo5ctl", "rm", "--force", name)
+    disk("restore", "one", "s7")
+    assert newest(DISKS / "one") == records[7]
+    assert len(disk("ls", "--snapshots", "-q").split()) == 2 * (SNAPSHOTS + 1)
+    disk("rm", "--snapshots", "one", "two")
