@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.machine.conftest import Machine, Runner, console, eventually, inspect, ok, says, unit_property
+from tests.machine.conftest import GUESTS, Machine, Runner, console, eventually, inspect, ok, says, unit_property
 
 pytestmark = pytest.mark.vm
 MIB = 1 << 20
@@ -131,6 +132,92 @@ def test_what_a_guest_reads_counts_on_the_hosts_device(run: Runner) -> None:
     [counted] = row["disks"]
     assert counted["device"] in device.parts, "the whole disk, of which the file system may have a part"
     assert row["io"]["read_bytes"] == counted["read_bytes"] >= 4096
+
+
+@pytest.fixture
+def loop(machine: Machine) -> Iterator[str]:
+    """A block device of 64 MiB of its own, on which nothing else counts."""
+    with tempfile.NamedTemporaryFile(dir="/var/tmp", suffix=".img") as backing:
+        backing.truncate(64 * MIB)
+        device = ok("losetup", "--find", "--show", backing.name).strip()
+        ok("chown", "solo5:", device)
+        yield device
+        eventually(lambda: subprocess.run(["losetup", "--detach", device], check=False).returncode == 0, "it is unused")
+
+
+def number_of(device: str) -> str:
+    status = Path(device).stat()
+    return f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
+
+
+def io_max(name: str) -> dict[str, dict[str, str]]:
+    lines = [line.split() for line in (cgroup(name) / "io.max").read_text().splitlines()]
+    return {words[0]: dict(word.split("=") for word in words[1:]) for words in lines}
+
+
+def seconds_to_read(run: Runner, device: str, limit: str, places: int) -> float:
+    """The time in which a guest reads a sector at each of so many places, none of them in the page cache."""
+    ok("blockdev", "--setra", "8", device)
+    ok("blockdev", "--flushbufs", device)
+    words = [word for place in range(places) for word in (f"sector={place * 1024}", "read")]
+    begun = time.monotonic()
+    name = run("disk.spt", *words, options=("--block", f"storage={device},{limit}"))
+    ok("solo5ctl", "wait", name)
+    spent = time.monotonic() - begun
+    assert console(name).count("sector ") == places
+    ok("solo5ctl", "rm", name)
+    return spent
+
+
+@pytest.mark.parametrize("slow, fast", [("read_iops=10", "read_iops=100K"), ("read_bps=100K", "read_bps=1G")])
+def test_a_limit_of_a_disk_slows_its_guest(run: Runner, loop: str, slow: str, fast: str) -> None:
+    """100 reads of 4 KiB: 10 s and 4 s with the lower limits."""
+    unhindered = seconds_to_read(run, loop, fast, 100)
+    assert seconds_to_read(run, loop, slow, 100) > 2.5 * unhindered
+
+
+def test_limits_and_counters_are_those_of_the_disks_device(run: Runner, loop: str) -> None:
+    ok("blockdev", "--flushbufs", loop)
+    limits = "read_bps=10M,write_bps=5M,read_iops=500,write_iops=100"
+    name = run("disk.spt", "read", "write=kept", "stay", options=("--block", f"storage={loop},{limits}"))
+    says(name, "sector 0: ''")
+    assert io_max(name) == {number_of(loop): {"rbps": "10000000", "wbps": "5000000", "riops": "500", "wiops": "100"}}
+    ok("sync")  # writes what the page cache has, which is charged to the guest
+
+    def written() -> bool:
+        [row] = [each for each in stats(name)["disks"] if each["device"] == Path(loop).name]
+        return bool(row["disks"] == ["storage"] and row["read_bytes"] >= 4096 and row["written_bytes"] >= 512)
+
+    eventually(written, "the write is counted on the device")
+    [disk] = inspect(name)["disks"]
+    assert disk["devices"] == [Path(loop).name]
+    assert disk["io_limits"] == {"read_bps": "10M", "write_bps": "5M", "read_iops": "500", "write_iops": "100"}
+    assert disk["device_io"]["written_bytes"] >= 512
+    counted = f'device="{Path(loop).name}",disks="storage"'
+    assert re.search(rf"^solo5_task_block_read_bytes_total.*{counted}", ok("solo5ctl", "metrics"), re.MULTILINE)
+    ok("systemctl", "daemon-reload")
+    assert io_max(name).keys() == {number_of(loop)}, "the limits are those of the unit, also when PID 1 has reloaded"
+
+
+def test_a_file_is_limited_on_the_whole_disk_of_its_file_system(run: Runner) -> None:
+    with tempfile.NamedTemporaryFile(dir="/var/tmp", suffix=".img") as disk:
+        disk.truncate(MIB)
+        os.fchmod(disk.fileno(), 0o666)
+        name = run("disk.spt", "stay", options=("--block", f"storage={disk.name},write_bps=5M"))
+        number = Path(disk.name).stat().st_dev
+    own = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}").resolve()
+    [(limited, values)] = io_max(name).items()
+    assert Path(f"/sys/dev/block/{limited}").resolve() in (own, *own.parents)
+    assert values == {"rbps": "max", "wbps": "5000000", "riops": "max", "wiops": "max"}
+
+
+def test_a_disk_in_memory_cannot_be_limited(run: Runner) -> None:
+    with tempfile.NamedTemporaryFile(dir="/dev/shm", suffix=".img") as disk:
+        disk.truncate(MIB)
+        os.fchmod(disk.fileno(), 0o666)
+        refused = run.fail("--block", f"storage={disk.name},read_bps=1M", f"{GUESTS}/disk.spt", "stay")
+    assert refused.returncode == 125
+    assert "has I/O limits (read_bps=1M), and no block device" in refused.stderr
 
 
 def test_tasks_are_limited(run: Runner) -> None:

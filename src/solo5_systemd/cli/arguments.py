@@ -5,7 +5,7 @@ Each raises InvalidRequestError with one sentence that has the option, the text 
 
 import re
 import signal as signals
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from solo5_systemd.errors import InvalidRequestError
@@ -15,6 +15,7 @@ from solo5_systemd.unit.log_fields import label
 if TYPE_CHECKING:
     from solo5_systemd.network.guest_limits import Limits
     from solo5_systemd.network.model import NicRequest
+    from solo5_systemd.storage.io_limits import IoLimits
     from solo5_systemd.storage.model import DiskRequest
     from solo5_systemd.workload import Publish, StopSignal
 
@@ -30,7 +31,8 @@ _FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _DECIMAL = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?", re.ASCII)
 _JOURNAL_FIELD = re.compile(r"[A-Z][A-Z0-9_]{0,63}", re.ASCII)
 _NAMED_DISK = "disk:"
-_FILE_OPTIONS = ("sector-size=", "ephemeral", "ro")
+_IO_OPTIONS = ("read_bps=", "write_bps=", "read_iops=", "write_iops=")
+_FILE_OPTIONS = ("sector-size=", "ephemeral", "ro", *_IO_OPTIONS)
 _FILES = "files:"
 _CREDENTIAL = "credential:"
 _ARCHIVE_OPTIONS = ("sector-size=", "format=")
@@ -309,6 +311,8 @@ def disk(text: str) -> "DiskRequest":
     Raises:
         InvalidRequestError: malformed.
     """
+    from dataclasses import replace
+
     from solo5_systemd.names import disk_name
     from solo5_systemd.storage.model import DiskRequest, NewFile, named_disk
 
@@ -325,14 +329,30 @@ def disk(text: str) -> "DiskRequest":
     sector_size = None if sector is None else _integer(sector, f"--block {text!r}: sector-size", 512, 32768)
     private = "ephemeral" in options or "ro" in options
     if not is_named:
-        return DiskRequest(disk=device_name(name), path=path, sector_size=sector_size, private=private)
+        return DiskRequest(
+            disk=device_name(name),
+            path=path,
+            sector_size=sector_size,
+            private=private,
+            io=_io_limits(options, text),
+        )
     if ("create" in options) != ("size" in options):
         raise InvalidRequestError(
             f"--block {text!r} has one of create and size=SIZE: expected both, for a disk that is created if there is "
             "none of its name."
         )
     create = NewFile(size=disk_size(options["size"])) if "create" in options else None
-    return named_disk(device_name(name), disk_name(path), sector_size=sector_size, create=create, private=private)
+    request = named_disk(device_name(name), disk_name(path), sector_size=sector_size, create=create, private=private)
+    return replace(request, io=_io_limits(options, text))
+
+
+def _io_limits(options: Mapping[str, str], whole: str) -> "IoLimits":
+    from solo5_systemd.storage.io_limits import KEYS, IoLimits, io_limit
+
+    try:
+        return IoLimits(**{key: io_limit(key, options[key]) for key in KEYS if key in options})
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"--block {whole!r}: {error.sentence}") from error
 
 
 def _archive(name: str, rest: str, whole: str) -> "DiskRequest":

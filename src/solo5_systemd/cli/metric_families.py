@@ -218,7 +218,10 @@ def _counter(name: str, text: str, read: Callable[[Usage], float | None]) -> "_M
 
 def _by_disk(name: str, text: str, read: Callable[[Io], float | None]) -> "_Metric":
     def values(now: Sample) -> Values:
-        return [({"device": device}, read(disk)) for device, disk in (now.usage.disks or {}).items()]
+        return [
+            ({"device": device, "disks": ",".join(now.disks.get(device, ()))}, read(io))
+            for device, io in (now.usage.disks or {}).items()
+        ]
 
     return name, Kind.COUNTER, text, values
 

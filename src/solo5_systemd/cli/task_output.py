@@ -109,8 +109,12 @@ Drops = Mapping["DeviceName", Mapping[str, int]]
 """The packets of each NIC that the packet filter has dropped, by rule."""
 
 
-Disks = Sequence[Mapping[str, str]]
-"""The disks of a task, each with `disk`, `backing`, `path` and `sha256`, as far as they are known."""
+Disks = Sequence[Mapping[str, Any]]
+"""The disks of a task, as far as they are known.
+
+Each has `disk`, `backing`, `path`, `sha256`, the names of the `devices` under it, `io_limits`, and in `device_io` what
+the task has read and written on the first of these devices.
+"""
 
 
 def task_fields(task: Task, now: int, drops: Drops | None = None, disks: Disks = ()) -> Iterator[tuple[str, str]]:
@@ -139,7 +143,7 @@ def task_fields(task: Task, now: int, drops: Drops | None = None, disks: Disks =
     for disk in disks:
         digest = f", SHA-256 {disk['sha256']}" if "sha256" in disk else ""
         where = f" {disk['path']}" if "path" in disk else ""
-        yield "Disk", f"{disk.get('disk', '')}: {disk.get('backing', '')}{where}{digest}"
+        yield "Disk", f"{disk.get('disk', '')}: {disk.get('backing', '')}{where}{digest}{_disk_io(disk)}"
     for lease in task.reservation.leases if task.reservation else ():
         yield "NIC", f"{lease.nic} {lease_text(lease)}"
     for nic, limits in task.reservation.limits.items() if task.reservation else ():
@@ -152,6 +156,17 @@ def task_fields(task: Task, now: int, drops: Drops | None = None, disks: Disks =
         yield "Dropped", f"{nic} {', '.join(f'{rule} {count}' for rule, count in rules.items() if count) or 'none'}"
     for line, request in port_lines(task.reservation.ports if task.reservation else ()):
         yield "Port", f"{line} ({request.nic})"
+
+
+def _disk_io(disk: Mapping[str, Any]) -> str:
+    """Return the device under a disk, the limits, and what the task has read and written there."""
+    on = f", on {' on '.join(disk['devices'])}" if "devices" in disk else ""
+    limits = f", {' '.join(f'{key}={text}' for key, text in disk['io_limits'].items())}" if "io_limits" in disk else ""
+    io = disk.get("device_io", {})
+    parts = [
+        f"{verb} {size(io[key])}" for verb, key in (("read", "read_bytes"), ("written", "written_bytes")) if key in io
+    ]
+    return f"{on}{limits}{', ' if parts else ''}{', '.join(parts)}"
 
 
 def _name_service(task: Task) -> Iterator[tuple[str, str]]:

@@ -51,12 +51,19 @@ def usage_json(name: str, before: Sample | None, now: Sample) -> dict[str, objec
             "cpu": _without_none(asdict(usage.cpu)),
             "memory": _without_none(asdict(usage.memory)),
             "io": _without_none(asdict(usage.io)),
-            "disks": [{"device": device} | _without_none(asdict(disk)) for device, disk in (usage.disks or {}).items()],
+            "disks": [
+                {"device": device} | _disks_json(now, device) | _without_none(asdict(io))
+                for device, io in (usage.disks or {}).items()
+            ],
             "nics": [{"nic": nic} | asdict(traffic) | _drops_json(now, nic) for nic, traffic in now.nics.items()],
             "processes": usage.processes,
             "pressure": {name: _pressure(each) for name, each in (usage.pressure or {}).items()},
         }
     )
+
+
+def _disks_json(now: Sample, device: str) -> dict[str, object]:
+    return {"disks": [*now.disks[device]]} if device in now.disks else {}
 
 
 def _drops_json(now: Sample, nic: DeviceName) -> dict[str, object]:

@@ -32,6 +32,7 @@ from solo5_systemd.sanitize import MAX_QUOTE, bounded, unit_file_syntax
 from solo5_systemd.settings import operator_policy
 from solo5_systemd.settings.model import DEFAULT_NETWORK, NAMESPACE_NETWORK, REDIRECT_NETWORK
 from solo5_systemd.settings.resolver import Resolver, reachable
+from solo5_systemd.storage.io_limits import NO_IO_LIMITS
 from solo5_systemd.storage.model import BoundDisks, Disk, DiskRequest, MadeDisk
 from solo5_systemd.unit.placeholders import uses_search, uses_servers
 from solo5_systemd.unit.properties import JobFailedError, TransientUnit, UnitFiles, security_modules
@@ -468,6 +469,7 @@ class Starter:
         await self._protected(workload)
         _check_archives(workload)
         disks = [await self._disks.inspect(request) for request in workload.disks]
+        await self._limitable(workload)
         # A second time, for the resolved paths: a symbolic link can lead to any text.
         _fit_for_unit(_resolved(disks))
         parts = Parts(
@@ -534,6 +536,16 @@ class Starter:
                     f"unit property {key} has no effect on this host: expected a kernel with {module} enabled.",
                     "See /sys/kernel/security/lsm.",
                 )
+
+    async def _limitable(self, workload: Workload) -> None:
+        """Refuse I/O limits that the kernel would not enforce, unless the operator permits it."""
+        limited = [disk for disk in workload.disks if disk.io != NO_IO_LIMITS]
+        if limited and not workload.policy.unenforced_io and "io" not in await self._usages.controllers():
+            raise InvalidRequestError(
+                f"disk {limited[0].disk} has I/O limits ({limited[0].io}), which this host does not enforce: expected "
+                "the io controller of cgroup v2.",
+                "See solo5ctl doctor; plugin.solo5.config.allow_missing_controllers permits limits without effect.",
+            )
 
     @asynccontextmanager
     async def _reserved(self, plan: Plan) -> AsyncGenerator[Reservation, None]:

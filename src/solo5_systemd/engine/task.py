@@ -175,11 +175,13 @@ class Sample:
         usage: of its cgroup.
         nics: counters of each attached NIC.
         drops: packets of each NIC that the packet filter has dropped, by rule; empty: not read.
+        disks: names of the task's disks on each block device of the host; empty: not read.
     """
 
     usage: "Usage"
     nics: "Mapping[DeviceName, Traffic]"
     drops: "Mapping[DeviceName, Mapping[str, int]]" = field(default_factory=dict)
+    disks: "Mapping[str, Sequence[str]]" = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,6 +30,7 @@ class Policy:
         image: largest size of the image in bytes.
         named_disks: patterns of named disks (fnmatch(3)), one of which each must match; None: any.
         new_disk: largest size in bytes of a disk that a start creates.
+        unenforced_io: I/O limits of disks are permitted on a host without the cgroup controller for them.
     """
 
     networks: tuple[NetworkName, ...] = ()
@@ -42,6 +43,7 @@ class Policy:
     image: int | None = None
     named_disks: tuple[str, ...] | None = None
     new_disk: int | None = None
+    unenforced_io: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

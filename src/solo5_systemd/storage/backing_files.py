@@ -15,6 +15,7 @@ from solo5_systemd.sanitize import MAX_QUOTE, bounded, is_plain_path
 from solo5_systemd.settings.model import DISK_COPY_MB, TASK_UIDS
 from solo5_systemd.storage.archive_files import scan, write_archive
 from solo5_systemd.storage.bind_mounts import BindMounts
+from solo5_systemd.storage.block_devices import devices_of
 from solo5_systemd.storage.copies import copy_data, share
 from solo5_systemd.storage.file_access import READ, READ_WRITE, Credentials, may_open
 from solo5_systemd.storage.lock_records import LOCKS
@@ -75,10 +76,14 @@ class ImageFiles:
 
     async def inspect(self, request: DiskRequest) -> Disk:
         """Check a disk before a start; see the function `inspect`."""
-        return await asyncio.to_thread(inspect, request, self._users())
+        return await asyncio.to_thread(lambda: with_devices(inspect(request, self._users()), request))
 
     async def make(self, request: DiskRequest) -> MadeDisk:
         """Create the file of a disk, or a private disk; see `make`, `make_copy` and `make_archive`."""
+        made = await self._make(request)
+        return replace(made, disk=await asyncio.to_thread(with_devices, made.disk, request))
+
+    async def _make(self, request: DiskRequest) -> MadeDisk:
         if request.archive is not None:
             return await asyncio.to_thread(make_archive, request, request.archive, self._archives)
         if request.private:
@@ -384,6 +389,27 @@ def unmake(request: DiskRequest, disk: Disk, locks: Path = LOCKS) -> None:
         raise HostError(f"{_described(request)} cannot be removed: {error.strerror}.") from error
     finally:
         os.close(held)
+
+
+def with_devices(disk: Disk, request: DiskRequest) -> Disk:
+    """Return a disk with the I/O limits of its request and the devices under it; none where they are not known."""
+    if disk.backing is Backing.ARCHIVE:
+        return disk
+    try:
+        descriptor = _open_directory(disk.path) if disk.planned else reopen(disk)
+        try:
+            devices = devices_of(descriptor)
+        finally:
+            os.close(descriptor)
+    except (OSError, HostError):  # the device was removed, or the file replaced just now: limits are refused
+        devices = ()
+    return replace(disk, io=request.io, devices=devices)
+
+
+def _open_directory(path: str) -> int:
+    """Open the innermost directory of a path that exists, with O_PATH."""
+    parent = next(each for each in Path(path).parents if each.is_dir())
+    return os.open(parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 def reopen(disk: Disk) -> int:

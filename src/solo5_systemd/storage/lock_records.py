@@ -26,7 +26,9 @@ def holders(directory: Path = LOCKS) -> Mapping[tuple[int, int], str]:
 
 
 def disks_of(task: str, directory: Path = LOCKS) -> Sequence[Mapping[str, str]]:
-    """Return the disks of a running task, as its lock file has them: `disk`, `backing`, `path`, `sha256`.
+    """Return the disks of a running task, as its lock file has them.
+
+    Each has `disk`, `backing`, `path`, `sha256`, its limits as `io`, and the names of its `devices`.
 
     Raises:
         HostError: the directory cannot be used.
@@ -36,6 +38,25 @@ def disks_of(task: str, directory: Path = LOCKS) -> Sequence[Mapping[str, str]]:
         if record.get("task") == task and isinstance(disks, list):
             return [{str(key): str(value) for key, value in disk.items()} for disk in disks if isinstance(disk, dict)]
     return ()
+
+
+def devices_of_tasks(directory: Path = LOCKS) -> Mapping[str, Mapping[str, Sequence[str]]]:
+    """Return the names of the disks on each block device, by running task and name of the device.
+
+    Raises:
+        HostError: the directory cannot be used.
+    """
+    found: dict[str, dict[str, list[str]]] = {}
+    for record in _records(directory).values():
+        task, disks = str(record.get("task", "")), record.get("disks")
+        if task in found or not isinstance(disks, list):  # a task's disks have one record, by several names
+            continue
+        devices = found.setdefault(task, {})
+        for disk in disks:
+            if isinstance(disk, dict):
+                for device in str(disk.get("devices", "")).split():
+                    devices.setdefault(device, []).append(str(disk.get("disk", "")))
+    return found
 
 
 def _records(directory: Path) -> Mapping[tuple[int, int], Mapping[str, object]]:

@@ -7,6 +7,7 @@ from pathlib import PurePath
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName, DiskName
+from solo5_systemd.storage.io_limits import NO_IO_LIMITS, BlockDevice, IoLimits
 
 SECTOR_SIZE = 512
 """Default sector size in bytes, as in the tenders."""
@@ -87,6 +88,7 @@ class DiskRequest:
         name: of the named disk; None: another file.
         private: the task gets a copy of the file for one run, so that the file is only read.
         archive: the content of the disk, instead of a path; None: none.
+        io: the I/O limits on the device of the disk.
     """
 
     disk: DeviceName
@@ -98,6 +100,7 @@ class DiskRequest:
     name: DiskName | None = None
     private: bool = False
     archive: ArchiveRequest | None = None
+    io: IoLimits = NO_IO_LIMITS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +120,8 @@ class Disk:
         backing: what it is.
         source: path of the file that a private copy is of, or names of what an archive has; empty: none.
         sha256: of an archive, in hexadecimal digits; empty: not known.
+        io: the I/O limits on its last device.
+        devices: the block devices under it, each on the next one; empty: none, or not known.
     """
 
     disk: DeviceName
@@ -130,6 +135,8 @@ class Disk:
     backing: Backing = Backing.FILE
     source: str = ""
     sha256: str = ""
+    io: IoLimits = NO_IO_LIMITS
+    devices: tuple[BlockDevice, ...] = ()
 
     @property
     def is_private(self) -> bool:

@@ -135,6 +135,14 @@ SETTABLE: Mapping[str, PropertyInfo] = {row.directive: row for row in PROPERTIES
 LIMITS: Mapping[str, str] = {row.directive: row.controller for row in PROPERTIES.values() if row.controller}
 """The cgroup v2 controller of each limit, by directive."""
 
+DISK_LIMITS: Mapping[str, str] = {
+    "read_bps": "IOReadBandwidthMax",
+    "write_bps": "IOWriteBandwidthMax",
+    "read_iops": "IOReadIOPSMax",
+    "write_iops": "IOWriteIOPSMax",
+}
+"""The property of each I/O limit of a disk (`storage.io_limits.KEYS`)."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class UnitFiles:
@@ -311,3 +319,6 @@ def _limits(workload: Workload) -> Iterator[str]:
     if workload.cpu_weight is not None:
         yield "CPUWeight"
     yield from (name for name, _ in workload.properties)
+    yield from (
+        DISK_LIMITS[key] for disk in workload.disks for key, value in disk.io.each().items() if value is not None
+    )

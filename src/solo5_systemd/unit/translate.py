@@ -25,6 +25,7 @@ from solo5_systemd.sanitize import MAX_NAME, bounded, name_for_unit
 from solo5_systemd.settings.resolver import UNSET, Resolver
 from solo5_systemd.storage.model import Disk
 from solo5_systemd.unit.confinement import confinement, setpriv_command
+from solo5_systemd.unit.disk_limits import io_properties
 from solo5_systemd.unit.log_fields import (
     DNS,
     DNS_SEARCH,
@@ -147,6 +148,7 @@ def service(parts: Parts) -> TransientUnit:
         *_console(parts),
         *_stdin(parts),
         *_resources(parts.workload),
+        *io_properties(parts.disks, dict(parts.workload.properties)),
         *confinement(
             parts.image.facts.manifest,
             user=parts.user,
@@ -178,6 +180,7 @@ def scope(parts: Parts, pid: int) -> TransientUnit:
         *_network_dependency(parts),
         unit_property("TimeoutStopUSec", int(STOP_TIMEOUT_S * SECOND)),
         *_resources(parts.workload),
+        *io_properties(parts.disks, dict(parts.workload.properties)),
     )
     return TransientUnit(
         name=task_scope(parts.workload.name),

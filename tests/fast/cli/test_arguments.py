@@ -1,6 +1,7 @@
 """Parsers of option values: valid and invalid ones."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address
 
 import pytest
@@ -12,6 +13,7 @@ from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName, DiskName, NetworkName
 from solo5_systemd.network.model import MacAddress, NicRequest, Protocol
 from solo5_systemd.storage.archive import archive_disk, member
+from solo5_systemd.storage.io_limits import IoLimits
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, NewFile, named_disk
 from solo5_systemd.workload import Publish, StopSignal
 
@@ -81,6 +83,20 @@ GOOD: list[tuple[Callable[[str], object], str, object]] = [
     (typed.disk, "storage=/a", DiskRequest(disk=DeviceName("storage"), path="/a")),
     (typed.disk, "storage=a,b c=d", DiskRequest(disk=DeviceName("storage"), path="a,b c=d")),
     (typed.disk, "s=/a,sector-size=4096", DiskRequest(disk=DeviceName("s"), path="/a", sector_size=4096)),
+    (
+        typed.disk,
+        "s=/a,read_bps=10M,write_bps=5M,read_iops=500,write_iops=2K",
+        DiskRequest(
+            disk=DeviceName("s"),
+            path="/a",
+            io=IoLimits(read_bps=10_000_000, write_bps=5_000_000, read_iops=500, write_iops=2000),
+        ),
+    ),
+    (
+        typed.disk,
+        "s=disk:web,read_iops=500",
+        replace(named_disk(DeviceName("s"), DiskName("web")), io=IoLimits(read_iops=500)),
+    ),
     (typed.disk, "s=/a,ro", DiskRequest(disk=DeviceName("s"), path="/a", private=True)),
     (typed.disk, "s=/a,b,create", DiskRequest(disk=DeviceName("s"), path="/a,b,create")),
     (typed.disk, "s=disk:web,ephemeral", named_disk(DeviceName("s"), DiskName("web"), private=True)),
@@ -141,6 +157,7 @@ BAD: dict[Callable[[str], object], list[str]] = {
     ],
     typed.disk: [
         *"storage storage= =/a a/b=/a s=/a,sector-size= s=/a,sector-size=0 s=/a,sector-size=x".split(),
+        *"s=/a,read_bps= s=/a,read_bps=1 s=/a,read_iops=1M,read_iops=1M s=disk:a,write_bps=x".split(),
         *"s=,sector-size=512 s=/a,sector-size=65536 s=/a,ro,ro s=disk: s=disk:a/b s=disk:a,create".split(),
         *"s=disk:a,size=1M s=disk:a,size=0,create s=disk:a,size=1M,create,ro s=disk:a,b".split(),
         "s=disk:a,size=1M,size=1M",

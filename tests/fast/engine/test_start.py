@@ -33,6 +33,7 @@ from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, Protoco
 from solo5_systemd.settings.operator_policy import Policy
 from solo5_systemd.settings.resolver import Resolver
 from solo5_systemd.storage.archive import archive_disk, member
+from solo5_systemd.storage.io_limits import BlockDevice, IoLimits
 from solo5_systemd.storage.model import ArchiveRequest, DiskRequest, NewFile, named_disk
 from solo5_systemd.unit.property_types import INFINITY
 from solo5_systemd.unit.state import ActiveState, MainCode
@@ -323,6 +324,35 @@ async def test_profile_whose_security_module_is_not_enabled_is_refused(
     assert not CHANGES & set(machine.steps.taken)
     machine.tenders.modules = (module,)
     await runtime.start(workload)
+
+
+LIMITED = replace(WORKLOAD, disks=tuple(replace(each, io=IoLimits(read_bps=10**6)) for each in WORKLOAD.disks))
+VDA = BlockDevice(number="254:0", name="vda")
+
+
+async def test_limits_of_a_disk_are_properties_of_its_unit(machine: Machine, runtime: Runtime) -> None:
+    machine.disks.devices = (VDA,)
+    plan = await runtime.preview(LIMITED)
+    assert plan.unit.value("IOReadBandwidthMax") == [("/dev/block/254:0", 10**6)]
+    await runtime.start(LIMITED)
+
+
+async def test_limits_without_a_device_are_refused_before_anything_is_made(machine: Machine, runtime: Runtime) -> None:
+    with pytest.raises(InvalidRequestError, match=r"has I/O limits \(read_bps=1M\), and no block device"):
+        await runtime.start(LIMITED)
+    assert not CHANGES & set(machine.steps.taken)
+
+
+async def test_limits_without_their_controller_are_refused_unless_the_operator_permits_it(
+    machine: Machine, runtime: Runtime
+) -> None:
+    machine.disks.devices, machine.usages.enabled = (VDA,), ("cpu", "cpuset", "memory", "pids")
+    limits = await runtime.unenforced(LIMITED)
+    assert limits["IOReadBandwidthMax"] == "io"
+    with pytest.raises(InvalidRequestError, match="which this host does not enforce: expected the io controller"):
+        await runtime.start(replace(LIMITED, policy=Policy(unenforced_io=False)))
+    assert not CHANGES & set(machine.steps.taken)
+    await runtime.start(LIMITED)
 
 
 async def test_profile_that_may_be_ignored_needs_no_security_module(machine: Machine, runtime: Runtime) -> None:

@@ -23,6 +23,7 @@ from solo5_systemd.nomad.workload import convert
 from solo5_systemd.nomad.workload.convert import Processors, name_of
 from solo5_systemd.settings.operator_policy import Policy
 from solo5_systemd.settings.resolver import UNSET, resolver
+from solo5_systemd.storage.io_limits import NO_IO_LIMITS, IoLimits
 from solo5_systemd.storage.model import DiskRequest, NewFile, named_disk
 from solo5_systemd.unit.property_types import INFINITY
 from solo5_systemd.workload import MIB, Workload
@@ -71,7 +72,9 @@ def test_a_job_that_says_little_gets_a_plain_workload() -> None:
             ("NOMAD_ALLOC_DIR", "/alloc/alloc"),
         ),
         description="Nomad task shop/front/web",
-        policy=Policy(units=(UnitKind.SERVICE,), image=256 * MIB, named_disks=(), new_disk=1024 * MIB),
+        policy=Policy(
+            units=(UnitKind.SERVICE,), image=256 * MIB, named_disks=(), new_disk=1024 * MIB, unenforced_io=False
+        ),
     )
 
 
@@ -363,6 +366,36 @@ def test_what_the_operator_permits_is_checked_with_the_image() -> None:
         image=8 * MIB,
         named_disks=("web-*",),
         new_disk=1024 * MIB,
+        unenforced_io=False,
+    )
+
+
+def test_limits_of_disks_need_their_controller_unless_the_operator_permits_it() -> None:
+    assert not workload(task_config()).policy.unenforced_io
+    assert workload(task_config(), replace(PLUGIN, allow_missing_controllers=True)).policy.unenforced_io
+
+
+def test_a_disk_has_the_jobs_limits_within_the_operators() -> None:
+    plugin = replace(PLUGIN, ceilings=Ceilings(io=IoLimits(read_bps=50_000_000, write_bps=20_000_000)))
+    made = workload(
+        task_config(
+            block={
+                "data": {"disk": "web-1", "io": {"read_bps": "10M", "read_iops": "500"}},
+                "plain": {"source": "local/disk"},
+                "config": {"files": ["local/a"]},
+            }
+        ),
+        plugin,
+    )
+    limits = {each.disk: each.io for each in made.disks}
+    assert limits == {
+        "data": IoLimits(read_bps=10_000_000, write_bps=20_000_000, read_iops=500),
+        "plain": IoLimits(read_bps=50_000_000, write_bps=20_000_000),
+        "config": NO_IO_LIMITS,
+    }
+    task = task_config(block={"data": {"disk": "web-1", "io": {"read_bps": "51M"}}})
+    assert refusal(task, plugin).startswith(
+        'config.block "data".io.read_bps is 51M: expected 50M per second or less, this node\'s ceiling.'
     )
 
 

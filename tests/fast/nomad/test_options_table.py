@@ -11,6 +11,7 @@ from solo5_systemd.nomad.proto.hcl_spec_pb2 import Spec
 CONFIGURATION = "machine/nomad/test_configuration.py"
 DEFAULTS = f"{CONFIGURATION}::test_defaults_hold_where_the_job_leaves_an_option_out"
 NAMED_DISKS = "machine/nomad/test_disks.py::test_named_disks_are_those_that_the_operator_allows"
+IO_LIMITS = "machine/nomad/test_disks.py::test_limits_of_disks_are_within_the_operators"
 REFUSALS = f"{CONFIGURATION}::test_ceilings_networks_and_allowed_properties_refuse"
 NETWORK = f"{CONFIGURATION}::test_network_and_allowed_property_are_the_tasks"
 NAME_SERVERS = f"{CONFIGURATION}::test_name_servers_of_a_network_are_the_guests"
@@ -73,6 +74,7 @@ SHOWN: Mapping[str, str] = {
     "ceilings.ports": REFUSALS,
     "ceilings.image_mb": REFUSALS,
     "ceilings.disk_mb": NAMED_DISKS,
+    **dict.fromkeys((f"ceilings.io.{key}" for key in ("read_bps", "write_bps", "read_iops", "write_iops")), IO_LIMITS),
     "gc.enabled": LEFT,
     "gc.interval": REMOVED,
     "gc.image_age": REMOVED,

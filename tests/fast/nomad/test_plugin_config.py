@@ -19,6 +19,7 @@ from solo5_systemd.nomad.config.plugin import (
     plugin_config,
 )
 from solo5_systemd.nomad.config.schema import Logging
+from solo5_systemd.storage.io_limits import IoLimits
 from solo5_systemd.unit.properties import SETTABLE
 
 POLICY = {
@@ -40,6 +41,8 @@ NETWORK = {
     "search": ["example.org"],
     **POLICY,
 }
+
+IO = {"read_bps": "50M"}
 
 
 def test_every_key_is_read() -> None:
@@ -66,7 +69,7 @@ def test_every_key_is_read() -> None:
                 "cpu_hard_limit": True,
                 "properties": {"TasksMax": "16"},
             },
-            ceilings={"memory_mb": 512, "nics": 2.0, "blocks": "1", "ports": 0, "image_mb": 9},
+            ceilings={"memory_mb": 512, "nics": 2.0, "blocks": "1", "ports": 0, "image_mb": 9, "io": IO},
             gc={
                 "enabled": False,
                 "interval": "30m",
@@ -98,7 +101,7 @@ def test_every_key_is_read() -> None:
             cpu_hard_limit=True,
             properties=(("TasksMax", "16"),),
         ),
-        ceilings=Ceilings(memory_mb=512, nics=2, blocks=1, ports=0, image_mb=9),
+        ceilings=Ceilings(memory_mb=512, nics=2, blocks=1, ports=0, image_mb=9, io=IoLimits(read_bps=50_000_000)),
         gc=GcConfig(
             enabled=False,
             interval=1800.0,
@@ -165,6 +168,8 @@ def test_what_a_job_may_set_unless_the_operator_says_otherwise_can_be_set() -> N
         ({"defaults": {"properties": {"TasksMax": 1}}}, "defaults.properties.TasksMax is 1: expected a string"),
         ({"ceilings": {"memory": 1}}, "ceilings.memory is not a known key"),
         ({"ceilings": {"memory_mb": -1}}, "ceilings.memory_mb is -1"),
+        ({"ceilings": {"io": {"read_bps": "0"}}}, "ceilings.io.read_bps: read_bps '0' is not an I/O limit: expected"),
+        ({"ceilings": {"io": {"reads": "9"}}}, "ceilings.io.reads is not a known key"),
         ({"ceilings": {"nics": 0.5}}, "ceilings.nics is 0.5"),
         ({"ceilings": {"blocks": "two"}}, "ceilings.blocks is 'two'"),
         ({"ceilings": {"ports": []}}, "ceilings.ports is []"),

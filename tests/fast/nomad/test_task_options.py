@@ -26,6 +26,7 @@ from solo5_systemd.nomad.config.task import (
 )
 from solo5_systemd.settings.egress import destination
 from solo5_systemd.settings.rate import Rate
+from solo5_systemd.storage.io_limits import IoLimits
 
 HTTP = PortLabel(label="http")
 DNS = PortLabel(label="dns", protocols=(Protocol.UDP,))
@@ -247,3 +248,25 @@ def test_a_missing_msgpack_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "msgpack", None)
     with pytest.raises(DependencyError, match="msgpack"):
         task_options(packed(unikernel="a"))
+
+
+def test_limits_of_a_disk_are_texts() -> None:
+    """The agent converts a number to the option's type, a string."""
+    block = {"disk": {"source": "d", "io": {"read_bps": "10M", "write_bps": None, "read_iops": "500"}}}
+    [found] = task_options(packed(unikernel="a", block=block)).disks
+    assert found.io == IoLimits(read_bps=10_000_000, read_iops=500)
+
+
+@pytest.mark.parametrize(
+    "block, sentence",
+    [
+        ({"source": "d", "io": {"read_bps": "1"}}, "config.block.disk.io.read_bps: read_bps '1' is not an I/O limit: "),
+        ({"source": "d", "io": {"latency": "1"}}, "config.block.disk.io.latency is not a known key: expected one of "),
+        ({"source": "d", "io": {"read_bps": 5}}, "config.block.disk.io.read_bps is 5: expected a string"),
+        ({"files": ["local/a"], "io": {"read_bps": "1M"}}, "config.block.disk has files and io: expected files alone"),
+    ],
+)
+def test_limits_that_cannot_be_honoured_are_refused(block: dict[str, object], sentence: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        task_options(packed(unikernel="a", block={"disk": block}))
+    assert caught.value.sentence.startswith(sentence)

@@ -167,7 +167,7 @@ def test_a_host_without_the_user_is_an_error(file: Path) -> None:
 async def test_the_engine_sees_the_same_disks_and_locks(file: Path, tmp_path: Path) -> None:
     files = ImageFiles(locks=tmp_path / "run")
     disks = [await files.inspect(request(file))]
-    assert disks == [inspect(request(file))]
+    assert [replace(disk, devices=()) for disk in disks] == [inspect(request(file))]
     descriptor = await files.lock(disks)
     try:
         with pytest.raises(TakenError):

@@ -27,6 +27,7 @@ from tests.machine.nomad.jobs import (
     running,
     says,
     status,
+    unit,
 )
 from tests.machine.test_archives import everywhere
 
@@ -254,6 +255,45 @@ def test_named_disks_are_those_that_the_operator_allows(jobs: Jobs, allowing: Ag
         says(str(allocations(job)[0]["ID"]), "sector 0: 'lost'")
     assert (NAMED / "web-1").read_bytes().startswith(b"kept\0")
     assert not list(Path("/var/lib/solo5/copies").iterdir())
+
+
+@pytest.fixture
+def capping(agent: Agent) -> Iterator[Agent]:
+    """The agent, whose jobs may use disks `web-*`, each with at most 50 MB/s of reading."""
+    agent.stop()
+    limits = 'read_bps = "50M"\nwrite_bps = "50M"\nread_iops = 1000\nwrite_iops = 1000'
+    agent.configure(USUAL + f'allowed_disks = ["web-*"]\nceilings {{\n  io {{\n{limits}\n}}\n}}\n')
+    agent.start()
+    eventually(lambda: agent.driver().get("Healthy"), "the driver works")
+    yield agent
+    agent.stop()
+    agent.configure(USUAL)
+    agent.start()
+    for path in NAMED.iterdir():
+        path.unlink()
+
+
+def test_limits_of_disks_are_within_the_operators(jobs: Jobs, capping: Agent) -> None:
+    """A file system without a block device, such as that of a container, refuses what is permitted, too."""
+    create = 'disk = "web-1"\ncreate = true\nsize = "1M"\n'
+    above = {
+        key: "51M" if key.endswith("bps") else "1001" for key in ("read_bps", "write_bps", "read_iops", "write_iops")
+    }
+    for key, value in above.items():
+        jobs.submit(hcl(f"above-{key}", named(f'{create}io {{\n{key} = "{value}"\n}}', "read"), kind="batch"))
+    jobs.submit(hcl("malformed", named(f'{create}io {{\nread_bps = "fast"\n}}', "read"), kind="batch"))
+    for key, value in above.items():
+        assert f'config.block "storage".io.{key} is {value}: expected ' in refusal(ended(f"above-{key}"))
+    assert "read_bps 'fast' is not an I/O limit: expected 100K to 1T per second" in refusal(ended("malformed"))
+    assert not list(NAMED.iterdir()), "nothing was created"
+    jobs.submit(hcl("within", named(f"{create}io {{\nread_bps = 1000000\n}}", "read", "stay")))
+    if not os.major(NAMED.stat().st_dev):
+        assert "and no block device: expected a device" in refusal(ended("within"))
+        return
+    running("within")
+    [alloc] = allocations("within")
+    for directive, limit in {"IOReadBandwidthMax": 1_000_000, "IOWriteIOPSMax": 1000}.items():
+        assert unit_property(unit(str(alloc["ID"])), directive).endswith(f" {limit}")
 
 
 def test_a_job_may_use_no_named_disk_unless_the_operator_allows_it(jobs: Jobs) -> None:

@@ -36,6 +36,7 @@ from solo5_systemd.network.model import (
 )
 from solo5_systemd.network.tap_counters import Traffic
 from solo5_systemd.settings.resolver import UNSET, Resolver
+from solo5_systemd.storage.io_limits import BlockDevice  # noqa: TC001
 from solo5_systemd.storage.model import BoundDisks, Disk, DiskRequest, MadeDisk, backing_of
 from solo5_systemd.unit.exit_messages import ExitMessages, UnitMessage
 from solo5_systemd.unit.state import UnitState
@@ -129,10 +130,12 @@ class FakeDisks:
         left: result of `sweep`.
         files: created ones by path; a request with `create` has its file once it is here.
         private: the disks that have a name for the time of a start.
+        devices: the block devices under each disk.
     """
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
+        self.devices: tuple[BlockDevice, ...] = ()
         self.files: set[str] = set()
         self.private: set[str] = set()
         self.locks: list[int] = []
@@ -148,7 +151,8 @@ class FakeDisks:
                 or request.archive is not None
                 or (request.create is not None and request.path not in self.files)
             )
-            return replace(disk(request.disk, path=request.path), planned=planned)
+            found = disk(request.disk, path=request.path)
+            return replace(found, planned=planned, io=request.io, devices=self.devices)
 
     async def make(self, request: DiskRequest) -> MadeDisk:
         created = not request.private and request.path not in self.files
@@ -545,7 +549,7 @@ class FakeUsages:
         self.cpusets: dict[str, str] = {}
         self.removed: set[str] = set()
         self.running: dict[TaskName, Usage] = {}
-        self.enabled = ("cpu", "cpuset", "io", "memory", "pids")
+        self.enabled: tuple[str, ...] = ("cpu", "cpuset", "io", "memory", "pids")
 
     def meter(self, control_group: str) -> "FakeMeter":
         return FakeMeter(self._steps, control_group, self.removed)

@@ -8,7 +8,7 @@ from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import fields
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from solo5_systemd.cli.task_output import Disks
     from solo5_systemd.engine.queries import Queries
@@ -21,11 +21,17 @@ def configure(parser: Parser) -> None:
     parser.add_output_options(json=True)
 
 
-def _disks(context: CommandContext, *names: "TaskName") -> "Mapping[TaskName, Disks]":
-    """Return the disks of tasks that run, as the lock files have them, which only root can read."""
+async def _disks(engine: "Queries", context: CommandContext, names: "Sequence[TaskName]") -> "Mapping[TaskName, Disks]":
+    """Return the disks of tasks that run, as the lock files have them, which only root can read, and their I/O."""
     from solo5_systemd.storage.lock_records import disks_of  # imported here for startup time
 
-    return {name: disks_of(name) if context.root else () for name in names}
+    found = {name: disks_of(name) if context.root else () for name in names}
+    if not any(found.values()):
+        return dict.fromkeys(names, ())
+    from solo5_systemd.cli.disk_usage import disks_json
+
+    samples = await engine.samples()
+    return {name: disks_json(disks, samples.get(name)) for name, disks in found.items()}
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
@@ -37,7 +43,7 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
         tasks = [await engine.task(name) for name in arguments.names]
         limited = any(task.reservation and task.reservation.limits for task in tasks)
         drops = await engine.drops() if limited and context.root else {}
-        disks = _disks(context, *arguments.names)
+        disks = await _disks(engine, context, arguments.names)
         if arguments.json:
             context.screen.json([task_json(task, drops.get(task.name, {}), disks[task.name]) for task in tasks])
         else:

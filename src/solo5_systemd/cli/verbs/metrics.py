@@ -63,6 +63,10 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
         tasks = await engine.tasks(ended=False, reservations=False)
         endpoints = await engine.endpoints() if tasks else {}
         samples = await engine.samples()
+        if context.root:
+            from solo5_systemd.cli.disk_usage import with_disks
+
+            samples = with_disks(samples)
         # Without leases, solo5-networkd is not started just to report that it has none.
         leased = context.root and any(task.name in endpoints for task in tasks)
         found = families(tasks, endpoints, samples, await engine.backends.networks.networks() if leased else ())

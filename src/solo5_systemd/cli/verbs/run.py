@@ -109,8 +109,9 @@ def _add_workload_options(parser: Parser) -> None:
         "--block", metavar="NAME=FILE|disk:DISK|files:PATH,...|credential:NAME[,OPTION...]", type=typed.disk,
         action="append", default=[],
         help="connect a disk of the image to a file, a block device, a named disk, or an archive of files in memory; "
-        "OPTION: sector-size=N; of files and named disks: ephemeral, ro; of a named disk: size=SIZE,create; of an "
-        "archive: format=tar or format=raw",
+        "OPTION: sector-size=N; of files, devices and named disks: ephemeral, ro, and limits per second: read_bps=10M, "
+        "write_bps=10M, read_iops=N, write_iops=N; of a named disk: size=SIZE,create; of an archive: format=tar or "
+        "format=raw",
     )  # fmt: skip
 
 

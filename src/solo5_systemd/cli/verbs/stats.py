@@ -51,7 +51,7 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
 
     async def command(engine: "Queries") -> int:
         await _check(engine, arguments.names)
-        drops = context.root and arguments.json
+        detailed = context.root and arguments.json
         before = await _sample(engine, arguments.names)
         if not before and (arguments.names or arguments.no_stream):
             _show({}, {}, arguments, context.screen)
@@ -59,7 +59,7 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
         pause = min(FIRST_INTERVAL_S, arguments.interval)
         while before or not arguments.names:
             time.sleep(pause)  # noqa: ASYNC251 - nothing else runs meanwhile
-            now = await _sample(engine, arguments.names, drops=drops)
+            now = await _sample(engine, arguments.names, detailed=detailed)
             _show(before, now, arguments, context.screen)
             if arguments.no_stream:
                 return 0
@@ -77,8 +77,12 @@ async def _check(engine: "Queries", names: Sequence[TaskName]) -> None:
             raise NoSuchTaskError(f"no task is named {name!r}.", "List them: solo5ctl ps --all")
 
 
-async def _sample(engine: "Queries", names: Sequence[TaskName], *, drops: bool = False) -> "Samples":
-    samples = await engine.samples(drops=drops)
+async def _sample(engine: "Queries", names: Sequence[TaskName], *, detailed: bool = False) -> "Samples":
+    samples = await engine.samples(drops=detailed)
+    if detailed:
+        from solo5_systemd.cli.disk_usage import with_disks
+
+        samples = with_disks(samples)
     return {name: samples[name] for name in dict.fromkeys(names) if name in samples} if names else samples
 
 

@@ -11,8 +11,9 @@ from solo5_systemd.image.manifest import Target
 from solo5_systemd.names import NetworkName, UnitKind, log_namespace, network_name
 from solo5_systemd.nomad.config import schema
 from solo5_systemd.nomad.config.schema import Logging, choice, choices, seconds
-from solo5_systemd.nomad.config.task import assignments, unpack
+from solo5_systemd.nomad.config.task import assignments, io_block, unpack
 from solo5_systemd.settings.model import network_policy, parse_settings, policy_table
+from solo5_systemd.storage.io_limits import NO_IO_LIMITS, IoLimits
 from solo5_systemd.unit.properties import SETTABLE, parse_property
 
 WHERE = "plugin.solo5.config"
@@ -65,6 +66,7 @@ class Ceilings:
     ports: int | None = None
     image_mb: int = IMAGE_MB
     disk_mb: int = DISK_MB
+    io: IoLimits = NO_IO_LIMITS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,8 +289,8 @@ def _defaults(fields: Fields) -> Defaults:
 
 def _ceilings(fields: Fields) -> Ceilings:
     fields.allow(*(keys := schema.names(schema.CEILINGS)))
-    set_ones = {key: fields.number(key, low=0, high=1 << 30) for key in keys if fields.has(key)}
-    return Ceilings(**set_ones)
+    set_ones = {key: fields.number(key, low=0, high=1 << 30) for key in keys if key != "io" and fields.has(key)}
+    return Ceilings(**set_ones, io=io_block(fields))
 
 
 def _gc(fields: Fields) -> GcConfig:

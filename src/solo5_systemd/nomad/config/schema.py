@@ -13,6 +13,7 @@ from typing import TypeAlias, TypeVar
 
 from solo5_systemd.decode import Fields
 from solo5_systemd.nomad.proto.hcl_spec_pb2 import Attr, Block, BlockAttrs, BlockMap, Object, Spec
+from solo5_systemd.storage.io_limits import KEYS
 
 Named: TypeAlias = tuple[str, Spec]
 """The name of an option, and its spec."""
@@ -91,7 +92,12 @@ DEFAULTS = table(
     assignments("properties"),
 )
 
-CEILINGS = table(*(attribute(name, NUMBER) for name in ("memory_mb", "nics", "blocks", "ports", "image_mb", "disk_mb")))
+IO = table(*(attribute(name, TEXT) for name in KEYS))
+
+CEILINGS = table(
+    *(attribute(name, NUMBER) for name in ("memory_mb", "nics", "blocks", "ports", "image_mb", "disk_mb")),
+    block("io", IO),
+)
 
 FORGOTTEN_TASKS = table(
     attribute("enabled", BOOLEAN),
@@ -152,6 +158,7 @@ DISK = table(
     attribute("ephemeral", BOOLEAN),
     attribute("read_only", BOOLEAN),
     attribute("sector_size", NUMBER),
+    block("io", IO),
 )
 
 READY = table(*(attribute(name, TEXT) for name in ("console", "tcp", "udp", "deadline", "interval", "on_loss")))

@@ -6,6 +6,7 @@ be an int, a float or a text: go-cty chooses the one that is exact.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import IPv4Address, IPv6Address
 
 from solo5_systemd.decode import Fields
@@ -20,6 +21,7 @@ from solo5_systemd.nomad.config.ready import Rule, parse_rule
 from solo5_systemd.nomad.config.schema import Logging, choice
 from solo5_systemd.settings.egress import egress
 from solo5_systemd.settings.rate import UNLIMITED, rate
+from solo5_systemd.storage.io_limits import KEYS, NO_IO_LIMITS, IoLimits, io_limit
 from solo5_systemd.storage.model import MAX_SECTOR_SIZE, SECTOR_SIZE, ArchiveFormat
 from solo5_systemd.unit.log_fields import labels
 
@@ -60,6 +62,7 @@ class DiskOptions:
         private: a private copy for one run (`ephemeral`, `read_only`).
         volume: a volume of the task, by the name of its request or the destination of its `volume_mount`.
         file: a path in the volume; None: the default.
+        io: the `io` block.
     """
 
     disk: DeviceName
@@ -72,6 +75,7 @@ class DiskOptions:
     private: bool = False
     volume: str | None = None
     file: str | None = None
+    io: IoLimits = NO_IO_LIMITS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,6 +245,7 @@ def _disk(name: DeviceName, fields: Fields) -> DiskOptions:
         private=_is_private(fields),
         volume=fields.text("volume") if fields.has("volume") else None,
         file=_file(fields) if fields.has("file") else None,
+        io=io_block(fields),
     )
     create = fields.boolean("create", default=False)
     given = [key for key in ("source", "disk", "files", "volume") if fields.has(key)]
@@ -262,11 +267,24 @@ def _disk(name: DeviceName, fields: Fields) -> DiskOptions:
             f"{fields.where} has files, and ephemeral or read_only: expected files alone, whose archive is of this run "
             "in any case."
         )
+    if options.io != NO_IO_LIMITS and "files" in given:
+        raise InvalidRequestError(f"{fields.where} has files and io: expected files alone, whose archive is in memory.")
     if options.volume == "":
         raise fields.wrong("volume", "", "the name of a volume of the task")
     if options.file is not None and options.volume is None:
         raise fields.wrong("file", options.file, "none without volume, in which the file is")
     return options
+
+
+def io_block(fields: Fields) -> IoLimits:
+    """Return the limits of an `io` block; a number may be written as one.
+
+    Raises:
+        Solo5Error: (of the class of `fields`) a key is unknown, or a value is wrong.
+    """
+    table = fields.table("io")
+    table.allow(*KEYS)
+    return IoLimits(**{key: table.parsed(key, partial(io_limit, key)) for key in table})
 
 
 def _sector_size(fields: Fields) -> int | None:

@@ -4,7 +4,7 @@ import hashlib
 import posixpath
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 from solo5_systemd.errors import InvalidRequestError
@@ -20,6 +20,7 @@ from solo5_systemd.settings.model import DEFAULT_NETWORK
 from solo5_systemd.settings.operator_policy import Policy
 from solo5_systemd.settings.resolver import Resolver, resolver
 from solo5_systemd.storage.archive import archive_disk, member
+from solo5_systemd.storage.io_limits import lowered
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, NewFile, named_disk
 from solo5_systemd.unit.confinement import USER
 from solo5_systemd.unit.placeholders import uses_search, uses_servers
@@ -205,6 +206,7 @@ def policy(plugin: PluginConfig) -> Policy:
         image=_bytes(ceilings.image_mb),
         named_disks=plugin.allowed_disks,
         new_disk=_bytes(ceilings.disk_mb),
+        unenforced_io=plugin.allow_missing_controllers,
     )
 
 
@@ -272,6 +274,16 @@ def _nic(nic: NicOptions) -> NicRequest:
 
 
 def _disks(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig) -> Iterator[DiskRequest]:
+    """Yield the disks, those with a device with their I/O limits and the operator's."""
+    for disk, request in zip(options.disks, _unlimited_disks(task, options, plugin), strict=True):
+        if request.archive is not None:
+            yield request
+        else:
+            limits = lowered(disk.io, plugin.ceilings.io, f'config.block "{disk.disk}".io')
+            yield replace(request, io=limits)
+
+
+def _unlimited_disks(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig) -> Iterator[DiskRequest]:
     own, shared = task_directory(task), shared_directory(task)
     for disk in options.disks:
         if disk.volume is not None:

@@ -1,0 +1,51 @@
+"""The disks of tasks beside the I/O of the host's devices; what is not known is absent.
+
+The kernel counts the I/O of a task by device (`io.stat`). Which disks are on a device is in the locks of disks, which
+only root can read.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from solo5_systemd.cgroup.usage import Io
+from solo5_systemd.engine.task import Sample
+from solo5_systemd.names import TaskName
+from solo5_systemd.storage.lock_records import LOCKS, devices_of_tasks
+
+COUNTS = ("read_bytes", "written_bytes", "reads", "writes")
+
+
+def with_disks(samples: Mapping[TaskName, Sample], directory: Path = LOCKS) -> dict[TaskName, Sample]:
+    """Return samples with the names of the disks on each device.
+
+    Raises:
+        HostError: the locks of disks cannot be read.
+    """
+    disks = devices_of_tasks(directory) if any(each.usage.disks for each in samples.values()) else {}
+    return {name: replace(each, disks=disks.get(name, {})) for name, each in samples.items()}
+
+
+def disks_json(disks: Sequence[Mapping[str, str]], sample: Sample | None) -> Sequence[Mapping[str, object]]:
+    """Return the disks of one task, each with what the task read and wrote on the device under it.
+
+    Args:
+        disks: as the lock file has them.
+        sample: of the task; None: it does not run.
+    """
+    counted = sample.usage.disks or {} if sample is not None else {}
+    return [_disk_json(disk, counted) for disk in disks]
+
+
+def _disk_json(disk: Mapping[str, str], counted: Mapping[str, Io]) -> Mapping[str, object]:
+    devices = disk.get("devices", "").split()
+    known = {key: value for key, value in disk.items() if key not in ("devices", "io")}
+    limits = dict(word.split("=", 1) for word in disk.get("io", "").split())
+    used = next((counted[device] for device in devices if device in counted), None)
+    counts = {key: value for key in COUNTS if (value := getattr(used, key, None)) is not None}
+    return {
+        **known,
+        **({"devices": devices} if devices else {}),
+        **({"io_limits": limits} if limits else {}),
+        **({"device_io": counts} if counts else {}),
+    }

@@ -1,0 +1,114 @@
+"""I/O limits of disks: bytes and operations per second, in each direction.
+
+The kernel has limits of devices only (`io.max` of a cgroup): those of a disk hold for all I/O of its task on the device
+of the disk.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from solo5_systemd.errors import InvalidRequestError
+
+KEYS = ("read_bps", "write_bps", "read_iops", "write_iops")
+"""As in a job and in `--block`."""
+
+_VALUE = re.compile(r"([0-9]{1,15})([KMGT]?)", re.ASCII)
+_FACTORS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
+BPS_MIN, IOPS_MIN = 100_000, 10
+"""The lowest limits. A thread that waits for a limited request cannot be killed; a request has a megabyte or so."""
+
+LIMIT_MAX = 10**12
+
+
+@dataclass(frozen=True, kw_only=True)
+class IoLimits:
+    """Limits per second; None: none.
+
+    Attributes:
+        read_bps: bytes.
+        write_bps: bytes.
+        read_iops: operations.
+        write_iops: operations.
+    """
+
+    read_bps: int | None = None
+    write_bps: int | None = None
+    read_iops: int | None = None
+    write_iops: int | None = None
+
+    def each(self) -> Mapping[str, int | None]:
+        """Return the limits by key, in the order of KEYS."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    def __str__(self) -> str:
+        return " ".join(f"{key}={_short(value)}" for key, value in self.each().items() if value is not None)
+
+
+NO_IO_LIMITS = IoLimits()
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockDevice:
+    """A block device of the host.
+
+    Attributes:
+        number: major and minor, such as `254:0`.
+        name: of the kernel, such as `vda`, as in /sys/dev/block.
+    """
+
+    number: str
+    name: str
+
+
+def io_limit(key: str, text: str) -> int:
+    """Parse a limit: a number, or one with K, M, G or T, powers of 1000 as in IOReadBandwidthMax=.
+
+    Args:
+        key: one of KEYS.
+        text: the limit.
+
+    Raises:
+        InvalidRequestError: malformed, or out of range; the sentence begins with the key.
+    """
+    match = _VALUE.fullmatch(text)
+    value = int(match[1]) * _FACTORS[match[2]] if match else -1
+    is_bytes = key.endswith("bps")
+    low = BPS_MIN if is_bytes else IOPS_MIN
+    if not low <= value <= LIMIT_MAX:
+        raise InvalidRequestError(
+            f"{key} {text!r} is not an I/O limit: expected {_short(low)} to {_short(LIMIT_MAX)} per second, such as "
+            f"{'10M' if is_bytes else '500'}."
+        )
+    return value
+
+
+def lowered(wanted: IoLimits, cap: IoLimits, where: str) -> IoLimits:
+    """Return a disk's limits, those that it lacks from the operator's.
+
+    Args:
+        wanted: the limits of a job.
+        cap: the operator's.
+        where: the path of the limits in the job, for errors.
+
+    Raises:
+        InvalidRequestError: one is above the operator's.
+    """
+    most = cap.each()
+    for key, value in wanted.each().items():
+        limit = most[key]
+        if value is not None and limit is not None and value > limit:
+            raise InvalidRequestError(
+                f"{where}.{key} is {_short(value)}: expected {_short(limit)} per second or less, this node's ceiling.",
+                "The operator sets it in plugin.solo5.config.ceilings.io.",
+            )
+    return IoLimits(**{key: most[key] if value is None else value for key, value in wanted.each().items()})
+
+
+def _short(value: int) -> str:
+    """Return a number with the suffix that leaves no remainder."""
+    for suffix in "TGMK":
+        if value and value % _FACTORS[suffix] == 0:
+            return f"{value // _FACTORS[suffix]}{suffix}"
+    return str(value)

@@ -1,0 +1,115 @@
+"""The disks of tasks beside the I/O of the host's devices: what is not known is absent."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.fast.cli.conftest import Solo5ctl
+from tests.fast.cli.test_stats import FULL, UNKNOWN
+from tests.support.fakes.engine import FakeRuntime
+from tests.support.fakes.tasks import running
+
+from solo5_systemd.cli.disk_usage import disks_json, with_disks
+from solo5_systemd.cli.metric_families import families, openmetrics
+from solo5_systemd.cli.task_output import task_fields
+from solo5_systemd.cli.usage_table import usage_json
+from solo5_systemd.names import DeviceName, TaskName
+from solo5_systemd.storage.io_limits import NO_IO_LIMITS, BlockDevice, IoLimits
+from solo5_systemd.storage.lock_records import disks_of
+from solo5_systemd.storage.locks import lock
+from solo5_systemd.storage.model import Disk
+
+WEB, IDLE = TaskName("web"), TaskName("idle")
+VDA, MAPPED = BlockDevice(number="254:0", name="vda"), BlockDevice(number="253:0", name="dm-0")
+COUNTS = {"read_bytes": 4096, "written_bytes": 0, "reads": 1, "writes": 0}
+
+
+def disk(name: str, inode: int, *devices: BlockDevice, io: IoLimits = NO_IO_LIMITS) -> Disk:
+    return Disk(
+        disk=DeviceName(name),
+        path=f"/srv/{name}",
+        sector_size=512,
+        device=None,
+        identity=(1, inode),
+        io=io,
+        devices=devices,
+    )
+
+
+@pytest.fixture
+def engine() -> FakeRuntime:
+    return FakeRuntime(running("web"))
+
+
+@pytest.fixture
+def locks(tmp_path: Path) -> Iterator[Path]:
+    """A directory with the locks of running tasks; web has two disks on vda, one of them by a mapped device."""
+    limited = IoLimits(read_bps=10_000_000)
+    with ExitStack() as held:
+        for task, disks in {
+            "web": [disk("data", 2, MAPPED, VDA, io=limited), disk("log", 3, VDA, io=limited), disk("nowhere", 4)],
+            "other": [disk("data", 5, VDA)],
+            "": [disk("read", 6, VDA)],
+        }.items():
+            held.callback(os.close, lock(disks, directory=tmp_path, task=task))
+        yield tmp_path
+
+
+def test_a_sample_has_the_names_of_the_disks_on_each_device(locks: Path) -> None:
+    found = with_disks({WEB: FULL, IDLE: UNKNOWN}, locks)
+    assert found[WEB].disks == {"dm-0": ["data"], "vda": ["data", "log"]}
+    assert found[IDLE].disks == {}
+    assert usage_json("web", None, found[WEB])["disks"] == [{"device": "vda", "disks": ["data", "log"], **COUNTS}]
+    text = openmetrics(families([], {}, found, []))
+    assert 'solo5_task_block_read_bytes_total{task="web",device="vda",disks="data,log"} 4096' in text
+
+
+def test_disks_that_are_not_known_are_absent(tmp_path: Path) -> None:
+    found = with_disks({WEB: FULL}, tmp_path / "none")
+    assert usage_json("web", None, found[WEB])["disks"] == [{"device": "vda", **COUNTS}]
+    assert 'solo5_task_block_reads_total{task="web",device="vda"} 1' in openmetrics(families([], {}, found, []))
+
+
+def test_locks_are_not_read_where_no_device_was_used(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert with_disks({IDLE: UNKNOWN}, tmp_path / "file")[IDLE].disks == {}
+
+
+def test_a_disk_has_its_devices_limits_and_counters(locks: Path) -> None:
+    data, log, nowhere = disks_json(disks_of("web", locks), FULL)
+    assert data["devices"] == ["dm-0", "vda"]
+    assert data["io_limits"] == {"read_bps": "10M"}
+    assert data["device_io"] == log["device_io"] == COUNTS, "the first of its devices that has counters"
+    assert not {"devices", "io_limits", "device_io"} & nowhere.keys()
+    shown = [text for key, text in task_fields(running("web"), 0, disks=[data, nowhere]) if key == "Disk"]
+    assert shown == [
+        "data: file /srv/data, on dm-0 on vda, read_bps=10M, read 4K, written 0",
+        "nowhere: file /srv/nowhere",
+    ]
+
+
+def test_counters_that_are_not_known_are_absent_and_never_zero(locks: Path) -> None:
+    unused = replace(FULL, usage=replace(FULL.usage, disks={}))
+    for sample in (None, UNKNOWN, unused):
+        assert all("device_io" not in each for each in disks_json(disks_of("web", locks), sample))
+
+
+def test_stats_inspect_and_metrics_name_disks_for_root(
+    solo5ctl: Solo5ctl, engine: FakeRuntime, locks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("solo5_systemd.cli.verbs.stats.FIRST_INTERVAL_S", 0)
+    monkeypatch.setattr("solo5_systemd.cli.disk_usage.with_disks", lambda samples: with_disks(samples, locks))
+    monkeypatch.setattr("solo5_systemd.storage.lock_records.disks_of", lambda task: disks_of(task, locks))
+    for root, named in ((True, True), (False, False)):
+        engine.rounds = iter([{WEB: FULL}] * 2)
+        [row] = json.loads(solo5ctl("stats", "--json", "--no-stream", "web", root=root).out)
+        assert ("disks" in row["disks"][0]) is named
+        engine.rounds = iter([{WEB: FULL}])
+        assert ('device="vda",disks="data,log"' in solo5ctl("metrics", root=root).out) is named
+    engine.rounds = iter([{WEB: FULL}])
+    [task] = json.loads(solo5ctl("inspect", "--json", "web").out)
+    assert [each.get("device_io") for each in task["disks"]] == [COUNTS, COUNTS, None]

@@ -1,0 +1,92 @@
+"""I/O limits of disks as properties of the unit: one limit of a kind for each device."""
+
+from dataclasses import replace
+
+import pytest
+
+from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.names import DeviceName
+from solo5_systemd.storage.io_limits import KEYS, NO_IO_LIMITS, BlockDevice, IoLimits
+from solo5_systemd.storage.model import Backing, Disk
+from solo5_systemd.unit.disk_limits import io_properties
+from solo5_systemd.unit.properties import DISK_LIMITS, PROPERTIES, SETTABLE, Property, directive, parse_property
+
+VDA, VDB = BlockDevice(number="254:0", name="vda"), BlockDevice(number="254:16", name="vdb")
+MAPPED = BlockDevice(number="253:0", name="dm-0")
+SLOW = IoLimits(read_bps=10_000_000, write_iops=100)
+
+
+def disk(name: str, io: IoLimits = NO_IO_LIMITS, *devices: BlockDevice) -> Disk:
+    path = f"/srv/{name}\n%n a"
+    return Disk(disk=DeviceName(name), path=path, sector_size=512, device=None, identity=(1, 2), io=io, devices=devices)
+
+
+def lines(*disks: Disk, beside: tuple[str, ...] = ()) -> list[str]:
+    return [directive(each) for each in io_properties(disks, beside)]
+
+
+def refusal(*disks: Disk, beside: tuple[str, ...] = ()) -> str:
+    with pytest.raises(InvalidRequestError) as caught:
+        list(io_properties(disks, beside))
+    return caught.value.sentence
+
+
+def test_each_limit_has_its_property() -> None:
+    assert tuple(DISK_LIMITS) == KEYS
+    assert all(SETTABLE[name].controller == "io" and name in PROPERTIES for name in DISK_LIMITS.values())
+
+
+def test_limits_are_on_the_last_device_and_no_path_of_a_disk_is_in_the_unit() -> None:
+    data = disk("data", SLOW, MAPPED, VDA)
+    assert lines(data) == ["IOReadBandwidthMax=/dev/block/254:0 10000000", "IOWriteIOPSMax=/dev/block/254:0 100"]
+    [first, _] = io_properties([data], ())
+    assert first == Property("IOReadBandwidthMax", "a(st)", [("/dev/block/254:0", 10_000_000)])
+
+
+def test_a_device_is_in_the_form_that_systemd_reads_again() -> None:
+    [line, _] = lines(disk("data", SLOW, VDA))
+    assert directive(parse_property(*line.split("=", 1))) == line
+
+
+def test_disks_of_two_devices_have_their_own_limits() -> None:
+    other = IoLimits(read_bps=1_000_000)
+    assert lines(disk("data", SLOW, VDA), disk("log", other, VDB)) == [
+        "IOReadBandwidthMax=/dev/block/254:0 10000000 /dev/block/254:16 1000000",
+        "IOWriteIOPSMax=/dev/block/254:0 100",
+    ]
+    assert lines(disk("data", SLOW, VDA), disk("log", NO_IO_LIMITS, VDB)) == lines(disk("data", SLOW, VDA))
+
+
+def test_equal_limits_of_one_device_are_one() -> None:
+    assert lines(disk("data", SLOW, MAPPED, VDA), disk("log", SLOW, VDA)) == lines(disk("data", SLOW, VDA))
+
+
+@pytest.mark.parametrize("other, text", [(NO_IO_LIMITS, "no limit"), (IoLimits(read_bps=10**9), "read_bps=1G")])
+def test_different_limits_of_one_device_are_refused(other: IoLimits, text: str) -> None:
+    for disks in (
+        (disk("data", SLOW, VDA), disk("log", other, VDA)),
+        (disk("log", other, VDA), disk("data", SLOW, VDA)),
+    ):
+        sentence = refusal(*disks)
+        assert f"log ({text})" in sentence
+        assert sentence.endswith(
+            "are on one device, vda: expected equal I/O limits, since the kernel limits a task by device."
+        )
+
+
+def test_a_limited_disk_without_a_device_is_refused() -> None:
+    assert "has I/O limits (read_bps=10M write_iops=100), and no block device" in refusal(disk("data", SLOW))
+    assert lines(disk("data")) == [], "nothing to limit"
+
+
+def test_an_archive_is_in_memory_and_has_no_limits() -> None:
+    config = replace(disk("config"), backing=Backing.ARCHIVE)
+    assert lines(config, disk("data", SLOW, VDA)) == lines(disk("data", SLOW, VDA))
+
+
+def test_a_property_beside_would_replace_a_limit() -> None:
+    """systemd writes all limits of a device at once, for each path that the unit has for it."""
+    sentence = refusal(disk("data", SLOW, VDA), beside=("TasksMax", "IOWriteIOPSMax"))
+    assert sentence.startswith("unit property IOWriteIOPSMax is set, and an I/O limit of a disk: expected one of both")
+    assert lines(disk("data", NO_IO_LIMITS, VDA), beside=("IOWriteIOPSMax",)) == []
+    assert len(lines(disk("data", SLOW, VDA), beside=("TasksMax",))) == 2
