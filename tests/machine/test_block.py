@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -52,6 +53,30 @@ def test_sector_size(run: Runner, disk: Path) -> None:
     name = run("disk.spt", "sector=1", "write=far", options=("--block", f"storage={disk},sector-size=4096"))
     ok("solo5ctl", "wait", name)
     assert disk.read_bytes()[4096:].startswith(b"far\0")
+
+
+@pytest.mark.parametrize("kind", [(), ("--scope",)])
+def test_a_disk_in_memory_cannot_be_limited(machine: Machine, run: Runner, kind: tuple[str, ...]) -> None:
+    disk = made(Path("/dev/shm/limited.img"))
+    owner = disk.owner()
+    try:
+        refused = run.fail(*kind, "--block", f"storage={disk},read_bps=1M", f"{GUESTS}/disk.spt", "stay")
+        assert disk.owner() == owner, "refused before anything is changed"
+    finally:
+        disk.unlink()
+    assert refused.returncode == 125
+    assert "has I/O limits (read_bps=1M), and no block device: expected a device" in refused.stderr
+
+
+def test_limits_of_a_disk_and_of_properties_exclude_each_other(machine: Machine, run: Runner) -> None:
+    """An operator's property stays in force, whatever limits a disk is given."""
+    with tempfile.NamedTemporaryFile(dir="/var/tmp", suffix=".img") as file:
+        disk = made(Path(file.name))
+        options = ("--block", f"storage={disk},read_bps=1M", "--property", "IOReadBandwidthMax=/dev/vda 10M")
+        refused = run.fail(*options, f"{GUESTS}/disk.spt", "stay")
+        expected = "unit property IOReadBandwidthMax is set, and an I/O limit of a disk: expected one of both"
+        assert expected in refused.stderr or (not os.major(disk.stat().st_dev) and "no block device" in refused.stderr)
+    assert refused.returncode == 125
 
 
 def test_one_disk_has_one_task(run: Runner, disk: Path) -> None:
