@@ -163,7 +163,8 @@ def seconds_to_read(run: Runner, device: str, limit: str) -> float:
     ok("blockdev", "--setra", "8", device)
     ok("blockdev", "--flushbufs", device)
     words = [word for place in range(PLACES) for word in (f"sector={place * 1024}", "read")]
-    name = run("disk.spt", *words, options=("--block", f"storage={device},{limit}"))
+    name = f"reader-{time.monotonic_ns()}"  # the journal keeps the lines of earlier tasks of a name
+    run("disk.spt", *words, name=name, options=("--block", f"storage={device},{limit}"))
     ok("solo5ctl", "wait", name)
     assert console(name).count("\nsector ") == PLACES
     lines = [json.loads(line) for line in ok("journalctl", "-o", "json", f"SOLO5_TASK={name}").splitlines()]
