@@ -325,6 +325,10 @@ def disk(text: str) -> "DiskRequest":
         raise InvalidRequestError(
             f"--block {text!r} has no file: expected NAME=FILE or NAME=disk:DISK, such as storage=/srv/disk.img."
         )
+    if is_named and "," in path:  # which no name of a disk has
+        known = ", ".join(_NAMED_OPTIONS)
+        unknown = path.rpartition(",")[2]
+        raise InvalidRequestError(f"--block {text!r} has the unknown option {unknown!r}: expected some of {known}.")
     sector = options.get("sector-size")
     sector_size = None if sector is None else _integer(sector, f"--block {text!r}: sector-size", 512, 32768)
     private = "ephemeral" in options or "ro" in options

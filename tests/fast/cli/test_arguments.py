@@ -253,3 +253,8 @@ def test_a_name_is_derived_from_any_image(image: str, name: str) -> None:
 @given(image=st.text())
 def test_a_derived_name_is_always_usable(image: str) -> None:
     assert typed.derived_name(image, "0000").endswith("-0000")
+
+
+def test_an_unknown_option_of_a_named_disk_is_named() -> None:
+    with pytest.raises(InvalidRequestError, match=r"unknown option 'sector_size=4096': expected some of sector-size="):
+        typed.disk("s=disk:web,sector_size=4096")
