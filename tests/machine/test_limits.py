@@ -182,6 +182,7 @@ def test_a_limit_of_a_disk_slows_its_guest(run: Runner, loop: str, slow: str, fa
 
 
 def test_limits_and_counters_are_those_of_the_disks_device(run: Runner, loop: str) -> None:
+    ok("udevadm", "settle")  # it reads a new device: what it has read is in the page cache, and no read of the guest
     ok("blockdev", "--flushbufs", loop)
     limits = "read_bps=10M,write_bps=5M,read_iops=500,write_iops=100"
     name = run("disk.spt", "read", "write=kept", "stay", options=("--block", f"storage={loop},{limits}"))
