@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from socket import if_nametoindex
 
-from tests.bench.driver import OURS, TASK, Driver, Plugin, driver
+from tests.bench.driver import CONFIG, OURS, TASK, Driver, Plugin, driver
 from tests.bench.figures import Report, times
 from tests.contract.netns import run
 
@@ -89,13 +89,7 @@ async def namespaces(report: Report, rounds: int) -> None:
 
 @asynccontextmanager
 async def _apart() -> AsyncIterator[Driver]:
-    config: dict[str, object] = {**_config(), "nic": {"service": {"network": APART}}}
+    config: dict[str, object] = {**CONFIG, "nic": {"service": {"network": APART}}}
     plugin = Plugin(config=OURS.config, task=TASK | {"config": config, "job": "apart"})
     async with driver(plugin) as subject:
         yield subject
-
-
-def _config() -> dict[str, object]:
-    config = TASK["config"]
-    assert isinstance(config, dict)
-    return config

@@ -3,15 +3,13 @@
 From the client's event "Received" to "Started", in milliseconds, as the agent records them, all four in turns.
 """
 
-import json
 import shutil
 from collections import defaultdict
-from collections.abc import Iterator
 
 from tests.bench.figures import Report, times
 from tests.contract.netns import run
 from tests.machine.nomad.agent import Agent
-from tests.machine.nomad.jobs import NEVER_AGAIN, SERVER, Jobs, allocations, group_hcl, task_hcl
+from tests.machine.nomad.jobs import NEVER_AGAIN, SERVER, Jobs, allocation, group_hcl, task_hcl
 
 TURNS = 8
 BRIDGE = f'{NEVER_AGAIN}network {{\n  mode = "bridge"\n}}\n'
@@ -37,9 +35,9 @@ def measure(report: Report) -> None:
         took: dict[tuple[str, str], list[float]] = defaultdict(list)
         for turn in range(TURNS + 1):
             for kind, text in KINDS.items():
-                started = list(_starts(text))
+                started = _start(text)
                 if turn:  # not the first: bridges, modules, images
-                    took[kind] += started
+                    took[kind].append(started)
     finally:
         agent.stop()
     for mode in ("host", "bridge"):
@@ -47,13 +45,11 @@ def measure(report: Report) -> None:
         report.add(times(name, took["solo5", mode], took["raw_exec", mode]))
 
 
-def _starts(text: str) -> Iterator[float]:
+def _start(text: str) -> float:
     jobs = Jobs()
     try:
-        jobs.run(text)
-        job = json.loads(run("nomad", "job", "inspect", text.split('"')[1]))["Job"]["ID"]
-        events = allocations(job)[0]["TaskStates"]["guest"]["Events"]
-        at = {event["Type"]: event["Time"] for event in events}
-        yield (at["Started"] - at["Received"]) / 1e6
+        [alloc] = jobs.run(text)
+        at = {event["Type"]: event["Time"] for event in allocation(alloc)["TaskStates"]["guest"]["Events"]}
+        return float(at["Started"] - at["Received"]) / 1e6
     finally:
         jobs.purge()

@@ -130,21 +130,16 @@ class Taps:
             unchanged = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, tap, 0, 0)
             # On a bridge of others it is set up last: before, a port has the bridge's VLAN, learns and is flooded.
             first, last = (unchanged, [(_SETLINK, 0, up)]) if port.joined else (up, [])
-            self._run([(_SETLINK, 0, first + link), *_port_vlan(tap, port.vlan), *_port(tap, port), *last])
+            self._route.execute([(_SETLINK, 0, first + link), *_port_vlan(tap, port.vlan), *_port(tap, port), *last])
 
     def make_alone(self, name: str, *, uid: int, mtu: int, alias: str) -> None:
         """Make a tap that is up and no bridge's port, or set up an existing one; idempotent. Raises as `make`."""
         with _RTNL:
-            try:
-                create_tap(name, uid)
-            except OSError as error:
-                if error.errno != errno.EBUSY:  # a running tender has it
-                    raise
+            keep_or_create_tap(name, uid)
             set_for_link("ipv6", name, "disable_ipv6", "1")
-            without_offload(name)
             link = attribute(_IFLA_MTU, mtu.to_bytes(4, sys.byteorder)) + attribute(_IFLA_IFALIAS, alias.encode())
             up = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, socket.if_nametoindex(name), _IFF_UP, _IFF_UP)
-            self._run([(_SETLINK, 0, up + link)])
+            self._route.execute([(_SETLINK, 0, up + link)])
 
     def set_port(self, name: str, port: BridgePort) -> None:
         """Set hairpin mode (see nft_rules), isolation, forwarded groups, VLAN and the static FDB entry of a port.
@@ -156,12 +151,7 @@ class Taps:
             OSError: the kernel refused.
         """
         tap = socket.if_nametoindex(name)
-        self._run([*_port_vlan(tap, port.vlan), *_port(tap, port)])
-
-    def _run(self, requests: Sequence[Request]) -> None:
-        for code in self._route.run(requests):
-            if code:
-                raise OSError(code, os.strerror(code))
+        self._route.execute([*_port_vlan(tap, port.vlan), *_port(tap, port)])
 
 
 def delete(indexes: Collection[int]) -> None:
@@ -200,6 +190,16 @@ def create_tap(name: str, uid: int) -> None:
         fcntl.ioctl(descriptor, _TUNSETPERSIST, 1)
     finally:
         os.close(descriptor)
+
+
+def keep_or_create_tap(name: str, uid: int) -> None:
+    """Create a tap without offload as `create_tap`, or keep one that a running tender has; raises OSError."""
+    try:
+        create_tap(name, uid)
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+    without_offload(name)
 
 
 def _high_mac(mac: str) -> bytes:

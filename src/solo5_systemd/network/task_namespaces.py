@@ -11,11 +11,10 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from solo5_systemd.errors import HostError
+from solo5_systemd.files.mounts import bind_mount, detach
 from solo5_systemd.network.namespaces import NetworkNamespace
 
 _CLONE_NEWNET = 0x40000000  # linux/sched.h
-_MS_BIND = 0x1000  # linux/mount.h
-_DETACH_NOFOLLOW = 0x2 | 0x8  # MNT_DETACH, UMOUNT_NOFOLLOW
 _OWN = "/proc/thread-self/ns/net"
 _WITHOUT_IPV6 = ("all", "default")
 
@@ -52,11 +51,13 @@ def _make(path: str) -> None:
     Path(path).parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0))
-    _check(_libc.unshare(_CLONE_NEWNET))
+    if _libc.unshare(_CLONE_NEWNET):
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
     for links in _WITHOUT_IPV6:  # before there is a link: none gets an address
         with suppress(OSError):  # a kernel without IPv6
             Path(f"/proc/sys/net/ipv6/conf/{links}/disable_ipv6").write_text("1", encoding="ascii")
-    _check(_libc.mount(_OWN.encode(), os.fsencode(path), None, ctypes.c_ulong(_MS_BIND), None))
+    bind_mount(_OWN, path)
 
 
 def remove(path: str) -> None:
@@ -68,8 +69,8 @@ def remove(path: str) -> None:
     try:
         with suppress(FileNotFoundError):
             while _is_mounted(path):
-                _check(_libc.umount2(os.fsencode(path), _DETACH_NOFOLLOW))
-            os.unlink(path)  # noqa: PTH108 - as umount2, of a string
+                detach(path)
+            Path(path).unlink()
     except OSError as error:
         raise HostError(f"network namespace {path} cannot be removed: {error.strerror}.") from error
 
@@ -77,9 +78,3 @@ def remove(path: str) -> None:
 def _is_mounted(path: str) -> bool:
     """Return whether something is mounted at a path below /run/netns, which `ip netns` may have bound to itself."""
     return Path(path).lstat().st_dev != Path("/run").stat().st_dev
-
-
-def _check(result: int) -> None:
-    if result:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))

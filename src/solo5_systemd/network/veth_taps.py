@@ -26,7 +26,7 @@ from solo5_systemd.network.raw_netlink import (
     attribute,
     nested,
 )
-from solo5_systemd.network.taps import create_tap, without_offload
+from solo5_systemd.network.taps import keep_or_create_tap
 
 # linux/rtnetlink.h, if_link.h, veth.h
 _NEWLINK, _SETLINK, _NEWQDISC, _DELQDISC, _NEWTFILTER = 16, 19, 36, 37, 44
@@ -71,9 +71,9 @@ def make_veth_tap(host: NetlinkSocket, name: str, *, uid: int, mtu: int, namespa
     """
     with closing(NetworkNamespace(namespace)) as opened:
         if not exists:
-            _run(host, [_pair(name, mtu, opened.descriptor)])
+            host.execute([_pair(name, mtu, opened.descriptor)])
         with opened.entered():
-            _make_tap(name, uid)
+            keep_or_create_tap(name, uid)  # a tender that runs has it where its pair alone was deleted
             inside = NetlinkSocket(NETLINK_ROUTE)
             try:
                 tap, peer = socket.if_nametoindex(name), socket.if_nametoindex(peer_name(name))
@@ -81,18 +81,9 @@ def make_veth_tap(host: NetlinkSocket, name: str, *, uid: int, mtu: int, namespa
                 for code in inside.run([(_DELQDISC, 0, _ingress(link)) for link in (tap, peer)]):
                     if code not in _GONE:
                         raise OSError(code, os.strerror(code))
-                _run(inside, [*_up(tap, mtu), *_up(peer, mtu), *_redirect(tap, peer), *_redirect(peer, tap)])
+                inside.execute([*_up(tap, mtu), *_up(peer, mtu), *_redirect(tap, peer), *_redirect(peer, tap)])
             finally:
                 inside.close()
-
-
-def _make_tap(name: str, uid: int) -> None:
-    try:
-        create_tap(name, uid)
-    except OSError as error:
-        if error.errno != errno.EBUSY:  # a running tender has it: its pair alone was deleted
-            raise
-    without_offload(name)
 
 
 def _pair(name: str, mtu: int, namespace: int) -> Request:
@@ -124,9 +115,3 @@ def _redirect(link: int, to: int) -> tuple[Request, ...]:
 
 def _ingress(link: int) -> bytes:
     return _TCMSG.pack(socket.AF_UNSPEC, link, _INGRESS_HANDLE, _INGRESS, 0)
-
-
-def _run(route: NetlinkSocket, requests: list[Request]) -> None:
-    for code in route.run(requests):
-        if code:
-            raise OSError(code, os.strerror(code))

@@ -11,7 +11,7 @@ from solo5_systemd.network.port_conflicts import host_ports
 
 
 class Leases:
-    """The lease records of one network namespace. Not thread-safe, but for what is said to be."""
+    """The lease records of one network namespace. Not thread-safe; exceptions state it."""
 
     def __init__(self, store: LeaseStore) -> None:
         self._store = store

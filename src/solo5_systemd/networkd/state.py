@@ -130,7 +130,8 @@ class NetworkState:
     def overview(self) -> Sequence[NetworkOverview]:
         """Return every network, in use or only configured, by name."""
         configured = self._settings().networks
-        known = {settings.name: self._configured(settings) for settings in configured}
+        networks = self.bridges.networks
+        known = {each.name: self._configured(each) for each in configured if each.name not in networks}
         dropped = self._tables.dropped() if self.bridges.up else Dropped()
         used = {network.name: self._in_use(network, dropped) for network in self.networks()}
         resolvers = {settings.name: settings.resolver for settings in configured}

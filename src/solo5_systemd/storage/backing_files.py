@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, StartError, TakenError
+from solo5_systemd.files.mounts import detach, mount_memory
 from solo5_systemd.files.procfs import identity, is_below, is_exposed, open_in_thread, open_path, path_of
 from solo5_systemd.sanitize import MAX_QUOTE, bounded, is_plain_path
 from solo5_systemd.settings.model import DISK_COPY_MB, TASK_UIDS
@@ -33,7 +34,6 @@ from solo5_systemd.storage.model import (
     check_size,
     sector_size,
 )
-from solo5_systemd.storage.mounts import detach, mount_memory
 from solo5_systemd.storage.new_file import create_file, find_place
 from solo5_systemd.storage.owner import ROOT, check_owner, check_single_link, give, is_in_allocation
 from solo5_systemd.storage.start_directories import StartDirectories, StartDirectory

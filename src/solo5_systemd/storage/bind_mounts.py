@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from solo5_systemd.errors import HostError
+from solo5_systemd.files.mounts import bind_mount, detach
 from solo5_systemd.files.procfs import identity
 from solo5_systemd.storage.model import BoundDisks, Disk
-from solo5_systemd.storage.mounts import bind_mount, detach
 
 DIRECTORY = Path("/run/solo5/binds")
 PID1_ROOT = "/proc/1/root"
