@@ -1,22 +1,18 @@
 """Bind mounts of disks below /run/solo5/binds, during the start of a unit."""
 
-import fcntl
 import os
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.files.mounts import bind_mount, detach
 from solo5_systemd.files.procfs import identity
+from solo5_systemd.storage.locked_directories import PID1_ROOT, LockedDirectories
 from solo5_systemd.storage.model import BoundDisks, Disk
 
 DIRECTORY = Path("/run/solo5/binds")
-PID1_ROOT = "/proc/1/root"
-
-_PREFIX = "start"
 
 
 class BindMounts:
@@ -46,7 +42,7 @@ class BindMounts:
         unmount: Callable[[str], None] | None = None,
         root: str = PID1_ROOT,
     ) -> None:
-        self._directory = directory
+        self._directories = LockedDirectories(directory, self._clear, f"the bind mounts of disks, {directory},")
         self._mount = mount or bind_mount
         self._unmount = unmount or detach
         self._root = root
@@ -63,12 +59,9 @@ class BindMounts:
         """
         if not any(disk.exposed for disk in disks):
             return BoundDisks(disks=tuple(disks))
-        with self._host_errors():
-            with self._exclusive():
-                self._sweep()
-                mine = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self._directory))
-                descriptor = os.open(mine, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with self._directories.host_errors():
+            with self._directories.exclusive():
+                mine, descriptor = self._directories.make()
             try:
                 bound = tuple(self._bind(disk, mine, reopen) if disk.exposed else disk for disk in disks)
             except BaseException:
@@ -92,28 +85,7 @@ class BindMounts:
         Raises:
             HostError: the directory cannot be read or written.
         """
-        if not self._directory.is_dir():
-            return ()
-        with self._host_errors(), self._exclusive():
-            return self._sweep(dry_run=dry_run)
-
-    def _sweep(self, *, dry_run: bool = False) -> tuple[str, ...]:
-        left: list[str] = []
-        for each in sorted(self._directory.glob(f"{_PREFIX}*")):
-            try:
-                descriptor = os.open(each, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
-            except FileNotFoundError:  # the start has finished since the directory was listed
-                continue
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                left.append(str(each))
-                if not dry_run:
-                    self._clear(each)
-            except BlockingIOError:
-                pass  # the start is in progress
-            finally:
-                os.close(descriptor)
-        return tuple(left)
+        return self._directories.sweep(dry_run=dry_run)
 
     def _bind(self, disk: Disk, directory: Path, reopen: Callable[[Disk], int]) -> Disk:
         target = str(directory / disk.disk)
@@ -143,23 +115,3 @@ class BindMounts:
                     self._unmount(str(file))
                 file.unlink()
             directory.rmdir()
-
-    @contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        """Lock the parent directory: a sweep must not run between mkdtemp(3) and the lock of the new directory."""
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
-
-    @contextmanager
-    def _host_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise HostError(
-                f"the bind mounts of disks, {self._directory}, cannot be used: {error.strerror}."
-            ) from error

@@ -8,18 +8,15 @@ the lock with the starter, so a directory without a lock is a killed start's. `s
 a task that runs.
 """
 
-import fcntl
 import os
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from solo5_systemd.errors import HostError
-from solo5_systemd.storage.bind_mounts import PID1_ROOT
+from solo5_systemd.storage.locked_directories import PID1_ROOT, LockedDirectories
 
-_PREFIX = "start"
 _FILES = "files"
 
 
@@ -54,6 +51,7 @@ class StartDirectories:
         root: str = PID1_ROOT,
     ) -> None:
         self.directory = directory
+        self._directories = LockedDirectories(directory, self._clear, f"the disks of starts in {directory}")
         self._mount = mount
         self._unmount = unmount
         self._root = root
@@ -64,12 +62,8 @@ class StartDirectories:
         Raises:
             HostError: it cannot be made, or PID 1 does not see it.
         """
-        with self._host_errors(), self._exclusive():
-            self._sweep()
-            path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self.directory))
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            made = StartDirectory(path, descriptor)
+        with self._directories.host_errors(), self._directories.exclusive():
+            made = StartDirectory(*self._directories.make())
             try:
                 made.files.mkdir(mode=0o700)
                 if self._mount is not None:
@@ -96,10 +90,7 @@ class StartDirectories:
         Raises:
             HostError: the parent cannot be read or written.
         """
-        if not self.directory.is_dir():
-            return ()
-        with self._host_errors(), self._exclusive():
-            return self._sweep(dry_run=dry_run)
+        return self._directories.sweep(dry_run=dry_run)
 
     def _check_seen(self, files: Path) -> None:
         seen, own = Path(f"{self._root}{files}").stat(), files.stat()
@@ -108,24 +99,6 @@ class StartDirectories:
                 f"PID 1 has another directory at {files} than this process: expected both in one mount namespace.",
                 "Remove PrivateTmp=, ProtectSystem= and the like from the unit of the Nomad agent.",
             )
-
-    def _sweep(self, *, dry_run: bool = False) -> tuple[str, ...]:
-        left: list[str] = []
-        for each in sorted(self.directory.glob(f"{_PREFIX}*")):
-            try:
-                descriptor = os.open(each, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
-            except FileNotFoundError:  # the start has finished since the directory was listed
-                continue
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                left.append(str(each))
-                if not dry_run:
-                    self._clear(each)
-            except BlockingIOError:
-                pass  # the start is in progress
-            finally:
-                os.close(descriptor)
-        return tuple(left)
 
     def _clear(self, path: Path) -> None:
         with suppress(OSError):
@@ -138,21 +111,3 @@ class StartDirectories:
                         self._unmount(str(files))
                 files.rmdir()
             path.rmdir()
-
-    @contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        """Lock the parent: a sweep must not run between mkdtemp(3) and the lock of the new directory, nor a removal."""
-        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
-
-    @contextmanager
-    def _host_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise HostError(f"the disks of starts in {self.directory} cannot be used: {error.strerror}.") from error

@@ -16,6 +16,7 @@ def _asked_anew() -> Iterator[None]:
 
 
 def test_an_agent_is_its_process_and_when_that_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getppid", lambda: 77)  # that of the test may be 1, which is no agent
     (tmp_path / str(os.getppid())).mkdir()
     numbers = " ".join(str(number) for number in range(4, 30))
     (tmp_path / str(os.getppid()) / "stat").write_text(f"{os.getppid()} (nomad (a) b) S {numbers}")

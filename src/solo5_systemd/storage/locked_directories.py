@@ -1,0 +1,97 @@
+"""Directories that belong to starts in progress, and are removed by others only once their start is over.
+
+    PARENT/startXXXXXXXX    one for each start, locked (flock(2)) by its process
+
+The kernel drops the lock with the process, so a directory without a lock is a killed start's.
+"""
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from solo5_systemd.errors import HostError
+
+PID1_ROOT = "/proc/1/root"
+"""The root directory of PID 1's mount namespace."""
+
+_PREFIX = "start"
+
+
+class LockedDirectories:
+    """The directories of starts below one parent, which only root can open.
+
+    Args:
+        parent: made where it is missing.
+        clear: removes a directory with its contents; after an error, the next sweep retries.
+        what: the subject of errors.
+    """
+
+    def __init__(self, parent: Path, clear: Callable[[Path], None], what: str) -> None:
+        self._parent = parent
+        self._clear = clear
+        self._what = what
+
+    def make(self) -> tuple[Path, int]:
+        """Remove the directories of killed starts, and make one; return it with the descriptor that has its lock.
+
+        To be called within `exclusive`: a sweep must not run between mkdtemp(3) and the lock.
+        """
+        self._sweep()
+        path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self._parent))
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        return path, descriptor
+
+    def sweep(self, *, dry_run: bool = False) -> tuple[str, ...]:
+        """Remove the directories of killed starts.
+
+        Returns:
+            The directories.
+
+        Raises:
+            HostError: the parent cannot be read or written.
+        """
+        if not self._parent.is_dir():
+            return ()
+        with self.host_errors(), self.exclusive():
+            return self._sweep(dry_run=dry_run)
+
+    def _sweep(self, *, dry_run: bool = False) -> tuple[str, ...]:
+        left: list[str] = []
+        for each in sorted(self._parent.glob(f"{_PREFIX}*")):
+            try:
+                descriptor = os.open(each, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            except FileNotFoundError:  # the start has finished since the directory was listed
+                continue
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                left.append(str(each))
+                if not dry_run:
+                    self._clear(each)
+            except BlockingIOError:
+                pass  # the start is in progress
+            finally:
+                os.close(descriptor)
+        return tuple(left)
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Lock the parent."""
+        self._parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(self._parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def host_errors(self) -> Iterator[None]:
+        """Turn an OSError of the block into a HostError that names the parent."""
+        try:
+            yield
+        except OSError as error:
+            raise HostError(f"{self._what} cannot be used: {error.strerror}.") from error
