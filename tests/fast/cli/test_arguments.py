@@ -12,6 +12,8 @@ from solo5_systemd.cli import arguments as typed
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName, DiskName, NetworkName
 from solo5_systemd.network.model import MacAddress, NicRequest, Protocol
+from solo5_systemd.options.assignments import unique
+from solo5_systemd.options.networks import host_endpoint
 from solo5_systemd.storage.archive import archive_disk, member
 from solo5_systemd.storage.io_limits import IoLimits
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, NewFile, named_disk
@@ -100,6 +102,7 @@ GOOD: list[tuple[Callable[[str], object], str, object]] = [
     (typed.disk, "s=/a,ro", DiskRequest(disk=DeviceName("s"), path="/a", private=True)),
     (typed.disk, "s=/a,b,create", DiskRequest(disk=DeviceName("s"), path="/a,b,create")),
     (typed.disk, "s=disk:web,ephemeral", named_disk(DeviceName("s"), DiskName("web"), private=True)),
+    (typed.disk, "s=disk:web,size=1M", named_disk(DeviceName("s"), DiskName("web"), create=NewFile(size=1 << 20))),
     (
         typed.disk,
         "s=disk:web,size=1M,sector-size=4096,create",
@@ -158,8 +161,8 @@ BAD: dict[Callable[[str], object], list[str]] = {
     typed.disk: [
         *"storage storage= =/a a/b=/a s=/a,sector-size= s=/a,sector-size=0 s=/a,sector-size=x".split(),
         *"s=/a,read_bps= s=/a,read_bps=1 s=/a,read_iops=1M,read_iops=1M s=disk:a,write_bps=x".split(),
-        *"s=,sector-size=512 s=/a,sector-size=65536 s=/a,ro,ro s=disk: s=disk:a/b s=disk:a,create".split(),
-        *"s=disk:a,size=1M s=disk:a,size=0,create s=disk:a,size=1M,create,ro s=disk:a,b".split(),
+        *"s=,sector-size=512 s=/a,sector-size=65536 s=/a,ro,ro s=disk: s=disk:a/b".split(),
+        *"s=disk:a,create s=disk:a,size=0,create s=disk:a,size=1M,create,ro s=disk:a,b".split(),
         "s=disk:a,size=1M,size=1M",
         *"s=files: s=files:, s=files:.. s=files:/a,/a s=files:/a,format=zip s=credential: s=credential:a/b".split(),
         "",
@@ -210,12 +213,12 @@ def value_or_sentence(parse: Callable[[str], object], text: str) -> object:
 
 def test_duplicates_are_refused_by_name() -> None:
     with pytest.raises(InvalidRequestError, match="NIC service is given twice"):
-        typed.unique([NicRequest(nic=SERVICE), NicRequest(nic=SERVICE)], lambda nic: nic.nic, "NIC")
+        unique([NicRequest(nic=SERVICE), NicRequest(nic=SERVICE)], lambda nic: nic.nic, "NIC")
 
 
 def test_one_port_of_two_protocols_is_two_ports() -> None:
     tcp, udp = typed.publish("53:53/tcp"), typed.publish("53:53/udp")
-    assert typed.unique([*tcp, *udp], typed.host_endpoint, "published port") == (*tcp, *udp)
+    assert unique([*tcp, *udp], host_endpoint, "published port") == (*tcp, *udp)
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ def _add_workload_options(parser: Parser) -> None:
         action="append", default=[],
         help="connect a disk of the image to a file, a block device, a named disk, or an archive of files in memory; "
         "OPTION: sector-size=N; of files, devices and named disks: ephemeral, ro, and limits per second: read_bps=10M, "
-        "write_bps=10M, read_iops=N, write_iops=N; of a named disk: size=SIZE,create; of an archive: format=tar or "
+        "write_bps=10M, read_iops=N, write_iops=N; of a named disk: size=SIZE creates it; of an archive: format=tar or "
         "format=raw",
     )  # fmt: skip
 
@@ -153,18 +153,12 @@ def _check_placeholders(arguments: Namespace) -> None:
     Raises:
         InvalidRequestError: an option has no effect.
     """
-    from solo5_systemd.unit.placeholders import uses_hostname, uses_search, uses_servers
+    from solo5_systemd.options.networks import no_effect, without_placeholder
 
-    for option, value, uses, placeholder, argument in (
-        ("--dns", arguments.dns, uses_servers, "{dns}", "--dns-servers={dns.udp}"),
-        ("--dns-search", arguments.dns_search, uses_search, "{search}", "--search={search}"),
-        ("--hostname", arguments.hostname, uses_hostname, "{hostname}", "--name={hostname}"),
-    ):
-        if value and not uses(arguments.arguments) and not _by_dhcp(arguments):
-            raise InvalidRequestError(
-                f"{option} has no effect: expected {placeholder} in an argument of the guest.",
-                f"Add an argument that the guest takes, such as {argument}",
-            )
+    given = {"--dns": arguments.dns, "--dns-search": arguments.dns_search, "--hostname": arguments.hostname}
+    lacking = without_placeholder([option for option, value in given.items() if value], arguments.arguments)
+    if lacking and not _by_dhcp(arguments):
+        raise no_effect(lacking[0].option, lacking[0])
 
 
 def _by_dhcp(arguments: Namespace) -> bool:
@@ -190,11 +184,13 @@ def _workload(arguments: Namespace) -> "Workload":
     import secrets
 
     from solo5_systemd.image.manifest import Target
+    from solo5_systemd.options.assignments import unique
+    from solo5_systemd.options.networks import host_endpoint, limits
     from solo5_systemd.settings.resolver import resolver
     from solo5_systemd.workload import Workload
 
     image = os.path.abspath(arguments.image)  # noqa: PTH100 - lexical: Path.resolve() would follow symlinks
-    disks = typed.unique(arguments.block, lambda disk: disk.disk, "disk")
+    disks = unique(arguments.block, lambda disk: disk.disk, "disk")
     return Workload(
         name=arguments.name or typed.derived_name(image, secrets.token_hex(2)),
         image=image,
@@ -202,12 +198,12 @@ def _workload(arguments: Namespace) -> "Workload":
         memory=arguments.memory,
         cpus=arguments.cpus,
         cpu_weight=arguments.cpu_weight,
-        nics=typed.unique(arguments.net, lambda nic: nic.nic, "NIC"),
-        limits=typed.limits(arguments.egress, arguments.rate),
+        nics=unique(arguments.net, lambda nic: nic.nic, "NIC"),
+        limits=limits(arguments.egress, arguments.rate),
         resolver=resolver(arguments.dns, arguments.dns_search),
         hostname=arguments.hostname or "",
         namespace=arguments.network_namespace or "",
-        publish=typed.unique(arguments.publish, typed.host_endpoint, "published port"),
+        publish=unique(arguments.publish, host_endpoint, "published port"),
         disks=tuple(map(_absolute, disks)),
         tender=Target(arguments.tender) if arguments.tender else None,
         kind=UnitKind.SCOPE if arguments.scope else UnitKind.SERVICE,

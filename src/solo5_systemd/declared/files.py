@@ -1,0 +1,137 @@
+"""Read declarations: /etc/solo5/NAME.unikernel, and the drop-ins of NAME.unikernel.d.
+
+The files are root's configuration. A symbolic link is followed, as one of configuration management; what it leads to
+must be a file of root's that no other user may write.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from solo5_systemd.declared.declaration import SUFFIX, declared_task
+from solo5_systemd.declared.syntax import FILE_MAX_BYTES, Source
+from solo5_systemd.errors import NotFoundError, SettingsError
+from solo5_systemd.settings.files import ETC
+
+_READS = 3
+"""Attempts to read a file that is written at the same time."""
+
+_MASK = "/dev/null"
+
+
+def declarations(directory: Path = ETC) -> tuple[str, ...]:
+    """Return the names of all declarations in order: `web`, `web@` of a template, `web@1` of an instance's own file.
+
+    A file whose name is not that of a declaration is among them, for an error; one that is a link to /dev/null is
+    masked, and left out.
+
+    Raises:
+        SettingsError: the directory cannot be read.
+    """
+    try:
+        found = sorted(path for path in directory.iterdir() if path.name.endswith(SUFFIX))
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise SettingsError(f"{directory} cannot be read: {error.strerror}.") from error
+    return tuple(path.name.removesuffix(SUFFIX) for path in found if not _is_masked(path))
+
+
+def read_sources(name: str, directory: Path = ETC, *, owner: int = 0) -> tuple[Source, ...]:
+    """Return the files of a declaration: its own or its template's, then all drop-ins sorted by their names.
+
+    A drop-in of an instance (`web@1.unikernel.d/`) has precedence over one of the same name of the template
+    (`web@.unikernel.d/`); an empty one, or a link to /dev/null, masks it.
+
+    Args:
+        name: `web`, or `web@1` for an instance.
+        directory: of the declarations.
+        owner: UID that the files must have.
+
+    Raises:
+        InvalidRequestError: the name is not that of a declaration.
+        NotFoundError: there is no such file.
+        SettingsError: a file cannot be read, is not a file, or may be written by other users.
+    """
+    declared_task(name)
+    prefix, at, instance = name.partition("@")
+    names = (name, f"{prefix}@") if instance else (name,)
+    own = next((path for path in (directory / f"{each}{SUFFIX}" for each in names) if _exists(path)), None)
+    if own is None or _is_masked(own):
+        raise NotFoundError(
+            f"there is no declaration {name!r}: expected the file {directory}/{names[-1]}{SUFFIX}.",
+            "List them: ls /etc/solo5",
+        )
+    drop_ins = {path.name: path for each in reversed(names) for path in _drop_ins(directory / f"{each}{SUFFIX}.d")}
+    files = (own, *(path for _, path in sorted(drop_ins.items()) if not _is_masked(path)))
+    return tuple(Source(path=str(path), content=_read(path, owner)) for path in files)
+
+
+def _drop_ins(directory: Path) -> Iterator[Path]:
+    try:
+        yield from (path for path in directory.iterdir() if path.name.endswith(".conf") and path.name[0] != ".")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise SettingsError(f"{directory} cannot be read: {error.strerror}.") from error
+
+
+def _exists(path: Path) -> bool:
+    return os.path.lexists(path)  # a link that leads nowhere is an error, not an absent file
+
+
+def _is_masked(path: Path) -> bool:
+    return path.is_symlink() and os.path.realpath(path) == _MASK
+
+
+def _read(path: Path, owner: int) -> bytes:
+    """Return the content of a file that did not change while it was read."""
+    for _ in range(_READS):
+        descriptor = _open(path)
+        try:
+            before = os.fstat(descriptor)
+            _check(path, before, owner)
+            content = _all(path, descriptor)
+            if _stamp(before) == _stamp(os.fstat(descriptor)) and len(content) == before.st_size:
+                return content
+        finally:
+            os.close(descriptor)
+    raise SettingsError(f"{path} changes while it is read: expected a file that is written once, and renamed.")
+
+
+def _open(path: Path) -> int:
+    try:
+        # Not blocking: a FIFO would wait for its writer.
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError as error:
+        reason = "the link leads nowhere" if error.errno == errno.ENOENT else os.strerror(error.errno or 0)
+        raise SettingsError(f"{path} cannot be read: {reason}.") from error
+
+
+def _all(path: Path, descriptor: int) -> bytes:
+    content = b""
+    try:
+        while len(content) <= FILE_MAX_BYTES and (part := os.read(descriptor, FILE_MAX_BYTES)):
+            content += part
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror}.") from error
+    return content
+
+
+def _check(path: Path, status: os.stat_result, owner: int) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise SettingsError(f"{path} is not a regular file: expected a declaration.")
+    if status.st_size > FILE_MAX_BYTES:
+        raise SettingsError(f"{path} has {status.st_size} bytes: expected at most {FILE_MAX_BYTES}.")
+    if status.st_uid != owner or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise SettingsError(
+            f"{path} may be changed by a user other than root (UID {status.st_uid}, mode "
+            f"{stat.S_IMODE(status.st_mode):04o}): expected a file of root's with mode 0644.",
+            f"Check its content, then: chown root: {path}; chmod go-w {path}",
+        )
+
+
+def _stamp(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns

@@ -1,0 +1,212 @@
+"""The syntax of unit files: systemd.syntax(7).
+
+Sections, `Key=value`, comments of `#` and `;`, a backslash that continues a line, a byte order mark, CRLF. Where
+systemd skips a line with a warning, this is an error: a setting is never ignored. Control characters are refused, since
+systemd ends a line at NUL and CR too, and lines of a declaration are copied to a unit file.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from solo5_systemd.errors import SettingsError
+from solo5_systemd.sanitize import bounded
+
+FILE_MAX_BYTES = 1 << 20
+"""Size of a declaration or drop-in; systemd has the same limit for a line."""
+
+_BLANKS = " \t"
+_SHOWN = 80
+_NUMBER = {"x": (16, 2), "u": (16, 4), "U": (16, 8)}
+_ESCAPES = {
+    "a": "\a",
+    "b": "\b",
+    "f": "\f",
+    "n": "\n",
+    "r": "\r",
+    "t": "\t",
+    "v": "\v",
+    "s": " ",
+    "\\": "\\",
+    '"': '"',
+    "'": "'",
+}
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A file as it was read: a declaration, or a drop-in of one."""
+
+    path: str
+    content: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assignment:
+    """One line `Key=value`, or several that a backslash continues.
+
+    Attributes:
+        section: without brackets.
+        key: such as `Image`.
+        value: without blanks around it; of continued lines, joined by a blank each. Empty: it resets the key.
+        path: of the file.
+        line: number of the first line, from 1.
+    """
+
+    section: str
+    key: str
+    value: str
+    path: str
+    line: int
+
+    def error(self, sentence: str, hint: str = "") -> SettingsError:
+        """Return the error of this line."""
+        return SettingsError(f"{self.path}:{self.line}: {sentence}", hint)
+
+    def __str__(self) -> str:
+        return f"{self.key}={self.value}"
+
+
+def parse_file(source: Source) -> tuple[Assignment, ...]:
+    """Return the assignments of a file in their order; a section that occurs twice is one.
+
+    Sections and keys that begin with `X-` are for other programs, and left out, as systemd does.
+
+    Raises:
+        SettingsError: it is too large, not UTF-8, or has a line that is none of section, assignment, comment.
+    """
+    if len(source.content) > FILE_MAX_BYTES:
+        raise SettingsError(f"{source.path} is larger than {FILE_MAX_BYTES} bytes: expected a declaration.")
+    found = _assignments(_text(source.content, source.path), source.path)
+    return tuple(each for each in found if not each.section.startswith("X-") and not each.key.startswith("X-"))
+
+
+def _text(content: bytes, path: str) -> str:
+    try:
+        text = content.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise SettingsError(f"{path}:{line}: the line is not UTF-8: expected text.") from error
+    if control := _CONTROL.search(text):
+        line = text[: control.start()].count("\n") + 1
+        raise SettingsError(
+            f"{path}:{line}: the line has the control character U+{ord(control[0]):04X}: expected text."
+        )
+    return text
+
+
+def _assignments(text: str, path: str) -> Iterator[Assignment]:
+    section = ""
+    for number, line in _logical_lines(text, path):
+        if line.startswith("["):
+            section = line[1:-1]
+            if not line.endswith("]") or not section or set(section) & set("[]"):
+                raise SettingsError(
+                    f"{path}:{number}: {_show(line)} is not a section: expected one such as [Unikernel]."
+                )
+            continue
+        key, equals, value = line.partition("=")
+        key = key.rstrip(_BLANKS)
+        if not equals or not key:
+            raise SettingsError(f"{path}:{number}: {_show(line)} is not an assignment: expected Key=value.")
+        if not section:
+            raise SettingsError(f"{path}:{number}: {_show(key)} is before any section: expected it below [Unikernel].")
+        value = value.strip(_BLANKS)
+        if _is_continued(value):  # copied to a unit file, it would continue in the line that follows there
+            raise SettingsError(
+                f"{path}:{number}: the value of {_show(key)} ends in a backslash: expected two of them."
+            )
+        yield Assignment(section=section, key=key, value=value, path=path, line=number)
+
+
+def _logical_lines(text: str, path: str) -> Iterator[tuple[int, str]]:
+    """Yield the number of each line and its text, continued lines as one; comments may stand between these."""
+    begin, parts = 0, list[str]()
+    for number, raw in enumerate(text.split("\n"), 1):
+        line = raw.strip(_BLANKS)
+        if line.startswith(("#", ";")) or (not line and not parts):
+            continue
+        begin = begin if parts else number
+        if _is_continued(raw):
+            parts.append(raw[:-1])
+        else:
+            yield begin, " ".join((*parts, raw)).strip(_BLANKS)
+            parts = []
+    if parts:
+        raise SettingsError(
+            f"{path}:{begin}: the line ends in a backslash at the end of the file: expected another line."
+        )
+
+
+def _is_continued(line: str) -> bool:
+    """Return whether a line ends in a backslash that no other one precedes."""
+    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
+
+
+def _show(text: str) -> str:
+    return repr(bounded(text, _SHOWN))
+
+
+def split_words(text: str) -> tuple[str, ...]:
+    r"""Split a value at blanks; quotes and escapes as in systemd.syntax(7).
+
+    `"a b"` and `'a b'` are one word each, also as a part of one: `--name="a b"`. Escapes: `\n`, `\t`, `\s` (a blank),
+    `\\`, `\"`, `\'`, `\x41`, `\101`, `\u00e9` and their like, with and without quotes.
+
+    Raises:
+        ValueError: a quote without its end, or an unknown escape; the message is the end of a sentence.
+    """
+    return tuple(_decoded(word) for word in _words(text))
+
+
+def _words(text: str) -> Iterator[bytearray]:
+    word: bytearray | None = None
+    quote = ""
+    at = 0
+    while at < len(text):
+        char = text[at]
+        at += 1
+        if not quote and char in _BLANKS:
+            if word is not None:
+                yield word
+            word = None
+            continue
+        word = bytearray() if word is None else word
+        if char == "\\":
+            unescaped, at = _unescape(text, at)
+            word += unescaped
+        elif quote == char:
+            quote = ""
+        elif not quote and char in "\"'":
+            quote = char
+        else:
+            word += char.encode()
+    if quote:
+        raise ValueError(f"has the quote {quote} without its end: expected another one")
+    if word is not None:
+        yield word
+
+
+def _unescape(text: str, at: int) -> tuple[bytes, int]:
+    """Return the bytes of the escape whose backslash is before `at`, and where it ends."""
+    kind = text[at : at + 1]
+    if kind in _ESCAPES and kind:
+        return _ESCAPES[kind].encode(), at + 1
+    base, count = _NUMBER.get(kind, (8, 3))
+    start = at + (kind in _NUMBER)
+    digits = text[start : start + count]
+    pattern = "[0-9a-fA-F]" if base == 16 else "[0-7]"
+    number = int(digits, base) if re.fullmatch(f"{pattern}{{{count}}}", digits, re.ASCII) else 0
+    is_byte = kind not in ("u", "U")
+    if not 0 < number <= (0xFF if is_byte else 0x10FFFF) or 0xD800 <= number <= 0xDFFF:
+        escape = text[at - 1 : start + count]
+        raise ValueError(f"has the unknown escape {escape}: expected one such as \\n, \\s or \\x41, or \\\\")
+    return bytes((number,)) if is_byte else chr(number).encode(), start + count
+
+
+def _decoded(word: bytearray) -> str:
+    try:
+        return word.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError("has an escape that is not UTF-8: expected text") from error

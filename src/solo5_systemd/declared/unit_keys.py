@@ -1,0 +1,172 @@
+"""What [Unit], [Service] and [Install] of a declaration may have: the rest would break the sandbox, or has no effect.
+
+[Unit] may have what systemd.unit(5) has, except what gets in the way of a task. [Service] has a closed list: when to
+start again, timeouts, resource control. Command line, user, sandbox and console are those of every task.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+
+from solo5_systemd.declared.keys import KEYS, SECTION
+from solo5_systemd.unit.properties import SETTABLE
+
+UNIT_LISTS = frozenset(
+    """
+    Documentation Wants Requires Requisite BindsTo PartOf Upholds Conflicts Before After OnFailure OnSuccess
+    PropagatesReloadTo ReloadPropagatedFrom PropagatesStopTo StopPropagatedFrom RequiresMountsFor WantsMountsFor
+    """.split()
+)
+"""Settings of [Unit] whose assignments add up."""
+
+_CHECKS = """
+    Architecture Firmware Virtualization Host KernelCommandLine KernelVersion Version Credential Environment Security
+    Capability ACPower NeedsUpdate FirstBoot PathExists PathExistsGlob PathIsDirectory PathIsSymbolicLink
+    PathIsMountPoint PathIsReadWrite PathIsEncrypted DirectoryNotEmpty FileNotEmpty FileIsExecutable User Group
+    ControlGroupController Memory CPUs CPUFeature OSRelease MemoryPressure CPUPressure IOPressure KernelModuleLoaded
+    """.split()
+
+UNIT_SINGLE = frozenset(
+    """
+    Description OnSuccessJobMode OnFailureJobMode IgnoreOnIsolate StopWhenUnneeded AllowIsolate DefaultDependencies
+    SurviveFinalKillSignal FailureAction SuccessAction FailureActionExitStatus SuccessActionExitStatus JobTimeoutSec
+    JobRunningTimeoutSec JobTimeoutAction JobTimeoutRebootArgument StartLimitIntervalSec StartLimitBurst
+    StartLimitAction RebootArgument
+    """.split()
+)
+
+UNIT = UNIT_LISTS | UNIT_SINGLE | {f"{kind}{check}" for kind in ("Condition", "Assert") for check in _CHECKS}
+"""Settings of [Unit] that are passed on to systemd."""
+
+SERVICE_PASSED_ON = frozenset(
+    """
+    Restart RestartSec RestartSteps RestartMaxDelaySec RestartMode RestartPreventExitStatus RestartForceExitStatus
+    SuccessExitStatus TimeoutStartSec RuntimeRandomizedExtraSec
+    """.split()
+)
+"""Settings of [Service] that are passed on to systemd; `SETTABLE` are part of the task as with --property."""
+
+SERVICE_LISTS = frozenset(
+    """
+    RestartPreventExitStatus RestartForceExitStatus SuccessExitStatus SystemCallFilter IOReadBandwidthMax
+    IOWriteBandwidthMax IOReadIOPSMax IOWriteIOPSMax
+    """.split()
+)
+"""Settings of [Service] whose assignments add up."""
+
+SERVICE = SERVICE_PASSED_ON | frozenset(SETTABLE)
+
+INSTALL = frozenset("WantedBy RequiredBy UpheldBy Also Alias DefaultInstance".split())
+
+SECTIONS: Mapping[str, frozenset[str]] = {
+    "Unit": UNIT,
+    SECTION: frozenset(KEYS),
+    "Service": SERVICE,
+    "Install": INSTALL,
+}
+"""The settings of each section."""
+
+LISTS = frozenset(
+    {
+        *UNIT_LISTS,
+        *(name for name in UNIT if name.startswith(("Condition", "Assert"))),
+        *SERVICE_LISTS,
+        *(name for name, key in KEYS.items() if key.is_list),
+        *(INSTALL - {"DefaultInstance"}),
+    }
+)
+"""Settings that may be repeated in a file; they are unique among the sections."""
+
+_SANDBOX = "the sandbox is that of every task, and its properties are not set by a declaration"
+_BESIDE = (
+    "a program beside the tender would run outside of its sandbox: expected a unit of its own, with Before= or After= "
+    "in [Unit]"
+)
+_LIFE = "the service's type and processes are those of every task: expected it left out"
+_CONSOLE = "the console of every task is in the journal: expected Label= or LogField= in [Unikernel] for fields of it"
+
+_REFUSED: tuple[tuple[str, str], ...] = (
+    # Of systemd.unit(5)
+    ("JoinsNamespaceOf", _SANDBOX),
+    ("RefuseManual(Start|Stop)", "updates and `solo5ctl stop` start and stop the unit: expected it left out"),
+    ("SourcePath", "it is the path of the declaration: expected it left out"),
+    ("CollectMode", "the outcome of a task is kept until it is removed: expected it left out"),
+    # Of systemd.service(5), systemd.exec(5) and systemd.resource-control(5)
+    ("ExecStart", "the command line is the tender's: expected Image= and Argument= in [Unikernel]"),
+    ("ExecReload", "a changed declaration is an update, which `systemctl reload` makes: expected it left out"),
+    ("ExecStop", "a guest sees no stop: expected KillSignal= and TimeoutStopSec="),
+    ("Exec(Condition|StartPre|StartPost|StopPost|ReloadPost)", _BESIDE),
+    ("User|Group|DynamicUser|SupplementaryGroups|PAMName", "every task has a user of its own: expected it left out"),
+    ("UMask|WorkingDirectory", _SANDBOX),
+    (
+        "(Pass|Unset)?Environment(File)?",
+        "a guest has no environment: expected Argument= in [Unikernel], or a file in a disk",
+    ),
+    ("Standard(Input|Output|Error)|Standard.*|Syslog.*|LogLevelMax|LogNamespace|LogFilterPatterns|TTY.*", _CONSOLE),
+    ("LogExtraFields", "expected LogField= in [Unikernel]"),
+    ("MemoryMax|MemoryLimit", "expected Memory= or MemoryMax= in [Unikernel]"),
+    ("CPUShares|StartupCPUWeight", "expected CPUWeight= in [Unikernel]"),
+    ("IPAddress(Allow|Deny)|SocketBind(Allow|Deny)|RestrictNetworkInterfaces", "expected Egress= in [Unikernel]"),
+    ("NetworkNamespacePath|PrivateNetwork", "expected NetworkNamespace= in [Unikernel]"),
+    (
+        "(Load|Set|Import)Credential(Encrypted)?",
+        "a guest has no directory of credentials: expected Block=NAME=credential:CREDENTIAL in [Unikernel]",
+    ),
+    (
+        "(Watchdog|TimeoutAbort)Sec|WatchdogSignal|NotifyAccess",
+        "a guest sends no notifications: expected Ready= and Watch= in [Unikernel] for updates",
+    ),  # fmt: skip
+    ("TimeoutSec", "expected TimeoutStartSec= and TimeoutStopSec="),
+    (
+        "Type|ExitType|RemainAfterExit|GuessMainPID|PIDFile|BusName|Sockets|NonBlocking|RootDirectoryStartOnly"
+        "|FileDescriptorStore.*|OpenFile|USBFunction.*|KillMode|SendSIG(KILL|HUP)|FinalKillSignal|RestartKillSignal"
+        "|Delegate.*|OOMPolicy|ReloadSignal|TimeoutStartFailureMode|TimeoutStopFailureMode|Personality",
+        _LIFE,
+    ),
+    (
+        "Root.*|Bind(ReadOnly)?Paths|TemporaryFileSystem|Mount.*|ExtensionImages|ExtensionDirectories|Inaccessible.*"
+        "|(ReadOnly|ReadWrite|Exec|NoExec|Inaccessible)Paths|Private.*|Protect.*|ProcSubset|Restrict(?!Network).*"
+        "|NoNewPrivileges|Capability.*|AmbientCapabilities|SecureBits|SystemCall.*|LockPersonality|KeyringMode"
+        "|RemoveIPC|Device(Allow|Policy)|(Runtime|State|Cache|Logs|Configuration)Directory.*|IPCNamespacePath"
+        "|SmackProcessLabel|IgnoreSIGPIPE|CPUScheduling.*|IOScheduling.*|CoredumpFilter|UtmpIdentifier|UtmpMode"
+        "|BPFProgram|IPIngressFilterPath|IPEgressFilterPath|DisableControllers|ManagedOOM.*|CPUAffinity|NUMA.*",
+        _SANDBOX,
+    ),
+)
+"""Patterns of settings that systemd has and a declaration does not, and why."""
+
+
+def refusal(section: str, key: str) -> str:
+    """Return why a setting is not permitted in a section, as the end of a sentence; empty: it is permitted.
+
+    Args:
+        section: one of `SECTIONS`.
+        key: of an assignment.
+    """
+    if key in SECTIONS[section]:
+        return ""
+    if others := [f"[{other}]" for other, known in SECTIONS.items() if key in known]:
+        return f"is in [{section}]: expected it in {' or '.join(others)}"
+    if reason := next((reason for pattern, reason in _REFUSED if re.fullmatch(pattern, key, re.ASCII)), ""):
+        return f"is not permitted: {reason}"
+    return f"is not a known setting of [{section}]: expected {_nearest(key, SECTIONS[section])}"
+
+
+def section_refusal(section: str) -> str:
+    """Return why a section is not permitted, as the end of a sentence; empty: it is permitted."""
+    if section in SECTIONS:
+        return ""
+    return f"is not a section of a declaration: expected {_nearest(section, SECTIONS)}"
+
+
+_MOST_NAMED = 30
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    """Return the nearest known word, or all of them where none is near."""
+    from difflib import get_close_matches  # imported here: it is needed for an error alone
+
+    names = sorted(known)
+    by_lower = {name.lower(): name for name in names}
+    if near := get_close_matches(word.lower()[:64], by_lower, n=1):
+        return f"{by_lower[near[0]]}, the nearest one"
+    return f"one of {', '.join(names)}" if len(names) <= _MOST_NAMED else "one that solo5.unikernel(5) permits"

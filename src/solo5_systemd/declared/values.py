@@ -1,0 +1,108 @@
+"""The values of [Unikernel] by key: last file, resets, words, specifiers; and the parsers, those of `solo5ctl run`."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
+
+from solo5_systemd.declared.keys import KEYS
+from solo5_systemd.declared.specifiers import expand
+from solo5_systemd.declared.syntax import Assignment, split_words
+from solo5_systemd.declared.unit_keys import LISTS
+from solo5_systemd.errors import SettingsError, Solo5Error
+
+T = TypeVar("T")
+
+
+def effective(assignments: Iterable[Assignment]) -> Mapping[str, tuple[Assignment, ...]]:
+    """Return the assignments of one section that count, by key.
+
+    An empty assignment removes those before it. Of a setting that is no list, the last file's counts.
+
+    Raises:
+        SettingsError: a setting that is no list is twice in one file.
+    """
+    found: dict[str, tuple[Assignment, ...]] = {}
+    for each in assignments:
+        before = found.pop(each.key, ())
+        if not each.value:
+            continue
+        if each.key in LISTS:
+            found[each.key] = (*before, each)
+            continue
+        if before and before[-1].path == each.path:
+            raise each.error(
+                f"{each.key}= is given twice, before in line {before[-1].line}: expected it once in a file."
+            )
+        found[each.key] = (each,)
+    return found
+
+
+class Values:
+    """The values of [Unikernel].
+
+    Args:
+        assignments: the result of `effective`.
+        specifiers: value of each, by letter.
+    """
+
+    def __init__(self, assignments: Mapping[str, tuple[Assignment, ...]], specifiers: Mapping[str, str]) -> None:
+        self._assignments = assignments
+        self._specifiers = specifiers
+
+    def given(self, key: str) -> bool:
+        """Return whether a key is set."""
+        return key in self._assignments
+
+    def one(self, key: str, parse: Callable[[str], T], default: T) -> T:
+        """Return the value of a key that is no list.
+
+        Raises:
+            SettingsError: it is invalid.
+        """
+        return next(self._parsed(key, parse), default)
+
+    def each(self, key: str, parse: Callable[[str], T]) -> tuple[T, ...]:
+        """Return the values of a list.
+
+        Raises:
+            SettingsError: one is invalid.
+        """
+        return tuple(self._parsed(key, parse))
+
+    def checked(self, keys: Iterable[str], check: Callable[[], T]) -> T:
+        """Return the result of a function of several values; its error is that of the last line of their keys.
+
+        Raises:
+            SettingsError: the function has raised an error.
+        """
+        lines = [line for key in keys for line in self._assignments.get(key, ())]
+        return located(lines[-1], check) if lines else check()
+
+    def error(self, key: str, sentence: str, hint: str = "") -> SettingsError:
+        """Return the error of the last line of a key, which is set."""
+        return self._assignments[key][-1].error(sentence, hint)
+
+    def _parsed(self, key: str, parse: Callable[[str], T]) -> Iterator[T]:
+        for line in self._assignments.get(key, ()):
+            for text in _texts(line, self._specifiers):
+                yield located(line, lambda text=text: parse(text))  # type: ignore[misc]  # called at once
+
+
+def _texts(line: Assignment, specifiers: Mapping[str, str]) -> tuple[str, ...]:
+    words = located(line, lambda: split_words(line.value)) if KEYS[line.key].has_words else (line.value,)
+    return tuple(located(line, lambda: tuple(expand(word, specifiers) for word in words)))
+
+
+def located(line: Assignment, check: Callable[[], T]) -> T:
+    """Return the result of a function, whose error is that of a line.
+
+    Raises:
+        SettingsError: the function has raised a Solo5Error, or a ValueError with the end of a sentence.
+    """
+    try:
+        return check()
+    except SettingsError:  # has its line already
+        raise
+    except Solo5Error as error:
+        raise line.error(error.sentence, error.hint) from error
+    except ValueError as error:
+        raise line.error(f"{line} {error}.") from error

@@ -1,0 +1,87 @@
+"""Parse KEY=VALUE: properties of the unit, journal fields, labels; and check that no key is given twice."""
+
+import re
+from collections.abc import Callable, Hashable, Iterable
+from typing import TypeVar
+
+from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.unit.log_fields import label
+from solo5_systemd.unit.properties import parse_property
+
+T = TypeVar("T")
+
+_JOURNAL_FIELD = re.compile(r"[A-Z][A-Z0-9_]{0,63}", re.ASCII)
+
+
+def unit_property(text: str, option: str) -> tuple[str, str]:
+    """Parse KEY=VALUE, a settable unit property (unit/properties.py).
+
+    Args:
+        text: the value.
+        option: what it is the value of, for errors, such as `--net` or `Network=`.
+
+    Raises:
+        InvalidRequestError: malformed, or not settable.
+    """
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise InvalidRequestError(f"{option} {text!r} has no value: expected KEY=VALUE, such as TasksMax=32.")
+    parse_property(key, value)
+    return key, value
+
+
+def log_field(text: str, option: str) -> tuple[str, str]:
+    """Parse KEY=VALUE, KEY in the form of systemd.journal-fields(7).
+
+    Args:
+        text: the value.
+        option: what it is the value of, for errors, such as `--net` or `Network=`.
+
+    Raises:
+        InvalidRequestError: malformed, or a SOLO5_ field.
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not _JOURNAL_FIELD.fullmatch(key) or key.startswith("SOLO5_") or not value.isprintable():
+        raise InvalidRequestError(
+            f"{option} {text!r} is not a journal field: expected KEY=VALUE, KEY of at most 64 uppercase letters, "
+            "digits and '_', starting with a letter and not with SOLO5_."
+        )
+    return key, value
+
+
+def journal_label(text: str, option: str) -> tuple[str, str]:
+    """Parse KEY=VALUE, as in a Nomad job's `labels`.
+
+    Args:
+        text: the value.
+        option: what it is the value of, for errors, such as `--net` or `Network=`.
+
+    Raises:
+        InvalidRequestError: malformed, or KEY is a field of journald, Nomad or solo5-systemd.
+    """
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise InvalidRequestError(f"{option} {text!r} has no value: expected KEY=VALUE, such as TEAM=web.")
+    try:
+        return label(key, value)
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"{option} {text!r}: {error.sentence}") from error
+
+
+def unique(values: Iterable[T], key: Callable[[T], Hashable], what: str) -> tuple[T, ...]:
+    """Return the values if their keys are unique.
+
+    Args:
+        values: in the order in which they were given.
+        key: returns the key of a value.
+        what: the noun for the key in the error.
+
+    Raises:
+        InvalidRequestError: two values have the same key.
+    """
+    seen: dict[Hashable, T] = {}
+    for value in values:
+        if key(value) in seen:
+            raise InvalidRequestError(f"{what} {key(value)} is given twice: expected once.")
+        seen[key(value)] = value
+    return tuple(seen.values())

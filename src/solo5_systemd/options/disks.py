@@ -1,0 +1,109 @@
+"""Parse a disk of a task: NAME=FILE, NAME=disk:DISK, NAME=files:PATH,... or NAME=credential:NAME, with options."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.names import device_name, disk_name
+from solo5_systemd.options.quantities import integer, size
+from solo5_systemd.storage.archive import archive_disk, credential_name, member
+from solo5_systemd.storage.io_limits import KEYS, IoLimits, io_limit
+from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, NewFile, named_disk
+
+_NAMED_DISK = "disk:"
+_IO_OPTIONS = ("read_bps=", "write_bps=", "read_iops=", "write_iops=")
+_FILE_OPTIONS = ("sector-size=", "ephemeral", "ro", *_IO_OPTIONS)
+_FILES = "files:"
+_CREDENTIAL = "credential:"
+_ARCHIVE_OPTIONS = ("sector-size=", "format=")
+_NAMED_OPTIONS = (*_FILE_OPTIONS, "size=", "create")
+
+DISK_SIZE = "disk size"
+"""What `quantities.size` names in an error of a disk's size."""
+
+
+def disk(text: str, option: str) -> DiskRequest:
+    """Parse NAME=FILE or NAME=disk:DISK, with options behind it; FILE may contain commas and blanks.
+
+    Args:
+        text: the value.
+        option: what it is the value of, for errors, such as `--net` or `Network=`.
+
+    Raises:
+        InvalidRequestError: malformed.
+    """
+    name, equals, rest = text.partition("=")
+    if rest.startswith((_FILES, _CREDENTIAL)):
+        return _archive(name, rest, f"{option} {text!r}")
+    is_named = rest.startswith(_NAMED_DISK)
+    path, options = _disk_options(
+        rest.removeprefix(_NAMED_DISK), _NAMED_OPTIONS if is_named else _FILE_OPTIONS, f"{option} {text!r}"
+    )
+    if not equals or not path:
+        raise InvalidRequestError(
+            f"{option} {text!r} has no file: expected NAME=FILE or NAME=disk:DISK, such as storage=/srv/disk.img."
+        )
+    if is_named and "," in path:  # which no name of a disk has
+        known = ", ".join(_NAMED_OPTIONS)
+        unknown = path.rpartition(",")[2]
+        raise InvalidRequestError(f"{option} {text!r} has the unknown option {unknown!r}: expected some of {known}.")
+    sector = options.get("sector-size")
+    sector_size = None if sector is None else integer(sector, f"{option} {text!r}: sector-size", 512, 32768)
+    private = "ephemeral" in options or "ro" in options
+    if not is_named:
+        return DiskRequest(
+            disk=device_name(name),
+            path=path,
+            sector_size=sector_size,
+            private=private,
+            io=_io_limits(options, f"{option} {text!r}"),
+        )
+    if "create" in options and "size" not in options:
+        raise InvalidRequestError(
+            f"{option} {text!r} has create without size=SIZE: expected the size of the disk that is created if there "
+            "is none of its name."
+        )
+    create = NewFile(size=size(options["size"], DISK_SIZE)) if "size" in options else None
+    request = named_disk(device_name(name), disk_name(path), sector_size=sector_size, create=create, private=private)
+    return replace(request, io=_io_limits(options, f"{option} {text!r}"))
+
+
+def _io_limits(options: Mapping[str, str], where: str) -> IoLimits:
+    try:
+        return IoLimits(**{key: io_limit(key, options[key]) for key in KEYS if key in options})
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"{where}: {error.sentence}") from error
+
+
+def _archive(name: str, rest: str, where: str) -> DiskRequest:
+    """Parse files:PATH[,PATH...] and credential:CREDENTIAL, with options behind it."""
+    text, options = _disk_options(rest, _ARCHIVE_OPTIONS, where)
+    kind, _, value = text.partition(":")
+    default = ArchiveFormat.TAR if f"{kind}:" == _FILES else ArchiveFormat.RAW
+    written = options.get("format", default)
+    if written not in tuple(ArchiveFormat):
+        raise InvalidRequestError(f"{where}: format {written!r} is unknown: expected tar or raw.")
+    sector = options.get("sector-size")
+    paths = [path for path in value.split(",") if path] if default is ArchiveFormat.TAR else []
+    return archive_disk(
+        device_name(name),
+        ArchiveRequest(
+            members=tuple(member(path, path) for path in paths),
+            format=ArchiveFormat(written),
+            credential=credential_name(value) if default is ArchiveFormat.RAW else "",
+        ),
+        sector_size=None if sector is None else integer(sector, f"{where}: sector-size", 512, 32768),
+    )
+
+
+def _disk_options(text: str, known: Sequence[str], where: str) -> tuple[str, dict[str, str]]:
+    """Split options from the end of a text, since a file's name may contain commas."""
+    values: dict[str, str] = {}
+    while True:
+        rest, comma, word = text.rpartition(",")
+        key, equals, value = word.partition("=")
+        if not comma or f"{key}{equals}" not in known:
+            return text, values
+        if key in values:
+            raise InvalidRequestError(f"{where} has {key} twice: expected it once.")
+        values[key], text = value, rest

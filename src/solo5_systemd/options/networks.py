@@ -1,0 +1,194 @@
+"""Parse what a task has of networks: NICs, published ports, limits, a namespace.
+
+The syntax follows podman-run(1) where podman has the option.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.names import NETWORK_NAMESPACES, device_name, network_name
+from solo5_systemd.network.guest_limits import Limits
+from solo5_systemd.network.model import (
+    NicRequest,
+    Protocol,
+    host_address,
+    ipv4_address,
+    ipv6_address,
+    mac_address,
+    port_protocol,
+)
+from solo5_systemd.network.port_conflicts import port_range
+from solo5_systemd.settings.egress import egress
+from solo5_systemd.settings.rate import rate
+from solo5_systemd.unit.placeholders import uses_hostname, uses_search, uses_servers
+from solo5_systemd.workload import Publish
+
+_OUTER_COLON = re.compile(r":(?![^\[]*\])")
+"""A colon that is not within the brackets around an IPv6 address."""
+
+_EVERY_IPV4 = "0.0.0.0"  # noqa: S104 - parsed, never bound
+
+
+def nic(text: str, option: str) -> NicRequest:
+    """Parse NIC=NETWORK[,ip=ADDRESS][,ip6=ADDRESS][,mac=ADDRESS].
+
+    Args:
+        text: the value.
+        option: what it is the value of, for errors, such as `--net` or `Network=`.
+
+    Raises:
+        InvalidRequestError: malformed.
+    """
+    name, equals, rest = text.partition("=")
+    network, *options = rest.split(",")
+    if not equals or not network:
+        raise InvalidRequestError(
+            f"{option} {text!r} has no network: expected NIC=NETWORK[,ip=ADDRESS][,ip6=ADDRESS][,mac=ADDRESS], such as "
+            "service=default."
+        )
+    values = _options(options, ("ip", "ip6", "mac"), f"{option} {text!r}")
+    return NicRequest(
+        nic=device_name(name),
+        network=network_name(network),
+        ipv4=ipv4_address(values["ip"]) if "ip" in values else None,
+        mac=mac_address(values["mac"]) if "mac" in values else None,
+        ipv6=ipv6_address(values["ip6"]) if "ip6" in values else None,
+    )
+
+
+def _options(words: Iterable[str], known: tuple[str, ...], where: str) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or key not in known or key in values:
+            raise InvalidRequestError(
+                f"{where} has {word!r} after the network: expected each of "
+                f"{', '.join(f'{name}=ADDRESS' for name in known)} at most once."
+            )
+        values[key] = value
+    return values
+
+
+def publish(text: str, option: str) -> tuple[Publish, ...]:
+    """Parse [NIC:][HOSTIP:]HOSTPORT:PORT[/tcp|/udp]; an IPv6 address is in brackets. Both ports may be ranges.
+
+    Args:
+        text: the value.
+        option: what it is the value of, for errors, such as `--net` or `Network=`.
+
+    Raises:
+        InvalidRequestError: malformed, or ranges that are not equally long.
+    """
+    ports, slash, protocol = text.partition("/")
+    *front, host_port, port = _OUTER_COLON.split(ports) if ":" in ports else ("", "", "", "")
+    # Unambiguous: an IPv4 address always has dots, a NIC's name has letters and digits only.
+    device = front.pop(0) if front and not set(front[0]) & set(".[") else None
+    host_ip = front.pop(0) if front else None
+    if front or not host_port or not port:
+        raise InvalidRequestError(
+            f"{option} {text!r} is not a published port: expected [NIC:][HOSTIP:]HOSTPORT:PORT[/tcp|/udp], "
+            "such as 8080:80 or 127.0.0.1:5353:53/udp."
+        )
+    address = host_address(_without_brackets(host_ip)) if host_ip is not None else None
+    nic = device_name(device) if device is not None else None
+    ours, theirs = _ports(host_port, text, option), _ports(port, text, option)
+    if len(ours) != len(theirs):
+        raise InvalidRequestError(
+            f"{option} {text!r} leads from {len(ours)} ports to {len(theirs)}: expected as many of the guest as of "
+            "the host, such as 8000-8010:80-90."
+        )
+    return tuple(
+        Publish(
+            nic=nic,
+            host_ip=None if address is None or str(address) == _EVERY_IPV4 else address,
+            host_port=each,
+            port=other,
+            protocol=port_protocol(protocol) if slash else Protocol.TCP,
+        )
+        for each, other in zip(ours, theirs, strict=True)
+    )
+
+
+def _without_brackets(text: str) -> str:
+    return text[1:-1] if text.startswith("[") and text.endswith("]") else text
+
+
+def _ports(text: str, whole: str, option: str) -> range:
+    try:
+        return port_range(text)
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"{option} {whole!r}: {error.sentence}", error.hint) from error
+
+
+def host_endpoint(port: Publish) -> str:
+    """Return `ADDRESS:PORT/PROTOCOL` of the host's side, which no other published port may have."""
+    return f"{port.host_ip or '0.0.0.0'}:{port.host_port}/{port.protocol}"  # noqa: S104 - shown, never bound
+
+
+def limits(egress_entries: Sequence[str], rates: Sequence[str]) -> Limits:
+    """Return the limits of all NICs of a task.
+
+    Raises:
+        InvalidRequestError: too many entries, `none` beside others, or a rate that is given twice.
+    """
+    return Limits(egress=egress(egress_entries) if egress_entries else None, rate=rate(rates))
+
+
+def namespace_path(text: str) -> str:
+    """Return the path of a network namespace; a name is one of /run/netns, as for `ip netns`.
+
+    Raises:
+        InvalidRequestError: neither a name nor an absolute path.
+    """
+    if text in ("", ".", "..") or "\0" in text or ("/" in text and not text.startswith("/")):
+        raise InvalidRequestError(
+            f"network namespace {text!r} is neither a name nor an absolute path: expected one such as /run/netns/web."
+        )
+    return text if text.startswith("/") else f"{NETWORK_NAMESPACES}/{text}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForGuest:
+    """A setting that reaches a guest among its arguments, or by DHCP.
+
+    Attributes:
+        option: of `solo5ctl run`.
+        placeholder: that an argument has for it.
+        example: of such an argument.
+    """
+
+    option: str
+    placeholder: str
+    example: str
+
+
+_FOR_GUEST = (
+    (ForGuest(option="--dns", placeholder="{dns}", example="--dns-servers={dns.udp}"), uses_servers),
+    (ForGuest(option="--dns-search", placeholder="{search}", example="--search={search}"), uses_search),
+    (ForGuest(option="--hostname", placeholder="{hostname}", example="--name={hostname}"), uses_hostname),
+)
+
+
+def without_placeholder(given: Collection[str], arguments: Sequence[str]) -> tuple[ForGuest, ...]:
+    """Return the settings that have no effect on a guest without DHCP: no argument has their placeholder.
+
+    Args:
+        given: the options that are given, such as `--dns`.
+        arguments: of the guest.
+    """
+    return tuple(each for each, uses in _FOR_GUEST if each.option in given and not uses(arguments))
+
+
+def no_effect(setting: str, missing: ForGuest) -> InvalidRequestError:
+    """Return the error for a setting that has no effect.
+
+    Args:
+        setting: as it was given, such as `--dns` or `DNS=`.
+        missing: from `without_placeholder`.
+    """
+    return InvalidRequestError(
+        f"{setting} has no effect: expected {missing.placeholder} in an argument of the guest.",
+        f"Add an argument that the guest takes, such as {missing.example}",
+    )

@@ -1,0 +1,74 @@
+"""Parse quantities: sizes, processors, weights, whole numbers."""
+
+import re
+
+from solo5_systemd.errors import InvalidRequestError
+
+LARGEST_SIZE = (1 << 63) - 1
+"""Bytes. systemd reads a property of 2^64-1 as "no limit"; half of that is beyond any machine."""
+
+_SIZE = re.compile(r"([0-9]{1,19})([KMGT]?)(?:I?B)?", re.ASCII | re.IGNORECASE)
+_FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+DECIMAL = r"[0-9]{1,6}(\.[0-9]{1,6})?"
+"""A positive decimal number, for `re.ASCII`."""
+
+
+def size(text: str, option: str) -> int:
+    """Return the bytes of `134217728`, `64M`, `64MiB` or `1g`; suffixes are powers of 1024.
+
+    Args:
+        text: the value.
+        option: what it is the value of, for errors, such as `--net` or `Network=`.
+
+    Raises:
+        InvalidRequestError: malformed, zero, or more than LARGEST_SIZE.
+    """
+    match = _SIZE.fullmatch(text)
+    number = int(match[1]) * _FACTORS[match[2].upper()] if match else 0
+    if not 0 < number <= LARGEST_SIZE:
+        raise InvalidRequestError(
+            f"{option} {text!r} is not a size: expected a positive integer in bytes, or with a suffix, such as 64M or "
+            "1G."
+        )
+    return number
+
+
+def cpus(text: str, option: str) -> float:
+    """Return a CPU quota in processors, from `1.5`.
+
+    Args:
+        text: the value.
+        option: what it is the value of, for errors, such as `--net` or `Network=`.
+
+    Raises:
+        InvalidRequestError: malformed, or less than the smallest quota of cgroup v2 (1 ms in 100 ms).
+    """
+    if not re.fullmatch(DECIMAL, text, re.ASCII) or float(text) < 0.01:
+        raise InvalidRequestError(
+            f"{option} {text!r} is not a number of processors: expected 0.01 or more, such as 1.5."
+        )
+    return float(text)
+
+
+def cpu_weight(text: str, option: str) -> int:
+    """Return a CPUWeight= (systemd.resource-control(5)): 1 to 10000; systemd's default is 100.
+
+    Args:
+        text: the value.
+        option: what it is the value of, for errors, such as `--net` or `Network=`.
+
+    Raises:
+        InvalidRequestError: malformed or out of range.
+    """
+    return integer(text, option, 1, 10_000)
+
+
+def integer(text: str, option: str, low: int, high: int) -> int:
+    """Return a whole number from `low` to `high`.
+
+    Raises:
+        InvalidRequestError: malformed or out of range.
+    """
+    if not re.fullmatch(r"[0-9]{1,10}", text, re.ASCII) or not low <= int(text) <= high:
+        raise InvalidRequestError(f"{option} {text!r} is out of range: expected an integer from {low} to {high}.")
+    return int(text)

@@ -1,0 +1,137 @@
+"""The files of declarations: which are read, in which order, and which are refused."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from solo5_systemd.declared import files
+from solo5_systemd.declared.files import declarations
+from solo5_systemd.declared.syntax import FILE_MAX_BYTES
+from solo5_systemd.errors import InvalidRequestError, NotFoundError, SettingsError
+
+TEXT = "[Unikernel]\nImage=/a\n"
+
+
+def read(directory: Path, name: str = "web") -> list[tuple[str, str]]:
+    sources = files.read_sources(name, directory, owner=os.geteuid())
+    return [(each.path.removeprefix(f"{directory}/"), each.content.decode()) for each in sources]
+
+
+def write(path: Path, text: str = TEXT) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o644)
+    return path
+
+
+def test_declarations_are_listed_by_name_without_masked_ones(tmp_path: Path) -> None:
+    for name in ("web.unikernel", "a@.unikernel", "a@1.unikernel", "other.toml"):
+        write(tmp_path / name)
+    (tmp_path / "masked.unikernel").symlink_to("/dev/null")
+    assert declarations(tmp_path) == ("a@", "a@1", "web")
+    assert declarations(tmp_path / "none") == ()
+    with pytest.raises(SettingsError, match="cannot be read: Not a directory"):
+        declarations(tmp_path / "other.toml")
+
+
+def test_drop_ins_follow_in_the_order_of_their_names(tmp_path: Path) -> None:
+    write(tmp_path / "web.unikernel")
+    for name in ("20-b.conf", "10-a.conf", ".hidden.conf", "README"):
+        write(tmp_path / "web.unikernel.d" / name, name)
+    (tmp_path / "web.unikernel.d" / "15-c.conf").symlink_to("/dev/null")
+    assert [path for path, _ in read(tmp_path)] == [
+        "web.unikernel",
+        "web.unikernel.d/10-a.conf",
+        "web.unikernel.d/20-b.conf",
+    ]
+
+
+def test_an_instance_has_the_files_of_its_template_and_its_own(tmp_path: Path) -> None:
+    write(tmp_path / "web@.unikernel")
+    write(tmp_path / "web@.unikernel.d" / "10.conf", "of all")
+    write(tmp_path / "web@.unikernel.d" / "20.conf", "of all")
+    write(tmp_path / "web@1.unikernel.d" / "10.conf", "of one")
+    assert read(tmp_path, "web@1") == [
+        ("web@.unikernel", TEXT),
+        ("web@1.unikernel.d/10.conf", "of one"),
+        ("web@.unikernel.d/20.conf", "of all"),
+    ]
+    assert read(tmp_path, "web@2")[1] == ("web@.unikernel.d/10.conf", "of all")
+    write(tmp_path / "web@1.unikernel", "own")
+    assert read(tmp_path, "web@1")[0] == ("web@1.unikernel", "own")
+
+
+def test_a_link_to_a_file_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "web.unikernel").symlink_to(write(tmp_path / "managed" / "file"))
+    assert read(tmp_path) == [("web.unikernel", TEXT)]
+
+
+def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match=r"there is no declaration 'web': expected the file .*/web\.unikernel"):
+        read(tmp_path)
+    with pytest.raises(NotFoundError, match=r"/web@\.unikernel"):
+        read(tmp_path, "web@1")
+    (tmp_path / "web.unikernel").symlink_to("/dev/null")
+    with pytest.raises(NotFoundError):
+        read(tmp_path)
+    with pytest.raises(InvalidRequestError, match="is a template"):
+        read(tmp_path, "web@")
+    with pytest.raises(InvalidRequestError, match="not usable"):
+        read(tmp_path, "../web")
+
+
+def _large(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(10 << 20)
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (os.mkfifo, "is not a regular file"),
+        (Path.mkdir, "is not a regular file"),
+        (lambda path: path.symlink_to("/nowhere"), "cannot be read: the link leads nowhere"),
+        (lambda path: path.symlink_to(path), "cannot be read: Too many levels of symbolic links"),
+        (lambda path: path.symlink_to("/dev/zero"), "is not a regular file"),
+        (lambda path: write(path).chmod(0o664), r"may be changed by a user other than root .* mode 0664"),
+        (lambda path: write(path).chmod(0o646), "may be changed by a user other than root"),
+        (_large, f"has {10 << 20} bytes: expected at most {FILE_MAX_BYTES}"),
+    ],
+)
+def test_what_is_no_declaration_is_refused_with_its_path(
+    make: Callable[[Path], object], sentence: str, tmp_path: Path
+) -> None:
+    make(tmp_path / "web.unikernel")
+    with pytest.raises(SettingsError, match=rf"{tmp_path}/web\.unikernel {sentence}"):
+        read(tmp_path)
+
+
+def test_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "web.unikernel")
+    with pytest.raises(SettingsError, match="may be changed by a user other than root"):
+        files.read_sources("web", tmp_path, owner=os.geteuid() + 1)
+
+
+def test_a_file_that_is_written_meanwhile_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "web.unikernel", "old")
+    changes = iter(["newer"])
+    check = files._check
+    monkeypatch.setattr(files, "_check", lambda *args: (check(*args), [path.write_text(text) for text in changes]))
+    assert read(tmp_path) == [("web.unikernel", "newer")]
+
+
+def test_a_file_that_changes_always_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "web.unikernel", "")
+    check = files._check
+    monkeypatch.setattr(files, "_check", lambda *args: (check(*args), path.write_text(path.read_text() + "x")))
+    with pytest.raises(SettingsError, match="changes while it is read"):
+        read(tmp_path)
+
+
+def test_drop_ins_that_are_no_directory_are_one_sentence(tmp_path: Path) -> None:
+    write(tmp_path / "web.unikernel")
+    write(tmp_path / "web.unikernel.d")
+    with pytest.raises(SettingsError, match=r"web\.unikernel\.d cannot be read: Not a directory"):
+        read(tmp_path)
