@@ -53,12 +53,17 @@ def task_name(text: str) -> TaskName:
     Raises:
         InvalidRequestError: it is malformed.
     """
-    if not _TASK.fullmatch(text):
+    if not is_task_name(text):
         raise InvalidRequestError(
             f"task name {text!r} is not usable: expected 1 to 128 letters, digits, '_', '.' or '-', "
             "the first a letter or digit."
         )
     return TaskName(text)
+
+
+def is_task_name(text: str) -> bool:
+    """Return whether a text is a task's name."""
+    return _TASK.fullmatch(text) is not None
 
 
 def device_name(text: str) -> DeviceName:
@@ -179,6 +184,11 @@ def network_service(task: TaskName) -> str:
     return f"solo5-network@{task}.service"
 
 
+def prepare_service(task: TaskName) -> str:
+    """Return the unit that prepares each start of a declared task."""
+    return f"solo5-prepare@{task}.service"
+
+
 def thaw_service(unit: str) -> str:
     """Return the unit that thaws the unit of a task if the process that has frozen it ends."""
     return f"solo5-thaw@{unit}.service"
@@ -200,4 +210,11 @@ def task_of_unit(unit: str) -> TaskName | None:
     if not dot or suffix not in ("service", "scope") or not stem.startswith(TASK_PREFIX):
         return None
     name = stem.removeprefix(TASK_PREFIX)
-    return TaskName(name) if _TASK.fullmatch(name) else None
+    return TaskName(name) if is_task_name(name) else None
+
+
+def declared_task_of_unit(unit: str) -> TaskName | None:
+    """Return the task of `NAME.service`, if that is the unit of a declared task; None for a name that no task has."""
+    stem, dot, suffix = unit.rpartition(".")
+    ours = dot and suffix == "service" and is_task_name(stem) and not stem.startswith(TASK_PREFIX)
+    return TaskName(stem) if ours else None

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from solo5_systemd.errors import BY_DBUS_NAME, HostError
-from solo5_systemd.names import TASK_PREFIX, TaskName, UnitKind, task_of_unit
+from solo5_systemd.names import TASK_PREFIX, TaskName, UnitKind, declared_task_of_unit, task_of_unit
 
 SYSTEMD = "org.freedesktop.systemd1"
 MANAGER_PATH = "/org/freedesktop/systemd1"
@@ -83,7 +83,10 @@ def remote_error(name: str, text: str) -> Exception:
 
 
 class ListedUnit(NamedTuple):
-    """A unit in the reply of ListUnits: org.freedesktop.systemd1(5), the structure `ssssssouso`."""
+    """A unit in the reply of ListUnits: org.freedesktop.systemd1(5), the structure `ssssssouso`.
+
+    The lists are of units of tasks only: by `TASK_PATTERNS`, and by the names of declared tasks.
+    """
 
     unit: str
     description: str
@@ -98,8 +101,8 @@ class ListedUnit(NamedTuple):
 
     @property
     def task(self) -> TaskName | None:
-        """Return the task; None if it is not a task's unit."""
-        return task_of_unit(self.unit)
+        """Return the task; None if it is not a task's unit. A service of another name is a declared task's."""
+        return task_of_unit(self.unit) or declared_task_of_unit(self.unit)
 
     @property
     def kind(self) -> UnitKind:

@@ -21,7 +21,8 @@ from solo5_systemd.bus.peers import (
     task_names,
 )
 from solo5_systemd.errors import HostError
-from solo5_systemd.names import TaskName, task_scope, task_service
+from solo5_systemd.files.declared_units import declared_service, declared_tasks, units_of
+from solo5_systemd.names import TaskName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -112,11 +113,19 @@ class UnitReader(ABC):
         return [*filter(None, from_files), *from_bus]
 
     async def _listing(self) -> list[ListedUnit]:
-        return await self._list("ListUnitsByPatterns", (), TASK_PATTERNS)
+        declared = [declared_service(task) for task in declared_tasks()]
+        return await self._list("ListUnitsByPatterns", (), [*TASK_PATTERNS, *declared])
 
     async def _rows(self, task: TaskName) -> list[ListedUnit]:
         # One after the other: PID 1 looks for the files of a unit that is not loaded, and reports its removal.
-        return await self._named(task_service(task)) or await self._named(task_scope(task))
+        own, *other = units_of(task)
+        rows = await self._named(own)
+        if rows and not (other[1:] and rows[0].over):  # else one that was there before its name was declared
+            return rows
+        for unit in other:
+            if found := await self._named(unit):
+                return found
+        return rows
 
     async def _named(self, unit: str) -> list[ListedUnit]:
         return await self._list("ListUnitsByNames", (unit,))

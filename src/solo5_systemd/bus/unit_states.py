@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.bus.peers import UNIT, ListedUnit
 from solo5_systemd.cgroup.cgroupfs import MOUNT, ScopeFields, unified, units
+from solo5_systemd.files.declared_units import declared_task, prepared_fields
 from solo5_systemd.names import INVOCATION_LINK, UNITS, UnitKind
 from solo5_systemd.unit.state import (
     TYPE_END_PROPERTIES,
@@ -216,10 +217,14 @@ class UnitStates:
 
     def state(self, row: ListedUnit, properties: Mapping[str, object]) -> UnitState | None:
         """Return the state of a unit from its properties, and of a scope from its extended attribute."""
-        state = unit_state(row.unit, {**properties, **row.properties()})
-        if state is None or row.kind is not UnitKind.SCOPE or not state.control_group:
-            return state
-        return replace(state, log_fields=self._marks.read(state.control_group))
+        state = unit_state(row.unit, {**properties, **row.properties()}, row.task)
+        if state is None:
+            return None
+        if row.kind is UnitKind.SCOPE and state.control_group:
+            return replace(state, log_fields=self._marks.read(state.control_group))
+        if declared_task(row.unit) is not None:
+            return replace(state, log_fields={**state.log_fields, **prepared_fields(state.task)})
+        return state
 
 
 def needs_start_time(row: ListedUnit, exported: Mapping[str, object]) -> bool:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import SLICE, TaskName, task_of_unit
+from solo5_systemd.files.declared_units import task_of
+from solo5_systemd.names import SLICE, TaskName
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -134,7 +135,7 @@ class CgroupFs:
 
     async def usages(self) -> "Mapping[TaskName, Usage]":
         """Return a full sample of each running task, found below solo5.slice without a D-Bus call."""
-        tasks = ((task_of_unit(unit), group) for unit, group in units(self._root))
+        tasks = ((task_of(unit), group) for unit, group in units(self._root))
         found = ((task, self._usage(self._root + group)) for task, group in tasks if task is not None)
         return {task: sample for task, sample in found if sample is not None}
 

@@ -14,6 +14,7 @@ from typing import Protocol
 from solo5_systemd.engine.backends import Backends
 from solo5_systemd.engine.task import Preflight, SpawnProcess, StartCallbacks, Started
 from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, StartError, StoreFullError, TakenError
+from solo5_systemd.files.declared_units import is_declared, units_of
 from solo5_systemd.image.manifest import DeviceKind, Manifest, StoredImage, match
 from solo5_systemd.names import (
     DeviceName,
@@ -23,8 +24,6 @@ from solo5_systemd.names import (
     network_service,
     outcome_target,
     primary_nic,
-    task_scope,
-    task_service,
 )
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, PortRequest, Reservation
@@ -260,7 +259,7 @@ class Starter:
         try:
             held = await self._user(name)
         except asyncio.CancelledError:  # the allocation may have completed nevertheless
-            await _undo(self._free_user(name))
+            await undo(self._free_user(name))
             raise
         try:
             # A user that exists already can be that of a concurrent start, whose unit preflight did not see.
@@ -271,7 +270,7 @@ class Starter:
             os.close(held.descriptor)
             # With _NameTakenError, the user belongs to the other start.
             if not isinstance(error, _NameTakenError):
-                await _undo(self._free_user(name))
+                await undo(self._free_user(name))
             raise
         # The lock of the user; from here on its unit shows that it is in use.
         os.close(held.descriptor)
@@ -324,11 +323,11 @@ class Starter:
             yield made
         except BaseException:
             for request, each in new if not made.used else ():
-                await _undo(self._remove(request, each))
+                await undo(self._remove(request, each))
             raise
         finally:
             for _, each in new:
-                await _undo(self._disks.release(each))
+                await undo(self._disks.release(each))
 
     async def _make(self, request: DiskRequest, new: list[tuple[DiskRequest, MadeDisk]]) -> Disk:
         """Make a disk, and add it to `new`."""
@@ -353,7 +352,7 @@ class Starter:
 
     def _undo_later(self, undoing: Coroutine[object, object, None]) -> None:
         """Undo a step of a cancelled start in the background, once its thread returns."""
-        later = asyncio.ensure_future(_undo(undoing))
+        later = asyncio.ensure_future(undo(undoing))
         self._undoing.add(later)
         later.add_done_callback(self._undoing.discard)
 
@@ -418,7 +417,7 @@ class Starter:
         """
         if not keep:
             await self._units.stop(outcome_target(name))
-            await self._units.reset_failed([unit] if unit else [task_service(name), task_scope(name)])
+            await self._units.reset_failed([unit] if unit else units_of(name))
         # solo5-networkd releases the network of a unit that has ended; this call waits for it, and covers a reservation
         # without a unit. The lease record is read first: the call activates the service.
         if await self._networks.reservation(name) is not None:
@@ -451,6 +450,7 @@ class Starter:
                 f"memory_max {workload.memory_max // MIB}M is less than memory {workload.memory // MIB}M: "
                 "expected as much or more."
             )
+        await self._check_undeclared(workload.name)
         image = await find_image(workload)
         manifest = image.facts.manifest
         nics = workload.nics or _default_nics(manifest)
@@ -488,6 +488,14 @@ class Starter:
         # Memory and properties do not depend on the reservation: refuse them before it is made. Arguments do.
         _ = replace(plan, parts=replace(parts, workload=replace(workload, arguments=()))).unit
         return plan
+
+    async def _check_undeclared(self, name: TaskName) -> None:
+        """Refuse the name of a declared task."""
+        if is_declared(name):
+            raise TakenError(
+                f"task name {name!r} is that of a declared task: expected another one.",
+                f"Start that task (systemctl start {name}), or remove its file from /etc/solo5.",
+            )
 
     async def _image(self, workload: Workload) -> StoredImage:
         """Store the image; if the store is full, retry once after unused images are removed."""
@@ -558,7 +566,7 @@ class Starter:
                 name, plan.nics, plan.ports, self._names(plan), plan.parts.workload.namespace
             )
         except (HostError, asyncio.CancelledError):  # without a reply it may have been made nevertheless
-            await _undo(self._unreserve(name))
+            await undo(self._unreserve(name))
             raise
         try:
             _check_kind(plan.parts.workload, reservation)
@@ -566,7 +574,7 @@ class Starter:
         except _NameTakenError:  # the reservation belongs to the other start
             raise
         except BaseException:
-            await _undo(self._unreserve(name))
+            await undo(self._unreserve(name))
             raise
 
     async def _unreserve(self, name: TaskName) -> None:
@@ -612,7 +620,7 @@ class Starter:
         except _NameTakenError:  # the unit belongs to the other start
             raise
         except BaseException:
-            await _undo(self._stop_and_discard(plan.name, unit.name))
+            await undo(self._stop_and_discard(plan.name, unit.name))
             raise
 
     async def _stop_and_discard(self, name: TaskName, unit: str) -> None:
@@ -648,7 +656,7 @@ class Starter:
         return StartError(f"task {name} did not start: its {part} failed: {quoted}", f"See: journalctl -u {unit}")
 
 
-async def _undo(undoing: Coroutine[object, object, None]) -> None:
+async def undo(undoing: Coroutine[object, object, None]) -> None:
     """Undo a step, also during a second cancellation. An error of it is dropped: the first error is reported."""
     with suppress(Solo5Error):
         await asyncio.shield(undoing)

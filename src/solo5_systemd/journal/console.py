@@ -7,9 +7,10 @@ from contextlib import aclosing, closing, suppress
 from typing import TYPE_CHECKING
 
 from solo5_systemd.errors import HostError
+from solo5_systemd.files.declared_units import task_of
 from solo5_systemd.files.procfs import open_in_thread
 from solo5_systemd.journal.journald import log_hung, open_stream
-from solo5_systemd.names import TaskName, task_of_unit
+from solo5_systemd.names import TaskName
 from solo5_systemd.unit.exit_messages import ExitMessages
 from solo5_systemd.unit.log_fields import STDERR_PRIORITY, STDOUT_PRIORITY
 from solo5_systemd.unit.state import UnitState
@@ -68,7 +69,7 @@ class Journal:
         """Return why a unit failed to start: PID 1's messages, then the lines of the unit's processes."""
         from solo5_systemd.journal.exit_messages import read_failure_messages
 
-        await self.sync(task_of_unit(unit) or TaskName(unit), namespace)
+        await self.sync(task_of(unit) or TaskName(unit), namespace)
         return await asyncio.to_thread(read_failure_messages, unit, namespace)
 
     async def exit_messages(self, state: UnitState) -> ExitMessages:
@@ -92,4 +93,4 @@ class Journal:
 
 async def _open_stream(unit: str, priority: int, namespace: str) -> int:
     """Open a journal stream in a thread, since a journald that hangs would block the event loop."""
-    return await open_in_thread(lambda: open_stream(str(task_of_unit(unit) or unit), unit, priority, namespace))
+    return await open_in_thread(lambda: open_stream(str(task_of(unit) or unit), unit, priority, namespace))

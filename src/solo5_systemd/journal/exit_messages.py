@@ -2,6 +2,7 @@
 
 from contextlib import closing
 
+from solo5_systemd.files.declared_units import declared_task, stderr_lines
 from solo5_systemd.journal.journald import HUNG_MESSAGE_ID
 from solo5_systemd.journal.lines import Line, Stream
 from solo5_systemd.journal.reader import CONSOLE_MATCHES, JournalReader, this_boot
@@ -21,10 +22,14 @@ def read_exit_messages(state: UnitState) -> ExitMessages:
         HostError: the journal cannot be read.
     """
     console = _last(state, MAX_LINES, *CONSOLE_MATCHES, f"_SYSTEMD_UNIT={state.unit}", namespace=state.log_namespace)
+    guest = [_text(line) for line in console if line.stream is Stream.STDOUT]
+    tender = [_text(line) for line in console if line.stream is Stream.STDERR]
+    if declared_task(state.unit) is not None:  # they are in the journal only once the task's preparation has stopped
+        tender = stderr_lines(state.task)[-MAX_LINES:]
     return ExitMessages(
-        guest=[_text(line) for line in console if line.stream is Stream.STDOUT],
-        tender=[_text(line) for line in console if line.stream is Stream.STDERR],
-        console=[_text(line) for line in console],
+        guest=guest,
+        tender=tender,
+        console=[_text(line) for line in console] if len(console) > len(guest) else [*guest, *tender],
         systemd=_unit_messages(state),
         hung=bool(_last(state, 1, f"MESSAGE_ID={HUNG_MESSAGE_ID}", f"SOLO5_TASK={state.task}", ROOT_MATCH)),
     )

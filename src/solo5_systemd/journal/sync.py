@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.concurrency import retry
 from solo5_systemd.errors import HostError
+from solo5_systemd.files.declared_units import units_of
 from solo5_systemd.journal import journald
 from solo5_systemd.journal.journald import namespace_path, write_entry
 from solo5_systemd.journal.reader import CONSOLE_MATCHES, JournalReader
-from solo5_systemd.names import TaskName, task_scope, task_service
+from solo5_systemd.names import TaskName
 
 if TYPE_CHECKING:
     from solo5_systemd.journal.lines import Line
@@ -66,7 +67,7 @@ async def synchronize(task: TaskName, namespace: str = "") -> None:
 async def _idle_round(task: TaskName, namespace: str, delay_s: float) -> None:
     """Wait for the delay, then return after a round without a line of the task."""
     await asyncio.sleep(delay_s)
-    units = (f"_SYSTEMD_UNIT={task_service(task)}", f"_SYSTEMD_UNIT={task_scope(task)}")
+    units = [f"_SYSTEMD_UNIT={unit}" for unit in units_of(task)]
     with closing(JournalReader((*CONSOLE_MATCHES, *units), namespace)) as journal:
         last: list[Line] | None = None
         while True:

@@ -13,7 +13,8 @@ from solo5_systemd.daemon.service import Handler, Service
 from solo5_systemd.dbus_api.message_bus import MessageBus
 from solo5_systemd.dbus_api.network1 import INTERFACE
 from solo5_systemd.errors import Solo5Error
-from solo5_systemd.names import TaskName, task_name, task_service
+from solo5_systemd.files.declared_units import service_of
+from solo5_systemd.names import TaskName, task_name
 from solo5_systemd.network import links, nft_rules
 from solo5_systemd.network.conntrack import RedirectedPort, delete_flows_from, delete_udp_flows
 from solo5_systemd.network.guest_limits import LimitsWire
@@ -355,7 +356,7 @@ class Networkd:
                 if self._state.host.dhcp.in_use:
                     await self._serve_dhcp_of(task)
             except Solo5Error as error:
-                log_about(task_service(task), f"the network of task {task} cannot be attached: {error}")
+                log_about(service_of(task), f"the network of task {task} cannot be attached: {error}")
                 raise
         self._watch_routes()
         if self._overtaken.any:  # and this guest perhaps as well

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from solo5_systemd.dbus_api.message_bus import MessageBus
 from solo5_systemd.dbus_api.messages import Message, MessageType
+from solo5_systemd.files.declared_units import task_of, units_of
 from solo5_systemd.files.removals import RemovedEntries
-from solo5_systemd.names import INVOCATION_LINK, UNITS, TaskName, task_of_unit, task_scope, task_service
+from solo5_systemd.names import INVOCATION_LINK, UNITS, TaskName
 
 REPLY_TIMEOUT_S = 10.0
 """For the reply of PID 1, during which no other call for the same task is answered."""
@@ -51,7 +52,7 @@ class TaskUnits:
         if names is None:
             return None
         units = (name.removeprefix(INVOCATION_LINK) for name in names if name.startswith(INVOCATION_LINK))
-        return frozenset(filter(None, map(task_of_unit, units)))
+        return frozenset(filter(None, map(task_of, units)))
 
     def has_run(self, task: TaskName) -> bool:
         """Return whether the task's unit runs: its link exists."""
@@ -66,7 +67,7 @@ class TaskUnits:
 
     async def over(self, tasks: Iterable[TaskName]) -> frozenset[TaskName]:
         """Return the tasks whose unit neither runs nor has a job; none where PID 1 does not reply."""
-        units = {name: task for task in tasks for name in (task_service(task), task_scope(task))}
+        units = {name: task for task in tasks for name in units_of(task)}
         request = Message(
             destination="org.freedesktop.systemd1",
             path="/org/freedesktop/systemd1",
@@ -92,4 +93,4 @@ class TaskUnits:
 
 
 def _links(task: TaskName) -> Sequence[str]:
-    return [f"{INVOCATION_LINK}{unit}" for unit in (task_service(task), task_scope(task))]
+    return [f"{INVOCATION_LINK}{unit}" for unit in units_of(task)]

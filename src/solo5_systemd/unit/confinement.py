@@ -76,27 +76,29 @@ is included too: newer C libraries use it (readlinkat: a static program with gli
 def confinement(
     manifest: Manifest,
     *,
-    user: int,
+    user: int | str,
     tender: Tender,
     image: str,
     disks: Sequence[Disk],
     groups: Iterable[str],
     systemd: int,
+    image_source: str = "",
 ) -> tuple[Property, ...]:
     """Return the sandbox properties of one task.
 
     Args:
         manifest: determines the device nodes and address families.
-        user: UID of the task; its GID is the same.
+        user: UID of the task, or the name of its user; its GID is the same.
         tender: the program to execute.
         image: path of the stored image, the same inside the sandbox.
         disks: inside the sandbox at `sandbox_path`.
         groups: supplementary groups that the device nodes require.
         systemd: release of systemd, such as 257.
+        image_source: path of the image outside of the sandbox; empty: the same.
     """
     return (
         *_identity(user, groups),
-        *_files(tender, image, disks, manifest),
+        *_files(tender, (image_source or image, image), disks, manifest),
         *_execution(tender, image, disks),
         *_since_257(systemd),
         *_devices(manifest, disks),
@@ -121,7 +123,7 @@ def setpriv_command(user: int, groups: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-def _identity(user: int, groups: Iterable[str]) -> Iterator[Property]:
+def _identity(user: int | str, groups: Iterable[str]) -> Iterator[Property]:
     yield unit_property("User", str(user))  # its group is in its userdb record
     yield unit_property("SupplementaryGroups", list(groups))
     yield unit_property("NoNewPrivileges", True)
@@ -134,11 +136,11 @@ def _identity(user: int, groups: Iterable[str]) -> Iterator[Property]:
     yield unit_property("PrivateUsers", True)
 
 
-def _files(tender: Tender, image: str, disks: Sequence[Disk], manifest: Manifest) -> Iterator[Property]:
+def _files(tender: Tender, image: tuple[str, str], disks: Sequence[Disk], manifest: Manifest) -> Iterator[Property]:
     """Yield the root directory and the files in it: tender, libraries, image, device nodes and disks."""
     # Recursive for directories, else a file system mounted below one would be missing.
     read_only = [(path, path, True, MS_REC if path in LIBRARIES else 0) for path in tender.loads]
-    read_only += [(path, path, False, 0) for path in (tender.path, image)]
+    read_only += [(source, path, False, 0) for source, path in ((tender.path, tender.path), image)]
     nodes = _nodes(manifest)
     writable = [(path, path, False, 0) for path in nodes]
     writable += [(disk.path, sandbox_path(disk), False, 0) for disk in disks]

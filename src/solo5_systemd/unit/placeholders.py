@@ -173,6 +173,11 @@ def uses_hostname(arguments: Iterable[str]) -> bool:
     return HOSTNAME in used(arguments)
 
 
+def is_group(argument: str) -> bool:
+    """Return whether an argument stands for several: `{mirage}`, or that of a NIC."""
+    return re.fullmatch(r"\{mirage(\.[A-Za-z0-9]+)?\}", argument, re.ASCII) is not None
+
+
 def expand(
     arguments: Iterable[str], values: Mapping[str, str], groups: Mapping[str, Sequence[str]] | None = None
 ) -> tuple[str, ...]:

@@ -174,13 +174,18 @@ class UnitState:
         return 0 < self.active_exit < self.main_exit
 
 
-def unit_state(unit: str, properties: Mapping[str, object]) -> UnitState | None:
+def unit_state(unit: str, properties: Mapping[str, object], task: TaskName | None = None) -> UnitState | None:
     """Return the state of a unit from its D-Bus properties, or None if it is not a task's unit.
 
     Properties that the unit's type lacks are absent. An inactive unit with a start job waits for its network: its state
     is ACTIVATING.
+
+    Args:
+        unit: its name.
+        properties: of it.
+        task: a declared task, whose name is not in that of its unit in a way of its own; None: derived from the name.
     """
-    task = task_of_unit(unit)
+    task = task or task_of_unit(unit)
     if task is None:
         return None
     active = ActiveState(_text(properties, "ActiveState"))
@@ -212,7 +217,7 @@ def unit_state(unit: str, properties: Mapping[str, object]) -> UnitState | None:
 
 def after_run(run: UnitState, properties: Mapping[str, object]) -> UnitState | None:
     """Return the state of a known run from `OUTCOME_PROPERTIES`, or None if the unit has another run or none."""
-    now = unit_state(run.unit, properties)
+    now = unit_state(run.unit, properties, run.task)
     if now is None or not run.invocation or now.invocation != run.invocation:
         return None
     ended = replace(

@@ -121,7 +121,15 @@ def command_line(
         disk_path: returns the path of a disk, as the tender sees it.
         arguments: of the guest.
     """
-    argv = [tender]
+    # --mem last: the tender would parse a device option that follows it twice.
+    return (tender, *device_options(memory_mib, leases, disks, disk_path), "--", image, *arguments)
+
+
+def device_options(
+    memory_mib: int, leases: Iterable[Lease], disks: Iterable[Disk], disk_path: Callable[[Disk], str]
+) -> tuple[str, ...]:
+    """Return the tender's options; with the disks of `sandbox_path`, none has a blank or a quote."""
+    argv = []
     for lease in leases:
         # Always with a MAC, else the tender uses one that the image may preset.
         argv += [f"--net:{lease.nic}={lease.tap}", f"--net-mac:{lease.nic}={lease.mac}"]
@@ -130,8 +138,7 @@ def command_line(
             f"--block:{disk.disk}={disk_path(disk)}",
             f"--block-sector-size:{disk.disk}={disk.sector_size}",
         ]
-    # --mem last: the tender would parse a device option that follows it twice.
-    return (*argv, f"--mem={memory_mib}", "--", image, *arguments)
+    return (*argv, f"--mem={memory_mib}")
 
 
 def sandbox_path(disk: Disk) -> str:

@@ -119,6 +119,23 @@ def argv(parts: Parts) -> tuple[str, ...]:
 
 
 def _arguments(parts: Parts) -> tuple[str, ...]:
+    return expand(parts.workload.arguments, *_values(parts))
+
+
+def each_argument(parts: Parts) -> tuple[str, ...]:
+    """Return the text of each argument of the workload; of `{mirage}`, its words with blanks between.
+
+    Raises:
+        InvalidRequestError: they are out of bounds.
+    """
+    check_leased(parts.workload.arguments, parts.reservation.leases)
+    _ = _arguments(parts)  # the bounds of all of them
+    values, groups = _values(parts)
+    return tuple(" ".join(expand((argument,), values, groups)) for argument in parts.workload.arguments)
+
+
+def _values(parts: Parts) -> tuple[Mapping[str, str], Mapping[str, Sequence[str]]]:
+    """Return the placeholders and the groups of arguments."""
     values = placeholders(
         parts.workload.name,
         parts.memory_mib,
@@ -128,7 +145,7 @@ def _arguments(parts: Parts) -> tuple[str, ...]:
         resolver=parts.resolver,
         hostname=parts.workload.hostname,
     )
-    return expand(parts.workload.arguments, values, mirage(parts.reservation.leases))
+    return values, mirage(parts.reservation.leases)
 
 
 def service(parts: Parts) -> TransientUnit:
@@ -160,6 +177,37 @@ def service(parts: Parts) -> TransientUnit:
         ),
     )
     return TransientUnit(name=task_service(parts.workload.name), properties=_overlay(properties, parts.workload))
+
+
+def declared(parts: Parts, image_source: str, user: str) -> tuple[Property, ...]:
+    """Return those properties of a declared task's service that no start changes: all but its command and relations.
+
+    Args:
+        parts: its image, disks and reservation have the constant paths of declared tasks.
+        image_source: path outside of the sandbox, where each start puts its image.
+        user: name of the task's user, which each start makes.
+
+    Raises:
+        InvalidRequestError: a unit property is out of bounds.
+    """
+    properties = (
+        unit_property("Type", "exec"),
+        *_namespace(parts),
+        *_stop_properties(),
+        *_console(parts),
+        *_resources(parts.workload),
+        *confinement(
+            parts.image.facts.manifest,
+            user=user,
+            tender=parts.tender,
+            image=parts.image.path,
+            disks=parts.disks,
+            groups=parts.groups,
+            systemd=parts.systemd,
+            image_source=image_source,
+        ),
+    )
+    return _overlay(properties, parts.workload)
 
 
 def scope(parts: Parts, pid: int) -> TransientUnit:

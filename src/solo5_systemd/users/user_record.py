@@ -62,9 +62,14 @@ def user_record(uid: int, task: TaskName) -> bytes:
     return _record(uid, f"Solo5 task {task}")
 
 
-def _record(uid: int, real_name: str) -> bytes:
+def named_record(name: str, uid: int, task: TaskName) -> bytes:
+    """Return the record by which a unit file finds the user of a declared task, whatever its uid is."""
+    return _record(uid, f"Solo5 task {task}", name)
+
+
+def _record(uid: int, real_name: str, name: str = "") -> bytes:
     record = {
-        "userName": user_name(uid),
+        "userName": name or user_name(uid),
         "uid": uid,
         "gid": uid,
         "realName": real_name,

@@ -63,7 +63,7 @@ def row(unit: str, active: str, job: str = "", load: str = "loaded") -> ListedUn
 @pytest.mark.parametrize("unit", UNITS)
 def test_a_row_is_over_where_its_state_is(unit: str) -> None:
     for active, job in product((*ActiveState, "of-a-later-systemd"), JOBS):
-        state = unit_state(unit, row(unit, active, job).properties())
+        state = unit_state(unit, row(unit, active, job).properties(), row(unit, active, job).task)
         assert row(unit, active, job).over == (state is None or state.over), (active, job)
         assert row(unit, active, job).task == (state and state.task)
         assert state is None or row(unit, active, job).kind is state.kind
@@ -74,10 +74,10 @@ def test_names_are_those_of_loaded_units_of_tasks() -> None:
         row(task_service(Name("web")), "active"),
         row(task_scope(Name("over")), "failed"),
         row(task_service(Name("waits")), "inactive", "start"),
-        row("dbus.service", "active"),
+        row("declared.service", "active"),
         row(task_service(Name("gone")), "inactive", load="not-found"),
     ]
     found = loaded(map(list, rows))
     assert found == rows[:-1]
-    assert task_names(found, ended=True) == ["web", "over", "waits"]
-    assert task_names(found, ended=False) == ["web", "waits"]
+    assert task_names(found, ended=True) == ["web", "over", "waits", "declared"]
+    assert task_names(found, ended=False) == ["web", "waits", "declared"]

@@ -1,0 +1,254 @@
+"""The unit file of a declared task: the sandbox of every task, with constant paths for what each start prepares.
+
+    /run/solo5/declared/NAME/environment    $SOLO5_DEVICES, and one variable for each argument; only while prepared
+    /run/solo5/declared/NAME/image          a symbolic link to the image in the store
+    /run/solo5/declared/NAME/disks/DISK     a symbolic link to what was checked
+    /run/solo5/declared/NAME/stderr         what the tender writes to stderr
+
+systemd reads the environment and resolves the links when it executes the tender, which is after solo5-prepare@NAME.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from solo5_systemd.declared.declaration import Declaration
+from solo5_systemd.image.manifest import Device, DeviceKind, ImageFacts, Manifest, StoredImage
+from solo5_systemd.names import DeviceName, TaskName, outcome_target, prepare_service, task_namespace
+from solo5_systemd.network.model import Reservation
+from solo5_systemd.storage.model import SECTOR_SIZE, Disk
+from solo5_systemd.unit.confinement import CLONE_NEWUTS, IMAGES
+from solo5_systemd.unit.placeholders import is_group
+from solo5_systemd.unit.properties import PROPERTIES, Property, directive
+from solo5_systemd.unit.tender import Tender
+from solo5_systemd.unit.translate import Parts, declared
+
+MARK = "# Written by solo5-generator"
+"""How each file of the generator begins."""
+
+DEVICES = "SOLO5_DEVICES"
+"""The variable with the tender's options: words without blanks or quotes."""
+
+SANDBOX_IMAGE = f"{IMAGES}/unikernel"
+
+NOT_RETRIED = "63 64"
+"""Exit statuses of a guest that a restart repeats: --help, and a wrong argument (MirageOS, cmdliner)."""
+
+_WAITED_FOR = ("After", "Requires", "BindsTo", "Requisite", "Wants")
+_IN_SECTION = {ord(c): replacement for c, replacement in zip("[]'\"\\", "()’”/", strict=True)}
+"""What a section's name cannot have: systemd then refuses the file."""
+
+_MS_REC = 0x4000
+_BINDS = ("BindPaths", "BindReadOnlyPaths")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """What a unit file takes from the host and from the image.
+
+    Attributes:
+        directory: with the directories of declared tasks.
+        tender: to execute.
+        groups: supplementary groups for its device nodes.
+        systemd: release of systemd, such as 257.
+        nics: of the image, in the order of its manifest.
+        own_namespace: the task's network has `task_namespace`.
+        log_namespace: journal namespace of consoles; empty: the host's journal.
+    """
+
+    directory: str
+    tender: Tender
+    groups: Sequence[str]
+    systemd: int
+    nics: Sequence[DeviceName] = ()
+    own_namespace: bool = False
+    log_namespace: str = ""
+
+
+def user_of(task: TaskName) -> str:
+    """Return the name of the task's user: constant, unlike its uid, and fit for User= (systemd.exec(5))."""
+    return f"solo5-{hashlib.sha256(task.encode()).hexdigest()[:16]}"
+
+
+def argument_variable(number: int) -> str:
+    """Return the variable of an argument of the guest, counted from 0."""
+    return f"SOLO5_ARGUMENT_{number}"
+
+
+def unit_file(declaration: Declaration, host: Host) -> str:
+    """Return the service of a declared task as text.
+
+    Raises:
+        InvalidRequestError: a unit property is out of bounds.
+    """
+    return "\n".join((*_unit(declaration, host), "", *_service(declaration, host), "", *_install(declaration))) + "\n"
+
+
+def refusal(source: str, sentence: str) -> str:
+    """Return the service of a file that was refused: its start fails, and systemd logs the sentence when it reads it.
+
+    An unknown section is ignored with a warning that has its name, which `systemd-analyze verify` prints.
+    """
+    name = " ".join(sentence.translate(_IN_SECTION).split())
+    lines = (
+        f"{MARK}: {source} was refused.",
+        "[Unit]",
+        f"Description={_escaped(name)}",
+        f"SourcePath={_escaped(source)}",
+        "",
+        f"[{name}]",
+        "",
+        "[Service]",
+        "Type=oneshot",
+        # A start that fails with the sentence as its last message.
+        'ExecStart=/bin/sh -c "echo \\"$SOLO5_REFUSAL\\" >&2; exit 78"',
+        "Environment=" + _quoted(f"SOLO5_REFUSAL={sentence}"),
+    )
+    return "\n".join(lines) + "\n"
+
+
+def preparation(declaration: Declaration) -> str:
+    """Return the drop-in of solo5-prepare@NAME: it waits for what the task's service waits for."""
+    after = [str(line) for line in declaration.unit if line.key in _WAITED_FOR]
+    lines = (f"{MARK}.", "[Unit]", *after, *_mounts(declaration))
+    return "\n".join(lines) + "\n"
+
+
+def outcome(declaration: Declaration) -> str:
+    """Return the drop-in of the outcome target, which keeps the ended service loaded."""
+    return f"{MARK}.\n[Unit]\nBefore={declaration.name}.service\n"
+
+
+def _unit(declaration: Declaration, host: Host) -> Iterator[str]:
+    name = declaration.workload.name
+    yield f"{MARK} from {declaration.paths[0]}, which is to be changed instead: see solo5.unikernel(5)."
+    yield "[Unit]"
+    if not any(line.key == "Description" for line in declaration.unit):
+        yield f"Description=Solo5 unikernel {_escaped(name)} ({host.tender.target})"
+    yield "Documentation=man:solo5.unikernel(5)"
+    yield f"SourcePath={_escaped(declaration.paths[0])}"
+    # Wants=, not Requires=: a restart of the preparation would restart this unit, and reset its NRestarts=.
+    yield f"Wants={prepare_service(name)} {outcome_target(name)}"
+    yield f"After={prepare_service(name)}"
+    yield f"AssertPathExists={host.directory}/{name}/environment"
+    yield from _mounts(declaration)
+    yield from (str(line) for line in declaration.unit)
+
+
+def _mounts(declaration: Declaration) -> Iterator[str]:
+    workload = declaration.workload
+    paths = [workload.image, *(disk.path for disk in workload.disks if disk.path.startswith("/"))]
+    yield from (f"RequiresMountsFor={_quoted(path)}" for path in dict.fromkeys(paths))
+
+
+def _service(declaration: Declaration, host: Host) -> Iterator[str]:
+    own = f"{host.directory}/{declaration.name}"
+    parts = _parts(declaration, host)
+    yield "[Service]"
+    yield f"EnvironmentFile={own}/environment"
+    arguments = (
+        f"${argument_variable(number)}" if is_group(argument) else f"${{{argument_variable(number)}}}"
+        for number, argument in enumerate(declaration.workload.arguments)
+    )
+    yield " ".join((f"ExecStart={host.tender.path} ${DEVICES} --", SANDBOX_IMAGE, *arguments))
+    yield "StandardInput=null"
+    yield f"StandardError=truncate:{own}/stderr"
+    yield f"RestartPreventExitStatus={NOT_RETRIED}"
+    for entry in declared(parts, f"{own}/image", user_of(declaration.workload.name)):
+        yield from lines(entry)
+    yield from (f"DeviceAllow={disk.path} rw" for disk in declaration.workload.disks if disk.path.startswith("/dev/"))
+    yield from (str(line) for line in declaration.service)
+
+
+def _install(declaration: Declaration) -> Iterator[str]:
+    if declaration.install:
+        yield "[Install]"
+        yield from (str(line) for line in declaration.install)
+
+
+def _parts(declaration: Declaration, host: Host) -> Parts:
+    workload = declaration.workload
+    own = f"{host.directory}/{declaration.name}"
+    devices = (
+        *(Device(name=name, kind=DeviceKind.NET_BASIC) for name in host.nics),
+        *(Device(name=disk.disk, kind=DeviceKind.BLOCK_BASIC) for disk in workload.disks),
+    )
+    manifest = Manifest(target=host.tender.target, abi_version=host.tender.abi_version, devices=devices)
+    return Parts(
+        workload=workload,
+        image=StoredImage(
+            path=SANDBOX_IMAGE,
+            sha256="",
+            size=0,
+            facts=ImageFacts(manifest=manifest, entry=0, load_end=0, memory_end=0),
+        ),
+        tender=host.tender,
+        reservation=Reservation(
+            task=workload.name, namespace=task_namespace(workload.name) if host.own_namespace else ""
+        ),
+        user=0,
+        systemd=host.systemd,
+        groups=host.groups,
+        disks=[
+            Disk(
+                disk=disk.disk,
+                path=f"{own}/disks/{disk.disk}",
+                sector_size=SECTOR_SIZE,
+                device=None,
+                identity=(0, 0),
+            )
+            for disk in workload.disks
+        ],
+        log_namespace=host.log_namespace,
+    )
+
+
+def lines(entry: Property) -> Iterator[str]:
+    """Yield a property as lines of a unit file, where these differ from a D-Bus value's text."""
+    value: Any = entry.value
+    name = PROPERTIES[entry.name].directive
+    if entry.name in _BINDS:
+        yield from (f"{name}={_bind(*each)}" for each in value)
+    elif entry.name == "DeviceAllow":
+        yield from (f"{name}={device} {access}" for device, access in value)
+    elif entry.name == "RestrictNamespaces" and value == CLONE_NEWUTS:
+        yield f"{name}=uts"
+    elif entry.name == "RestrictAddressFamilies" and value == (True, []):
+        yield f"{name}=none"
+    elif entry.name == "LogExtraFields":
+        yield from (f"{name}={_quoted(each.decode())}" for each in value if not each.endswith(b"="))
+    else:
+        yield directive(entry)
+
+
+def _bind(source: str, there: str, optional: bool, flags: int) -> str:
+    """Return one bind mount; on D-Bus no flag means that it is not recursive, in a unit file that is an option."""
+    return ("-" if optional else "") + f"{source}:{there}" + ("" if flags & _MS_REC else ":norbind")
+
+
+def _escaped(text: str) -> str:
+    """Return text for a setting with specifiers (systemd.unit(5))."""
+    return text.replace("%", "%%")
+
+
+def _quoted(text: str) -> str:
+    """Return one word of systemd.syntax(7), quoted."""
+    return '"' + _escaped(text).replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def environment(devices: Iterable[str], arguments: Iterable[str]) -> str:
+    """Return the environment file (systemd.exec(5), EnvironmentFile=).
+
+    Args:
+        devices: the tender's options.
+        arguments: each the text of one variable: an argument of the guest, or the words of `{mirage}`.
+    """
+    values = {DEVICES: " ".join(devices)}
+    values |= {argument_variable(number): text for number, text in enumerate(arguments)}
+    return "".join(f'{name}="{_shell_escaped(text)}"\n' for name, text in values.items())
+
+
+def _shell_escaped(text: str) -> str:
+    """Escape the characters that have a meaning within double quotes of an environment file."""
+    return "".join(f"\\{c}" if c in '"\\`$' else c for c in text)

@@ -1,0 +1,142 @@
+"""Prepare the unit of a declared task, which PID 1 starts next: all of a start but StartTransientUnit.
+
+What a start holds by descriptors of its process (locks of disks, of bind mounts, of private copies), PID 1 has to hold
+here, since the process ends before the task does: they are returned, and stored with the preparing unit.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+
+from solo5_systemd.engine.backends import Backends
+from solo5_systemd.engine.start import MakeRoom, Plan, Starter, undo
+from solo5_systemd.engine.task import NoCallbacks
+from solo5_systemd.errors import InvalidRequestError, TakenError
+from solo5_systemd.names import TaskName
+from solo5_systemd.network.model import NicRequest, Reservation
+from solo5_systemd.storage.model import Disk, DiskRequest, MadeDisk
+from solo5_systemd.unit.tender import device_options, sandbox_path
+from solo5_systemd.unit.translate import each_argument
+from solo5_systemd.workload import Workload
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """What the unit of a declared task finds.
+
+    Attributes:
+        plan: of the start.
+        disks: at paths that only root can change.
+        held: descriptors, to be kept until the task has ended.
+    """
+
+    plan: Plan
+    disks: Sequence[Disk] = ()
+    held: Sequence[int] = ()
+
+    @property
+    def devices(self) -> Sequence[str]:
+        """Return the tender's options."""
+        parts = self.plan.parts
+        return device_options(parts.memory_mib, parts.reservation.leases, self.disks, sandbox_path)
+
+    @property
+    def arguments(self) -> Sequence[str]:
+        """Return one text for each argument of the workload; that of `{mirage}` has several words."""
+        return each_argument(self.plan.parts)
+
+
+class Preparer(Starter):
+    """Prepares declared tasks.
+
+    Args:
+        backends: of the host.
+        make_room: removes unused images from the image store, and returns their SHA-256.
+        remembered: returns requests with the addresses that a task had last.
+        remember: keeps the addresses of a reservation.
+    """
+
+    def __init__(
+        self,
+        backends: Backends,
+        make_room: MakeRoom,
+        *,
+        remembered: Callable[[Sequence[NicRequest]], Sequence[NicRequest]],
+        remember: Callable[[Reservation], None],
+    ) -> None:
+        super().__init__(backends, make_room)
+        self._remembered = remembered
+        self._remember = remember
+
+    async def prepare(self, workload: Workload) -> Prepared:
+        """Make all that the unit of a task needs; undone if it fails.
+
+        Raises:
+            Solo5Error: the task cannot start.
+        """
+        async with self._prepared(workload, NoCallbacks()) as plan:
+            made: list[tuple[DiskRequest, MadeDisk]] = []
+            held: list[int] = []
+            try:
+                disks = [
+                    await self._make(request, made) if disk.planned else disk
+                    for request, disk in zip(plan.parts.workload.disks, plan.disks, strict=True)
+                ]
+                bound = await self._disks.bind(disks)
+                held = [each.descriptor for _, each in made if each.descriptor >= 0]
+                held += [bound.descriptor] if bound.descriptor >= 0 else []
+                if disks:
+                    held.append(await self._disks.lock(disks, plan.name))
+                    await self._give(disks, plan.parts.user)
+                await self.journald(plan.log_namespace)
+                async with self._attached(plan.reservation):
+                    pass
+            except BaseException:
+                for request, each in made:
+                    await undo(self._remove(request, each))
+                    await undo(self._disks.release(each))
+                raise
+            plan = replace(plan, parts=replace(plan.parts, disks=disks))
+            return Prepared(plan=plan, disks=bound.disks, held=held)
+
+    async def _check_undeclared(self, name: TaskName) -> None:
+        """Do not refuse the task's own name."""
+
+    async def _check_free(self, name: TaskName) -> None:
+        """Adopt the user of the task's last start: no other start of this name can be in progress."""
+
+    @asynccontextmanager
+    async def _reserved(self, plan: Plan) -> AsyncGenerator[Reservation, None]:
+        """Reserve the addresses that the task had last, if it can have them; they are its own from then on.
+
+        A restart keeps the lease. A changed request replaces it.
+        """
+        if not plan.nics:
+            await self._networks.release(plan.name)
+            yield Reservation(task=plan.name)
+            return
+        try:
+            yield await self._reserve(plan)
+        except BaseException:
+            await undo(self._unreserve(plan.name))
+            raise
+
+    async def _reserve(self, plan: Plan) -> Reservation:
+        wanted = tuple(self._remembered(plan.nics))
+        if wanted != tuple(plan.nics):
+            with suppress(TakenError, InvalidRequestError):  # another task's by now, or not of the network any more
+                return await self._renewed(plan, wanted)
+        self._remember(await self._renewed(plan, plan.nics))
+        # By value from the beginning, so that the next start's request is the same one, and keeps the lease.
+        return await self._renewed(plan, self._remembered(plan.nics))
+
+    async def _renewed(self, plan: Plan, nics: Sequence[NicRequest]) -> Reservation:
+        request = plan.name, nics, plan.ports, self._names(plan), plan.parts.workload.namespace
+        had = await self._networks.reservation(plan.name) is not None
+        try:
+            return await self._networks.reserve(*request)
+        except TakenError:
+            if not had:
+                raise
+        await self._networks.release(plan.name)
+        return await self._networks.reserve(*request)

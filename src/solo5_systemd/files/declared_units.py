@@ -1,0 +1,85 @@
+"""Which unit a task has: a declared task's is `NAME.service`, written by the generator, any other's `solo5-task-NAME`.
+
+    /run/solo5/declared/NAME/    one for each declared task, made with its unit file; root's
+
+The directory is the only record of which names are declared, so that a unit's name can be derived both ways by any
+process, without a call of PID 1.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+
+from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.names import TaskName, declared_task_of_unit, is_task_name, task_of_unit, task_scope, task_service
+
+DIRECTORY = "/run/solo5/declared"
+FIELDS = "fields"
+"""The file of the log fields that a start has determined."""
+
+STDERR = "stderr"
+"""The file of the tender's stderr."""
+
+STDERR_MAX = 64 << 10
+"""Bytes of it that are read; a tender writes a line or two."""
+
+
+def declared_service(task: TaskName) -> str:
+    """Return the unit of a declared task."""
+    return f"{task}.service"
+
+
+def is_declared(task: TaskName, directory: str = DIRECTORY) -> bool:
+    """Return whether a task is declared; also of a file that was removed, until its unit is over and its unit file."""
+    return os.path.isdir(f"{directory}/{task}")  # noqa: PTH112 - for speed
+
+
+def service_of(task: TaskName, directory: str = DIRECTORY) -> str:
+    """Return the unit of a task that is not a scope."""
+    return declared_service(task) if is_declared(task, directory) else task_service(task)
+
+
+def units_of(task: TaskName, directory: str = DIRECTORY) -> tuple[str, ...]:
+    """Return the names that the unit of a task may have."""
+    own = (declared_service(task),) if is_declared(task, directory) else ()
+    return (*own, task_service(task), task_scope(task))
+
+
+def declared_task(unit: str, directory: str = DIRECTORY) -> TaskName | None:
+    """Return the declared task of a unit; None if it is no declared task's."""
+    task = declared_task_of_unit(unit)
+    return task if task is not None and is_declared(task, directory) else None
+
+
+def task_of(unit: str, directory: str = DIRECTORY) -> TaskName | None:
+    """Return the task of a unit; None if it is not a task's."""
+    return task_of_unit(unit) or declared_task(unit, directory)
+
+
+def declared_tasks(directory: str = DIRECTORY) -> Iterator[TaskName]:
+    """Yield the declared tasks."""
+    try:
+        names = os.listdir(directory)  # noqa: PTH208 - for strings
+    except OSError:
+        return
+    yield from (TaskName(name) for name in names if is_task_name(name))
+
+
+def prepared_fields(task: TaskName, directory: str = DIRECTORY) -> Mapping[str, str]:
+    """Return the log fields that the last start of a declared task has determined, such as its image's SHA-256."""
+    from solo5_systemd.decode import Fields, json_document  # imported here for startup time: completion takes none
+
+    try:
+        with open(f"{directory}/{task}/{FIELDS}", "rb") as file:  # noqa: PTH123 - for startup time
+            fields = Fields(json_document(file.read(), FIELDS))
+        return {key: fields.text(key) for key in fields}
+    except (OSError, InvalidRequestError):
+        return {}
+
+
+def stderr_lines(task: TaskName, directory: str = DIRECTORY) -> list[str]:
+    """Return what the tender of a declared task's last run has written to stderr, by lines; for root only."""
+    try:
+        with open(f"{directory}/{task}/{STDERR}", "rb") as file:  # noqa: PTH123 - for startup time
+            return file.read(STDERR_MAX).decode("utf-8", "replace").splitlines()
+    except OSError:
+        return []

@@ -1,0 +1,204 @@
+"""solo5-prepare@NAME.service: prepares each start of a declared task, and clears up after its end.
+
+    prepare NAME           before the tender is executed
+    prepare --clear NAME   after the task has ended
+
+PID 1 stores the descriptors that hold locks with this unit, until the task's service has stopped and with it this unit.
+"""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from solo5_systemd.daemon import fdstore
+from solo5_systemd.daemon.process import log_about
+from solo5_systemd.declared.declaration import declared_task, parse_declaration
+from solo5_systemd.declared.unit_file import environment, user_of
+from solo5_systemd.engine.backends import Disks
+from solo5_systemd.engine.prepare import Prepared, Preparer
+from solo5_systemd.errors import HostError, Solo5Error
+from solo5_systemd.files.atomic_file import replace_file
+from solo5_systemd.files.declared_units import DIRECTORY, FIELDS, declared_service, stderr_lines
+from solo5_systemd.image.manifest import DeviceKind
+from solo5_systemd.journal.journald import NATIVE_SOCKET, namespace_path, write_entry
+from solo5_systemd.names import TaskName, outcome_target
+from solo5_systemd.network.model import NicRequest, Reservation
+from solo5_systemd.pid1.generator import BASIS, SYSTEM, host_names, kept_sources
+from solo5_systemd.sanitize import printable
+from solo5_systemd.settings.files import read_settings
+from solo5_systemd.unit.log_fields import FACILITY, STDERR_PRIORITY
+from solo5_systemd.unit.translate import log_fields
+from solo5_systemd.users.registry import RECORDS
+from solo5_systemd.users.user_record import named_record
+from solo5_systemd.wiring import machine
+
+ADDRESSES = Path("/var/lib/solo5/declared")
+"""With a file for each task, of the addresses that it had last: it has them again after a reboot."""
+
+ENVIRONMENT = "environment"
+"""Without this file the task's service does not start."""
+
+_HELD = "held"
+_BARRIER_TIMEOUT_S = 10.0
+
+
+async def prepare(name: TaskName) -> None:
+    """Make all that the unit file of a task refers to.
+
+    Raises:
+        Solo5Error: the task cannot start.
+    """
+    own = Path(DIRECTORY) / name
+    (own / ENVIRONMENT).unlink(missing_ok=True)
+    settings = read_settings()
+    served = [network.name for network in settings.networks if network.policy.dhcp]
+    declaration = parse_declaration(name, kept_sources(name), host=host_names(), served=served)
+    addresses = Addresses(name)
+    async with machine(lambda: settings) as backends:
+        await _drop_held(backends.disks)
+
+        async def make_room(*, dry_run: bool) -> Sequence[str]:
+            from solo5_systemd.engine.runtime import IMAGE_MIN_AGE_S, Runtime
+
+            return await Runtime(backends).gc.images(min_age=IMAGE_MIN_AGE_S, dry_run=dry_run)
+
+        preparer = Preparer(backends, make_room, remembered=addresses.of, remember=addresses.keep)
+        prepared = await preparer.prepare(declaration.workload)
+        try:
+            _check_basis(own, prepared)
+            _write(own, prepared)
+            fdstore.store(_HELD, prepared.held)
+        except BaseException:
+            await backends.networks.release(name)
+            raise
+
+
+async def clear(name: TaskName) -> None:
+    """Log what the tender wrote to stderr, and remove what the start needed."""
+    (Path(DIRECTORY) / name / ENVIRONMENT).unlink(missing_ok=True)
+    (RECORDS / f"{user_of(name)}.user").unlink(missing_ok=True)
+    await asyncio.to_thread(_log_stderr, name)
+    settings = read_settings()
+    async with machine(lambda: settings) as backends:
+        await _drop_held(backends.disks)
+        if not os.path.lexists(SYSTEM / declared_service(name)):  # its file was removed while it ran
+            await backends.units.stop(outcome_target(name))
+            await backends.networks.forget(name)
+            await backends.users.release(name)
+
+
+async def _drop_held(disks: Disks) -> None:
+    """Release the locks of the last start, whose tender has ended, and remove what they protected."""
+    for fds in fdstore.restored().values():
+        for fd in fds:
+            os.close(fd)
+    fdstore.remove(_HELD)
+    await asyncio.to_thread(fdstore.barrier, _BARRIER_TIMEOUT_S)
+    await disks.sweep()
+
+
+def _check_basis(own: Path, prepared: Prepared) -> None:
+    """Refuse an image for which the unit file was not made: another tender, or NICs where there were none."""
+    parts = prepared.plan.parts
+    manifest = parts.image.facts.manifest
+    nics = bool(manifest.names(DeviceKind.NET_BASIC))
+    now = {"tender": parts.tender.path, "target": f"{manifest.target}", "nics": nics}
+    if json.loads((own / BASIS).read_text(encoding="utf-8")) != now:
+        raise HostError(
+            f"{parts.workload.image} is not what the unit file was made for: expected the same tender, and NICs as "
+            "before.",
+            "Run: systemctl daemon-reload",
+        )
+
+
+def _write(own: Path, prepared: Prepared) -> None:
+    parts = prepared.plan.parts
+    name = parts.workload.name
+    disks = own / "disks"
+    disks.mkdir(mode=0o755, exist_ok=True)
+    for left in disks.iterdir():
+        left.unlink()
+    for disk in prepared.disks:
+        (disks / disk.disk).symlink_to(disk.path)
+    with suppress(FileNotFoundError):
+        (own / "image").unlink()
+    (own / "image").symlink_to(parts.image.path)
+    user = user_of(name)
+    replace_file(RECORDS / f"{user}.user", named_record(user, parts.user, name), mode=0o644)
+    replace_file(own / FIELDS, json.dumps(dict(log_fields(parts))), mode=0o644)
+    replace_file(own / ENVIRONMENT, environment(prepared.devices, prepared.arguments), mode=0o600)
+
+
+def _log_stderr(name: TaskName) -> None:
+    """Copy the tender's messages to the journal, as those of its unit: PID 1 opens one stream for stdout and stderr."""
+    lines = stderr_lines(name)
+    if not lines:
+        return
+    namespace = read_settings().log_namespace
+    for line in lines:
+        write_entry(
+            {
+                "MESSAGE": printable(line),
+                "PRIORITY": STDERR_PRIORITY,
+                "SYSLOG_FACILITY": FACILITY,
+                "SYSLOG_IDENTIFIER": name,
+                "SOLO5_TASK": name,
+                "OBJECT_SYSTEMD_UNIT": declared_service(name),
+            },
+            namespace_path(NATIVE_SOCKET, namespace),
+        )
+
+
+class Addresses:
+    """The addresses that a task had last, in a file.
+
+    Args:
+        name: of the task.
+        directory: of the files.
+    """
+
+    def __init__(self, name: TaskName, directory: Path = ADDRESSES) -> None:
+        self._path = directory / f"{name}.json"
+
+    def of(self, nics: Sequence[NicRequest]) -> Sequence[NicRequest]:
+        """Return the requests with those addresses, where the request leaves them open and the network is the same."""
+        try:
+            saved = {request.nic: request for request in map(NicRequest.from_wire, json.loads(self._path.read_bytes()))}
+        except (OSError, ValueError, TypeError, Solo5Error):
+            return nics
+        return tuple(self._merged(nic, saved.get(nic.nic)) for nic in nics)
+
+    def _merged(self, nic: NicRequest, had: NicRequest | None) -> NicRequest:
+        if had is None or had.network != nic.network:
+            return nic
+        return replace(nic, ipv4=nic.ipv4 or had.ipv4, mac=nic.mac or had.mac, ipv6=nic.ipv6 or had.ipv6)
+
+    def keep(self, reservation: Reservation) -> None:
+        """Keep the addresses of a reservation."""
+        requests = [
+            NicRequest(nic=lease.nic, network=lease.network, ipv4=lease.address, mac=lease.mac, ipv6=lease.address6)
+            for lease in reservation.leases
+        ]
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_file(self._path, json.dumps([list(request.to_wire()) for request in requests]), durable=True)
+
+
+def main(words: Sequence[str]) -> int:
+    """Prepare or clear; an error goes to the journal, where `systemctl status` of the task shows it."""
+    act = clear if words[:1] == ["--clear"] else prepare
+    try:
+        name = declared_task(words[-1])
+        asyncio.run(act(name))
+    except Solo5Error as error:
+        log_about(declared_service(TaskName(words[-1])), str(error))
+        return error.exit_status
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,146 @@
+"""The unit file of a declaration: text of systemd.syntax(7), with the sandbox of every task."""
+
+from solo5_systemd.declared.declaration import parse_declaration
+from solo5_systemd.declared.specifiers import HostNames
+from solo5_systemd.declared.syntax import Source
+from solo5_systemd.declared.unit_file import (
+    MARK,
+    Host,
+    environment,
+    lines,
+    outcome,
+    preparation,
+    refusal,
+    unit_file,
+    user_of,
+)
+from solo5_systemd.image.manifest import Target
+from solo5_systemd.names import DeviceName, TaskName
+from solo5_systemd.unit.properties import Property, unit_property
+from solo5_systemd.unit.tender import Tender
+
+HOST = Host(
+    directory="/run/solo5/declared",
+    tender=Tender(path="/usr/bin/solo5-hvt", target=Target.HVT, version="0.12.1", abi_version=2, loads=("/lib/x.so",)),
+    groups=("kvm",),
+    systemd=257,
+    nics=(DeviceName("service"),),
+)
+
+
+def unit(text: str = "", host: Host = HOST) -> list[str]:
+    content = f"[Unikernel]\nImage=/srv/web.hvt\n{text}".encode()
+    source = Source(path="/etc/solo5/web.unikernel", content=content)
+    return unit_file(parse_declaration("web", [source], host=HostNames()), host).splitlines()
+
+
+def test_it_begins_with_a_mark_and_names_its_source() -> None:
+    found = unit()
+    assert found[0].startswith(f"{MARK} from /etc/solo5/web.unikernel,")
+    assert "SourcePath=/etc/solo5/web.unikernel" in found
+    assert 'RequiresMountsFor="/srv/web.hvt"' in found
+
+
+def test_it_starts_after_its_preparation_and_only_when_that_has_succeeded() -> None:
+    found = unit()
+    assert "Wants=solo5-prepare@web.service solo5-outcome@web.target" in found
+    assert "After=solo5-prepare@web.service" in found
+    assert "AssertPathExists=/run/solo5/declared/web/environment" in found
+
+
+def test_the_command_has_a_word_for_each_argument_and_words_for_the_addresses() -> None:
+    found = unit("Argument=first {mirage} --name=$HOME\n")
+    [command] = [line for line in found if line.startswith("ExecStart=")]
+    assert command == (
+        "ExecStart=/usr/bin/solo5-hvt $SOLO5_DEVICES -- /var/lib/solo5/images/unikernel "
+        "${SOLO5_ARGUMENT_0} $SOLO5_ARGUMENT_1 ${SOLO5_ARGUMENT_2}"
+    )
+
+
+def test_the_sandbox_is_written_as_a_unit_file_demands() -> None:
+    found = unit("Block=data=/dev/vdb\nBlock=log=disk:log\nMemory=64M\nCPUs=0.5\n")
+    assert f"User={user_of(TaskName('web'))}" in found
+    assert "MemoryMax=64M" in found
+    assert "CPUQuota=50%" in found
+    assert "RestrictNamespaces=uts" in found
+    assert "BindReadOnlyPaths=/usr/bin/solo5-hvt:/usr/bin/solo5-hvt:norbind" in found
+    assert "BindReadOnlyPaths=/run/solo5/declared/web/image:/var/lib/solo5/images/unikernel:norbind" in found
+    assert "BindPaths=/run/solo5/declared/web/disks/data:/run/solo5-disks/data:norbind" in found
+    assert "DeviceAllow=/dev/kvm rw" in found
+    assert "DeviceAllow=/dev/net/tun rw" in found
+    assert "DeviceAllow=/dev/vdb rw" in found
+    assert not any("disks/log rw" in line for line in found)
+    assert 'LogExtraFields="SOLO5_IMAGE=/srv/web.hvt"' in found
+    assert not any("SHA256" in line for line in found)
+    assert "StandardError=truncate:/run/solo5/declared/web/stderr" in found
+
+
+def test_without_nics_there_is_no_address_family() -> None:
+    found = unit(host=Host(directory="/run/x", tender=HOST.tender, groups=(), systemd=252))
+    assert "RestrictAddressFamilies=none" in found
+    assert "PrivateNetwork=yes" in found
+    assert "SupplementaryGroups=" in found
+
+
+def test_a_namespace_of_its_own_and_one_of_the_journal() -> None:
+    host = Host(
+        directory="/run/x", tender=HOST.tender, groups=(), systemd=257, nics=HOST.nics, own_namespace=True,
+        log_namespace="solo5",
+    )  # fmt: skip
+    found = unit(host=host)
+    assert "NetworkNamespacePath=/run/netns/solo5-web" in found
+    assert "LogNamespace=solo5" in found
+
+
+def test_other_sections_come_last_so_that_they_have_precedence() -> None:
+    found = unit(
+        "[Unit]\nDescription=The web site\nAfter=x.target\n[Service]\nRestart=always\n[Install]\nWantedBy=a.target\n"
+    )
+    assert [line for line in found if line.startswith("Description=")] == ["Description=The web site"]
+    assert found.index("After=x.target") < found.index("[Service]")
+    assert found.index("Restart=always") > found.index("Type=exec")
+    assert found[-2:] == ["[Install]", "WantedBy=a.target"]
+
+
+def test_a_recursive_and_an_optional_bind_mount() -> None:
+    entry = unit_property("BindReadOnlyPaths", [("/a", "/a", True, 0x4000), ("/b", "/c", False, 0)])
+    assert list(lines(entry)) == ["BindReadOnlyPaths=-/a:/a", "BindReadOnlyPaths=/b:/c:norbind"]
+    assert list(lines(Property("Slice", "s", "solo5.slice"))) == ["Slice=solo5.slice"]
+
+
+def test_percent_signs_and_quotes_are_escaped() -> None:
+    entry = unit_property("LogExtraFields", [b'KEY=50% "x" \\'])
+    assert list(lines(entry)) == ['LogExtraFields="KEY=50%% \\"x\\" \\\\"']
+
+
+def test_the_preparation_waits_for_what_the_task_waits_for() -> None:
+    source = Source(
+        path="/etc/solo5/web.unikernel",
+        content=b"[Unit]\nAfter=network-online.target\nOnFailure=x.service\n[Unikernel]\nImage=/srv/web.hvt\n"
+        b"Block=data=/srv/data.img\n",
+    )
+    parsed = parse_declaration("web", [source], host=HostNames())
+    text = preparation(parsed)
+    assert "After=network-online.target" in text
+    assert 'RequiresMountsFor="/srv/data.img"' in text
+    assert "OnFailure" not in text
+    assert outcome(parsed).endswith("[Unit]\nBefore=web.service\n")
+
+
+def test_a_refused_file_is_a_unit_whose_section_has_the_reason() -> None:
+    text = refusal("/etc/solo5/web.unikernel", '/etc/solo5/web.unikernel:3: it\'s "[bad]" at 50%\\.')
+    assert "[/etc/solo5/web.unikernel:3: it’s ”(bad)” at 50%/.]" in text.splitlines()
+    assert "Description=/etc/solo5/web.unikernel:3: it’s ”(bad)” at 50%%/." in text
+    assert 'it\'s \\"[bad]\\" at 50%%\\\\.' in text
+
+
+def test_the_environment_keeps_every_character() -> None:
+    assert environment(["--mem=4", "--x"], ['a "b" \\ $c `d`', ""]) == (
+        'SOLO5_DEVICES="--mem=4 --x"\nSOLO5_ARGUMENT_0="a \\"b\\" \\\\ \\$c \\`d\\`"\nSOLO5_ARGUMENT_1=""\n'
+    )
+
+
+def test_a_user_has_a_name_that_systemd_takes() -> None:
+    name = user_of(TaskName("x" * 128))
+    assert len(name) <= 31
+    assert name != user_of(TaskName("x" * 127))

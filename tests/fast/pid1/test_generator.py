@@ -1,0 +1,162 @@
+"""The generator writes unit files to any directory, and knows its own ones again."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.fast.image import elfbuilder as elf
+
+from solo5_systemd.errors import HostError, NotFoundError
+from solo5_systemd.host.tenders import TenderPath
+from solo5_systemd.image.manifest import Target
+from solo5_systemd.names import TaskName
+from solo5_systemd.pid1 import generator
+from solo5_systemd.pid1.generator import Generator, kept_sources
+from solo5_systemd.settings.model import Settings
+from solo5_systemd.unit.tender import Tender
+
+Make = Callable[[], list[str]]
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+    async def find(_self: TenderPath, target: Target, abi_version: int) -> Tender:
+        return Tender(path=f"/usr/bin/solo5-{target}", target=target, version="1", abi_version=abi_version)
+
+    monkeypatch.setattr(TenderPath, "find", find)
+    monkeypatch.setattr(generator, "groups_for", lambda target, nics: ())
+    monkeypatch.setattr(generator, "UNITS", str(tmp_path / "units"))
+    for name in ("etc", "system", "other", "units"):
+        (tmp_path / name).mkdir()
+
+    def run() -> list[str]:
+        subject = Generator(
+            Settings(), etc=tmp_path / "etc", system=tmp_path / "system", directory=str(tmp_path / "run"),
+            others=(str(tmp_path / "other"),), systemd=257, owner=(tmp_path / "etc").stat().st_uid,
+        )  # fmt: skip
+        return list(subject.run())
+
+    return run
+
+
+@pytest.fixture
+def web(tmp_path: Path, make: Make) -> Path:
+    """A declaration of an image that exists."""
+    image = tmp_path / "web.spt"
+    image.write_bytes(elf.Elf(segments=(elf.load(), *elf.usual_notes(elf.SPT))).build())
+    path = tmp_path / "etc/web.unikernel"
+    path.write_text(f"[Unikernel]\nImage={image}\n")
+    path.chmod(0o644)
+    return path
+
+
+def test_a_file_becomes_a_unit_with_two_drop_ins(make: Make, web: Path, tmp_path: Path) -> None:
+    assert make() == []
+    text = (tmp_path / "system/web.service").read_text()
+    assert "ExecStart=/usr/bin/solo5-spt" in text
+    assert (tmp_path / "system/solo5-prepare@web.service.d/declared.conf").is_file()
+    assert (tmp_path / "system/solo5-outcome@web.target.d/declared.conf").is_file()
+    [source] = kept_sources(TaskName("web"), str(tmp_path / "run"))
+    assert source.content == web.read_bytes()
+
+
+def test_unchanged_files_are_not_written_again(make: Make, web: Path, tmp_path: Path) -> None:
+    make()
+    unit = tmp_path / "system/web.service"
+    before = unit.stat().st_ino
+    assert make() == []
+    assert unit.stat().st_ino == before
+    web.write_text(web.read_text() + "Memory=64M\n")
+    make()
+    assert unit.stat().st_ino != before
+
+
+def test_a_removed_file_removes_its_unit(make: Make, web: Path, tmp_path: Path) -> None:
+    make()
+    web.unlink()
+    make()
+    assert list((tmp_path / "system").iterdir()) == []
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_of_a_running_task_its_directory_stays(make: Make, web: Path, tmp_path: Path) -> None:
+    make()
+    web.unlink()
+    link = tmp_path / "units/invocation:web.service"
+    link.symlink_to("0123")
+    make()
+    assert not (tmp_path / "system/web.service").exists()
+    assert (tmp_path / "run/web").is_dir()
+    link.unlink()
+    make()
+    assert not (tmp_path / "run/web").exists()
+
+
+def test_a_bad_file_is_a_unit_with_the_reason(make: Make, web: Path, tmp_path: Path) -> None:
+    web.write_text(web.read_text() + "Memry=64M\n")
+    [fault] = make()
+    assert fault.startswith(f"{web}:3: ")
+    assert fault.replace("[", "(").replace("]", ")") in (tmp_path / "system/web.service").read_text()
+
+
+def test_without_a_tender_the_unit_has_the_reason(
+    make: Make, web: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def find(_self: TenderPath, target: Target, abi_version: int) -> Tender:
+        raise NotFoundError(f"no tender for {target}: expected one.")
+
+    monkeypatch.setattr(TenderPath, "find", find)
+    assert make() == [f"{web}: no tender for spt: expected one."]
+    assert "no tender for spt" in (tmp_path / "system/web.service").read_text()
+
+
+def test_an_image_that_is_not_there_yet_is_assumed(
+    make: Make, web: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def groups_for(target: Target, *, nics: bool) -> tuple[str, ...]:
+        raise HostError("/dev/kvm does not exist.")
+
+    monkeypatch.setattr(generator, "groups_for", groups_for)
+    (tmp_path / "web.spt").unlink()
+    assert make() == []
+    text = (tmp_path / "system/web.service").read_text()
+    assert "ExecStart=/usr/bin/solo5-hvt" in text
+    assert "SupplementaryGroups=kvm" in text
+    web.write_text(web.read_text() + "Tender=spt\nNetwork=eth=default\n")
+    make()
+    text = (tmp_path / "system/web.service").read_text()
+    assert "ExecStart=/usr/bin/solo5-spt" in text
+    assert "PrivateNetwork=no" in text
+    assert "SupplementaryGroups=\n" in text
+
+
+@pytest.mark.parametrize("place", ["system", "other"])
+def test_another_unit_of_the_name_is_left_alone(make: Make, web: Path, tmp_path: Path, place: str) -> None:
+    other = tmp_path / place / "web.service"
+    other.write_text("[Service]\nExecStart=/bin/true\n")
+    [fault] = make()
+    assert fault == f"{web}: unit web.service is {other} already: expected a name that no other unit has."
+    assert other.read_text().startswith("[Service]")
+
+
+def test_a_mask_and_an_edited_copy_are_no_other_units(make: Make, web: Path, tmp_path: Path) -> None:
+    make()
+    other = tmp_path / "other/web.service"
+    other.write_text((tmp_path / "system/web.service").read_text() + "# edited\n")
+    assert make() == []
+    other.unlink()
+    other.symlink_to("/dev/null")
+    assert make() == []
+
+
+def test_a_name_that_no_task_can_have_is_refused(make: Make, web: Path, tmp_path: Path) -> None:
+    web.rename(web.with_name("a b.unikernel"))
+    [fault] = make()
+    assert "task name 'a b' is not usable" in fault
+    assert list((tmp_path / "system").iterdir()) == []
+
+
+def test_damaged_sources_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(HostError, match="cannot be read") as caught:
+        kept_sources(TaskName("web"), str(tmp_path))
+    assert caught.value.hint == "Run: systemctl daemon-reload"

@@ -1,0 +1,62 @@
+"""Declared tasks in tests: their files, and all that a start leaves on purpose."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.machine.conftest import GUESTS, ok, sh, systemctl
+
+ETC = Path("/etc/solo5")
+DIRECTORY = Path("/run/solo5/declared")
+
+
+class Declarations:
+    """Writes files of tasks, and has PID 1 read them."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def write(self, name: str, text: str) -> Path:
+        """Write a file; PID 1 has not read it yet."""
+        path = ETC / f"{name}.unikernel"
+        path.write_text(text)
+        if name not in self.names:
+            self.names.append(name)
+        return path
+
+    def __call__(self, name: str, lines: str, *, image: str = "net.spt", rest: str = "") -> str:
+        """Declare a task of a test guest; `lines` are of [Unikernel], `rest` further sections. Return its unit."""
+        self.write(name, f"[Unikernel]\nImage={GUESTS}/{image}\n{lines}\n{rest}\n")
+        systemctl("daemon-reload")
+        return f"{name}.service"
+
+    def remove(self) -> None:
+        """Stop the tasks, and remove their files with what a reboot would find again."""
+        for name in self.names:
+            sh("systemctl", "disable", f"{name}.service")
+            sh("systemctl", "unmask", f"{name}.service")
+            sh("systemctl", "stop", f"{name}.service")
+            sh("solo5ctl", "rm", "--force", name)
+            (ETC / f"{name}.unikernel").unlink(missing_ok=True)
+            shutil.rmtree(ETC / f"{name}.unikernel.d", ignore_errors=True)
+            shutil.rmtree(f"/etc/systemd/system/{name}.service.d", ignore_errors=True)
+            Path(f"/var/lib/solo5/declared/{name}.json").unlink(missing_ok=True)
+        systemctl("daemon-reload")
+        for name in self.names:
+            sh("systemctl", "reset-failed", f"{name}.service", f"solo5-prepare@{name}.service")
+        self.names = []
+
+
+@contextmanager
+def declarations() -> Iterator[Declarations]:
+    """The files of tasks, removed with the tasks at the end."""
+    made = Declarations()
+    try:
+        yield made
+    finally:
+        made.remove()
+
+
+def main_pid(unit: str) -> str:
+    return ok("systemctl", "show", "--property=MainPID", "--value", unit).strip()

@@ -1,0 +1,470 @@
+"""Declared tasks: files of the operator, as units that systemd starts, restarts and shows like any other."""
+
+import hashlib
+import json
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.machine.conftest import (
+    GUESTS,
+    Machine,
+    Outside,
+    Runner,
+    console,
+    eventually,
+    inspect,
+    ok,
+    says,
+    sh,
+    systemctl,
+    unit_property,
+)
+from tests.machine.declared import DIRECTORY, ETC, Declarations, declarations, main_pid
+
+PORT = 8700
+WEB = f"Memory=64M\nPublish={PORT}:80\nArgument={{mirage}}"
+INSTALL = "[Install]\nWantedBy=multi-user.target\n"
+GENERATOR = "/usr/lib/systemd/system-generators/solo5-generator"
+
+
+@pytest.fixture
+def declare(machine: Machine) -> Iterator[Declarations]:
+    with declarations() as made:
+        yield made
+
+
+def answers(port: int = PORT) -> bool:
+    return sh("curl", "--silent", "--max-time", "2", f"http://127.0.0.1:{port}/").returncode == 0
+
+
+def started(unit: str) -> str:
+    ok("systemctl", "start", unit)
+    return main_pid(unit)
+
+
+def status(unit: str) -> str:
+    return sh("systemctl", "status", "--no-pager", "--full", unit).stdout
+
+
+def journal(unit: str) -> str:
+    return ok("journalctl", "--quiet", "--no-pager", "--boot", "--output=cat", "--unit", unit)
+
+
+# --- a file is a unit ------------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_a_unit_that_is_enabled_started_and_shown(declare: Declarations) -> None:
+    unit = declare("web", WEB, rest=f"[Unit]\nDescription=The web site\n{INSTALL}")
+    ok("systemctl", "enable", "--now", "web")
+    eventually(answers, "it answers at its published port")
+    assert systemctl("is-enabled", unit).strip() == "enabled"
+    shown = status(unit)
+    assert "The web site" in shown
+    assert "solo5-spt --net:service=s5-" in shown  # the only process
+    assert shown.count("└─") == 1
+    assert "serving" in shown
+    assert "serving" in journal(unit)
+    assert unit in systemctl("list-dependencies", "--plain", "multi-user.target")
+    assert inspect("web")["unit"] == unit
+    assert "The web site" in systemctl("list-units", "web*")
+
+
+def test_what_systemctl_edit_mask_and_disable_do(declare: Declarations) -> None:
+    unit = declare("web", "", image="sleeper.spt", rest=INSTALL)
+    drop_in = Path(f"/etc/systemd/system/{unit}.d/override.conf")
+    drop_in.parent.mkdir()
+    drop_in.write_text("[Service]\nRestart=always\nMemoryMax=32M\n")
+    systemctl("daemon-reload")
+    first = started(unit)
+    assert unit_property(unit, "MemoryMax") == str(32 << 20)
+    ok("kill", "-KILL", first)
+    eventually(lambda: main_pid(unit) not in ("0", first), "it is started again")
+    ok("systemctl", "enable", unit)
+    ok("systemctl", "disable", "--now", unit)
+    assert sh("systemctl", "is-enabled", unit).stdout.strip() == "disabled"
+    ok("systemctl", "mask", unit)
+    assert "masked" in sh("systemctl", "start", unit).stderr
+    ok("systemctl", "unmask", unit)
+    started(unit)
+
+
+def test_the_sandbox_is_that_of_every_task(declare: Declarations, run: Runner) -> None:
+    unit = declare("web", "Memory=64M\nBlock=storage=disk:sandbox,size=1M,create\nCPUs=0.5", image="netdisk.hvt")
+    pid = started(unit)
+    try:
+        other = run(
+            "netdisk.hvt", options=("-m", "64M", "--cpus", "0.5", "--block", "storage=disk:sandbox2,size=1M,create")
+        )
+        theirs = inspect(other)["unit"]
+        of_theirs = main_pid(theirs)
+        # Names and paths of this task, what is known at its start only, and what PID 1 or a file system counts.
+        own = re.compile(
+            "^(.*Timestamp.*|.*Monotonic|Id|Names|.*PID|InvocationID|ControlGroup.*|User|UID|GID|ExecStart.*|Fragment.*|"
+            "SourcePath|Description|Documentation|After|Requires|Wants|WantsMountsFor|RequiresMountsFor|Slice.*|"
+            "Environment.*|Standard.*|StatusErrno|SyslogIdentifier|LogExtraFields|BindPaths|BindReadOnlyPaths|NoExecPaths|"
+            "DeviceAllow|Memory(Current|Peak|Available|Swap.*|ZSwap.*)|CPUUsage.*|IO.*|TasksCurrent|.*Accounting|Transient|"
+            "RestartPreventExitStatus|UnitFile.*|CanClean|DropInPaths|Markers|Effective.*|ExecMain.*|IP(In|E)gress.*|"
+            "NetworkNamespace.*|ManagedOOM.*|CanFreeze|CanLive.*|MountImages|ExtensionImages|.*Hash|Perpetual|NFileDesc.*|"
+            "PrivatePIDs|LogNamespace|Propagates.*|ConsistsOf|Conflicts.*|Before|Triggers.*|WantedBy|RequiredBy)$"
+        )
+        ours, other_ones = (
+            {
+                key: value
+                for key, _, value in (line.partition("=") for line in systemctl("show", each).splitlines())
+                if not own.match(key)
+            }
+            for each in (unit, theirs)
+        )
+        assert {key: set(value.split()) for key, value in ours.items()} == {
+            key: set(value.split()) for key, value in other_ones.items()
+        }
+        assert len(ours) > 150
+        for name in ("Seccomp", "Seccomp_filters", "NoNewPrivs", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+            assert _status(pid)[name] == _status(of_theirs)[name], name
+        assert _status(pid)["Uid"] != _status(of_theirs)["Uid"]
+        assert _mounts(pid) == _mounts(of_theirs)
+        for kind in ("ipc", "mnt", "user"):
+            assert Path(f"/proc/{pid}/ns/{kind}").readlink() != Path(f"/proc/1/ns/{kind}").readlink()
+    finally:
+        sh("systemctl", "stop", unit)
+        sh("solo5ctl", "rm", "--force", other)
+        eventually(lambda: sh("solo5ctl", "disk", "rm", "sandbox", "sandbox2").returncode == 0, "the disks are free")
+
+
+def _status(pid: str) -> dict[str, str]:
+    pairs = (line.partition(":") for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return {key: value.strip() for key, _, value in pairs}
+
+
+def _mounts(pid: str) -> list[tuple[str, ...]]:
+    """Where the sandbox has mounts, with their options; images and disks have names of their own."""
+    lines = [line.split(" - ")[0].split() for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines()]
+    points = [(re.sub("^/var/lib/solo5/images/.+", "IMAGE", line[4]), line[5]) for line in lines]
+    return sorted(points)
+
+
+# --- addresses, leases, restarts -------------------------------------------------------------------------------------
+
+
+def identity(name: str = "web") -> tuple[str, ...]:
+    [nic] = inspect(name)["nics"]
+    return nic["ipv4"], nic["mac"], nic["tap"]
+
+
+def by_restart(unit: str) -> None:
+    ok("systemctl", "restart", unit)
+
+
+def by_stop_and_start(unit: str) -> None:
+    ok("systemctl", "stop", unit)
+    ok("systemctl", "start", unit)
+
+
+def by_kill(unit: str) -> None:
+    before = main_pid(unit)
+    ok("kill", "-KILL", before)
+    eventually(lambda: main_pid(unit) not in ("0", before), "it is started again")
+
+
+def by_changed_image(unit: str) -> None:
+    image = Path("/srv/changed.spt")
+    image.write_bytes((GUESTS / "net.spt").read_bytes() + b"\0")
+    ok("systemctl", "restart", unit)
+
+
+def with_restarted_services(unit: str) -> None:
+    ok("systemctl", "stop", "solo5-networkd.service", "solo5-relay.service")
+    ok("systemctl", "restart", unit)
+
+
+def after_daemon_reexec(unit: str) -> None:
+    systemctl("daemon-reexec")
+    ok("systemctl", "restart", unit)
+
+
+@pytest.mark.parametrize(
+    "again",
+    [by_restart, by_stop_and_start, by_kill, by_changed_image, with_restarted_services, after_daemon_reexec],
+)
+def test_a_started_again_task_has_the_same_addresses(declare: Declarations, again: Callable[[str], None]) -> None:
+    changed = Path("/srv/changed.spt")
+    changed.write_bytes((GUESTS / "net.spt").read_bytes())
+    try:
+        declare.write("web", f"[Unikernel]\nImage={changed}\n{WEB}\n[Service]\nRestart=on-failure\n")
+        systemctl("daemon-reload")
+        started("web.service")
+        had = identity()
+        eventually(answers, "it answers")
+        again("web.service")
+        eventually(answers, "it answers again")
+        assert identity() == had
+    finally:
+        changed.unlink()
+
+
+def test_a_client_sees_a_pause_of_a_restart_and_no_refusal(declare: Declarations, outside: Outside) -> None:
+    unit = declare("web", WEB)
+    started(unit)
+    eventually(answers, "it answers")
+    client = outside.popen("python3", "-I", "-c", _CLIENT, outside.here, str(PORT), stdout=subprocess.PIPE)
+    for _ in range(3):
+        ok("systemctl", "restart", unit)
+    assert client.stdout is not None
+    with client, client.stdout:
+        counts = json.loads(client.stdout.read())
+    assert counts["answered"] >= 10
+    assert counts["refused"] == 0
+
+
+_CLIENT = """
+import json, socket, sys, time
+counts = {"answered": 0, "refused": 0, "other": 0}
+end = time.monotonic() + 20
+while time.monotonic() < end and counts["answered"] < 400:
+    try:
+        with socket.create_connection((sys.argv[1], int(sys.argv[2])), 15) as c:
+            c.settimeout(15)
+            c.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n")
+            counts["answered" if c.recv(100) else "other"] += 1
+    except ConnectionRefusedError:
+        counts["refused"] += 1
+    except OSError:
+        counts["other"] += 1
+print(json.dumps(counts))
+"""
+
+
+def test_a_wrong_argument_is_not_tried_again(declare: Declarations) -> None:
+    unit = declare(
+        "web", "Argument=exit=64", image="hello.spt", rest="[Service]\nRestart=on-failure\nRestartSec=100ms\n"
+    )
+    ok("systemctl", "start", unit)
+    eventually(lambda: unit_property(unit, "ActiveState") == "failed", "it has failed")
+    assert unit_property(unit, "NRestarts") == "0"
+    other = declare(
+        "crash", "Argument=exit=2", image="hello.spt", rest="[Service]\nRestart=on-failure\nRestartSec=100ms\n"
+    )
+    ok("systemctl", "start", other)
+    eventually(lambda: int(unit_property(other, "NRestarts")) >= 2, "another status is tried again")
+
+
+# --- what cannot start -----------------------------------------------------------------------------------------------
+
+
+def test_an_image_that_is_missing_is_named_where_an_operator_looks(declare: Declarations, tmp_path: Path) -> None:
+    image = Path("/srv/late.spt")
+    declare.write("web", f"[Unikernel]\nImage={image}\nTender=spt\n{WEB}\n")
+    systemctl("daemon-reload")
+    assert sh("systemctl", "start", "web").returncode == 1
+    assert f"image '{image}' does not exist" in status("web")
+    image.write_bytes((GUESTS / "net.spt").read_bytes())
+    try:
+        started("web.service")
+        eventually(answers, "it starts without a daemon-reload")
+    finally:
+        image.unlink()
+
+
+def test_a_port_that_is_taken_is_named(declare: Declarations, run: Runner) -> None:
+    run("net.spt", "--ipv4={net.service.ipv4_cidr}", options=("-p", f"{PORT}:80"))
+    declare("web", WEB)
+    assert sh("systemctl", "start", "web").returncode == 1
+    assert f"port {PORT}" in status("web")
+
+
+def test_a_refused_file_is_a_unit_that_shows_why(declare: Declarations) -> None:
+    unit = declare("bad", "Memry=64M")
+    sentence = f"{ETC}/bad.unikernel:3: Memry="
+    assert sh("systemctl", "start", unit).returncode == 1
+    assert sentence in status(unit)
+    assert sentence in sh("systemd-analyze", "verify", unit).stderr
+    declare("bad", "Memory=64M", image="hello.spt")
+    started(unit)
+
+
+def test_an_image_for_another_tender_needs_a_daemon_reload(declare: Declarations) -> None:
+    image = Path("/srv/other.bin")
+    image.write_bytes((GUESTS / "hello.spt").read_bytes())
+    try:
+        declare.write("web", f"[Unikernel]\nImage={image}\n")
+        systemctl("daemon-reload")
+        ok("systemctl", "start", "web")
+        image.write_bytes((GUESTS / "net.spt").read_bytes())
+        assert sh("systemctl", "restart", "web").returncode == 1
+        assert "systemctl daemon-reload" in status("web")
+        systemctl("daemon-reload")
+        ok("systemctl", "start", "web")
+    finally:
+        image.unlink()
+
+
+@pytest.mark.parametrize("name", ["debug-shell", "rc-local"])
+def test_the_name_of_another_unit_is_refused(declare: Declarations, name: str) -> None:
+    before = unit_property(f"{name}.service", "FragmentPath")
+    declare(name, "", image="sleeper.spt")
+    assert unit_property(f"{name}.service", "FragmentPath") == before
+    done = sh(GENERATOR, "/tmp", "/tmp", "/tmp")
+    assert re.search(rf"unit {name}.service is (/usr)?/lib/systemd/system/{name}.service already", done.stderr)
+
+
+def test_a_name_has_one_task(declare: Declarations, run: Runner) -> None:
+    unit = declare("web", "", image="sleeper.spt")
+    refused = run.fail("--name", "web", str(GUESTS / "hello.spt"))
+    assert "is that of a declared task" in refused.stderr
+    started(unit)
+    other = run("sleeper.spt", name="job")
+    declare("job", "", image="sleeper.spt")
+    assert sh("systemctl", "start", "job").returncode == 1
+    assert "task name 'job' is taken" in status("job")
+    assert inspect(other)["unit"] == "solo5-task-job.service"
+
+
+# --- disks -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_disk_has_one_writer_whoever_starts_it(declare: Declarations, run: Runner) -> None:
+    ok("solo5ctl", "disk", "create", "data", "1M")
+    try:
+        unit = declare("web", "Argument=write=kept\nArgument=stay\nBlock=storage=disk:data", image="disk.spt")
+        started(unit)
+        refused = run.fail("--block", "storage=disk:data", str(GUESTS / "disk.spt"))
+        assert "is in use by another task" in refused.stderr
+        [disk] = json.loads(ok("solo5ctl", "disk", "ls", "--json"))
+        assert disk["tasks"] == ["web"] if "tasks" in disk else "web" in json.dumps(disk)
+        systemctl("daemon-reexec")
+        refused = run.fail("--block", "storage=disk:data", str(GUESTS / "disk.spt"))
+        assert refused.returncode == 125
+        ok("systemctl", "stop", unit)
+        eventually(
+            lambda: sh("solo5ctl", "run", "--rm", "--name", "reader", "--block", "storage=disk:data",
+                       str(GUESTS / "disk.spt"), "read").stdout.count("'kept'") == 1,
+            "the disk is free, with what was written",
+        )  # fmt: skip
+    finally:
+        sh("systemctl", "stop", "web")
+        eventually(lambda: sh("solo5ctl", "disk", "rm", "data").returncode == 0, "nobody has the disk")
+
+
+def test_files_and_private_copies_come_anew_with_each_start(declare: Declarations, tmp_path: Path) -> None:
+    secret = Path("/etc/solo5/secret.txt")
+    secret.write_text("first")
+    golden = Path("/srv/golden.img")
+    golden.write_bytes(b"golden".ljust(1 << 20, b"\0"))
+    try:
+        unit = declare(
+            "web",
+            f"Argument=read\nArgument=write=changed\nArgument=stay\nBlock=storage={golden},ephemeral",
+            image="disk.spt",
+        )
+        started(unit)
+        says("web", "sector 0: 'golden'")
+        ok("systemctl", "restart", unit)
+        eventually(lambda: journal(unit).count("sector 0: 'golden'") == 2, "the copy is made anew")
+        ok("systemctl", "stop", unit)
+        assert golden.read_bytes().startswith(b"golden\0")
+        other = declare("conf", f"Block=storage=files:{secret}", image="tar.spt")
+        ok("systemctl", "start", other)
+        eventually(lambda: digest("first") in journal(other), "the guest reads the file")
+        secret.write_text("second")
+        ok("systemctl", "restart", other)
+        eventually(lambda: digest("second") in journal(other), "the guest reads the changed file")
+        assert "first" not in systemctl("show", other)
+    finally:
+        secret.unlink()
+        golden.unlink()
+
+
+def digest(text: str) -> str:
+    return f"sha256 {hashlib.sha256(text.encode()).hexdigest()}"
+
+
+# --- solo5ctl --------------------------------------------------------------------------------------------------------
+
+
+def test_the_verbs_of_solo5ctl_know_it(declare: Declarations) -> None:
+    unit = declare("web", f"{WEB}\nLabel=SITE=example", image="net.hvt")
+    started(unit)
+    eventually(answers, "it answers")
+    [row] = [each for each in json.loads(ok("solo5ctl", "ps", "--json")) if each["name"] == "web"]
+    assert row["unit"] == unit
+    assert "serving" in console("web")
+    assert (
+        "web" in ok("solo5ctl", "stats", "--no-stream")
+        if "--no-stream" in ok("solo5ctl", "stats", "--help")
+        else ok("solo5ctl", "stats")
+    )
+    assert 'task="web"' in ok("solo5ctl", "metrics")
+    ok("solo5ctl", "freeze", "web")
+    assert inspect("web")["phase"] == "frozen"
+    ok("solo5ctl", "thaw", "web")
+    assert "web" in ok("solo5ctl", "network", "default")
+    ok("solo5ctl", "stop", "web")
+    assert unit_property(unit, "ActiveState") in ("inactive", "failed")
+    ended = inspect("web")
+    assert ended["phase"] == "ended"
+    assert "stopped" in json.dumps(ended["outcome"]), ended["outcome"]
+    eventually(lambda: "Exiting on signal 15" in journal(unit), "the journal has what the tender wrote to stderr")
+    orphans = ok("solo5ctl", "gc", "--dry-run").splitlines()
+    assert [line for line in orphans if not line.startswith("image ")] == []
+    ok("solo5ctl", "rm", "web")
+    started(unit)
+
+
+def test_an_outcome_tells_the_tenders_words_from_the_guests(declare: Declarations) -> None:
+    unit = declare("web", "Argument=stay", image="aborter.hvt")
+    sh("systemctl", "start", unit)
+    eventually(lambda: unit_property(unit, "ActiveState") == "failed", "it has ended")
+    run_of = ok("solo5ctl", "run", "--detach", "--name", "same", str(GUESTS / "aborter.hvt"), "stay").strip()
+    try:
+        ok("systemctl", "is-active", "--quiet", "solo5-outcome@same.target")
+        eventually(lambda: inspect(run_of)["phase"] == "ended", "the other has ended")
+        assert inspect("web")["outcome"] == inspect(run_of)["outcome"]
+    finally:
+        sh("solo5ctl", "rm", "--force", run_of)
+
+
+# --- the end of a file, and of our processes -------------------------------------------------------------------------
+
+
+def test_a_removed_file_stops_nothing_and_leaves_nothing(declare: Declarations) -> None:
+    unit = declare("web", WEB)
+    pid = started(unit)
+    (ETC / "web.unikernel").unlink()
+    systemctl("daemon-reload")
+    assert main_pid(unit) == pid
+    assert answers()
+    ok("systemctl", "stop", unit)
+    eventually(lambda: not list(Path("/run/solo5/network/tasks").glob("web.json")), "its lease is released")
+    systemctl("daemon-reload")
+    assert not (DIRECTORY / "web").exists()
+    assert not Path("/run/systemd/system/web.service").exists()
+    assert unit_property(unit, "LoadState") == "not-found"
+
+
+def test_without_a_file_the_generator_executes_nothing(machine: Machine) -> None:
+    masked = "mount --bind /bin/false /usr/bin/python3; exec " + GENERATOR
+    assert sh("unshare", "--mount", "sh", "-ec", masked).returncode == 0
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.05, 0.1, 0.15, 0.2, 0.3])
+def test_a_killed_preparation_leaves_nothing_and_the_next_succeeds(declare: Declarations, delay: float) -> None:
+    ok("solo5ctl", "disk", "create", "data", "1M")
+    try:
+        unit = declare("web", f"{WEB}\nBlock=storage=disk:data", image="netdisk.spt")
+        prepare = "solo5-prepare@web.service"
+        ok("systemctl", "start", "--no-block", unit)
+        eventually(lambda: main_pid(prepare) != "0" or unit_property(unit, "ActiveState") == "active", "it begins")
+        end = time.monotonic() + delay
+        eventually(lambda: time.monotonic() >= end, "so much later")
+        sh("systemctl", "kill", "--kill-whom=main", "--signal=KILL", prepare)
+        eventually(lambda: unit_property(unit, "Job") in ("", "0"), "the start is over")
+        ok("systemctl", "start", unit)
+        eventually(answers, "it answers")
+        ok("systemctl", "stop", unit)
+    finally:
+        sh("systemctl", "stop", "web")
+        eventually(lambda: sh("solo5ctl", "disk", "rm", "data").returncode == 0, "nobody has the disk")
