@@ -126,9 +126,9 @@ class Preparer(Starter):
         if wanted != tuple(plan.nics):
             with suppress(TakenError, InvalidRequestError):  # another task's by now, or not of the network any more
                 return await self._renewed(plan, wanted)
-        self._remember(await self._renewed(plan, plan.nics))
-        # By value from the beginning, so that the next start's request is the same one, and keeps the lease.
-        return await self._renewed(plan, self._remembered(plan.nics))
+        reservation = await self._renewed(plan, plan.nics)
+        self._remember(reservation)
+        return reservation
 
     async def _renewed(self, plan: Plan, nics: Sequence[NicRequest]) -> Reservation:
         request = plan.name, nics, plan.ports, self._names(plan), plan.parts.workload.namespace

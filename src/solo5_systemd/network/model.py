@@ -365,6 +365,21 @@ class LeaseRecord:
     namespace: str = ""
     names: GuestNames = UNNAMED
 
+    def serves(self, nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> bool:
+        """Return whether this is the reservation of a request: a repeated one, or one for what it has."""
+        return self._with_leases(nics) == self._with_leases(self.nics) and self.reservation.ports == tuple(ports)
+
+    def _with_leases(self, nics: Sequence[NicRequest]) -> Sequence[NicRequest]:
+        """Return requests with the addresses that they have by now, where they leave them open."""
+        leases = {lease.nic: lease for lease in self.reservation.leases}
+        return [_with_lease(nic, leases.get(nic.nic)) for nic in nics]
+
+
+def _with_lease(nic: NicRequest, lease: Lease | None) -> NicRequest:
+    if lease is None:
+        return nic
+    return replace(nic, ipv4=nic.ipv4 or lease.address, mac=nic.mac or lease.mac, ipv6=nic.ipv6 or lease.address6)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Preview:

@@ -398,7 +398,7 @@ class NetworkState:
         held = self.leases.get(task)
         if held is None:
             return self._choice.choose(task, nics, ports, bound)
-        if held.nics == tuple(nics) and held.reservation.ports == tuple(ports):
+        if held.serves(nics, ports):
             return held.reservation, ()
         raise TakenError(
             f"task {task} holds another reservation: expected the same request or another name.",

@@ -5,17 +5,21 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 import pytest
 from tests.fast.network.test_nft_rules import RESERVATION, network
-from tests.support.fakes.tasks import NETWORK
+from tests.support.fakes.tasks import LEASE, NETWORK
 
 from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import DeviceName, NetworkName
+from solo5_systemd.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.drops import Dropped
 from solo5_systemd.network.model import (
     Lease,
+    LeaseRecord,
+    LeaseState,
     MacAddress,
     NetworkOverview,
     NicRequest,
     PortRequest,
+    Protocol,
+    Reservation,
     mac_address,
 )
 from solo5_systemd.settings.ipv6 import Ipv6
@@ -131,3 +135,21 @@ def test_overview_has_the_fields_of_a_network_in_use_and_its_counts() -> None:
     assert (overview.name, overview.bridge, overview.ipv4) == (used.name, used.bridge, used.ipv4)
     assert (overview.gateway4, overview.mtu, overview.policy) == (used.gateway4, used.mtu, used.policy)
     assert (overview.up, overview.leases, overview.free, overview.dropped) == (True, 2, 3, Dropped())
+
+
+def test_a_reservation_serves_its_request_and_one_for_what_it_has() -> None:
+    asked = NicRequest(nic=LEASE.nic, network=LEASE.network)
+    port = PortRequest(nic=LEASE.nic, host_port=80, port=80, protocol=Protocol.TCP)
+    record = LeaseRecord(
+        reservation=Reservation(task=TaskName("web"), leases=(LEASE,), ports=(port,)),
+        nics=(asked,), state=LeaseState.ATTACHED, expires=0,
+    )  # fmt: skip
+    by_value = replace(asked, ipv4=LEASE.address, mac=LEASE.mac, ipv6=LEASE.address6)
+    assert record.serves([asked], [port])
+    assert record.serves([by_value], [port])
+    assert replace(record, nics=(by_value,)).serves([asked], [port])
+    assert not record.serves([replace(asked, ipv4=IPv4Address("192.0.2.9"))], [port])
+    assert not record.serves([replace(asked, network=NetworkName("other"))], [port])
+    assert not record.serves([asked], [])
+    assert not record.serves([], [port])
+    assert not record.serves([asked, replace(asked, nic=DeviceName("second"))], [port])
