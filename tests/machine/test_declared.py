@@ -282,8 +282,10 @@ def test_a_refused_file_is_a_unit_that_shows_why(declare: Declarations) -> None:
     assert sh("systemctl", "start", unit).returncode == 1
     assert sentence in status(unit)
     assert sentence in sh("systemd-analyze", "verify", unit).stderr
+    assert sentence in ok("solo5ctl", "doctor")
     declare("bad", "Memory=64M", image="hello.spt")
     started(unit)
+    assert re.search("^declarations +ok +1$", ok("solo5ctl", "doctor"), re.MULTILINE)
 
 
 def test_an_image_for_another_tender_needs_a_daemon_reload(declare: Declarations) -> None:
@@ -321,6 +323,17 @@ def test_a_name_has_one_task(declare: Declarations, run: Runner) -> None:
     assert sh("systemctl", "start", "job").returncode == 1
     assert "task name 'job' is taken" in status("job")
     assert inspect(other)["unit"] == "solo5-task-job.service"
+
+
+def test_only_root_reads_what_a_start_has_made(declare: Declarations) -> None:
+    unit = declare("web", f"{WEB}\nArgument=--token=geheim")
+    started(unit)
+    stranger = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--")
+    assert sh(*stranger, "cat", str(DIRECTORY / "web/environment")).returncode != 0
+    assert sh(*stranger, "touch", str(DIRECTORY / "web/x")).returncode != 0
+    assert sh(*stranger, "mkdir", str(DIRECTORY / "other")).returncode != 0
+    assert sh(*stranger, "python3", "-I", "-m", "solo5_systemd.pid1.prepare", "web").returncode != 0
+    assert answers()
 
 
 # --- disks -----------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from solo5_systemd.declared.declaration import SUFFIX, declared_task
+from solo5_systemd.declared.specifiers import HostNames
 from solo5_systemd.declared.syntax import FILE_MAX_BYTES, Source
 from solo5_systemd.errors import NotFoundError, SettingsError
 from solo5_systemd.settings.files import ETC
@@ -135,3 +136,22 @@ def _check(path: Path, status: os.stat_result, owner: int) -> None:
 
 def _stamp(status: os.stat_result) -> tuple[int, int, int]:
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def host_names() -> HostNames:
+    """Return the facts of the host that specifiers name; those that cannot be read are empty."""
+    host = os.uname()
+    return HostNames(
+        hostname=host.nodename,
+        machine_id=_line("/etc/machine-id"),
+        boot_id=_line("/proc/sys/kernel/random/boot_id").replace("-", ""),
+        kernel=host.release,
+        architecture=host.machine.replace("_", "-").replace("aarch64", "arm64"),
+    )
+
+
+def _line(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="ascii").strip()
+    except OSError:
+        return ""

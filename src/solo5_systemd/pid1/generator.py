@@ -24,17 +24,24 @@ from functools import cache
 from pathlib import Path
 
 from solo5_systemd.declared.declaration import Declaration, declared_task, parse_declaration
-from solo5_systemd.declared.files import declarations, read_sources
-from solo5_systemd.declared.specifiers import HostNames
+from solo5_systemd.declared.files import declarations, host_names, read_sources
 from solo5_systemd.declared.syntax import Source
 from solo5_systemd.declared.unit_file import MARK, Host, outcome, preparation, refusal, unit_file
-from solo5_systemd.errors import HostError, Solo5Error, TakenError
+from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, TakenError
 from solo5_systemd.files.atomic_file import replace_file
 from solo5_systemd.files.declared_units import DIRECTORY, declared_tasks
 from solo5_systemd.host.tenders import TenderPath, groups_for
 from solo5_systemd.image.manifest import Device, DeviceKind, Manifest, Target
 from solo5_systemd.image.store import read_facts
-from solo5_systemd.names import INVOCATION_LINK, SERVICE_NIC, UNITS, TaskName, outcome_target, prepare_service
+from solo5_systemd.names import (
+    INVOCATION_LINK,
+    SERVICE_NIC,
+    UNITS,
+    TaskName,
+    is_task_name,
+    outcome_target,
+    prepare_service,
+)
 from solo5_systemd.settings.files import ETC, read_settings
 from solo5_systemd.settings.model import DEFAULT_NETWORK, Settings
 from solo5_systemd.unit.tender import Tender
@@ -143,7 +150,12 @@ class Generator:
         return asyncio.run(TenderPath(self._settings.tender_paths).find(target, abi_version))
 
     def _check_free(self, task: TaskName) -> None:
-        """Refuse a name that another unit has; a mask, and an edited copy of our unit file, have precedence."""
+        """Refuse a template, and the name of another unit; a mask and an edited copy of our unit file have precedence."""
+        if not is_task_name(task):
+            raise InvalidRequestError(
+                f"{task}.service would be an instance of a template, which declared tasks cannot be yet: expected a "
+                "name without '@'."
+            )
         for directory in self._others:
             other = Path(directory) / f"{task}.service"
             if not os.path.lexists(other) or os.path.realpath(other) == "/dev/null":
@@ -236,25 +248,6 @@ def _replace(path: Path, text: str) -> None:
             return
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     replace_file(path, text, mode=0o644)
-
-
-def host_names() -> HostNames:
-    """Return the facts of the host that specifiers name; those that cannot be read are empty."""
-    host = os.uname()
-    return HostNames(
-        hostname=host.nodename,
-        machine_id=_line("/etc/machine-id"),
-        boot_id=_line("/proc/sys/kernel/random/boot_id").replace("-", ""),
-        kernel=host.release,
-        architecture=host.machine.replace("_", "-").replace("aarch64", "arm64"),
-    )
-
-
-def _line(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
 
 
 def _release() -> int:

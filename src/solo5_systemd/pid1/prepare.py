@@ -18,6 +18,7 @@ from pathlib import Path
 from solo5_systemd.daemon import fdstore
 from solo5_systemd.daemon.process import log_about
 from solo5_systemd.declared.declaration import declared_task, parse_declaration
+from solo5_systemd.declared.files import host_names
 from solo5_systemd.declared.unit_file import environment, user_of
 from solo5_systemd.engine.backends import Disks
 from solo5_systemd.engine.prepare import Prepared, Preparer
@@ -28,7 +29,7 @@ from solo5_systemd.image.manifest import DeviceKind
 from solo5_systemd.journal.journald import NATIVE_SOCKET, namespace_path, write_entry
 from solo5_systemd.names import TaskName, outcome_target
 from solo5_systemd.network.model import NicRequest, Reservation
-from solo5_systemd.pid1.generator import BASIS, SYSTEM, host_names, kept_sources
+from solo5_systemd.pid1.generator import BASIS, SYSTEM, kept_sources
 from solo5_systemd.sanitize import printable
 from solo5_systemd.settings.files import read_settings
 from solo5_systemd.unit.log_fields import FACILITY, STDERR_PRIORITY

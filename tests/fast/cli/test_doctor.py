@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tests.fast.cli.conftest import Solo5ctl
@@ -74,3 +75,15 @@ def test_verdicts_are_coloured_on_a_terminal(solo5ctl: Solo5ctl, monkeypatch: py
     assert "\x1b[32mok     \x1b[0m" in out
     assert "\x1b[33mlimited\x1b[0m" in out
     assert "\x1b[31mbroken \x1b[0m" in out
+
+
+def test_a_refused_declaration_is_listed_with_its_line(tmp_path: Path) -> None:
+    [fact] = doctor._declarations(tmp_path)
+    assert (fact.name, fact.value) == ("declarations", "none")
+    (tmp_path / "web.unikernel").write_text("[Unikernel]\nMemry=64M\n")
+    [fact] = doctor._declarations(tmp_path)
+    assert (fact.name, fact.value) == ("declaration", "web")
+    assert fact.advice.startswith(f"{tmp_path}/web.unikernel")
+    (tmp_path / "bad.toml").write_text("[")
+    [fact] = doctor._declarations(tmp_path)
+    assert fact.value == "check failed"

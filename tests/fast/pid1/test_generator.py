@@ -156,6 +156,14 @@ def test_a_name_that_no_task_can_have_is_refused(make: Make, web: Path, tmp_path
     assert list((tmp_path / "system").iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["web@", "web@1"])
+def test_templates_are_refused(make: Make, web: Path, tmp_path: Path, name: str) -> None:
+    web.rename(web.with_name(f"{name}.unikernel"))
+    [fault] = make()
+    assert "template" in fault
+    assert list((tmp_path / "system").iterdir()) == []
+
+
 def test_damaged_sources_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(HostError, match="cannot be read") as caught:
         kept_sources(TaskName("web"), str(tmp_path))

@@ -3,6 +3,7 @@
 import asyncio
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from solo5_systemd.cli.context import CommandContext
@@ -14,6 +15,7 @@ from solo5_systemd.errors import Solo5Error
 from solo5_systemd.host.checks import Fact, Verdict, facts
 from solo5_systemd.host.probe import probe
 from solo5_systemd.sanitize import printable
+from solo5_systemd.settings.files import ETC, read_settings
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.runtime import Runtime
@@ -29,12 +31,36 @@ def configure(parser: Parser) -> None:
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
     """Run `solo5ctl doctor` and return the exit status."""
-    found = (*facts(asyncio.run(probe())), *_orphans(context))
+    found = (*facts(asyncio.run(probe())), *_declarations(), *_orphans(context))
     if arguments.json:
         context.screen.json([_json(fact) for fact in found])
     else:
         context.screen.write(_text(found, context.screen))
     return int(any(fact.verdict is Verdict.BROKEN for fact in found))
+
+
+def _declarations(directory: Path = ETC) -> Iterator[Fact]:
+    """Yield a fact for each file of a declared task that is refused, or one that has the number of those in order."""
+    from solo5_systemd.declared.declaration import parse_declaration
+    from solo5_systemd.declared.files import declarations, host_names, read_sources
+
+    refused = good = 0
+    names: tuple[str, ...] = ()
+    try:
+        names = declarations(directory)
+        served = [network.name for network in read_settings(directory).networks if network.policy.dhcp]
+    except Solo5Error as error:
+        yield Fact(name="declarations", value="check failed", verdict=Verdict.LIMITED, advice=str(error))
+        return
+    for name in names:
+        try:
+            parse_declaration(name, read_sources(name, directory), host=host_names(), served=served)
+            good += 1
+        except Solo5Error as error:
+            refused += 1
+            yield Fact(name="declaration", value=name, verdict=Verdict.LIMITED, advice=str(error))
+    if not refused:
+        yield Fact(name="declarations", value=f"{good}" if good else "none")
 
 
 def _orphans(context: CommandContext) -> Iterator[Fact]:
