@@ -150,7 +150,7 @@ class Generator:
         return asyncio.run(TenderPath(self._settings.tender_paths).find(target, abi_version))
 
     def _check_free(self, task: TaskName) -> None:
-        """Refuse a template, and the name of another unit; a mask and an edited copy of our unit file have precedence."""
+        """Refuse a template, and the name of another unit; a mask and an edited copy of ours have precedence."""
         if not is_task_name(task):
             raise InvalidRequestError(
                 f"{task}.service would be an instance of a template, which declared tasks cannot be yet: expected a "
