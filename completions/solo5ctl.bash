@@ -5,9 +5,9 @@ _solo5ctl_verbs="run ps inspect logs stop kill rm wait stats metrics freeze thaw
 # The options of one verb; those that take a value end with "=".
 _solo5ctl_options() {
     case $1 in
-        "") echo "--help --version --no-color -h" ;;
+        "") echo "--help --version --no-color --host= -h -H=" ;;
         run)
-            echo "--help --name= --detach --rm --replace --scope --dry-run --tender= --property= --label= --log-field=" \
+            echo "--help --name= --detach --rm --replace --scope --dry-run --declare= --tender= --property= --label= --log-field=" \
                 "--memory= --cpus= --cpu-weight= --net= --network-namespace= --publish= --egress= --rate= --dns= --dns-search=" \
                 "--hostname= --block= --json --no-color" \
                 "-h -d -m= -p="
@@ -81,10 +81,19 @@ _solo5ctl() {
     local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} verb="" index
     COMPREPLY=()
     for ((index = 1; index < COMP_CWORD; index++)); do
-        if [[ ${COMP_WORDS[index]} != -* ]]; then
-            verb=${COMP_WORDS[index]}
-            break
-        fi
+        case ${COMP_WORDS[index]} in
+            -H | --host)
+                ((index++))
+                # bash splits "--host=HOST" and "HOST:PORT" into several words
+                [[ ${COMP_WORDS[index]-} == = ]] && ((index++))
+                [[ ${COMP_WORDS[index + 1]-} == : ]] && ((index += 2))
+                ;;
+            -*) ;;
+            *)
+                verb=${COMP_WORDS[index]}
+                break
+                ;;
+        esac
     done
     if [[ $verb == disk ]]; then
         case ${COMP_WORDS[index + 1]-} in

@@ -263,6 +263,17 @@ def journal_label(text: str) -> tuple[str, str]:
     return parse(text, "--label")
 
 
+def declaration_name(text: str) -> TaskName:
+    """Parse the name of a declaration, `web` or `web@1`.
+
+    Raises:
+        InvalidRequestError: malformed, or a template without its instance.
+    """
+    from solo5_systemd.declared.declaration import declared_task
+
+    return declared_task(text)
+
+
 def derived_name(image: str, suffix: str) -> TaskName:
     """Return the default task name: the file name's stem and a suffix that makes it unique."""
     stem = image.rpartition("/")[2].partition(".")[0]

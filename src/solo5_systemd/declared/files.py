@@ -13,7 +13,8 @@ from pathlib import Path
 from solo5_systemd.declared.declaration import SUFFIX, declared_task
 from solo5_systemd.declared.specifiers import HostNames
 from solo5_systemd.declared.syntax import FILE_MAX_BYTES, Source
-from solo5_systemd.errors import NotFoundError, SettingsError
+from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, SettingsError
+from solo5_systemd.files.atomic_file import replace_file
 from solo5_systemd.settings.files import ETC
 
 _READS = 3
@@ -68,6 +69,31 @@ def read_sources(name: str, directory: Path = ETC, *, owner: int = 0) -> tuple[S
     drop_ins = {path.name: path for each in reversed(names) for path in _drop_ins(directory / f"{each}{SUFFIX}.d")}
     files = (own, *(path for _, path in sorted(drop_ins.items()) if not _is_masked(path)))
     return tuple(Source(path=str(path), content=_read(path, owner)) for path in files)
+
+
+def write_source(name: str, text: str, directory: Path = ETC, *, replace: bool = False) -> Path:
+    """Write a declaration whole, and return its path.
+
+    Args:
+        name: as of `read_sources`.
+        text: of the file.
+        directory: of the declarations; it is created if there is none.
+        replace: replace an existing file; otherwise it is an error.
+
+    Raises:
+        InvalidRequestError: the name is not that of a declaration, or there is one of this name.
+        HostError: it cannot be written.
+    """
+    declared_task(name)
+    path = directory / f"{name}{SUFFIX}"
+    try:
+        directory.mkdir(exist_ok=True)
+        if not replace and _exists(path):
+            raise InvalidRequestError(f"{path} exists: expected a new name.", "Add --replace to replace it.")
+        replace_file(path, text, mode=0o644, several_writers=True, durable=True)
+    except OSError as error:
+        raise HostError(f"{path} cannot be written: {error.strerror}.") from error
+    return path
 
 
 def _drop_ins(directory: Path) -> Iterator[Path]:

@@ -66,6 +66,9 @@ def test_bash_offers_exactly_the_options(words: str) -> None:
 def test_bash_offers_exactly_the_verbs() -> None:
     assert bash("") == set(VERBS)
     assert bash("--no-color", "st") == {"stop", "stats"}
+    assert bash("-H", "root@web1", "st") == {"stop", "stats"}
+    assert bash("--host", "=", "web1", ":", "22", "st") == {"stop", "stats"}
+    assert bash("-H", "") == set()
     assert bash("network", "") == {"ls", "inspect", "repairs"}
 
 
@@ -140,7 +143,7 @@ def zsh_section(words: str) -> str:
 @pytest.mark.parametrize("words", PARSERS)
 def test_zsh_offers_exactly_the_options(words: str) -> None:
     # `--long[what it is]`, or `{-s,--long}` before the description; a `+` where a value may follow at once
-    offered = set(re.findall(r"(--[a-z-]+)(?=[\[}])|(?<=\{)(-[a-z])(?=\+?,)", zsh_section(words)))
+    offered = set(re.findall(r"(--[a-z-]+)(?=[\[}])|(?<=\{)(-[A-Za-z])(?=\+?,)", zsh_section(words)))
     assert {long or short for long, short in offered} == options(PARSERS[words])
 
 

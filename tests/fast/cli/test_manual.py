@@ -37,7 +37,7 @@ def section(verb: str) -> str:
 def tagged(text: str) -> set[str]:
     """Return the options that have a tagged paragraph."""
     tags = re.findall(r"^\.TP\n(.*)$", text, re.MULTILINE)
-    return {option for tag in tags for option in re.findall(r"(?<![\w-])--?[a-z][a-z-]*", tag)}
+    return {option for tag in tags for option in re.findall(r"(?<![\w-])--?[A-Za-z][a-z-]*", tag)}
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -9,7 +9,7 @@ import pytest
 from solo5_systemd.declared import files
 from solo5_systemd.declared.files import declarations
 from solo5_systemd.declared.syntax import FILE_MAX_BYTES
-from solo5_systemd.errors import InvalidRequestError, NotFoundError, SettingsError
+from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, SettingsError
 
 TEXT = "[Unikernel]\nImage=/a\n"
 
@@ -135,3 +135,20 @@ def test_drop_ins_that_are_no_directory_are_one_sentence(tmp_path: Path) -> None
     write(tmp_path / "web.unikernel.d")
     with pytest.raises(SettingsError, match=r"web\.unikernel\.d cannot be read: Not a directory"):
         read(tmp_path)
+
+
+def test_a_declaration_is_written_whole_and_replaced_on_request_only(tmp_path: Path) -> None:
+    path = files.write_source("web", TEXT, tmp_path / "solo5")
+    assert read(tmp_path / "solo5") == [("web.unikernel", TEXT)]
+    assert path.stat().st_mode & 0o777 == 0o644
+    with pytest.raises(InvalidRequestError, match=r"web\.unikernel exists: expected a new name"):
+        files.write_source("web", "other", tmp_path / "solo5")
+    assert files.write_source("web", "other", tmp_path / "solo5", replace=True).read_text() == "other"
+    assert [each.name for each in (tmp_path / "solo5").iterdir()] == ["web.unikernel"]
+
+
+def test_a_declaration_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(HostError, match="cannot be written: Not a directory"):
+        files.write_source("web", TEXT, write(tmp_path / "file") / "below")
+    with pytest.raises(InvalidRequestError, match="not usable"):
+        files.write_source("../web", TEXT, tmp_path)

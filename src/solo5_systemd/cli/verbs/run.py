@@ -49,6 +49,10 @@ def _add_unit_options(parser: Parser) -> None:
     parser.add_argument("--replace", action="store_true", help="remove an existing task of this name first")
     parser.add_argument("--scope", action="store_true", help="run the tender as a child of the caller, in a scope")
     parser.add_argument("--dry-run", action="store_true", help="print the plan without starting the task")
+    parser.add_argument(
+        "--declare", metavar="NAME", type=typed.declaration_name,
+        help="write the task to /etc/solo5/NAME.unikernel instead of starting it; with --dry-run: print it",
+    )  # fmt: skip
     parser.add_argument("--tender", choices=("hvt", "spt"), help="require this tender")
     parser.add_argument(
         "--property", metavar="KEY=VALUE", type=typed.unit_property, action="append", default=[],
@@ -120,6 +124,10 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
     workload = _workload(arguments)
     _check_exclusive_options(arguments)
     _check_placeholders(arguments)
+    if arguments.declare:
+        from solo5_systemd.cli.declare import declare
+
+        return declare(workload, context, replace=arguments.replace, dry_run=arguments.dry_run)
     from solo5_systemd.cli import run_modes  # imported here for startup time: it imports asyncio
 
     if arguments.dry_run:
@@ -143,8 +151,19 @@ def _check_exclusive_options(arguments: Namespace) -> None:
             f"--rm and {other} are mutually exclusive: no solo5ctl process waits for the end of the task.",
             "Remove the task later: solo5ctl rm NAME",
         )
+    _check_declare(arguments)
     if arguments.json and not (arguments.dry_run or arguments.detach):
         raise InvalidRequestError("--json requires --dry-run or --detach: in the foreground, output is the console.")
+
+
+def _check_declare(arguments: Namespace) -> None:
+    given = (("--name", arguments.name), ("--detach", arguments.detach), ("--rm", arguments.rm))
+    also = (("--scope", arguments.scope), ("--json", arguments.json))
+    if arguments.declare and (other := next((option for option, value in (*given, *also) if value), None)):
+        raise InvalidRequestError(
+            f"--declare and {other} are mutually exclusive: systemd starts a declared task from its file.",
+            "Its name is that of the task: solo5ctl run --declare NAME IMAGE",
+        )
 
 
 def _check_placeholders(arguments: Namespace) -> None:
@@ -192,7 +211,7 @@ def _workload(arguments: Namespace) -> "Workload":
     image = os.path.abspath(arguments.image)  # noqa: PTH100 - lexical: Path.resolve() would follow symlinks
     disks = unique(arguments.block, lambda disk: disk.disk, "disk")
     return Workload(
-        name=arguments.name or typed.derived_name(image, secrets.token_hex(2)),
+        name=arguments.declare or arguments.name or typed.derived_name(image, secrets.token_hex(2)),
         image=image,
         arguments=tuple(arguments.arguments),
         memory=arguments.memory,

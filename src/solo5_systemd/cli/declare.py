@@ -1,0 +1,53 @@
+"""`solo5ctl run --declare`: writes the task to a file in the place of a start, and prints what to type next."""
+
+from typing import TYPE_CHECKING
+
+from solo5_systemd.cli.context import CommandContext
+from solo5_systemd.errors import HostError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from solo5_systemd.workload import Workload
+
+INSTALL = [("WantedBy", "multi-user.target")]
+"""[Install] of what is written, so that `systemctl enable` has an effect."""
+
+
+def declare(
+    workload: "Workload",
+    context: CommandContext,
+    *,
+    replace: bool,
+    dry_run: bool,
+    directory: "Path | None" = None,
+) -> int:
+    """Write a declaration, or print it, and return the exit status.
+
+    Args:
+        workload: the task.
+        context: of the verb.
+        replace: replace an existing declaration.
+        dry_run: print it instead.
+        directory: of declarations; None: /etc/solo5.
+
+    Raises:
+        InvalidRequestError: a declaration cannot describe the task, or there is one of this name.
+        HostError: the file cannot be written, or the process is not root.
+    """
+    from solo5_systemd.declared.files import write_source
+    from solo5_systemd.declared.writer import Written, write_declaration
+    from solo5_systemd.settings.files import ETC
+
+    text = write_declaration(Written(workload=workload, install=INSTALL))
+    if dry_run:
+        context.screen.write(text)
+        return 0
+    if not context.root:
+        raise HostError("writing a declaration requires root.", "Run it with sudo, or print it: --dry-run")
+    path = write_source(workload.name, text, directory or ETC, replace=replace)
+    context.screen.write(f"{path}\n")
+    context.screen.message(
+        f"To start it now and at each boot: systemctl daemon-reload && systemctl enable --now {workload.name}"
+    )
+    return 0

@@ -1,0 +1,98 @@
+"""`solo5ctl -H HOST VERB …`: runs the same command line on another host by ssh(1), as `systemctl -H` does."""
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from solo5_systemd.errors import InvalidRequestError, NotFoundError
+
+OPTIONS = ("-H", "--host")
+
+_HOST = re.compile(
+    r"(?:(?P<user>[A-Za-z0-9_][A-Za-z0-9_.-]*)@)?(?P<name>[A-Za-z0-9][A-Za-z0-9._%:-]*|\[[0-9A-Fa-f:.%]+\])"
+)
+_PORT = re.compile(r"(?P<host>.*[^:]):(?P<port>[0-9]{1,5})")
+
+_FOREGROUND = ("run", "logs", "stats", "wait")
+"""Verbs that last until Ctrl-C, which reaches the other host by a terminal there only."""
+
+
+def split_host(words: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Return the host of -H before the verb, and the words without it; None without -H.
+
+    Raises:
+        InvalidRequestError: -H has no host, or is given twice.
+    """
+    host: str | None = None
+    rest: list[str] = []
+    left = list(words)
+    while left and left[0].startswith("-"):
+        word = left.pop(0)
+        option, equals, value = word.partition("=")
+        if option in OPTIONS or (word.startswith("-H") and not word.startswith("--")):
+            if host is not None:
+                raise InvalidRequestError(f"{option} is given twice: expected one host.")
+            if option not in OPTIONS:  # -Hweb1
+                host = word[2:]
+            elif equals:
+                host = value
+            else:
+                host = left.pop(0) if left else ""
+        else:
+            rest.append(word)
+    return host, [*rest, *left]
+
+
+def ssh_command(host: str, words: Sequence[str], *, is_terminal: bool) -> list[str]:
+    """Return the command line of ssh(1), without its path.
+
+    Args:
+        host: [USER@]HOST[:PORT]; an IPv6 address with a port is in brackets.
+        words: the command line for the other host, without `solo5ctl`.
+        is_terminal: stdin and stdout are terminals.
+
+    Raises:
+        InvalidRequestError: the host is malformed, such as an option of ssh.
+    """
+    port = _PORT.fullmatch(host)
+    # `fe80::1` has no port; `[fe80::1]:22` has.
+    has_port = port is not None and (port["host"].count(":") == 0 or port["host"].endswith("]"))
+    name = port["host"] if port is not None and has_port else host
+    match = _HOST.fullmatch(name)
+    if not match or (port is not None and has_port and not 1 <= int(port["port"]) <= 65535):
+        raise InvalidRequestError(
+            f"--host {host!r} is not a host: expected [USER@]HOST[:PORT], such as root@web1.example.org."
+        )
+    user = f"{match['user']}@" if match["user"] else ""
+    where = ["-p", port["port"]] if port is not None and has_port else []
+    wants_terminal = is_terminal and next((word for word in words if not word.startswith("-")), "") in _FOREGROUND
+    return [
+        "ssh",
+        "-t" if wants_terminal else "-T",
+        "-x",
+        *where,
+        "--",
+        user + match["name"].strip("[]"),
+        shlex.join(["solo5ctl", *words]),
+    ]
+
+
+def execute_there(host: str, words: Sequence[str]) -> NoReturn:
+    """Replace this process by ssh(1), which exits with the status of the other host's solo5ctl, or 255.
+
+    Raises:
+        InvalidRequestError: the host is malformed.
+        NotFoundError: there is no ssh.
+    """
+    line = ssh_command(host, words, is_terminal=os.isatty(0) and os.isatty(1))
+    sys.stdout.flush()
+    try:
+        os.execvp(line[0], line)  # noqa: S606 - no shell here; on the other host, all words are quoted
+    except OSError as error:
+        raise NotFoundError(
+            f"ssh cannot be executed: {error.strerror}: expected it for --host.",
+            "Install it: apt install openssh-client",
+        ) from error

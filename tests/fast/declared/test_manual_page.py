@@ -1,0 +1,42 @@
+"""solo5.unikernel(5) has each key with its form, each specifier, each setting that is passed on, and an example."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from solo5_systemd.declared.declaration import parse_declaration
+from solo5_systemd.declared.keys import KEYS, Key
+from solo5_systemd.declared.specifiers import HostNames, specifiers
+from solo5_systemd.declared.syntax import Source
+from solo5_systemd.declared.unit_keys import INSTALL, SERVICE_PASSED_ON
+
+PAGE = (Path(__file__).parents[3] / "docs" / "man" / "solo5.unikernel.5").read_text().replace("\\-", "-")
+
+
+def test_each_key_has_its_paragraph_with_its_form() -> None:
+    found = re.findall(r'^\.TP\n\.BI (\w+)= "(.*)"$', PAGE, re.MULTILINE)
+    assert found == [(key.name, key.form) for key in KEYS.values()]
+
+
+@pytest.mark.parametrize("key", KEYS.values(), ids=lambda key: key.name)
+def test_a_paragraph_has_the_option_and_whether_the_key_is_a_list(key: Key) -> None:
+    paragraph = PAGE.partition(f"\n.BI {key.name}= ")[2].partition("\n.TP\n")[0].partition("\n.PP\n")[0]
+    assert ("May be repeated." in paragraph) is key.is_list
+    assert ("Takes several values." in paragraph) is key.has_words
+    assert not key.option.startswith("--") or f"\nAs\n.B {key.option}\n" in paragraph
+
+
+def test_each_specifier_is_named() -> None:
+    assert [each for each in specifiers("web", HostNames()) if f"%{each}" not in PAGE] == []
+
+
+def test_each_setting_that_is_passed_on_is_named() -> None:
+    assert [each for each in sorted(SERVICE_PASSED_ON | INSTALL) if f"{each}=" not in PAGE] == []
+
+
+def test_the_example_is_a_declaration() -> None:
+    text = PAGE.partition("\n.SH EXAMPLE\n.nf\n")[2].partition(".fi")[0]
+    source = Source(path="/etc/solo5/web.unikernel", content=text.encode())
+    found = parse_declaration("web", [source], host=HostNames())
+    assert (found.workload.memory, len(found.unit), len(found.service), len(found.install)) == (64 << 20, 2, 1, 1)
