@@ -10,9 +10,6 @@ if TYPE_CHECKING:
 
     from solo5_systemd.workload import Workload
 
-INSTALL = [("WantedBy", "multi-user.target")]
-"""[Install] of what is written, so that `systemctl enable` has an effect."""
-
 
 def declare(
     workload: "Workload",
@@ -35,6 +32,7 @@ def declare(
         InvalidRequestError: a declaration cannot describe the task, or there is one of this name.
         HostError: the file cannot be written, or the process is not root.
     """
+    from solo5_systemd.declared.exported import INSTALL
     from solo5_systemd.declared.files import write_source
     from solo5_systemd.declared.writer import Written, write_declaration
     from solo5_systemd.settings.files import ETC

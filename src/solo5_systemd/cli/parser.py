@@ -17,6 +17,7 @@ VERBS = {
     "run": "start a unikernel",
     "ps": "list tasks",
     "inspect": "show details of tasks",
+    "export": "print the declaration of a task that runs",
     "logs": "show the console of a task",
     "stop": "stop tasks",
     "kill": "send a signal to tasks",

@@ -1,0 +1,107 @@
+"""`solo5ctl export`: prints the declaration of a task that runs."""
+
+from argparse import Namespace
+from typing import TYPE_CHECKING
+
+from solo5_systemd.cli.context import CommandContext
+from solo5_systemd.cli.parser import Parser
+from solo5_systemd.errors import HostError, InvalidRequestError
+from solo5_systemd.names import UnitKind, task_name
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from solo5_systemd.declared.exported import RunningTask
+    from solo5_systemd.engine.queries import Queries
+    from solo5_systemd.engine.task import Task
+
+EPILOG = """\
+What the running task does not show is a comment. To declare it:
+
+  solo5ctl export web > web.unikernel
+  solo5ctl rm --force web
+  install -m 0644 web.unikernel /etc/solo5/ && systemctl daemon-reload && systemctl enable --now web
+"""
+
+
+def configure(parser: Parser) -> None:
+    """Add the options."""
+    parser.epilog = EPILOG
+    parser.add_argument("name", metavar="NAME", type=task_name, help="name of a task that runs")
+    parser.add_output_options(json=False)
+
+
+def execute(arguments: Namespace, context: CommandContext) -> int:
+    """Run `solo5ctl export` and return the exit status."""
+    if not context.root:
+        raise HostError("this verb requires root.", "Run it with sudo.")
+
+    async def command(engine: "Queries") -> int:
+        from solo5_systemd.declared.exported import exported
+        from solo5_systemd.declared.writer import write_declaration
+
+        task = await engine.task(arguments.name)
+        context.screen.write(write_declaration(exported(running_task(task))))
+        return 0
+
+    return context.query(command)
+
+
+def running_task(task: "Task", proc: "Path | None" = None) -> "RunningTask":
+    """Return what is known of a task.
+
+    Args:
+        task: its unit and reservation.
+        proc: mount point of procfs; None: /proc.
+
+    Raises:
+        InvalidRequestError: it does not run, or is a scope.
+        HostError: it ended meanwhile.
+    """
+    from pathlib import Path
+
+    from solo5_systemd.cgroup.cgroupfs import unified
+    from solo5_systemd.declared.exported import RunningTask
+    from solo5_systemd.storage.lock_records import disks_of
+
+    if task.kind is UnitKind.SCOPE:
+        raise InvalidRequestError(f"task {task.name} is a scope, which ends with its caller: expected a service.")
+    if not task.pid:
+        raise InvalidRequestError(f"task {task.name} does not run: expected one that does.", "See: solo5ctl ps")
+    try:
+        line = ((proc or Path("/proc")) / str(task.pid) / "cmdline").read_bytes()
+    except OSError as error:
+        raise HostError(f"the command line of task {task.name} cannot be read: {error.strerror}.") from error
+    group = f"{unified()}{task.control_group}"
+    return RunningTask(
+        name=task.name,
+        fields=task.state.log_fields,
+        argv=[word.decode("utf-8", "surrogateescape") for word in line.split(b"\0")[:-1]],
+        reservation=task.reservation,
+        disks=disks_of(task.name),
+        memory_max=_memory_max(f"{group}/memory.max"),
+        cpus=_cpus(f"{group}/cpu.max"),
+        cpu_weight=_number(f"{group}/cpu.weight"),
+    )
+
+
+def _words(path: str) -> list[str]:
+    """Return the words of a cgroup's file; empty without it."""
+    from solo5_systemd.cgroup.cgroupfs import read
+
+    return (read(path) or b"").decode("ascii", "replace").split()
+
+
+def _number(path: str) -> int | None:
+    return next((int(word) for word in _words(path) if word.isdigit()), None)
+
+
+def _memory_max(path: str) -> int | None:
+    from solo5_systemd.unit.property_types import INFINITY
+
+    return INFINITY if _words(path) == ["max"] else _number(path)
+
+
+def _cpus(path: str) -> float | None:
+    words = _words(path)
+    return int(words[0]) / int(words[1]) if len(words) == 2 and words[0].isdigit() else None

@@ -1,0 +1,192 @@
+"""From a task that runs to what its declaration would be: `solo5ctl export`.
+
+The start does not keep its request. What runs is read from the tender's command line, the lease record, the records of
+disks, the unit's fields and its cgroup; what these do not have is a comment.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from solo5_systemd.declared.writer import Written
+from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.image.manifest import Target
+from solo5_systemd.names import TaskName
+from solo5_systemd.network.guest_limits import NO_LIMITS
+from solo5_systemd.network.model import Lease, NicRequest, Reservation
+from solo5_systemd.options.disks import disk as parse_disk
+from solo5_systemd.storage.model import NAMED_DISKS, Backing, DiskRequest
+from solo5_systemd.unit.log_fields import DNS, DNS_SEARCH, HOSTNAME, NETWORK_NAMESPACE
+from solo5_systemd.unit.placeholders import mirage
+from solo5_systemd.unit.property_types import INFINITY
+from solo5_systemd.workload import DEFAULT_MEMORY, Publish, Workload
+
+INSTALL = [("WantedBy", "multi-user.target")]
+"""[Install] of what is written, so that `systemctl enable` has an effect."""
+
+_DEFAULT_WEIGHT = 100
+_PAGE = 4096
+_SECTOR = "--block-sector-size:"
+_NOMAD = "NOMAD_"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunningTask:
+    """What is known of a task that runs.
+
+    Attributes:
+        name: of the task.
+        fields: of its journal lines.
+        argv: of its tender.
+        reservation: its leases and ports; None without NICs.
+        disks: as their lock files have them.
+        memory_max: bytes of its cgroup's memory.max; None: not known, INFINITY: no limit.
+        cpus: processors of its cgroup's cpu.max; None: no limit.
+        cpu_weight: of its cgroup's cpu.weight; None: not known.
+    """
+
+    name: TaskName
+    fields: Mapping[str, str]
+    argv: Sequence[str]
+    reservation: Reservation | None = None
+    disks: Sequence[Mapping[str, str]] = ()
+    memory_max: int | None = None
+    cpus: float | None = None
+    cpu_weight: int | None = None
+
+
+@dataclass
+class _Notes:
+    """Comments on what is not known, in the order in which they are found."""
+
+    lines: list[str] = field(default_factory=list)
+
+    def add(self, sentence: str) -> None:
+        self.lines.append(sentence)
+
+
+def exported(task: RunningTask) -> Written:
+    """Return what is written of a task that runs.
+
+    Raises:
+        InvalidRequestError: its command line is not that of a tender.
+    """
+    if "--" not in task.argv or "SOLO5_IMAGE" not in task.fields:
+        raise InvalidRequestError(
+            f"the command line of task {task.name} is not that of a tender: expected one that runs."
+        )
+    notes = _Notes()
+    notes.add(f"Task {task.name} as it runs, written by solo5ctl export.")
+    leases = task.reservation.leases if task.reservation else ()
+    arguments = tuple(_arguments(task.argv[list(task.argv).index("--") + 2 :], leases))
+    fields = {key: value for key, value in task.fields.items() if not key.startswith(("SOLO5_", _NOMAD))}
+    memory = int(task.fields.get("SOLO5_MEMORY", DEFAULT_MEMORY))
+    workload = Workload(
+        name=task.name,
+        image=task.fields["SOLO5_IMAGE"],
+        arguments=arguments,
+        memory=memory,
+        memory_max=_memory_max(task.memory_max, memory),
+        cpus=task.cpus,
+        cpu_weight=None if task.cpu_weight == _DEFAULT_WEIGHT else task.cpu_weight,
+        nics=tuple(_nics(task.reservation, arguments)),
+        namespace=_namespace(task, notes),
+        publish=tuple(_ports(task.reservation)),
+        disks=tuple(_disks(task, notes)),
+        tender=Target(task.fields["SOLO5_TENDER"]) if "SOLO5_TENDER" in task.fields else None,
+        log_fields=tuple(fields.items()),
+    )
+    _note_the_rest(task, workload, notes)
+    return Written(workload=workload, install=INSTALL, comments=notes.lines)
+
+
+def _arguments(words: Sequence[str], leases: Sequence[Lease]) -> Iterator[str]:
+    """Yield the arguments, those of `{mirage}` and its like as this placeholder, and other braces doubled."""
+    groups = {group: expanded for group, expanded in mirage(leases).items() if expanded}
+    at = 0
+    while at < len(words):
+        group = next((name for name, each in groups.items() if tuple(words[at : at + len(each)]) == each), None)
+        if group is None:
+            yield words[at].replace("{", "{{").replace("}", "}}")
+            at += 1
+        else:
+            yield f"{{{group}}}"
+            at += len(groups[group])
+
+
+def _memory_max(found: int | None, memory: int) -> int | None:
+    """Return MemoryMax= where it is not Memory=; the kernel has it in whole pages."""
+    if found is None or found // _PAGE == memory // _PAGE:
+        return None
+    return found if found == INFINITY else max(found, memory)
+
+
+def _nics(reservation: Reservation | None, arguments: Iterable[str]) -> Iterator[NicRequest]:
+    """Yield the NICs, with the addresses that an argument has literally."""
+    text = " ".join(arguments)
+    if reservation is None:
+        return
+    for lease in reservation.leases:
+        yield NicRequest(
+            nic=lease.nic,
+            network=lease.network,
+            ipv4=lease.address if lease.address and str(lease.address) in text else None,
+            ipv6=lease.address6 if lease.address6 and str(lease.address6) in text else None,
+            limits=reservation.limits.get(lease.nic, NO_LIMITS),
+        )
+
+
+def _ports(reservation: Reservation | None) -> Iterator[Publish]:
+    for port in reservation.ports if reservation else ():
+        yield Publish(
+            nic=port.nic, host_ip=port.host_ip, host_port=port.host_port, port=port.port, protocol=port.protocol
+        )
+
+
+def _namespace(task: RunningTask, notes: _Notes) -> str:
+    path = task.fields.get(NETWORK_NAMESPACE, "")
+    if path and _of_nomad(task):
+        notes.add(f"It shares the network namespace {path} with its group, which ends with the allocation: left out.")
+        return ""
+    return path
+
+
+def _of_nomad(task: RunningTask) -> bool:
+    return any(key.startswith(_NOMAD) for key in task.fields)
+
+
+def _disks(task: RunningTask, notes: _Notes) -> Iterator[DiskRequest]:
+    sectors = dict(word.removeprefix(_SECTOR).split("=", 1) for word in task.argv if word.startswith(_SECTOR))
+    for record in task.disks:
+        name = record.get("disk", "")
+        sector = int(sectors.pop(name, "512"))
+        if record.get("backing") == Backing.ARCHIVE:
+            notes.add(f"Disk {name} is an archive of {record.get('path', 'files')}: add Block={name}=files:PATH.")
+            continue
+        found = parse_disk(f"{name}={_where(record.get('path', ''))}", "Block=")
+        yield replace(
+            found,
+            sector_size=None if sector == 512 else sector,
+            private=record.get("backing") == Backing.COPY,
+            io=parse_disk(",".join((f"{name}=/", *record.get("io", "").split())), "Block=").io,
+        )
+    for name in sectors:
+        notes.add(f"Disk {name} is not known: add Block={name}=FILE.")
+
+
+def _where(path: str) -> str:
+    directory, _, name = path.rpartition("/")
+    return f"disk:{name}" if directory == NAMED_DISKS else path
+
+
+def _note_the_rest(task: RunningTask, workload: Workload, notes: _Notes) -> None:
+    if _of_nomad(task):
+        names = (task.fields.get(f"{_NOMAD}{part}", "") for part in ("JOB_NAME", "GROUP_NAME", "TASK_NAME"))
+        notes.add(
+            f"It is a task of Nomad ({'/'.join(names)}), which keeps it running: stop the job before this starts."
+        )
+        notes.add("Files of its allocation are removed with it: copy Image= and the files of Block= first.")
+    if any(nic.ipv4 or nic.ipv6 for nic in workload.nics):
+        notes.add("An address is in Argument= literally, so it is requested in Network=.")
+    if set(task.fields) & {DNS, DNS_SEARCH, HOSTNAME}:
+        notes.add("Name servers, search domains and host name are in Argument= as they were at the start.")
+    notes.add("Unit properties of --property or of a job are not known here: systemctl show has them.")

@@ -1,0 +1,69 @@
+"""`export`: what is read of a task, and what is refused."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.fast.cli.conftest import Solo5ctl
+from tests.support.fakes.tasks import ended, running
+
+from solo5_systemd.cgroup import cgroupfs
+from solo5_systemd.cli.verbs.export import running_task
+from solo5_systemd.errors import HostError
+from solo5_systemd.names import UnitKind
+from solo5_systemd.storage import lock_records
+from solo5_systemd.unit.property_types import INFINITY
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "4711").mkdir()
+    (tmp_path / "4711" / "cmdline").write_bytes(b"/usr/bin/solo5-hvt\0--mem=60\0--\0/image\0--a=b c\0\0")
+    monkeypatch.setattr(cgroupfs, "unified", lambda: str(tmp_path))
+    monkeypatch.setattr(lock_records, "disks_of", lambda _: ())
+    return tmp_path
+
+
+def cgroup(host: Path, **files: str) -> None:
+    directory = host / "solo5.slice" / "solo5-task-web.service"
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (directory / name.replace("_", ".")).write_text(text)
+
+
+def test_command_line_and_limits_are_read(host: Path) -> None:
+    cgroup(host, memory_max="max\n", cpu_max="150000 100000\n", cpu_weight="7\n")
+    found = running_task(running(), host)
+    assert list(found.argv) == ["/usr/bin/solo5-hvt", "--mem=60", "--", "/image", "--a=b c", ""]
+    assert (found.memory_max, found.cpus, found.cpu_weight) == (INFINITY, 1.5, 7)
+
+
+def test_a_host_without_controllers_has_no_limits(host: Path) -> None:
+    found = running_task(running(), host)
+    assert (found.memory_max, found.cpus, found.cpu_weight) == (None, None, None)
+    cgroup(host, memory_max="67108864\n", cpu_max="max 100000\n")
+    found = running_task(running(), host)
+    assert (found.memory_max, found.cpus) == (64 << 20, None)
+
+
+def test_a_task_that_has_ended_meanwhile_is_one_sentence(host: Path) -> None:
+    task = running()
+    with pytest.raises(HostError, match="the command line of task web cannot be read: No such file"):
+        running_task(replace(task, state=replace(task.state, main_pid=1)), host)
+
+
+def test_only_services_that_run_are_exported_by_root(solo5ctl: Solo5ctl) -> None:
+    solo5ctl.engine.known = {task.name: task for task in (ended("old"), running("web", kind=UnitKind.SCOPE))}
+    assert "does not run" in solo5ctl("export", "old").err
+    assert "is a scope" in solo5ctl("export", "web").err
+    assert "no task is named" in solo5ctl("export", "none").err
+    assert "requires root" in solo5ctl("export", "web", root=False).err
+
+
+def test_a_declaration_is_printed(host: Path, solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
+    solo5ctl.engine.known = {task.name: task for task in (running(),)}
+    read = running_task
+    monkeypatch.setattr("solo5_systemd.cli.verbs.export.running_task", lambda task: read(task, host))
+    result = solo5ctl("export", "web")
+    assert result.status == 0
+    assert 'Image=/srv/web.hvt\nArgument="--a=b c" ""\nTender=hvt\nMemory=64M\n' in result.out
