@@ -2,7 +2,7 @@
 
 import posixpath
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from solo5_systemd.declared.keys import SECTION
@@ -11,7 +11,7 @@ from solo5_systemd.declared.readiness import Ready, parse_ready
 from solo5_systemd.declared.specifiers import HostNames, expand, specifiers
 from solo5_systemd.declared.syntax import Assignment, Source, parse_file
 from solo5_systemd.declared.time_span import parse_time_span
-from solo5_systemd.declared.unit_keys import SERVICE_PASSED_ON, refusal, section_refusal
+from solo5_systemd.declared.unit_keys import CHECKS, SERVICE_PASSED_ON, refusal, section_refusal
 from solo5_systemd.declared.values import Values, effective, located
 from solo5_systemd.errors import InvalidRequestError, SettingsError
 from solo5_systemd.image.manifest import Target
@@ -27,6 +27,9 @@ from solo5_systemd.unit.property_types import INFINITY
 from solo5_systemd.workload import DEFAULT_MEMORY, Publish, Workload
 
 SUFFIX = ".unikernel"
+NEWEST = 257
+"""The newest release of systemd whose settings are known."""
+
 UPDATE_MAX_S = 86400.0
 """Seconds; the longest Drain= and Watch=."""
 
@@ -45,7 +48,8 @@ class Declaration:
     Attributes:
         name: of the unit without its suffix: `web`, or `web@1` for an instance of a template.
         workload: what to run.
-        unit: the lines of [Unit] for systemd, in order; empty values reset a setting.
+        unit: the lines of [Unit] for systemd, in order, without those that another one has reset or overridden; an
+            empty value resets all conditions, or all assertions.
         service: those of [Service], without the settings that are properties of the workload.
         install: those of [Install].
         ready: what makes an updated guest ready; None: not set.
@@ -94,6 +98,7 @@ def parse_declaration(
     *,
     host: HostNames,
     served: Collection[NetworkName] = (),
+    systemd: int = NEWEST,
 ) -> Declaration:
     """Return a declaration.
 
@@ -102,6 +107,7 @@ def parse_declaration(
         sources: the file and its drop-ins, in the order in which they override each other.
         host: facts of the host, for specifiers.
         served: the networks with a DHCP server.
+        systemd: release of systemd, such as 257, which ignores settings of later ones.
 
     Raises:
         InvalidRequestError: the name is malformed.
@@ -110,17 +116,18 @@ def parse_declaration(
     task = declared_task(name)
     lines = tuple(line for source in sources for line in parse_file(source))
     for line in lines:
-        _check_place(line)
+        _check_place(line, systemd)
     sections = {section: [line for line in lines if line.section == section] for section in _SECTIONS}
     specified = specifiers(name, host)
     of_service = effective(sections["Service"])
     values = Values(effective(sections[SECTION]), specified)
     passed_on = {
-        "Unit": sections["Unit"],
-        "Service": [line for line in sections["Service"] if line.key in SERVICE_PASSED_ON],
-        "Install": sections["Install"],
+        "Unit": _passed_on(sections["Unit"]),
+        "Service": [line for line in _passed_on(sections["Service"]) if line.key in SERVICE_PASSED_ON],
+        "Install": _passed_on(sections["Install"]),
     }
-    _check_passed_on(name, passed_on)
+    for line in sections["Unit"] + sections["Service"] + sections["Install"]:
+        _check(name, line)
     return Declaration(
         name=name,
         workload=replace(
@@ -139,27 +146,28 @@ def parse_declaration(
 _SECTIONS = ("Unit", SECTION, "Service", "Install")
 
 
-def _check_place(line: Assignment) -> None:
+def _check_place(line: Assignment, systemd: int) -> None:
     if reason := section_refusal(line.section):
         raise line.error(f"[{line.section}] {reason}.")
-    if reason := refusal(line.section, line.key):
+    if reason := refusal(line.section, line.key, systemd):
         raise line.error(f"{line.key}= {reason}.")
 
 
-def _check_passed_on(name: str, sections: Mapping[str, Iterable[Assignment]]) -> None:
-    for section in sections.values():
-        lines = list(section)
-        effective(lines)  # for settings that are given twice
-        for line in lines:
-            if line.key == "DefaultInstance" and "@" not in name:
-                raise line.error("DefaultInstance= is of templates: expected a file such as web@.unikernel.")
-            if line.value:
-                _check(line)
+def _passed_on(lines: Sequence[Assignment]) -> tuple[Assignment, ...]:
+    """Return the lines that count.
+
+    systemd ignores an empty value of most settings, and cannot reset a dependency; so a reset is made here.
+    """
+    kept = {id(line) for own in effective(lines).values() for line in own}
+    return tuple(line for line in lines if id(line) in kept or line.key in CHECKS)
 
 
-def _check(line: Assignment) -> None:
+def _check(name: str, line: Assignment) -> None:
+    if line.key == "DefaultInstance" and "@" not in name:
+        raise line.error("DefaultInstance= is of templates: expected a file such as web@.unikernel.")
     try:
-        check_value(line.key, line.value)
+        if line.value:
+            check_value(line.key, line.value)
     except ValueError as error:
         raise line.error(f"{line} is not a value that systemd takes: expected {error}.") from error
 

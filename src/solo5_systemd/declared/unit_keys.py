@@ -19,10 +19,10 @@ UNIT_LISTS = frozenset(
 """Settings of [Unit] whose assignments add up."""
 
 _CHECKS = """
-    Architecture Firmware Virtualization Host KernelCommandLine KernelVersion Version Credential Environment Security
+    Architecture Virtualization Host KernelCommandLine KernelVersion Credential Environment Security
     Capability ACPower NeedsUpdate FirstBoot PathExists PathExistsGlob PathIsDirectory PathIsSymbolicLink
     PathIsMountPoint PathIsReadWrite PathIsEncrypted DirectoryNotEmpty FileNotEmpty FileIsExecutable User Group
-    ControlGroupController Memory CPUs CPUFeature OSRelease MemoryPressure CPUPressure IOPressure KernelModuleLoaded
+    ControlGroupController Memory CPUs CPUFeature OSRelease MemoryPressure CPUPressure IOPressure
     """.split()
 
 UNIT_SINGLE = frozenset(
@@ -35,7 +35,11 @@ UNIT_SINGLE = frozenset(
 )
 
 UNIT = UNIT_LISTS | UNIT_SINGLE | {f"{kind}{check}" for kind in ("Condition", "Assert") for check in _CHECKS}
-"""Settings of [Unit] that are passed on to systemd."""
+UNIT |= {"ConditionFirmware"}
+"""Settings of [Unit] that are passed on to systemd (257 and earlier: one that is unknown there would be ignored)."""
+
+CHECKS = frozenset(name for name in UNIT if name.startswith(("Condition", "Assert")))
+"""Settings of [Unit] of which an empty one resets all of its kind."""
 
 SERVICE_PASSED_ON = frozenset(
     """
@@ -68,13 +72,23 @@ SECTIONS: Mapping[str, frozenset[str]] = {
 LISTS = frozenset(
     {
         *UNIT_LISTS,
-        *(name for name in UNIT if name.startswith(("Condition", "Assert"))),
+        *CHECKS,
         *SERVICE_LISTS,
         *(name for name, key in KEYS.items() if key.is_list),
         *(INSTALL - {"DefaultInstance"}),
     }
 )
 """Settings that may be repeated in a file; they are unique among the sections."""
+
+SINCE: Mapping[str, int] = {
+    "RestartMaxDelaySec": 254,
+    "RestartMode": 254,
+    "RestartSteps": 254,
+    "SurviveFinalKillSignal": 255,
+    "UpheldBy": 254,
+    "WantsMountsFor": 256,
+}
+"""The release of systemd that has a setting, of those that not every supported one has: others ignore it."""
 
 _SANDBOX = "the sandbox is that of every task, and its properties are not set by a declaration"
 _BESIDE = (
@@ -135,15 +149,16 @@ _REFUSED: tuple[tuple[str, str], ...] = (
 """Patterns of settings that systemd has and a declaration does not, and why."""
 
 
-def refusal(section: str, key: str) -> str:
+def refusal(section: str, key: str, systemd: int) -> str:
     """Return why a setting is not permitted in a section, as the end of a sentence; empty: it is permitted.
 
     Args:
         section: one of `SECTIONS`.
         key: of an assignment.
+        systemd: release of systemd.
     """
     if key in SECTIONS[section]:
-        return ""
+        return f"needs systemd {SINCE[key]}: expected it left out with {systemd}" if SINCE.get(key, 0) > systemd else ""
     if others := [f"[{other}]" for other, known in SECTIONS.items() if key in known]:
         return f"is in [{section}]: expected it in {' or '.join(others)}"
     if reason := next((reason for pattern, reason in _REFUSED if re.fullmatch(pattern, key, re.ASCII)), ""):

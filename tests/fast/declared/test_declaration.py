@@ -146,11 +146,24 @@ def test_an_empty_assignment_restores_the_default() -> None:
     assert task("Memory=64M\nMemory=\nMemory=32M").memory == 32 << 20
 
 
-def test_lines_for_systemd_of_all_files_are_in_order_with_resets() -> None:
-    found = declared(SITE, "[Unit]\nAfter=\nDescription=Other\n[Service]\nRestart=no\n[Install]\nWantedBy=")
-    assert [str(each) for each in found.unit][2:] == ["After=", "Description=Other"]
-    assert [str(each) for each in found.service] == ["Restart=on-failure", "Restart=no"]
-    assert [str(each) for each in found.install] == ["WantedBy=multi-user.target", "WantedBy="]
+def test_lines_for_systemd_are_those_that_count() -> None:
+    """systemd ignores `Restart=` and `After=` without a value, so what they reset does not reach it."""
+    found = declared(
+        SITE,
+        "[Unit]\nAfter=\nAfter=a.target\nDescription=Other\nConditionPathExists=/a\n[Service]\nRestart=no\n[Install]",
+        "[Unit]\nAfter=b.target\nConditionHost=\n[Service]\nRestart=\n[Install]\nWantedBy=",
+    )
+    assert [str(each) for each in found.unit] == [
+        *("After=a.target", "Description=Other", "ConditionPathExists=/a", "After=b.target", "ConditionHost="),
+    ]
+    assert (found.service, found.install) == ((), ())
+
+
+def test_a_setting_that_an_older_systemd_would_ignore_is_refused() -> None:
+    source = Source(path=PATH, content=b"[Unikernel]\nImage=/a\n[Service]\nRestartSteps=3")
+    assert parse_declaration("web", [source], host=HOST, systemd=254).service
+    with pytest.raises(SettingsError, match=":4: RestartSteps= needs systemd 254: expected it left out with 252"):
+        parse_declaration("web", [source], host=HOST, systemd=252)
 
 
 def test_an_instance_has_its_own_values() -> None:

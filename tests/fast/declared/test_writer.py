@@ -80,7 +80,7 @@ def test_a_task_is_the_same_after_it_was_written_and_read(workload: Workload) ->
 def test_a_declaration_is_the_same_after_it_was_written_and_read() -> None:
     written = Written(
         workload=WEB,
-        unit=[("Description", "100% %n"), ("After", ""), ("After", "a.target")],
+        unit=[("Description", "100% %n"), ("ConditionPathExists", ""), ("After", "a.target")],
         service=[("Restart", "on-failure")],
         install=[("WantedBy", "multi-user.target")],
         ready=ReadyLine(pattern="50% .* ready"),
