@@ -11,8 +11,11 @@ from solo5_systemd.errors import InvalidRequestError, NotFoundError
 
 OPTIONS = ("-H", "--host")
 
+_IPV6 = r"[0-9A-Fa-f]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*(?:%[A-Za-z0-9._-]+)?"
 _HOST = re.compile(
-    r"(?:(?P<user>[A-Za-z0-9_][A-Za-z0-9_.-]*)@)?(?P<name>[A-Za-z0-9][A-Za-z0-9._%:-]*|\[[0-9A-Fa-f:.%]+\])"
+    r"(?:(?P<user>[A-Za-z0-9_][A-Za-z0-9_.-]*)@)?"
+    rf"(?:(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*|{_IPV6})|\[(?P<six>{_IPV6})\])",
+    re.ASCII,
 )
 _PORT = re.compile(r"(?P<host>.*[^:]):(?P<port>[0-9]{1,5})")
 
@@ -75,7 +78,7 @@ def ssh_command(host: str, words: Sequence[str], *, is_terminal: bool) -> list[s
         "-x",
         *where,
         "--",
-        user + match["name"].strip("[]"),
+        user + (match["name"] or match["six"]),
         shlex.join(["solo5ctl", *words]),
     ]
 

@@ -20,20 +20,20 @@ def effective(assignments: Iterable[Assignment]) -> Mapping[str, tuple[Assignmen
     Raises:
         SettingsError: a setting that is no list is twice in one file.
     """
-    found: dict[str, tuple[Assignment, ...]] = {}
+    found: dict[str, list[Assignment]] = {}
     for each in assignments:
-        before = found.pop(each.key, ())
         if not each.value:
+            found.pop(each.key, None)
             continue
-        if each.key in LISTS:
-            found[each.key] = (*before, each)
-            continue
-        if before and before[-1].path == each.path:
-            raise each.error(
-                f"{each.key}= is given twice, before in line {before[-1].line}: expected it once in a file."
-            )
-        found[each.key] = (each,)
-    return found
+        own = found.setdefault(each.key, [])
+        if each.key not in LISTS:
+            if own and own[-1].path == each.path:
+                raise each.error(
+                    f"{each.key}= is given twice, before in line {own[-1].line}: expected it once in a file."
+                )
+            own.clear()
+        own.append(each)
+    return {key: tuple(own) for key, own in found.items()}
 
 
 class Values:

@@ -42,6 +42,8 @@ def test_a_host_is_before_the_verb(words: str, host: str | None, rest: str) -> N
         ("web1", ["-T", "-x", "--", "web1", "solo5ctl ps"]),
         ("root@web1.example.org", ["-T", "-x", "--", "root@web1.example.org", "solo5ctl ps"]),
         ("root@web1:2222", ["-T", "-x", "-p", "2222", "--", "root@web1", "solo5ctl ps"]),
+        ("::1", ["-T", "-x", "--", "::1", "solo5ctl ps"]),
+        ("fe80::1%eth0", ["-T", "-x", "--", "fe80::1%eth0", "solo5ctl ps"]),
         ("fd00::1", ["-T", "-x", "--", "fd00::1", "solo5ctl ps"]),
         ("a@[fd00::1]:22", ["-T", "-x", "-p", "22", "--", "a@fd00::1", "solo5ctl ps"]),
     ],
@@ -51,9 +53,25 @@ def test_the_host_of_ssh_has_user_and_port(host: str, arguments: list[str]) -> N
 
 
 @pytest.mark.parametrize(
-    "host", ["", "-oProxyCommand=x", "a b", "@web1", "root@", "web1:0", "web1:99999", "a;b", "a\n", "-l@a"]
+    "host",
+    [
+        "",
+        "-oProxyCommand=x",
+        "a b",
+        "@web1",
+        "root@",
+        "web1:0",
+        "web1:99999",
+        "a;b",
+        "a\n",
+        "-l@a",
+        "a:b",
+        "::-x",
+        "[a]",
+    ],
 )
-def test_what_is_no_host_is_refused(host: str, solo5ctl: Solo5ctl) -> None:
+def test_what_is_no_host_is_refused(host: str, solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "execvp", lambda *line: pytest.fail(f"executed {line}"))  # would replace the test runner
     result = solo5ctl("-H", host, "ps")
     assert result.status == 125
     assert "is not a host: expected [USER@]HOST[:PORT]" in result.err

@@ -290,6 +290,11 @@ def test_what_gets_in_the_way_of_a_task_is_refused_in_unit(line: str) -> None:
         task(f"[Unit]\n{line}")
 
 
+def test_a_file_of_the_largest_size_takes_a_moment() -> None:
+    """Not the square of its lines."""
+    assert len(task("Argument=a\n" * 90_000).arguments) == 90_000
+
+
 def test_an_image_is_required_also_after_a_reset() -> None:
     for text in ("[Unikernel]\nMemory=1M", "[Unikernel]\nImage=/a\nImage=", ""):
         with pytest.raises(SettingsError, match=f"{PATH}: Image= is missing"):
