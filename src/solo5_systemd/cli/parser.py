@@ -128,7 +128,7 @@ def build(chosen: Collection[str] = VERBS) -> tuple[Parser, dict[str, VerbParser
     top.add_argument("--version", action="version", version=f"solo5ctl {__version__}")
     top.add_argument("--no-color", action="store_true", help="disable colour, also on a terminal")
     # Before the verb only, and executed by cli/remote.py before anything is parsed.
-    top.add_argument("-H", "--host", metavar="[USER@]HOST[:PORT]", help="run the verb on another host, by ssh")
+    top.add_argument("-H", "--host", help="[USER@]HOST[:PORT]: run the verb on another host, by ssh")
     verbs = top.add_subparsers(title="verbs", metavar="VERB", required=True, dest="verb", parser_class=VerbParser)
     parsers = {
         verb: verbs.add_parser(verb, verb=verb, help=summary, description=f"{summary[:1].upper()}{summary[1:]}.")

@@ -4,7 +4,7 @@ from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solo5_systemd.declared.declaration import declared_task, parse_declaration
@@ -127,6 +127,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 FIELDS = st.from_regex(r"\A[A-RT-Z]{1,5}\Z")
 
 
+@settings(max_examples=50)
 @given(
     st.builds(
         replace,
