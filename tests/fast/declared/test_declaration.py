@@ -175,6 +175,13 @@ def test_an_instance_has_its_own_values() -> None:
     assert found.workload.properties == (("Slice", "solo5-web.slice"), ("TasksMax", "9"), ("CPUQuota", "50%"))
 
 
+def test_a_default_instance_is_the_name_of_one() -> None:
+    with pytest.raises(
+        SettingsError, match=r":4: DefaultInstance=a/b is not a value that systemd takes: expected the name"
+    ):
+        task("[Install]\nDefaultInstance=a/b", name="web@1")
+
+
 def test_an_expanded_value_is_one_argument() -> None:
     assert task('Argument="%i x" %I', name="web@a-b").arguments == ("a-b x", "a/b")
 
