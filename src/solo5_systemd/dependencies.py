@@ -77,7 +77,7 @@ EXIT_CONFIG = 78
 NETWORKD, RELAY, DRIVER = "solo5-networkd", "solo5-relay", "the Nomad driver"
 
 STARTS = ("run", "run --detach", "run --scope", "run --dry-run")
-READS = ("ps", "inspect", "logs", "stats", "metrics")
+READS = ("ps", "inspect", "export", "logs", "stats", "metrics")
 """Verbs that call systemd through libsystemd, without an event loop."""
 
 CALLS = ("ps --all", "stop", "kill", "rm", "wait", "freeze", "thaw", "network", "gc", *STARTS)

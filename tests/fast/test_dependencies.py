@@ -44,6 +44,7 @@ DETERMINED_LATER = {
     ("host/exec.py", "line[0]"): "the tender, or setpriv before it",
     ("host/tenders.py", "path"): "a tender",
     ("host/kernel.py", "command"): "an iptables-save",
+    ("cli/remote.py", "line[0]"): "ssh, for -H alone, from PATH as for other tools of the operator's",
 }
 """Programs that are no constant, by file and expression: tenders have facts of their own."""
 

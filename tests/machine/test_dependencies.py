@@ -35,6 +35,7 @@ COMMANDS = {
     "ps": ("ps",),
     "ps --all": ("ps", "--all"),
     "inspect": ("inspect", TRAVERSED),
+    "export": ("export", TRAVERSED),
     "logs": ("logs", TRAVERSED),
     "stats": ("stats", "--no-stream", TRAVERSED),
     "metrics": ("metrics",),
