@@ -129,7 +129,7 @@ class Generator:
 
     def _parsed(self, name: str, sources: Sequence[Source]) -> Declaration:
         served = [network.name for network in self._settings.networks if network.policy.dhcp]
-        return parse_declaration(name, sources, host=self._names, served=served)
+        return parse_declaration(name, sources, host=self._names, served=served, systemd=self._systemd)
 
     def _host(self, declaration: Declaration, manifest: Manifest) -> Host:
         workload = declaration.workload
@@ -250,7 +250,7 @@ def _replace(path: Path, text: str) -> None:
     replace_file(path, text, mode=0o644)
 
 
-def _release() -> int:
+def systemd_release() -> int:
     """Return the release of the installed systemd, by its private library: PID 1 cannot be called here."""
     for place in (Path("/usr/lib/systemd"), *Path("/usr/lib").glob("*-linux-gnu/systemd")):
         for file in place.glob("libsystemd-shared-*.so"):
@@ -262,7 +262,7 @@ def _release() -> int:
 def main() -> int:
     """Generate, and write each refusal to stderr, which PID 1 logs."""
     try:
-        for sentence in Generator(read_settings(), systemd=_release()).run():
+        for sentence in Generator(read_settings(), systemd=systemd_release()).run():
             print(sentence, file=sys.stderr)
     except Solo5Error as error:
         print(error, file=sys.stderr)

@@ -29,7 +29,7 @@ from solo5_systemd.image.manifest import DeviceKind
 from solo5_systemd.journal.journald import NATIVE_SOCKET, namespace_path, write_entry
 from solo5_systemd.names import TaskName, outcome_target
 from solo5_systemd.network.model import NicRequest, Reservation
-from solo5_systemd.pid1.generator import BASIS, SYSTEM, kept_sources
+from solo5_systemd.pid1.generator import BASIS, SYSTEM, kept_sources, systemd_release
 from solo5_systemd.sanitize import printable
 from solo5_systemd.settings.files import read_settings
 from solo5_systemd.unit.log_fields import FACILITY, STDERR_PRIORITY
@@ -58,7 +58,9 @@ async def prepare(name: TaskName) -> None:
     (own / ENVIRONMENT).unlink(missing_ok=True)
     settings = read_settings()
     served = [network.name for network in settings.networks if network.policy.dhcp]
-    declaration = parse_declaration(name, kept_sources(name), host=host_names(), served=served)
+    declaration = parse_declaration(
+        name, kept_sources(name), host=host_names(), served=served, systemd=systemd_release()
+    )
     addresses = Addresses(name)
     async with machine(lambda: settings) as backends:
         await _drop_held(backends.disks)
