@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -51,9 +52,8 @@ csi_plugin {{
 }}
 """
     config = f'command = "/usr/bin/python3"\nargs = ["{PLUGIN}", "--volumes", "{DIRECTORY}"]'
-    return group_hcl(
-        "csi", task_hcl("plugin", config, driver="raw_exec", task=task, memory=64), group='restart {\n  delay = "1s"\n}'
-    )
+    plugin = task_hcl("plugin", config, driver="raw_exec", task=task, memory=64)
+    return group_hcl("csi", plugin, kind="system", group='restart {\n  delay = "1s"\n}')
 
 
 def volume(mode: str, options: str = "") -> str:
@@ -96,34 +96,38 @@ def let_go() -> None:
     eventually(free, "the volume is free")
 
 
-@pytest.fixture
-def plugin(jobs: Jobs) -> Iterator[str]:
-    """Run the plugin; yield its allocation. It is stopped last, with the purge of all jobs."""
+@pytest.fixture(scope="module")
+def plugin(installed: Agent) -> Iterator[str]:
+    """Run the plugin for all tests of this module, since Nomad takes 16 s to find it healthy; yield its allocation."""
+    jobs = Jobs()
     [alloc] = jobs.run(plugin_job())
     eventually(healthy, "the plugin is healthy")
     yield alloc
-    ok("nomad", "volume", "delete", "data")
+    jobs.purge()
 
 
-def create(mode: str) -> None:
+@contextmanager
+def created(mode: str) -> Iterator[None]:
+    """The volume `data`; deleted when all jobs but the plugin's are stopped."""
     path = Path("/tmp/csi.hcl")
     path.write_text(SPECIFICATION.format(name="data", mode=mode))
     assert "Created external volume" in ok("nomad", "volume", "create", str(path))
+    yield
+    let_go()
+    ok("nomad", "volume", "delete", "data")
 
 
 @pytest.fixture
 def files(plugin: str, jobs: Jobs) -> Iterator[Jobs]:
-    """The volume `data`, as a file system; purge jobs before it is deleted."""
-    create("file-system")
-    yield jobs
-    let_go()
+    """The volume `data`, as a file system."""
+    with created("file-system"):
+        yield jobs
 
 
 @pytest.fixture
 def block_device(plugin: str, jobs: Jobs) -> Iterator[Jobs]:
-    create("block-device")
-    yield jobs
-    let_go()
+    with created("block-device"):
+        yield jobs
 
 
 def sanity(tmp_path: Path, *options: str) -> "subprocess.CompletedProcess[str]":
@@ -210,7 +214,6 @@ def test_drain_detaches_the_volume(agent: Agent, files: Jobs) -> None:
         eventually(lambda: not published(), "the volume is detached")
     finally:
         ok("nomad", "node", "drain", "-disable", "-yes", agent.node)
-    running("csi")
     running("user")
 
 
