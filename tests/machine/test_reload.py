@@ -236,6 +236,42 @@ def test_every_property_of_an_operator_is_after_a_reload_what_was_set(machine: M
     assert not (differ := different(before, after, wanted)), "\n".join((f"SEED={SEED}", *differ))
 
 
+TEXTS = (
+    "AllowedCPUs=0-3,6", "CPUQuota=150%", "CPUQuotaPeriodSec=10ms", "IOReadBandwidthMax=/dev/sda 10M",
+    "IOWriteBandwidthMax=/dev/sda 7G", "IOReadIOPSMax=/dev/sda 5K", "IOWriteIOPSMax=/dev/sda 500", "KillSignal=SIGINT",
+    "LimitCORE=3M", "LimitNOFILE=4096", "LogRateLimitIntervalSec=5min", "MemoryHigh=64M", "MemorySwapMax=1G", "Nice=-5",
+    "OOMScoreAdjust=500", "RuntimeMaxSec=2h", "TasksMax=32", "TimeoutStopSec=1500ms",
+)  # fmt: skip
+
+
+@pytest.fixture
+def written(machine: Machine) -> Iterator[str]:
+    """A unit file with these texts."""
+    unit = "solo5-task-written.service"
+    path = Path("/run/systemd/system", unit)
+    path.write_text("\n".join(("[Service]", "ExecStart=/usr/bin/true", *TEXTS, "")))
+    systemctl("daemon-reload")
+    yield unit
+    path.unlink()
+    systemctl("daemon-reload")
+
+
+def test_a_text_means_what_it_means_in_a_unit_file(written: str) -> None:
+    """Suffixes above all: those of sizes are powers of 1024, those of rates of 1000."""
+    read = asyncio.run(shown([written]))[written]
+    for line in TEXTS:
+        key, _, value = line.partition("=")
+        ours = parse_property(key, value)
+        assert comparable(read[ours.name]) == comparable(ours.value), line
+
+
+def comparable(value: Any) -> Any:
+    """Return a value without what PID 1 pads: the end of a bit mask; entries of lists are tuples."""
+    if isinstance(value, bytes):
+        return value.rstrip(b"\0")
+    return [tuple(entry) for entry in value] if isinstance(value, list) else value
+
+
 ENDS_OF_LINE = ("\n", "\r")
 
 

@@ -14,7 +14,8 @@ KEYS = ("read_bps", "write_bps", "read_iops", "write_iops")
 """As in a job and in `--block`."""
 
 _VALUE = re.compile(r"([0-9]{1,15})([KMGT]?)", re.ASCII)
-_FACTORS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+FACTORS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+"""Suffixes of rates: powers of 1000, as in systemd.resource-control(5)."""
 
 BPS_MIN, IOPS_MIN = 100_000, 10
 """The lowest limits. A thread that waits for a limited request cannot be killed; a request has a megabyte or so."""
@@ -73,7 +74,7 @@ def io_limit(key: str, text: str) -> int:
         InvalidRequestError: malformed, or out of range; the sentence begins with the key.
     """
     match = _VALUE.fullmatch(text)
-    value = int(match[1]) * _FACTORS[match[2]] if match else -1
+    value = int(match[1]) * FACTORS[match[2]] if match else -1
     is_bytes = key.endswith("bps")
     low = BPS_MIN if is_bytes else IOPS_MIN
     if not low <= value <= LIMIT_MAX:
@@ -109,6 +110,6 @@ def lowered(wanted: IoLimits, cap: IoLimits, where: str) -> IoLimits:
 def _short(value: int) -> str:
     """Return a number with the suffix that leaves no remainder."""
     for suffix in "TGMK":
-        if value and value % _FACTORS[suffix] == 0:
-            return f"{value // _FACTORS[suffix]}{suffix}"
+        if value and value % FACTORS[suffix] == 0:
+            return f"{value // FACTORS[suffix]}{suffix}"
     return str(value)

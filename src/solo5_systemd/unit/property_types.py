@@ -13,6 +13,7 @@ from signal import Signals
 from typing import Any
 
 from solo5_systemd.names import SLICE
+from solo5_systemd.storage.io_limits import FACTORS
 
 INFINITY = (1 << 64) - 1
 """systemd's value for "no limit" in an unsigned 64-bit property."""
@@ -338,13 +339,18 @@ def _parse_bandwidth(text: str) -> list[tuple[str, int]]:
     # systemd writes the path into the unit file unquoted; the executor of 257 also rejects an equals sign.
     if not re.fullmatch(r"/[A-Za-z0-9/:._+@-]+", path, re.ASCII) or posixpath.normpath(path) != path:
         raise ValueError("a device of letters, digits and /:._+@- and bytes per second, such as '/dev/sda 10M'")
-    return [(path, _at_least_1(parse_size(size)))]
+    return [(path, _parse_rate(size))]
 
 
-def _at_least_1(value: int) -> int:
-    if not value:
-        raise ValueError("a size above zero")
-    return value
+_RATE = re.compile(r"([0-9]{1,20})([KMGT]?)", re.ASCII)
+
+
+def _parse_rate(text: str) -> int:
+    """Return bytes or operations per second; suffixes are powers of 1000, unlike those of `parse_size`."""
+    match = _RATE.fullmatch(text)
+    if not match or not int(match[1]):
+        raise ValueError("a rate above zero, per second, such as 500 or 10M (powers of 1000)")
+    return _fitting(int(match[1]) * FACTORS[match[2]])
 
 
 BANDWIDTH = PropertyType(signature="a(st)", format=_pairs(" "), parse=_parse_bandwidth)
