@@ -143,7 +143,11 @@ _solo5ctl() {
         "disk import")
             (($(_solo5ctl_positionals "$verb" $((index + 1))) > 0)) && _solo5ctl_files "$current"
             ;;
-        "disk rm")
+        "disk rm" | "disk export")
+            if [[ $verb == "disk export" ]] && (($(_solo5ctl_positionals "$verb" $((index + 1))) > 0)); then
+                _solo5ctl_files "$current"
+                return
+            fi
             _solo5ctl_words "$(solo5ctl disk ls -q 2>/dev/null) $(solo5ctl disk ls --snapshots -q 2>/dev/null)" "$current"
             ;;
         "disk restore")
@@ -153,12 +157,8 @@ _solo5ctl() {
                 _solo5ctl_words "$(solo5ctl disk ls -q 2>/dev/null)" "$current"
             fi
             ;;
-        "disk inspect" | "disk resize" | "disk export" | "disk snapshot")
-            if [[ $verb == "disk export" ]] && (($(_solo5ctl_positionals "$verb" $((index + 1))) > 0)); then
-                _solo5ctl_files "$current"
-            else
-                _solo5ctl_words "$(solo5ctl disk ls -q 2>/dev/null)" "$current"
-            fi
+        "disk inspect" | "disk resize" | "disk snapshot")
+            _solo5ctl_words "$(solo5ctl disk ls -q 2>/dev/null)" "$current"
             ;;
         network) _solo5ctl_words "ls inspect repairs" "$current" ;;
         "network inspect")

@@ -1,6 +1,7 @@
 """Snapshots of named disks: on this kernel, with this systemd; on XFS, while the guest writes."""
 
 import asyncio
+import hashlib
 import json
 import os
 import signal
@@ -55,7 +56,7 @@ def filled(text: str) -> None:
 
 
 @pytest.mark.everywhere
-def test_a_snapshot_of_a_free_disk_is_restored_at_once(run: Runner) -> None:
+def test_a_snapshot_of_a_free_disk_is_exported_and_restored(run: Runner, tmp_path: Path) -> None:
     disk("create", "data", "1M")
     filled("first")
     assert disk("snapshot", "data", "--as=one", "--copy") == "data@one\n"
@@ -71,6 +72,13 @@ def test_a_snapshot_of_a_free_disk_is_restored_at_once(run: Runner) -> None:
     says(name, "sector 0: 'later'")
     assert f"is in use by task {name}" in refused("restore", "data", "one")
     assert f"is in use by task {name}" in refused("rm", "--snapshots", "data")
+    assert f"is in use by task {name}" in refused("export", "data", str(tmp_path / "disk"))
+    sha256, exported = disk("export", "data@one", str(tmp_path / "snapshot")).split()
+    content = (tmp_path / "snapshot").read_bytes()
+    assert (exported, content[:5], sha256) == ("data@one", b"first", hashlib.sha256(content).hexdigest())
+    assert (tmp_path / "snapshot").stat().st_blocks * 512 < DISK, "its holes are kept"
+    assert disk("import", "copy", str(tmp_path / "snapshot")) == f"{sha256}  copy\n"
+    disk("rm", "copy")
     assert file.exists(), "a disk in use keeps its snapshots"
     ok("solo5ctl", "stop", name)  # its user owns the disk until it is removed
     assert disk("restore", "data", "one") == "data\n"

@@ -193,15 +193,7 @@ class NamedDisks:
             HostError: it cannot be read, or the target cannot be written.
         """
         with self.opened(name, os.O_RDONLY, shared=True) as descriptor:
-            size = os.fstat(descriptor).st_size
-            if not stat.S_ISREG(os.fstat(target).st_mode):
-                return send_data(descriptor, target, size, progress)
-            if share(descriptor, target):
-                digest = _sha256(descriptor, size, progress)
-            else:
-                digest = copy_data(descriptor, target, size, progress)
-            os.fsync(target)
-            return digest
+            return write_content(descriptor, target, progress)
 
     def _create(self, name: DiskName, new: NewFile, write: Callable[[int], None] | None = None) -> None:
         try:
@@ -287,6 +279,26 @@ class NamedDisks:
             who = f"task {task}" if task else "another process"
             hint = f"Stop it first: solo5ctl stop {task}" if task else "Wait until it is done."
             raise TakenError(f"disk {name!r} is in use by {who}: expected a disk that none has.", hint) from error
+
+
+def write_content(source: int, target: int, progress: Progress = no_progress) -> str:
+    """Write the content of a file to a pipe, or with its holes to an empty regular file.
+
+    Returns:
+        The SHA-256 of the content, in hexadecimal digits.
+
+    Raises:
+        OSError: the source cannot be read, or the target not be written.
+    """
+    size = os.fstat(source).st_size
+    if not stat.S_ISREG(os.fstat(target).st_mode):
+        return send_data(source, target, size, progress)
+    if share(source, target):
+        digest = _sha256(source, size, progress)
+    else:
+        digest = copy_data(source, target, size, progress)
+    os.fsync(target)
+    return digest
 
 
 def _sha256(descriptor: int, size: int, progress: Progress) -> str:

@@ -19,7 +19,7 @@ from solo5_systemd.names import DiskName, SnapshotName, disk_name, snapshot_name
 from solo5_systemd.storage.copies import Progress, copy_data, no_progress, share
 from solo5_systemd.storage.lock_records import LOCKS, disks_of, holders
 from solo5_systemd.storage.model import NAMED_DISKS, Backing, NewFile
-from solo5_systemd.storage.named_disks import NamedDisk, NamedDisks
+from solo5_systemd.storage.named_disks import NamedDisk, NamedDisks, write_content
 from solo5_systemd.storage.new_file import create_file
 
 SNAPSHOTS = ".snapshots"
@@ -195,6 +195,27 @@ class Snapshots:
                 new.unlink(missing_ok=True)
                 os.close(directory)
         return self._disks.get(disk)
+
+    def export(self, disk: DiskName, name: SnapshotName, target: int, progress: Progress = no_progress) -> str:
+        """Write the content of a snapshot to a file or pipe; an empty regular file gets its holes.
+
+        Without a lock: nothing writes a snapshot, a task may have the disk, and a snapshot that is removed meanwhile is
+        written to its end.
+
+        Returns:
+            The SHA-256 of the content, in hexadecimal digits.
+
+        Raises:
+            NotFoundError: there is no such snapshot.
+            HostError: it cannot be read, or the target cannot be written.
+        """
+        self.get(disk, name)
+        with ExitStack() as stack:
+            source = _opened(stack, self._place(disk) / name)
+            try:
+                return write_content(source, target, progress)
+            except OSError as error:
+                raise HostError(f"snapshot {disk}@{name} cannot be exported: {error.strerror or error}.") from error
 
     def remove(self, disk: DiskName, name: SnapshotName) -> None:
         """Remove a snapshot.

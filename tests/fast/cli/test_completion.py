@@ -94,6 +94,7 @@ def test_bash_offers_all_tasks(verb: str) -> None:
         (["network", "inspect", ""], {"default"}),
         (["disk", "inspect", ""], {"data"}),
         (["disk", "rm", "data", ""], {"data", "data@one", "other@two"}),
+        (["disk", "export", ""], {"data", "data@one", "other@two"}),
         (["disk", "snapshot", ""], {"data"}),
         (["disk", "restore", ""], {"data"}),
         (["disk", "restore", "data", ""], {"one"}),

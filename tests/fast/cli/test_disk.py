@@ -212,6 +212,15 @@ def test_a_snapshot_of_a_disk_in_use_is_of_its_task(
     assert solo5ctl.engine.calls == [("while frozen", "web")]
     made = json.loads(solo5ctl("disk", "snapshot", "data", "--as", "two", "--json").out)
     assert (made["task"], made["pause_ms"], made["snapshots"][0]["name"]) == ("web", 12.5, "two")
+    digest = hashlib.sha256(bytes(1 << 20)).hexdigest()
+    assert solo5ctl("disk", "export", "data@one", str(tmp_path / "out")).out == f"{digest}  data@one\n"
+    exported = json.loads(solo5ctl("disk", "export", "data@two", str(tmp_path / "out2"), "--json").out)
+    assert (exported["disk"], exported["name"], exported["sha256"]) == ("data", "two", digest)
+    assert (tmp_path / "out").stat().st_size == 1 << 20
+    assert "is in use by task web" in solo5ctl("disk", "export", "data", str(tmp_path / "out3")).err
+    missing = solo5ctl("disk", "export", "data@three", str(tmp_path / "out4"))
+    assert (missing.status, "disk 'data' has no snapshot 'three'" in missing.err) == (127, True)
+    assert sorted(path.name for path in tmp_path.glob("out*")) == ["out", "out2"]
     result = solo5ctl("disk", "snapshot", "data", "--copy")
     assert (result.status, "--copy: task web has disk 'data': expected a disk that none has" in result.err) == (
         125,

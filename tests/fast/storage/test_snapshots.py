@@ -1,6 +1,7 @@
 """Snapshots of named disks. Reflinks are those of `copies.copy_data`, unless the file system below has its own."""
 
 import errno
+import hashlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,6 +61,23 @@ def read(tmp_path: Path, name: str = "data") -> bytes:
 
 def hidden(tmp_path: Path) -> list[str]:
     return [path.name for path in (tmp_path / "disks").iterdir() if path.name.startswith(".")]
+
+
+def test_an_export_is_the_snapshot_with_its_holes(subject: Snapshots, tmp_path: Path, no_reflinks: None) -> None:
+    os.truncate(tmp_path / "disks/data", 8 << 20)
+    write(tmp_path, "first")
+    subject.take(DATA, ONE, copy=True)
+    write(tmp_path, "later")
+    done: list[int] = []
+    with (tmp_path / "out").open("w+b") as target:
+        digest = subject.export(DATA, ONE, target.fileno(), done.append)
+    content = (tmp_path / "out").read_bytes()
+    assert (content[:5], digest, done[-1]) == (b"first", hashlib.sha256(content).hexdigest(), 8 << 20)
+    assert (tmp_path / "out").stat().st_blocks * 512 < 1 << 20
+    with pytest.raises(NotFoundError, match="disk 'data' has no snapshot 'two'"):
+        subject.export(DATA, TWO, -1)
+    with Path("/dev/full").open("wb") as full, pytest.raises(HostError, match="data@one cannot be exported: No space"):
+        subject.export(DATA, ONE, full.fileno())
 
 
 def test_a_snapshot_is_listed_restored_and_removed(subject: Snapshots, tmp_path: Path, no_reflinks: None) -> None:

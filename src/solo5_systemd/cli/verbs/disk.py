@@ -57,8 +57,8 @@ def configure(parser: Parser) -> None:
     importing = _add(verbs, "import", "create a disk with the content of a file", _import)
     _add_name(importing)
     importing.add_argument("file", metavar="FILE", help="file with the content; '-': standard input")
-    export = _add(verbs, "export", "write the content of a disk that no task has to a new file", _export)
-    _add_name(export)
+    export = _add(verbs, "export", "write the content of a disk that no task has, or of a snapshot, to a file", _export)
+    export.add_argument("name", metavar="NAME[@SNAPSHOT]", type=disk_or_snapshot, help="name of a disk or snapshot")
     export.add_argument("file", metavar="FILE", help="file to create; '-': standard output")
     snapshot = _add(verbs, "snapshot", "make a snapshot of a disk; of all disks of the task that has it", _snapshot)
     _add_name(snapshot)
@@ -290,14 +290,17 @@ def _import(arguments: Namespace, context: CommandContext) -> int:
 
 
 def _export(arguments: Namespace, context: CommandContext) -> int:
-    disks, to_stdout = _disks(), arguments.file == "-"
+    to_stdout, (name, snapshot) = arguments.file == "-", arguments.name
     if to_stdout and arguments.json:
         raise InvalidRequestError("--json and FILE - are mutually exclusive: standard output has the disk.")
-    disk = disks.get(arguments.name)
+    exported = _disks().get(name) if snapshot is None else _snapshots().get(name, snapshot)
     target = os.dup(sys.stdout.fileno()) if to_stdout else _opened(arguments.file, os.O_RDWR | os.O_CREAT | os.O_EXCL)
     try:
-        progress = Progress(disk.size, context)
-        sha256 = disks.export(arguments.name, target, progress)
+        progress = Progress(exported.size, context)
+        if snapshot is None:
+            sha256 = _disks().export(name, target, progress)
+        else:
+            sha256 = _snapshots().export(name, snapshot, target, progress)
         progress.end()
     except BaseException:
         if not to_stdout:
@@ -306,11 +309,17 @@ def _export(arguments: Namespace, context: CommandContext) -> int:
     finally:
         os.close(target)
     if arguments.json:
-        context.screen.json(_json(disk) | {"sha256": sha256})
+        context.screen.json(_document(exported) | {"sha256": sha256})
     else:
-        line = f"{sha256}  {disk.name}"
+        line = f"{sha256}  {name if snapshot is None else exported}"
         context.screen.message(line) if to_stdout else context.screen.write(f"{line}\n")
     return 0
+
+
+def _document(exported: "NamedDisk | Snapshot") -> dict[str, object]:
+    from solo5_systemd.storage.snapshots import Snapshot
+
+    return _snapshot_json(exported) if isinstance(exported, Snapshot) else _json(exported)
 
 
 def _opened(path: str, flags: int, mode: int = 0o600) -> int:
