@@ -78,7 +78,11 @@ class Machine:
         """The disks."""
         from solo5_systemd.storage.backing_files import ImageFiles
 
-        return ImageFiles(lambda: self._settings().task_uids, copy_mb=lambda: self._settings().disk_copy_mb)
+        return ImageFiles(
+            lambda: self._settings().task_uids,
+            copy_mb=lambda: self._settings().disk_copy_mb,
+            quotas=lambda: self._settings().disk_quotas,
+        )
 
     @cached_property
     def users(self) -> "Users":

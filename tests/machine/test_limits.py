@@ -176,7 +176,7 @@ def io_max(name: str) -> dict[str, dict[str, str]]:
     return {words[0]: dict(word.split("=") for word in words[1:]) for words in lines}
 
 
-PLACES = 120
+PLACES = 60
 UNREAD = 65536
 """A sector of a device that udev does not read: what it has read is in the page cache, and no read of a guest."""
 
@@ -196,12 +196,14 @@ def seconds_to_read(run: Runner, device: str, limit: str) -> float:
     return (read[-1] - read[0]) / 1e6
 
 
-@pytest.mark.parametrize("slow, fast", [("read_iops=10", "read_iops=100K"), ("read_bps=100K", "read_bps=1G")])
-def test_a_limit_of_a_disk_slows_its_guest(run: Runner, loop: str, slow: str, fast: str) -> None:
-    """120 reads of 4 KiB: 12 s and 5 s with the lower limits."""
-    unhindered = seconds_to_read(run, loop, fast)
-    limited = seconds_to_read(run, loop, slow)
-    assert limited > 2.5 * unhindered, (limited, unhindered)
+def test_a_limit_of_a_disk_slows_its_guest(run: Runner, loop: str) -> None:
+    """60 reads of 4 KiB: 6 s and 2.4 s with the lower limits; the kernel lets the first pass."""
+    unhindered = seconds_to_read(run, loop, "read_iops=100K,read_bps=1G")
+    for limit, seconds in (("read_iops=10", PLACES / 10), ("read_bps=100K", PLACES * 4096 / 100_000)):
+        limited = seconds_to_read(run, loop, limit)
+        print(f"{limit}: {limited:.2f} s, without {unhindered:.2f} s")
+        assert limited > 0.8 * seconds, (limit, limited)
+        assert limited > 2 * unhindered, (limit, limited, unhindered)
 
 
 def test_limits_and_counters_are_those_of_the_disks_device(run: Runner, loop: str) -> None:

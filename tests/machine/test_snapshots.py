@@ -55,7 +55,6 @@ def filled(text: str) -> None:
         file.write(text.encode())
 
 
-@pytest.mark.everywhere
 def test_a_snapshot_of_a_free_disk_is_exported_and_restored(run: Runner, tmp_path: Path) -> None:
     disk("create", "data", "1M")
     filled("first")

@@ -157,7 +157,6 @@ def golden(text: str = "golden", size: int = 1 << 20) -> Path:
     return path
 
 
-@pytest.mark.everywhere
 def test_each_task_has_its_own_copy_and_writes_of_it_vanish(run: Runner) -> None:
     path = golden()
     names = [
@@ -178,6 +177,7 @@ def test_each_task_has_its_own_copy_and_writes_of_it_vanish(run: Runner) -> None
     )
 
 
+@pytest.mark.everywhere
 def test_the_space_of_a_copy_is_free_when_its_task_is_killed(run: Runner) -> None:
     golden()
     name = run("disk.spt", "read", "stay", options=("--block", "storage=disk:data,ephemeral"))
@@ -260,7 +260,6 @@ def test_import_and_export_keep_holes_and_content(tmp_path: Path) -> None:
     assert "exists: expected the path of a new file" in refused("export", "data", str(tmp_path / "out"))
 
 
-@pytest.mark.everywhere
 @pytest.mark.parametrize(
     "words, error",
     [
@@ -331,6 +330,27 @@ def test_too_much_data_to_copy_is_refused(run: Runner) -> None:
     finally:
         settings.unlink()
     assert not list(COPIES.iterdir())
+
+
+def test_disks_beyond_the_quota_of_their_directory_are_refused(run: Runner) -> None:
+    settings = Path("/etc/solo5/quota.toml")
+    settings.write_text(f'disk_quota_mb = {{ "{DISKS}" = 8 }}\n')
+    try:
+        disk("create", "data", "6M")
+        words = f"the quota of {DISKS} is {8 * MIB} bytes and the files in it have {6 * MIB}"
+        assert words in refused("create", "other", "3M")
+        assert words in refused("resize", "data", "9M")
+        for dry in ((), ("--dry-run",)):
+            option = ("--rm", *dry, "--block", "storage=disk:other,create,size=3M")
+            failed = run.fail(*option, f"{GUESTS}/disk.spt", "read")
+            assert (failed.returncode, words in failed.stderr) == (125, True), failed.stderr
+        assert [path.name for path in DISKS.iterdir()] == ["data"]
+        assert disk("create", "other", "2M") == "other\n"
+        settings.write_text("disk_quota_mb = 8\n")
+        assert disk("ls", "-q") == "data\nother\n", "settings are read where a disk is made"
+        assert "disk_quota_mb is 8: expected a table" in refused("create", "third", "1M")
+    finally:
+        settings.unlink()
 
 
 def test_a_scope_has_a_private_copy_too(run: Runner) -> None:

@@ -15,7 +15,7 @@ import stat
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, TakenError
@@ -23,11 +23,13 @@ from solo5_systemd.files.atomic_file import replace_file, sync_directory
 from solo5_systemd.files.procfs import identity
 from solo5_systemd.host_volume.request import IMAGE, CreateRequest, DeleteRequest, create_request, delete_request
 from solo5_systemd.names import DeviceName
+from solo5_systemd.settings.files import read_settings
 from solo5_systemd.storage.lock_records import LOCKS
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import SECTOR_SIZE, Disk, NewFile
 from solo5_systemd.storage.new_file import create_file
 from solo5_systemd.storage.owner import LOCK_INTERVAL_S, LOCK_TIMEOUT_S
+from solo5_systemd.storage.quota import GetQuotas, admitted
 
 STATE = Path("/var/lib/solo5/volumes")
 
@@ -57,15 +59,19 @@ def run(operation: str, environment: Mapping[str, str] = os.environ) -> int:
     return 0
 
 
-def create(request: CreateRequest, state: Path = STATE) -> int:
+def create(request: CreateRequest, state: Path = STATE, quotas: GetQuotas = lambda: read_settings().disk_quotas) -> int:
     """Create the disk image of a volume; one that exists is kept, and grows to the requested size.
+
+    Quotas are read for an image that is made or grows only: invalid settings take no volume away when the agent starts.
 
     Returns:
         The size of the image, in bytes.
 
     Raises:
         InvalidRequestError: the image is larger than requested, or no regular file.
-        HostError: the volume was created earlier and has no image now, or the file system returned an error.
+        HostError: the volume was created earlier and has no image now, a quota would be exceeded, or the file system
+            returned an error.
+        SettingsError: the settings with the quotas are invalid.
     """
     directory = Path(request.directory)
     with _errors(request.name, directory), _exclusive(state) as record:
@@ -78,7 +84,13 @@ def create(request: CreateRequest, state: Path = STATE) -> int:
             )
         if not created:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        size = _create_image(request, directory, is_new=not created)
+        try:
+            size = _create_image(request, directory, quotas, is_new=not created)
+        except BaseException:
+            if not created:
+                with suppress(OSError):  # it has files that are not of this call
+                    directory.rmdir()
+            raise
         if not created:
             sync_directory(directory.parent)
             replace_file(record / directory.name, str(directory), durable=True)
@@ -138,7 +150,7 @@ def _recorded(record: Path) -> str:
 # --- create ------------------------------------------------------------------------------------------------------
 
 
-def _create_image(request: CreateRequest, directory: Path, *, is_new: bool) -> int:
+def _create_image(request: CreateRequest, directory: Path, quotas: GetQuotas, *, is_new: bool) -> int:
     path = directory / IMAGE
     try:  # O_NONBLOCK: another user of the volume may have put a FIFO there
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
@@ -148,7 +160,7 @@ def _create_image(request: CreateRequest, directory: Path, *, is_new: bool) -> i
                 f"volume {request.name} has lost its disk image {path}: expected the file that was created with it.",
                 "Mount its file system and restart the agent; without the data: nomad volume delete -type host ID",
             ) from error
-        return _new_image(request, directory)
+        return _new_image(request, directory, quotas)
     except OSError as error:
         raise _no_image(request, path, os.strerror(error.errno or 0)) from error
     try:
@@ -161,7 +173,8 @@ def _create_image(request: CreateRequest, directory: Path, *, is_new: bool) -> i
                 f"{request.size_max}, since a disk is not made smaller."
             )
         if status.st_size < request.size:
-            _grow(request, descriptor, path)
+            with admitted(quotas(), path, request.size - status.st_size, f"volume {request.name}"):
+                _grow(request, descriptor, path)
         return max(status.st_size, request.size)
     finally:
         os.close(descriptor)
@@ -173,12 +186,13 @@ def _no_image(request: CreateRequest, path: Path, reason: str) -> InvalidRequest
     )
 
 
-def _new_image(request: CreateRequest, directory: Path) -> int:
+def _new_image(request: CreateRequest, directory: Path, quotas: GetQuotas) -> int:
     descriptor = os.open(directory, _DIRECTORY)
     try:
         _check_free(request, descriptor, directory, request.size)
         new = NewFile(size=request.size, preallocate=request.preallocate)
-        create_file(descriptor, IMAGE, new, owner=os.geteuid())
+        with admitted(quotas(), directory / IMAGE, request.size, f"volume {request.name}"):
+            create_file(descriptor, IMAGE, new, owner=os.geteuid())
     finally:
         os.close(descriptor)
     return request.size

@@ -3,6 +3,7 @@
 tender_paths = ["/usr/bin", "/opt/solo5/bin"]
 image_store_mb = 8192
 disk_copy_mb = 1024
+disk_quota_mb = { "/var/lib/solo5/disks" = 65536 }  # default: none
 task_uids = "61184-65519"
 reserved_ports = [22, "4646-4648"]  # ports of the host that no task can publish
 log_namespace = "solo5"   # default: the host's journal
@@ -38,6 +39,7 @@ ipv6 = false              # true: guests may send IPv6
 """
 
 import hashlib
+import posixpath
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -183,6 +185,7 @@ class Settings:
 
     Attributes:
         disk_copy_mb: MiB of data that are copied for a private disk where file systems share no blocks.
+        disk_quota_mb: directory, and MiB that all files below it may have when a disk is made there.
         reserved_ports: first and last port of each range that no task can publish.
         log_namespace: journal namespace of consoles; empty: the host's journal.
     """
@@ -190,6 +193,7 @@ class Settings:
     tender_paths: tuple[str, ...] = TENDER_PATHS
     image_store_mb: int = IMAGE_STORE_MB
     disk_copy_mb: int = DISK_COPY_MB
+    disk_quota_mb: tuple[tuple[str, int], ...] = ()
     task_uids: range = TASK_UIDS
     reserved_ports: tuple[tuple[int, int], ...] = ()
     log_namespace: str = ""
@@ -198,6 +202,11 @@ class Settings:
     def reserves(self, port: int) -> bool:
         """Return whether a port is reserved: no task can publish it."""
         return any(first <= port <= last for first, last in self.reserved_ports)
+
+    @property
+    def disk_quotas(self) -> Mapping[str, int]:
+        """The quotas of directories, in bytes."""
+        return {directory: most << 20 for directory, most in self.disk_quota_mb}
 
     @property
     def ranges(self) -> Sequence[IPv4Network]:
@@ -227,8 +236,9 @@ def parse_settings(document: Mapping[str, object], where: str = "") -> Settings:
 
 def _parse(fields: Fields) -> Settings:
     fields.allow(
-        "tender_paths", "image_store_mb", "disk_copy_mb", "task_uids", "reserved_ports", "log_namespace", "network"
-    )
+        "tender_paths", "image_store_mb", "disk_copy_mb", "disk_quota_mb", "task_uids", "reserved_ports",
+        "log_namespace", "network",
+    )  # fmt: skip
     paths = fields.texts("tender_paths", TENDER_PATHS)
     if not paths or not all(path.startswith("/") for path in paths):
         raise fields.wrong("tender_paths", list(paths), "one or more absolute directories")
@@ -240,11 +250,22 @@ def _parse(fields: Fields) -> Settings:
         tender_paths=paths,
         image_store_mb=fields.integer("image_store_mb", IMAGE_STORE_MB, low=1, high=1 << 30),
         disk_copy_mb=fields.integer("disk_copy_mb", DISK_COPY_MB, low=0, high=1 << 30),
+        disk_quota_mb=_quotas(fields.table("disk_quota_mb")),
         task_uids=fields.parsed("task_uids", _task_uids, TASK_UIDS),
         reserved_ports=_reserved(fields),
         log_namespace=fields.parsed("log_namespace", log_namespace, ""),
         networks=networks,
     )
+
+
+def _quotas(fields: Fields) -> tuple[tuple[str, int], ...]:
+    for directory in fields:
+        if not directory.startswith("/") or posixpath.normpath(directory) != directory:
+            raise SettingsError(
+                f"{fields.where} has the key {directory!r}: expected the absolute path of a directory, without '..' "
+                "and without '/' at its end."
+            )
+    return tuple((directory, fields.integer(directory, low=0, high=1 << 30)) for directory in fields)
 
 
 def _task_uids(text: str) -> range:

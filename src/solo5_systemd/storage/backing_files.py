@@ -36,6 +36,7 @@ from solo5_systemd.storage.model import (
 )
 from solo5_systemd.storage.new_file import create_file, find_place
 from solo5_systemd.storage.owner import ROOT, check_owner, check_single_link, give, is_in_allocation
+from solo5_systemd.storage.quota import GetQuotas, Quotas, admitted, check, no_quotas
 from solo5_systemd.storage.start_directories import StartDirectories, StartDirectory
 
 USER = "solo5"
@@ -56,6 +57,7 @@ class ImageFiles:
         copies: the directories of private copies.
         archives: the directories of archives, in memory.
         copy_mb: returns the MiB of data that a copy may have where it shares no blocks.
+        quotas: returns the quotas of directories.
     """
 
     def __init__(
@@ -66,7 +68,9 @@ class ImageFiles:
         copies: StartDirectories | None = None,
         archives: StartDirectories | None = None,
         copy_mb: Callable[[], int] = lambda: DISK_COPY_MB,
+        quotas: GetQuotas = no_quotas,
     ) -> None:
+        self._quotas = quotas
         self._copies = copies or StartDirectories(COPIES)
         self._archives = archives or StartDirectories(ARCHIVES, mount=mount_memory, unmount=detach)
         self._copy_mb = copy_mb
@@ -76,7 +80,14 @@ class ImageFiles:
 
     async def inspect(self, request: DiskRequest) -> Disk:
         """Check a disk before a start; see the function `inspect`."""
-        return await asyncio.to_thread(lambda: with_devices(inspect(request, self._users()), request))
+
+        def checked() -> Disk:
+            disk = inspect(request, self._users())
+            if request.create is not None and disk.planned and not disk.is_private:
+                check(self._quotas(), disk.path, request.create.size, f"disk {request.disk}")
+            return with_devices(disk, request)
+
+        return await asyncio.to_thread(checked)
 
     async def make(self, request: DiskRequest) -> MadeDisk:
         """Create the file of a disk, or a private disk; see `make`, `make_copy` and `make_archive`."""
@@ -90,7 +101,7 @@ class ImageFiles:
             return await asyncio.to_thread(
                 make_copy, request, self._users(), self._copies, self._locks, self._copy_mb() << 20
             )
-        return await asyncio.to_thread(make, request, self._users())
+        return await asyncio.to_thread(make, request, self._users(), quotas=self._quotas())
 
     async def release(self, made: MadeDisk) -> None:
         """Remove the names that a private disk needs during a start only."""
@@ -221,7 +232,9 @@ def _planned(request: DiskRequest, new: NewFile, sector: int) -> Disk | None:
         os.close(place.directory)
 
 
-def make(request: DiskRequest, users: Container[int] = TASK_UIDS, *, user: str = USER) -> MadeDisk:
+def make(
+    request: DiskRequest, users: Container[int] = TASK_UIDS, *, user: str = USER, quotas: Quotas | None = None
+) -> MadeDisk:
     """Create the file of a disk unless it exists by now, and check it as `inspect`.
 
     The file appears complete, on stable storage: neither a failure nor a kill leaves a part of it.
@@ -230,11 +243,13 @@ def make(request: DiskRequest, users: Container[int] = TASK_UIDS, *, user: str =
         request: the requested disk.
         users: the uids of tasks.
         user: the owner until the disk is given to a task; root in an allocation.
+        quotas: of directories.
 
     Raises:
-        Solo5Error: as `inspect`; HostError also if it cannot be created, such as on a full or read-only file system.
+        Solo5Error: as `inspect`; HostError also if it cannot be created, such as on a full or read-only file system, or
+            beyond a quota.
     """
-    created = request.create is not None and _create(request, request.create, user)
+    created = request.create is not None and _create(request, request.create, user, quotas or {})
     return MadeDisk(disk=inspect(replace(request, create=None), users, user=user), created=created)
 
 
@@ -354,12 +369,15 @@ def _copy(request: DiskRequest, original: Disk, path: Path, limit: int) -> None:
         os.close(found)
 
 
-def _create(request: DiskRequest, new: NewFile, user: str) -> bool:
+def _create(request: DiskRequest, new: NewFile, user: str, quotas: Quotas) -> bool:
     check_size(request, new.size)
     place = find_place(request)
     try:
         owner = ROOT if is_in_allocation(request, place.path) else _credentials(user).user
-        return not place.exists and create_file(place.directory, Path(place.path).name, new, owner)
+        if place.exists:
+            return False
+        with admitted(quotas, place.path, new.size, f"disk {request.disk}"):
+            return create_file(place.directory, Path(place.path).name, new, owner)
     except OSError as error:
         where = _described(request)
         raise HostError(f"{where} cannot be created with {new.size} bytes: {error.strerror}.") from error

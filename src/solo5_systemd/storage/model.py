@@ -19,6 +19,9 @@ MAX_SECTOR_SIZE = 32768
 NAMED_DISKS = "/var/lib/solo5/disks"
 """The directory of named disks; a file there has the name of its disk."""
 
+SNAPSHOTS = ".snapshots"
+"""The directory of their snapshots, in that directory."""
+
 
 class Backing(StrEnum):
     """What is behind a disk, as `solo5ctl inspect` shows it."""

@@ -7,7 +7,7 @@ disk's lock, so that no task has the disk meanwhile.
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,8 @@ from solo5_systemd.storage.lock_records import LOCKS, holders
 from solo5_systemd.storage.locks import lock, lock_shared
 from solo5_systemd.storage.model import NAMED_DISKS, SECTOR_SIZE, Backing, Disk, NewFile
 from solo5_systemd.storage.new_file import create_file
+from solo5_systemd.storage.quota import GetQuotas, admitted, no_quotas
+from solo5_systemd.storage.quota import check as check_quotas
 
 _ROOT = 0
 
@@ -51,9 +53,17 @@ class NamedDisks:
         directory: of their files.
         locks: the directory of disk locks.
         owner: UID of disks that no task has.
+        quotas: returns the quotas of directories; called when a disk is made or grows.
     """
 
-    def __init__(self, directory: Path = Path(NAMED_DISKS), locks: Path = LOCKS, owner: int = _ROOT) -> None:
+    def __init__(
+        self,
+        directory: Path = Path(NAMED_DISKS),
+        locks: Path = LOCKS,
+        owner: int = _ROOT,
+        quotas: GetQuotas = no_quotas,
+    ) -> None:
+        self._quotas = quotas
         self._directory = directory
         self._locks = locks
         self._owner = owner
@@ -97,10 +107,11 @@ class NamedDisks:
         Raises:
             InvalidRequestError: the size is zero, or not a multiple of a sector.
             TakenError: there is a disk of this name.
-            HostError: it cannot be created, such as on a full file system.
+            HostError: it cannot be created, such as on a full file system or beyond a quota.
         """
         _check_size(name, size)
-        self._create(name, NewFile(size=size, preallocate=preallocate))
+        with admitted(self._quotas(), self._directory / name, size, f"disk {name!r}"):
+            self._create(name, NewFile(size=size, preallocate=preallocate))
         return self.get(name)
 
     def resize(self, name: DiskName, size: int, *, shrink: bool = False) -> NamedDisk:
@@ -125,7 +136,8 @@ class NamedDisks:
                     f"disk {name!r} has {now} bytes: expected as many or more, since {size} would lose its end.",
                     "To lose it: solo5ctl disk resize --shrink",
                 )
-            os.ftruncate(descriptor, size)
+            with admitted(self._quotas(), self._directory / name, size - now, f"disk {name!r}"):
+                os.ftruncate(descriptor, size)
             os.fsync(descriptor)
         return self.get(name)
 
@@ -159,26 +171,32 @@ class NamedDisks:
         Raises:
             InvalidRequestError: the size of the content breaks a rule of tenders.
             TakenError: there is a disk of this name.
-            HostError: it cannot be read or created.
+            HostError: it cannot be read or created, or exceeds a quota.
         """
         status = os.fstat(source)
         regular = stat.S_ISREG(status.st_mode)
+        quotas, path, what = self._quotas(), self._directory / name, f"disk {name!r}"
         if regular:
             _check_size(name, status.st_size)
+            check_quotas(quotas, path, status.st_size, what)
         digest: list[str] = []
 
         def write(target: int) -> None:
+            digest.append(receive(target))
+            # On a file system without O_TMPFILE, the new file has a name by now.
+            admission.enter_context(admitted(quotas, path, os.fstat(target).st_size, what, new=target))
+
+        def receive(target: int) -> str:
             if regular:
                 if share(source, target):
-                    digest.append(_sha256(source, status.st_size, progress))
-                else:
-                    digest.append(copy_data(source, target, status.st_size, progress))
-                return
+                    return _sha256(source, status.st_size, progress)
+                return copy_data(source, target, status.st_size, progress)
             size, sha256 = receive_data(source, target, progress)
             _check_size(name, size)
-            digest.append(sha256)
+            return sha256
 
-        self._create(name, NewFile(size=0), write)
+        with ExitStack() as admission:  # until the disk has its name
+            self._create(name, NewFile(size=0), write)
         return self.get(name), digest[0]
 
     def export(self, name: DiskName, target: int, progress: Progress = no_progress) -> str:
@@ -293,10 +311,8 @@ def write_content(source: int, target: int, progress: Progress = no_progress) ->
     size = os.fstat(source).st_size
     if not stat.S_ISREG(os.fstat(target).st_mode):
         return send_data(source, target, size, progress)
-    if share(source, target):
-        digest = _sha256(source, size, progress)
-    else:
-        digest = copy_data(source, target, size, progress)
+    shared = share(source, target)
+    digest = _sha256(source, size, progress) if shared else copy_data(source, target, size, progress)
     os.fsync(target)
     return digest
 

@@ -18,11 +18,10 @@ from solo5_systemd.files.procfs import identity
 from solo5_systemd.names import DiskName, SnapshotName, disk_name, snapshot_name
 from solo5_systemd.storage.copies import Progress, copy_data, no_progress, share
 from solo5_systemd.storage.lock_records import LOCKS, disks_of, holders
-from solo5_systemd.storage.model import NAMED_DISKS, Backing, NewFile
+from solo5_systemd.storage.model import NAMED_DISKS, SNAPSHOTS, Backing, NewFile
 from solo5_systemd.storage.named_disks import NamedDisk, NamedDisks, write_content
 from solo5_systemd.storage.new_file import create_file
 
-SNAPSHOTS = ".snapshots"
 _NEW = ".{}.solo5-restore"
 _ROOT = 0
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

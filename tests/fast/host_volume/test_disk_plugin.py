@@ -3,17 +3,20 @@
 import fcntl
 import json
 import os
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
+from solo5_systemd.errors import HostError, InvalidRequestError, SettingsError, TakenError
 from solo5_systemd.files.procfs import identity
 from solo5_systemd.host_volume import plugin
 from solo5_systemd.host_volume.request import GRAIN, CreateRequest, DeleteRequest
 from solo5_systemd.names import DeviceName
+from solo5_systemd.storage import quota
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import Disk
 
@@ -54,7 +57,34 @@ def test_preallocated_image_has_its_blocks(volumes: Path, state: Path) -> None:
 def test_preallocation_beyond_the_free_space_is_refused(volumes: Path, state: Path) -> None:
     with pytest.raises(HostError, match="needs .* bytes: expected as much free space"):
         plugin.create(request(volumes, 1 << 59, full=True), state)
-    assert not list((volumes / ID).iterdir())
+    assert not list(volumes.iterdir())
+
+
+def test_a_volume_beyond_the_quota_is_refused_and_one_that_exists_is_kept(
+    volumes: Path, state: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(quota, "LOCK", tmp_path / "lock")
+    quotas = {str(volumes): 3 * GRAIN}
+    assert plugin.create(request(volumes), state, lambda: quotas) == 2 * GRAIN
+    other = replace(request(volumes), name="other", directory=str(volumes / ID.replace("3", "4")))
+    words = (
+        f"volume other would take {2 * GRAIN} bytes: expected at most {GRAIN}, since the quota of {volumes} is "
+        f"{3 * GRAIN} bytes and the files in it have {2 * GRAIN}"
+    )
+    with pytest.raises(HostError, match=re.escape(words)):
+        plugin.create(other, state, lambda: quotas)
+    assert [path.name for path in volumes.iterdir()] == [ID]
+    with pytest.raises(HostError, match=f"volume data would take {2 * GRAIN} bytes: expected at most {GRAIN}"):
+        plugin.create(request(volumes, 4 * GRAIN), state, lambda: quotas)
+    assert plugin.create(request(volumes, 3 * GRAIN), state, lambda: quotas) == 3 * GRAIN, "up to the quota"
+
+    def invalid() -> dict[str, int]:
+        raise SettingsError("/etc/solo5/x.toml is wrong.")
+
+    assert plugin.create(request(volumes), state, invalid) == 3 * GRAIN, "nothing is made, nothing is read"
+    with pytest.raises(SettingsError):
+        plugin.create(other, state, invalid)
+    assert [path.name for path in volumes.iterdir()] == [ID]
 
 
 def test_repeated_create_keeps_the_data(volumes: Path, state: Path) -> None:
@@ -181,7 +211,7 @@ def test_file_system_error_is_one_sentence(tmp_path: Path, state: Path) -> None:
 def test_answers_are_those_of_the_protocol(
     volumes: Path, state: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plugin.create, "__defaults__", (state,))
+    monkeypatch.setattr(plugin.create, "__defaults__", (state, dict))
     environment = {
         "DHV_VOLUMES_DIR": str(volumes),
         "DHV_VOLUME_ID": ID,

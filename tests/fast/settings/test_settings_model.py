@@ -79,9 +79,14 @@ def test_an_mtu_may_be_at_its_bounds(mtu: int) -> None:
     [
         (
             "tender_path = []",
-            "tender_path is not a known key: expected one of disk_copy_mb, image_store_mb, log_namespace, network, "
-            "reserved_ports, task_uids, tender_paths.",
+            "tender_path is not a known key: expected one of disk_copy_mb, disk_quota_mb, image_store_mb, "
+            "log_namespace, network, reserved_ports, task_uids, tender_paths.",
         ),
+        ('disk_quota_mb = { "srv" = 1 }', "disk_quota_mb has the key 'srv': expected the absolute path of a directory"),
+        ('disk_quota_mb = { "/srv/" = 1 }', "disk_quota_mb has the key '/srv/'"),
+        ('disk_quota_mb = { "/srv/../etc" = 1 }', "disk_quota_mb has the key '/srv/../etc'"),
+        ('disk_quota_mb = { "/srv" = -1 }', "disk_quota_mb./srv is -1: expected a whole number from 0 to 1073741824."),
+        ("disk_quota_mb = 5", "disk_quota_mb is 5: expected a table of named values."),
         ('task_uids = "70000"', "task_uids: '70000' is not a range of user IDs"),
         ('task_uids = "61300-61200"', "task_uids: '61300-61200' is not a range of user IDs"),
         ('task_uids = "61183-61200"', "task_uids: 61183-61200 is not within 61184-65519"),

@@ -4,15 +4,18 @@ import errno
 import hashlib
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from tests.fast.storage.test_new_file import without_unnamed
 
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, TakenError
 from solo5_systemd.names import DeviceName, DiskName, disk_name
+from solo5_systemd.storage import quota
 from solo5_systemd.storage.backing_files import ImageFiles, inspect, owner_of
 from solo5_systemd.storage.lock_records import disks_of
 from solo5_systemd.storage.locks import lock
-from solo5_systemd.storage.model import Disk, NewFile, named_disk
+from solo5_systemd.storage.model import Disk, DiskRequest, NewFile, named_disk
 from solo5_systemd.storage.named_disks import NamedDisks
 
 DATA = DiskName("data")
@@ -145,6 +148,56 @@ def test_a_pipe_without_whole_sectors_leaves_no_disk(disks: NamedDisks, content:
         disks.import_(DATA, read)
     assert disks.all() == ()
     os.close(read)
+
+
+@pytest.fixture
+def limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NamedDisks:
+    """Disks of at most 4096 bytes altogether."""
+    monkeypatch.setattr(quota, "LOCK", tmp_path / "quota.lock")
+    quotas = {str(tmp_path / "disks"): 4096}
+    return NamedDisks(tmp_path / "disks", tmp_path / "locks", os.getuid(), lambda: quotas)
+
+
+@pytest.mark.parametrize("is_unnamed", [True, False], ids=["unnamed", "temporary name"])
+def test_a_disk_beyond_the_quota_is_refused(
+    limited: NamedDisks, tmp_path: Path, is_unnamed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = DiskName("other")
+    words = "disk 'other' would take 2560 bytes: expected at most 2048, since the quota of .* is 4096 bytes and .* 2048"
+    limited.create(DATA, 2048)
+    (tmp_path / "in").write_bytes(bytes(2560))
+    with pytest.raises(HostError, match=words):
+        limited.create(other, 2560)
+    with monkeypatch.context() as patch:  # locks need O_TMPFILE
+        if not is_unnamed:
+            without_unnamed(patch)
+        with (tmp_path / "in").open("rb") as source, pytest.raises(HostError, match=words):
+            limited.import_(other, source.fileno())
+        read = piped(bytes(2560))
+        with pytest.raises(HostError, match=words):
+            limited.import_(other, read)
+        os.close(read)
+    with pytest.raises(HostError, match="disk 'data' would take 2560 bytes: expected at most 2048"):
+        limited.resize(DATA, 4608)
+    assert [path.name for path in (tmp_path / "disks").iterdir()] == ["data"]
+    assert limited.resize(DATA, 512, shrink=True).size == 512
+    read = piped(b"x" * 3584)
+    assert limited.import_(other, read)[0].size == 3584, "up to the quota"
+    os.close(read)
+
+
+async def test_a_start_creates_no_disk_beyond_the_quota(
+    limited: NamedDisks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited.create(DATA, 2048)
+    request = DiskRequest(disk=DeviceName("storage"), path=str(tmp_path / "disks/other"), create=NewFile(size=2560))
+    me = SimpleNamespace(pw_uid=os.getuid(), pw_gid=os.getgid())
+    monkeypatch.setattr("pwd.getpwnam", {"solo5": me}.__getitem__)
+    files = ImageFiles(quotas=lambda: {str(tmp_path / "disks"): 4096})
+    for act in (files.inspect, files.make):
+        with pytest.raises(HostError, match="disk storage would take 2560 bytes: expected at most 2048"):
+            await act(request)
+    assert [path.name for path in (tmp_path / "disks").iterdir()] == ["data"]
 
 
 def test_a_file_system_that_shares_blocks_is_hashed_too(

@@ -269,8 +269,8 @@ def volumes(agent: Agent, jobs: Jobs) -> Iterator[Path]:
     jobs.purge()
     for each in api("/v1/volumes?type=host"):
         eventually(lambda name=each["Name"]: delete(name).returncode == 0, "it is deleted")  # type: ignore[misc]
-    assert not list((DATA / "host_volumes").iterdir())
-    assert not list(RECORDS.iterdir())
+    assert not list((DATA / "host_volumes").glob("*"))
+    assert not list(RECORDS.glob("*"))
 
 
 def test_volume_outlives_its_jobs(jobs: Jobs, volumes: Path) -> None:
@@ -321,9 +321,27 @@ def test_wrong_volume_is_refused_with_the_reason(volumes: Path, lines: list[str]
     assert done.returncode == 1
     assert words in done.stderr, done.stderr
     assert not identifier("wrong")
-    for left in volumes.iterdir():  # Nomad does not delete what a plugin has refused to create
-        assert not list(left.iterdir())
-        left.rmdir()
+    assert not list(volumes.glob("*")), "Nomad does not delete what a plugin has refused to create"
+
+
+def test_volume_beyond_the_quota_is_refused_with_figures(agent: Agent, volumes: Path) -> None:
+    """Of the directory of volumes; what exists is there again after a restart of the agent, also over the quota."""
+    settings = Path("/etc/solo5/quota.toml")
+    try:
+        settings.write_text(f'disk_quota_mb = {{ "{volumes}" = 2 }}\n')
+        create("data", 'capacity_max = "1MiB"')
+        done = create("large", 'capacity_max = "3MiB"', check=False)
+        assert done.returncode == 1
+        words = f"the quota of {volumes} is {2 << 20} bytes and the files in it have {1 << 20}"
+        assert f"volume large would take {3 << 20} bytes: expected at most {1 << 20}, since {words}" in done.stderr
+        assert not identifier("large")
+        assert [path.name for path in volumes.iterdir()] == [identifier("data")]
+        settings.write_text(f'disk_quota_mb = {{ "{volumes}" = 0 }}\n')
+        agent.stop()
+        agent.start()
+        eventually(lambda: "data" in agent.about()["HostVolumes"], "the node has the volume")
+    finally:
+        settings.unlink()
 
 
 def test_volume_is_there_again_after_a_restart_of_the_agent(agent: Agent, jobs: Jobs, volumes: Path) -> None:

@@ -13,7 +13,7 @@ from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, 
 from solo5_systemd.names import TaskName, disk_name, disk_or_snapshot, snapshot_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from solo5_systemd.engine.runtime import Runtime
     from solo5_systemd.names import SnapshotName
@@ -97,7 +97,12 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
 def _disks() -> "NamedDisks":
     from solo5_systemd.storage.named_disks import NamedDisks  # imported here for startup time: `--help` needs none
 
-    return NamedDisks()
+    def quotas() -> "Mapping[str, int]":
+        from solo5_systemd.settings.files import read_settings
+
+        return read_settings().disk_quotas
+
+    return NamedDisks(quotas=quotas)
 
 
 def _snapshots() -> "Snapshots":

@@ -1,0 +1,115 @@
+"""Quotas of directories: the sum of the sizes of all files below one, checked before a disk is made or grows.
+
+A sparse file counts with its size, since a guest may write all of it. Programs that write files themselves, such as
+tasks of other drivers in a volume, are not limited: what they have written counts when the next disk is made.
+"""
+
+import fcntl
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from solo5_systemd.errors import HostError
+from solo5_systemd.files.procfs import identity, is_below
+from solo5_systemd.storage.model import NAMED_DISKS, SNAPSHOTS
+
+LOCK = Path("/run/solo5/quota.lock")
+
+Quotas = Mapping[str, int]
+"""Bytes, by directory."""
+
+GetQuotas = Callable[[], Quotas]
+
+_UNCOUNTED = f"{NAMED_DISKS}/{SNAPSHOTS}"
+"""Snapshots share the blocks of their disks, and are made by root only."""
+
+
+def no_quotas() -> Quotas:
+    """Return no quota."""
+    return {}
+
+
+@contextmanager
+def admitted(
+    quotas: Quotas, path: str | Path, more: int, what: str, lock: Path | None = None, *, new: int = -1
+) -> Iterator[None]:
+    """Check that a file may become larger; until the block ends, which gives it its name and size, no other file may.
+
+    Args:
+        quotas: all of the host.
+        path: of the file, which need not exist; a symbolic link in it is followed.
+        more: bytes by which it becomes larger; 0 or less is always admitted.
+        what: the file in an error, such as `disk 'web'`.
+        lock: the file that is locked; None: LOCK.
+        new: descriptor of the file, which may have a name in the directory already; -1: none.
+
+    Raises:
+        HostError: a quota would be exceeded, or the lock cannot be used.
+    """
+    resolved = os.path.realpath(path)
+    concerned = {directory: most for directory, most in quotas.items() if is_below(resolved, (directory,))}
+    if not concerned or more <= 0:
+        yield
+        return
+    descriptor = _locked(lock or LOCK)
+    try:
+        for directory, most in concerned.items():
+            _check(directory, most, used(directory, None if new < 0 else identity(os.fstat(new))), more, what)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def check(quotas: Quotas, path: str | Path, more: int, what: str, lock: Path | None = None) -> None:
+    """Check the same before anything is made; raises as `admitted`."""
+    with admitted(quotas, path, more, what, lock):
+        pass
+
+
+def _locked(lock: Path) -> int:
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except BaseException:
+            os.close(descriptor)
+            raise
+    except OSError as error:
+        raise HostError(f"{lock} cannot be locked for the quotas of directories: {error.strerror}.") from error
+    return descriptor
+
+
+def _check(directory: str, most: int, has: int, more: int, what: str) -> None:
+    if has + more > most:
+        raise HostError(
+            f"{what} would take {more} bytes: expected at most {max(most - has, 0)}, since the quota of {directory} is "
+            f"{most} bytes and the files in it have {has}.",
+            "Delete disks or volumes that are not needed; the operator sets disk_quota_mb in solo5.toml(5).",
+        )
+
+
+def used(directory: str, but: tuple[int, int] | None = None) -> int:
+    """Return the bytes of all regular files below a directory, each once; what vanishes meanwhile does not count.
+
+    The larger of size and allocated blocks counts. Symbolic links are not followed.
+
+    Args:
+        directory: the path.
+        but: the file that does not count.
+    """
+    total, seen = 0, {but}
+    places = [os.path.realpath(directory)]
+    while places:  # no recursion: others may have nested directories
+        with suppress(OSError), os.scandir(places.pop()) as entries:
+            for entry in entries:
+                with suppress(OSError):
+                    status = entry.stat(follow_symlinks=False)
+                    if stat.S_ISDIR(status.st_mode) and entry.path != _UNCOUNTED:
+                        places.append(entry.path)
+                    elif stat.S_ISREG(status.st_mode) and identity(status) not in seen:
+                        seen.add(identity(status))
+                        total += max(status.st_size, status.st_blocks * 512)
+    return total

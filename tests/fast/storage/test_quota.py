@@ -1,0 +1,113 @@
+"""Quotas of directories: what counts, what is refused, and that no two files are admitted at once."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from solo5_systemd.errors import HostError
+from solo5_systemd.storage import quota
+from solo5_systemd.storage.quota import admitted, check, used
+
+K = 1024
+
+
+def sparse(path: Path, size: int) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        file.truncate(size)
+    return path
+
+
+@pytest.fixture
+def volumes(tmp_path: Path) -> Path:
+    path = tmp_path / "volumes"
+    path.mkdir()
+    return path
+
+
+def test_every_file_counts_once_with_its_size_or_its_blocks(volumes: Path, tmp_path: Path) -> None:
+    image = sparse(volumes / "one/disk.img", 64 * K)
+    os.link(image, volumes / "one/again.img")
+    full = volumes / "two/a/b/full.img"
+    full.parent.mkdir(parents=True)
+    full.write_bytes(b"x" * 8 * K)
+    preallocated = sparse(volumes / "two/small.img", 0)
+    with preallocated.open("r+b") as file:
+        os.posix_fallocate(file.fileno(), 0, 16 * K)
+        file.truncate(512)
+    outside = sparse(tmp_path / "outside/large.img", 1 << 40)
+    (volumes / "link.img").symlink_to(outside)
+    (volumes / "directory").symlink_to(outside.parent)
+    os.mkfifo(volumes / "fifo")
+    assert used(str(volumes)) == 64 * K + full.stat().st_blocks * 512 + preallocated.stat().st_blocks * 512
+    (tmp_path / "by-link").symlink_to(volumes)
+    assert used(str(tmp_path / "by-link")) == used(str(volumes))
+    assert used(str(tmp_path / "none")) == 0
+
+
+def test_deeply_nested_directories_are_counted(tmp_path: Path) -> None:
+    top = tmp_path
+    for _ in range(1500):
+        top = top / "d"
+        if len(str(top)) > 3900:
+            break
+        top.mkdir()
+    sparse(top.parent / "x", 512)
+    assert used(str(tmp_path)) == 512
+
+
+def test_snapshots_of_named_disks_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quota, "_UNCOUNTED", f"{tmp_path}/.snapshots")
+    sparse(tmp_path / ".snapshots/data/one", 64 * K)
+    sparse(tmp_path / "data", 64 * K)
+    assert used(str(tmp_path)) == 64 * K
+
+
+def test_a_file_beyond_a_quota_is_refused_with_figures(volumes: Path, tmp_path: Path) -> None:
+    sparse(volumes / "one/disk.img", 64 * K)
+    lock = tmp_path / "run/lock"
+    quotas = {str(volumes): 100 * K, str(tmp_path / "other"): 0}
+    new = volumes / "two/disk.img"
+    check(quotas, new, 36 * K, "volume two", lock)
+    with pytest.raises(HostError) as caught:
+        check(quotas, new, 36 * K + 1, "volume two", lock)
+    assert caught.value.sentence == (
+        f"volume two would take {36 * K + 1} bytes: expected at most {36 * K}, since the quota of {volumes} is "
+        f"{100 * K} bytes and the files in it have {64 * K}."
+    )
+    check(quotas, tmp_path / "volumes-two/disk.img", 1 << 40, "a directory beside", lock)
+    check({str(volumes): 0}, new, 0, "an existing one", lock)
+    with pytest.raises(HostError, match="expected at most 0, since the quota"):
+        check({str(volumes): 1}, new, 1, "over it already", lock)
+
+
+def test_every_quota_above_a_file_holds(volumes: Path, tmp_path: Path) -> None:
+    (tmp_path / "by-link").symlink_to(volumes)
+    new = tmp_path / "by-link/disk.img"
+    for quotas in ({str(tmp_path): 1, str(volumes): K}, {str(tmp_path): K, str(tmp_path / "by-link"): 1}):
+        with pytest.raises(HostError, match="is 1 bytes"):
+            check(quotas, new, 2, "disk", tmp_path / "lock")
+
+
+def test_two_files_are_not_admitted_at_once(volumes: Path, tmp_path: Path) -> None:
+    code = f"""
+from pathlib import Path
+from solo5_systemd.storage.quota import check
+check({{{str(volumes)!r}: 100}}, {str(volumes / "two")!r}, 60, "two", Path({str(tmp_path / "lock")!r}))
+"""
+    with admitted({str(volumes): 100}, volumes / "one", 60, "one", tmp_path / "lock"):
+        second = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
+        with pytest.raises(subprocess.TimeoutExpired):
+            second.wait(0.5)
+        sparse(volumes / "one", 60)
+    _, error = second.communicate(timeout=30)
+    assert b"two would take 60 bytes: expected at most 40" in error
+
+
+def test_a_lock_that_cannot_be_made_is_one_sentence(volumes: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(HostError, match="cannot be locked for the quotas of directories: File exists"):
+        check({str(volumes): 1}, volumes / "one", 1, "one", tmp_path / "file/lock")
