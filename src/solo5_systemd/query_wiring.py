@@ -13,7 +13,7 @@ from solo5_systemd.engine.queries import Queries
 if TYPE_CHECKING:
     from solo5_systemd.bus.blocking import BlockingBus
     from solo5_systemd.bus.unit_reader import BlockingReader
-    from solo5_systemd.engine.backends import Usages
+    from solo5_systemd.engine.backends import DiskSpace, Usages
     from solo5_systemd.engine.task import Endpoints
     from solo5_systemd.journal.lines import Line
     from solo5_systemd.names import DeviceName, TaskName
@@ -77,6 +77,13 @@ class QueryMachine:
         from solo5_systemd.cgroup.cgroupfs import CgroupFs
 
         return CgroupFs()
+
+    @cached_property
+    def disk_space(self) -> "DiskSpace":
+        """The file systems of disks."""
+        from solo5_systemd.storage import disk_space
+
+        return disk_space.DiskSpace()
 
 
 class RecordedNetworks:

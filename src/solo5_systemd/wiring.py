@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         Console,
         Directories,
         Disks,
+        DiskSpace,
         Images,
         Networks,
         Relay,
@@ -118,6 +119,13 @@ class Machine:
         from solo5_systemd.cgroup.cgroupfs import CgroupFs
 
         return CgroupFs()
+
+    @cached_property
+    def disk_space(self) -> "DiskSpace":
+        """The file systems of disks."""
+        from solo5_systemd.storage.disk_space import DiskSpaceInThread
+
+        return DiskSpaceInThread()
 
     @cached_property
     def resolvers(self) -> "Resolvers":

@@ -176,7 +176,7 @@ def io_max(name: str) -> dict[str, dict[str, str]]:
     return {words[0]: dict(word.split("=") for word in words[1:]) for words in lines}
 
 
-PLACES = 60
+PLACES = 40
 UNREAD = 65536
 """A sector of a device that udev does not read: what it has read is in the page cache, and no read of a guest."""
 
@@ -197,7 +197,7 @@ def seconds_to_read(run: Runner, device: str, limit: str) -> float:
 
 
 def test_a_limit_of_a_disk_slows_its_guest(run: Runner, loop: str) -> None:
-    """60 reads of 4 KiB: 6 s and 2.4 s with the lower limits; the kernel lets the first pass."""
+    """40 reads of 4 KiB: 4 s and 1.6 s with the lower limits; the kernel lets the first pass."""
     unhindered = seconds_to_read(run, loop, "read_iops=100K,read_bps=1G")
     for limit, seconds in (("read_iops=10", PLACES / 10), ("read_bps=100K", PLACES * 4096 / 100_000)):
         limited = seconds_to_read(run, loop, limit)

@@ -179,8 +179,12 @@ def test_a_full_disk_ends_hvt_and_is_an_spt_guests_own_affair(run: Runner) -> No
         ok("solo5ctl", "rm", *run.names)  # a disk that is not mounted cannot be taken back
     hvt, spt = endings
     assert (hvt["ending"], hvt["retry"]) == ("tender-failed", True)
-    assert hvt["sentence"] == "the tender failed: Fatal error when writing: No space left on device"
+    where = "no space is left in the file system of disk storage (/srv/full/disk)"
+    assert hvt["sentence"] == f"the tender failed: Fatal error when writing: No space left on device; {where}"
     assert spt["ending"] == "aborted", "this guest gives up by itself"
+    assert spt["sentence"].endswith(f"; {where}")
+    for each in endings:
+        assert each["full_disks"] == [{"disk": "storage", "path": "/srv/full/disk", "free": 0}]
 
 
 def test_a_tap_that_is_deleted_ends_hvt_and_an_spt_guest_goes_on(machine: Machine, run: Runner) -> None:

@@ -27,7 +27,7 @@ from solo5_systemd.network.model import (
 )
 from solo5_systemd.network.tap_counters import Traffic
 from solo5_systemd.settings.resolver import Resolver
-from solo5_systemd.storage.model import BoundDisks, Disk, DiskRequest, MadeDisk
+from solo5_systemd.storage.model import BoundDisks, Disk, DiskRequest, FullDisk, MadeDisk
 from solo5_systemd.unit.exit_messages import ExitMessages
 from solo5_systemd.unit.properties import Property, TransientUnit, UnitFiles
 from solo5_systemd.unit.state import ActiveState, Invocation, UnitState
@@ -470,6 +470,13 @@ class Directories(Protocol):
         """Return those that do not exist, while their parent directory does."""
 
 
+class DiskSpace(Protocol):
+    """The file systems of disks."""
+
+    async def full_disks(self, task: TaskName) -> Sequence[FullDisk]:
+        """Return the disks of a task's last run whose file system is full; none where that is not known."""
+
+
 class QueryBackends(Protocol):
     """The backends of reads; each may be created at its first use."""
 
@@ -488,6 +495,10 @@ class QueryBackends(Protocol):
     @property
     def usages(self) -> Usages:
         """The cgroup hierarchy."""
+
+    @property
+    def disk_space(self) -> DiskSpace:
+        """The file systems of disks."""
 
 
 class Backends(Protocol):
@@ -528,6 +539,10 @@ class Backends(Protocol):
     @property
     def usages(self) -> Usages:
         """The cgroup hierarchy."""
+
+    @property
+    def disk_space(self) -> DiskSpace:
+        """The file systems of disks."""
 
     @property
     def resolvers(self) -> Resolvers:

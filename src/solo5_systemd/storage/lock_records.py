@@ -67,7 +67,7 @@ def _records(directory: Path) -> Mapping[tuple[int, int], Mapping[str, object]]:
             for name in directory.iterdir():
                 if is_locked(name):
                     device, _, inode = name.name.partition("-")
-                    found[int(device, 16), int(inode, 16)] = _record(name)
+                    found[int(device, 16), int(inode, 16)] = read_record(name)
         finally:
             os.close(guard)
     except FileNotFoundError:
@@ -77,7 +77,8 @@ def _records(directory: Path) -> Mapping[tuple[int, int], Mapping[str, object]]:
     return found
 
 
-def _record(name: Path) -> Mapping[str, object]:
+def read_record(name: Path) -> Mapping[str, object]:
+    """Return the content of a lock file; empty if it is damaged, or the lock of a reader."""
     with suppress(ValueError), name.open("rb") as file:
         record = json.loads(file.read(RECORD_MAX))
         if isinstance(record, dict):

@@ -148,6 +148,21 @@ class Disk:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FullDisk:
+    """A disk that is on a full file system.
+
+    Attributes:
+        disk: its name in the manifest.
+        path: of its file; of a private copy, that of the original.
+        free: bytes that the file system has for a task.
+    """
+
+    disk: str
+    path: str
+    free: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class MadeDisk:
     """A disk that a start has made.
 

@@ -9,10 +9,15 @@ import signal as signals
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from solo5_systemd.names import UnitKind
+from solo5_systemd.sanitize import MAX_QUOTE, bounded
 from solo5_systemd.unit.exit_messages import ExitMessages, signal_name, tender_message
 from solo5_systemd.unit.state import MainCode, UnitState
+
+if TYPE_CHECKING:
+    from solo5_systemd.storage.model import FullDisk
 
 
 class Ending(StrEnum):
@@ -47,6 +52,7 @@ class Outcome:
         futile: why a retry of the same task on the same host cannot help; empty if it can.
         memory_peak: bytes, of guest and tender together; None before systemd 256, which does not keep it after the end.
         last_lines: the last lines of the console, for outcomes that need an explanation.
+        full_disks: disks whose file system was full when the outcome was read.
     """
 
     ending: Ending
@@ -56,6 +62,7 @@ class Outcome:
     futile: str = ""
     memory_peak: int | None = None
     last_lines: Sequence[str] = ()
+    full_disks: "Sequence[FullDisk]" = ()
 
     @property
     def retry(self) -> bool:
@@ -70,7 +77,7 @@ class Outcome:
     @property
     def plain(self) -> bool:
         """Return whether exit code and signal are enough, so that Nomad needs no exit message."""
-        return self.clean or (self.ending is Ending.EXITED and self.retry)
+        return self.clean or (self.ending is Ending.EXITED and self.retry and not self.full_disks)
 
     @property
     def verdict(self) -> str:
@@ -85,6 +92,12 @@ class Outcome:
         if self.signal is not None:
             return 128 + self.signal
         return 125 if self.exit_code is None else self.exit_code
+
+    @property
+    def by_disk(self) -> bool:
+        """Return whether an error of a disk may be the cause: spt's guest gets it, and ends as it likes."""
+        guests = (Ending.EXITED, Ending.ABORTED, Ending.TRAPPED)
+        return self.ending is Ending.TENDER_FAILED or (self.ending in guests and not self.clean)
 
 
 REQUESTED = (Ending.STOPPED, Ending.HOST_SHUTDOWN)
@@ -135,6 +148,15 @@ def outcome(state: UnitState, messages: ExitMessages = ExitMessages(), *, shutti
     if found.ending is Ending.STOPPED and state.stop_requested and shutting_down:
         found = replace(found, ending=Ending.HOST_SHUTDOWN, sentence="stopped by the host's shutdown", futile="")
     return replace(found, memory_peak=state.memory_peak, last_lines=tuple(messages.console))
+
+
+def with_full_disks(found: Outcome, disks: "Sequence[FullDisk]") -> Outcome:
+    """Return an outcome that names the disks on full file systems: a fact beside it, which may be its cause."""
+    if not disks:
+        return found
+    each = (f"disk {disk.disk} ({bounded(disk.path, MAX_QUOTE)})" for disk in disks)
+    sentence = f"{found.sentence}; no space is left in the file system of {' and of '.join(each)}"
+    return replace(found, sentence=sentence, full_disks=tuple(disks))
 
 
 def _outcome(state: UnitState, messages: ExitMessages) -> Outcome:

@@ -17,6 +17,7 @@ from solo5_systemd.engine.task import Phase, Task
 from solo5_systemd.errors import HostError, NoSuchTaskError
 from solo5_systemd.journal.lines import Line, Stream
 from solo5_systemd.names import TaskName
+from solo5_systemd.storage.model import FullDisk
 from solo5_systemd.unit.outcome import Ending
 from solo5_systemd.unit.state import MainCode
 from solo5_systemd.workload import Workload
@@ -110,10 +111,19 @@ async def test_an_end_brings_what_was_said_last(machine: Machine, runtime: Runti
     assert task.outcome.last_lines == ("Hello", "solo5-hvt: Fatal error when reading: no")
 
 
+async def test_a_failure_names_the_disks_without_space(machine: Machine, runtime: Runtime, web: Task) -> None:
+    full = FullDisk(disk="data", path="/srv/data.img", free=0)
+    machine.disk_space.full[WEB] = (full,)
+    machine.units.end(UNIT, MainCode.EXITED, 3)
+    outcome = (await runtime.task(WEB)).outcome
+    assert outcome is not None
+    assert outcome.full_disks == (full,)
+
+
 async def test_a_plain_end_is_told_without_reading_the_journal(machine: Machine, runtime: Runtime, web: Task) -> None:
     machine.units.end(UNIT, MainCode.EXITED, 0)
     assert (await runtime.task(WEB)).outcome is not None
-    assert not {"sync", "exit_messages"} & set(machine.steps.taken)
+    assert not {"sync", "exit_messages", "look for full disks"} & set(machine.steps.taken)
 
 
 # --- wait ----------------------------------------------------------------------------------------------------

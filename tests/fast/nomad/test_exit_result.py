@@ -3,6 +3,7 @@
 import pytest
 
 from solo5_systemd.nomad.events.messages import exit_error, exit_event, exit_result
+from solo5_systemd.storage.model import FullDisk
 from solo5_systemd.unit.outcome import Ending, Outcome
 
 Told = tuple[int | None, int | None, tuple[int, int, bool]]
@@ -69,6 +70,13 @@ def test_a_failure_is_announced_with_all_that_is_known() -> None:
         "oom_killed": "true",
         "memory_peak": "67108864",
     }
+
+
+def test_disks_without_space_are_announced() -> None:
+    full = tuple(FullDisk(disk=name, path="/srv/x", free=0) for name in ("data", "logs"))
+    outcome = Outcome(ending=Ending.EXITED, exit_code=3, sentence="the guest exited with 3; …", full_disks=full)
+    assert exit_event(outcome).annotations["full_disks"] == "data logs"
+    assert exit_error(outcome) == "the guest exited with 3; …"
 
 
 def test_what_is_unknown_is_absent_from_an_announcement() -> None:

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from solo5_systemd.names import TaskName, task_scope, task_service
+from solo5_systemd.storage.model import FullDisk
 from solo5_systemd.unit.exit_messages import ExitMessages, UnitMessage
-from solo5_systemd.unit.outcome import Ending, Outcome, is_plain, is_unambiguous, outcome
+from solo5_systemd.unit.outcome import Ending, Outcome, is_plain, is_unambiguous, outcome, with_full_disks
 from solo5_systemd.unit.state import ActiveState, MainCode, UnitState
 
 MIB = 1 << 20
@@ -316,3 +317,23 @@ def test_a_failure_and_a_foreign_signal_are_ambiguous(state: UnitState) -> None:
 def test_an_outcome_brings_the_consoles_end_and_the_peak() -> None:
     found = outcome(memory(exited(3), 5 * MIB), ExitMessages(console=("Hello", "solo5-hvt: a warning")))
     assert (found.last_lines, found.memory_peak) == (("Hello", "solo5-hvt: a warning"), 5 * MIB)
+
+
+def test_an_outcome_names_the_disks_without_space() -> None:
+    """A fact beside the outcome: a failure of a guest has a message then."""
+    data, logs = (FullDisk(disk=name, path=f"/srv/{name}.img", free=0) for name in ("data", "logs"))
+    failed = outcome(exited(3))
+    found = with_full_disks(failed, [data])
+    assert found.sentence == (
+        "the guest exited with 3; no space is left in the file system of disk data (/srv/data.img)"
+    )
+    assert (failed.plain, found.plain, found.full_disks) == (True, False, (data,))
+    both = with_full_disks(failed, [data, logs]).sentence
+    assert both.endswith("of disk data (/srv/data.img) and of disk logs (/srv/logs.img)")
+    assert with_full_disks(failed, []) is failed
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.claim or row.sentence)
+def test_only_failures_of_tender_and_guest_may_be_those_of_a_disk(row: Row) -> None:
+    failures = (Ending.TENDER_FAILED, Ending.ABORTED, Ending.TRAPPED, Ending.EXITED)
+    assert row_outcome(row).by_disk is (row.ending in failures and not row.clean)

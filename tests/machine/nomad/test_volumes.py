@@ -233,7 +233,8 @@ def test_full_volume(jobs: Jobs, static: Path) -> None:
         alloc = ended("full")
         assert allocation(alloc)["ClientStatus"] == "failed", status(alloc)
         print(status(alloc))
-        assert "No space left on device" in refusal(alloc)
+        where = f"no space is left in the file system of disk storage ({static}/disk.img)"
+        assert f"Fatal error when writing: No space left on device; {where}" in refusal(alloc)
     finally:
         ok("umount", "--lazy", str(STATIC))
 

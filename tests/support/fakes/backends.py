@@ -37,7 +37,7 @@ from solo5_systemd.network.model import (
 from solo5_systemd.network.tap_counters import Traffic
 from solo5_systemd.settings.resolver import UNSET, Resolver
 from solo5_systemd.storage.io_limits import BlockDevice  # noqa: TC001
-from solo5_systemd.storage.model import BoundDisks, Disk, DiskRequest, MadeDisk, backing_of
+from solo5_systemd.storage.model import BoundDisks, Disk, DiskRequest, FullDisk, MadeDisk, backing_of
 from solo5_systemd.unit.exit_messages import ExitMessages, UnitMessage
 from solo5_systemd.unit.state import UnitState
 from solo5_systemd.unit.tender import Tender
@@ -575,6 +575,18 @@ class FakeUsages:
             return pid in self.zombies
 
 
+class FakeDiskSpace:
+    """The file systems of disks; `full`: by task."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self.full: dict[TaskName, tuple[FullDisk, ...]] = {}
+
+    async def full_disks(self, task: TaskName) -> Sequence[FullDisk]:
+        async with self._steps.step("look for full disks"):
+            return self.full.get(task, ())
+
+
 class FakeDirectories:
     """Directories; `missing`: those that were removed."""
 
@@ -623,6 +635,7 @@ class Machine:
         self.units = FakeUnits(self.steps)
         self.console = FakeConsole(self.steps)
         self.usages = FakeUsages(self.steps)
+        self.disk_space = FakeDiskSpace(self.steps)
         self.relay = FakeRelay(self.steps)
         self.resolvers = FakeResolvers(self.steps)
         self.directories = FakeDirectories(self.steps)
