@@ -146,7 +146,7 @@ def _reclaim_disk(uid: int, given: "GivenDisk") -> None:
     from solo5_systemd.storage.backing_files import owner_of
     from solo5_systemd.storage.owner import given_disk, reclaim_disk
 
-    disk = given_disk(given.path, (given.device, given.inode), given.filesystem)
+    disk = given_disk(given.path, (given.device, given.inode), given.filesystem, given.mount)
     reclaim_disk(uid, disk, lambda: owner_of(given.path))
 
 

@@ -65,6 +65,38 @@ def test_a_disk_that_cannot_be_taken_back_keeps_its_user_from_every_other_task_a
     assert not list(GIVEN_DISKS.iterdir())
 
 
+def test_a_user_whose_disks_volume_was_unmounted_is_kept_until_another_task_has_the_disk(
+    machine: Machine, run: Runner, tmp_path: Path
+) -> None:
+    """The volume is mounted at another path then, as for each allocation of Nomad; its path of before never returns."""
+    (volume := tmp_path / "volume").mkdir()
+    (first := tmp_path / "first").mkdir()
+    (second := tmp_path / "second").mkdir()
+    given(volume / "disk.img")
+    ok("mount", "--bind", str(volume), str(first))
+    name = run("disk.spt", "write=kept", options=("--block", f"storage={first / 'disk.img'}"))
+    ok("solo5ctl", "wait", name)
+    uid = user(name)
+    ok("umount", str(first))
+    why = f"disk '{first / 'disk.img'}' cannot be reclaimed from user {uid}: its file system is not mounted."
+    assert why in sh("solo5ctl", "rm", name).stderr
+    assert why in ok("solo5ctl", "gc")
+    assert (volume / "disk.img").stat().st_uid == uid
+    assert ok("getent", "passwd", str(uid)), "nothing else gets the user that owns a file"
+    ok("mount", "--bind", str(volume), str(second))
+    try:
+        other = run("disk.spt", "read", options=("--block", f"storage={second / 'disk.img'}"))
+        ok("solo5ctl", "wait", other)
+        assert "sector 0: 'kept'" in ok("solo5ctl", "logs", other)
+        assert sh("getent", "passwd", str(uid)).returncode == 2, "it owns nothing any more"
+        assert [file.name for file in GIVEN_DISKS.iterdir()] == [str(user(other))]
+        ok("solo5ctl", "rm", other)
+    finally:
+        ok("umount", str(second))
+    assert (volume / "disk.img").owner() == "solo5"
+    assert not list(GIVEN_DISKS.iterdir())
+
+
 def test_disks_of_before_a_boot_are_taken_back_by_the_first_start_after_it(
     machine: Machine, run: Runner, tmp_path: Path
 ) -> None:

@@ -97,8 +97,11 @@ class Disks(Protocol):
     async def remove_stale_locks(self) -> None:
         """Remove the lock files of tasks that have ended."""
 
-    async def change_owner(self, disk: Disk, user: int) -> None:
-        """Make `user` the owner of the inspected file or device, which the caller has locked."""
+    async def change_owner(self, disk: Disk, user: int) -> int:
+        """Make `user` the owner of the inspected file or device, which the caller has locked; return the former owner.
+
+        If that was the user of a task, the change is on stable storage.
+        """
 
     async def bind(self, disks: Sequence[Disk]) -> BoundDisks:
         """Bind-mount the inspected files to paths that only root can change, until `unbind`."""
@@ -132,6 +135,9 @@ class Users(Protocol):
 
     async def record_disks(self, uid: int, disks: Sequence[GivenDisk]) -> None:
         """Record the disks that the user is about to own, so that they are reclaimed before it is freed."""
+
+    async def disk_taken(self, uid: int, disk: GivenDisk) -> None:
+        """Record that a disk of this user belongs to another one, on stable storage. It raises nothing."""
 
     async def release(self, task: TaskName) -> None:
         """Free the user of a task that is not running. Idempotent; without effect while a start holds the user."""

@@ -29,7 +29,7 @@ from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, PortRequest, Reservation
 from solo5_systemd.sanitize import MAX_QUOTE, bounded, unit_file_syntax
 from solo5_systemd.settings import operator_policy
-from solo5_systemd.settings.model import DEFAULT_NETWORK, NAMESPACE_NETWORK, REDIRECT_NETWORK
+from solo5_systemd.settings.model import DEFAULT_NETWORK, NAMESPACE_NETWORK, REDIRECT_NETWORK, TASK_UIDS
 from solo5_systemd.settings.resolver import Resolver, reachable
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS
 from solo5_systemd.storage.model import BoundDisks, Disk, DiskRequest, MadeDisk
@@ -401,11 +401,12 @@ class Starter:
     async def _give(self, disks: Sequence[Disk], user: int) -> None:
         """Make the user the owner of the disks, which are locked."""
         # Recorded before the first chown(2), so that a crash in between leaves no disk without a record.
-        lasting = [disk for disk in disks if not disk.is_private]
-        given = [GivenDisk(disk.path, *disk.identity, disk.filesystem) for disk in lasting]
-        await self._users.record_disks(user, given)
+        given = {disk.disk: _given(disk) for disk in disks if not disk.is_private}
+        await self._users.record_disks(user, list(given.values()))
         for disk in disks:
-            await self._disks.change_owner(disk, user)
+            former = await self._disks.change_owner(disk, user)
+            if former in TASK_UIDS and former != user and disk.disk in given:
+                await self._users.disk_taken(former, given[disk.disk])
 
     async def discard(self, name: TaskName, *, keep: bool = False, unit: str = "") -> None:
         """Remove the outcome, the network and the user of a task that is not running.
@@ -654,6 +655,10 @@ class Starter:
         messages = await self._console.failure_messages(unit, namespace)
         quoted = messages[-1] if messages else f"job result {error.result!r}"
         return StartError(f"task {name} did not start: its {part} failed: {quoted}", f"See: journalctl -u {unit}")
+
+
+def _given(disk: Disk) -> GivenDisk:
+    return GivenDisk(disk.path, *disk.identity, disk.filesystem, disk.mount)
 
 
 async def undo(undoing: Coroutine[object, object, None]) -> None:

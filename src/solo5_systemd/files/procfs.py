@@ -82,6 +82,32 @@ def mount_points(table: Path = MOUNTS) -> frozenset[str]:
     return frozenset(_ESCAPED.sub(lambda match: chr(int(match[1], 8)), line.split(" ")[4]) for line in lines)
 
 
+def mount_point_of(path: str) -> str:
+    """Return the mount point above a path without symbolic links, bind mounts included; empty: the root directory.
+
+    By the mount IDs in /proc/self/fdinfo, since a table of mounts grows with the tasks of other drivers.
+
+    Raises:
+        OSError: a directory cannot be opened.
+    """
+    place = PurePath(path)
+    own = _mount_id(str(place))
+    while place != place.parent:
+        if _mount_id(str(place.parent)) != own:
+            return str(place)
+        place = place.parent
+    return ""
+
+
+def _mount_id(path: str) -> str:
+    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        lines = Path(f"/proc/self/fdinfo/{descriptor}").read_text().splitlines()
+    finally:
+        os.close(descriptor)
+    return next(line for line in lines if line.startswith("mnt_id:"))
+
+
 def is_exposed(path: str, *, root: int = ROOT) -> bool:
     """Return whether a user other than root can change which file a path without symbolic links leads to.
 

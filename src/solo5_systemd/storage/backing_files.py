@@ -11,7 +11,15 @@ from pathlib import Path
 
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, StartError, TakenError
 from solo5_systemd.files.mounts import detach, mount_memory
-from solo5_systemd.files.procfs import identity, is_below, is_exposed, open_in_thread, open_path, path_of
+from solo5_systemd.files.procfs import (
+    identity,
+    is_below,
+    is_exposed,
+    mount_point_of,
+    open_in_thread,
+    open_path,
+    path_of,
+)
 from solo5_systemd.sanitize import MAX_QUOTE, bounded, is_plain_path
 from solo5_systemd.settings.model import DISK_COPY_MB, TASK_UIDS
 from solo5_systemd.storage.archive_files import scan, write_archive
@@ -126,9 +134,9 @@ class ImageFiles:
         """Open a checked disk with O_PATH; see `reopen`."""
         return await open_in_thread(lambda: reopen(disk))
 
-    async def change_owner(self, disk: Disk, user: int) -> None:
-        """Make a task's user the owner of a checked disk; see `owner.give`."""
-        await asyncio.to_thread(_give, disk, user)
+    async def change_owner(self, disk: Disk, user: int) -> int:
+        """Make a task's user the owner of a checked disk, and return the former one; see `owner.give`."""
+        return await asyncio.to_thread(_give, disk, user)
 
     async def bind(self, disks: Sequence[Disk]) -> BoundDisks:
         """Bind disks with an exposed path below /run/solo5/binds; see `BindMounts.bind`."""
@@ -193,9 +201,16 @@ def inspect(
         device=(os.major(status.st_rdev), os.minor(status.st_rdev)) if block else None,
         identity=identity(status),
         filesystem=filesystem,
+        mount=_mount_of(path),
         exposed=is_exposed(path) or not is_plain_path(path),
         backing=backing_of(request, is_device=block),
     )
+
+
+def _mount_of(path: str) -> str:
+    with suppress(OSError):  # it was replaced just now, which `reopen` finds
+        return mount_point_of(path)
+    return ""
 
 
 def _planned_copy(request: DiskRequest, source: str, sector: int) -> Disk:
@@ -478,10 +493,10 @@ def check_bound(disks: Sequence[tuple[Disk, str]], pid: int) -> None:
             )
 
 
-def _give(disk: Disk, user: int) -> None:
+def _give(disk: Disk, user: int) -> int:
     descriptor = reopen(disk)
     try:
-        give(disk, descriptor, user)
+        return give(disk, descriptor, user)
     finally:
         os.close(descriptor)
 

@@ -117,6 +117,7 @@ class Disk:
         device: major and minor number of a block device, None for a file.
         identity: device and inode of a file, or device number and zero of a block device; equal for the same disk only.
         filesystem: f_fsid of the file system (statvfs(3)); 0 without one.
+        mount: the mount point above `path`; empty: the root directory, or not known.
         exposed: a user other than root may change what `path` leads to, or the path has characters that a unit file
             cannot hold.
         planned: the start has to make it first; `identity` is (0, 0) until then.
@@ -133,6 +134,7 @@ class Disk:
     device: tuple[int, int] | None
     identity: tuple[int, int]
     filesystem: int = 0
+    mount: str = ""
     exposed: bool = False
     planned: bool = False
     backing: Backing = Backing.FILE

@@ -14,8 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, TakenError
-from solo5_systemd.files.procfs import identity, is_below, path_of
+from solo5_systemd.files.procfs import identity, is_below, mount_points, path_of
 from solo5_systemd.names import DeviceName
+from solo5_systemd.settings.model import TASK_UIDS
 from solo5_systemd.storage.lock_records import LOCKS
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import SECTOR_SIZE, Disk, DiskRequest
@@ -71,13 +72,18 @@ def check_owner(request: DiskRequest, status: os.stat_result) -> None:
         )
 
 
-def give(disk: Disk, descriptor: int, user: int) -> None:
+def give(disk: Disk, descriptor: int, user: int) -> int:
     """Make a user the owner of a disk, with mode u+rw; a disk that every user may write stays as it is.
+
+    If the former owner is the user of another task, the change is on stable storage when this returns.
 
     Args:
         disk: a checked and locked disk.
         descriptor: of its file or device, O_PATH suffices.
         user: the uid of the task.
+
+    Returns:
+        The uid of the former owner; `user` if the owner stays.
 
     Raises:
         HostError: chown(2) or chmod(2) fails, such as on a read-only file system.
@@ -85,7 +91,7 @@ def give(disk: Disk, descriptor: int, user: int) -> None:
     status = os.fstat(descriptor)
     mode = stat.S_IMODE(status.st_mode)
     if mode & _ALL_MAY_WRITE == _ALL_MAY_WRITE:
-        return
+        return user
     new_mode = mode & ~_SET_ID | _OWNER_MAY_WRITE  # chown(2) clears set-ID bits: do not set them again
     path = f"/proc/self/fd/{descriptor}"
     try:
@@ -93,10 +99,13 @@ def give(disk: Disk, descriptor: int, user: int) -> None:
             os.chown(path, user, -1)
         if mode != new_mode:
             Path(path).chmod(new_mode)
+        if status.st_uid in TASK_UIDS and status.st_uid != user:
+            _sync(path, status)
     except OSError as error:
         raise HostError(
             f"disk {disk.disk}: {disk.path!r} cannot be given to the task's user: {error.strerror}."
         ) from error
+    return status.st_uid
 
 
 LOCK_TIMEOUT_S = 2.0
@@ -105,7 +114,7 @@ LOCK_TIMEOUT_S = 2.0
 LOCK_INTERVAL_S = 0.02
 
 
-def given_disk(path: str, identity: tuple[int, int], filesystem: int) -> Disk:
+def given_disk(path: str, identity: tuple[int, int], filesystem: int, mount: str = "") -> Disk:
     """Return the disk of a given-disk file, with only the fields that the file has."""
     return Disk(
         disk=DeviceName("given"),
@@ -114,6 +123,7 @@ def given_disk(path: str, identity: tuple[int, int], filesystem: int) -> Disk:
         device=None,
         identity=identity,
         filesystem=filesystem,
+        mount=mount,
     )
 
 
@@ -135,6 +145,7 @@ def reclaim_disk(
         HostError: the disk may still belong to the user.
     """
     try:
+        disk = _with_node(disk)
         descriptor = _open(uid, disk)
         if descriptor is None:
             return
@@ -147,15 +158,25 @@ def reclaim_disk(
         raise _reclaim_error(uid, disk, f"{error.strerror}") from error
 
 
+def _with_node(disk: Disk) -> Disk:
+    """Return a block device whose path is gone, such as that of a CSI volume, with the path of its node in /dev."""
+    if not _is_device(disk) or os.path.lexists(disk.path):
+        return disk
+    number = disk.identity[0]
+    return replace(disk, path=os.path.realpath(f"/dev/block/{os.major(number)}:{os.minor(number)}"))
+
+
 def _open(uid: int, disk: Disk) -> int | None:
     """Open the disk's path with O_PATH; None where the disk was removed or moved.
 
     Raises:
         HostError: the disk's file system is not mounted.
     """
+    # A bind mount of one file system in itself, such as a volume, has the device number of what is below it.
     with suppress(FileNotFoundError, NotADirectoryError):
         return os.open(disk.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-    if not _is_device(disk) and not _is_filesystem_of(disk, _nearest_directory(disk.path)):
+    is_mounted = not disk.mount or disk.mount in mount_points()
+    if not _is_device(disk) and not (is_mounted and _is_filesystem_of(disk, _nearest_directory(disk.path))):
         raise _reclaim_error(uid, disk, "its file system is not mounted")
     return None
 
@@ -220,9 +241,16 @@ def _locked(disk: Disk, locks: Path) -> int | None:
 def _chown(descriptor: int, owner: int) -> None:
     path = f"/proc/self/fd/{descriptor}"
     os.chown(path, owner, -1)
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
-        # The given-disk file is removed next, perhaps on another file system. Without fsync(2), a power loss could keep
-        # that removal and lose the change of owner.
+    _sync(path, os.fstat(descriptor))
+
+
+def _sync(path: str, status: os.stat_result) -> None:
+    """Write the owner of a file to stable storage.
+
+    The given-disk file changes next, perhaps on another file system. Without fsync(2), a power loss could keep that
+    change and lose the one of the owner.
+    """
+    if stat.S_ISREG(status.st_mode):
         opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             os.fsync(opened)
@@ -233,5 +261,6 @@ def _chown(descriptor: int, owner: int) -> None:
 def _reclaim_error(uid: int, disk: Disk, reason: str) -> HostError:
     return HostError(
         f"disk {disk.path!r} cannot be reclaimed from user {uid}: {reason.rstrip('.')}.",
-        f"The next `solo5ctl gc` retries; if the disk was removed for good: rm /var/lib/solo5/users/{uid}",
+        f"The next `solo5ctl gc` retries, and a task that gets the disk ends it; if the disk was removed for good: "
+        f"rm /var/lib/solo5/users/{uid}",
     )

@@ -1,14 +1,16 @@
 """The files that list the given disks of each user, so that they are reclaimed before the user has another task.
 
-    /var/lib/solo5/users/UID       one line of JSON for each disk: path, device, inode, file system
+    /var/lib/solo5/users/UID       one line of JSON for each disk: path, device, inode, file system, mount point
 
 The owner of a disk outlives a boot, and so does this file. It is on stable storage before the disk is given: the file
 system may write the new owner at any moment after. A user with a file is not allocated.
 """
 
+import fcntl
 import json
+import os
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from solo5_systemd.files.atomic_file import replace_file, sync_directory
@@ -36,7 +38,35 @@ class GivenDiskFiles:
         if not self._directory.is_dir():
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             sync_directory(self._directory.parent)
-        lines = (f"{json.dumps(each)}\n" for each in (*present, *added))
+        with self._locked(fcntl.LOCK_SH):  # the task's file keeps other additions for this user out
+            self._write(uid, (*self.read(uid), *added))
+
+    def drop(self, uid: int, taken: GivenDisk) -> bool:
+        """Remove a disk from a user's file, which stays; returns whether it had the disk, and has none now.
+
+        Called when the disk has another owner on stable storage.
+        """
+        if not self.exists(uid):
+            return False
+        with self._locked(fcntl.LOCK_EX):
+            present = tuple(self.read(uid))
+            kept = tuple(each for each in present if not each.is_same_file(taken))
+            if kept != present:
+                self._write(uid, kept)
+            return not kept and kept != present
+
+    @contextmanager
+    def _locked(self, how: int) -> Iterator[None]:
+        """Lock the directory: a file is read and replaced, and not by two processes at a time."""
+        descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, how)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _write(self, uid: int, disks: Sequence[GivenDisk]) -> None:
+        lines = (f"{json.dumps(each)}\n" for each in disks)
         replace_file(self._directory / str(uid), "".join(lines), durable=True)
 
     def exists(self, uid: int) -> bool:

@@ -11,7 +11,8 @@ A task's file is made before its records and removed after them: everything left
 file. An unlocked file of a task without a unit is stale. Only root can open the files, since a user that can open one
 could lock it.
 
-A user whose disks cannot be reclaimed stays allocated without a task: its given-disk file and a record remain.
+A user whose disks cannot be reclaimed stays allocated without a task: its given-disk file and a record remain, until
+they are reclaimed or given to another task.
 """
 
 import asyncio
@@ -108,6 +109,21 @@ class Users:
         """Record disks before they are given to a user; on stable storage when this returns."""
         with _host_errors(self._state):
             await asyncio.to_thread(self._given_disks.add, uid, disks)  # in a thread: fsync(2)
+
+    async def disk_taken(self, uid: int, disk: GivenDisk) -> None:
+        """Record that a user's disk has another owner now; a user without a task and without other disks is freed.
+
+        So a volume that was unmounted before its disk was reclaimed, and is mounted elsewhere, holds no user for ever.
+        """
+        await asyncio.to_thread(self._disk_taken, uid, disk)
+
+    def _disk_taken(self, uid: int, disk: GivenDisk) -> None:
+        try:
+            with _host_errors(self._state):
+                if self._given_disks.drop(uid, disk):
+                    self._reclaim_from(uid)
+        except HostError as error:  # the user stays allocated, and the start goes on
+            _log.warning("%s", error)
 
     async def release(self, task: TaskName) -> None:
         """Free the user of a task; a no-op without one, or during a start of the task."""

@@ -39,12 +39,21 @@ class GivenDisk(NamedTuple):
         device: the number of its file system's device or of the block device (`Disk.identity`); may change at a boot.
         inode: 0 for a block device.
         filesystem: f_fsid of its file system, which a boot does not change; 0: unknown.
+        mount: the mount point above its path, such as that of a volume; empty: the root directory, or unknown.
     """
 
     path: str
     device: int
     inode: int
     filesystem: int = 0
+    mount: str = ""
+
+    def is_same_file(self, other: "GivenDisk") -> bool:
+        """Return whether two given disks are one file, perhaps by two paths; for a device, whose path may be any."""
+        if not self.inode:
+            return not other.inode and self.device == other.device
+        same = self.filesystem == other.filesystem if self.filesystem else self.device == other.device
+        return same and self.inode == other.inode
 
 
 def user_name(uid: int) -> str:

@@ -544,6 +544,21 @@ async def test_users_of_tasks_that_are_gone_are_freed_when_a_start_finds_none(
     assert machine.holds == ({UNIT}, {WEB})
 
 
+async def test_the_user_that_had_a_disk_before_has_lost_it(machine: Machine, runtime: Runtime) -> None:
+    machine.disks.owners["/srv/disk.img"] = 61300
+    await runtime.start(WORKLOAD)
+    [(uid, disk)] = machine.users.taken
+    assert (uid, disk.path) == (61300, "/srv/disk.img")
+
+
+@pytest.mark.parametrize("former", [0, 990, 61200], ids=["root", "solo5", "an earlier start of the task"])
+async def test_what_no_other_task_had_takes_no_more_time(machine: Machine, runtime: Runtime, former: int) -> None:
+    machine.disks.owners["/srv/disk.img"] = former
+    await runtime.start(WORKLOAD)
+    assert machine.users.held == {WEB: 61200}
+    assert "record taken disk" not in machine.steps.taken
+
+
 async def test_disk_is_the_tasks_user_s_and_so_is_the_tender(machine: Machine, runtime: Runtime) -> None:
     await runtime.start(WORKLOAD)
     (unit,) = machine.units.started

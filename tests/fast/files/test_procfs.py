@@ -182,6 +182,15 @@ async def test_failed_open_in_a_thread_is_the_callers_error(tmp_path: Path) -> N
         await open_in_thread(lambda: os.open(tmp_path / "absent", os.O_RDONLY))
 
 
+def test_the_mount_point_above_a_file_is_found(tmp_path: Path) -> None:
+    assert procfs.mount_point_of("/proc/sys/kernel/ostype") in procfs.mount_points()
+    assert procfs.mount_point_of("/proc/version") == "/proc"
+    assert procfs.mount_point_of("/proc") == "/proc"
+    assert procfs.mount_point_of("/") == ""
+    with pytest.raises(FileNotFoundError):
+        procfs.mount_point_of(str(tmp_path / "none"))
+
+
 def test_mount_points_are_unescaped(tmp_path: Path) -> None:
     table = tmp_path / "mountinfo"
     table.write_text(

@@ -5,6 +5,7 @@ import os
 import stat
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -104,6 +105,18 @@ async def test_a_disk_that_an_earlier_task_had_is_given_to_the_next(
     disk = inspect(request(elsewhere, tmp_path), users=range(os.getuid(), os.getuid() + 1))
     await ImageFiles().change_owner(disk, TASK)
     assert given == [(elsewhere.stat().st_ino, TASK, -1)]
+
+
+async def test_the_former_owner_is_known_and_that_of_a_task_has_lost_the_disk_for_good(
+    file: Path, tmp_path: Path, syscalls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = inspect(request(file, tmp_path))
+    me = os.getuid()
+    assert await ImageFiles().change_owner(disk, TASK) == me
+    assert syscalls == [f"chown disk.img {TASK} -1"], "not of a task: no wait for the disk"
+    monkeypatch.setattr(module, "TASK_UIDS", range(me, me + 1))
+    assert await ImageFiles().change_owner(disk, TASK) == me
+    assert syscalls[1:] == [f"chown disk.img {TASK} -1", "fsync disk.img"]
 
 
 async def test_a_disk_that_was_replaced_is_not_given(file: Path, tmp_path: Path, given: Given) -> None:
@@ -270,6 +283,28 @@ def test_a_disk_whose_file_system_is_not_mounted_is_no_disk_that_was_removed(
     with pytest.raises(HostError, match="another file system has its path"):
         reclaim_disk(given_disk(str(old_disk), (1, 1), 1), tmp_path)
     reclaim_disk(given_disk("/dev/solo5-is-no-device", (1, 0), 1), tmp_path)  # its owner was the node's
+    assert syscalls == []
+
+
+def test_a_device_whose_path_is_gone_has_a_node_in_dev(tmp_path: Path) -> None:
+    """A CSI volume in block mode is a bind mount of the node, which keeps its owner."""
+    number = os.makedev(7, 9999)
+    of = given_disk(str(tmp_path / "gone"), (number, 0), 0, str(tmp_path))
+    assert module._with_node(of).path == "/dev/block/7:9999"
+    reclaim_disk(of, tmp_path)
+    (tmp_path / "gone").touch()
+    assert module._with_node(of) == of
+
+
+def test_a_disk_whose_volume_is_not_mounted_is_no_disk_that_was_removed(
+    old_disk: Path, tmp_path: Path, syscalls: list[str]
+) -> None:
+    """A bind mount has the device number of the directory below it."""
+    of = disk(old_disk)
+    old_disk.unlink()
+    reclaim_disk(replace(of, mount="/proc"), tmp_path)
+    with pytest.raises(HostError, match="its file system is not mounted"):
+        reclaim_disk(replace(of, mount=str(old_disk.parent)), tmp_path)
     assert syscalls == []
 
 

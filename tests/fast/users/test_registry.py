@@ -287,6 +287,51 @@ async def test_a_note_stays_until_each_of_its_disks_is_taken_back_and_so_does_th
         assert again == uid
 
 
+async def test_a_user_without_a_task_is_freed_when_another_task_has_got_its_disk(tmp_path: Path) -> None:
+    """By another path: the volume was unmounted before its disk could be reclaimed, and is mounted elsewhere."""
+    lost = GivenDisk("/volumes/1/disk.img", 7, 2, 99, "/volumes/1")
+    broken = {lost.path, "/srv/other.img"}
+    of = users(tmp_path, broken=broken)
+    with started(of, WEB) as uid:
+        await of.record_disks(uid, [lost])
+    await of.release(WEB)
+    assert left(tmp_path) == {f"{uid}.user", f"solo5-{uid}.user"}
+    for other in (
+        lost._replace(path="/volumes/2/disk.img", inode=3),
+        lost._replace(filesystem=98),
+        GivenDisk("/dev/loop0", 7, 0),
+    ):
+        await of.disk_taken(uid, other)
+        assert left(tmp_path), "another file"
+    await of.disk_taken(uid + 1, lost)
+    await of.disk_taken(uid, lost._replace(path="/volumes/2/disk.img", device=8, mount="/volumes/2"))
+    assert left(tmp_path) == set()
+    assert list((tmp_path / "notes").iterdir()) == []
+
+
+async def test_a_user_with_a_task_or_another_disk_stays_when_a_disk_is_taken(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    device, other = GivenDisk("/dev/vg/a", 5, 0), GivenDisk("/srv/other.img", 1, 3)
+    of = users(tmp_path, broken={device.path, other.path})
+    with started(of, WEB) as uid:
+        await of.record_disks(uid, [device, other])
+    await of.disk_taken(uid, device._replace(path="/dev/dm-0"))
+    assert left(tmp_path) == {"web", f"{uid}.user", f"solo5-{uid}.user"}, "its task is not removed"
+    await of.release(WEB)
+    assert await of.reclaim() == ["disk /srv/other.img: Input/output error."]
+    with started(of, DB) as second:
+        await of.record_disks(second, [other])
+        await of.disk_taken(second, other)
+        assert (tmp_path / f"notes/{second}").read_text() == "", "its task goes on"
+        assert {"db", f"{second}.user"} < left(tmp_path)
+    (tmp_path / "notes").rename(tmp_path / "away")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / f"notes/{uid}").mkdir()
+    await of.disk_taken(uid, other)
+    assert "cannot be managed: Is a directory" in caplog.text, "and the start that got it goes on"
+
+
 async def test_disks_of_a_start_that_was_killed_are_noted_beside_those_of_the_next(tmp_path: Path) -> None:
     taken: list[tuple[int, str]] = []
     of = users(tmp_path, taken=taken)

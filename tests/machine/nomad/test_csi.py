@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import eventually, inspect, ok, sh
+from tests.machine.conftest import Machine, eventually, inspect, ok, sh, unit_property
 from tests.machine.nomad.agent import DATA, Agent, api
 from tests.machine.nomad.jobs import (
     Jobs,
@@ -20,8 +20,11 @@ from tests.machine.nomad.jobs import (
     running,
     says,
     task_hcl,
+    unit,
 )
 from tests.machine.nomad.test_volumes import MOUNT, NEVER, completed, disk, task_of
+
+from solo5_systemd.settings.model import TASK_UIDS
 
 PLUGIN = Path("/srv/tests/support/csi/plugin.py")
 DIRECTORY = Path("/srv/csi")
@@ -191,7 +194,9 @@ def test_guest_outlives_the_plugin(files: Jobs, plugin: str) -> None:
     completed("second", "sector 0: 'kept'")
 
 
-def test_guest_keeps_its_disk_when_the_volume_is_detached_under_it(files: Jobs) -> None:
+def test_guest_keeps_its_disk_when_the_volume_is_detached_under_it(files: Jobs, machine: Machine) -> None:
+    """Its user is kept until the next allocation has the volume, and gets the disk."""
+    machine.expect("cannot be reclaimed from user .*: its file system is not mounted")
     [alloc] = files.run(
         job("user", disk("write=kept", "read", "stay", block='create = true\nsize = "64K"'), kind="service")
     )
@@ -204,6 +209,46 @@ def test_guest_keeps_its_disk_when_the_volume_is_detached_under_it(files: Jobs) 
     assert ended("user") == alloc
     assert f"volume data is not mounted at {point}: expected a CSI volume" in refusal(alloc)
     assert not Path(point, "disk.img").exists(), "no blank disk is created on the node's own file system"
+    let_go()
+    [kept] = Path("/var/lib/solo5/users").iterdir()
+    assert "taken back" in ok("getent", "passwd", kept.name)
+    files.submit(job("second", disk("read")))
+    completed("second", "sector 0: 'kept'")
+    eventually(lambda: not list(Path("/var/lib/solo5/users").iterdir()), "no user is kept")
+
+
+def test_user_of_a_disk_that_was_detached_while_the_driver_was_dead(
+    agent: Agent, files: Jobs, machine: Machine
+) -> None:
+    """It is kept as long as it owns the file; the agent mounts the volume again, or the next allocation does."""
+    machine.expect("cannot be reclaimed from user .*: its file system is not mounted|failed to reattach to plugin")
+    [alloc] = files.run(job("user", disk("write=kept", "stay", block='create = true\nsize = "64K"'), kind="service"))
+    says(alloc, "storage")
+    name = unit(alloc)
+    uid = int(unit_property(name, "User"))
+    agent.kill_with_plugin()
+    ok("systemctl", "kill", "--signal=KILL", name)
+    [point] = published()
+    ok("umount", point)
+    [image] = DIRECTORY.glob("*/data/disk.img")
+    assert image.stat().st_uid == uid
+    agent.start()
+
+    def is_owner_known() -> bool:
+        owner = str(image.stat().st_uid)
+        return sh("getent", "passwd", owner).returncode == 0 or str(image.stat().st_uid) != owner
+
+    def is_reclaimed() -> bool:
+        assert is_owner_known(), "no user is free that owns a disk"
+        return image.owner() == "solo5"
+
+    ended("user")
+    let_go()
+    files.submit(job("second", disk("read")))
+    completed("second", "sector 0: 'kept'")
+    eventually(is_reclaimed, "the disk is reclaimed")
+    eventually(lambda: sh("getent", "passwd", str(uid)).returncode == 2, "the user is free")
+    assert not list(Path("/var/lib/solo5/users").iterdir())
 
 
 def test_drain_detaches_the_volume(agent: Agent, files: Jobs) -> None:
@@ -232,3 +277,5 @@ def test_block_device_is_the_disk(block_device: Jobs) -> None:
     assert f"volume data is not mounted at {point}" in refusal(alloc)
     let_go()
     assert not sh("losetup", "--noheadings", "--output=NAME").stdout.split()
+    eventually(lambda: not list(Path("/var/lib/solo5/users").iterdir()), "no user is kept")
+    assert {path.stat().st_uid for path in Path("/dev").glob("loop[0-9]*")}.isdisjoint(TASK_UIDS), "nor owns a device"

@@ -185,9 +185,11 @@ class FakeDisks:
         async with self._steps.step("remove stale locks"):
             pass
 
-    async def change_owner(self, disk: Disk, user: int) -> None:
+    async def change_owner(self, disk: Disk, user: int) -> int:
         async with self._steps.step("change owner"):
+            former = self.owners.get(disk.path, 0)
             self.owners[disk.path] = user
+            return former
 
     async def bind(self, disks: Sequence[Disk]) -> BoundDisks:
         if not disks:
@@ -250,6 +252,7 @@ class FakeUsers:
         most: size of the range.
         starting: tasks with a start in progress.
         disks: recorded disks by UID.
+        taken: disks of other users, by UID, that a start got.
         kept: result of `reclaim`.
         descriptors: returned file descriptors.
     """
@@ -259,6 +262,7 @@ class FakeUsers:
         self.held: dict[TaskName, int] = {}
         self.most = 100
         self.disks: dict[int, list[GivenDisk]] = {}
+        self.taken: list[tuple[int, GivenDisk]] = []
         self.starting: set[TaskName] = set()
         self.kept: Sequence[str] = ()
         self.descriptors: list[int] = []
@@ -275,6 +279,10 @@ class FakeUsers:
     async def record_disks(self, uid: int, disks: Sequence[GivenDisk]) -> None:
         async with self._steps.step("record disks"):
             self.disks[uid] = list(disks)
+
+    async def disk_taken(self, uid: int, disk: GivenDisk) -> None:
+        async with self._steps.step("record taken disk"):
+            self.taken.append((uid, disk))
 
     def next_uid(self) -> int:
         return max(self.held.values(), default=61199) + 1
