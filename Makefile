@@ -98,7 +98,8 @@ contract: setup ## one service with one real peer: a bus, a network namespace, a
 
 .PHONY: nomad
 nomad: setup ## the same under a Nomad agent
-	$(call pytest_in_machine,$@,--backend container --with nomad,--timeout=300 -m 'not vm' /srv/tests/machine/nomad)
+	$(call pytest_in_machine,$@,--backend container --with nomad --packages xfsprogs,--timeout=300 -m 'not vm' \
+	    /srv/tests/machine/nomad)
 
 CLUSTER := server,client1,client2,client3
 .PHONY: cluster
@@ -109,8 +110,14 @@ cluster: setup ## several machines: a Nomad server and three clients
 OPERATIONS ?= 1000
 .PHONY: chaos
 chaos: setup ## random operations against a model: OPERATIONS=1000, and SEED= for the same ones again
-	$(BOOT) --backend container --with nomad -- env PYTHONPATH=/srv \
+	$(BOOT) --backend container --with nomad --packages xfsprogs -- env PYTHONPATH=/srv \
 	    python3 -m tests.machine.chaos --operations $(OPERATIONS) $(if $(SEED),--seed $(SEED))
+
+SNAPSHOTS ?= 1000
+.PHONY: snapshots
+snapshots: setup ## snapshots of a guest that writes: each is of one instant, and how long the pauses are; SNAPSHOTS=1000
+	$(BOOT) --backend container --packages xfsprogs -- env SNAPSHOTS=$(SNAPSHOTS) python3 -m pytest -rP \
+	    -m vm --timeout=3600 /srv/tests/machine/test_snapshots.py
 
 .PHONY: bookworm
 bookworm: setup ## some of the same on Debian 12, whose systemd is the oldest that will do
@@ -128,8 +135,8 @@ vm: setup ## tests on a virtual machine with a kernel of its own
 ROUNDS ?= 20
 TASKS ?= 1 100 500
 PEER_PACKAGES := python3-matplotlib,podman,crun,conmon,netavark
-IN_BENCH := $(if $(PEERS),--with raw_exec --packages $(PEER_PACKAGES) --copy $(PEERS):/srv/peers \
-    --copy build/answer:/usr/local/bin/answer,--with nomad)
+IN_BENCH := $(if $(PEERS),--with raw_exec --packages $(PEER_PACKAGES),xfsprogs --copy $(PEERS):/srv/peers \
+    --copy build/answer:/usr/local/bin/answer,--with nomad --packages xfsprogs)
 .PHONY: bench
 bench: build/floor $(if $(PEERS),build/answer) ## figures beside their floor, and plots, in build/; TASKS="1 2000", ROUNDS=10, PEERS=DIR, ONLY=peers
 	$(BOOT) --backend container $(IN_BENCH) --copy build/floor:/usr/local/bin/floor \

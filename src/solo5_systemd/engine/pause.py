@@ -8,7 +8,7 @@ import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,8 +22,21 @@ if TYPE_CHECKING:
 PAUSES = Path("/run/solo5/pauses")
 """A directory that only root can open: another user's lock would keep a task frozen."""
 
+BEFORE_TIMEOUT_S = 4.0
+"""With the time that a call to PID 1 may take, less than until PID 1 thaws the task: it would be frozen afterwards."""
 
-async def while_frozen(units: "Units", state: UnitState, act: Callable[[], None], directory: Path = PAUSES) -> float:
+
+def nothing() -> None:
+    """Do nothing."""
+
+
+async def while_frozen(
+    units: "Units",
+    state: UnitState,
+    act: Callable[[], None],
+    before: Callable[[], None] = nothing,
+    directory: Path = PAUSES,
+) -> float:
     """Call a function while no process of a task runs; a task that is frozen already stays so.
 
     A write(2) of the tender has been completed or has not begun: the freezer takes effect between system calls.
@@ -32,6 +45,7 @@ async def while_frozen(units: "Units", state: UnitState, act: Callable[[], None]
         units: PID 1.
         state: of the task's unit, as it was last read.
         act: is called once the unit is frozen. It should take milliseconds.
+        before: is called just before the unit is frozen. It should take less than BEFORE_TIMEOUT_S.
         directory: of the locks.
 
     Returns:
@@ -39,8 +53,8 @@ async def while_frozen(units: "Units", state: UnitState, act: Callable[[], None]
 
     Raises:
         TakenError: another process has frozen it for a moment.
-        HostError: it could not be frozen or thawed, or did not stay frozen during `act`.
-        Exception: of `act`.
+        HostError: it could not be frozen or thawed, `before` took too long, or did not stay frozen during `act`.
+        Exception: of `act` or `before`.
     """
     with _locked(directory, state.unit):
         now = await units.current(state)
@@ -50,7 +64,15 @@ async def while_frozen(units: "Units", state: UnitState, act: Callable[[], None]
             return 0.0
         guard = thaw_service(state.unit)
         await units.ensure_started(guard)
+        guarded = time.monotonic()
         try:
+            before()
+            if time.monotonic() - guarded > BEFORE_TIMEOUT_S:
+                raise HostError(
+                    f"task {state.task} writes faster than its disks can be read: expected less than "
+                    f"{BEFORE_TIMEOUT_S:.0f} s before it is frozen.",
+                    "Repeat the command when it writes less.",
+                )
             begun = time.monotonic()
             try:
                 await units.freeze(state.unit)
@@ -90,6 +112,7 @@ def _locked(directory: Path, unit: str) -> Iterator[None]:
     path = directory / unit
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _remove_stale(directory)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise HostError(f"{path} cannot be created: {error.strerror}.") from error
@@ -106,6 +129,14 @@ def _locked(directory: Path, unit: str) -> Iterator[None]:
             path.unlink(missing_ok=True)
     finally:
         os.close(descriptor)
+
+
+def _remove_stale(directory: Path) -> None:
+    """Remove files without a lock, of processes that were killed before PID 1 had started what removes them."""
+    for path in directory.iterdir():
+        with suppress(FileNotFoundError, BlockingIOError), path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
 
 
 def _busy(unit: str) -> TakenError:

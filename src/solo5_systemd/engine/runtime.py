@@ -257,8 +257,12 @@ class Runtime(Queries):
         """Thaw a frozen task; raises as `freeze`."""
         await self._units.thaw((await self._running(name)).unit)
 
-    async def while_frozen(self, name: TaskName, act: Callable[[], None]) -> float:
+    async def while_frozen(
+        self, name: TaskName, act: Callable[[], None], before: Callable[[], None] = lambda: None
+    ) -> float:
         """Freeze a running task, call `act`, and thaw the task, also if this process is killed meanwhile.
+
+        `before` is called just before the task is frozen.
 
         Returns:
             Seconds for which it was frozen; 0.0: it was before, and stays so.
@@ -270,7 +274,7 @@ class Runtime(Queries):
         """
         from solo5_systemd.engine.pause import while_frozen
 
-        return await while_frozen(self._units, await self._running(name), act)
+        return await while_frozen(self._units, await self._running(name), act, before)
 
     async def _running(self, name: TaskName) -> UnitState:
         state = await self._state(name)

@@ -373,7 +373,7 @@ def _copy(request: DiskRequest, original: Disk, path: Path, limit: int) -> None:
                         f"{path.parents[2]}: expected at most {limit >> 20} MiB to copy for each run.",
                         "Put both on one XFS or Btrfs, or set disk_copy_mb to more: see solo5.toml(5).",
                     )
-                copy_data(source, target, status.st_size)
+                copy_data(source, target, status.st_size, hashed=False)
             finally:
                 os.close(target)
         finally:

@@ -4,9 +4,10 @@ import errno
 import fcntl
 import hashlib
 import os
+import struct
 from collections.abc import Callable, Iterator
 
-FICLONE = 0x40049409
+FICLONERANGE = 0x4020940D
 """ioctl_ficlonerange(2), from linux/fs.h."""
 
 CHUNK = 1 << 20
@@ -23,14 +24,20 @@ def no_progress(_done: int) -> None:
     """Report nothing."""
 
 
-def share(source: int, target: int) -> bool:
+def share(source: int, target: int, begin: int = 0, length: int = 0) -> bool:
     """Make a file share the blocks of another one; False where the file systems cannot.
+
+    Args:
+        source: descriptor.
+        target: descriptor.
+        begin: of the range, in bytes; a multiple of the file system's block.
+        length: as well; 0: up to the end.
 
     Raises:
         OSError: another error, such as ENOSPC.
     """
     try:
-        fcntl.ioctl(target, FICLONE, source)
+        fcntl.ioctl(target, FICLONERANGE, struct.pack("=qQQQ", source, begin, length, begin))
     except OSError as error:
         if error.errno not in _CANNOT_SHARE:
             raise
@@ -56,7 +63,7 @@ def data_of(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
             yield begin, at
 
 
-def copy_data(source: int, target: int, size: int, progress: Progress = no_progress) -> str:
+def copy_data(source: int, target: int, size: int, progress: Progress = no_progress, *, hashed: bool = True) -> str:
     """Copy a file without its holes into an empty one.
 
     Args:
@@ -64,27 +71,31 @@ def copy_data(source: int, target: int, size: int, progress: Progress = no_progr
         target: descriptor of an empty regular file.
         size: bytes of the source.
         progress: called after each chunk.
+        hashed: False: no SHA-256, which takes longer than the copy: holes are hashed, too.
 
     Returns:
-        The SHA-256 of the content with its holes, in hexadecimal digits.
+        The SHA-256 of the content with its holes, in hexadecimal digits; empty if it is not `hashed`.
 
     Raises:
         OSError: a file cannot be read or written, or the source is shorter.
     """
-    digest = hashlib.sha256()
+    digest = hashlib.sha256() if hashed else None
     os.ftruncate(target, size)
     done = 0
     for begin, end in data_of(source, size):
-        _zeros(digest.update, begin - done)
+        if digest:
+            _zeros(digest.update, begin - done)
         for at in range(begin, end, CHUNK):
             data = _read(source, at, min(CHUNK, end - at))
-            digest.update(data)
+            if digest:
+                digest.update(data)
             write_all(target, data, at)
             progress(at + len(data))
         done = end
-    _zeros(digest.update, size - done)
+    if digest:
+        _zeros(digest.update, size - done)
     progress(size)
-    return digest.hexdigest()
+    return digest.hexdigest() if digest else ""
 
 
 def send_data(source: int, target: int, size: int, progress: Progress = no_progress) -> str:

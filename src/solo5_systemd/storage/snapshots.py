@@ -17,6 +17,7 @@ from solo5_systemd.files.atomic_file import link_unnamed, open_unnamed, sync_dir
 from solo5_systemd.files.procfs import identity
 from solo5_systemd.names import DiskName, SnapshotName, disk_name, snapshot_name
 from solo5_systemd.storage.copies import Progress, copy_data, no_progress, share
+from solo5_systemd.storage.live_clone import PASSES, LiveClone
 from solo5_systemd.storage.lock_records import LOCKS, disks_of, holders
 from solo5_systemd.storage.model import NAMED_DISKS, SNAPSHOTS, Backing, NewFile
 from solo5_systemd.storage.named_disks import NamedDisk, NamedDisks, write_content
@@ -24,6 +25,10 @@ from solo5_systemd.storage.new_file import create_file
 
 _NEW = ".{}.solo5-restore"
 _ROOT = 0
+LAST_PASSES = 2
+SYNCS = 3
+"""How often dirty pages are written before a task is frozen: each time, a guest has written less in the meantime."""
+
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -101,7 +106,7 @@ class Snapshots:
                 if not share(source, target):
                     if not copy:
                         raise _cannot_share(disk, self._directory)
-                    copy_data(source, target, os.fstat(source).st_size, progress)
+                    copy_data(source, target, os.fstat(source).st_size, progress, hashed=False)
                 os.utime(target)
 
             directory = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -150,22 +155,11 @@ class Snapshots:
                 place = stack.enter_context(self._made(disk))
                 if self._described(disk, name) is not None:
                     raise _taken(disk, name)
-                self._probe(disk, source, place)
-                parts.append(_Part(disk, source, _unnamed(stack, place), place / name))
-            yield Instant(self, task, parts, self._locks, self._owner)
-
-    def _probe(self, disk: DiskName, source: int, place: Path) -> None:
-        """Share all blocks with a file that is not kept: it shows that it works, and writes what is in the page cache.
-
-        So FICLONE has little to write while the task is frozen.
-        """
-        with ExitStack() as stack:
-            try:
-                if share(source, _unnamed(stack, place)):
-                    return
-            except OSError as error:
-                raise HostError(f"disk {disk!r}: no snapshot can be made: {error.strerror}.") from error
-        raise _cannot_share(disk, self._directory, held=True)
+                target = _unnamed(stack, place)
+                parts.append(_Part(disk, source, target, place / name, LiveClone(source, target, share)))
+            instant = Instant(self, task, tuple(parts), self._locks, self._owner)
+            instant.prepare()
+            yield instant
 
     def restore(self, disk: DiskName, name: SnapshotName, progress: Progress = no_progress) -> NamedDisk:
         """Replace the content of a disk that no task has by that of a snapshot, at once, also at a loss of power.
@@ -181,7 +175,7 @@ class Snapshots:
 
             def write(target: int) -> None:
                 if not share(source, target):
-                    copy_data(source, target, os.fstat(source).st_size, progress)
+                    copy_data(source, target, os.fstat(source).st_size, progress, hashed=False)
 
             new = self._directory / _NEW.format(disk)
             new.unlink(missing_ok=True)  # of a restore that was killed
@@ -331,26 +325,60 @@ class Snapshots:
 
 @dataclass(frozen=True)
 class _Part:
-    """A disk's file, a new file without a name, and the path that it will have."""
+    """A disk's file, a new file without a name, the path that it will have, and what makes it a clone."""
 
     disk: DiskName
     source: int
     target: int
     path: Path
+    clone: LiveClone
+
+    @contextmanager
+    def cloning(self) -> Iterator[None]:
+        """Turn an OSError of the block into a HostError that names the disk."""
+        try:
+            yield
+        except OSError as error:
+            raise HostError(f"disk {self.disk!r}: no snapshot can be made: {error.strerror}.") from error
 
 
 class Instant:
-    """Snapshots of one instant: `take` while the task is frozen, `keep` when it runs again."""
+    """Snapshots of one instant: `prepare`, `catch_up` before it is frozen, `take` meanwhile, `keep` afterwards."""
 
-    def __init__(self, snapshots: Snapshots, task: str, parts: Sequence[_Part], locks: Path, owner: int) -> None:
+    def __init__(self, snapshots: Snapshots, task: str, parts: tuple[_Part, ...], locks: Path, owner: int) -> None:
         self._snapshots = snapshots
         self._task = task
         self._parts = parts
         self._locks = locks
         self._owner = owner
 
+    def prepare(self) -> None:
+        """Share all blocks that the disks have now. It may take long.
+
+        Raises:
+            HostError: the file system cannot share blocks, or returned an error.
+        """
+        self._share(PASSES)
+
+    def catch_up(self) -> None:
+        """Share what was written since, just before the task is frozen, so that `take` has little to do.
+
+        Raises:
+            HostError: as `prepare`.
+        """
+        self._share(LAST_PASSES)
+        for part in self._parts * SYNCS:
+            with part.cloning():
+                part.clone.sync()
+
+    def _share(self, passes: int) -> None:
+        for part in self._parts:
+            with part.cloning():
+                if not part.clone.catch_up(passes):
+                    raise _cannot_share(part.disk, part.path.parents[2], held=True)
+
     def take(self) -> None:
-        """Share the blocks of all disks.
+        """Share what was written since `catch_up`.
 
         Raises:
             HostError: the task has other disks by now, or the file system returned an error.
@@ -362,13 +390,10 @@ class Instant:
                     f"disk {part.disk!r} is no longer that of task {self._task}: expected it to be.",
                     "Repeat the command.",
                 )
-            try:
-                is_shared = share(part.source, part.target)
-            except OSError as error:
-                raise HostError(f"disk {part.disk!r}: no snapshot can be made: {error.strerror}.") from error
-            if not is_shared:
-                raise _cannot_share(part.disk, part.path.parent, held=True)
-            os.utime(part.target)
+            with part.cloning():
+                if not part.clone.finish():
+                    raise _cannot_share(part.disk, part.path.parents[2], held=True)
+                os.utime(part.target)
 
     def keep(self) -> tuple[Snapshot, ...]:
         """Write the snapshots to stable storage, and give them their names: all, or none after an error.

@@ -163,7 +163,7 @@ def test_bad_input_is_one_sentence(solo5ctl: Solo5ctl, words: tuple[str, ...], e
 
 @pytest.fixture
 def reflinks(monkeypatch: pytest.MonkeyPatch) -> None:
-    def share(source: int, target: int) -> bool:
+    def share(source: int, target: int, *_range: int) -> bool:
         copy_data(source, target, os.fstat(source).st_size)
         return True
 

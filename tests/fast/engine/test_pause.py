@@ -22,7 +22,7 @@ GUARD = "solo5-thaw@solo5-task-web.service.service"
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(pause.while_frozen, "__defaults__", (tmp_path / "pauses",))
+    monkeypatch.setattr(pause.while_frozen, "__defaults__", (pause.nothing, tmp_path / "pauses"))
     return tmp_path / "pauses"
 
 
@@ -134,3 +134,43 @@ async def test_an_ended_task_is_not_frozen(machine: Machine, web: Runtime) -> No
     machine.units.end(UNIT, MainCode.EXITED, 0)
     with pytest.raises(InvalidRequestError, match="task web has ended"):
         await web.while_frozen(WEB, nothing)
+
+
+async def test_the_file_of_a_killed_process_is_removed_by_the_next_pause(web: Runtime, directory: Path) -> None:
+    directory.mkdir()
+    for name in ("killed", "held"):
+        (directory / name).touch()
+    with (directory / "held").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        await web.while_frozen(WEB, nothing)
+    assert names(directory) == ["held"]
+
+
+async def test_what_is_done_before_a_pause_is_not_within_it(machine: Machine, web: Runtime) -> None:
+    seen: list[tuple[str, bool]] = []
+
+    def note(when: str) -> Callable[[], None]:
+        return lambda: seen.append((when, is_frozen(machine)))
+
+    await web.while_frozen(WEB, note("act"), note("before"))
+    assert seen == [("before", False), ("act", True)]
+
+
+async def test_an_error_before_the_pause_freezes_nothing(machine: Machine, web: Runtime) -> None:
+    def fail() -> None:
+        raise HostError("no space.")
+
+    with pytest.raises(HostError, match="no space"):
+        await web.while_frozen(WEB, nothing, fail)
+    assert "freeze" not in machine.steps.taken
+    assert f"stop {GUARD}" in machine.steps.taken
+
+
+async def test_a_pause_does_not_begin_shortly_before_it_would_be_ended(
+    machine: Machine, web: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pause, "BEFORE_TIMEOUT_S", -1.0)
+    with pytest.raises(HostError, match="task web writes faster than its disks can be read"):
+        await web.while_frozen(WEB, nothing)
+    assert "freeze" not in machine.steps.taken
+    assert f"stop {GUARD}" in machine.steps.taken

@@ -43,6 +43,13 @@ def test_data_is_copied_and_holes_are_kept(source: Path, tmp_path: Path) -> None
     assert (sorted(seen), seen[-1]) == (seen, SIZE)
 
 
+def test_a_copy_without_a_hash_is_the_same(source: Path, tmp_path: Path) -> None:
+    with opened(source, tmp_path / "target") as (one, other):
+        assert copies.copy_data(one, other, SIZE, hashed=False) == ""
+    assert digest(tmp_path / "target") == digest(source)
+    assert (tmp_path / "target").stat().st_blocks * 512 < 1 << 20
+
+
 def test_what_is_sent_has_its_holes_as_zeros(source: Path, tmp_path: Path) -> None:
     with opened(source, tmp_path / "target") as (one, other):
         assert copies.send_data(one, other, SIZE) == digest(source)

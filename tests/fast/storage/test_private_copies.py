@@ -102,7 +102,7 @@ async def test_shared_blocks_are_not_limited(golden: Path, tmp_path: Path, monke
 async def test_a_full_file_system_is_one_sentence(
     golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **_hashed: bool) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("solo5_systemd.storage.backing_files.copy_data", fail)

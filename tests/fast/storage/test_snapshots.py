@@ -38,7 +38,7 @@ def subject(tmp_path: Path, disks: NamedDisks) -> Snapshots:
 
 @pytest.fixture
 def reflinks(monkeypatch: pytest.MonkeyPatch) -> None:
-    def share(source: int, target: int) -> bool:
+    def share(source: int, target: int, *_range: int) -> bool:
         copies.copy_data(source, target, os.fstat(source).st_size)
         return True
 
@@ -47,7 +47,7 @@ def reflinks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def no_reflinks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots, "share", lambda source, target: False)
+    monkeypatch.setattr(snapshots, "share", lambda *_: False)
 
 
 def write(tmp_path: Path, text: str, name: str = "data") -> None:
@@ -162,10 +162,10 @@ def test_what_is_no_snapshot_is_none(subject: Snapshots, tmp_path: Path) -> None
 def test_errors_of_the_file_system_are_one_sentence(
     subject: Snapshots, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(source: int, target: int) -> bool:
+    def full(*_: int) -> bool:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(snapshots, "share", lambda source, target: False)
+    monkeypatch.setattr(snapshots, "share", lambda *_: False)
     subject.take(DATA, ONE, copy=True)
     monkeypatch.setattr(snapshots, "share", full)
     with pytest.raises(HostError, match="No space left on device"):
@@ -269,18 +269,22 @@ def test_a_task_without_disks_has_no_snapshot(subject: Snapshots) -> None:
 
 
 def test_a_file_system_that_fails_within_the_instant(
-    subject: Snapshots, tmp_path: Path, reflinks: None, monkeypatch: pytest.MonkeyPatch
+    subject: Snapshots, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     descriptor = taken_by_web(tmp_path, "data")
+    fails, refuses = False, False
 
-    def fail(source: int, target: int) -> bool:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
+    def share(*_: int) -> bool:
+        if fails:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return not refuses
 
+    monkeypatch.setattr(snapshots, "share", share)
     with subject.of_task("web", ONE) as instant:
-        monkeypatch.setattr(snapshots, "share", fail)
+        fails = True
         with pytest.raises(HostError, match="no snapshot can be made: Input/output error"):
             instant.take()
-        monkeypatch.setattr(snapshots, "share", lambda source, target: False)
+        fails, refuses = False, True
         with pytest.raises(HostError, match="shares no blocks"):
             instant.take()
     os.close(descriptor)

@@ -164,7 +164,9 @@ class FakeRuntime(Runtime):
     async def thaw(self, name: TaskName) -> None:
         self.known[name] = replace(await self.task(name), phase=Phase.RUNNING)
 
-    async def while_frozen(self, name: TaskName, act: Callable[[], None]) -> float:
+    async def while_frozen(
+        self, name: TaskName, act: Callable[[], None], before: Callable[[], None] = lambda: None
+    ) -> float:
         self.calls.append(("while frozen", name))
         await self.task(name)
         act()

@@ -250,7 +250,7 @@ def _snapshot_running(task: TaskName, name: "SnapshotName", arguments: Namespace
 
         async def command(engine: "Runtime") -> int:
             nonlocal pause
-            pause = await engine.while_frozen(task, instant.take)
+            pause = await engine.while_frozen(task, instant.take, instant.catch_up)
             return 0
 
         status = context.run(command)
