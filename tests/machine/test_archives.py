@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from tests.machine.conftest import GUESTS, Machine, Runner, console, eventually, inspect, ok, says, sh
 
+from solo5_systemd.unit.tender import PRIVATE
+
 ARCHIVES = Path("/run/solo5/archives")
 
 
@@ -59,7 +61,7 @@ def test_the_guest_reads_the_files_and_its_writes_change_none(run: Runner, files
 def test_tar_of_this_host_reads_the_archive(run: Runner, files: Path, tmp_path: Path) -> None:
     name = run("tar.spt", "stay", options=options(files))
     says(name, "end at")
-    disk = Path(f"/proc/{inspect(name)['pid']}/root/run/solo5-disks/storage")
+    disk = Path(f"/proc/{inspect(name)['pid']}/root/run/solo5-disks/{PRIVATE}/storage")
     (tmp_path / "copy.tar").write_bytes(disk.read_bytes())
     assert hashlib.sha256(disk.read_bytes()).hexdigest() == inspect(name)["disks"][0]["sha256"]
     ok("tar", "-C", str(tmp_path), "-xf", str(tmp_path / "copy.tar"))
@@ -106,7 +108,7 @@ def test_a_secret_is_nowhere_but_in_the_guests_disk(run: Runner, tmp_path: Path)
     name = run("tar.spt", "stay", options=options(source))
     says(name, f"sha256 {hashlib.sha256(secret).hexdigest()}")
     pid = inspect(name)["pid"]
-    assert secret in Path(f"/proc/{pid}/root/run/solo5-disks/storage").read_bytes(), "the search can find it"
+    assert secret in Path(f"/proc/{pid}/root/run/solo5-disks/{PRIVATE}/storage").read_bytes(), "the search can find it"
     assert everywhere(secret, source) == []
     limits = Path(f"/proc/{pid}/limits").read_text()
     assert [line.split()[4:6] for line in limits.splitlines() if line.startswith("Max core")] == [["0", "0"]]
@@ -123,7 +125,7 @@ def test_the_memory_of_an_archive_is_ramfs_that_is_never_swapped(run: Runner, fi
     says(name, "end at")
     pid = inspect(name)["pid"]
     mounts = [line.split(" - ") for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines()]
-    [kind] = [after.split()[0] for before, after in mounts if "/run/solo5-disks/storage" in before]
+    [kind] = [after.split()[0] for before, after in mounts if f"/run/solo5-disks/{PRIVATE}/storage" in before]
     assert kind == "ramfs"
 
 
@@ -151,7 +153,7 @@ def test_an_encrypted_credential_is_decrypted_in_memory(run: Runner, tmp_path: P
     try:
         name = run("disk.spt", "sector=0", "stay", options=("--block", "storage=credential:token"))
         says(name, "capacity 512 bytes")
-        disk = Path(f"/proc/{inspect(name)['pid']}/root/run/solo5-disks/storage")
+        disk = Path(f"/proc/{inspect(name)['pid']}/root/run/solo5-disks/{PRIVATE}/storage")
         assert disk.read_bytes().startswith(secret.encode() + b"\0")
         assert everywhere(secret.encode(), tmp_path / "plain") == []
         place.write_bytes(b"damaged")

@@ -22,6 +22,7 @@ from solo5_systemd.errors import HostError
 from solo5_systemd.names import DeviceName, DiskName, TaskName
 from solo5_systemd.settings import files
 from solo5_systemd.storage.model import DiskRequest, NewFile, named_disk
+from solo5_systemd.unit.tender import PRIVATE
 from solo5_systemd.workload import MIB, Workload
 
 DISKS = Path("/var/lib/solo5/disks")
@@ -183,7 +184,7 @@ def test_the_space_of_a_copy_is_free_when_its_task_is_killed(run: Runner) -> Non
     name = run("disk.spt", "read", "stay", options=("--block", "storage=disk:data,ephemeral"))
     says(name, "sector 0: 'golden'")
     pid = int(str(inspect(name)["pid"]))
-    copy = Path(f"/proc/{pid}/root/run/solo5-disks/storage")
+    copy = Path(f"/proc/{pid}/root/run/solo5-disks/{PRIVATE}/storage")
     assert copy.stat().st_nlink == 0
     ok("kill", "-KILL", str(pid))
     ok("solo5ctl", "wait", name)
@@ -205,7 +206,13 @@ def test_a_restart_by_systemd_finds_no_copy(run: Runner, machine: Machine) -> No
     golden()
     name = run("disk.spt", "read", "stay", options=("--block", "storage=disk:data,ephemeral"))
     says(name, "sector 0: 'golden'")
-    assert sh("systemctl", "restart", f"solo5-task-{name}.service").returncode == 1
+    unit = f"solo5-task-{name}.service"
+    assert sh("systemctl", "restart", unit).returncode == 1
+    status = sh("systemctl", "status", "--lines=100", "--full", "--no-pager", unit).stdout
+    told, error = (status.find(text) for text in (PRIVATE, "Failed at step NAMESPACE"))
+    assert 0 < told < error
+    outcome = inspect(name)["outcome"]["sentence"]
+    assert outcome == "not started again: its image or a disk is gone; a private disk ends with its first run"
     assert "data" in disk("ls", "-q")
 
 

@@ -15,7 +15,7 @@ from solo5_systemd.errors import InvalidRequestError, TakenError
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.model import NicRequest, Reservation
 from solo5_systemd.storage.model import Disk, DiskRequest, MadeDisk
-from solo5_systemd.unit.tender import device_options, sandbox_path
+from solo5_systemd.unit.tender import device_options, lasting_path
 from solo5_systemd.unit.translate import each_argument
 from solo5_systemd.workload import Workload
 
@@ -38,7 +38,7 @@ class Prepared:
     def devices(self) -> Sequence[str]:
         """Return the tender's options."""
         parts = self.plan.parts
-        return device_options(parts.memory_mib, parts.reservation.leases, self.disks, sandbox_path)
+        return device_options(parts.memory_mib, parts.reservation.leases, self.disks, lasting_path)
 
     @property
     def arguments(self) -> Sequence[str]:

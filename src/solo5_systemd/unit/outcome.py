@@ -112,6 +112,7 @@ _EXPLAINED: Mapping[int, tuple[str, str]] = {
 """Exit statuses of mirage-runtime: the explanation to append, and why a retry cannot help."""
 
 EXIT_STDIN = 208
+EXIT_NAMESPACE = 226
 """Exit status of a task with disks that is started without its disk locks (systemd.exec(5))."""
 
 _GUEST_FAULTS = (signals.SIGSEGV, signals.SIGILL, signals.SIGBUS, signals.SIGFPE, signals.SIGTRAP)
@@ -205,6 +206,13 @@ def _exited(state: UnitState, messages: ExitMessages) -> Outcome:
             ending=Ending.NOT_STARTED,
             exit_code=status,
             sentence="not started again: its disk locks were released when its first run ended",
+            futile="remove the task, and start it with solo5ctl or Nomad",
+        )
+    if not state.executed and status == EXIT_NAMESPACE:
+        return Outcome(
+            ending=Ending.NOT_STARTED,
+            exit_code=status,
+            sentence="not started again: its image or a disk is gone; a private disk ends with its first run",
             futile="remove the task, and start it with solo5ctl or Nomad",
         )
     if not state.executed:

@@ -141,6 +141,16 @@ def device_options(
     return (*argv, f"--mem={memory_mib}")
 
 
+DISKS = "/run/solo5-disks"
+PRIVATE = "private-disk-ends-with-its-first-run"
+"""A directory of private disks. PID 1 cannot mount them again when it restarts the service, and logs this path."""
+
+
 def sandbox_path(disk: Disk) -> str:
     """Return the path of a disk in a service's mount namespace: without blanks, whatever its path on the host."""
-    return f"/run/solo5-disks/{disk.disk}"
+    return f"{DISKS}/{PRIVATE}/{disk.disk}" if disk.is_private else lasting_path(disk)
+
+
+def lasting_path(disk: Disk) -> str:
+    """Return the path of a disk of a declared task, whose private disks are made again for each run."""
+    return f"{DISKS}/{disk.disk}"

@@ -248,6 +248,12 @@ ROWS = [
         "not started again: its disk locks were released when its first run ended", 126, code=208,
         futile="remove the task, and start it with solo5ctl or Nomad", claim="it was active in an earlier run",
     ),
+    Row(
+        replace(exited(226), active_exit=0), Ending.NOT_STARTED,
+        "not started again: its image or a disk is gone; a private disk ends with its first run", 126, code=226,
+        futile="remove the task, and start it with solo5ctl or Nomad",
+    ),
+    Row(exited(226), Ending.EXITED, "the guest exited with 226", 226, code=226, claim="a guest's own 226"),
     Row(exited(208), Ending.EXITED, "the guest exited with 208", 208, code=208, claim="a guest's own 208"),
     Row(stop(killed(15, "timeout")), Ending.TIMED_OUT, "ended by systemd: timeout (SIGTERM)", 143, signal=15),
     Row(killed(9, "timeout"), Ending.TIMED_OUT, "ended by systemd: timeout (SIGKILL)", 137, signal=9),

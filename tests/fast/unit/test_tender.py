@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -6,11 +8,13 @@ from tests.support.fakes.tasks import LEASE
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import Target
+from solo5_systemd.storage.model import Backing
 from solo5_systemd.unit.tender import (
     HVT_GRANULE,
     HVT_MAXIMUM,
     command_line,
     guest_memory,
+    lasting_path,
     least_guest_memory,
     overhead,
     sandbox_path,
@@ -116,3 +120,10 @@ def test_the_command_line_is_complete_and_ends_its_options_with_the_memory() -> 
 
 def test_a_disks_place_in_the_sandbox_has_nothing_of_its_file_name() -> None:
     assert sandbox_path(disk("data", path="/srv/with blank")) == "/run/solo5-disks/data"
+
+
+@pytest.mark.parametrize("backing", [Backing.COPY, Backing.ARCHIVE])
+def test_the_path_of_a_private_disk_has_the_reason_why_it_cannot_be_mounted_again(backing: Backing) -> None:
+    private = replace(disk("data"), backing=backing)
+    assert sandbox_path(private) == "/run/solo5-disks/private-disk-ends-with-its-first-run/data"
+    assert lasting_path(private) == "/run/solo5-disks/data"
