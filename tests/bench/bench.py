@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from tests.bench import attachments, groups, paths, processes, sampling, scale
+from tests.bench import attachments, disks, groups, paths, processes, sampling, scale
 from tests.bench.console import consoles
 from tests.bench.driver import SETTINGS, Driver, driver
 from tests.bench.figures import Figure, Report, times
@@ -226,6 +226,7 @@ def main() -> int:
             report.add(figure)
         asyncio.run(measure(rounds, arguments.tasks, report))
         asyncio.run(attachments.namespaces(report, rounds))
+        asyncio.run(disks.measure(report, rounds * 2))
         consoles(report, rounds)
         groups.measure(report)
     return 0
