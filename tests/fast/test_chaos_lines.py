@@ -3,7 +3,7 @@
 import pytest
 from tests.machine.chaos.lines import broken, faults, last_run, numbers
 
-WHOLE = "service: mac 02:f5:40:ca:3c:98 mtu 1500\nserving\ncount 1\ncount 2\ncount 3\ncount 4\n"
+WHOLE = "service: mac 02:f5:40:ca:3c:98 mtu 1500\nserving\ndata: newest 7\ncount 1\ncount 2\ncount 3\ncount 4\n"
 
 
 def test_a_whole_console_has_no_fault() -> None:

@@ -4,6 +4,8 @@ from itertools import islice
 
 import pytest
 from tests.machine.chaos.model import (
+    ALONE,
+    KILLABLE,
     SHORT,
     Act,
     Disturbance,
@@ -40,8 +42,10 @@ def test_the_short_histories_have_everything_in_them() -> None:
 def test_a_long_history_has_everything_in_it() -> None:
     operations = _operations((5, LONG))
     assert {operation.act for operation in operations if operation.act} == set(Act)
-    assert {operation.disturbance for operation in operations if not operation.act} == set(Disturbance)
+    assert {operation.disturbance for operation in operations if not operation.act} == set(ALONE)
     assert any(operation.act and operation.disturbance for operation in operations)
+    killed = {operation.act for operation in operations if operation.disturbance is Disturbance.CLIENT}
+    assert killed == set(KILLABLE), "what is done again by solo5ctl, and by Nomad is not"
 
 
 def _world_after(*operations: Operation) -> World:
@@ -83,5 +87,8 @@ def test_nothing_is_done_to_a_task_that_it_cannot_be_done_to(seed: int) -> None:
             assert operation.task.state is not State.ENDED or operation.act is Act.REMOVE
         assert next_world == after(operation, world)
         world = next_world
+        writers = [task.disk for task in world.values() if task.disk is not None and task.end is None]
+        assert len(writers) == len(set(writers)), "one at a time has a disk"
+        assert all((task.disk is not None) == (task.guest is Guest.WRITES) for task in world.values())
     for task in world.values():
         assert (task.end is not None) == (task.state is State.ENDED)

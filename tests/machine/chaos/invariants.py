@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tests.machine.chaos import disks
 from tests.machine.chaos.lines import broken, faults, last_run, numbers
 from tests.machine.chaos.model import FIRST_PORT, Door, End, Guest, State, Task, World
 from tests.machine.chaos.operations import allocation
@@ -31,6 +32,7 @@ class Truth:
         self._names: dict[str, str] = {}
         self._over: set[str] = set()
         self._last: dict[str, int] = {}
+        self._written = disks.Written()
 
     def complaints(self, world: World) -> list[str]:
         """What is not as it must be; each a sentence."""
@@ -51,6 +53,8 @@ class Truth:
         yield from _differ("published ports", _published(), {task.port for task in alive if task.guest is Guest.COUNTS})
         yield from _differ("taps", _taps(), len(connected))
         yield from _differ("tenders", len(sh("pgrep", "solo5-(hvt|spt)").stdout.split()), len(alive))
+        writers = {self._names.get(task.name, "?"): task.disk_name for task in alive if task.disk is not None}
+        yield from disks.left(writers, {task.disk_name for task in world.values()})
         # Nomad has the driver forget a task as soon as it has ended
         known = self._all([task for task in world.values() if task in alive or task.door is Door.CTL])
         for unit in _of(units, "solo5-task-", ".service", "") - known:
@@ -76,16 +80,20 @@ class Truth:
 
     def _of_ctl(self, task: Task) -> Iterator[str]:
         yield from self._answers(task)
-        if task.end is None:
+        if task.end is None and task.disk is None:
             return
         found = sh("solo5ctl", "inspect", "--json", task.name)
         if found.returncode:
             yield f"it cannot be inspected: {found.stderr}"
             return
         seen = json.loads(found.stdout)[0]
+        log = last_run(self._entries(task), seen["invocation_id"])
+        yield from self._disks(task, log)
+        if task.end is None:
+            return
         if seen["outcome"] is None or seen["outcome"]["ending"] not in task.end.endings:
             yield f"its outcome is {seen['outcome']}, expected {task.end}"
-        yield from _uncounted(task, last_run(self._entries(task), seen["invocation_id"]))
+        yield from _uncounted(task, log)
 
     def _of_nomad(self, task: Task) -> Iterator[str]:
         yield from self._answers(task)
@@ -94,6 +102,7 @@ class Truth:
             yield f"it has {len(allocs)} allocations, and one run"
             return
         log = _log(allocs[0]["ID"])
+        yield from self._disks(task, log)
         if task.end is None:
             if allocs[0]["ClientStatus"] != "running":
                 yield f"Nomad says that it is {allocs[0]['ClientStatus']}: {jobs.events(allocs[0]['ID'])}"
@@ -103,6 +112,10 @@ class Truth:
         if log != (written := "".join(f"{line}\n" for _, line in self._entries(task))):
             yield f"Nomad's log is {log!r}, and it wrote {written!r}"
         yield from _uncounted(task, log)
+
+    def _disks(self, task: Task, log: str) -> Iterator[str]:
+        if task.disk is not None:
+            yield from self._written.complaints(task.name, task.disk_name, log)
 
     def _answers(self, task: Task) -> Iterator[str]:
         unit = f"solo5-task-{self._names.get(task.name)}.service"
@@ -194,7 +207,7 @@ def _uncounted(task: Task, log: str) -> Iterator[str]:
     yield from faults(log)
     if torn := broken(log):
         yield f"lines that it did not write: {torn}"
-    if task.end and "solo5_exit" not in log and "solo5_abort" not in log and task.guest is not Guest.COUNTS:
+    if task.end and "solo5_exit" not in log and "solo5_abort" not in log and not task.goes_on:
         yield f"its last line is missing: {log!r}"
 
 

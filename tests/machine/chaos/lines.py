@@ -1,4 +1,4 @@
-"""The console of a guest that counts, `count 1` and so on: what is wrong with a copy of it. Pure."""
+"""The console of a guest that counts or writes, `count 1` and so on: what is wrong with a copy of it. Pure."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ def faults(log: str) -> Iterator[str]:
 
 def broken(log: str) -> list[str]:
     """Lines that are no lines of that guest's: torn, or two in one."""
-    known = r"count \d+|[a-z]+: (mac|ipv4) .*|serving|argument.*|Solo5: .*|"
+    known = r"count \d+|[a-z]+: (mac|ipv4) .*|serving|(data|scratch): newest \d+|config: '.*'|argument.*|Solo5: .*|"
     return [line for line in log.splitlines() if not re.fullmatch(known, line)]
 
 

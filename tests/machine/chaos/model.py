@@ -15,6 +15,13 @@ SETTLED = 0.6
 FIRST_PORT = 21000
 PREFIX = "chaos-"
 
+DISKS = 4
+"""Named disks of guests that write, one after the other."""
+
+
+def disk_name(number: int) -> str:
+    return f"{PREFIX}disk-{number}"
+
 
 class Door(StrEnum):
     """Who asked for a task."""
@@ -24,9 +31,10 @@ class Door(StrEnum):
 
 
 class Guest(StrEnum):
-    """What a guest does; all but the first have ended as soon as they were started."""
+    """What a guest does; all but the first two have ended as soon as they were started."""
 
     COUNTS = "counts"
+    WRITES = "writes"
     EXITS = "exits"
     EXITS_7 = "exits with 7"
     ABORTS = "aborts"
@@ -71,12 +79,16 @@ _KILLED = End(endings=frozenset({"killed"}), statuses=frozenset({"failed"}), exi
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A task as it must be; `number` is its own for ever, `end` is there when it has ended."""
+    """A task as it must be; `number` is its own for ever, `end` is there when it has ended.
+
+    `disk` is the number of the named disk of a guest that writes.
+    """
 
     number: int
     door: Door
     guest: Guest
     tender: str
+    disk: int | None = None
     state: State = State.RUNNING
     end: End | None = None
     settled: bool = False
@@ -85,6 +97,16 @@ class Task:
     @property
     def name(self) -> str:
         return f"{PREFIX}{self.number}"
+
+    @property
+    def goes_on(self) -> bool:
+        """It prints numbered lines until something ends it."""
+        return self.guest in (Guest.COUNTS, Guest.WRITES)
+
+    @property
+    def disk_name(self) -> str:
+        """Its named disk; empty: none."""
+        return "" if self.disk is None else disk_name(self.disk)
 
     @property
     def port(self) -> int:
@@ -103,6 +125,8 @@ class Act(StrEnum):
     FREEZE = "freeze"
     THAW = "thaw"
     REMOVE = "remove"
+    SNAPSHOT = "snapshot of its disk"
+    INTRUDE = "a second writer of its disk"
 
 
 class Disturbance(StrEnum):
@@ -119,6 +143,7 @@ class Disturbance(StrEnum):
     AGENT = "restart of the agent"
     AGENT_KILLED = "kill -9 of the agent"
     GC = "solo5ctl gc"
+    CLIENT = "kill -9 of solo5ctl"
 
 
 AMID = (
@@ -130,6 +155,15 @@ AMID = (
     Disturbance.REEXEC,
 )
 """What may happen while an act is under way: it succeeds, or whoever does it is told and tries again."""
+
+ALONE = tuple(disturbance for disturbance in Disturbance if disturbance is not Disturbance.CLIENT)
+"""What may happen by itself."""
+
+BY_CTL = (Act.SNAPSHOT, Act.INTRUDE)
+"""What `solo5ctl` does, also to a task of Nomad."""
+
+KILLABLE = (Act.START, Act.SNAPSHOT)
+"""Acts whose `solo5ctl` may be killed in the middle: done again, they succeed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,6 +198,7 @@ _WHILE_IT_RUNS: Mapping[Act, int] = {
 }
 _WHILE_IT_IS_FROZEN: Mapping[Act, int] = {Act.THAW: 6, Act.STOP: 1, Act.SLAY: 1}
 _WHEN_IT_IS_OVER: Mapping[Act, int] = {Act.REMOVE: 8}
+_WHILE_IT_WRITES: Mapping[Act, int] = {Act.SNAPSHOT: 4, Act.INTRUDE: 2}
 
 
 def _weights(task: Task) -> Mapping[Act, int]:
@@ -171,10 +206,11 @@ def _weights(task: Task) -> Mapping[Act, int]:
     if task.state is State.ENDED:
         return _WHEN_IT_IS_OVER
     acts = _WHILE_IT_IS_FROZEN if task.state is State.FROZEN else _WHILE_IT_RUNS
-    return {**acts, Act.REMOVE: 1} if task.door is Door.CTL else acts
+    disks = _WHILE_IT_WRITES if task.disk is not None else {}
+    return {**acts, **disks, **({Act.REMOVE: 1} if task.door is Door.CTL else {})}
 
 
-SHORT = ((419, 20), (566, 20))
+SHORT = ((5107, 20), (1855, 20))
 """Seeds and how many operations of each `make test` performs: together they have in them all that can be chosen."""
 
 _STARTS = 20
@@ -202,22 +238,27 @@ def _choose(chance: Random, world: World, number: int) -> Operation:
     pick = chance.choices(range(len(weights)), weights)[0]
     settles = chance.random() < SETTLED
     if pick > len(choices):
-        return Operation(disturbance=chance.choice(list(Disturbance)), settles=settles)
-    act, task = choices[pick][1:] if pick < len(choices) else (Act.START, _new(chance, number))
+        return Operation(disturbance=chance.choice(ALONE), settles=settles)
+    act, task = choices[pick][1:] if pick < len(choices) else (Act.START, _new(chance, number, world))
     disturbance, delay = _amid(chance, act, task)
     return Operation(act=act, task=task, disturbance=disturbance, delay=delay, settles=settles)
 
 
-def _new(chance: Random, number: int) -> Task:
-    guest = chance.choices(list(Guest), [9, 1, 1, 1])[0]
-    return Task(number=number, door=chance.choice(list(Door)), guest=guest, tender=chance.choice(["hvt", "spt"]))
+def _new(chance: Random, number: int, world: World) -> Task:
+    taken = {task.disk for task in world.values() if task.end is None}
+    free = [disk for disk in range(DISKS) if disk not in taken]
+    guest = chance.choices(list(Guest), [6, 6 if free else 0, 1, 1, 1])[0]
+    disk = chance.choice(free) if guest is Guest.WRITES else None
+    door, tender = chance.choice(list(Door)), chance.choice(["hvt", "spt"])
+    return Task(number=number, door=door, guest=guest, tender=tender, disk=disk)
 
 
 def _amid(chance: Random, act: Act, task: Task) -> tuple[Disturbance | None, float]:
     """A start by Nomad is left in peace: one that fails is not tried again in jobs that are to run once."""
     if (act is Act.START and task.door is Door.NOMAD) or chance.random() < 0.7:
         return None, 0
-    return chance.choice(AMID), chance.uniform(0, 0.3)
+    clients = [Disturbance.CLIENT] * 4 if act in KILLABLE else []
+    return chance.choice([*AMID, *clients]), chance.uniform(0, 0.3)
 
 
 def after(operation: Operation, world: World) -> World:
@@ -236,6 +277,8 @@ def _acted(operation: Operation, world: World) -> World:
         return world
     if operation.act is Act.REMOVE:
         return {name: other for name, other in world.items() if name != task.name}
+    if operation.act in BY_CTL:
+        return world
     return {**world, task.name: replace(_changed(task, operation.act), settled=False)}
 
 

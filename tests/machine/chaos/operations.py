@@ -2,18 +2,23 @@
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from threading import Thread
 
-from tests.machine.chaos.model import PREFIX, Act, Disturbance, Door, Guest, Operation, Task
-from tests.machine.conftest import GUESTS, eventually, sh, systemctl, unit_property
+from tests.machine.chaos import disks
+from tests.machine.chaos.model import BY_CTL, PREFIX, Act, Disturbance, Door, Guest, Operation, Task
+from tests.machine.conftest import GUESTS, PATIENCE, eventually, ok, sh, systemctl, unit_property
 from tests.machine.nomad import jobs
 from tests.machine.nomad.agent import DATA, Agent, api, plugins
+from tests.machine.records import can_share_blocks, newest
 
 IMAGES: Mapping[Guest, tuple[str, tuple[str, ...]]] = {
     Guest.COUNTS: ("net", ("--ipv4={net.service.ipv4_cidr}", "--count=20")),
+    Guest.WRITES: ("ledger", ("--count=20",)),
     Guest.EXITS: ("hello", ("exit=0",)),
     Guest.EXITS_7: ("hello", ("exit=7",)),
     Guest.ABORTS: ("aborter", ("how=call",)),
@@ -30,9 +35,15 @@ def perform(operation: Operation, agent: Agent) -> None:
     accident = Thread(target=_later, args=(operation, agent))
     accident.start()
     try:
-        _DOORS[operation.task.door](operation.act, operation.task, agent)
+        _door(operation)(operation.act, operation.task, agent)
     finally:
         accident.join()
+
+
+def _door(operation: Operation) -> Callable[[Act, Task, Agent], None]:
+    assert operation.act
+    assert operation.task
+    return _ON_DISKS[operation.act] if operation.act in BY_CTL else _DOORS[operation.task.door]
 
 
 def _later(operation: Operation, agent: Agent) -> None:
@@ -40,6 +51,28 @@ def _later(operation: Operation, agent: Agent) -> None:
         time.sleep(operation.delay)
         disturb(operation.disturbance, agent)
 
+
+class Client:
+    """The `solo5ctl` of an act, which another thread may kill."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+
+    def __call__(self, *words: str) -> subprocess.CompletedProcess[str]:
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        with subprocess.Popen(("solo5ctl", *words), text=True, errors="replace", **pipes) as process:  # type: ignore[call-overload]
+            self._process = process
+            out, err = process.communicate(timeout=PATIENCE)
+        return subprocess.CompletedProcess(words, process.returncode, out, err)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()  # nothing where it has ended
+
+
+_ctl = Client()
+
+KILLED = -signal.SIGKILL
 
 # --- solo5ctl ---------------------------------------------------------------------------------------------------------
 
@@ -50,21 +83,26 @@ def _by_ctl(act: Act, task: Task, agent: Agent) -> None:
         return
     said = ""
     for _ in range(TRIES):
-        done = sh("solo5ctl", *_command(act, task))
+        done = _ctl(*_command(act, task))
         said = done.stderr
         if done.returncode == 0 or (act is Act.REMOVE and "no task is named" in said):
             return
-        assert said.startswith("solo5ctl: "), f"{act} {task.name}: one sentence was expected: {said}"
+        assert _is_sentence(done), f"{act} {task.name}: one sentence was expected: {said}"
         if act is Act.START:
             sh("solo5ctl", "rm", "--force", task.name)
     raise AssertionError(f"{act} {task.name}: {said}")
 
 
+def _is_sentence(done: subprocess.CompletedProcess[str]) -> bool:
+    return done.returncode == KILLED or done.stderr.startswith("solo5ctl: ")
+
+
 def _command(act: Act, task: Task) -> tuple[str, ...]:
     image, arguments = IMAGES[task.guest]
     ports = ("-p", f"{task.port}:7", "-p", f"{task.port}:7/udp") if task.guest is Guest.COUNTS else ()
+    blocks = disks.by_ctl(task.disk_name) if task.disk is not None else ()
     words: Mapping[Act, tuple[str, ...]] = {
-        Act.START: ("run", "-d", "--name", task.name, *ports, f"{GUESTS}/{image}.{task.tender}", *arguments),
+        Act.START: ("run", "-d", "--name", task.name, *ports, *blocks, f"{GUESTS}/{image}.{task.tender}", *arguments),
         Act.STOP: ("stop", task.name),
         Act.TERMINATE: ("kill", "--signal", "TERM", task.name),
         Act.KILL: ("kill", "--signal", "KILL", task.name),
@@ -80,6 +118,49 @@ def _slay(unit: str) -> None:
     assert pid, f"{unit} has no process"  # kill(2) of 0 is our own end
     os.kill(pid, signal.SIGKILL)
 
+
+# --- disks ------------------------------------------------------------------------------------------------------------
+
+SNAPSHOT = "at"
+_NO_REFLINKS = "shares no blocks: expected one with reflinks"
+
+
+def _snapshot(act: Act, task: Task, agent: Agent) -> None:
+    """Take a snapshot while the task runs or is frozen: it has what was written before, and nothing of later."""
+    disk = disks.PLACE / task.disk_name
+    before, said = newest(disk), ""
+    for _ in range(TRIES):
+        done = _ctl("disk", "snapshot", task.disk_name, f"--as={SNAPSHOT}")
+        said = done.stderr
+        if not can_share_blocks() and _NO_REFLINKS in said:
+            return
+        # One that was killed may have made it.
+        if done.returncode == 0 or f"has a snapshot '{SNAPSHOT}' already" in said:
+            break
+        assert _is_sentence(done), f"{act} {task.name}: one sentence was expected: {said}"
+    else:
+        raise AssertionError(f"{act} {task.name}: {said}")
+    taken = newest(disks.PLACE / ".snapshots" / task.disk_name / SNAPSHOT)
+    assert before <= taken <= newest(disk), f"{task.disk_name}: records {before} before, {taken} in the snapshot"
+    ok("solo5ctl", "disk", "rm", f"{task.disk_name}@{SNAPSHOT}")
+
+
+def _intrude(act: Act, task: Task, agent: Agent) -> None:
+    """Start another task with its disk, which is refused."""
+    second = replace(task, number=task.number + INTRUDERS, door=Door.CTL)
+    said = ""
+    for _ in range(TRIES):
+        done = _ctl(*_command(Act.START, second))
+        said = done.stderr
+        if "is in use by another task" in said:
+            return
+        assert done.returncode, f"{task.disk_name} has two writers: {task.name} and {second.name}"
+        assert _is_sentence(done), f"{act} {task.name}: one sentence was expected: {said}"
+    raise AssertionError(f"{act} {task.name}: {said}")
+
+
+INTRUDERS = 100_000
+_ON_DISKS: Mapping[Act, Callable[[Act, Task, Agent], None]] = {Act.SNAPSHOT: _snapshot, Act.INTRUDE: _intrude}
 
 # --- Nomad ------------------------------------------------------------------------------------------------------------
 
@@ -114,7 +195,8 @@ def _submit(task: Task) -> None:
     config = f'unikernel = "{GUESTS}/{image}.{task.tender}"\nargs = [{words}]'
     port = f'network {{\n  port "echo" {{\n    static = {task.port}\n    to = 7\n  }}\n}}\n'
     group = jobs.NEVER_AGAIN + (port if task.guest is Guest.COUNTS else "")
-    text = jobs.hcl(task.name, config, kind="batch", group=group, resources="cpu = 1")
+    blocks, template = disks.by_nomad(task.disk_name) if task.disk is not None else ("", "")
+    text = jobs.hcl(task.name, config + blocks, kind="batch", group=group, task=template, resources="cpu = 1")
     job = api("/v1/jobs/parse", "POST", {"JobHCL": text, "Canonicalize": True})
     api("/v1/jobs", "PUT", {"Job": job})
     eventually(lambda: started(task), f"{task.name} is started")
@@ -161,6 +243,8 @@ _DOORS: Mapping[Door, Callable[[Act, Task, Agent], None]] = {Door.CTL: _by_ctl, 
 def disturb(disturbance: Disturbance, agent: Agent) -> None:
     """Have an accident, and wait for what somebody else must start again before anything can be asked of it."""
     match disturbance:
+        case Disturbance.CLIENT:
+            _ctl.kill()
         case Disturbance.PLUGIN:
             _kill_plugins()
         case Disturbance.RELAY | Disturbance.NETWORKD:

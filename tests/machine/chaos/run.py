@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from itertools import islice
 
+from tests.machine.chaos import disks
 from tests.machine.chaos.evidence import evidence
 from tests.machine.chaos.invariants import Truth
 from tests.machine.chaos.model import PREFIX, Act, Operation, World, after, history
@@ -29,6 +30,7 @@ def run(seed: int, count: int, agent: Agent, say: Callable[[str], None], *, clea
     Raises:
         ChaosError: with the seed, the operations until then, and all that is wrong.
     """
+    disks.set_up()
     truth = Truth()
     done: list[str] = []
     world: World = {}
@@ -38,9 +40,11 @@ def run(seed: int, count: int, agent: Agent, say: Callable[[str], None], *, clea
             say(f"{len(done):4} {done[-1]}")
         while world:
             world = _one_less(world, agent, truth, done, seed)
+        disks.tear_down()
     except ChaosError:
         if clear:
             _clear()
+            disks.tear_down()
         raise
     finally:
         eventually(lambda: agent.driver().get("Healthy"), "Nomad has heard that the driver is well")

@@ -149,7 +149,8 @@ _ALLOWED = (*TIGHTENING, "LogRateLimitBurst", *(_IN_VM if os.environ.get("TEST_M
 SCOPES = 'allowed_units = ["service", "scope"]\n'
 PLAIN = STRICT + ("allow_missing_controllers = true\n" if LACKS_CONTROLLERS else "")
 USUAL = f"{PLAIN}{SCOPES}allowed_properties = {json.dumps(_ALLOWED)}\n"
-WATCHFUL = USUAL + 'gc {\n  dangling_tasks {\n    period = "1s"\n    creation_grace = "10s"\n  }\n}\n'
+_GC = 'gc {\n  dangling_tasks {\n    period = "1s"\n    creation_grace = "10s"\n  }\n}\n'
+WATCHFUL = f'{USUAL}allowed_disks = ["chaos-*"]\n{_GC}'
 
 
 def api(path: str, method: str = "GET", body: object = None) -> Any:
