@@ -14,7 +14,7 @@ from solo5_systemd.storage.model import DiskRequest
 from solo5_systemd.unit.properties import Property, TransientUnit
 from solo5_systemd.unit.property_types import INFINITY
 from solo5_systemd.unit.tender import Tender
-from solo5_systemd.unit.translate import Parts, argv, log_fields, scope, service
+from solo5_systemd.unit.translate import Parts, argv, each_argument, log_fields, scope, service
 from solo5_systemd.workload import MIB, Workload
 
 WEB = TaskName("web")
@@ -223,3 +223,13 @@ def test_a_task_with_nics_runs_in_the_network_namespace_of_its_taps() -> None:
     for parts in (NETWORKED, with_workload(PARTS, namespace="/run/netns/group")):
         assert "NetworkNamespacePath" not in names(service(parts))
         assert "SOLO5_NETWORK_NAMESPACE" not in log_fields(parts)
+
+
+def test_each_argument_keeps_its_place() -> None:
+    parts = with_workload(NETWORKED, arguments=("first {name}", "{mirage}", "{{literal}}"))
+    first, addresses, last = each_argument(parts)
+    assert first == "first web"
+    assert addresses == f"--ipv4={LEASE.ipv4} --ipv4-gateway={LEASE.gateway4}"
+    assert last == "{literal}"
+    with pytest.raises(InvalidRequestError, match="the tender's limit"):
+        each_argument(with_workload(NETWORKED, arguments=("x" * 5000, "y" * 5000)))
