@@ -122,6 +122,27 @@ async def test_a_restarted_service_knows_its_namespaces(service: Service, group:
         await client.drop("web")
 
 
+async def test_guests_are_not_released_if_their_namespace_cannot_be_restored(service: Service, group: Outside) -> None:
+    """Another program's link has the name of their bridge, until it is deleted."""
+    await service.restart()
+    async with service.client() as client:
+        [lease] = (await reserved(client, group, "web", tcp(8080))).leases
+        await client.attach(TaskName("web"))
+        service.kill()
+        for words in (f"delete {lease.bridge}", f"add {lease.bridge} type veth peer name theirs"):
+            group.ip("link", *words.split())
+        await service.restart()
+        await client.collect(dry_run=False)
+        assert await client.reservation(TaskName("web")) is not None
+        group.ip("link", "delete", lease.bridge)
+        await client.collect(dry_run=False)
+        async with Guest(lease, namespace=group.path):
+            with group.entered():
+                assert await ask_tcp("127.0.0.1", 8080) == b"HELLO"
+        await client.drop("web")
+    assert f"network namespace {group.path} cannot be restored" in service.log.read_text()
+
+
 async def test_a_released_task_is_attached_in_its_namespace_again(service: Service, group: Outside) -> None:
     await service.restart()
     async with service.client() as client:

@@ -102,7 +102,7 @@ import sys
 from solo5_systemd.errors import HostError
 from solo5_systemd.names import TaskName
 from solo5_systemd.network import links as netlink
-from solo5_systemd.networkd import leases, main as program, service, state
+from solo5_systemd.networkd import leases, main as program, service
 
 async def over(self, tasks):
     return frozenset(tasks)
@@ -112,7 +112,7 @@ def fail(links):
     raise HostError("not now.")
 
 delete, netlink.delete_links = netlink.delete_links, fail
-state.ATTACH_TIMEOUT_S = service.UNIT_CHECK_INTERVAL_S = 1
+leases.ATTACH_TIMEOUT_S = service.UNIT_CHECK_INTERVAL_S = 1
 service.TaskUnits.over = over
 sys.exit(program.main())
 """
@@ -133,17 +133,17 @@ async def test_a_release_that_failed_is_finished_by_a_sweep(service: Service) ->
 
 _ATTACHED_LATE = """
 import asyncio, sys, threading
-from solo5_systemd.networkd import leases, main as program, service, state
+from solo5_systemd.networkd import leases, main as program, service
 
 time, over, called, looked = 100, threading.Event(), threading.Event(), threading.Event()
-leases.now = state.now = service.now = lambda: time
+leases.now = service.now = lambda: time
 service.UNIT_CHECK_INTERVAL_S = 1
 attach, make_tap, expired = service.Networkd._attach, program.Links.make_tap, leases.Leases.expired
 
 async def until_called(self):
     global time
     if self._state.host.leases._reserved and not called.is_set():
-        time += state.RESERVATION_TIMEOUT_S + 1
+        time += leases.RESERVATION_TIMEOUT_S + 1
         over.set()
         await asyncio.to_thread(called.wait, 60)
 

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from ipaddress import IPv4Address
 
 import pytest
@@ -102,6 +102,69 @@ async def test_it_survives_the_service_and_is_attached_again(service: Service, g
         async with Guest(reservation.leases[0], namespace=group.path) as web:
             await web.resolve(web.gateway)
             assert await ask_udp(group.address, 5353) == b"HELLO"
+        await client.drop("web")
+
+
+@contextmanager
+def renamed(group: Outside) -> Iterator[None]:
+    """Give the interface another name: rules that name the former one cannot be made, and from Linux 6.16 on, those
+    that are there have no effect until it has that name again."""
+
+    def rename(old: str, new: str) -> None:
+        group.ip("link", "set", old, "down")
+        group.ip("link", "set", old, "name", new)
+        group.ip("link", "set", new, "up")
+        group.ip("route", "add", "default", "via", group.host)
+
+    rename("veth-out", "other")
+    try:
+        yield
+    finally:
+        rename("other", "veth-out")
+
+
+async def test_a_running_guest_keeps_what_it_has_if_it_cannot_be_attached_again(
+    service: Service, group: Outside
+) -> None:
+    await service.restart()
+    async with service.client() as client, guest(client, group):
+        with renamed(group), pytest.raises(HostError, match="nftables refused a change"):
+            await client.attach(TaskName("web"))
+        assert await client.reservation(TaskName("web")) is not None
+        assert await ask_udp(group.address, 5353) == b"HELLO"
+
+
+async def test_a_running_guest_is_not_released_if_it_cannot_be_recovered(service: Service, group: Outside) -> None:
+    """Its rules are made at the next check at which that is possible."""
+    await service.restart()
+    async with service.client() as client, guest(client, group):
+        with renamed(group):
+            service.kill()
+            await service.restart()
+            await client.collect(dry_run=False)
+            assert await client.reservation(TaskName("web")) is not None
+            with group.entered():
+                run("nft", "delete", "table", "netdev", "solo5")
+        await client.collect(dry_run=False)
+        assert await ask_udp(group.address, 5353) == b"HELLO"
+    assert f"network namespace {group.path} cannot be restored" in service.log.read_text()
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["first", "after a release"])
+async def test_an_attach_that_fails_leaves_nothing(service: Service, group: Outside, again: bool) -> None:
+    await service.restart()
+    async with service.client() as client:
+        await client.reserve(TaskName("web"), NIC, (), namespace=group.path)
+        if again:
+            await client.attach(TaskName("web"))
+            await client.drop("web")
+        with group.entered():
+            before = host_state()
+        with renamed(group), pytest.raises((HostError, TakenError), match="nftables refused a change|has changed"):
+            await client.attach(TaskName("web"))
+        with group.entered():
+            assert host_state() == before
+        assert (await client.reservation(TaskName("web")) is None) is again
         await client.drop("web")
 
 

@@ -2,19 +2,39 @@
 
 import time
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 
+from solo5_systemd.errors import NotFoundError, TakenError
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.ipam import Allocations
 from solo5_systemd.network.lease_files import LeaseStore
-from solo5_systemd.network.model import Lease, LeaseRecord, LeaseState, PortRequest
+from solo5_systemd.network.model import (
+    GuestNames,
+    Lease,
+    LeaseRecord,
+    LeaseState,
+    NicRequest,
+    PortRequest,
+    Reservation,
+)
 from solo5_systemd.network.port_conflicts import host_ports
+
+RESERVATION_TIMEOUT_S = 60
+ATTACH_TIMEOUT_S = 10
+"""How long after an Attach a task may be without a run: its caller calls StartTransientUnit next."""
 
 
 class Leases:
-    """The lease records of one network namespace. Not thread-safe; exceptions state it."""
+    """The lease records of one network namespace. Not thread-safe; exceptions state it.
 
-    def __init__(self, store: LeaseStore) -> None:
+    Args:
+        store: their files.
+        namespace: its path; empty: the host's own.
+    """
+
+    def __init__(self, store: LeaseStore, namespace: str = "") -> None:
         self._store = store
+        self._namespace = namespace
         self._records: dict[TaskName, LeaseRecord] = {}
         self._reserved: dict[TaskName, LeaseRecord] = {}
         self.allocations = Allocations()
@@ -27,6 +47,51 @@ class Leases:
     def get(self, task: TaskName) -> LeaseRecord | None:
         """Return the record of a task; safe in any thread."""
         return self._records.get(task)
+
+    def same(self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> Reservation | None:
+        """Return the reservation of a task, of which this is the request; None without one.
+
+        Raises:
+            TakenError: the task has another reservation.
+        """
+        held = self.get(task)
+        if held is None:
+            return None
+        if held.serves(nics, ports):
+            return held.reservation
+        raise TakenError(
+            f"task {task} holds another reservation: expected the same request or another name.",
+            f"`solo5ctl rm {task}` releases it.",
+        )
+
+    def request(self, task: TaskName) -> LeaseRecord:
+        """Return what a released task had.
+
+        Raises:
+            NotFoundError: the task has had no reservation.
+        """
+        kept = self._store.request(task)
+        if kept is None:
+            raise NotFoundError(
+                f"task {task} has no reservation: expected one made less than {RESERVATION_TIMEOUT_S} s ago.",
+                "Start the task again.",
+            )
+        return kept
+
+    def reserved(self, reservation: Reservation, nics: Sequence[NicRequest], names: GuestNames) -> LeaseRecord:
+        """Return a new record of a reservation, which `save` keeps."""
+        return LeaseRecord(
+            reservation=reservation,
+            nics=tuple(nics),
+            state=LeaseState.RESERVED,
+            expires=now() + RESERVATION_TIMEOUT_S,
+            namespace=self._namespace,
+            names=names,
+        )
+
+    def save_attached(self, record: LeaseRecord) -> None:
+        """Save a record as that of an attached network, whose unit has to run soon."""
+        self.save(replace(record, state=LeaseState.ATTACHED, expires=now() + ATTACH_TIMEOUT_S))
 
     def save(self, record: LeaseRecord) -> None:
         """Write a record to its file, then keep it."""
@@ -54,6 +119,10 @@ class Leases:
     def attached(self) -> Sequence[LeaseRecord]:
         """Return the records of tasks with an attached network."""
         return [record for record in self.records if record.state is LeaseState.ATTACHED]
+
+    def releasing(self) -> Sequence[TaskName]:
+        """Return the tasks of which a release was begun and has not ended."""
+        return [each.reservation.task for each in self.records if each.state is LeaseState.RELEASING]
 
     def attached_leases(self) -> Sequence[tuple[TaskName, Lease]]:
         """Return each attached lease with its task."""

@@ -2,10 +2,10 @@
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from solo5_systemd.errors import HostError, Solo5Error, TakenError
+from solo5_systemd.errors import Solo5Error, TakenError
 from solo5_systemd.names import TaskName
 from solo5_systemd.network import links
 from solo5_systemd.network.conntrack import RedirectedPort, delete_flows_from, delete_udp_flows
@@ -58,6 +58,7 @@ class Namespaces:
         self._others: dict[str, _Other] = {}
         self._tasks: dict[TaskName, _Other] = {}
         self._lost: dict[TaskName, LeaseRecord] = {}
+        self._unrestored: set[str] = set()
         self._repairs: list[Repair] = []
 
     @property
@@ -75,14 +76,24 @@ class Namespaces:
         for path, records in found.items():
             try:
                 with self._entered(path, redirected=_is_redirected(records)) as other:
-                    unfinished += other.state.recover()
-                self._tasks |= {record.reservation.task: other for record in records}
+                    self._tasks |= {record.reservation.task: other for record in records}
+                    self._restore(other)
+                    unfinished += other.state.leases.releasing()
             except Solo5Error as error:  # deleted, with its taps
                 _log.warning("%s", error)
                 self._lost |= {record.reservation.task: record for record in records}
                 unfinished += [record.reservation.task for record in records]
         self._store.remove_namespaces(self._others)
         return unfinished
+
+    def _restore(self, other: _Other) -> None:
+        """Make the state of a namespace match the files. Where that fails, `repair_others` does it again."""
+        try:
+            other.state.recover()
+            self._unrestored.discard(other.path)
+        except Solo5Error as error:  # not lost: its guests run, with the rules that are there
+            _log.error("network namespace %s cannot be restored: %s", other.path, error)
+            self._unrestored.add(other.path)
 
     # -- one task ------------------------------------------------------------------------------------------------
 
@@ -208,16 +219,23 @@ class Namespaces:
 
     def _everywhere(self, repair: Callable[[NetworkState | RedirectState], None]) -> None:
         for other in self._copy():
-            with suppress(HostError), self._entered(other.path):
-                repair(other.state)
+            try:
+                with self._entered(other.path):
+                    if other.path in self._unrestored:
+                        self._restore(other)
+                    else:
+                        repair(other.state)
+            except Solo5Error as error:
+                _log.error("network repair in namespace %s failed: %s", other.path, error)
 
     def repair_others(self) -> None:
         """Restore bridges, taps and tables of other namespaces, of which no netlink message reaches this service."""
 
         def restore(state: NetworkState | RedirectState) -> None:
-            with suppress(HostError):
+            try:
                 state.repairs.repair_tables()
-            state.repairs.repair_changed(None)
+            finally:
+                state.repairs.repair_changed(None)
 
         self._everywhere(restore)
 
@@ -249,6 +267,7 @@ class Namespaces:
         finally:
             if not other.state.leases.records and path in self._others:
                 del self._others[path]
+                self._unrestored.discard(path)
                 other.state.close()
                 other.namespace.close()
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import nftables
 
-from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, TakenError
+from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, TakenError
 from solo5_systemd.names import TaskName
 from solo5_systemd.network import links
 from solo5_systemd.network.conntrack import RedirectedPort
@@ -25,8 +25,8 @@ from solo5_systemd.network.model import (
 )
 from solo5_systemd.network.nft_rules import Element
 from solo5_systemd.network.redirect import TABLE, check_redirected, redirect_rules, redirected_lease
-from solo5_systemd.networkd.leases import Leases, now
-from solo5_systemd.networkd.state import ATTACH_TIMEOUT_S, RESERVATION_TIMEOUT_S, Remains
+from solo5_systemd.networkd.leases import Leases
+from solo5_systemd.networkd.state import Remains
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class RedirectState:
         self._namespace = namespace
         self._listed = ""
         self._done: list[Repair] = []
-        self.leases = Leases(store)
+        self.leases = Leases(store, namespace)
 
     @property
     def repairs(self) -> "RedirectState":
@@ -93,50 +93,37 @@ class RedirectState:
                     f"network namespace {self._namespace} has task {other.reservation.task}, to which its interface "
                     f"belongs: expected task {task} to be alone in it."
                 )
-        held = self.leases.get(task)
+        held = self.leases.same(task, nics, ports)
         if held is not None:
-            if held.nics == tuple(nics) and held.reservation.ports == tuple(ports):
-                return held.reservation
-            raise TakenError(
-                f"task {task} holds another reservation: expected the same request or another name.",
-                f"`solo5ctl rm {task}` releases it.",
-            )
+            return held
         check_redirected(task, tuple(nics), tuple(ports))
         lease = redirected_lease(nics[0], tap_name(task, nics[0].nic), self._links.uplink(), self._namespace)
         return Reservation(task=task, leases=(lease,), ports=tuple(ports))
 
     def _hold(self, reservation: Reservation, nics: Sequence[NicRequest], names: GuestNames) -> LeaseRecord:
-        record = LeaseRecord(
-            reservation=reservation,
-            nics=tuple(nics),
-            state=LeaseState.RESERVED,
-            expires=now() + RESERVATION_TIMEOUT_S,
-            namespace=self._namespace,
-            names=names,
-        )
+        record = self.leases.reserved(reservation, nics, names)
         self._store.make_namespace()
         self.leases.save(record)
         return record
 
     def attach(self, task: TaskName) -> frozenset[RedirectedPort]:
         """Make the tap and the rules; idempotent. Raises as `NetworkState.attach`."""
-        record = self.leases.get(task) or self._reserve_again(task)
+        held = self.leases.get(task)
+        record = held or self._reserve_again(task)
         try:
             self._make(record)
         except Solo5Error:
-            self._delete_table()
-            links.delete_links(lease.tap for lease in record.reservation.leases)
+            if record.state is LeaseState.RESERVED:  # otherwise a guest may be running with both
+                links.delete_links(lease.tap for lease in record.reservation.leases)
+                if held is None:
+                    self.end_release(task)
+                self._delete_table()  # last: it may fail for the same reason
             raise
-        self.leases.save(replace(record, state=LeaseState.ATTACHED, expires=now() + ATTACH_TIMEOUT_S))
+        self.leases.save_attached(record)
         return frozenset()
 
     def _reserve_again(self, task: TaskName) -> LeaseRecord:
-        kept = self._store.request(task)
-        if kept is None:
-            raise NotFoundError(
-                f"task {task} has no reservation: expected one made less than {RESERVATION_TIMEOUT_S} s ago.",
-                "Start the task again.",
-            )
+        kept = self.leases.request(task)
         if self._chosen(task, kept.nics, kept.reservation.ports) != kept.reservation:
             raise TakenError(
                 f"task {task} cannot have its network again: the interface of {self._namespace} has changed.",
@@ -175,7 +162,7 @@ class RedirectState:
             self.leases.remember(record)
         for record in self.leases.attached():
             self._make(record)
-        return tuple(each.reservation.task for each in self.leases.records if each.state is LeaseState.RELEASING)
+        return self.leases.releasing()
 
     def close(self) -> None:
         """Close the sockets. No task has a record any more."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Network
 
-from solo5_systemd.errors import NotFoundError, Solo5Error, TakenError
+from solo5_systemd.errors import Solo5Error, TakenError
 from solo5_systemd.names import TaskName, task_namespace
 from solo5_systemd.network import links, nft_rules
 from solo5_systemd.network.conntrack import RedirectedPort
@@ -44,14 +44,10 @@ from solo5_systemd.networkd.bridges import Bridges
 from solo5_systemd.networkd.choice import Choice
 from solo5_systemd.networkd.dhcp_files import DhcpFiles
 from solo5_systemd.networkd.held_ports import HeldPorts, bound_ports
-from solo5_systemd.networkd.leases import Leases, now
+from solo5_systemd.networkd.leases import Leases
 from solo5_systemd.networkd.repairs import Repairs
 from solo5_systemd.settings.model import Join, NetworkSettings, Settings
 from solo5_systemd.settings.resolver import UNSET
-
-RESERVATION_TIMEOUT_S = 60
-ATTACH_TIMEOUT_S = 10
-"""How long after an Attach a task may be without a run: its caller calls StartTransientUnit next."""
 
 _log = logging.getLogger(__name__)
 
@@ -117,8 +113,7 @@ class NetworkState:
         self._tables = tables
         self._ports = ports
         self._settings = settings
-        self._namespace = namespace
-        self.leases = Leases(store)
+        self.leases = Leases(store, namespace)
         self.bridges = Bridges(store, links, tables, self.leases)
         self.repairs = Repairs(store, links, tables, self.bridges, self.leases)
         self._choice = Choice(links, self.bridges, self.leases, settings, reserved)
@@ -194,14 +189,7 @@ class NetworkState:
         self, reservation: Reservation, nics: Sequence[NicRequest], networks: Iterable[Network], names: GuestNames
     ) -> LeaseRecord:
         """Bind the ports of a reservation and write its record, with the networks that it creates."""
-        record = LeaseRecord(
-            reservation=reservation,
-            nics=tuple(nics),
-            state=LeaseState.RESERVED,
-            expires=now() + RESERVATION_TIMEOUT_S,
-            namespace=self._namespace,
-            names=names,
-        )
+        record = self.leases.reserved(reservation, nics, names)
         ports = host_ports(reservation)
         self._ports.bind(ports)
         try:
@@ -252,7 +240,7 @@ class NetworkState:
             if record.reservation.namespace:  # of changes in it there is no message
                 for lease in record.reservation.leases:
                     self._make_tap(record.reservation, lease)
-            self.leases.save(replace(record, expires=now() + ATTACH_TIMEOUT_S))
+            self.leases.save_attached(record)
         return self._redirected([record.reservation])
 
     def redirected(self) -> frozenset[RedirectedPort]:
@@ -275,12 +263,7 @@ class NetworkState:
 
     def _reserve_again(self, task: TaskName) -> LeaseRecord:
         """Reserve what a released task had, from its request: its unit's command line has these values."""
-        kept = self._store.request(task)
-        if kept is None:
-            raise NotFoundError(
-                f"task {task} has no reservation: expected one made less than {RESERVATION_TIMEOUT_S} s ago.",
-                "Start the task again.",
-            )
+        kept = self.leases.request(task)
         had = kept.reservation
         nics = [
             NicRequest(
@@ -375,7 +358,7 @@ class NetworkState:
             self.repairs.set_ports()
         self.bridges.restore_unused_sysctls()
         self.bridges.remove_idle()
-        return tuple(h.reservation.task for h in self.leases.records if h.state is LeaseState.RELEASING)
+        return self.leases.releasing()
 
     def close(self) -> None:
         """Close the sockets. No task has a record any more."""
@@ -395,15 +378,8 @@ class NetworkState:
         bound: Collection[BoundPort] = (),
     ) -> tuple[Reservation, Sequence[Network]]:
         """Return the task's existing reservation or a new one, and the networks that it would create."""
-        held = self.leases.get(task)
-        if held is None:
-            return self._choice.choose(task, nics, ports, bound)
-        if held.serves(nics, ports):
-            return held.reservation, ()
-        raise TakenError(
-            f"task {task} holds another reservation: expected the same request or another name.",
-            f"`solo5ctl rm {task}` releases it.",
-        )
+        held = self.leases.same(task, nics, ports)
+        return self._choice.choose(task, nics, ports, bound) if held is None else (held, ())
 
     def _attach(self, record: LeaseRecord) -> None:
         reservation = record.reservation
@@ -415,7 +391,7 @@ class NetworkState:
         for lease in reservation.leases:
             self._make_tap(reservation, lease)
         self.bridges.add_to_tables(reservation)
-        self.leases.save(replace(record, state=LeaseState.ATTACHED, expires=now() + ATTACH_TIMEOUT_S))
+        self.leases.save_attached(record)
         self.bridges.make_room_for_neighbours(reservation)
 
     def _make_tap(self, reservation: Reservation, lease: Lease) -> None:
