@@ -243,6 +243,13 @@ def test_in_a_namespace_a_number_is_a_port_that_a_proxy_beside_finds() -> None:
         rows_of(task_config(HTTP, ports=["8080/tcp"]))
 
 
+def test_in_a_namespace_labels_at_several_addresses_of_the_host_lead_to_one_port_of_the_guest() -> None:
+    labels = (port("web", 25000, 80), port("alias", 8080, 80), port("other", 25001, 81))
+    rows = [(None, "", number, number, kind) for number in (80, 81) for kind in ("tcp", "udp")]
+    assert sorted(rows_of(in_group(*labels)), key=str) == sorted(rows, key=str)
+    assert rows_of(in_group(*labels, ports=["web/tcp", "alias", "80"])) == [rows[0], rows[1]]
+
+
 def test_ports_of_nomads_proxies_are_not_the_guests_unless_it_lists_them() -> None:
     proxy = port("connect-proxy-web", 25004, -1)
     assert {row[3] for row in rows_of(in_group(HTTP, proxy))} == {80}

@@ -101,8 +101,12 @@ client {{
     "fingerprint.denylist" = "env_aws,env_gce,env_azure,env_digitalocean,consul,vault"
     "driver.allowlist"     = "solo5,raw_exec"
   }}
+  reserved {{
+    reserved_ports = "8700-8702"
+  }}
   host_network "second" {{
-    cidr = "{second}/32"
+    cidr           = "{second}/32"
+    reserved_ports = "8710"
   }}
   host_network "loopback" {{
     cidr = "127.0.0.0/8"

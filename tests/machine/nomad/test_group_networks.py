@@ -6,14 +6,18 @@ from pathlib import Path
 
 import pytest
 from tests.machine.conftest import GUESTS, Machine, Outside, eventually, inspect, ok, unit_property
-from tests.machine.nomad.agent import CNI, NODE_ADDRESS, USUAL, Agent
+from tests.machine.nomad.agent import CNI, NODE_ADDRESS, SECOND_ADDRESS, USUAL, Agent
 from tests.machine.nomad.jobs import (
+    ADDRESSES,
     NEVER_AGAIN,
     SERVER,
     Jobs,
+    allocations,
+    blocked,
     ended,
     group_hcl,
     happens,
+    logs,
     port,
     refusal,
     says,
@@ -149,6 +153,67 @@ def test_a_guest_reaches_listeners_beside_it_at_its_gateway(group: Jobs) -> None
     config += '"--send={net.service.gateway4}:9191"]\nports = []'
     [alloc] = group.run(group_hcl("upstream", task_hcl("guest", config), upstream, group=BRIDGE))
     says(alloc, ":9191: 'datagram")
+
+
+def test_static_ports_of_a_group_are_at_the_address_of_their_host_network(group: Jobs, outside: Outside) -> None:
+    """Each is the guest's by its label, beside a dynamic one; a label that is not listed leads to none."""
+    ports = """
+  port "fixed" {
+    static = 8720
+    to     = 80
+  }
+  port "second" {
+    static       = 8721
+    to           = 80
+    host_network = "second"
+  }
+  port "any" {
+    to = 81
+  }
+  port "theirs" {
+    static = 8722
+    to     = 82
+  }
+"""
+    config = f'unikernel = "{GUESTS}/net.hvt"\nargs = [{ADDRESSES}, "--tcp=80", "--tcp=81", "--tcp=82"]\n'
+    config += 'ports = ["fixed/tcp", "second", "any"]'
+    [alloc] = group.run(group_hcl("static", task_hcl("guest", config), group=network("bridge", ports)))
+    eventually(lambda: outside.tcp(NODE_ADDRESS, 8720), "it answers outside")
+    places = ((NODE_ADDRESS, 8720), (NODE_ADDRESS, port(alloc, "any")), (SECOND_ADDRESS, 8721))
+    assert [bool(outside.tcp(*place)) for place in places] == [True] * 3
+    assert [outside.tcp(*place) for place in ((SECOND_ADDRESS, 8720), (NODE_ADDRESS, 8721), (NODE_ADDRESS, 8722))] == [
+        "", "", "",
+    ]  # fmt: skip
+    assert "0.0.0.0:80-81->80-81/tcp, 0.0.0.0:80-81->80-81/udp" in ok("solo5ctl", "ps"), "in the namespace"
+
+
+def test_a_range_in_a_groups_namespace_leads_to_its_guest(group: Jobs) -> None:
+    """`ports = ["9000-9010/tcp"]` names ports of the guest, for programs beside it only."""
+    listens = ", ".join(f'"--tcp={number}"' for number in (9000, 9005, 9010))
+    config = f'unikernel = "{GUESTS}/net.hvt"\nargs = [{ADDRESSES}, {listens}]\nports = ["9000-9010/tcp"]'
+    call = "for port in 9000 9005 9010; do curl --silent --max-time 5 --retry 9 --retry-all-errors"
+    beside = sidecar("beside", "/bin/sh", "-c", f"{call} http://127.0.0.1:$port/; done; sleep 1000")
+    [alloc] = group.run(group_hcl("ranged", task_hcl("guest", config), beside, group=network("bridge")))
+    eventually(lambda: logs(alloc, name="beside").count("--tcp=9010") == 3, "each port of the range answers")
+    assert "9000-9010->9000-9010/tcp" in ok("solo5ctl", "ps")
+
+
+@pytest.mark.parametrize(
+    ("mode", "number", "alias"), [("bridge", 8701, ""), ("host", 8701, ""), ("bridge", 8710, "second")]
+)
+def test_ports_that_the_agent_reserves_are_not_assigned(group: Jobs, mode: str, number: int, alias: str) -> None:
+    """By `reserved` of the client, or of a host network: the scheduler finds no node. Others of it are free."""
+    on = f'    host_network = "{alias}"\n' if alias else ""
+
+    def ports(static: int) -> str:
+        return network(mode, f'  port "web" {{\n    static = {static}\n    to = 80\n{on}  }}\n')
+
+    job = f"reserved-{mode}-{number}"
+    group.submit(group_hcl(job, task_hcl("guest", WEB), group=ports(number)))
+    eventually(lambda: blocked(job), "no node fits")
+    assert "reserved port collision" in ok("nomad", "job", "status", job)
+    assert allocations(job) == []
+    group.run(group_hcl(f"{job}-free", task_hcl("guest", WEB), group=ports(8703)))
 
 
 def test_unikernels_of_a_group_reach_each_other(group: Jobs) -> None:

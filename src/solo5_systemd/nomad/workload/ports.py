@@ -55,19 +55,22 @@ def publish(task: wire.TaskConfig, options: TaskOptions) -> Iterator[Publish]:
     """
     implied = lists_none(options)
     inside = bool(namespace(task))
-    for nic, label in wanted(task, options):
-        ports = _mappings(task, label.label)
-        for protocol in label.protocols:
-            for port in ports:
-                yield Publish(
-                    nic=nic,
-                    # In a namespace of the group, CNI's portmap has translated the host's port to the guest's already.
-                    host_ip=None if inside else _host_ip(port),
-                    host_port=guest_port(port) if inside else port.value,
-                    port=guest_port(port),
-                    protocol=protocol,
-                    implied=implied,
-                )
+    found = (
+        Publish(
+            nic=nic,
+            # In a namespace of the group, CNI's portmap has translated the host's port to the guest's already.
+            host_ip=None if inside else _host_ip(port),
+            host_port=guest_port(port) if inside else port.value,
+            port=guest_port(port),
+            protocol=protocol,
+            implied=implied,
+        )
+        for nic, label in wanted(task, options)
+        for protocol in label.protocols
+        for port in _mappings(task, label.label)
+    )
+    # There, labels at several addresses of the host can have the same `to`, which is one port of the namespace.
+    yield from dict.fromkeys(found) if inside else found
 
 
 def ready_port(port: GuestPort, task: wire.TaskConfig, options: TaskOptions) -> tuple[DeviceName | None, int]:
