@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 import json
 import socket
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from ipaddress import IPv6Address, IPv6Network
@@ -444,6 +445,47 @@ async def test_a_host_that_forwards_by_itself_goes_on_doing_so(service: Service,
         assert not chain.rstrip("}\n\t ").endswith("drop")
         await client.drop("a")
     assert sysctls6() == before
+
+
+@pytest.fixture
+def router() -> Iterator[None]:
+    """Settings by which the host is a router of IPv6, which have not been applied yet."""
+    file = Path("/run/sysctl.d/50-contract-test.conf")
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("net.ipv6.conf.all.forwarding = 1\n")
+    yield
+    file.unlink()
+
+
+async def test_a_host_that_is_a_router_by_sysctl_d_forwards_ipv6_from_now_on(
+    router: None, service: Service, wan: Outside
+) -> None:
+    configure(service)
+    await service.restart()
+    async with service.client() as client:
+        await client.lease("a")
+        for family, ends in (("ip6", False), ("ip", True)):
+            chain = run("nft", "list", "chain", family, "solo5", "forward")
+            assert chain.rstrip("}\n\t ").endswith("drop") is ends, family
+        await client.drop("a")
+    assert (CONF / "all/forwarding").read_text() == "1\n"
+
+
+async def test_forwarding_that_another_program_switches_off_is_restored(service: Service, wan: Outside) -> None:
+    """A kernel without forwarding drops the default routes that it has learned, and packets to published ports."""
+    configure(service)
+    await service.restart()
+    async with service.client() as client:
+        async with Guest6(await client.lease("a", udp(5353))):
+            assert await ask6(HOST6, 5353, sock=far_socket(wan)) == b"HELLO"
+            begun = time.monotonic()
+            (CONF / "all/forwarding").write_text("0")
+            await until(lambda: (CONF / "all/forwarding").read_text() == "1\n")
+            assert time.monotonic() - begun < 1
+            assert await ask6(HOST6, 5353, sock=far_socket(wan)) == b"HELLO"
+        await client.drop("a")
+        assert (CONF / "all/forwarding").read_text() == "0\n"
+    assert "net.ipv6.conf.all.forwarding was not 1: it is set again" in service.log.read_text()
 
 
 async def test_what_is_lost_is_restored(service: Service) -> None:

@@ -20,6 +20,7 @@ from solo5_systemd.settings.model import parse_settings
 __all__ = ["wan"]
 
 SETTINGS = parse_settings({"network": {"default": {"ipv6": True}}}).networks
+ROUTED = parse_settings({"network": {"default": {"ipv6": True, "routed": True}}}).networks
 NEIGHBOURS = "icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, nd-router-advert }"
 TABLES = {
     "forward of ip6": "table ip6 own { chain own { type filter hook forward priority 5; policy drop; }; }",
@@ -44,6 +45,65 @@ TABLES = {
         "}; }"
     ),
 }
+
+
+PUBLISHED = 'ct status dnat accept; ct state established accept; iifname "solo5-*" accept;'
+HOOK = "type filter hook forward priority 5; policy"
+ROUTED_TABLES = {
+    "published ports": f"table inet own {{ chain own {{ {HOOK} drop; {PUBLISHED} }}; }}",
+    "all": f'table inet own {{ chain own {{ {HOOK} drop; {PUBLISHED} oifname "solo5-*" accept; }}; }}',
+    "new ones dropped": (
+        f'table ip6 own {{ chain own {{ {HOOK} accept; ct state new ct status != dnat iifname != "solo5-*" drop; }}; }}'
+    ),
+}
+
+
+@pytest.mark.parametrize("table", ROUTED_TABLES.values(), ids=ROUTED_TABLES)
+async def test_what_is_reported_of_a_routed_network_is_what_packets_for_its_guests_meet(
+    service: Service, wan: Outside, table: str
+) -> None:
+    (service.settings / "solo5.toml").write_text("[network.default]\nipv6 = true\nrouted = true\n")
+    await service.restart()
+    async with service.client() as client:
+        lease = await client.lease("a")
+        wan.ip("route", "replace", str(prefix(lease)), "via", HOST6)
+
+        async def is_open() -> bool:
+            async with Guest6(lease) as guest:
+                await guest.resolve6(guest.gateway6)
+                return await _succeeds(lambda: ask6(str(guest.ip6), 7, sock=far_socket(wan)))
+
+        try:
+            assert await is_open()
+            run("nft", table)
+            found = read_kernel(networks=ROUTED).dropping_chains
+            assert (found == []) is await is_open(), found
+            for chain in found or ():
+                for command in chain.remedy:
+                    run(*shlex.split(command))
+            assert read_kernel(networks=ROUTED).dropping_chains == []
+            assert await is_open()
+        finally:
+            for family in ("ip6", "inet"):  # added first, so that the deletion cannot fail
+                run("nft", f"add table {family} own; delete table {family} own")
+        await client.drop("a")
+
+
+async def test_other_programs_for_which_the_host_forwards_ipv6_are_named(service: Service, wan: Outside) -> None:
+    (service.settings / "solo5.toml").write_text("[network.default]\nipv6 = true\n")
+    await service.restart()
+    nat = "{ chain own { type nat hook postrouting priority 100; oifname veth-in masquerade; }; }"
+    async with service.client() as client:
+        await client.lease("a")
+        try:
+            for table, four, six in (("ip6 own", [], ["ip6 own"]), ("inet own", ["inet own"], ["ip6 own", "inet own"])):
+                run("nft", f"table {table} {nat}")
+                facts = read_kernel(networks=SETTINGS)
+                assert (facts.forwarding_tables, facts.forwarding_tables6) == (four, six)
+        finally:
+            for family in ("ip6", "inet"):
+                run("nft", f"add table {family} own; delete table {family} own")
+        await client.drop("a")
 
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)

@@ -33,7 +33,8 @@ RUN_FREE = 4 << 20
 
 
 AS_ROUTER = "echo net.ipv4.ip_forward=1 >/etc/sysctl.d/50-ip-forward.conf && systemctl restart solo5-networkd"
-"""The commands after which no packet between other links is dropped."""
+AS_ROUTER6 = AS_ROUTER.replace("ipv4.ip_forward", "ipv6.conf.all.forwarding").replace("ip-forward", "ipv6-forward")
+"""The commands after which no packet between other links is dropped, of IPv4 and of IPv6."""
 
 
 class Verdict(StrEnum):
@@ -55,6 +56,7 @@ class Kernel:
             unavailable.
         forwarding_tables: tables of other programs that translate what the host forwards for them, while this service
             drops packets between other links.
+        forwarding_tables6: the same of IPv6.
         br_netfilter: bridged frames pass the IP forward hook, too (net.bridge.bridge-nf-call-iptables).
         run_free: free bytes in /run.
         overtaken: the ranges of networks from which a route of another program takes packets.
@@ -64,6 +66,7 @@ class Kernel:
     overcommit: int | None = None
     dropping_chains: Sequence[DroppingChain] | None = None
     forwarding_tables: Sequence[str] = ()
+    forwarding_tables6: Sequence[str] = ()
     br_netfilter: bool = False
     run_free: int | None = None
     overtaken: Sequence[Overtaken] = ()
@@ -306,13 +309,17 @@ def _kernel(kernel: Kernel) -> Iterator[Fact]:
         bad=kernel.overcommit == NEVER_OVERCOMMIT,
     )
     yield _firewall(kernel)
-    if kernel.forwarding_tables:
-        yield Fact(
-            name="forwarding",
-            value=f"dropped between other links, for which there is table {', '.join(kernel.forwarding_tables)}",
-            verdict=Verdict.LIMITED,
-            advice=f"Have this host forward for other programs, too: {AS_ROUTER}",
-        )
+    for name, tables, command in (
+        ("forwarding", kernel.forwarding_tables, AS_ROUTER),
+        ("forwarding of IPv6", kernel.forwarding_tables6, AS_ROUTER6),
+    ):
+        if tables:
+            yield Fact(
+                name=name,
+                value=f"dropped between other links, for which there is table {', '.join(tables)}",
+                verdict=Verdict.LIMITED,
+                advice=f"Have this host forward for other programs, too: {command}",
+            )
     for each in kernel.overtaken:
         yield Fact(
             name="routes",

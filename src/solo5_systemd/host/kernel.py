@@ -38,12 +38,13 @@ def read_kernel(root: Path = Path("/"), networks: Sequence[NetworkSettings] = ()
         networks: those of the settings, whose packets other programs may drop.
     """
     settings = root / "proc/sys"
-    dropping, forwarding = _filters(root, networks)
+    dropping, forwarding, forwarding6 = _filters(root, networks)
     return Kernel(
         mmap_min_addr=_number(settings / "vm/mmap_min_addr"),
         overcommit=_number(settings / "vm/overcommit_memory"),
         dropping_chains=dropping,
         forwarding_tables=forwarding,
+        forwarding_tables6=forwarding6,
         br_netfilter=_number(settings / "net/bridge/bridge-nf-call-iptables") == 1,
         run_free=_free(root / "run"),
         overtaken=overtaken([network.bridge for network in networks if network.join is None], root),
@@ -87,26 +88,36 @@ def enabled_security_modules(root: Path = Path("/")) -> tuple[str, ...]:
     return (*(("apparmor",) if apparmor else ()), *(("selinux",) if selinux else ()))
 
 
-def _filters(root: Path, networks: Sequence[NetworkSettings]) -> tuple[Sequence[DroppingChain] | None, Sequence[str]]:
-    """Return the values of `Kernel.dropping_chains` and `Kernel.forwarding_tables`."""
+def _filters(
+    root: Path, networks: Sequence[NetworkSettings]
+) -> tuple[Sequence[DroppingChain] | None, Sequence[str], Sequence[str]]:
+    """Return the values of `Kernel.dropping_chains`, `forwarding_tables` and `forwarding_tables6`."""
     try:
         from nftables import Nftables
 
         nft = Nftables()
     except (ImportError, OSError):  # python3-nftables or libnftables.so is not installed
-        return None, ()
+        return None, (), ()
     nft.set_json_output(True)
     nft.set_stateless_output(True)
     listing = _listed(nft, {"chains": None})
     if listing is None:
-        return None, ()
+        return None, (), ()
     chains = [item["chain"] for item in listing if "chain" in item]
     # Whole tables only where one can drop a packet: others may have thousands of rules.
     legacy = [each for of in _IPTABLES for each in saved_listing(_legacy_rules(root, of), LEGACY, of)]
     items = [*_filter_tables(nft, chains), *legacy]
-    ours = _listed(nft, {"chain": {"family": "ip", "table": "solo5", "name": "forward"}}) or ()
-    forwarding = translating(_tables(nft, filter(is_translation, chains))) if drops_foreign(ours) else ()
-    return Filters(items).dropping(networks, _uplink(root), _uplink6(root)), forwarding
+    dropping = Filters(items).dropping(networks, _uplink(root), _uplink6(root))
+    return dropping, _forwarding(nft, chains, 4), _forwarding(nft, chains, 6)
+
+
+def _forwarding(nft: Any, chains: Sequence[Mapping[str, Any]], version: int) -> Sequence[str]:
+    """Return the tables of programs for which the host forwards, where this service drops packets between others."""
+    family = "ip" if version == 4 else "ip6"
+    ours = _listed(nft, {"chain": {"family": family, "table": "solo5", "name": "forward"}}) or ()
+    if not drops_foreign(ours):
+        return ()
+    return translating(_tables(nft, [chain for chain in chains if is_translation(chain, version)]), version)
 
 
 def _tables(nft: Any, chains: Iterable[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:

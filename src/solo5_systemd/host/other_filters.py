@@ -191,13 +191,17 @@ class Filters:
 
 
 def packets(network: NetworkSettings, uplink: str, uplink6: str = "") -> Iterator[Packet]:
-    """Yield a packet of each path of a network: out, to a published port, the replies, and to services of the host."""
+    """Yield a packet of each path of a network: out, to a published port, the replies, and to services of the host.
+
+    To a routed network also one for a guest itself: its destination is not translated.
+    """
     inside = network.bridge
     for version, beyond in ((4, uplink), (6, uplink6)):
         if version == 6 and network.ipv6 is None:
             continue
-        for translated in (False, True):
-            states = ("established", "new") if translated else ("new", "established")
+        outward, inward = ("new", "established"), ("established", "new")
+        paths = [(outward, False), (inward, True), *([(inward, False)] if network.policy.routed else [])]
+        for states, translated in paths:
             ways = zip(((inside, beyond), (beyond, inside)), states, strict=True)
             for (iif, oif), state in ways:
                 yield Packet(hook="forward", iif=iif, oif=oif, state=state, translated=translated, version=version)
@@ -213,21 +217,39 @@ def is_filter(chain: Mapping[str, Any]) -> bool:
     return chain["family"] in families and chain.get("hook") in _HOOKS and chain["table"] != _TABLE
 
 
-def is_translation(chain: Mapping[str, Any]) -> bool:
-    """Return whether a chain is one of another program that can translate the source of IPv4 packets."""
+def is_translation(chain: Mapping[str, Any], version: int = 4) -> bool:
+    """Return whether a chain is one of another program that can translate the source of packets."""
     is_nat = chain.get("hook") == "postrouting" and chain.get("type") == "nat"
-    return chain["family"] in _FAMILIES[4] and is_nat and chain["table"] != _TABLE
+    return chain["family"] in _FAMILIES[version] and is_nat and chain["table"] != _TABLE
 
 
-def translating(listing: Iterable[Mapping[str, Any]]) -> Sequence[str]:
-    """Return the tables with a rule that translates sources: the host forwards packets for their programs."""
+def translating(listing: Iterable[Mapping[str, Any]], version: int = 4) -> Sequence[str]:
+    """Return the tables with a rule that translates sources: the host forwards packets for their programs.
+
+    A rule of a table for both families (`inet`) that matches on the other one is none.
+    """
     rules = (item["rule"] for item in listing if "rule" in item)
     found = (rule for rule in rules if _has(rule, "masquerade", "snat", "MASQUERADE", "SNAT"))
-    return list(dict.fromkeys(f"{rule['family']} {rule['table']}" for rule in found))
+    of_version = (rule for rule in found if not _matches_version(rule, 10 - version))
+    return list(dict.fromkeys(f"{rule['family']} {rule['table']}" for rule in of_version))
+
+
+def _matches_version(rule: Mapping[str, Any], version: int) -> bool:
+    """Return whether a rule has a match that packets of one version of IP alone have."""
+    words = (f"ipv{version}", "ip" if version == 4 else "ip6")
+    matches = (each["match"] for each in rule.get("expr", ()) if isinstance(each, Mapping) and "match" in each)
+    for match in matches:
+        left = match["left"]
+        if left in ({"meta": {"key": "nfproto"}}, {"meta": {"key": "protocol"}}) and match["op"] == "==":
+            if match["right"] in words:
+                return True
+        elif isinstance(left, Mapping) and (left.get("payload") or {}).get("protocol") == words[1]:
+            return True
+    return False
 
 
 def drops_foreign(listing: Iterable[Mapping[str, Any]]) -> bool:
-    """Return whether chain forward of table `ip solo5` ends in a drop: of packets between other links."""
+    """Return whether chain forward of this service ends in a drop: of packets between other links."""
     rules = [item["rule"] for item in listing if "rule" in item]
     return bool(rules) and _has(rules[-1], "drop")
 
@@ -355,6 +377,23 @@ def _value(left: Any, packet: Packet) -> str | None:
             return None
 
 
+def _firewalld(bridge: str, network: NetworkSettings) -> Iterator[str]:
+    """Yield the commands for firewalld; a routed network has a zone of its own, which others may enter."""
+    command = "firewall-cmd --permanent"
+    policy = shlex.quote(f"{network.bridge[:14]}-in")  # of 17 characters at most; none may have a zone's name
+    if network.policy.routed:
+        yield f"{command} --new-zone={bridge}"
+        yield f"{command} --zone={bridge} --set-target=ACCEPT"
+        yield f"{command} --zone={bridge} --change-interface={bridge}"
+        yield f"{command} --new-policy={policy}"
+        yield f"{command} --policy={policy} --add-ingress-zone=ANY"
+        yield f"{command} --policy={policy} --add-egress-zone={bridge}"
+        yield f"{command} --policy={policy} --set-target=ACCEPT"
+    else:
+        yield f"{command} --zone=trusted --add-interface={bridge}"
+    yield "firewall-cmd --reload"
+
+
 def _remedy(
     chain: Mapping[str, Any], known: Collection[str], network: NetworkSettings, lost: Sequence[Packet]
 ) -> Iterator[str]:
@@ -364,8 +403,7 @@ def _remedy(
     iptables = ("ip6tables" if family == "ip6" else "iptables") + ("-legacy" if table == LEGACY else "")
     is_input = chain["hook"] == "input"
     if table == "firewalld":
-        yield f"firewall-cmd --permanent --zone=trusted --add-interface={bridge}"
-        yield "firewall-cmd --reload"
+        yield from _firewalld(bridge, network)
     elif not is_input and "DOCKER-USER" in known:
         yield from (f"{iptables} -I DOCKER-USER {way} {bridge} -j ACCEPT" for way in ("-i", "-o"))
     elif any(re.match("ufw6?-", each) for each in known):

@@ -39,8 +39,10 @@ def was_forwarding(before: Mapping[str, str]) -> bool:
     return before.get(FORWARDING) == "1"
 
 
-def enable_forwarding() -> None:
+def enable_forwarding() -> bool:
     """Set `forwarding` to 1, and before it `accept_ra` of links and of the default for new links from 1 to 2.
+
+    Return whether `forwarding` was another value.
 
     With `forwarding` the kernel removes the default routes that it has learned on links without `accept_ra` 2
     (rt6_purge_dflt_routers of net/ipv6/route.c). `all/accept_ra` has no effect.
@@ -49,12 +51,13 @@ def enable_forwarding() -> None:
         HostError: a setting cannot be written.
     """
     if read_sysctl(FORWARDING) == "1":
-        return
+        return False
     for link in _links():
         name = f"ipv6/conf/{link}/{_ACCEPT_RA}"
         if read_sysctl(name) == _AS_HOST:
             write_sysctl(name, _AS_ROUTER)
     write_sysctl(FORWARDING, "1")
+    return True
 
 
 def restore(before: Mapping[str, str]) -> None:

@@ -41,7 +41,7 @@ with without_init("pyroute2"):  # a database and a command line: 7 MB of memory,
     from pyroute2.netlink.exceptions import NetlinkError
 
 # linux/rtnetlink.h, if_link.h, if_addr.h, netconf.h
-_GROUP_LINK, _GROUP_IPV4_ADDRESS, _GROUP_IPV4_NETCONF = 1, 5, 24
+_GROUP_LINK, _GROUP_IPV4_ADDRESS, _GROUP_IPV4_NETCONF, _GROUP_IPV6_NETCONF = 1, 5, 24, 25
 _RTM_NEWLINK, _RTM_DELLINK, _RTM_GETLINK, _RTM_DELADDR, _RTM_NEWNETCONF = 16, 17, 18, 21, 80
 _GROUP_IPV6_ADDRESS = 9
 _IFADDRMSG6 = struct.Struct("=BBBBI")  # family, prefix length, flags, scope, index
@@ -389,12 +389,12 @@ class Links:
 class LinkWatch(NetlinkSocket):
     """A netlink socket, readable when a link is removed, leaves its bridge or is set down, or loses an IPv4 address.
 
-    Also when net.ipv4.ip_forward is set to 0. The kernel drops all other messages: every step of an attach changes a
-    link, and a new link has its sysctls announced.
+    Also when net.ipv4.ip_forward or net.ipv6.conf.all.forwarding is set to 0. The kernel drops all other messages:
+    every step of an attach changes a link, and a new link has its sysctls announced.
     """
 
     def __init__(self) -> None:
-        super().__init__(NETLINK_ROUTE, _GROUP_LINK, _GROUP_IPV4_ADDRESS, _GROUP_IPV4_NETCONF)
+        super().__init__(NETLINK_ROUTE, _GROUP_LINK, _GROUP_IPV4_ADDRESS, _GROUP_IPV4_NETCONF, _GROUP_IPV6_NETCONF)
         self.receive_only(
             [is_type(_RTM_DELLINK)],
             [is_type(_RTM_DELADDR)],
@@ -409,16 +409,21 @@ class LinkWatch(NetlinkSocket):
         )
 
     def changed(self) -> frozenset[str] | None:
-        """Return the names of these links, and IP_FORWARD; None after lost messages. To be called when readable."""
+        """Return the names of these links and sysctls; None after lost messages. To be called when readable."""
         names = set()
         try:
             while True:
                 for kind, body in self.receive():
-                    names.add(IP_FORWARD if kind == _RTM_NEWNETCONF else _link_name(kind, body))
+                    names.add(_sysctl(body) if kind == _RTM_NEWNETCONF else _link_name(kind, body))
         except BlockingIOError:
             return frozenset(names)
         except OSError:  # ENOBUFS: messages were lost; EBADMSG
             return None
+
+
+def _sysctl(body: bytes) -> str:
+    """Return the name of the sysctl in a message on forwarding, by its family."""
+    return ipv6_sysctls.FORWARDING if body[:1] == bytes([socket.AF_INET6]) else IP_FORWARD
 
 
 def _link_name(kind: int, body: bytes) -> str:

@@ -11,7 +11,11 @@ _ROOT = Path("/proc/sys/net")
 _CONFIGURED = tuple(Path(place, "sysctl.d") for place in ("/etc", "/run", "/usr/local/lib", "/usr/lib"))
 """The directories of sysctl.d(5): a file hides those of its name in later ones."""
 
-_FORWARDING = re.compile(r"-?net[./]ipv4[./](?:ip_forward|conf[./]all[./]forwarding)\s*=\s*(\S+)")
+_FORWARDING = {
+    4: re.compile(r"-?net[./]ipv4[./](?:ip_forward|conf[./]all[./]forwarding)\s*=\s*(\S+)"),
+    6: re.compile(r"-?net[./]ipv6[./]conf[./]all[./]forwarding\s*=\s*(\S+)"),
+}
+"""By version of IP: a line of sysctl.d(5) that has the host forward packets."""
 IP_FORWARD = "ipv4/ip_forward"
 """Needed for all links: packets to published ports, and replies to guests, arrive on any link."""
 
@@ -47,8 +51,8 @@ def was_forwarding(before: Mapping[str, str]) -> bool:
     return before.get(IP_FORWARD) == "1"
 
 
-def is_configured_to_forward(directories: Sequence[Path] = _CONFIGURED) -> bool:
-    """Return whether sysctl.d(5) has the host forward packets: then it is a router, whatever else runs on it."""
+def is_configured_to_forward(version: int = 4, directories: Sequence[Path] = _CONFIGURED) -> bool:
+    """Return whether sysctl.d(5) has the host forward packets of a version of IP: then it is a router in any case."""
     files = {path.name: path for directory in reversed(directories) for path in directory.glob("*.conf")}
     value = "0"
     for _, path in sorted(files.items()):
@@ -58,7 +62,7 @@ def is_configured_to_forward(directories: Sequence[Path] = _CONFIGURED) -> bool:
             _log.warning("%s cannot be read: %s", path, error.strerror)
             continue
         for line in lines:
-            if found := _FORWARDING.fullmatch(line.strip()):
+            if found := _FORWARDING[version].fullmatch(line.strip()):
                 value = found[1]
     return value == "1"
 

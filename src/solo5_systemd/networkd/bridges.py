@@ -36,6 +36,7 @@ class Bridges:
         self.up: set[NetworkName] = set()
         self.segments: dict[str, NetworkName] = {}
         self._is_router = sysctls.is_configured_to_forward()
+        self._is_router6 = sysctls.is_configured_to_forward(6)
         self._neighbours = 0
         self._neighbours6 = 0
 
@@ -99,7 +100,7 @@ class Bridges:
         self.up -= {network.name for network in idle}
         self.segments = {segment: name for segment, name in self.segments.items() if name in self.up}
         if not self.forwarding6:
-            self.ipv6.restore_sysctls()  # first: without rules, nothing may be forwarded
+            self.ipv6.restore_sysctls(is_router=self._is_router6)  # first: without rules, nothing may be forwarded
         if not self.forwarding:
             self._restore_sysctls()  # first: without rules, nothing may be forwarded
             self._store.remove_sysctls()
@@ -202,7 +203,7 @@ class Bridges:
     def restore_unused_sysctls(self) -> None:
         """Restore what a start that was killed between the sysctls and its bridge has changed."""
         if not self.forwarding6:
-            self.ipv6.restore_sysctls()
+            self.ipv6.restore_sysctls(is_router=self._is_router6)
         if not self.forwarding:
             self._restore_sysctls()
 
@@ -215,7 +216,7 @@ class Bridges:
             reservations=[held.reservation for held in self._leases.attached()],
             segments=tuple(self.segments.items()),
             forwards=not self.forwarding or self._is_router or sysctls.was_forwarding(self._store.sysctls()),
-            forwards6=self.forwarding6 and self.ipv6.was_forwarding(),
+            forwards6=self.forwarding6 and (self._is_router6 or self.ipv6.was_forwarding()),
         )
 
     def elements(self) -> Sequence[Element]:

@@ -61,11 +61,12 @@ class Ipv6:
         """Return whether the host forwarded IPv6 packets before the first network with IPv6."""
         return ipv6_sysctls.was_forwarding(self._store.sysctls())
 
-    def restore_sysctls(self) -> None:
-        """Restore the saved sysctls, and forget them; idempotent."""
+    def restore_sysctls(self, *, is_router: bool) -> None:
+        """Restore the saved sysctls unless the host is a router by its configuration, and forget them; idempotent."""
         before = self._store.sysctls()
         if ipv6_sysctls.FORWARDING in before:
-            ipv6_sysctls.restore(before)
+            if not is_router:
+                ipv6_sysctls.restore(before)
             self._store.save_sysctls({name: value for name, value in before.items() if not name.startswith("ipv6/")})
 
 

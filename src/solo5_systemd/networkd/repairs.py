@@ -4,7 +4,7 @@ import logging
 from collections.abc import Collection, Sequence
 
 from solo5_systemd.names import NetworkName, TaskName
-from solo5_systemd.network import links, sysctls
+from solo5_systemd.network import ipv6_sysctls, links, sysctls
 from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.links import Links
 from solo5_systemd.network.model import UNREPAIRED, LeaseState, Repair
@@ -70,10 +70,12 @@ class Repairs:
     def is_expected(self, link: str) -> bool:
         """Return whether a link belongs to a task that is not being released, or is a bridge; safe in any thread.
 
-        Also for the sysctl IP_FORWARD, while it is needed.
+        Also for the sysctls of forwarding, while they are needed.
         """
         if link == sysctls.IP_FORWARD:
             return self._bridges.forwarding
+        if link == ipv6_sysctls.FORWARDING:
+            return self._bridges.forwarding6
         record = self._leases.get(self._leases.allocations.taps.get(link, TaskName("")))
         if record is not None:
             return record.state is not LeaseState.RELEASING
@@ -86,7 +88,10 @@ class Repairs:
         if self._bridges.forwarding and sysctls.enable_forwarding():
             tasks = self._leases.tasks(lambda lease: not self._bridges.joins(lease))
             self._add(tasks, "net.ipv4.ip_forward was not 1: it is set again")
-        if changed is None or any(map(self.is_expected, changed - {sysctls.IP_FORWARD})):
+        if self._bridges.forwarding6 and ipv6_sysctls.enable_forwarding():
+            tasks = self._leases.tasks(lambda lease: lease.ipv6 is not None and not self._bridges.joins(lease))
+            self._add(tasks, "net.ipv6.conf.all.forwarding was not 1: it is set again")
+        if changed is None or any(map(self.is_expected, changed - {sysctls.IP_FORWARD, ipv6_sysctls.FORWARDING})):
             self.repair_links()
 
     def repair_links(self, only: Collection[TaskName] | None = None) -> None:

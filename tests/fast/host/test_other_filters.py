@@ -329,6 +329,53 @@ def test_tables_that_translate_sources_forward_for_others() -> None:
         assert not is_translation(nat | other)
 
 
+def test_a_table_of_both_families_forwards_for_those_that_its_rules_match() -> None:
+    either = rule("p", {"masquerade": None}, family="inet", table="own")
+    for left, right, version in (
+        ({"payload": {"protocol": "ip", "field": "saddr"}}, "10.0.0.0", 4),
+        ({"payload": {"protocol": "ip6", "field": "saddr"}}, "fd00::", 6),
+        ({"meta": {"key": "nfproto"}}, "ipv6", 6),
+        ({"meta": {"key": "protocol"}}, "ip", 4),
+    ):
+        one = rule("p", match(left, right), {"masquerade": None}, family="inet", table="own")
+        assert translating([one], version) == ["inet own"]
+        assert translating([one], 10 - version) == []
+        assert translating([one, either], 10 - version) == ["inet own"]
+    for version in (4, 6):
+        assert translating([rule("p", match(IIF, "own0"), {"masquerade": None})], version)
+        assert is_translation(chain("p", "accept", "postrouting", type="nat", family="inet")["chain"], version)
+    assert is_translation(chain("p", "accept", "postrouting", type="nat", family="ip6")["chain"], 6)
+    assert not is_translation(chain("p", "accept", "postrouting", type="nat")["chain"], 6)
+
+
+ROUTED = replace(NETWORK, policy=NetworkPolicy(routed=True))
+
+
+def test_a_routed_network_has_a_zone_of_firewalld_of_its_own() -> None:
+    """Its policy opens no other link of the zone trusted to everybody. No name there is longer than 17 characters."""
+    net = replace(ROUTED, bridge="solo5-a-long-na")
+    [found] = Filters([chain("filter_FORWARD", "drop", family="inet", table="firewalld")]).dropping([net], "eth0")
+    assert "firewall-cmd --permanent --policy=solo5-a-long-n-in --set-target=ACCEPT" in found.remedy
+    assert not [each for each in found.remedy if "trusted" in each]
+
+
+PUBLISHED = (
+    chain("forward", "drop"),
+    rule("forward", match(IIF, "solo5-default"), ACCEPT),
+    rule("forward", match(STATE, "established"), ACCEPT),
+    rule("forward", match(STATUS, "dnat"), ACCEPT),
+)
+
+
+def test_a_routed_network_needs_more_than_published_ports() -> None:
+    """Packets for a guest's own address are new ones, whose destination no rule has translated."""
+    assert not drops(*PUBLISHED)
+    assert drops(*PUBLISHED, network=ROUTED)
+    assert not drops(*PUBLISHED, rule("forward", match(OIF, "solo5-default"), ACCEPT), network=ROUTED)
+    six = [{kind: body | {"family": "ip6"} for kind, body in item.items()} for item in PUBLISHED]
+    assert [drops(*six, network=replace(each, ipv6=Ipv6())) for each in (NETWORK, ROUTED)] == [False, True]
+
+
 def test_packets_between_other_links_are_dropped_by_the_last_rule_of_forward() -> None:
     assert drops_foreign([chain("forward"), rule("forward", ACCEPT), rule("forward", {"counter": None}, DROP)])
     assert not drops_foreign([rule("forward", DROP), rule("forward", ACCEPT)])

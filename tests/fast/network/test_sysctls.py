@@ -75,4 +75,13 @@ def test_a_host_is_a_router_by_sysctl_d(tmp_path: Path, files: dict[str, str], i
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert sysctls.is_configured_to_forward([tmp_path / "a", tmp_path / "b", tmp_path / "missing"]) is is_router
+    places = [tmp_path / "a", tmp_path / "b", tmp_path / "missing"]
+    assert sysctls.is_configured_to_forward(directories=places) is is_router
+    assert not sysctls.is_configured_to_forward(6, places)
+
+
+@pytest.mark.parametrize("line", ["net.ipv6.conf.all.forwarding = 1", "-net/ipv6/conf/all/forwarding=1"])
+def test_a_host_is_a_router_of_ipv6_by_a_setting_of_its_own(tmp_path: Path, line: str) -> None:
+    (tmp_path / "9.conf").write_text(line)
+    assert sysctls.is_configured_to_forward(6, [tmp_path])
+    assert not sysctls.is_configured_to_forward(4, [tmp_path])

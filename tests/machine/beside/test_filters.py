@@ -7,7 +7,7 @@ import pytest
 from tests.machine.beside.conftest import WAYS, Guest, Program, doctor, heard, remedy
 from tests.machine.conftest import Machine, Outside, Runner, eventually, ok, sh
 from tests.machine.test_ipv6 import HERE, IPV6, THERE, udp6
-from tests.machine.test_network import GATEWAY, IPV4, lease, web
+from tests.machine.test_network import GATEWAY, IPV4, address, lease, web
 from tests.support.doc_tables import DOCS
 
 DOCKER = Program(
@@ -20,7 +20,7 @@ FIREWALLD = Program(
     "firewalld",
     first=["systemctl start firewalld"],
     again=["firewall-cmd --reload", "firewall-cmd --complete-reload", "systemctl restart firewalld"],
-    last=["systemctl stop firewalld", "rm -f /etc/firewalld/zones/trusted.xml*"],
+    last=["systemctl stop firewalld", "rm -f /etc/firewalld/zones/* /etc/firewalld/policies/*"],
 )
 UFW = Program(
     "ufw",
@@ -152,6 +152,39 @@ def test_what_doctor_advises_opens_ipv6_for_good(
             ok("sh", "-ec", remedy())
         assert (doctor()["verdict"], is_open()) == ("ok", True), doctor()
         for command in program.again:
+            program.do([command])
+            assert (doctor()["verdict"], is_open()) == ("ok", True), command
+    finally:
+        program.do(program.last)
+
+
+@pytest.fixture
+def routed(outside: Outside) -> Iterator[None]:
+    """A network whose guests have no port published, and are reached at their own addresses."""
+    extra = Path("/etc/solo5/machine-test.toml")
+    extra.write_text("[network.default]\nrouted = true\n")
+    yield
+    extra.unlink()
+
+
+@pytest.mark.usefixtures("routed")
+@pytest.mark.parametrize("program", [DOCKER, FIREWALLD, UFW, IPTABLES, OPENED], ids=lambda program: program.name)
+def test_what_doctor_advises_opens_the_addresses_of_a_routed_network_for_good(
+    machine: Machine, outside: Outside, run: Runner, program: Program
+) -> None:
+    """Rules for published ports alone are not enough."""
+    try:
+        program.do(program.first)
+        guest = address(web(run))
+        outside.ok("ip", "route", "replace", guest, "via", outside.here)
+
+        def is_open() -> bool:
+            return "200 OK" in outside.sh("curl", "-si", "--max-time", "2", f"http://{guest}/").stdout
+
+        assert (doctor()["verdict"], is_open()) == ("limited", False), doctor()
+        ok("sh", "-ec", remedy())
+        eventually(is_open, "the guest answers")
+        for command in ("true", *program.again):
             program.do([command])
             assert (doctor()["verdict"], is_open()) == ("ok", True), command
     finally:
