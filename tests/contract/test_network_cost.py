@@ -35,7 +35,7 @@ sys.exit(program.main())
 """The service with a record of the netlink messages of all its threads but those of libnftables."""
 
 ROUTE, NETFILTER = 0, 12
-NEWLINK, DELLINK, SETLINK, NEWNEIGH = 16, 17, 19, 28
+NEWLINK, DELLINK, SETLINK, NEWNEIGH, GET_ROUTE = 16, 17, 19, 28, 26
 GET_ELEMENT, GET_GENERATION, GET_FLOWS = 10 << 8 | 13, 10 << 8 | 16, 1 << 8 | 1
 
 
@@ -121,6 +121,25 @@ async def test_a_range_of_ports_sends_no_more_messages_than_one_port(service: Se
             found.append((attached, released))
         await client.drop("neighbour")
     assert found[0] == found[1]
+
+
+async def test_many_networks_without_an_mtu_cost_one_dump_of_routes(service: Service, messages: Messages) -> None:
+    """The list of networks, and a task with a NIC on each."""
+    names = [f"n{number}" for number in range(4)]
+    (service.settings / "solo5.toml").write_text("".join(f"[network.{name}]\n" for name in names))
+    service.start(program=messages.program)
+    await service.ready()
+    async with service.client() as client:
+        messages.taken()
+        await client.networks()
+        assert messages.taken()[ROUTE, GET_ROUTE] == 1
+        found = {}
+        for count in (1, 4):
+            await client.reserve(TaskName("a"), [nic(name, name) for name in names[:count]], ())
+            found[count] = messages.taken()[ROUTE, GET_ROUTE]
+            await client.drop("a")
+            messages.taken()
+        assert found[1] == found[4]
 
 
 async def test_only_for_a_port_that_had_a_flow_the_table_is_searched(service: Service, messages: Messages) -> None:

@@ -122,13 +122,14 @@ table ip solo5 {
     # With br_netfilter, these tables see the packets that a segment passes on. They come from the network's first
     # bridge or go there, where the rules apply; here they would be translated twice. Packets for a segment itself,
     # which has no address, are dropped in input and forward.
+    # The words of a rule that most packets do not match come first, and the look-up of a link in a set after them.
     # Ports published at 127.0.0.1 need route_localnet on the bridges, which alone would open the host's loopback.
     chain localnet {
         type filter hook prerouting priority raw; policy accept;
         iifname @segments notrack accept
-        iifname @bridges ip daddr 127.0.0.0/8 goto dropped_loopback
-        iifname @dhcp udp sport 68 udp dport 67 fib daddr type != unicast notrack accept
-        iifname @bridges tcp flags & (syn | ack) != syn \\
+        ip daddr 127.0.0.0/8 iifname @bridges goto dropped_loopback
+        udp sport 68 udp dport 67 iifname @dhcp fib daddr type != unicast notrack accept
+        tcp flags & (syn | ack) != syn iifname @bridges \\
             ip saddr . tcp sport . ip daddr . tcp dport @closed drop
     }
     # Each packet of a closed connection restarts its timeout. So the first one passes, such as the last ACK, and enters
@@ -137,7 +138,7 @@ table ip solo5 {
     # SYN, which passes.
     chain closing {
         type filter hook prerouting priority mangle; policy accept;
-        iifname @bridges meta l4proto tcp ct original ip saddr @leased ct status confirmed ct expiration <= CLOSEDs \\
+        meta l4proto tcp iifname @bridges ct original ip saddr @leased ct status confirmed ct expiration <= CLOSEDs \\
             add @closed { ct original ip saddr . ct original proto-src . \\
                 ct original ip daddr . ct original proto-dst timeout CLOSEDs } \\
             add @closed { ct reply ip saddr . ct reply proto-src . \\
@@ -187,12 +188,13 @@ table ip solo5 {
 
     # From a guest to the host: ping, DHCP, and the services that the network's `host` opens. Table bridge has checked
     # what a guest sends to a DHCP server; it is not tracked, since all guests without an address have the same one.
-    # Programs that share a network namespace with their guests are reached at each of their ports.
+    # Programs that share a network namespace with their guests are reached at each of their ports. Packets of a
+    # segment are not tracked, so that none is of an established connection.
     chain input {
         type filter hook input priority filter; policy accept;
+        ct state established,related accept
         iifname != @bridges accept
         iifname @segments drop
-        ct state established,related accept
         ct state invalid goto dropped_invalid
         iifname @dhcp udp sport 68 udp dport 67 accept
         icmp type echo-request goto limited
@@ -203,9 +205,9 @@ table ip solo5 {
     # With br_netfilter, frames within a bridge of others that a network joins pass here, too.
     chain forward {
         type filter hook forward priority filter; policy accept;
+        ct state established,related accept
         iifname @segments oifname @segments accept
         iifname @segments drop
-        ct state established,related accept
         iifname @bridges ct state invalid goto dropped_invalid
         oifname @bridges goto inward
         iifname @bridges goto outward

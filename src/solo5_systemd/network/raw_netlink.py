@@ -8,6 +8,8 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from solo5_systemd.errors import HostError
+
 NLM_REQUEST, NLM_ACK, NLM_REPLACE, NLM_DUMP, NLM_CREATE = 0x1, 0x4, 0x100, 0x300, 0x400
 NLMSG_ERROR, NLMSG_DONE = 2, 3
 NETLINK_ROUTE, NETLINK_SOCK_DIAG, NETLINK_NETFILTER = 0, 4, 12
@@ -81,11 +83,23 @@ class NetlinkSocket:
     """A netlink socket for requests, or, with groups, for multicast messages of the kernel (non-blocking)."""
 
     def __init__(self, protocol: int, *groups: int) -> None:
+        """Open the socket.
+
+        Raises:
+            HostError: the process may not receive these messages.
+        """
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
         self._socket.bind((0, 0))
         for group in groups:
             self._socket.setblocking(False)
-            self._socket.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, group)
+            try:
+                self._socket.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, group)
+            except PermissionError as error:
+                self._socket.close()
+                raise HostError(
+                    f"messages of the kernel cannot be received: {error.strerror}; expected CAP_NET_ADMIN.",
+                    "In a container: `systemd-nspawn --private-network` gives it.",
+                ) from error
         self._sequence = 0
 
     def fileno(self) -> int:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
+from functools import cache
 from ipaddress import IPv4Network
 
 from solo5_systemd.errors import InvalidRequestError
@@ -89,9 +90,10 @@ class Choice:
         check_families(reservation)
         return reservation, networks[len(self._bridges.networks) :]
 
-    def default_mtu(self, network: NetworkSettings) -> int:
-        """Return the MTU in bytes of a network that sets none."""
-        return default_mtu(self._links.uplink_mtu(), ipv6=network.ipv6 is not None)
+    def default_mtus(self) -> Callable[[NetworkSettings], int]:
+        """Return a function that returns the MTU in bytes of a network that sets none; it dumps the routes once."""
+        uplink = cache(self._links.uplink_mtu)
+        return lambda network: default_mtu(uplink(), ipv6=network.ipv6 is not None)
 
     def _checked(self, network: Network, nics: Sequence[NicRequest]) -> Network:
         """Return a network, checked and with the present MTU of its bridge if it is requested and that is of others.
@@ -117,6 +119,7 @@ class Choice:
             return ()
         settings = self._settings()
         new: list[Network] = []
+        mtu_of = self.default_mtus()
         own = [network.bridge for network in self._bridges.networks.values() if network.join is None]
         routed = (*self._links.routed_ranges(ours=own), *self._reserved())
         for name in names:
@@ -128,7 +131,7 @@ class Choice:
                     f"Define it as [network.{name}] in a *.toml file in /etc/solo5.",
                 )
             if known.mtu is None:
-                known = replace(known, mtu=self.default_mtu(known))
+                known = replace(known, mtu=mtu_of(known))
             reserved = [other.ipv4 for other in settings.networks if other.ipv4 and other.name != name]
             new.append(choose_network(known, (*self._bridges.networks.values(), *new), (*routed, *reserved)))
         return self._bridges.ipv6.with_prefixes(new, tuple(self._bridges.networks.values()), settings)

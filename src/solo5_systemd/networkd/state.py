@@ -126,7 +126,8 @@ class NetworkState:
         """Return every network, in use or only configured, by name."""
         configured = self._settings().networks
         networks = self.bridges.networks
-        known = {each.name: self._configured(each) for each in configured if each.name not in networks}
+        mtu_of = self._choice.default_mtus()
+        known = {each.name: self._configured(each, mtu_of) for each in configured if each.name not in networks}
         dropped = self._tables.dropped() if self.bridges.up else Dropped()
         used = {network.name: self._in_use(network, dropped) for network in self.networks()}
         resolvers = {settings.name: settings.resolver for settings in configured}
@@ -150,10 +151,10 @@ class NetworkState:
         )
         return self._with_bridge(overview)
 
-    def _configured(self, settings: NetworkSettings) -> NetworkOverview:
+    def _configured(self, settings: NetworkSettings, mtu_of: Callable[[NetworkSettings], int]) -> NetworkOverview:
         overview = NetworkOverview.of(settings, free=free_addresses(settings, 0))
         if settings.mtu is None and settings.join is None:
-            overview = replace(overview, mtu=self._choice.default_mtu(settings))
+            overview = replace(overview, mtu=mtu_of(settings))
         return self._with_bridge(overview)
 
     def _with_bridge(self, overview: NetworkOverview) -> NetworkOverview:
