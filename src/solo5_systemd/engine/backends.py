@@ -431,8 +431,19 @@ class Meter(Protocol):
         """Close the files."""
 
 
+class FrozenTime(Protocol):
+    """A measurement of how long a cgroup was frozen; `seconds` is None where that is not known."""
+
+    @property
+    def seconds(self) -> float | None:
+        """Return the seconds, once the block is over."""
+
+
 class Usages(Protocol):
     """The cgroup hierarchy and /proc."""
+
+    def frozen_time(self, control_group: str) -> AbstractContextManager[FrozenTime]:
+        """Measure for how long a cgroup is frozen while a block runs."""
 
     def meter(self, control_group: str) -> Meter:
         """Return a meter of a cgroup; of an empty path it returns no samples."""

@@ -274,7 +274,10 @@ class Runtime(Queries):
         """
         from solo5_systemd.engine.pause import while_frozen
 
-        return await while_frozen(self._units, await self._running(name), act, before)
+        state = await self._running(name)
+        with self.backends.usages.frozen_time(state.control_group) as measured:
+            seconds = await while_frozen(self._units, state, act, before)
+        return seconds if measured.seconds is None or not seconds else measured.seconds
 
     async def _running(self, name: TaskName) -> UnitState:
         state = await self._state(name)

@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
 from ipaddress import IPv4Interface
 from pathlib import PurePosixPath
@@ -540,6 +540,10 @@ class FakeMeter:
         self._steps.taken.append(f"metered {self._control_group}")
 
 
+class FakeFrozenTime:
+    seconds: float | None = 0.002
+
+
 class FakeUsages:
     """Cgroups and processes.
 
@@ -561,6 +565,9 @@ class FakeUsages:
 
     def meter(self, control_group: str) -> "FakeMeter":
         return FakeMeter(self._steps, control_group, self.removed)
+
+    def frozen_time(self, control_group: str) -> AbstractContextManager[FakeFrozenTime]:
+        return nullcontext(FakeFrozenTime())
 
     async def usages(self) -> Mapping[TaskName, Usage]:
         async with self._steps.step("usages"):
