@@ -159,10 +159,17 @@ def reclaim_disk(
 
 
 def _with_node(disk: Disk) -> Disk:
-    """Return a block device whose path is gone, such as that of a CSI volume, with the path of its node in /dev."""
-    if not _is_device(disk) or os.path.lexists(disk.path):
+    """Return a block device that its path leads to no more with the path of its node in /dev.
+
+    The device of a CSI volume is bind-mounted to its path, where another file is when it is unmounted.
+    """
+    if not _is_device(disk):
         return disk
     number = disk.identity[0]
+    with suppress(OSError):
+        status = Path(disk.path).lstat()
+        if stat.S_ISBLK(status.st_mode) and status.st_rdev == number:
+            return disk
     return replace(disk, path=os.path.realpath(f"/dev/block/{os.major(number)}:{os.minor(number)}"))
 
 
