@@ -346,6 +346,20 @@ def test_only_root_reads_what_a_start_has_made(declare: Declarations) -> None:
     assert answers()
 
 
+def test_a_taken_over_tender_does_not_fill_run(declare: Declarations) -> None:
+    unit = declare("web", WEB)
+    pid = started(unit)
+    path = Path(f"/proc/{pid}/fd/2").resolve()
+    assert path == DIRECTORY / "web/tender/stderr"
+    with path.open("ab", buffering=0) as stderr:
+        written = stderr.write(bytes(1 << 20))
+        with pytest.raises(OSError, match="No space left"):
+            stderr.write(b"x")
+    assert written <= 64 << 10
+    assert path.stat().st_size <= 64 << 10
+    assert answers()
+
+
 # --- disks -----------------------------------------------------------------------------------------------------------
 
 

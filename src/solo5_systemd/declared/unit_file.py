@@ -3,7 +3,7 @@
     /run/solo5/declared/NAME/environment    $SOLO5_DEVICES, and one variable for each argument; only while prepared
     /run/solo5/declared/NAME/image          a symbolic link to the image in the store
     /run/solo5/declared/NAME/disks/DISK     a symbolic link to what was checked
-    /run/solo5/declared/NAME/stderr         what the tender writes to stderr
+    /run/solo5/declared/NAME/tender/stderr  what the tender writes to stderr, of bounded size
 
 systemd reads the environment and resolves the links when it executes the tender, which is after solo5-prepare@NAME.
 """
@@ -153,7 +153,7 @@ def _service(declaration: Declaration, host: Host) -> Iterator[str]:
     )
     yield " ".join((f"ExecStart={host.tender.path} ${DEVICES} --", SANDBOX_IMAGE, *arguments))
     yield "StandardInput=null"
-    yield f"StandardError=truncate:{own}/stderr"
+    yield f"StandardError=truncate:{own}/tender/stderr"
     yield f"RestartPreventExitStatus={NOT_RETRIED}"
     for entry in declared(parts, f"{own}/image", user_of(declaration.workload.name)):
         yield from lines(entry)

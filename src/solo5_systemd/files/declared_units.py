@@ -16,11 +16,14 @@ DIRECTORY = "/run/solo5/declared"
 FIELDS = "fields"
 """The file of the log fields that a start has determined."""
 
+TENDER = "tender"
+"""The directory with what the tender of a run writes: a file system of `STDERR_MAX` bytes, not all of /run."""
+
 STDERR = "stderr"
-"""The file of the tender's stderr."""
+"""The file of the tender's stderr, in that directory; and beside it, that of the last run."""
 
 STDERR_MAX = 64 << 10
-"""Bytes of it that are read; a tender writes a line or two."""
+"""Bytes; a tender writes a line or two, and one that a guest has taken over as much as it can."""
 
 
 def declared_service(task: TaskName) -> str:
@@ -78,8 +81,10 @@ def prepared_fields(task: TaskName, directory: str = DIRECTORY) -> Mapping[str, 
 
 def stderr_lines(task: TaskName, directory: str = DIRECTORY) -> list[str]:
     """Return what the tender of a declared task's last run has written to stderr, by lines; for root only."""
-    try:
-        with open(f"{directory}/{task}/{STDERR}", "rb") as file:  # noqa: PTH123 - for startup time
-            return file.read(STDERR_MAX).decode("utf-8", "replace").splitlines()
-    except OSError:
-        return []
+    for name in (f"{TENDER}/{STDERR}", STDERR):
+        try:
+            with open(f"{directory}/{task}/{name}", "rb") as file:  # noqa: PTH123 - for startup time
+                return file.read(STDERR_MAX).decode("utf-8", "replace").splitlines()
+        except OSError:  # the task does not run, or has not yet
+            continue
+    return []

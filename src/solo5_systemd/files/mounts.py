@@ -27,6 +27,17 @@ def mount_memory(target: str) -> None:
     _check(_libc().mount(b"solo5", os.fsencode(target), b"ramfs", flags, b"mode=0700"))
 
 
+def mount_bounded(target: str, size: int) -> None:
+    """Mount an empty tmpfs of `size` bytes and a few files, closed to other users than root.
+
+    Raises:
+        OSError: of mount(2).
+    """
+    options = f"size={size},nr_inodes=4,mode=0700".encode()
+    flags = ctypes.c_ulong(_NOSUID_NODEV_NOEXEC)
+    _check(_libc().mount(b"solo5", os.fsencode(target), b"tmpfs", flags, options))
+
+
 def detach(target: str) -> None:
     """Unmount a path; what is open or mounted elsewhere stays.
 

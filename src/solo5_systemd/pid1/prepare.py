@@ -24,7 +24,16 @@ from solo5_systemd.engine.backends import Disks
 from solo5_systemd.engine.prepare import Prepared, Preparer
 from solo5_systemd.errors import HostError, Solo5Error
 from solo5_systemd.files.atomic_file import replace_file
-from solo5_systemd.files.declared_units import DIRECTORY, FIELDS, declared_service, stderr_lines
+from solo5_systemd.files.declared_units import (
+    DIRECTORY,
+    FIELDS,
+    STDERR,
+    STDERR_MAX,
+    TENDER,
+    declared_service,
+    stderr_lines,
+)
+from solo5_systemd.files.mounts import detach, mount_bounded
 from solo5_systemd.image.manifest import DeviceKind
 from solo5_systemd.journal.journald import NATIVE_SOCKET, namespace_path, write_entry
 from solo5_systemd.names import TaskName, outcome_target
@@ -122,6 +131,7 @@ def _check_basis(own: Path, prepared: Prepared) -> None:
 def _write(own: Path, prepared: Prepared) -> None:
     parts = prepared.plan.parts
     name = parts.workload.name
+    _make_room_for_stderr(own)
     disks = own / "disks"
     disks.mkdir(mode=0o755, exist_ok=True)
     for left in disks.iterdir():
@@ -137,11 +147,30 @@ def _write(own: Path, prepared: Prepared) -> None:
     replace_file(own / ENVIRONMENT, environment(prepared.devices, prepared.arguments), mode=0o600)
 
 
+def _make_room_for_stderr(own: Path) -> None:
+    """Mount the directory for what the tender writes: a taken-over tender must not fill /run."""
+    directory = own / TENDER
+    try:
+        directory.mkdir(mode=0o700, exist_ok=True)
+        _unmount(directory)
+        mount_bounded(str(directory), STDERR_MAX)
+    except OSError as error:
+        raise HostError(f"{directory} cannot be mounted: {error.strerror}.") from error
+
+
+def _unmount(directory: Path) -> None:
+    while os.path.ismount(directory):
+        detach(str(directory))
+
+
 def _log_stderr(name: TaskName) -> None:
     """Copy the tender's messages to the journal, as those of its unit: PID 1 opens one stream for stdout and stderr."""
+    own = Path(DIRECTORY) / name
     lines = stderr_lines(name)
-    if not lines:
+    if not os.path.ismount(own / TENDER):  # the preparation had failed before
         return
+    replace_file(own / STDERR, "".join(f"{line}\n" for line in lines))
+    _unmount(own / TENDER)
     namespace = read_settings().log_namespace
     for line in lines:
         write_entry(

@@ -72,7 +72,7 @@ def test_the_sandbox_is_written_as_a_unit_file_demands() -> None:
     assert not any("disks/log rw" in line for line in found)
     assert 'LogExtraFields="SOLO5_IMAGE=/srv/web.hvt"' in found
     assert not any("SHA256" in line for line in found)
-    assert "StandardError=truncate:/run/solo5/declared/web/stderr" in found
+    assert "StandardError=truncate:/run/solo5/declared/web/tender/stderr" in found
 
 
 def test_without_nics_there_is_no_address_family() -> None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import Machine, eventually, inspect, ok, sh, unit_property
+from tests.machine.conftest import PATIENCE, Machine, eventually, inspect, ok, sh, unit_property
 from tests.machine.nomad.agent import DATA, Agent, api
 from tests.machine.nomad.jobs import (
     Jobs,
@@ -138,11 +138,13 @@ def sanity(tmp_path: Path, *options: str) -> "subprocess.CompletedProcess[str]":
     socket = f"unix://{tmp_path}/csi.sock"
     words = (sys.executable, str(PLUGIN), "--volumes", str(tmp_path / "volumes"))
     with subprocess.Popen(words, env={**os.environ, "CSI_ENDPOINT": socket}, stderr=subprocess.DEVNULL) as served:
-        eventually((tmp_path / "csi.sock").exists, "the plugin listens")
-        where = (f"--csi.mountdir={tmp_path}/target", f"--csi.stagingdir={tmp_path}/staging")
-        done = sh("csi-sanity", f"--csi.endpoint={socket}", "--ginkgo.no-color", *where, *options)
-        served.terminate()
-    return done
+        try:
+            eventually((tmp_path / "csi.sock").exists, "the plugin listens")
+            where = (f"--csi.mountdir={tmp_path}/target", f"--csi.stagingdir={tmp_path}/staging")
+            endpoint = f"--csi.endpoint={socket}"
+            return sh("csi-sanity", endpoint, "--ginkgo.no-color", *where, *options, timeout=3 * PATIENCE)
+        finally:
+            served.terminate()
 
 
 def test_plugin_of_these_tests_is_one(tmp_path: Path) -> None:
