@@ -73,12 +73,12 @@ def test_a_file_is_a_unit_that_is_enabled_started_and_shown(declare: Declaration
     assert "The web site" in systemctl("list-units", "web*")
 
 
-def test_a_task_that_was_not_started_yet_is_none(declare: Declarations) -> None:
+def test_a_task_that_was_not_started_yet_does_not_run(declare: Declarations) -> None:
     unit = declare("web", "", image="sleeper.spt", rest=INSTALL)
     ok("systemctl", "enable", unit)
     assert unit_property(unit, "LoadState") == "loaded"
-    assert json.loads(ok("solo5ctl", "ps", "--all", "--json")) == []
-    assert "no task is named 'web'" in sh("solo5ctl", "inspect", "web").stderr
+    assert json.loads(ok("solo5ctl", "ps", "--json")) == []
+    assert "Not started" in ok("solo5ctl", "ps", "--all")
     started(unit)
     assert [each["name"] for each in json.loads(ok("solo5ctl", "ps", "--json"))] == ["web"]
 

@@ -223,8 +223,6 @@ class UnitStates:
         if row.kind is UnitKind.SCOPE and state.control_group:
             return replace(state, log_fields=self._marks.read(state.control_group))
         if declared_task(row.unit) is not None:
-            if state.over and not state.invocation:  # loaded, such as by a target that wants it, and not started yet
-                return None
             return replace(state, log_fields={**state.log_fields, **prepared_fields(state.task)})
         return state
 
