@@ -31,6 +31,7 @@ OF_ANY_USER = (
     ),
     *(
         "got file /run/solo5/network",
+        "got file /run/solo5/declared",  # names, as of units
         "got file /run/solo5/tenders",
         "got file /run/solo5/root",  # empty files and directories
         "got file /run/solo5/settings",

@@ -53,6 +53,12 @@ def drop_in(name: str, text: str) -> Iterator[None]:
         ok("systemctl", "daemon-reload")
 
 
+def calls(unit: str) -> bool:
+    """Return whether a process of a unit is busctl."""
+    processes = Path(f"/sys/fs/cgroup{unit_property(unit, 'ControlGroup')}/cgroup.procs").read_text().split()
+    return "busctl\n" in [Path(f"/proc/{pid}/comm").read_text() for pid in processes]
+
+
 def restart(name: str) -> None:
     ok("systemctl", "restart", service(name))
 
@@ -86,6 +92,16 @@ def service_stopped(name: str) -> None:
 def service_killed(name: str) -> None:
     ok("kill", "-KILL", unit_property(NETWORKD, "MainPID"))
     restart(name)
+
+
+def service_killed_in_the_call(name: str) -> None:
+    service_pid = unit_property(NETWORKD, "MainPID")
+    ok("kill", "-STOP", service_pid)
+    ok("systemctl", "restart", "--no-block", service(name))
+    eventually(lambda: unit_property(network(name), "ActiveState") == "activating", "its network is being attached")
+    eventually(lambda: calls(network(name)), "the call is made")
+    ok("kill", "-KILL", service_pid)
+    eventually(lambda: unit_property(service(name), "ActiveState") == "active", "it is started")
 
 
 def record_removed(name: str) -> None:
@@ -139,6 +155,7 @@ WITH_DISK = (
     restart_policy,
     service_stopped,
     service_killed,
+    service_killed_in_the_call,
     record_removed,
     record_removed_and_service_killed,
 )

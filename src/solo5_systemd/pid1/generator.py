@@ -172,7 +172,7 @@ class Generator:
         directory = Path(self._directory) / task
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)
         for name, content in (own or {}).items():
-            _replace(directory / name, content)
+            _replace(directory / name, content, mode=0o600)
         for unit, content in drop_ins.items():
             _replace(self._system / f"{unit}.d" / "declared.conf", content)
         _replace(self._system / f"{task}.service", text)
@@ -241,13 +241,13 @@ def _is_ours(path: Path) -> bool:
         return False
 
 
-def _replace(path: Path, text: str) -> None:
+def _replace(path: Path, text: str, *, mode: int = 0o644) -> None:
     """Write a file unless it has this content: systemd compares the times of unit files."""
     with suppress(OSError):
         if path.read_text(encoding="utf-8") == text:
             return
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    replace_file(path, text, mode=0o644)
+    replace_file(path, text, mode=mode)
 
 
 def systemd_release() -> int:

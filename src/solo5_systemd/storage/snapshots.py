@@ -7,6 +7,7 @@ can use it. All changes take a lock on the directory of disks.
 import fcntl
 import os
 import stat
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -107,7 +108,7 @@ class Snapshots:
                     if not copy:
                         raise _cannot_share(disk, self._directory)
                     copy_data(source, target, os.fstat(source).st_size, progress, hashed=False)
-                os.utime(target)
+                _date(target)
 
             directory = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
@@ -323,6 +324,12 @@ class Snapshots:
             os.close(descriptor)
 
 
+def _date(descriptor: int) -> None:
+    """Date a snapshot to the nanosecond: the kernel's own time of a file may be the same for two in 10 ms."""
+    now = time.time_ns()
+    os.utime(descriptor, ns=(now, now))
+
+
 @dataclass(frozen=True)
 class _Part:
     """A disk's file, a new file without a name, the path that it will have, and what makes it a clone."""
@@ -393,7 +400,7 @@ class Instant:
             with part.cloning():
                 if not part.clone.finish():
                     raise _cannot_share(part.disk, part.path.parents[2], held=True)
-                os.utime(part.target)
+                _date(part.target)
 
     def keep(self) -> tuple[Snapshot, ...]:
         """Write the snapshots to stable storage, and give them their names: all, or none after an error.
