@@ -133,6 +133,21 @@ class Manager(UnitReader):
         if result != "done":
             raise HostError(f"{unit} did not start: job result {result!r}.", f"See: systemctl status {unit}")
 
+    async def begin(self, unit: str) -> None:
+        """Start an installed unit, without waiting for the job."""
+        await self._manager_call("StartUnit", "ss", [unit, "replace"])
+
+    async def restart(self, unit: str) -> None:
+        """Stop and start a unit, and wait for the job."""
+        with _translated():
+            result = await self._jobs.run("RestartUnit", "ss", [unit, "replace"])
+        if result != "done":
+            raise HostError(f"{unit} did not start: job result {result!r}.", f"See: systemctl status {unit}")
+
+    async def reload(self) -> None:
+        """Have PID 1 read all unit files again."""
+        await self._manager_call("Reload", "", [])
+
     async def set_properties(self, slice_unit: str, properties: Sequence[Property]) -> None:
         """Start a slice unless it is active, and set runtime properties of it."""
         await self.ensure_started(slice_unit)

@@ -14,6 +14,7 @@ from solo5_systemd.bus.peers import RemoteError
 from solo5_systemd.bus.services import Service
 from solo5_systemd.dbus_api.network1 import INTERFACE
 from solo5_systemd.engine.task import Endpoints
+from solo5_systemd.errors import HostError
 from solo5_systemd.names import DeviceName, TaskName, task_name, task_namespace
 from solo5_systemd.network.guest_limits import limits_to_wire
 from solo5_systemd.network.lease_files import (
@@ -26,6 +27,7 @@ from solo5_systemd.network.lease_files import (
 from solo5_systemd.network.model import (
     UNNAMED,
     GuestNames,
+    IpAddress,
     Lease,
     LeaseRecord,
     NetworkOverview,
@@ -101,6 +103,26 @@ class Networkd:
 
             await asyncio.to_thread(task_namespaces.make, namespace)
         await self._call("Attach", task)
+
+    async def move_ports(self, source: TaskName, target: TaskName) -> None:
+        """Have the published ports of one task lead to another's guest; flows stay where they lead. Idempotent.
+
+        Raises:
+            NotFoundError: the second task has no attached network.
+            TakenError: it has other ports.
+            InvalidRequestError: it has no NIC of a port's name, or a task is in a network namespace of others.
+            HostError: the service is missing, or nftables returned an error.
+        """
+        await self._call("MovePorts", source, target)
+
+    async def connections(self, addresses: Sequence[IpAddress]) -> int:
+        """Return the number of open TCP connections to guests; raises HostError where the kernel refuses."""
+        from solo5_systemd.network.conntrack import open_connections
+
+        try:
+            return await asyncio.to_thread(open_connections, addresses)
+        except OSError as error:
+            raise HostError(f"the kernel's connection table cannot be read: {error.strerror}.") from error
 
     async def release(self, task: TaskName) -> None:
         """Release the leases and ports of a task. Idempotent."""

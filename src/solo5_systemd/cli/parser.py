@@ -17,6 +17,8 @@ VERBS = {
     "run": "start a unikernel",
     "ps": "list tasks",
     "inspect": "show details of tasks",
+    "update": "give a declared task a new image without a lost connection",
+    "rollback": "return to the image before the last update",
     "export": "print the declaration of a task that runs",
     "logs": "show the console of a task",
     "stop": "stop tasks",

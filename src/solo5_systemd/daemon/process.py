@@ -73,13 +73,16 @@ def _log_to_journal() -> None:
     logging.basicConfig(format="%(levelname)s%(message)s", level=logging.INFO, stream=sys.stderr)
 
 
-def log_about(unit: str, text: str) -> None:
-    """Log an error about a unit of systemd, for `journalctl -u` and `systemctl status` of that unit (_UID=0 only)."""
+def log_about(unit: str, text: str, *, priority: int = 3) -> None:
+    """Log an error about a unit of systemd, for `journalctl -u` and `systemctl status` of that unit (_UID=0 only).
+
+    `priority`: another one, as in syslog(3).
+    """
     with without_init("pystemd"):
         from pystemd import journal
     journal.sendv(
         MESSAGE=text,
-        PRIORITY=3,
+        PRIORITY=priority,
         SYSLOG_IDENTIFIER="solo5-systemd",
         OBJECT_SYSTEMD_UNIT=unit,
     )

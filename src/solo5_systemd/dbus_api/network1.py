@@ -25,6 +25,7 @@ INTERFACE = Interface(
             f"{_REQUEST}s", f"a{LEASE_SIGNATURE}ss", "task nics ports limits namespace leases task_namespace nft"
         ),
         "Attach": Method("s", "", "task"),
+        "MovePorts": Method("ss", "", "source target"),
         "Release": Method("s", "", "task"),
         "Leases": Method("", f"a(sa{LEASE_SIGNATURE}a{PORT_SIGNATURE}s)", "leases"),
         "Networks": Method("", f"a{OVERVIEW_SIGNATURE}", "networks"),

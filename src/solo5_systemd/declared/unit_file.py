@@ -152,6 +152,14 @@ def _service(declaration: Declaration, host: Host) -> Iterator[str]:
         for number, argument in enumerate(declaration.workload.arguments)
     )
     yield " ".join((f"ExecStart={host.tender.path} ${DEVICES} --", SANDBOX_IMAGE, *arguments))
+    # Outside of the sandbox, unlike the tender. What it prints is a line of the console.
+    yield "RootDirectoryStartOnly=yes"
+    unit = "solo5-update@%N.service"
+    yield (
+        "ExecReload=+/bin/sh -c "
+        f"'if /usr/bin/systemctl --quiet is-active {unit}; then echo An update is under way.; exit 1; fi; "
+        f"exec /usr/bin/systemctl start {unit}'"
+    )
     yield "StandardInput=null"
     yield f"StandardError=truncate:{own}/tender/stderr"
     yield f"RestartPreventExitStatus={NOT_RETRIED}"

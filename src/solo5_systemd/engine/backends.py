@@ -16,6 +16,7 @@ from solo5_systemd.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.model import (
     UNNAMED,
     GuestNames,
+    IpAddress,
     LeaseRecord,
     NetworkOverview,
     NicRequest,
@@ -211,6 +212,12 @@ class Networks(NetworkQueries, Protocol):
             namespace: path of the task's own network namespace, which is made first; empty: it has none.
         """
 
+    async def move_ports(self, source: TaskName, target: TaskName) -> None:
+        """Have the published ports of one task lead to another's guest; flows stay where they lead. Idempotent."""
+
+    async def connections(self, addresses: Sequence[IpAddress]) -> int:
+        """Return the number of TCP connections to guests that are neither closed nor being closed, for root only."""
+
     async def release(self, task: TaskName) -> None:
         """Release the leases and ports of a task. Idempotent."""
 
@@ -285,6 +292,27 @@ class Units(UnitQueries, Protocol):
 
         Raises:
             HostError: it did not start.
+        """
+
+    async def begin(self, unit: str) -> None:
+        """Start an installed unit, without waiting for the job.
+
+        Raises:
+            HostError: the job cannot be enqueued.
+        """
+
+    async def restart(self, unit: str) -> None:
+        """Stop and start a unit, and wait for the job.
+
+        Raises:
+            HostError: it did not start.
+        """
+
+    async def reload(self) -> None:
+        """Have PID 1 read all unit files again (`systemctl daemon-reload`).
+
+        Raises:
+            HostError: it failed.
         """
 
     async def set_properties(self, slice_unit: str, properties: Sequence[Property]) -> None:

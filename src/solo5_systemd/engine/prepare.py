@@ -8,12 +8,13 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 
+from solo5_systemd.declared.update import next_task
 from solo5_systemd.engine.backends import Backends
 from solo5_systemd.engine.start import MakeRoom, Plan, Starter, undo
 from solo5_systemd.engine.task import NoCallbacks
 from solo5_systemd.errors import InvalidRequestError, TakenError
 from solo5_systemd.names import TaskName
-from solo5_systemd.network.model import NicRequest, Reservation
+from solo5_systemd.network.model import NicRequest, PortRequest, Reservation
 from solo5_systemd.storage.model import Disk, DiskRequest, MadeDisk
 from solo5_systemd.unit.tender import device_options, lasting_path
 from solo5_systemd.unit.translate import each_argument
@@ -115,11 +116,21 @@ class Preparer(Starter):
             await self._networks.release(plan.name)
             yield Reservation(task=plan.name)
             return
+        lent = await self._lent_ports(plan.name)
         try:
-            yield await self._reserve(plan)
+            reservation = await self._reserve(replace(plan, ports=()) if lent else plan)
+            yield replace(reservation, ports=tuple(lent) or reservation.ports)
         except BaseException:
             await undo(self._unreserve(plan.name))
             raise
+
+    async def _lent_ports(self, name: TaskName) -> Sequence[PortRequest]:
+        """Return the ports that the guest beside the task has during an update; the task gets them back later."""
+        try:
+            held = await self._networks.reservation(next_task(name))
+        except InvalidRequestError:  # the name is too long: there is none
+            return ()
+        return held.ports if held is not None else ()
 
     async def _reserve(self, plan: Plan) -> Reservation:
         wanted = tuple(self._remembered(plan.nics))

@@ -1,11 +1,11 @@
-"""Deletion of flows in the kernel's connection tracking table, through nfnetlink."""
+"""Flows in the kernel's connection tracking table: counted and deleted, through nfnetlink."""
 
 import errno
 import struct
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
-from socket import AF_INET, AF_INET6, IPPROTO_UDP
+from socket import AF_INET, AF_INET6, IPPROTO_TCP, IPPROTO_UDP
 
 from solo5_systemd.network.model import IpAddress
 from solo5_systemd.network.raw_netlink import (
@@ -25,6 +25,9 @@ _TUPLE_ORIG, _TUPLE_REPLY, _ID, _FILTER = 1, 2, 12, 25
 _TUPLE_IP, _TUPLE_PROTO, _PROTO_NUM, _PROTO_DST_PORT = 1, 2, 1, 3
 _IP_SRC = {4: 1, 6: 3}  # CTA_IP_V4_SRC, CTA_IP_V6_SRC
 _FILTER_ORIG_FLAGS, _FILTER_REPLY_FLAGS = 1, 2
+_PROTOINFO, _PROTOINFO_TCP, _PROTOINFO_TCP_STATE = 4, 1, 1
+_OPEN = {1, 2, 3, 4, 5}
+"""enum tcp_conntrack: SYN_SENT, SYN_RECV, ESTABLISHED, FIN_WAIT, CLOSE_WAIT."""
 _BY_SOURCE, _BY_PROTOCOL, _BY_PORT = 1 << 0, 1 << 3, 1 << 5
 _NFGENMSG = {version: struct.pack("=BBH", family, 0, 0) for version, family in ((4, AF_INET), (6, AF_INET6))}
 _NFGENMSG_SIZE = 4
@@ -99,6 +102,41 @@ def delete_flows_from(addresses: Collection[IpAddress]) -> None:
                 _delete(netfilter, attributes(body[_NFGENMSG_SIZE:]), version)
     finally:
         netfilter.close()
+
+
+def open_connections(addresses: Collection[IpAddress]) -> int:
+    """Return the number of TCP connections to these guests that neither side has closed for good.
+
+    The kernel filters the dump by the address that answers, which is a guest's also where a port was published.
+
+    Raises:
+        OSError: nfnetlink refused a request.
+    """
+    netfilter = NetlinkSocket(NETLINK_NETFILTER)
+    try:
+        return sum(
+            _is_open(body[_NFGENMSG_SIZE:])
+            for address in addresses
+            for _, body in netfilter.request(_GET, NLM_DUMP, _NFGENMSG[address.version] + _answered_by(address))
+        )
+    finally:
+        netfilter.close()
+
+
+def _is_open(flow: bytes) -> bool:
+    if attribute_of(attribute_of(attribute_of(flow, _TUPLE_ORIG), _TUPLE_PROTO), _PROTO_NUM) != bytes([IPPROTO_TCP]):
+        return False
+    state = attribute_of(attribute_of(attribute_of(flow, _PROTOINFO), _PROTOINFO_TCP), _PROTOINFO_TCP_STATE)
+    return state[0] in _OPEN
+
+
+def _answered_by(address: IpAddress) -> bytes:
+    chosen = nested(
+        _FILTER,
+        attribute(_FILTER_ORIG_FLAGS, struct.pack("=I", 0)),
+        attribute(_FILTER_REPLY_FLAGS, struct.pack("=I", _BY_SOURCE)),
+    )
+    return nested(_TUPLE_REPLY, nested(_TUPLE_IP, attribute(_IP_SRC[address.version], address.packed))) + chosen
 
 
 def _from(address: IpAddress) -> bytes:

@@ -46,6 +46,8 @@ def lease_record_document(record: LeaseRecord) -> dict[str, object]:
         **({"namespace": record.namespace} if record.namespace else {}),
         **({"task_namespace": own} if (own := record.reservation.namespace) else {}),
         **({} if record.names == UNNAMED else {"names": record.names.to_wire()}),
+        **({"moves": record.moves} if record.moves else {}),
+        **({"lender": record.lender} if record.lender else {}),
         **({"limits": limits_to_wire(limits)} if (limits := record.reservation.limits) else {}),
     }
 
@@ -85,6 +87,8 @@ def parse_lease_record(document: object) -> LeaseRecord:
         expires=fields.integer("expires", low=0, high=1 << 53),
         namespace=fields.text("namespace") if fields.has("namespace") else "",
         names=_parse_names(fields, document) if fields.has("names") else UNNAMED,
+        moves=fields.integer("moves", low=0, high=1 << 53) if fields.has("moves") else 0,
+        lender=fields.parsed("lender", task_name) if fields.has("lender") else "",
     )
 
 

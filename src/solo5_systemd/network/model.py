@@ -356,6 +356,8 @@ class LeaseRecord:
             without a unit that runs is an orphan.
         namespace: path of the network namespace that has taps and bridges; empty: the host's own.
         names: what its guest gets by DHCP.
+        moves: how often ports were moved to or from it: of two records with one port, the one with more moves has it.
+        lender: the task whose ports it has, and to which they return with its release; empty: none.
     """
 
     reservation: Reservation
@@ -364,6 +366,8 @@ class LeaseRecord:
     expires: int
     namespace: str = ""
     names: GuestNames = UNNAMED
+    moves: int = 0
+    lender: str = ""
 
     def serves(self, nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> bool:
         """Return whether this is the reservation of a request: a repeated one, or one for what it has."""
@@ -379,6 +383,23 @@ def _with_lease(nic: NicRequest, lease: Lease | None) -> NicRequest:
     if lease is None:
         return nic
     return replace(nic, ipv4=nic.ipv4 or lease.address, mac=nic.mac or lease.mac, ipv6=nic.ipv6 or lease.address6)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endpoint:
+    """The target of a probe: a TCP connection, or a UDP datagram that the guest must echo.
+
+    Attributes:
+        namespace: path of the network namespace that has the address; empty: the host's own.
+    """
+
+    protocol: Protocol
+    address: IPv4Address
+    port: int
+    namespace: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.protocol} {self.address}:{self.port}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -152,6 +152,10 @@ class Tables:
         """Delete elements; raises HostError, and deletes none, where one is missing."""
         self._change(nft_rules.delete(elements))
 
+    def exchange(self, old: Iterable[Element], new: Iterable[Element]) -> None:
+        """Delete and add elements in one transaction: no packet finds neither; raises as `delete`."""
+        self._change(f"{nft_rules.delete(old)}\n{nft_rules.add(new)}")
+
     def are_intact(self, expected: Callable[[], Iterable[Element]], *, verify: bool = False) -> bool:
         """Return whether the tables have the built rules and exactly the `expected` elements.
 

@@ -1,6 +1,6 @@
 """The networks in use: their bridges, their part of the packet filter, and forwarding on the host."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from solo5_systemd.errors import HostError, Solo5Error
@@ -251,6 +251,18 @@ class Bridges:
         """
         try:
             self._tables.delete(elements)
+        except HostError:  # as above
+            self._tables.replace(self.ruleset())
+
+    def exchange_in_tables(self, before: Iterable[Reservation], after: Iterable[Reservation]) -> None:
+        """Change the nftables elements of tasks whose records are changed already, in one transaction.
+
+        Raises:
+            HostError: nftables refused it.
+        """
+        old, new = ({each for held in tasks for each in self._task_elements(held)} for tasks in (before, after))
+        try:
+            self._tables.exchange(old - new, new - old)
         except HostError:  # as above
             self._tables.replace(self.ruleset())
 

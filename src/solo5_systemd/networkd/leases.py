@@ -109,6 +109,43 @@ class Leases:
         else:
             self._reserved.pop(task, None)
 
+    def move_ports(self, source: LeaseRecord, target: LeaseRecord) -> tuple[LeaseRecord, LeaseRecord]:
+        """Save two records with the ports of the first as those of the second, and return them.
+
+        Between the two files both have the ports: `resolve_moves` tells then which has them.
+        """
+        moves = max(source.moves, target.moves) + 1
+        first, second = source.reservation, target.reservation
+        without = replace(source, reservation=replace(first, ports=()), moves=moves - 1, lender="")
+        having = replace(
+            target,
+            reservation=replace(second, ports=first.ports),
+            moves=moves,
+            lender="" if source.lender == second.task else first.task,
+        )
+        for record in (having, without):
+            self._replace(record)
+        return without, having
+
+    def resolve_moves(self) -> None:
+        """End a move of ports that was interrupted between its two files."""
+        last: dict[PortRequest, int] = {}
+        for record in self.records:
+            for port in record.reservation.ports:
+                last[port] = max(last.get(port, 0), record.moves)
+        for record in self.records:
+            held = record.reservation
+            ports = tuple(port for port in held.ports if last[port] == record.moves)
+            if ports != held.ports:
+                self._replace(replace(record, reservation=replace(held, ports=ports)))
+
+    def _replace(self, record: LeaseRecord) -> None:
+        """Save a record in place of one with other ports."""
+        before = self._records[record.reservation.task]
+        self.save(record)
+        self.allocations.remove(before.reservation)
+        self.allocations.add(record.reservation)
+
     def forget(self, task: TaskName) -> None:
         """Drop a record, whose file the caller removes as the last step of a release."""
         self._reserved.pop(task, None)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from solo5_systemd.errors import Solo5Error, TakenError
+from solo5_systemd.errors import InvalidRequestError, Solo5Error, TakenError
 from solo5_systemd.names import TaskName
 from solo5_systemd.network import links
 from solo5_systemd.network.conntrack import RedirectedPort, delete_flows_from, delete_udp_flows
@@ -165,6 +165,16 @@ class Namespaces:
         with self._entered(other.path):
             other.state.end_release(task)
         del self._tasks[task]
+
+    def move_ports(self, source: TaskName, target: TaskName) -> None:
+        """Move ports as `NetworkState.move_ports`, between tasks of the host's own network namespace."""
+        for task in (source, target):
+            if task in self._tasks or task in self._lost:
+                raise InvalidRequestError(
+                    f"task {task} is in a network namespace of other programs: expected one in the "
+                    "host's, between which ports can be moved."
+                )
+        self.host.move_ports(source, target)
 
     def held(self) -> Sequence[TaskName]:
         """Return the tasks with an attached network, or one whose release has not ended."""

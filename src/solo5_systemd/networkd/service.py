@@ -12,7 +12,7 @@ from solo5_systemd.daemon.process import log_about
 from solo5_systemd.daemon.service import Handler, Service
 from solo5_systemd.dbus_api.message_bus import MessageBus
 from solo5_systemd.dbus_api.network1 import INTERFACE
-from solo5_systemd.errors import Solo5Error
+from solo5_systemd.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.files.declared_units import service_of
 from solo5_systemd.names import TaskName, task_name
 from solo5_systemd.network import links, nft_rules
@@ -120,6 +120,7 @@ class Networkd:
             "Reserve": self._reserve,
             "Preview": self._preview,
             "Attach": self._attach,
+            "MovePorts": self._move_ports,
             "Release": self._release,
             "Leases": self._leases,
             "Networks": self._list_networks,
@@ -365,6 +366,15 @@ class Networkd:
         # client with a flow to an earlier guest reaches this one after the interval.
         if redirected:
             self._tasks.create_task(self._delete_flows_later(redirected))
+        return []
+
+    async def _move_ports(self, source: str, target: str) -> Sequence[object]:
+        old, new = task_name(source), task_name(target)
+        if old == new:
+            raise InvalidRequestError(f"ports of task {old} cannot be moved to itself: expected two tasks.")
+        first, second = sorted((old, new))
+        async with self._task_locks[first], self._task_locks[second]:
+            await self._work(self._state.move_ports, old, new)
         return []
 
     async def _release(self, name: str) -> Sequence[object]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Network
 
-from solo5_systemd.errors import Solo5Error, TakenError
+from solo5_systemd.errors import InvalidRequestError, NotFoundError, Solo5Error, TakenError
 from solo5_systemd.names import TaskName, task_namespace
 from solo5_systemd.network import links, nft_rules
 from solo5_systemd.network.conntrack import RedirectedPort
@@ -293,6 +293,7 @@ class NetworkState:
         record = self.leases.get(task)
         if record is None:
             return Remains(reservation=Reservation(task=task))
+        record = self._return_ports(record)
         self.repairs.repair_tables()
         attached = record.state is LeaseState.ATTACHED
         again = record.state is LeaseState.RELEASING  # an earlier release may have failed to delete flows
@@ -320,6 +321,45 @@ class NetworkState:
             addresses=[address for address in addresses if again or self._tables.may_have_flows(address)],
         )
 
+    def move_ports(self, source: TaskName, target: TaskName) -> None:
+        """Have the published ports of a task lead to another task's guest, in one nftables transaction; idempotent.
+
+        Flows that the kernel tracks stay with the guest that they lead to; new ones reach the other guest.
+
+        Raises:
+            NotFoundError: the second task has no attached network.
+            TakenError: it has other ports.
+            InvalidRequestError: it has no NIC of a port's name.
+            HostError: nftables refused it.
+        """
+        old, new = self.leases.get(source), self.leases.get(target)
+        if new is None or new.state is not LeaseState.ATTACHED:
+            raise NotFoundError(f"task {target} has no network: expected a running task that ports can be moved to.")
+        if old is None or old.state is LeaseState.RELEASING or not old.reservation.ports:
+            return
+        if new.reservation.ports:
+            raise TakenError(f"task {target} has published ports: expected a task without any to move ports to.")
+        names = [lease.nic for lease in new.reservation.leases]
+        for port in old.reservation.ports:
+            if port.nic not in names:
+                raise InvalidRequestError(
+                    f"task {target} has no NIC {port.nic}, to which port {port.host_port} is published: expected "
+                    f"one of {', '.join(names)}."
+                )
+        self.repairs.repair_tables()
+        without, having = self.leases.move_ports(old, new)
+        attached = (each.reservation for each in (old, new) if each.state is LeaseState.ATTACHED)
+        moved = (each.reservation for each in (without, having) if each.state is LeaseState.ATTACHED)
+        self.bridges.exchange_in_tables(attached, moved)
+
+    def _return_ports(self, record: LeaseRecord) -> LeaseRecord:
+        """Move the ports that a task has of another one back to it, if that has a network; return the task's record."""
+        task, lender = record.reservation.task, self.leases.get(TaskName(record.lender))
+        if lender is None or lender.state is not LeaseState.ATTACHED or lender.reservation.ports:
+            return record
+        self.move_ports(task, lender.reservation.task)
+        return self.leases.get(task) or record
+
     def flows_remain(self) -> None:
         """Take into account that flows may remain, after their deletion failed."""
         self._tables.reread_flows()
@@ -342,6 +382,7 @@ class NetworkState:
         self.bridges.networks = self._store.networks()
         for record in self._store.lease_records().values():
             self.leases.remember(record)
+        self.leases.resolve_moves()
         self._restore_missing_networks()
         self._apply_changed_policies()
         self._recover_damaged_records()

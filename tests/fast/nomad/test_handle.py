@@ -12,8 +12,8 @@ from tests.fast.nomad.values import TASK_ID
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import TaskName, UnitKind, task_service
-from solo5_systemd.network.model import Protocol
-from solo5_systemd.nomad.config.ready import Endpoint, OnLoss, ReadinessProbe
+from solo5_systemd.network.model import Endpoint, Protocol
+from solo5_systemd.nomad.config.ready import OnLoss, ReadinessProbe
 from solo5_systemd.nomad.config.schema import Logging
 from solo5_systemd.nomad.handle import VERSION, DriverState, decode, encode
 from solo5_systemd.nomad.workload.convert import name_of

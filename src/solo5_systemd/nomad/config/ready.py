@@ -3,13 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from ipaddress import IPv4Address
 from typing import TYPE_CHECKING
 
 from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import DeviceKind
-from solo5_systemd.network.model import Protocol, ipv4_address, port_number
+from solo5_systemd.network.model import Endpoint, Protocol, ipv4_address, port_number
 from solo5_systemd.nomad.config import schema
 from solo5_systemd.nomad.config.schema import choice, seconds
 
@@ -50,23 +49,6 @@ class GuestPort:
 
     protocol: Protocol
     name: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Endpoint:
-    """The target of a probe: a TCP connection, or a UDP datagram that the guest must echo.
-
-    Attributes:
-        namespace: path of the network namespace that has the address; empty: the host's own.
-    """
-
-    protocol: Protocol
-    address: IPv4Address
-    port: int
-    namespace: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.protocol} {self.address}:{self.port}"
 
 
 @dataclass(frozen=True, kw_only=True)

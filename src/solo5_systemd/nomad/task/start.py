@@ -14,9 +14,10 @@ from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError
 from solo5_systemd.files.procfs import boot_id, exists, mount_points
 from solo5_systemd.host.kernel import numa_nodes
 from solo5_systemd.names import UnitKind, task_scope, task_service
+from solo5_systemd.network.model import Endpoint
 from solo5_systemd.nomad import logs
 from solo5_systemd.nomad.config.plugin import PluginConfig
-from solo5_systemd.nomad.config.ready import ConsoleLine, Endpoint, ReadinessProbe, Rule
+from solo5_systemd.nomad.config.ready import ConsoleLine, ReadinessProbe, Rule
 from solo5_systemd.nomad.config.schema import Logging
 from solo5_systemd.nomad.config.task import DiskOptions, TaskOptions, task_options
 from solo5_systemd.nomad.engine import EngineSession

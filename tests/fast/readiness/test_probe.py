@@ -12,9 +12,8 @@ from tests.support.fakes.background import Background, yields
 
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
 from solo5_systemd.journal.reader import JournalReader
-from solo5_systemd.network.model import Protocol
-from solo5_systemd.nomad.config.ready import Endpoint
-from solo5_systemd.nomad.readiness import probe
+from solo5_systemd.network.model import Endpoint, Protocol
+from solo5_systemd.readiness import probe
 
 HERE = IPv4Address("127.0.0.1")
 UNIT = "solo5-task-web.service"

@@ -18,9 +18,8 @@ from solo5_systemd.errors import DependencyError, HostError, InvalidRequestError
 from solo5_systemd.journal.follow import PollTimer, batches
 from solo5_systemd.journal.lines import Stream
 from solo5_systemd.journal.reader import JournalReader, console_matches
-from solo5_systemd.network.model import Protocol
+from solo5_systemd.network.model import Endpoint, Protocol
 from solo5_systemd.network.namespaces import NetworkNamespace
-from solo5_systemd.nomad.config.ready import Endpoint
 
 GREP = "/usr/bin/grep"
 NICE = "/usr/bin/nice"

@@ -10,7 +10,7 @@ import pytest
 from tests.support.fakes.background import Background, yields
 
 from solo5_systemd.errors import DependencyError, InvalidRequestError
-from solo5_systemd.nomad.readiness import probe
+from solo5_systemd.readiness import probe
 
 COSTLY = "(?:(?=.*+)){400}[^a]"
 """Possessive, hence without one step that libpcre2 counts: seconds for each line."""

@@ -1,0 +1,32 @@
+"""`solo5ctl rollback`: updates a declared task to the image that its last update has replaced."""
+
+from argparse import Namespace
+
+from solo5_systemd.cli import updates
+from solo5_systemd.cli.context import CommandContext
+from solo5_systemd.cli.parser import Parser
+from solo5_systemd.cli.verbs.update import add_update_options, requested
+
+EPILOG = """\
+It is an update like any other, without a lost connection; a second rollback returns to the newer image.
+
+  solo5ctl rollback web
+"""
+
+
+def configure(parser: Parser) -> None:
+    """Add the options."""
+    parser.epilog = EPILOG
+    parser.add_argument("name", metavar="NAME", help="declared task that runs")
+    add_update_options(parser)
+
+
+def execute(arguments: Namespace, context: CommandContext) -> int:
+    """Run `solo5ctl rollback` and return the exit status."""
+    from solo5_systemd.declared.declaration import declared_task
+
+    name = declared_task(arguments.name)
+    files = updates.files_of(name, context)
+    previous = files.previous()
+    context.screen.write(f"{name}: back to {previous.present} (SHA-256 {previous.sha256[:16]}…)\n")
+    return updates.update(name, requested(arguments, previous.present), files, context, block=not arguments.no_block)

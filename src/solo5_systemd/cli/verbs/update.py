@@ -1,0 +1,118 @@
+"""`solo5ctl update`: gives a declared task a new image without a lost connection."""
+
+from argparse import Namespace
+from typing import TYPE_CHECKING
+
+from solo5_systemd.cli import updates
+from solo5_systemd.cli.context import CommandContext
+from solo5_systemd.cli.parser import Parser
+from solo5_systemd.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from solo5_systemd.declared.update import UpdateRequest
+
+_PASSING = ("/tmp/", "/var/tmp/", "/run/", "/dev/")  # noqa: S108 - names, not files
+
+EPILOG = """\
+The new guest runs beside the old one, as task NAME.next, until it is ready; then the published ports are moved to it in
+one transaction. What was connected stays with the old guest. After the watch the task itself is started with the new
+image, the ports are moved back, and NAME.next ends. If the new guest is not ready in time, or ends within the watch,
+the old one has its ports, and nothing else has changed.
+
+  solo5ctl update web /srv/unikernels/web-2.hvt
+  solo5ctl update web --ready console:listening --watch 5min
+  systemctl reload web
+"""
+
+
+def configure(parser: Parser) -> None:
+    """Add the options."""
+    parser.epilog = EPILOG
+    parser.add_argument("name", metavar="NAME", help="declared task that runs")
+    parser.add_argument(
+        "image", metavar="IMAGE", nargs="?", default="",
+        help="new image (default: that of the declaration, which was replaced)",
+    )  # fmt: skip
+    add_update_options(parser)
+
+
+def add_update_options(parser: Parser) -> None:
+    """Add the options of `update` and `rollback`."""
+    parser.add_argument(
+        "--ready", metavar="CONDITION",
+        help="tcp:PORT, udp:PORT or console:PATTERN (default: Ready= of the declaration, or its first TCP port)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--timeout", metavar="TIME", default="30s", help="time for the new guest to become ready (default: 30s)"
+    )
+    parser.add_argument(
+        "--drain", metavar="TIME",
+        help="how long connections of the old guest may last (default: Drain= of the declaration, or 60s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--watch", metavar="TIME",
+        help="how long the new guest is watched beside the old one (default: Watch= of the declaration, or 10s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--pause", action="store_true", help="stop the old guest first: for a task with a disk, or without ports"
+    )
+    parser.add_argument("--no-block", action="store_true", help="do not wait for the end of the update")
+
+
+def execute(arguments: Namespace, context: CommandContext) -> int:
+    """Run `solo5ctl update` and return the exit status."""
+    from pathlib import Path
+
+    from solo5_systemd.declared.declaration import declared_task
+
+    name = declared_task(arguments.name)
+    files = updates.files_of(name, context)
+    image = str(Path(arguments.image).resolve()) if arguments.image else ""
+    if image and not Path(image).is_file():
+        raise InvalidRequestError(f"image {arguments.image} is not a file: expected a Solo5 unikernel.")
+    if image.startswith(_PASSING):
+        raise InvalidRequestError(
+            f"image {image} may be gone at the next boot, when the task needs it: expected one outside of "
+            f"{', '.join(_PASSING)}.",
+            "Move it to a directory such as /srv/unikernels.",
+        )
+    return updates.update(name, requested(arguments, image), files, context, block=not arguments.no_block)
+
+
+def requested(arguments: Namespace, image: str) -> "UpdateRequest":
+    """Return the request of a command line.
+
+    Raises:
+        InvalidRequestError: an option is malformed.
+    """
+    from solo5_systemd.declared.readiness import parse_ready
+    from solo5_systemd.declared.update import UpdateRequest
+
+    return UpdateRequest(
+        image=image,
+        ready=parse_ready(arguments.ready, "--ready") if arguments.ready else None,
+        timeout=seconds(arguments.timeout, "--timeout") or 0.0,
+        drain=seconds(arguments.drain, "--drain"),
+        watch=seconds(arguments.watch, "--watch"),
+        pause=arguments.pause,
+    )
+
+
+def seconds(text: str | None, option: str) -> float | None:
+    """Return a time span of an option in seconds; None without one.
+
+    Raises:
+        InvalidRequestError: malformed, or longer than a day.
+    """
+    from solo5_systemd.declared.declaration import UPDATE_MAX_S
+    from solo5_systemd.declared.time_span import parse_time_span
+
+    if text is None:
+        return None
+    try:
+        found = parse_time_span(text) / 10**6
+    except ValueError as error:
+        raise InvalidRequestError(f"{option} {text!r} is not a time span: expected one such as 60s or 5min.") from error
+    if found > UPDATE_MAX_S:
+        raise InvalidRequestError(f"{option} {text!r} is longer than expected: at most 1d.")
+    return found

@@ -1,0 +1,151 @@
+"""An update of a declared task: what is requested, and which tasks can be updated beside a running guest."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from solo5_systemd.declared.readiness import Ready, ReadyPort, parse_ready
+from solo5_systemd.decode import Fields
+from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.image.manifest import Manifest
+from solo5_systemd.names import TaskName, is_task_name
+from solo5_systemd.network.model import PortRequest, Protocol
+from solo5_systemd.workload import Workload
+
+READY_TIMEOUT_S = 20.0
+"""Seconds in which a new guest has to become ready, unless the request has others; `systemctl reload` takes less than
+TimeoutStartSec= of a task."""
+
+DRAIN_S = 60.0
+"""Seconds that connections of a guest may last after its ports were moved, unless Drain= or the request has others."""
+
+WATCH_S = 10.0
+"""Seconds for which a new guest is watched before the old one is stopped, unless Watch= or the request has others."""
+
+_SUFFIX = ".next"
+_MAX_MS = 86_400_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateRequest:
+    """What an operator has requested.
+
+    Attributes:
+        image: path of the new image; empty: that of the declaration, which may have changed.
+        ready: what makes the new guest ready; None: Ready=, or its first published TCP port.
+        timeout: seconds in which it has to become ready.
+        drain: seconds that connections of a guest may last after its ports were moved; None: Drain=, or `DRAIN_S`.
+        watch: seconds for which the new guest is watched before the old one is stopped; None: Watch=, or `WATCH_S`.
+        pause: stop the old guest before the new one is started.
+    """
+
+    image: str = ""
+    ready: Ready | None = None
+    timeout: float = READY_TIMEOUT_S
+    drain: float | None = None
+    watch: float | None = None
+    pause: bool = False
+
+    def completed(self, ready: Ready | None, drain: float | None, watch: float | None) -> "UpdateRequest":
+        """Return the request with the values of the declaration, or the defaults, where it has none."""
+        return replace(
+            self,
+            ready=self.ready or ready,
+            drain=next(each for each in (self.drain, drain, DRAIN_S) if each is not None),
+            watch=next(each for each in (self.watch, watch, WATCH_S) if each is not None),
+        )
+
+    def document(self) -> dict[str, object]:
+        """Return the request as a JSON document."""
+        return {
+            "image": self.image,
+            "ready": str(self.ready) if self.ready else "",
+            **{key: round(1000 * each) for key, each in self._times().items() if each is not None},
+            "pause": self.pause,
+        }
+
+    def _times(self) -> dict[str, float | None]:
+        return {"timeout_ms": self.timeout, "drain_ms": self.drain, "watch_ms": self.watch}
+
+
+def parse_request(document: object) -> UpdateRequest:
+    """Return the request of a JSON document.
+
+    Raises:
+        InvalidRequestError: malformed.
+    """
+    fields = Fields(document)
+    ready = fields.text("ready")
+    return UpdateRequest(
+        image=fields.text("image"),
+        ready=parse_ready(ready, "ready") if ready else None,
+        timeout=fields.integer("timeout_ms", low=0, high=_MAX_MS) / 1000,
+        drain=_seconds(fields, "drain_ms"),
+        watch=_seconds(fields, "watch_ms"),
+        pause=fields.boolean("pause"),
+    )
+
+
+def _seconds(fields: Fields, key: str) -> float | None:
+    return fields.integer(key, low=0, high=_MAX_MS) / 1000 if fields.has(key) else None
+
+
+def next_task(task: TaskName) -> TaskName:
+    """Return the name of the task that runs the new image beside `task`.
+
+    Raises:
+        InvalidRequestError: it would be too long.
+    """
+    name = f"{task}{_SUFFIX}"
+    if not is_task_name(name):
+        raise InvalidRequestError(
+            f"task {task} cannot have another one beside it, named {name}: expected at most "
+            f"{128 - len(_SUFFIX)} characters."
+        )
+    return TaskName(name)
+
+
+def check_beside(workload: Workload, ports: Collection[PortRequest]) -> None:
+    """Refuse a task of which no second guest can run beside the first, or whose ports cannot be moved to it.
+
+    Args:
+        workload: of the task.
+        ports: that it has published.
+
+    Raises:
+        InvalidRequestError: with the reason, and what to do.
+    """
+    if workload.disks:
+        reason = f"disk {workload.disks[0].disk} has one writer"
+    elif workload.namespace:
+        reason = f"it shares network namespace {workload.namespace} with other programs"
+    elif not ports:
+        reason = "it publishes no port that could be moved"
+    else:
+        return
+    raise InvalidRequestError(
+        f"task {workload.name} cannot be updated without a pause, since {reason}: expected --pause.",
+        f"solo5ctl update --pause {workload.name} stops the old guest first, and states for how long none answered.",
+    )
+
+
+def check_same_devices(image: str, new: Manifest, old: Manifest) -> None:
+    """Refuse an image with other devices than the running one.
+
+    Raises:
+        InvalidRequestError: with the devices of both.
+    """
+    if {*new.devices} != {*old.devices}:
+        has, had = (", ".join(sorted(map(str, manifest.devices))) or "none" for manifest in (new, old))
+        raise InvalidRequestError(
+            f"{image} has the devices {has}: expected those of the running image ({had}).",
+            "Change the declaration, and then: systemctl daemon-reload && systemctl restart",
+        )
+
+
+def ready_by(wanted: Ready | None, ports: Collection[PortRequest]) -> Ready | None:
+    """Return what makes a new guest ready: what is wanted, or that its first published TCP port answers.
+
+    None: that it runs.
+    """
+    tcp = (ReadyPort(protocol=port.protocol, port=port.port) for port in ports if port.protocol is Protocol.TCP)
+    return wanted or next(tcp, None)

@@ -1,0 +1,294 @@
+"""The files of updates: the request and its progress in /run, the image that an update has replaced, and the drop-in.
+
+/run/solo5/declared/NAME/update.json        the request; there is one as long as an update is under way
+/run/solo5/declared/NAME/update.phase       how far it is
+/run/solo5/declared/NAME/update.previous    the image and the drop-in that it replaces
+/run/solo5/declared/NAME/update.log         its steps, one JSON document a line
+/etc/solo5/NAME.unikernel.d/50-update.conf  Image= of the last update
+/var/lib/solo5/previous/NAME/IMAGE          a copy of the image that the last update has replaced
+/var/lib/solo5/previous/NAME.json           its path and its SHA-256
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from solo5_systemd.declared.declaration import SUFFIX
+from solo5_systemd.declared.update import UpdateRequest, parse_request
+from solo5_systemd.decode import Fields, json_document
+from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, TakenError
+from solo5_systemd.files.atomic_file import replace_file
+from solo5_systemd.files.declared_units import DIRECTORY
+from solo5_systemd.names import TaskName
+from solo5_systemd.settings.files import ETC
+
+PREVIOUS = Path("/var/lib/solo5/previous")
+DROP_IN = "50-update.conf"
+
+
+class Phase(StrEnum):
+    """How far an update is; what an interrupted one has left is ended accordingly."""
+
+    BESIDE = "beside"
+    """The new guest runs beside the old one; the ports may lead to either."""
+
+    SWITCHING = "switching"
+    """The task itself is started with the new image, while the ports lead to the guest beside it."""
+
+    DRAINING = "draining"
+    """The ports lead to the task again."""
+
+    PAUSING = "pausing"
+    """The task is started with the new image, and there is no guest beside it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Previous:
+    """The image that an update has replaced.
+
+    Attributes:
+        path: where it was.
+        sha256: of its content.
+        copy: a copy of it.
+    """
+
+    path: str
+    sha256: str
+    copy: str
+
+    @property
+    def present(self) -> str:
+        """Return the path of a file that still has the content."""
+        return self.path if sha256(self.path) == self.sha256 else self.copy
+
+
+def sha256(path: str | Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal; empty if it cannot be read."""
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - a path as text
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return ""
+
+
+class UpdateFiles:
+    """The files of a task's updates.
+
+    Args:
+        name: of the task.
+        etc: directory of declarations.
+        directory: with the directories of declared tasks.
+        previous: directory of replaced images.
+    """
+
+    def __init__(
+        self, name: TaskName, *, etc: Path = ETC, directory: Path = Path(DIRECTORY), previous: Path = PREVIOUS
+    ) -> None:
+        self._name = name
+        self._own = directory / name
+        self._drop_in = etc / f"{name}{SUFFIX}.d" / DROP_IN
+        self._copies = previous / name
+        self._record = previous / f"{name}.json"
+
+    # -- the request ---------------------------------------------------------------------------------------------
+
+    def write_request(self, request: UpdateRequest) -> None:
+        """Write the request that solo5-update@NAME will read.
+
+        Raises:
+            TakenError: an update is under way.
+            HostError: it cannot be written.
+        """
+        text = json.dumps(request.document())
+        try:
+            descriptor = os.open(self._request, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except FileExistsError:
+            raise TakenError(
+                f"an update of task {self._name} is under way: expected none.",
+                f"See: journalctl -u {self._name}; to end it: systemctl stop solo5-update@{self._name}",
+            ) from None
+        except OSError as error:
+            raise HostError(f"{self._request} cannot be written: {error.strerror}.") from error
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        self._log.unlink(missing_ok=True)
+
+    def request(self) -> UpdateRequest | None:
+        """Return the request; None without one.
+
+        Raises:
+            HostError: it cannot be read.
+        """
+        try:
+            return parse_request(json_document(self._request.read_bytes(), str(self._request)))
+        except FileNotFoundError:
+            return None
+        except (OSError, InvalidRequestError) as error:
+            raise HostError(f"{self._request} cannot be read: {error}.") from error
+
+    @property
+    def under_way(self) -> bool:
+        """Whether there is a request."""
+        return self._request.exists()
+
+    def remove_request(self) -> None:
+        """Remove the request, so that another one can be written."""
+        self._request.unlink(missing_ok=True)
+
+    def end(self) -> None:
+        """Remove the request and what belongs to it: the update is over."""
+        self._phase.unlink(missing_ok=True)
+        self._kept.unlink(missing_ok=True)
+        self.remove_request()
+
+    # -- the progress --------------------------------------------------------------------------------------------
+
+    @property
+    def phase(self) -> Phase | None:
+        """How far the update is; None: nothing was changed yet."""
+        with suppress(OSError, ValueError):
+            return Phase(self._phase.read_text(encoding="ascii"))
+        return None
+
+    @phase.setter
+    def phase(self, phase: Phase | None) -> None:
+        if phase is None:
+            self._phase.unlink(missing_ok=True)
+        else:
+            replace_file(self._phase, phase)
+
+    def log(self, text: str, *, end: int | None = None) -> None:
+        """Append a step, or with `end` the exit status, to what `solo5ctl update` shows."""
+        line = json.dumps({"text": text} | ({} if end is None else {"end": end}))
+        descriptor = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "a", encoding="utf-8") as file:
+            file.write(f"{line}\n")
+
+    def steps(self) -> list[tuple[str, int | None]]:
+        """Return all steps so far, the last one with the exit status once the update is over."""
+        try:
+            lines = self._log.read_text(encoding="utf-8").splitlines()
+        except OSError:
+            return []
+        documents = [json.loads(line) for line in lines]
+        return [(str(each["text"]), each.get("end")) for each in documents]
+
+    # -- images --------------------------------------------------------------------------------------------------
+
+    @property
+    def running_image(self) -> Path:
+        """The image that the task runs, in the image store."""
+        return (self._own / "image").resolve()
+
+    def keep(self, path: str) -> None:
+        """Copy the image that the task runs, which was at `path`, and record it and the drop-in, for `revert`.
+
+        Raises:
+            HostError: it cannot be copied.
+        """
+        running = self.running_image
+        digest = sha256(running)
+        copy = self._copies / f"{digest}{Path(path).suffix}"
+        drop_in = self._drop_in_text()
+        try:
+            self._copies.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if sha256(copy) != digest:
+                new = copy.with_name(f".{copy.name}.new")
+                shutil.copyfile(running, new)
+                with new.open("rb") as file:
+                    os.fsync(file.fileno())
+                new.replace(copy)
+            kept = {"path": path, "sha256": digest, "copy": str(copy), "drop_in": drop_in}
+            replace_file(self._kept, json.dumps(kept))
+        except OSError as error:
+            raise HostError(f"image {running} cannot be copied to {copy}: {error.strerror}.") from error
+
+    def kept(self) -> Previous | None:
+        """Return the image that `keep` has recorded in this update; None without one."""
+        with suppress(OSError, Solo5Error):
+            return _previous(self._kept)
+        return None
+
+    def previous(self) -> Previous:
+        """Return the image that the last update has replaced.
+
+        Raises:
+            NotFoundError: there is none.
+        """
+        try:
+            found = _previous(self._record)
+        except (OSError, Solo5Error) as error:
+            raise NotFoundError(
+                f"task {self._name} has no earlier image: expected one that an update has replaced.",
+                f"`solo5ctl update {self._name} IMAGE` keeps the present one.",
+            ) from error
+        if sha256(found.present) != found.sha256:
+            raise NotFoundError(f"the earlier image of task {self._name}, {found.copy}, is damaged or was removed.")
+        return found
+
+    def remember(self) -> None:
+        """Make the recorded image the one that a rollback returns to; remove copies of others but the present one."""
+        replaced = self.kept()
+        if replaced is None:
+            return
+        text = {"path": replaced.path, "sha256": replaced.sha256, "copy": replaced.copy}
+        replace_file(self._record, json.dumps(text), durable=True)
+        present = sha256(self.running_image)
+        for copy in self._copies.iterdir():
+            if not copy.name.startswith((replaced.sha256, present)):
+                copy.unlink(missing_ok=True)
+
+    def set_image(self, path: str) -> None:
+        """Have the declaration name another image, by a drop-in; a daemon-reload makes it known.
+
+        Raises:
+            HostError: it cannot be written.
+        """
+        text = f"# Written by `solo5ctl update`; to undo that update: solo5ctl rollback {self._name}\n"
+        try:
+            self._drop_in.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            text += f"[Unikernel]\nImage={path.replace('%', '%%')}\n"
+            replace_file(self._drop_in, text, mode=0o644, durable=True)
+        except OSError as error:
+            raise HostError(f"{self._drop_in} cannot be written: {error.strerror}.") from error
+
+    def unset_image(self) -> None:
+        """Make the drop-in what it was when `keep` was called."""
+        with suppress(OSError, ValueError):
+            before = json.loads(self._kept.read_bytes())["drop_in"]
+            if before:
+                replace_file(self._drop_in, before, mode=0o644, durable=True)
+            else:
+                self._drop_in.unlink(missing_ok=True)
+                self._drop_in.parent.rmdir()
+
+    def _drop_in_text(self) -> str:
+        with suppress(OSError):
+            return self._drop_in.read_text(encoding="utf-8")
+        return ""
+
+    @property
+    def _kept(self) -> Path:
+        return self._own / "update.previous"
+
+    @property
+    def _request(self) -> Path:
+        return self._own / "update.json"
+
+    @property
+    def _phase(self) -> Path:
+        return self._own / "update.phase"
+
+    @property
+    def _log(self) -> Path:
+        return self._own / "update.log"
+
+
+def _previous(path: Path) -> Previous:
+    fields = Fields(json_document(path.read_bytes(), str(path)))
+    return Previous(path=fields.text("path"), sha256=fields.text("sha256"), copy=fields.text("copy"))

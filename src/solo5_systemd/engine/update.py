@@ -1,0 +1,441 @@
+"""Update a declared task without a lost connection: its new guest runs beside the old one before it takes its place.
+
+    1. a task `NAME.next` is started with the new image and an address of its own
+    2. when it is ready, the published ports are moved to it; connections stay with the old guest
+    3. it is watched while connections of the old guest end
+    4. the task itself is started again with the new image, at the address that it always has
+    5. when that is ready, the ports are moved back; `NAME.next` is removed once its connections have ended
+
+A unit of systemd can have neither a second main process nor another one's, so the guest starts twice; a unikernel does
+so in some milliseconds. Until step 4 nothing of the task is changed: a failure moves the ports back to the old guest.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from ipaddress import IPv4Address
+from typing import Protocol as Interface
+
+from solo5_systemd.declared.readiness import Ready, ReadyLine
+from solo5_systemd.declared.update import (
+    READY_TIMEOUT_S,
+    UpdateRequest,
+    check_beside,
+    check_same_devices,
+    next_task,
+    ready_by,
+)
+from solo5_systemd.engine.backends import Backends
+from solo5_systemd.engine.runtime import Runtime
+from solo5_systemd.engine.start import MakeRoom, Plan, Starter
+from solo5_systemd.engine.task import NoCallbacks
+from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, StartError
+from solo5_systemd.image.manifest import Manifest
+from solo5_systemd.names import TaskName, primary_nic
+from solo5_systemd.network.model import Endpoint, Lease, PortRequest, Reservation
+from solo5_systemd.unit.state import UnitState
+from solo5_systemd.workload import Workload
+
+PROBE_INTERVAL_S = 0.05
+"""Seconds between two probes of a new guest."""
+
+ANSWER_TIMEOUT_S = 2.0
+"""Seconds until a probe without an answer fails."""
+
+SETTLE_S = 1.0
+"""Seconds for which a guest without a condition has to run to count as ready."""
+
+WATCH_INTERVAL_S = 0.5
+"""Seconds between two looks at the old guest and its connections."""
+
+
+class Images(Interface):
+    """Which image the task is started with; each takes effect before it returns."""
+
+    async def switch(self) -> None:
+        """Have the next start use the new image; the one that runs is kept."""
+
+    async def revert(self) -> None:
+        """Have the next start use the image that ran before `switch`."""
+
+    async def finish(self) -> None:
+        """Make the image that ran before `switch` the one of a rollback."""
+
+
+class Progress(Interface):
+    """What an update reports."""
+
+    def begin(self, phase: str) -> None:
+        """Record a phase: `beside`, `switching`, `draining` or `pausing`, before its first step."""
+
+    def step(self, text: str) -> None:
+        """Report a step that was taken."""
+
+    def serving(self) -> None:
+        """Report that the new guest has the ports."""
+
+
+class NextStarter(Starter):
+    """Starts the second guest of a task: its arguments have the ports of the first, which are moved to it later."""
+
+    def __init__(self, backends: Backends, make_room: MakeRoom, ports: Sequence[PortRequest], old: Manifest) -> None:
+        super().__init__(backends, make_room)
+        self._ports = tuple(ports)
+        self._old = old
+
+    async def check(self, workload: Workload) -> None:
+        """Run preflight; change nothing but the image store.
+
+        Raises:
+            Solo5Error: the guest cannot start, or is not one that can have the ports.
+        """
+        plan = await self._check(workload, self._image)
+        check_same_devices(workload.image, plan.image.facts.manifest, self._old)
+        if tuple(plan.ports) != self._ports:
+            raise InvalidRequestError(
+                f"the published ports of {workload.name.removesuffix('.next')} have changed since it was started: "
+                "expected the same ones for an update.",
+                "To publish the new ones: systemctl restart",
+            )
+
+    @asynccontextmanager
+    async def _reserved(self, plan: Plan) -> AsyncGenerator[Reservation, None]:
+        async with super()._reserved(replace(plan, ports=())) as reservation:
+            yield replace(reservation, ports=self._ports)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    """A guest that was started."""
+
+    state: UnitState
+    reservation: Reservation
+
+
+class Updater:
+    """Updates one declared task.
+
+    Args:
+        runtime: the engine.
+        name: of the task.
+        service: its unit.
+        images: of the task.
+        progress: gets each phase and step.
+        publishes: it is declared with published ports.
+
+    Attributes:
+        whole: the task is as before, or updated: nothing of an update is left.
+    """
+
+    def __init__(
+        self, runtime: Runtime, name: TaskName, service: str, images: Images, progress: Progress, *, publishes: bool
+    ) -> None:
+        self.whole = True
+        self._publishes = publishes
+        self._usual: Ready | None = None
+        self._runtime = runtime
+        self._backends = runtime.backends
+        self._networks = runtime.backends.networks
+        self._units = runtime.backends.units
+        self._name = name
+        self._next = next_task(name)
+        self._service = service
+        self._images = images
+        self._progress = progress
+
+    async def update(self, declared: Workload, request: UpdateRequest, usual: Ready | None, old: Manifest) -> None:
+        """Update the task; if that fails, it is as before.
+
+        Args:
+            declared: the task as it is declared.
+            request: of the operator, completed.
+            usual: what makes the guest of the declaration ready, for a return to the earlier image.
+            old: manifest of the image that it runs.
+
+        Raises:
+            Solo5Error: the update was not possible, or was undone.
+        """
+        first = await self._present()
+        workload = replace(declared, image=request.image or declared.image)
+        ports = first.reservation.ports
+        condition = ready_by(request.ready, ports)
+        self._usual = ready_by(usual, ports)
+        starter = NextStarter(self._backends, self._make_room, ports, old)
+        if isinstance(condition, ReadyLine):
+            from solo5_systemd.readiness.probe import check_pattern
+
+            await check_pattern(condition.pattern)
+        if request.pause:
+            await self._update_with_pause(request, condition)
+            return
+        check_beside(workload, ports)
+        beside = replace(
+            workload,
+            name=self._next,
+            nics=tuple(replace(nic, ipv4=None, mac=None, ipv6=None) for nic in workload.nics),
+            hostname=workload.hostname or self._name,
+        )
+        await starter.check(beside)
+        self._begin("beside")
+        await self._update_beside(starter, beside, first, request, condition)
+
+    async def check_running(self) -> None:
+        """Refuse a task that does not run; raises InvalidRequestError."""
+        await self._present()
+
+    async def _update_beside(
+        self, starter: NextStarter, workload: Workload, first: _Run, request: UpdateRequest, condition: Ready | None
+    ) -> None:
+        try:
+            async with starter.service(workload, NoCallbacks()) as started:
+                second = _Run(state=started.state, reservation=started.reservation or Reservation(task=self._next))
+            evidence = await self._until_ready(second, condition, request.timeout)
+            await self._networks.move_ports(self._name, self._next)
+            self._progress.step(f"the new guest, task {self._next}, has the published ports: {evidence}")
+            self._progress.serving()
+            await self._watch(first, second, request)
+        except BaseException:
+            await asyncio.shield(self.abandon())
+            raise
+        self._begin("switching")
+        try:
+            await self._switch(request, condition)
+        except Solo5Error as error:
+            raise await self._switch_back(error, request) from error
+        await self._images.finish()
+        await self._take_ports_back()
+        self._begin("draining")
+        self._progress.step(f"task {self._name} runs the new image and has its ports again")
+        await self._drain(second, request.drain or 0.0)
+        await self.remove_next()
+        self.whole = True
+
+    def _begin(self, phase: str) -> None:
+        self.whole = False
+        self._progress.begin(phase)
+
+    # -- steps ---------------------------------------------------------------------------------------------------
+
+    async def _present(self) -> _Run:
+        state = await self._units.state(self._name)
+        if state is None or state.over or not state.main_pid:
+            raise InvalidRequestError(
+                f"task {self._name} does not run: expected one that does.", f"Start it: systemctl start {self._name}"
+            )
+        reservation = await self._networks.reservation(self._name)
+        return _Run(state=state, reservation=reservation or Reservation(task=self._name))
+
+    async def _until_ready(self, run: _Run, condition: Ready | None, timeout_s: float) -> str:
+        """Wait until a guest is ready, and return the evidence.
+
+        Raises:
+            StartError: it has ended before, or was not ready in time.
+        """
+        waiting = asyncio.ensure_future(self._ready(run, condition))
+        ended = asyncio.ensure_future(self._runtime.wait_for_run(run.state))
+        try:
+            await asyncio.wait((waiting, ended), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if waiting.done():
+                return waiting.result()
+            if ended.done():
+                raise StartError(f"the new guest ended before it was ready: {await _sentence(ended)}.")
+            raise StartError(f"the new guest was not ready within {timeout_s:g} s ({condition or 'it runs'}).")
+        finally:
+            for each in (waiting, ended):
+                each.cancel()
+            await asyncio.gather(waiting, ended, return_exceptions=True)
+
+    async def _ready(self, run: _Run, condition: Ready | None) -> str:
+        from solo5_systemd.readiness import probe
+
+        if condition is None:
+            await asyncio.sleep(SETTLE_S)
+            return f"it runs for {SETTLE_S:g} s"
+        if isinstance(condition, ReadyLine):
+            state = run.state
+            line = await probe.first_line(state.unit, state.started, condition.pattern, state.log_namespace)
+            return f"console line “{line}”"
+        endpoint = Endpoint(
+            protocol=condition.protocol, address=_address(run.reservation, condition.port), port=condition.port
+        )
+        while True:
+            if not await probe.failure(endpoint, ANSWER_TIMEOUT_S):
+                return f"{endpoint} answers"
+            await asyncio.sleep(PROBE_INTERVAL_S)
+
+    async def _watch(self, first: _Run, second: _Run, request: UpdateRequest) -> None:
+        """Watch the new guest, and wait for the end of the old one's connections.
+
+        Raises:
+            StartError: it has ended.
+            InvalidRequestError: the task was stopped meanwhile.
+        """
+        loop = asyncio.get_running_loop()
+        begun, watch, drain = loop.time(), request.watch or 0.0, request.drain or 0.0
+        ended = asyncio.ensure_future(self._runtime.wait_for_run(second.state))
+        try:
+            while True:
+                left = watch - (loop.time() - begun)
+                await asyncio.wait((ended,), timeout=min(WATCH_INTERVAL_S, left) if left > 0 else WATCH_INTERVAL_S / 5)
+                if ended.done():
+                    raise StartError(f"the new guest ended within its watch: {await _sentence(ended)}.")
+                if await self._was_stopped(first):
+                    raise InvalidRequestError(f"task {self._name} was stopped during its update.")
+                elapsed = loop.time() - begun
+                if elapsed >= watch and (elapsed >= drain or not await self._connections(first)):
+                    return
+        finally:
+            ended.cancel()
+            await asyncio.gather(ended, return_exceptions=True)
+
+    async def _was_stopped(self, run: _Run) -> bool:
+        """Return whether the task was stopped on request. An old guest that has failed does not end the update."""
+        state = await self._units.current(run.state)
+        if state is not None and not state.over:
+            return False
+        task = await self._runtime.task(self._name)
+        return task.outcome is None or task.outcome.clean
+
+    async def _drain(self, run: _Run, drain: float) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + drain
+        while True:
+            if loop.time() >= until or not await self._connections(run):
+                return
+            await asyncio.sleep(WATCH_INTERVAL_S)
+
+    async def _connections(self, run: _Run) -> int:
+        addresses = [address for lease in run.reservation.leases for address in lease.addresses]
+        return await self._networks.connections(addresses) if addresses else 0
+
+    async def _switch(self, request: UpdateRequest, condition: Ready | None) -> str:
+        """Start the task with the new image, and wait until it is ready.
+
+        Raises:
+            Solo5Error: it is not.
+        """
+        await self._images.switch()
+        await self._units.restart(self._service)
+        return await self._until_ready(await self._present(), condition, request.timeout)
+
+    async def _switch_back(self, error: Solo5Error, request: UpdateRequest) -> Solo5Error:
+        """Start the task with its earlier image; return the error to raise. The guest beside it serves meanwhile."""
+        try:
+            await self._return_to_earlier(request)
+        except Solo5Error as second:
+            return HostError(
+                f"task {self._name} starts neither with the new image ({error.sentence}) nor with its earlier one "
+                f"({second.sentence}): task {self._next} has its ports.",
+                f"Mend the cause, and then: systemctl restart {self._name} && systemctl start "
+                f"solo5-update@{self._name}",
+            )
+        await self.abandon()
+        return error
+
+    async def _update_with_pause(self, request: UpdateRequest, condition: Ready | None) -> None:
+        """Stop the task, and start it with the new image; return to the earlier one if it is not ready."""
+        loop = asyncio.get_running_loop()
+        self._begin("pausing")
+        begun = loop.time()
+        try:
+            await self._images.switch()
+            begun = loop.time()
+            await self._units.restart(self._service)
+            run = await self._present()
+            evidence = await self._until_ready(run, condition, request.timeout)
+            pause = loop.time() - begun
+            self._progress.step(f"task {self._name} runs the new image: {evidence}, after a pause of {pause:.2f} s")
+            self._progress.serving()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(request.watch or 0.0):
+                    ended = await self._runtime.wait_for_run(run.state)
+                    sentence = ended.outcome.sentence if ended.outcome else "it was started again"
+                    raise StartError(f"the new guest ended within its watch: {sentence}.")
+        except (Solo5Error, asyncio.CancelledError):
+            await asyncio.shield(self._return_to_earlier(request))
+            self.whole = True
+            raise
+        await self._images.finish()
+        self.whole = True
+
+    async def _return_to_earlier(self, request: UpdateRequest) -> None:
+        await self._images.revert()
+        await self._units.restart(self._service)
+        await self._until_ready(await self._present(), self._usual, max(request.timeout, READY_TIMEOUT_S))
+
+    # -- after an interruption -----------------------------------------------------------------------------------
+
+    async def abandon(self) -> None:
+        """Move the ports back to the task, if it runs, and remove the guest beside it."""
+        if await self._networks.reservation(self._name) is not None:
+            await self._take_ports_back()
+        await self.remove_next()
+        self.whole = True
+
+    async def _take_ports_back(self) -> None:
+        """Move the ports back to the task. If the guest that had them has ended, a start of the task publishes them."""
+        with suppress(NotFoundError):
+            await self._networks.move_ports(self._next, self._name)
+        held = await self._networks.reservation(self._name)
+        if self._publishes and held is not None and not held.ports:
+            self._progress.step(f"task {self._name} is started again: task {self._next} has ended with its ports")
+            await self.remove_next()
+            await self._units.restart(self._service)
+
+    async def remove_next(self) -> None:
+        """Stop and remove the guest beside the task, and the UDP flows that led to it."""
+        await self._runtime.discard(self._next)
+        if await self._networks.reservation(self._name) is not None:
+            await self._networks.attach(self._name)  # it deletes flows to other guests than its own
+
+    async def ports(self) -> Sequence[PortRequest]:
+        """Return the published ports of the task, whichever guest has them."""
+        for name in (self._name, self._next):
+            held = await self._networks.reservation(name)
+            if held is not None and held.ports:
+                return held.ports
+        return ()
+
+    async def complete(self, condition: Ready | None, timeout_s: float, *, restart: bool = False) -> None:
+        """End an update that was interrupted while the task was started with the new image.
+
+        Args:
+            condition: what makes it ready.
+            timeout_s: seconds in which it has to become ready.
+            restart: start it again, since its image was changed.
+
+        Raises:
+            Solo5Error: the task is not ready. The guest beside it keeps the ports.
+        """
+        await (self._units.restart if restart else self._units.ensure_started)(self._service)
+        await self._until_ready(await self._present(), condition, timeout_s)
+        await self.abandon()
+
+    async def _make_room(self, *, dry_run: bool) -> Sequence[str]:
+        from solo5_systemd.engine.runtime import IMAGE_MIN_AGE_S
+
+        return await self._runtime.gc.images(min_age=IMAGE_MIN_AGE_S, dry_run=dry_run)
+
+
+async def _sentence(ended: "Awaitable[object]") -> str:
+    """Return why a guest ended."""
+    try:
+        outcome = getattr(await ended, "outcome", None)
+    except Solo5Error as error:
+        return error.sentence.removesuffix(".")
+    return outcome.sentence if outcome is not None else "it was removed"
+
+
+def _address(reservation: Reservation, port: int) -> IPv4Address:
+    """Return the guest's address that has a port: that of the NIC to which it is published, or of the primary one."""
+    names = [lease.nic for lease in reservation.leases]
+    published: Callable[[PortRequest], bool] = lambda each: each.port == port  # noqa: E731
+    nic = next((each.nic for each in filter(published, reservation.ports)), primary_nic(names))
+    lease: Lease | None = next((each for each in reservation.leases if each.nic == nic), None)
+    if lease is None or lease.address is None:
+        raise InvalidRequestError(
+            f"port {port} of task {reservation.task} cannot be probed: expected a NIC with an IPv4 address.",
+            "Use --ready console:PATTERN.",
+        )
+    return lease.address

@@ -1,0 +1,212 @@
+"""solo5-update@NAME.service: updates a declared task.
+
+    update NAME           the update that `solo5ctl update` has requested, or that of `systemctl reload NAME`
+    update --end NAME     after its end: if it was interrupted, the task is made whole
+
+The unit is started once the new guest has the published ports, and runs until the update is over.
+"""
+
+import asyncio
+import logging
+import sys
+from collections.abc import Sequence
+
+from solo5_systemd.daemon.process import log_about, notify_ready
+from solo5_systemd.declared.declaration import Declaration, declared_task, parse_declaration
+from solo5_systemd.declared.files import host_names
+from solo5_systemd.declared.update import READY_TIMEOUT_S, UpdateRequest, ready_by
+from solo5_systemd.declared.update_files import Phase, UpdateFiles, sha256
+from solo5_systemd.engine.runtime import Runtime
+from solo5_systemd.engine.update import Updater
+from solo5_systemd.errors import HostError, NotFoundError, Solo5Error
+from solo5_systemd.files.declared_units import declared_service, is_declared, prepared_fields
+from solo5_systemd.image.store import read_facts
+from solo5_systemd.names import TaskName
+from solo5_systemd.pid1.generator import kept_sources, systemd_release
+from solo5_systemd.settings.files import read_settings
+from solo5_systemd.wiring import connect
+
+_NOTICE = 5
+
+
+class Reporter:
+    """Reports to the journal of the task's unit, and to `solo5ctl update`."""
+
+    def __init__(self, name: TaskName, files: UpdateFiles) -> None:
+        self._unit = declared_service(name)
+        self._files = files
+
+    def begin(self, phase: str) -> None:
+        """Record a phase."""
+        self._files.phase = Phase(phase)
+
+    def step(self, text: str) -> None:
+        """Report a step."""
+        log_about(self._unit, f"update: {text}", priority=_NOTICE)
+        self._files.log(text)
+
+    def serving(self) -> None:
+        """Have systemd report the start of the unit as done."""
+        notify_ready()
+
+    def failed(self, error: Solo5Error) -> None:
+        """Report the end of an update that failed."""
+        log_about(self._unit, f"update: {error}")
+        self._files.log(str(error), end=error.exit_status)
+
+
+class ImageSwitch:
+    """Changes the image of a declaration, by its drop-in and a daemon-reload.
+
+    Args:
+        name: of the task.
+        files: of its updates.
+        runtime: the engine.
+        image: path of the new one; empty: it is not changed.
+    """
+
+    def __init__(self, name: TaskName, files: UpdateFiles, runtime: Runtime, image: str = "") -> None:
+        self._name = name
+        self._files = files
+        self._units = runtime.backends.units
+        self._image = image
+        self._digest = sha256(image)
+
+    async def switch(self) -> None:
+        """Have the next start use the new image.
+
+        Raises:
+            HostError: it was changed during the update, or a file cannot be written.
+        """
+        if sha256(self._image) != self._digest:
+            raise HostError(
+                f"{self._image} was changed during the update: expected the image that was started beside task "
+                f"{self._name}.",
+                "Repeat the update.",
+            )
+        await asyncio.to_thread(self._files.keep, prepared_fields(self._name).get("SOLO5_IMAGE", ""))
+        if _declared(self._name).workload.image != self._image:
+            self._files.set_image(self._image)
+        await self._units.reload()
+
+    async def revert(self) -> None:
+        """Have the next start use the image that ran before."""
+        self._files.unset_image()
+        await self._units.reload()
+        replaced = self._files.kept()
+        if replaced is not None and sha256(_declared(self._name).workload.image) != replaced.sha256:
+            self._files.set_image(replaced.present)
+            await self._units.reload()
+
+    async def finish(self) -> None:
+        """Make the image that ran before the one of a rollback."""
+        await asyncio.to_thread(self._files.remember)
+
+
+async def update(name: TaskName) -> None:
+    """Update a task.
+
+    Raises:
+        Solo5Error: it is as it was before.
+    """
+    files = UpdateFiles(name)
+    reporter = Reporter(name, files)
+    try:
+        async with connect(read_settings) as runtime:
+            declaration = _declared(name)
+            request = _requested(files, declaration)
+            image = request.image or declaration.workload.image
+            images = ImageSwitch(name, files, runtime, image)
+            updater = _updater(runtime, declaration, images, reporter)
+            if files.phase is not None:  # of an update whose end was killed as well
+                await _end(updater, images, declaration, files)
+            await updater.check_running()
+            old = read_facts(str(files.running_image)).manifest
+            try:
+                await updater.update(declaration.workload, request, declaration.ready, old)
+            finally:
+                if updater.whole:
+                    files.phase = None
+    except Solo5Error as error:
+        reporter.failed(error)
+        raise
+    files.log(f"task {name} is updated", end=0)
+
+
+async def end(name: TaskName) -> None:
+    """Make a task whole of which an update was interrupted: it has the new image, or the earlier one.
+
+    Raises:
+        Solo5Error: it is neither; a guest beside it has its ports then.
+    """
+    files = UpdateFiles(name)
+    reporter = Reporter(name, files)
+    phase = files.phase
+    try:
+        if phase is not None:
+            async with connect(read_settings) as runtime:
+                declaration = _declared(name)
+                images = ImageSwitch(name, files, runtime)
+                await _end(_updater(runtime, declaration, images, reporter), images, declaration, files)
+            reporter.step(f"it was interrupted ({phase}); task {name} is whole")
+    except Solo5Error as error:
+        reporter.failed(error)
+        raise
+    finally:
+        files.end()
+
+
+def _updater(runtime: Runtime, declaration: Declaration, images: ImageSwitch, reporter: Reporter) -> Updater:
+    name, publishes = declaration.workload.name, bool(declaration.workload.publish)
+    return Updater(runtime, name, declared_service(name), images, reporter, publishes=publishes)
+
+
+async def _end(updater: Updater, images: ImageSwitch, declaration: Declaration, files: UpdateFiles) -> None:
+    if files.phase in (Phase.BESIDE, Phase.DRAINING):
+        await updater.abandon()
+    else:
+        request = (files.request() or UpdateRequest()).completed(declaration.ready, None, None)
+        condition = ready_by(request.ready, await updater.ports())
+        try:
+            await updater.complete(condition, request.timeout)
+        except Solo5Error:
+            await images.revert()
+            usual = ready_by(declaration.ready, await updater.ports())
+            await updater.complete(usual, READY_TIMEOUT_S, restart=True)
+        else:
+            await images.finish()
+    files.phase = None
+
+
+def _requested(files: UpdateFiles, declaration: Declaration) -> UpdateRequest:
+    """Return the request, or that of `systemctl reload`, with the values of the declaration."""
+    request = files.request()
+    if request is None:
+        request = UpdateRequest()
+        files.write_request(request)  # there is one as long as an update is under way
+    return request.completed(declaration.ready, declaration.drain, declaration.watch)
+
+
+def _declared(name: TaskName) -> Declaration:
+    """Return the declaration as of the last daemon-reload."""
+    served = [network.name for network in read_settings().networks if network.policy.dhcp]
+    return parse_declaration(name, kept_sources(name), host=host_names(), served=served, systemd=systemd_release())
+
+
+def main(words: Sequence[str]) -> int:
+    """Update, or end an update; return the exit status."""
+    act = end if words[:1] == ["--end"] else update
+    logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
+    try:
+        name = declared_task(words[-1])
+        if not is_declared(name):
+            raise NotFoundError(f"there is no declared task {name!r}: expected one of /etc/solo5.")
+        asyncio.run(act(name))
+    except Solo5Error as error:
+        print(error, file=sys.stderr)
+        return error.exit_status
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Readiness of a guest: a port that answers, or a line of its console."""

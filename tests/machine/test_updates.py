@@ -1,0 +1,253 @@
+"""Updates of declared tasks: the new guest beside the old one, ports that move, and all that is undone."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.machine.conftest import GUESTS, Machine, eventually, inspect, ok, sh, systemctl, unit_property
+from tests.machine.declared import DIRECTORY, ETC, Declarations, declarations, main_pid
+
+PORT = 8750
+WEB = f"Memory=64M\nPublish={PORT}:80\nArgument={{mirage}}"
+DROP_IN = ETC / "web.unikernel.d/50-update.conf"
+
+
+@pytest.fixture
+def declare(machine: Machine) -> Iterator[Declarations]:
+    with declarations() as made:
+        yield made
+        shutil.rmtree("/var/lib/solo5/previous/web", ignore_errors=True)
+        Path("/var/lib/solo5/previous/web.json").unlink(missing_ok=True)
+
+
+@pytest.fixture
+def web(declare: Declarations) -> str:
+    unit = declare("web", WEB)
+    ok("systemctl", "start", unit)
+    eventually(answers, "it answers")
+    return unit
+
+
+@pytest.fixture
+def images() -> Iterator[Path]:
+    """A directory that is there at the next boot."""
+    path = Path("/srv/updates")
+    path.mkdir()
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def newer(images: Path) -> str:
+    """The same guest as another image."""
+    path = images / "newer.spt"
+    path.write_bytes(Path(f"{GUESTS}/net.spt").read_bytes() + b"\0newer")
+    return str(path)
+
+
+def answers(port: int = PORT) -> bool:
+    return sh("curl", "--silent", "--max-time", "2", f"http://127.0.0.1:{port}/").returncode == 0
+
+
+def image_of(name: str) -> str:
+    return str(inspect(name)["image"])
+
+
+def address(name: str) -> object:
+    return inspect(name)["nics"][0]["ipv4"]
+
+
+def whole(unit: str) -> None:
+    """Only the task itself runs, with its port; nothing of an update is left."""
+    eventually(lambda: unit_property("solo5-update@web.service", "ActiveState") == "inactive", "no update is under way")
+    assert [each["name"] for each in json.loads(ok("solo5ctl", "ps", "--all", "--json"))] == ["web"]
+    assert inspect("web")["ports"]
+    assert unit_property(unit, "ActiveState") == "active"
+    assert answers()
+    assert not [*(DIRECTORY / "web").glob("update.[jp]*")]
+
+
+def update(*words: str) -> subprocess.CompletedProcess[str]:
+    return sh("solo5ctl", "update", "web", *words, timeout=120)
+
+
+def test_a_new_image_takes_the_place_of_the_old_one_at_its_address(web: str, newer: str) -> None:
+    before, had = main_pid(web), address("web")
+    done = update(newer, "--watch", "1s")
+    assert done.returncode == 0, done.stderr
+    assert "the new guest, task web.next, has the published ports: tcp 10." in done.stdout
+    assert "task web runs the new image and has its ports again" in done.stdout
+    assert "task web is updated" in done.stdout
+    whole(web)
+    assert (image_of("web"), address("web")) == (newer, had)
+    assert main_pid(web) != before
+    assert f"Image={newer}" in DROP_IN.read_text()
+    assert "update: task web runs the new image" in ok("journalctl", "--quiet", "-u", web, "--output=cat")
+    ok("systemctl", "restart", web)
+    assert image_of("web") == newer
+
+
+def test_a_rollback_names_the_earlier_image_and_returns_to_it(web: str, newer: str) -> None:
+    old = image_of("web")
+    assert update(newer, "--watch", "0").returncode == 0
+    back = sh("solo5ctl", "rollback", "web", "--watch", "0", timeout=120)
+    assert back.returncode == 0, back.stderr
+    assert f"web: back to {old} (SHA-256 " in back.stdout
+    assert image_of("web") == old
+    whole(web)
+    again = sh("solo5ctl", "rollback", "web", "--watch", "0", timeout=120)
+    assert f"web: back to {newer} " in again.stdout
+    assert image_of("web") == newer
+    whole(web)
+
+
+def test_a_rollback_needs_no_file_of_the_operator(declare: Declarations, images: Path, newer: str) -> None:
+    image = images / "web.spt"
+    shutil.copy(f"{GUESTS}/net.spt", image)
+    declare.write("web", f"[Unikernel]\nImage={image}\n{WEB}\nWatch=0\n")
+    systemctl("daemon-reload")
+    unit = "web.service"
+    ok("systemctl", "start", unit)
+    shutil.copy(newer, image)
+    ok("systemctl", "reload", unit)
+    eventually(lambda: unit_property("solo5-update@web.service", "ActiveState") == "inactive", "the update is over")
+    back = sh("solo5ctl", "rollback", "web", "--watch", "0", timeout=120)
+    assert back.returncode == 0, back.stderr
+    assert "web: back to /var/lib/solo5/previous/web/" in back.stdout
+    ok("systemctl", "restart", unit)
+    whole(unit)
+
+
+def test_systemctl_reload_is_an_update_to_a_changed_file(declare: Declarations, images: Path, newer: str) -> None:
+    image = images / "web.spt"
+    shutil.copy(f"{GUESTS}/net.spt", image)
+    declare.write("web", f"[Unikernel]\nImage={image}\n{WEB}\nWatch=1s\n")
+    systemctl("daemon-reload")
+    ok("systemctl", "start", "web")
+    before = (DIRECTORY / "web/image").readlink()
+    shutil.copy(newer, image)
+    ok("systemctl", "reload", "web")
+    assert main_pid("solo5-task-web.next.service") != "0", "the new guest serves when the reload is over"
+    assert inspect("web.next")["ports"]
+    assert "is under way" in update(newer).stderr
+    assert sh("systemctl", "reload", "web").returncode != 0
+    eventually(lambda: unit_property("solo5-update@web.service", "ActiveState") == "inactive", "the update is over")
+    assert (DIRECTORY / "web/image").readlink() != before
+    assert not DROP_IN.exists()
+    whole("web.service")
+
+
+# --- what is undone -------------------------------------------------------------------------------------------------
+
+
+def unready(images: Path) -> tuple[str, ...]:
+    return (str(shutil.copy(f"{GUESTS}/net.spt", images / "bad.spt")), "--ready", "tcp:81", "--timeout", "1s")
+
+
+def test_a_guest_that_is_not_ready_in_time_changes_nothing(web: str, images: Path) -> None:
+    before = main_pid(web)
+    done = update(*unready(images))
+    assert done.returncode == 126
+    assert "the new guest was not ready within 1 s (tcp:81)" in done.stderr
+    whole(web)
+    assert main_pid(web) == before
+    assert not DROP_IN.exists()
+    assert "update: the new guest was not ready within 1 s" in ok("journalctl", "--quiet", "-u", web, "--output=cat")
+
+
+def test_a_guest_that_ends_within_the_watch_gives_the_ports_back(web: str, newer: str) -> None:
+    before = main_pid(web)
+    with subprocess.Popen(
+        ["solo5ctl", "update", "web", newer, "--watch", "1min"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as done:
+        eventually(lambda: sh("systemctl", "is-active", "solo5-update@web").stdout == "active\n", "it has the ports")
+        assert answers()
+        ok("kill", "-KILL", main_pid("solo5-task-web.next.service"))
+        _, error = done.communicate(timeout=60)
+    assert done.returncode == 126
+    assert "the new guest ended within its watch" in error
+    whole(web)
+    assert main_pid(web) == before
+
+
+def test_a_task_that_is_stopped_during_its_update_is_stopped(web: str, newer: str) -> None:
+    ok("solo5ctl", "update", "web", newer, "--no-block", "--watch", "1min")
+    eventually(lambda: sh("systemctl", "is-active", "solo5-update@web").stdout == "active\n", "it has the ports")
+    ok("systemctl", "stop", web)
+    eventually(lambda: unit_property("solo5-update@web.service", "ActiveState") == "inactive", "the update is over")
+    assert json.loads(ok("solo5ctl", "ps", "--json")) == []
+    assert not answers()
+
+
+@pytest.mark.parametrize("by", ["kill", "stop"])
+@pytest.mark.parametrize("phase", ["beside", "turned", "switching", "draining"])
+def test_an_update_that_is_killed_leaves_one_whole_task(web: str, newer: str, phase: str, by: str) -> None:
+    """`stop` is what an operator does; `kill -9` of the program may happen at any moment."""
+    unit = "solo5-update@web.service"
+    own = DIRECTORY / "web/update.phase"
+    seen = {"turned": "beside"}.get(phase, phase)
+    ok("solo5ctl", "update", "web", newer, "--no-block", "--watch", "3s" if phase == "turned" else "0")
+    eventually(lambda: own.exists() and own.read_text() == seen, f"the update is {phase}")
+    if phase == "turned":
+        eventually(lambda: unit_property(unit, "ActiveState") == "active", "the ports are moved")
+    ok("systemctl", *(("kill", "--signal=KILL", "--kill-whom=main") if by == "kill" else ("stop",)), unit)
+    whole(web)
+    assert image_of("web") == (newer if phase in ("switching", "draining") else f"{GUESTS}/net.spt")
+
+
+# --- what is refused ------------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_updated_is_refused_in_one_sentence(declare: Declarations, images: Path, newer: str) -> None:
+    missing = sh("solo5ctl", "update", "nosuch")
+    assert (missing.returncode, "there is no declared task 'nosuch'" in missing.stderr) == (127, True)
+    unit = declare("web", WEB)
+    assert "task web does not run: expected one that does" in update(newer).stderr
+    ok("systemctl", "start", unit)
+    assert "is not a file" in update("/nonexistent").stderr
+    passing = Path(shutil.copy(newer, "/tmp/newer.spt"))
+    assert "may be gone at the next boot" in update(str(passing)).stderr
+    passing.unlink()
+    assert "task web has no earlier image" in sh("solo5ctl", "rollback", "web").stderr
+    other = update(f"{GUESTS}/netdisk.spt")
+    assert "has no disk" in other.stderr or "has the devices" in other.stderr or "disk storage" in other.stderr
+    text = images / "text.hvt"
+    text.write_text("no image")
+    assert "is not" in update(str(text)).stderr
+    assert "is not a condition" in update(newer, "--ready", "http").stderr
+    assert "is not a time span" in update(newer, "--watch", "soon").stderr
+    assert sh("solo5ctl", "run", "--detach", "--name", "web.next", f"{GUESTS}/sleeper.spt").returncode == 0
+    assert "task name 'web.next' is taken" in update(newer).stderr
+    ok("solo5ctl", "rm", "--force", "web.next")
+    whole(unit)
+
+
+def test_a_task_with_a_disk_is_updated_with_a_pause_only(declare: Declarations, images: Path) -> None:
+    unit = declare("web", f"{WEB}\nBlock=storage=disk:update,size=1M,create", image="netdisk.spt")
+    try:
+        ok("systemctl", "start", unit)
+        eventually(answers, "it answers")
+        newer = images / "newer.spt"
+        newer.write_bytes(Path(f"{GUESTS}/netdisk.spt").read_bytes() + b"\0newer")
+        refused = update(str(newer))
+        assert (
+            "cannot be updated without a pause, since disk storage has one writer: expected --pause" in refused.stderr
+        )
+        done = update(str(newer), "--pause", "--watch", "0")
+        assert done.returncode == 0, done.stderr
+        assert "after a pause of 0." in done.stdout
+        assert image_of("web") == str(newer)
+        whole(unit)
+        bad = update(f"{GUESTS}/netdisk.spt", "--pause", "--ready", "tcp:81", "--timeout", "1s")
+        assert "not ready within 1 s" in bad.stderr
+        assert image_of("web") == str(newer)
+        whole(unit)
+    finally:
+        declare.remove()
+        ok("solo5ctl", "disk", "rm", "update")
