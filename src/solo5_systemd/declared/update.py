@@ -22,7 +22,7 @@ WATCH_S = 10.0
 """Seconds for which a new guest is watched before the old one is stopped, unless Watch= or the request has others."""
 
 _SUFFIX = ".next"
-_MAX_MS = 86_400_000
+_LONGEST = 86_400_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ def parse_request(document: object) -> UpdateRequest:
     return UpdateRequest(
         image=fields.text("image"),
         ready=parse_ready(ready, "ready") if ready else None,
-        timeout=fields.integer("timeout_ms", low=0, high=_MAX_MS) / 1000,
+        timeout=fields.integer("timeout_ms", low=0, high=_LONGEST) / 1000,
         drain=_seconds(fields, "drain_ms"),
         watch=_seconds(fields, "watch_ms"),
         pause=fields.boolean("pause"),
@@ -86,7 +86,7 @@ def parse_request(document: object) -> UpdateRequest:
 
 
 def _seconds(fields: Fields, key: str) -> float | None:
-    return fields.integer(key, low=0, high=_MAX_MS) / 1000 if fields.has(key) else None
+    return fields.integer(key, low=0, high=_LONGEST) / 1000 if fields.has(key) else None
 
 
 def next_task(task: TaskName) -> TaskName:

@@ -2,7 +2,6 @@
 
 from argparse import Namespace
 
-from solo5_systemd.cli import updates
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.verbs.update import add_update_options, requested
@@ -23,6 +22,7 @@ def configure(parser: Parser) -> None:
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
     """Run `solo5ctl rollback` and return the exit status."""
+    from solo5_systemd.cli import updates
     from solo5_systemd.declared.declaration import declared_task
 
     name = declared_task(arguments.name)

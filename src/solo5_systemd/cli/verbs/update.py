@@ -3,7 +3,6 @@
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
-from solo5_systemd.cli import updates
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.errors import InvalidRequestError
@@ -43,7 +42,7 @@ def add_update_options(parser: Parser) -> None:
         help="tcp:PORT, udp:PORT or console:PATTERN (default: Ready= of the declaration, or its first TCP port)",
     )  # fmt: skip
     parser.add_argument(
-        "--timeout", metavar="TIME", default="30s", help="time for the new guest to become ready (default: 30s)"
+        "--timeout", metavar="TIME", default="20s", help="time for the new guest to become ready (default: 20s)"
     )
     parser.add_argument(
         "--drain", metavar="TIME",
@@ -57,12 +56,14 @@ def add_update_options(parser: Parser) -> None:
         "--pause", action="store_true", help="stop the old guest first: for a task with a disk, or without ports"
     )
     parser.add_argument("--no-block", action="store_true", help="do not wait for the end of the update")
+    parser.add_output_options(json=False)
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
     """Run `solo5ctl update` and return the exit status."""
     from pathlib import Path
 
+    from solo5_systemd.cli import updates
     from solo5_systemd.declared.declaration import declared_task
 
     name = declared_task(arguments.name)

@@ -1,0 +1,187 @@
+"""Updates: requests, which tasks can be updated beside a running guest, and the files of images."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from solo5_systemd.declared.readiness import ReadyLine, ReadyPort
+from solo5_systemd.declared.update import (
+    DRAIN_S,
+    WATCH_S,
+    UpdateRequest,
+    check_beside,
+    check_same_devices,
+    next_task,
+    parse_request,
+    ready_by,
+)
+from solo5_systemd.declared.update_files import Phase, UpdateFiles, sha256
+from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, TakenError
+from solo5_systemd.image.manifest import Device, DeviceKind, Manifest, Target
+from solo5_systemd.names import DeviceName, TaskName
+from solo5_systemd.network.model import PortRequest, Protocol
+from solo5_systemd.storage.model import DiskRequest
+from solo5_systemd.workload import Workload
+
+WEB = Workload(name=TaskName("web"), image="/srv/web.hvt")
+SERVICE = DeviceName("service")
+HTTPS = PortRequest(nic=SERVICE, host_port=8443, port=443, protocol=Protocol.TCP)
+DNS = PortRequest(nic=SERVICE, host_port=53, port=53, protocol=Protocol.UDP)
+TCP_443 = ReadyPort(protocol=Protocol.TCP, port=443)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        UpdateRequest(),
+        UpdateRequest(image="/srv/new.hvt", ready=TCP_443, timeout=0.5, drain=0.0, watch=300.0, pause=True),
+        UpdateRequest(ready=ReadyLine(pattern="listening: [0-9]+")),
+    ],
+)
+def test_a_request_as_a_document_is_the_same_request(request_: UpdateRequest) -> None:
+    assert parse_request(json.loads(json.dumps(request_.document()))) == request_
+
+
+def test_a_request_is_completed_by_the_declaration_and_then_by_defaults() -> None:
+    assert UpdateRequest().completed(None, None, None) == UpdateRequest(drain=DRAIN_S, watch=WATCH_S)
+    declared = UpdateRequest().completed(TCP_443, 0.0, 5.0)
+    assert (declared.ready, declared.drain, declared.watch) == (TCP_443, 0.0, 5.0)
+    own = UpdateRequest(ready=ReadyLine(pattern="up"), drain=1.0, watch=0.0)
+    assert own.completed(TCP_443, 0.0, 5.0) == own
+
+
+@pytest.mark.parametrize("wrong", [{"timeout_ms": -1}, {"ready": "http"}, {"pause": "yes"}, {"watch_ms": 1e9}])
+def test_a_damaged_request_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(InvalidRequestError):
+        parse_request(UpdateRequest().document() | wrong)
+
+
+def test_the_name_of_the_second_guest_is_one() -> None:
+    assert next_task(TaskName("web")) == "web.next"
+    with pytest.raises(InvalidRequestError, match="at most 123 characters"):
+        next_task(TaskName("w" * 124))
+
+
+@pytest.mark.parametrize(
+    ("workload", "ports", "reason"),
+    [
+        (replace(WEB, disks=(DiskRequest(disk=DeviceName("data"), path="/d"),)), (HTTPS,), "disk data has one writer"),
+        (replace(WEB, namespace="/run/netns/a"), (HTTPS,), "it shares network namespace /run/netns/a"),
+        (WEB, (), "it publishes no port"),
+    ],
+)
+def test_a_task_that_cannot_run_twice_is_refused(
+    workload: Workload, ports: tuple[PortRequest, ...], reason: str
+) -> None:
+    with pytest.raises(InvalidRequestError, match=f"without a pause, since {reason}.*: expected --pause"):
+        check_beside(workload, ports)
+    check_beside(WEB, (HTTPS,))
+
+
+def manifest(*names: str) -> Manifest:
+    devices = tuple(Device(name=DeviceName(name), kind=DeviceKind.NET_BASIC) for name in names)
+    return Manifest(target=Target.HVT, abi_version=2, devices=devices)
+
+
+def test_an_image_with_other_devices_is_refused() -> None:
+    check_same_devices("new.hvt", manifest("b", "a"), manifest("a", "b"))
+    with pytest.raises(InvalidRequestError, match=r"new.hvt has the devices NIC a: expected .* \(none\)"):
+        check_same_devices("new.hvt", manifest("a"), manifest())
+
+
+def test_what_makes_a_guest_ready() -> None:
+    assert ready_by(ReadyLine(pattern="up"), (HTTPS,)) == ReadyLine(pattern="up")
+    assert ready_by(None, (DNS, HTTPS)) == TCP_443
+    assert ready_by(None, (DNS,)) is None
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> UpdateFiles:
+    (tmp_path / "run/web").mkdir(parents=True)
+    (tmp_path / "store").write_bytes(b"old")
+    (tmp_path / "web.hvt").write_bytes(b"old")
+    (tmp_path / "run/web/image").symlink_to(tmp_path / "store")
+    return UpdateFiles(
+        TaskName("web"), etc=tmp_path / "etc", directory=tmp_path / "run", previous=tmp_path / "previous"
+    )
+
+
+def test_there_is_one_request_at_a_time(files: UpdateFiles, tmp_path: Path) -> None:
+    assert (files.request(), files.under_way) == (None, False)
+    files.write_request(UpdateRequest(image="/a"))
+    with pytest.raises(TakenError, match="an update of task web is under way"):
+        files.write_request(UpdateRequest())
+    assert files.request() == UpdateRequest(image="/a")
+    files.phase = Phase.SWITCHING
+    assert files.phase is Phase.SWITCHING
+    files.end()
+    assert (files.request(), files.phase, files.under_way) == (None, None, False)
+    (tmp_path / "run/web/update.json").write_text("[]")
+    with pytest.raises(HostError, match="cannot be read"):
+        files.request()
+
+
+def test_a_request_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(HostError, match="cannot be written: No such file"):
+        UpdateFiles(TaskName("web"), directory=tmp_path / "none").write_request(UpdateRequest())
+
+
+def test_steps_are_read_while_they_are_written(files: UpdateFiles) -> None:
+    assert files.steps() == []
+    files.log("one")
+    files.log("two: “é”", end=126)
+    assert files.steps() == [("one", None), ("two: “é”", 126)]
+    files.write_request(UpdateRequest())
+    assert files.steps() == [], "those of the last update"
+
+
+def test_the_drop_in_is_what_it_was_after_an_update_that_was_undone(files: UpdateFiles, tmp_path: Path) -> None:
+    drop_in = tmp_path / "etc/web.unikernel.d/50-update.conf"
+    files.keep(str(tmp_path / "web.hvt"))
+    files.set_image("/srv/100%.hvt")
+    assert drop_in.read_text().endswith("[Unikernel]\nImage=/srv/100%%.hvt\n")
+    files.unset_image()
+    assert not drop_in.parent.exists()
+    files.set_image("/srv/first.hvt")
+    first = drop_in.read_text()
+    files.keep(str(tmp_path / "web.hvt"))
+    files.set_image("/srv/second.hvt")
+    files.unset_image()
+    assert drop_in.read_text() == first
+
+
+def test_a_rollback_takes_the_file_or_else_its_copy(files: UpdateFiles, tmp_path: Path) -> None:
+    path = tmp_path / "web.hvt"
+    with pytest.raises(NotFoundError, match="task web has no earlier image"):
+        files.previous()
+    files.remember()
+    with pytest.raises(NotFoundError):
+        files.previous()
+    files.keep(str(path))
+    files.remember()
+    assert files.previous().present == str(path)
+    path.write_bytes(b"new")
+    copy = files.previous().present
+    assert (Path(copy).read_bytes(), sha256(copy)) == (b"old", files.previous().sha256)
+    # The next update: the copy of the first image goes, that of the second one comes.
+    (tmp_path / "store").write_bytes(b"new")
+    files.keep(str(path))
+    files.remember()
+    assert not Path(copy).exists()
+    assert files.previous().present == str(path)
+    for each in (tmp_path / "previous/web").iterdir():
+        each.write_bytes(b"damaged")
+    path.unlink()
+    with pytest.raises(NotFoundError, match="is damaged or was removed"):
+        files.previous()
+
+
+def test_an_image_that_cannot_be_copied_is_an_error(files: UpdateFiles, tmp_path: Path) -> None:
+    (tmp_path / "previous").write_text("no directory")
+    with pytest.raises(HostError, match="cannot be copied to"):
+        files.keep("/srv/web.hvt")
