@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from tests.contract.guest import Guest
 from tests.contract.netns import Outside, run
-from tests.contract.netservice import Service, udp, until
+from tests.contract.netservice import Service, tcp, udp, until
 from tests.contract.test_network_exhaustion import tracked
 from tests.contract.test_network_life import _rewrite, _until_answered
 from tests.contract.test_network_paths import ask_udp
 
-from solo5_systemd.network.conntrack import RedirectedPort, delete_udp_flows
+from solo5_systemd.network.conntrack import RedirectedPort, delete_udp_flows, open_connections
 
 
 @pytest.fixture
@@ -142,3 +142,27 @@ async def test_an_interrupted_release_is_finished_with_the_flows_of_its_guest(
     await service.restart()
     await until(lambda: not list((service.state / "tasks").iterdir()))
     assert tracked() == before
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "192.0.2.1"])
+async def test_open_connections_of_a_guest_are_counted(service: Service, outside: Outside, host: str) -> None:
+    await service.restart()
+    async with service.client() as client:
+        lease = await client.lease("a", tcp(8080))
+        other = await client.lease("b", tcp(8081))
+        async with Guest(lease):  # the other one does not answer
+            assert await client.connections([*lease.addresses, *other.addresses]) == 0
+            with closing(socket.socket()) as unanswered:
+                unanswered.setblocking(False)
+                unanswered.connect_ex((host, 8081))
+                await until(lambda: tracked() > 0)
+                assert await client.connections(other.addresses) == 0
+            with closing(socket.socket()) as made:
+                made.setblocking(False)
+                await asyncio.get_running_loop().sock_connect(made, (host, 8080))
+                assert await client.connections(lease.addresses) == 1
+                assert await client.connections(other.addresses) == 0
+                made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            await until(lambda: open_connections(lease.addresses) == 0)
+        await client.drop("a")
+        await client.drop("b")

@@ -36,7 +36,7 @@ class Declarations:
         for name in self.names:
             sh("systemctl", "disable", f"{name}.service")
             sh("systemctl", "unmask", f"{name}.service")
-            sh("systemctl", "stop", f"{name}.service")
+            sh("systemctl", "stop", f"{name}.service", f"solo5-update@{name}.service")
             sh("solo5ctl", "rm", "--force", name)
             (ETC / f"{name}.unikernel").unlink(missing_ok=True)
             shutil.rmtree(ETC / f"{name}.unikernel.d", ignore_errors=True)

@@ -10,8 +10,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import GUESTS, Machine, eventually, inspect, ok, sh, systemctl, unit_property
+from tests.machine.conftest import GUESTS, Machine, Outside, eventually, inspect, ok, sh, systemctl, unit_property
 from tests.machine.declared import DIRECTORY, ETC, Declarations, declarations, main_pid
+from tests.machine.traffic import requests
 
 PORT = 8750
 WEB = f"Memory=64M\nPublish={PORT}:80\nArgument={{mirage}}"
@@ -143,6 +144,47 @@ def test_systemctl_reload_is_an_update_to_a_changed_file(declare: Declarations, 
     whole("web.service")
 
 
+# --- under load ----------------------------------------------------------------------------------------------------
+
+
+def test_no_request_fails_through_updates_a_rollback_and_a_bad_image(
+    web: str, newer: str, images: Path, outside: Outside
+) -> None:
+    with requests(outside, outside.here, PORT, 300) as client:
+        assert update(newer, "--watch", "0").returncode == 0
+        assert update(*unready(images)).returncode == 126
+        assert sh("solo5ctl", "rollback", "web", "--watch", "0", timeout=120).returncode == 0
+        during = client.tally()
+        assert (during.failed, during.answered > 500) == (0, True), during
+        # The same client, and what an operator would do without an update: the count can be another one.
+        ok("systemctl", "stop", web)
+        eventually(lambda: client.tally().failed, "requests fail")
+        ok("systemctl", "start", web)
+    whole(web)
+
+
+def test_a_connection_that_began_before_an_update_goes_on_until_it_ends(web: str, newer: str) -> None:
+    with socket.create_connection(("127.0.0.1", PORT), 30) as present:
+        ok("solo5ctl", "update", "web", newer, "--no-block", "--watch", "0", "--drain", "10min")
+        eventually(lambda: sh("systemctl", "is-active", "solo5-update@web").stdout == "active\n", "it has the ports")
+        old = address("web")
+        with socket.create_connection(("127.0.0.1", PORT), 30) as later:
+            answered = [answer_on(each) for each in (present, later)]
+        assert f"--ipv4={old} ".encode() in answered[0], "by the guest that it was connected to"
+        assert f"--ipv4={old} ".encode() not in answered[1]
+    eventually(lambda: image_of("web") == newer, "the old guest has ended with its last connection")
+    whole(web)
+
+
+def answer_on(connection: socket.socket) -> bytes:
+    """The whole answer to a request; that of these guests is their command line."""
+    connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
+    answer = b""
+    while part := connection.recv(4096):
+        answer += part
+    return answer
+
+
 # --- what is undone -------------------------------------------------------------------------------------------------
 
 
@@ -177,6 +219,20 @@ def test_a_guest_that_ends_within_the_watch_gives_the_ports_back(web: str, newer
     assert "the new guest ended within its watch" in error
     whole(web)
     assert main_pid(web) == before
+
+
+def test_a_declaration_that_is_removed_during_its_update_leaves_nothing(
+    web: str, newer: str, declare: Declarations
+) -> None:
+    ok("solo5ctl", "update", "web", newer, "--no-block", "--watch", "1min")
+    eventually(lambda: sh("systemctl", "is-active", "solo5-update@web").stdout == "active\n", "it has the ports")
+    (ETC / "web.unikernel").unlink()
+    systemctl("daemon-reload")
+    ok("systemctl", "stop", web)
+    eventually(lambda: unit_property("solo5-update@web.service", "ActiveState") == "inactive", "the update is over")
+    systemctl("daemon-reload")
+    assert json.loads(ok("solo5ctl", "ps", "--all", "--json")) == []
+    assert not (DIRECTORY / "web").exists()
 
 
 def test_a_task_that_is_stopped_during_its_update_is_stopped(web: str, newer: str) -> None:

@@ -51,6 +51,49 @@ class Traffic:
         return after
 
 
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """All requests since the client began; `longest`: seconds that one of them took."""
+
+    answered: int
+    refused: int
+    reset: int
+    lost: int
+    longest: float
+
+    @property
+    def failed(self) -> int:
+        return self.refused + self.reset + self.lost
+
+
+class Client:
+    """A client with a steady rate of requests."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+
+    def tally(self) -> Answers:
+        """Wait for the requests so far, and count."""
+        assert self._process.stdin
+        assert self._process.stdout
+        print(end=".", file=self._process.stdin, flush=True)
+        line = self._process.stdout.readline()
+        assert line, "the client has ended"
+        return Answers(**json.loads(line))
+
+
+@contextmanager
+def requests(outside: Outside, host: str, port: int, rate: float) -> Iterator[Client]:
+    """So many requests a second to a published port while the block runs, each with a connection of its own."""
+    program = str(Path(__file__).with_name("request_client.py"))
+    words = ["ip", "netns", "exec", outside.namespace, "python3", "-I", program, host, str(port), str(rate)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield Client(process)
+        finally:
+            process.kill()
+
+
 @contextmanager
 def traffic(outside: Outside, host: str, port: int, patience: float = 5) -> Iterator[Traffic]:
     """Traffic with the echo of a guest behind a published port, TCP and UDP, while the block runs.

@@ -200,14 +200,14 @@ class Updater:
             raise
         self._begin("switching")
         try:
-            await self._switch(request, condition)
+            third = await self._switch(request, condition)
         except Solo5Error as error:
             raise await self._switch_back(error, request) from error
         await self._images.finish()
         await self._take_ports_back()
         self._begin("draining")
         self._progress.step(f"task {self._name} runs the new image and has its ports again")
-        await self._drain(second, request.drain or 0.0)
+        await self._drain(third, second, request.drain or 0.0)
         await self.remove_next()
         self.whole = True
 
@@ -297,11 +297,12 @@ class Updater:
         task = await self._runtime.task(self._name)
         return task.outcome is None or task.outcome.clean
 
-    async def _drain(self, run: _Run, drain: float) -> None:
+    async def _drain(self, task: _Run, run: _Run, drain: float) -> None:
+        """Wait for the end of a guest's connections, or of the task."""
         loop = asyncio.get_running_loop()
         until = loop.time() + drain
         while True:
-            if loop.time() >= until or not await self._connections(run):
+            if loop.time() >= until or not await self._connections(run) or await self._was_stopped(task):
                 return
             await asyncio.sleep(WATCH_INTERVAL_S)
 
@@ -309,15 +310,17 @@ class Updater:
         addresses = [address for lease in run.reservation.leases for address in lease.addresses]
         return await self._networks.connections(addresses) if addresses else 0
 
-    async def _switch(self, request: UpdateRequest, condition: Ready | None) -> str:
-        """Start the task with the new image, and wait until it is ready.
+    async def _switch(self, request: UpdateRequest, condition: Ready | None) -> _Run:
+        """Start the task with the new image, wait until it is ready, and return its run.
 
         Raises:
             Solo5Error: it is not.
         """
         await self._images.switch()
         await self._units.restart(self._service)
-        return await self._until_ready(await self._present(), condition, request.timeout)
+        run = await self._present()
+        await self._until_ready(run, condition, request.timeout)
+        return run
 
     async def _switch_back(self, error: Solo5Error, request: UpdateRequest) -> Solo5Error:
         """Start the task with its earlier image; return the error to raise. The guest beside it serves meanwhile."""

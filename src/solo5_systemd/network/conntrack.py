@@ -26,8 +26,8 @@ _TUPLE_IP, _TUPLE_PROTO, _PROTO_NUM, _PROTO_DST_PORT = 1, 2, 1, 3
 _IP_SRC = {4: 1, 6: 3}  # CTA_IP_V4_SRC, CTA_IP_V6_SRC
 _FILTER_ORIG_FLAGS, _FILTER_REPLY_FLAGS = 1, 2
 _PROTOINFO, _PROTOINFO_TCP, _PROTOINFO_TCP_STATE = 4, 1, 1
-_OPEN = {1, 2, 3, 4, 5}
-"""enum tcp_conntrack: SYN_SENT, SYN_RECV, ESTABLISHED, FIN_WAIT, CLOSE_WAIT."""
+_OPEN = {2, 3, 4, 5}
+"""enum tcp_conntrack: SYN_RECV, ESTABLISHED, FIN_WAIT, CLOSE_WAIT; SYN_SENT would last for 2 min without a reply."""
 _BY_SOURCE, _BY_PROTOCOL, _BY_PORT = 1 << 0, 1 << 3, 1 << 5
 _NFGENMSG = {version: struct.pack("=BBH", family, 0, 0) for version, family in ((4, AF_INET), (6, AF_INET6))}
 _NFGENMSG_SIZE = 4

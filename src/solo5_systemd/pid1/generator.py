@@ -27,6 +27,7 @@ from solo5_systemd.declared.declaration import Declaration, declared_task, parse
 from solo5_systemd.declared.files import declarations, host_names, read_sources
 from solo5_systemd.declared.syntax import Source
 from solo5_systemd.declared.unit_file import MARK, Host, outcome, preparation, refusal, unit_file
+from solo5_systemd.declared.update_files import UpdateFiles
 from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, TakenError
 from solo5_systemd.files.atomic_file import replace_file
 from solo5_systemd.files.declared_units import DIRECTORY, declared_tasks
@@ -182,7 +183,7 @@ class Generator:
         own = self._system / f"{task}.service"
         if _is_ours(own):
             own.unlink()
-        if os.path.lexists(f"{UNITS}/{INVOCATION_LINK}{task}.service"):
+        if os.path.lexists(f"{UNITS}/{INVOCATION_LINK}{task}.service") or UpdateFiles(task).under_way:
             return
         for unit in (prepare_service(task), outcome_target(task)):
             shutil.rmtree(self._system / f"{unit}.d", ignore_errors=True)

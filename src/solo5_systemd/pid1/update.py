@@ -117,7 +117,7 @@ async def update(name: TaskName) -> None:
             request = _requested(files, declaration)
             image = request.image or declaration.workload.image
             images = ImageSwitch(name, files, runtime, image)
-            updater = _updater(runtime, declaration, images, reporter)
+            updater = _updater(runtime, name, declaration, images, reporter)
             if files.phase is not None:  # of an update whose end was killed as well
                 await _end(updater, images, declaration, files)
             await updater.check_running()
@@ -145,9 +145,9 @@ async def end(name: TaskName) -> None:
     try:
         if phase is not None:
             async with connect(read_settings) as runtime:
-                declaration = _declared(name)
                 images = ImageSwitch(name, files, runtime)
-                await _end(_updater(runtime, declaration, images, reporter), images, declaration, files)
+                declaration = _present_declaration(name)
+                await _end(_updater(runtime, name, declaration, images, reporter), images, declaration, files)
             reporter.step(f"it was interrupted ({phase}); task {name} is whole")
     except Solo5Error as error:
         reporter.failed(error)
@@ -156,13 +156,23 @@ async def end(name: TaskName) -> None:
         files.end()
 
 
-def _updater(runtime: Runtime, declaration: Declaration, images: ImageSwitch, reporter: Reporter) -> Updater:
-    name, publishes = declaration.workload.name, bool(declaration.workload.publish)
+def _updater(
+    runtime: Runtime, name: TaskName, declaration: Declaration | None, images: ImageSwitch, reporter: Reporter
+) -> Updater:
+    publishes = declaration is not None and bool(declaration.workload.publish)
     return Updater(runtime, name, declared_service(name), images, reporter, publishes=publishes)
 
 
-async def _end(updater: Updater, images: ImageSwitch, declaration: Declaration, files: UpdateFiles) -> None:
-    if files.phase in (Phase.BESIDE, Phase.DRAINING):
+def _present_declaration(name: TaskName) -> Declaration | None:
+    """Return the declaration; None where its file was removed meanwhile."""
+    try:
+        return _declared(name)
+    except Solo5Error:
+        return None
+
+
+async def _end(updater: Updater, images: ImageSwitch, declaration: Declaration | None, files: UpdateFiles) -> None:
+    if declaration is None or files.phase in (Phase.BESIDE, Phase.DRAINING):
         await updater.abandon()
     else:
         request = (files.request() or UpdateRequest()).completed(declaration.ready, None, None)
