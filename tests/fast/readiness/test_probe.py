@@ -70,6 +70,22 @@ async def test_another_answer_than_the_echo_is_none() -> None:
         assert await probe.failure(at(Protocol.UDP, port), 1) == "the response is not an echo"
 
 
+async def test_a_server_of_names_answers_a_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bytes] = []
+
+    def refuse(data: bytes) -> bytes:
+        seen.append(data)
+        return data[:2] + bytes.fromhex("8105") + data[4:]  # a response, REFUSED
+
+    async with answering(refuse) as port:
+        monkeypatch.setattr(probe, "_DNS_PORT", port)
+        assert await probe.failure(at(Protocol.UDP, port), 1) == ""
+    assert seen[0][2:] == bytes.fromhex("01000001000000000000" "00" "00020001")
+    async with answering(lambda data: b"xx" + data[2:]) as port:
+        monkeypatch.setattr(probe, "_DNS_PORT", port)
+        assert await probe.failure(at(Protocol.UDP, port), 1) == "the response is not an echo"
+
+
 async def test_silence_is_waited_for_no_longer_than_it_may() -> None:
     async with answering(lambda _: b"") as port:
         assert await probe.failure(at(Protocol.UDP, port), 0.05) == "no answer within 0.05 s"
