@@ -51,12 +51,12 @@ class Theirs:
         ok("ip", "-n", "theirs", "address", "add", f"{self._prefix}.2/24", "dev", "eth0")
         ok("ip", "-n", "theirs", "link", "set", "eth0", "up")
         ok("ip", "-n", "theirs", "route", "replace", "default", "via", f"{self._prefix}.1")
-        eventually(lambda: self._pings(f"{self._prefix}.1"), "the bridge forwards")
+        eventually(lambda: self.pings(f"{self._prefix}.1"), "the bridge forwards")
 
     def reaches_outside(self) -> bool:
-        return self._pings(self._outside.there)
+        return self.pings(self._outside.there)
 
-    def _pings(self, address: str) -> bool:
+    def pings(self, address: str) -> bool:
         return sh("ip", "netns", "exec", "theirs", "ping", "-c1", "-W1", address).returncode == 0
 
 
