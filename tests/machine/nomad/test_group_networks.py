@@ -1,17 +1,20 @@
 """Groups with a network namespace of their own: guest and sidecar share its address and its loopback."""
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.machine.conftest import GUESTS, Machine, Outside, eventually, inspect, ok, unit_property
-from tests.machine.nomad.agent import CNI, NODE_ADDRESS, SECOND_ADDRESS, USUAL, Agent
+from tests.machine.nomad.agent import CNI, NODE_ADDRESS, SECOND_ADDRESS, USUAL, Agent, api
 from tests.machine.nomad.jobs import (
     ADDRESSES,
     NEVER_AGAIN,
     SERVER,
     Jobs,
+    allocation,
     allocations,
     blocked,
     ended,
@@ -20,6 +23,7 @@ from tests.machine.nomad.jobs import (
     logs,
     port,
     refusal,
+    running,
     says,
     task,
     task_hcl,
@@ -283,6 +287,108 @@ def test_a_network_of_cni_that_is_not_made_leaves_nothing(group: Jobs, agent: Ag
     finally:
         file.unlink()
         PLUGIN.unlink(missing_ok=True)
+
+
+PIPE, CALLS = Path("/run/of-a-test.pipe"), Path("/run/of-a-test.calls")
+HANGING = f"""#!/bin/sh
+cat >/dev/null
+[ "$CNI_COMMAND" = ADD ] || exit 0
+echo $$ >>{CALLS}
+exec 3<{PIPE}
+"""
+
+
+def test_a_plugin_of_cni_that_hangs_holds_up_groups_with_a_network_until_it_is_killed(
+    group: Jobs, agent: Agent
+) -> None:
+    """Nomad waits for it without a limit, calls it three times, and makes one network at a time.
+
+    It calls no driver meanwhile: of such a group there is nothing of ours. Groups without a mode start.
+    """
+    os.mkfifo(PIPE)
+    CALLS.touch()
+    PLUGIN.write_text(HANGING)
+    PLUGIN.chmod(0o755)
+    file = CNI / "hanging.conflist"
+    file.write_text(json.dumps({"cniVersion": "0.4.0", "name": "hanging", "plugins": [{"type": PLUGIN.name}]}))
+    agent.stop()
+    agent.start()
+    hanging: list[int] = []
+
+    def hangs(count: int) -> None:
+        """Wait for so many calls; the last one hangs."""
+        eventually(lambda: len(CALLS.read_text().split()) == count, "it is called")
+        hanging.append(int(CALLS.read_text().split()[-1]))
+
+    try:
+        job = group.submit(group_hcl("hanging", task_hcl("guest", SERVER), group=network("cni/hanging")))
+        hangs(1)
+        waiting = group.submit(group_hcl("waiting", task_hcl("guest", WEB), group=BRIDGE))
+        [beside] = group.run(group_hcl("beside", task_hcl("guest", SERVER), group=NEVER_AGAIN))
+        for count in (2, 3):
+            os.kill(hanging.pop(), signal.SIGKILL)
+            hangs(count)
+        assert tasks() == [name(beside)]
+        assert [allocations(each)[0]["ClientStatus"] for each in (job, waiting)] == ["pending", "pending"]
+        os.kill(hanging.pop(), signal.SIGKILL)
+        assert "failed to configure network" in refusal(ended(job))
+        running(waiting)
+        group.purge()
+    finally:
+        for call in hanging:  # of a test that failed: Nomad would wait for it for ever
+            os.kill(call, signal.SIGKILL)
+        for path in (file, PLUGIN, PIPE, CALLS):
+            path.unlink()
+
+
+def tasks() -> list[str]:
+    return [each["name"] for each in json.loads(ok("solo5ctl", "ps", "--json"))]
+
+
+def answering(outside: Outside, alloc: str) -> None:
+    eventually(lambda: "--ipv4=10." in outside.tcp(NODE_ADDRESS, port(alloc, "web")), "it answers outside")
+
+
+def namespaces() -> set[str]:
+    return {path.name for path in NAMESPACES.iterdir()}
+
+
+def test_a_group_that_is_preempted_leaves_the_node_to_its_successor(
+    group: Jobs, agent: Agent, outside: Outside
+) -> None:
+    before = api("/v1/operator/scheduler/configuration")["SchedulerConfig"]
+    preempting = {**before["PreemptionConfig"], "ServiceSchedulerEnabled": True}
+    share = f"cpu = {agent.about()['NodeResources']['Cpu']['CpuShares'] * 6 // 10}"
+
+    def job(called: str, priority: int) -> str:
+        guest = task_hcl("guest", WEB, resources=share)
+        return group_hcl(called, guest, job=f"priority = {priority}", group=BRIDGE)
+
+    api("/v1/operator/scheduler/configuration", "PUT", {**before, "PreemptionConfig": preempting})
+    try:
+        [low] = group.run(job("low", 20))
+        answering(outside, low)
+        [high] = group.run(job("high", 80))
+        assert allocation(low)["DesiredStatus"] == "evict"
+        eventually(lambda: allocation(low)["ClientStatus"] == "complete", "the first has ended")
+        answering(outside, high)
+        eventually(lambda: {low, high} & namespaces() == {high}, "the namespace of the first is gone")
+        assert tasks() == [name(high)]
+        group.purge()
+    finally:
+        api("/v1/operator/scheduler/configuration", "PUT", before)
+
+
+def test_a_drained_node_has_no_namespace_left(group: Jobs, outside: Outside) -> None:
+    [alloc] = group.run(group_hcl("drained", task_hcl("guest", WEB), group=BRIDGE))
+    answering(outside, alloc)
+    try:
+        ok("nomad", "node", "drain", "-enable", "-self", "-yes", "-detach", "-deadline", "30s")
+        eventually(lambda: allocation(alloc)["ClientStatus"] == "complete", "the node is drained")
+        eventually(lambda: alloc not in namespaces(), "its namespace is gone")
+        assert tasks() == []
+    finally:
+        ok("nomad", "node", "drain", "-disable", "-self", "-yes")
 
 
 def test_readiness_is_probed_in_the_namespace(group: Jobs) -> None:
