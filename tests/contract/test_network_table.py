@@ -252,8 +252,12 @@ def outcomes() -> Iterator[Mapping[str, Mapping[Attempt, str]]]:
         Path(directory).chmod(0o755)
         bus = PrivateBus(Path(directory))
         (Path(directory) / "service").mkdir()
-        with leaving_nothing(Path(directory) / "service", bus) as service:
-            yield {family: asyncio.run(_play(service, family)) for family in TABLES}
+        # The loop is not made the thread's own: that is pytest's, which would be left without a reference.
+        with (
+            leaving_nothing(Path(directory) / "service", bus) as service,
+            asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner,
+        ):
+            yield {family: runner.run(_play(service, family)) for family in TABLES}
         bus.close()
 
 

@@ -38,6 +38,9 @@ GUESTS = "guests"
 GUESTS6 = "guests6"
 """The set of the taps with a leased IPv6 address, each with its MAC, and both this and its link-local address."""
 
+PLAIN, PLAIN6 = "plain", "plain6"
+"""The sets of the taps without rate limits and egress list, each with its MAC and its leased address of one family."""
+
 UNLEASED = "unleased"
 """The set of the taps without a leased address, on bridges of others, each with its MAC address."""
 
@@ -119,18 +122,13 @@ table ip solo5 {
 
     COUNTED_ip
 
-    # With br_netfilter, these tables see the packets that a segment passes on. They come from the network's first
-    # bridge or go there, where the rules apply; here they would be translated twice. Packets for a segment itself,
-    # which has no address, are dropped in input and forward.
     # The words of a rule that most packets do not match come first, and the look-up of a link in a set after them.
     # Ports published at 127.0.0.1 need route_localnet on the bridges, which alone would open the host's loopback.
     chain localnet {
         type filter hook prerouting priority raw; policy accept;
-        iifname @segments notrack accept
         ip daddr 127.0.0.0/8 iifname @bridges goto dropped_loopback
         udp sport 68 udp dport 67 iifname @dhcp fib daddr type != unicast notrack accept
-        tcp flags & (syn | ack) != syn iifname @bridges \\
-            ip saddr . tcp sport . ip daddr . tcp dport @closed drop
+        tcp flags & (syn | ack) != syn ip saddr . tcp sport . ip daddr . tcp dport @closed iifname @bridges drop
     }
     # Each packet of a closed connection restarts its timeout. So the first one passes, such as the last ACK, and enters
     # the connection in @closed: later ones from guests are dropped above, in raw, before conntrack sees them. A
@@ -138,7 +136,7 @@ table ip solo5 {
     # SYN, which passes.
     chain closing {
         type filter hook prerouting priority mangle; policy accept;
-        meta l4proto tcp iifname @bridges ct original ip saddr @leased ct status confirmed ct expiration <= CLOSEDs \\
+        meta l4proto tcp ct expiration <= CLOSEDs ct status confirmed iifname @bridges ct original ip saddr @leased \\
             add @closed { ct original ip saddr . ct original proto-src . \\
                 ct original ip daddr . ct original proto-dst timeout CLOSEDs } \\
             add @closed { ct reply ip saddr . ct reply proto-src . \\
@@ -253,10 +251,13 @@ table ip solo5 {
         ip saddr @refused drop
         drop
     }
+SEGMENTED
 }
 table bridge solo5 {
     OWNED
     set guests { type ifname . ether_addr . ipv4_addr; }
+    set plain { type ifname . ether_addr . ipv4_addr; }
+    set plain6 { type ifname . ether_addr . ipv6_addr; }
     set joined { type ifname; }
     set unleased { type ifname . ether_addr; }
     set whole { type ifname; }
@@ -283,9 +284,13 @@ table bridge solo5 {
 
 BRIDGE_SETS
     # Broadcasts are rate-limited: each is copied into the queue of every guest of the network.
+    # Most frames are those of guests without rate limits and egress lists: one lookup finds them, and what follows it
+    # accepts nothing that the rules after it would not.
     chain prerouting {
         type filter hook prerouting priority dstnat; policy accept;
         iifname != "s5-*" accept
+        ether type ip iifname . ether saddr . ip saddr @plain jump passing
+        ether type ip6 iifname . ether saddr . ip6 saddr @plain6 jump passing6
         iifname @rated jump sending
         meta pkttype { broadcast, multicast } \\
             update @storms { iifname limit rate over 500/second burst 100 packets } goto dropped_broadcasts
@@ -296,6 +301,22 @@ BRIDGE_SETS
             iifname . arp saddr ether . arp saddr ip @guests accept
         ether type ip6 goto proper6
         goto dropped_spoofed
+    }
+    chain passing {
+        meta pkttype { broadcast, multicast } return
+        udp dport 67-68 return
+        ip protocol igmp return
+        ip frag-off & 0x3fff != 0 return
+        ether daddr set ether daddr map @secluded meta pkttype set host
+        accept
+    }
+    chain passing6 {
+        meta pkttype { broadcast, multicast } return
+        ip6 nexthdr != { tcp, udp } return
+        udp dport 546 return
+        ip6 daddr fe80::/10 return
+        ether daddr set ether daddr map @secluded meta pkttype set host
+        accept
     }
     # From taps to a DHCP server: from port 68 and the leased address or none, no relay (giaddr, bytes 24 to 27 of the
     # message), and of itself only: its MAC address as chaddr (bytes 28 to 33), none or its own as ciaddr (bytes 12 to
@@ -365,7 +386,7 @@ BRIDGE_CHAINS
     chain postrouting {
         type filter hook postrouting priority filter; policy accept;
         oifname @rated jump receiving
-        oifname "s5-*" ether daddr ff:ff:ff:ff:ff:ff ether type ip udp dport 68 goto answering
+        udp dport 68 oifname "s5-*" ether daddr ff:ff:ff:ff:ff:ff ether type ip goto answering
     }
     chain receiving {
         limit name oifname map @received_bytes goto too_many
@@ -408,13 +429,26 @@ _TABLES = _TABLES.replace("COUNTED_ip", _counted("ip")).replace("COUNTED_bridge"
 DYNAMIC = frozenset(re.findall(r"set (\w+) \{[^}]*flags dynamic", _TABLES))
 """The sets whose elements the kernel adds. Listings of nftables 1.0.6 do not have the flag."""
 
+# With br_netfilter, table ip sees the packets that a segment passes on. They come from the network's first bridge or go
+# there, where the rules apply; here they would be translated twice. Packets for a segment itself, which has no address,
+# are dropped in input and forward. Without a segment, no packet of the host is looked up for it.
+_SEGMENTED_HOOK = "type filter hook prerouting priority -301; policy accept;"
+_SEGMENTED_RULE = "iifname @segments notrack accept"
+_SEGMENTED = f"    chain segmented {{\n        {_SEGMENTED_HOOK}\n        {_SEGMENTED_RULE}\n    }}\n"
+
 # ip_forward applies to all links, and must: packets to published ports and replies arrive on any link. So where the
 # host did not forward before the first network was up, this rule drops packets between all other links.
 _FOREIGN = "drop"
 
 
 def tables(
-    networks: Sequence[Network], *, forwards: bool, owned: bool, forwards6: bool = False, only6: bool = False
+    networks: Sequence[Network],
+    *,
+    forwards: bool,
+    owned: bool,
+    forwards6: bool = False,
+    only6: bool = False,
+    segmented: bool = False,
 ) -> str:
     """Return the tables without their elements; table ip6 if one of the networks has IPv6.
 
@@ -425,8 +459,10 @@ def tables(
             stay after its exit.
         forwards6: as `forwards`, of IPv6.
         only6: table ip6 alone.
+        segmented: a network has segments.
     """
-    text = _TABLES.replace("OWNED", "flags owner, persist;" if owned else "").replace("CLOSED", str(CLOSED_TIMEOUT_S))
+    text = _TABLES.replace("SEGMENTED\n", _SEGMENTED if segmented else "")
+    text = text.replace("OWNED", "flags owner, persist;" if owned else "").replace("CLOSED", str(CLOSED_TIMEOUT_S))
     text = text.replace("NEIGHBOURS_RATE", str(NEIGHBOURS_RATE))
     text = text.replace("NEIGHBOURS_BURST", str(NEIGHBOURS_BURST)).replace("NEIGHBOUR", str(NEIGHBOUR_TIMEOUT_S))
     text = text.replace("ASKERS_RATE", str(ASKERS_RATE)).replace("ASKERS_BURST", str(ASKERS_BURST))
@@ -636,7 +672,17 @@ def _lease_elements(lease: Lease, network: Network | None, wanted: Limits) -> tu
         return (*_joined_guest(lease, network.join, fragments=fragments), *_rates(lease, limits))
     served = _asking(lease) if network is not None and network.policy.dhcp else ()
     own = (*_guest(lease, fragments), *_guest6(lease, fragments))
-    return (*own, *served, *_egress(lease, limits), *_rates(lease, limits))
+    return (*own, *_plain(lease, limits), *served, *_egress(lease, limits), *_rates(lease, limits))
+
+
+def _plain(lease: Lease, limits: Limits) -> Iterator[Element]:
+    """Yield the elements by which the frames of a guest without limits pass table bridge after one lookup."""
+    if limits.egress is not None or rate_values(limits.rate):
+        return
+    tap = _quoted(lease.tap)
+    for name, address in ((PLAIN, lease.address), (PLAIN6, lease.address6)):
+        if address is not None:
+            yield _bridged(name, tap, lease.mac, str(address))
 
 
 def _egress(lease: Lease, limits: Limits) -> tuple[Element, ...]:
@@ -675,7 +721,13 @@ def _rates(lease: Lease, limits: Limits) -> tuple[Element, ...]:
 
 def replace(ruleset: Ruleset, *, owned: bool) -> str:
     """Return the transaction that replaces all tables, whatever their state."""
-    made = tables(ruleset.networks, forwards=ruleset.forwards, forwards6=ruleset.forwards6, owned=owned)
+    made = tables(
+        ruleset.networks,
+        forwards=ruleset.forwards,
+        forwards6=ruleset.forwards6,
+        owned=owned,
+        segmented=bool(ruleset.segments),
+    )
     return f"{remove(owned=owned)}\n{made}\n{add(elements(ruleset))}"
 
 
@@ -691,7 +743,15 @@ def change(before: Ruleset, after: Ruleset, *, owned: bool = True) -> str:
     if had6 and not has6:
         commands.append(_remove("ip6", owned=owned))
     if has6 and not had6:
-        commands.append(tables(after.networks, forwards=False, forwards6=after.forwards6, owned=owned, only6=True))
+        new6 = tables(
+            after.networks,
+            forwards=False,
+            forwards6=after.forwards6,
+            owned=owned,
+            only6=True,
+            segmented=bool(after.segments),
+        )
+        commands.append(new6)
     limits = [("ip", limited(before.networks), limited(after.networks))]
     if had6 and has6:
         limits.append(("ip6", limited6(before.networks), limited6(after.networks)))
@@ -699,8 +759,22 @@ def change(before: Ruleset, after: Ruleset, *, owned: bool = True) -> str:
         if present != rules:
             commands.append(f"flush chain {family} {TABLE} {LIMITED}")
             commands += [f"add rule {family} {TABLE} {LIMITED} {rule}" for rule in rules]
+    commands += _segmented(before, after, ("ip", "ip6") if had6 and has6 else ("ip",))
     added = set(new) - set(old)
     return "\n".join([*commands, add(each for each in new if each in added)]).strip()
+
+
+def _segmented(before: Ruleset, after: Ruleset, families: Sequence[str]) -> Iterator[str]:
+    """Yield the commands that add the chain `segmented` with the first segment, and delete it after the last."""
+    if bool(before.segments) == bool(after.segments):
+        return
+    for chain in (f"{family} {TABLE} segmented" for family in families):
+        if after.segments:
+            yield f"add chain {chain} {{ {_SEGMENTED_HOOK} }}"
+            yield f"add rule {chain} {_SEGMENTED_RULE}"
+        else:
+            yield f"flush chain {chain}"
+            yield f"delete chain {chain}"
 
 
 def remove(*, owned: bool) -> str:

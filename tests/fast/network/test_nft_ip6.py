@@ -144,6 +144,7 @@ def test_a_network_and_a_task_are_elements() -> None:
     assert added == {
         f"element bridge solo5 guests6 {{ {GUEST} . 02:00:00:00:00:09 . fd00:77::5 }}",
         f"element bridge solo5 guests6 {{ {GUEST} . 02:00:00:00:00:09 . {LINK_LOCAL} }}",
+        f"element bridge solo5 plain6 {{ {GUEST} . 02:00:00:00:00:09 . fd00:77::5 }}",
         f"element bridge solo5 near6 {{ 02:00:00:00:00:09 . {LINK_LOCAL} }}",
         f"element bridge solo5 advertised {{ {GUEST} . {0xFD00007700000000} . 5 }}",
         f"element bridge solo5 advertised {{ {GUEST} . {0xFE80000000000000} . {0x000000FFFE000009} }}",

@@ -11,10 +11,13 @@ from tests.fast.network.packets import Packet, verdict
 
 from solo5_systemd.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network import nft_rules
+from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
 from solo5_systemd.network.ipam import bridge_mac, segment_link, segments
 from solo5_systemd.network.model import Lease, MacAddress, Network, PortRequest, Protocol, Reservation
 from solo5_systemd.network.nft_rules import Ruleset
+from solo5_systemd.settings.egress import egress
 from solo5_systemd.settings.model import CLOSED, HostPort, Join, NetworkPolicy
+from solo5_systemd.settings.rate import Rate
 
 FRONT, BACK, LAN, WAN = "solo5-front", "solo5-back", "eth0", "eth1"
 ROUTED = NetworkPolicy(routed=True)
@@ -198,6 +201,7 @@ ELEMENTS = [
     "element bridge solo5 fragments { 10.77.0.5 }",
     "element ip solo5 leased { 10.77.0.5 }",
     "element ip solo5 refused { 10.77.0.5 }",
+    f"element bridge solo5 plain {{ {GUEST} . 02:00:00:00:00:09 . 10.77.0.5 }}",
     "element ip solo5 published { tcp . 8080 : 10.77.0.5 . 80 }",
     "element ip solo5 published_at { 127.0.0.1 . udp . 53 : 10.77.0.5 . 5353 }",
 ]
@@ -235,12 +239,33 @@ def test_a_network_is_elements_alone() -> None:
         assert sorted(map(str, nft_rules.network_elements(made, [made]))) == sorted(expected)
 
 
-def test_a_segment_is_elements_alone() -> None:
-    [segment, *_] = segments("solo5-x.y")
+def test_a_segment_is_elements_and_the_first_one_a_chain() -> None:
+    """So no packet of a host without segments is looked up for them."""
+    first, second, *_ = segments("solo5-x.y")
+    before = Ruleset(networks=[network()])
+    one, two = (
+        replace(before, segments=[(each, NetworkName("default")) for each in some])
+        for some in ((first,), (first, second))
+    )
+    assert nft_rules.change(before, one).splitlines() == [
+        "add chain ip solo5 segmented { type filter hook prerouting priority -301; policy accept; }",
+        "add rule ip solo5 segmented iifname @segments notrack accept",
+        *_added(first),
+    ]
+    assert nft_rules.change(one, two).splitlines() == _added(second)
+    assert nft_rules.change(two, before).splitlines()[-2:] == [
+        "flush chain ip solo5 segmented",
+        "delete chain ip solo5 segmented",
+    ]
+    for ruleset in (before, one):
+        made = nft_rules.replace(ruleset, owned=True)
+        assert ("chain segmented {" in made) is bool(ruleset.segments)
+        assert "SEGMENTED" not in made
+
+
+def _added(segment: str) -> list[str]:
     port, _ = segment_link(segment)
-    ruleset = Ruleset(networks=[network()], segments=[(segment, NetworkName("default"))])
-    added = nft_rules.change(Ruleset(networks=[network()]), ruleset).splitlines()
-    assert added == [
+    return [
         f'add element ip solo5 bridges {{ "{segment}" }}',
         f'add element ip solo5 segments {{ "{segment}" }}',
         f'add element bridge solo5 reflected {{ "{port}" . "{port}" }}',
@@ -298,6 +323,25 @@ def test_a_guest_on_a_bridge_of_others_has_elements_of_table_bridge_alone(
         f"element bridge solo5 {one.replace('TAP', GUEST)}" for one in expected
     ]
     assert [str(each) for each in made if each.family == "ip"] == [BRIDGED]
+
+
+@pytest.mark.parametrize(
+    ("limits", "plain"),
+    [
+        (NO_LIMITS, True),
+        (Limits(egress=()), False),
+        (Limits(egress=egress(["10.0.0.0/8"])), False),
+        (Limits(rate=Rate(received_packets=10)), False),
+    ],
+)
+def test_frames_of_a_guest_with_limits_meet_every_rule(limits: Limits, plain: bool) -> None:
+    """The others pass after one lookup, which none of a bridge of others is in."""
+    held = replace(RESERVATION, limits={SERVICE: limits})
+    for network_of, expected in ((network(), plain), (JOINED, False)):
+        made = nft_rules.task_elements(held, [network_of])
+        assert any(each.name == nft_rules.PLAIN for each in made) is expected
+    limited = replace(network(), policy=NetworkPolicy(egress=()))
+    assert not any(each.name == nft_rules.PLAIN for each in nft_rules.task_elements(RESERVATION, [limited]))
 
 
 BRIDGED = 'element ip solo5 bridged { "br0" . "br0" }'
