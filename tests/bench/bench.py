@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from tests.bench import attachments, disks, groups, paths, processes, sampling, scale
+from tests.bench import attachments, disks, groups, kernel_paths, paths, processes, sampling, scale
 from tests.bench.console import consoles
 from tests.bench.driver import SETTINGS, Driver, driver
 from tests.bench.figures import Figure, Report, times
@@ -222,7 +222,7 @@ def main() -> int:
         report.write()
     if not arguments.only_peers:
         APART.write_text(attachments.SETTINGS)
-        for figure in paths.figures():
+        for figure in (*kernel_paths.figures(), *paths.figures()):
             report.add(figure)
         asyncio.run(measure(rounds, arguments.tasks, report))
         asyncio.run(attachments.namespaces(report, rounds))

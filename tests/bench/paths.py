@@ -98,16 +98,16 @@ class Tables:
             self._delete()
         else:
             if self._mode == BARE:
-                _nft(self._listing)
+                nft(self._listing)
             flags = "{ flags dormant; }" if mode == TRACKED else ""
-            _nft("\n".join(f"add table {family} {table} {flags}" for family, table in self._names))
+            nft("\n".join(f"add table {family} {table} {flags}" for family, table in self._names))
         self._mode = mode
 
     def _delete(self) -> None:
-        _nft("\n".join(f"delete table {family} {table}" for family, table in self._names))
+        nft("\n".join(f"delete table {family} {table}" for family, table in self._names))
 
 
-def _nft(commands: str) -> None:
+def nft(commands: str) -> None:
     subprocess.run(["nft", "-f", "-"], input=commands, text=True, check=True)
 
 

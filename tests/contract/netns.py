@@ -61,8 +61,8 @@ class Outside:
         with entered(self.path):
             yield
 
-    def close(self) -> None:
-        run("ip", "link", "del", f"{self.link}-in")
+    def close(self, renamed: str = "") -> None:
+        run("ip", "link", "del", renamed or f"{self.link}-in")
         self._holder.communicate()
 
 
