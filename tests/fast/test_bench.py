@@ -84,6 +84,7 @@ def test_the_parts_of_a_concatenated_key_are_padded_to_four_bytes() -> None:
     mac = bytes.fromhex("02f10000000700 00")
     expected = {
         (7, "guests"): TAP + mac + ADDRESS,
+        (7, "plain"): TAP + mac + ADDRESS,
         (7, "reflected"): TAP + TAP,
         (7, "fragments"): ADDRESS,
         (2, "leased"): ADDRESS,
