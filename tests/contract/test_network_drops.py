@@ -11,6 +11,8 @@ from tests.contract.test_network_policy import datagram, until_pinged
 
 from solo5_systemd.network.repair_log import REPAIRS_MAX, read_repairs
 
+IGMP = 2
+
 
 async def counts(client: Client, name: str = "default") -> Mapping[str, int]:
     """Return the drops of a network that are not 0."""
@@ -39,15 +41,27 @@ async def test_each_rule_counts_what_it_drops(service: Service, outside: Outside
                 "absent": guest.ipv4(gateway, free, UDP, datagram(b"x")),
                 "invalid": guest.ipv4(gateway, there, TCP, _tcp(guest.ip.packed + there.packed, 1, 2, 3, 4, 0x3F)),
                 "fragments": guest.ipv4(gateway, there, UDP, datagram(b"x"), fragment=1),
+                "unsafe": guest.ipv4(gateway, there, UDP, _udp(67, 68, b"offer")),
             }
             for number, (rule, frame) in enumerate(once.items(), 1):
                 for _ in range(number):
                     guest.send(frame)
                 await until_pinged(guest)
                 assert (await counts(client)).get(rule) == number, rule
-            for _ in range(700):
-                guest.send(guest.arp(1, b"\xff" * 6, free))
-            assert (await counts(client))["broadcasts"] > 50
+            guest.send(
+                guest.ipv4(gateway, there, IGMP, b"\x11\x64\xee\x9b" + bytes(4))
+            )  # a query for members of groups
+            await until_pinged(guest)
+            assert (await counts(client))["unsafe"] == len(once) + 1
+            last = lease.ipv4.network.broadcast_address  # type: ignore[union-attr]
+            for frame in (
+                guest.arp(1, b"\xff" * 6, free),
+                guest.ipv4(b"\xff" * 6, last, UDP, datagram(b"x")),
+            ):
+                before = (await counts(client)).get("broadcasts", 0)
+                for _ in range(700):
+                    guest.send(frame)
+                assert (await counts(client))["broadcasts"] > before + 50
             # From another network: counted for the one that it would have entered.
             guest.send(guest.ipv4(gateway, other.address or there, UDP, datagram(b"x")))
             await until_pinged(guest)

@@ -4,7 +4,19 @@ import json
 
 from tests.machine.conftest import GUESTS, Outside, eventually, ok, sh
 from tests.machine.nomad.agent import NODE_ADDRESS, SECOND_ADDRESS, SIX_ADDRESS
-from tests.machine.nomad.jobs import ADDRESSES, NEVER_AGAIN, Jobs, ended, hcl, logs, port, refusal, registered, says
+from tests.machine.nomad.jobs import (
+    ADDRESSES,
+    NEVER_AGAIN,
+    Jobs,
+    blocked,
+    ended,
+    hcl,
+    logs,
+    port,
+    refusal,
+    registered,
+    says,
+)
 from tests.machine.nomad.test_services import nics, service
 from tests.machine.test_ipv6 import _UDP6, HERE, THERE
 from tests.machine.test_joined import settings
@@ -152,6 +164,14 @@ network {
     finally:
         outside.sh("ip", "route", "delete", SIX_ADDRESS)
         sh("ip", "address", "delete", f"{HERE}/64", "dev", "cable")
+
+
+def test_an_unknown_host_network_finds_no_node(jobs: Jobs) -> None:
+    ports = 'network {\n  port "web" {\n    to = 80\n    host_network = "nowhere"\n  }\n}\n'
+    job = jobs.submit(hcl("nowhere", server(), group=NEVER_AGAIN + ports))
+    eventually(lambda: blocked(job), "no node fits")
+    reason = 'missing host network "nowhere" for port "web"'
+    eventually(lambda: reason in ok("nomad", "job", "status", job), "the status has the reason")
 
 
 def test_a_dynamic_block_publishes_a_range_of_ports(jobs: Jobs, outside: Outside) -> None:
