@@ -4,14 +4,20 @@ The kernel counts the I/O of a task by device (`io.stat`). Which disks are on a 
 only root can read.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from solo5_systemd.cgroup.usage import Io
 from solo5_systemd.engine.task import Sample
+from solo5_systemd.errors import HostError
 from solo5_systemd.names import TaskName
 from solo5_systemd.storage.lock_records import LOCKS, devices_of_tasks
+
+if TYPE_CHECKING:
+    from solo5_systemd.engine.queries import Queries
+    from solo5_systemd.storage.model import FullDiskChange
 
 COUNTS = ("read_bytes", "written_bytes", "reads", "writes")
 
@@ -26,18 +32,29 @@ def with_disks(samples: Mapping[TaskName, Sample], directory: Path = LOCKS) -> d
     return {name: replace(each, disks=disks.get(name, {})) for name, each in samples.items()}
 
 
-def disks_json(disks: Sequence[Mapping[str, str]], sample: Sample | None) -> Sequence[Mapping[str, object]]:
+async def full_disks(engine: "Queries") -> "Sequence[FullDiskChange]":
+    """Return the disks of all running tasks on full file systems; none where that is not known in time."""
+    try:
+        return await engine.backends.disk_space.changes()
+    except HostError:
+        return ()
+
+
+def disks_json(
+    disks: Sequence[Mapping[str, str]], sample: Sample | None, full: Collection[str] = ()
+) -> Sequence[Mapping[str, object]]:
     """Return the disks of one task, each with what the task read and wrote on the device under it.
 
     Args:
         disks: as the lock file has them.
         sample: of the task; None: it does not run.
+        full: the disks on a full file system.
     """
     counted = sample.usage.disks or {} if sample is not None else {}
-    return [_disk_json(disk, counted) for disk in disks]
+    return [_disk_json(disk, counted) | ({"full": True} if disk.get("disk") in full else {}) for disk in disks]
 
 
-def _disk_json(disk: Mapping[str, str], counted: Mapping[str, Io]) -> Mapping[str, object]:
+def _disk_json(disk: Mapping[str, str], counted: Mapping[str, Io]) -> dict[str, object]:
     devices = disk.get("devices", "").split()
     known = {key: value for key, value in disk.items() if key not in ("devices", "io")}
     limits = dict(word.split("=", 1) for word in disk.get("io", "").split())

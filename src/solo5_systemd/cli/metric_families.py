@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
+from typing import TYPE_CHECKING
 
 from solo5_systemd import __version__
 from solo5_systemd.cgroup.usage import Io, Pressure, Usage
@@ -20,6 +21,9 @@ from solo5_systemd.names import TaskName
 from solo5_systemd.network.drops import OF_GUESTS, OF_TAPS, of_nics
 from solo5_systemd.network.model import NetworkOverview
 from solo5_systemd.network.tap_counters import Counters, Traffic
+
+if TYPE_CHECKING:
+    from solo5_systemd.storage.model import FullDiskChange
 
 Labels = Mapping[str, str]
 
@@ -101,6 +105,7 @@ def families(
     endpoints: Mapping[TaskName, Endpoints],
     samples: Mapping[TaskName, Sample],
     networks: Sequence[NetworkOverview],
+    full: "Sequence[FullDiskChange]" = (),
 ) -> Iterator[Family]:
     """Yield the families of tasks that have not ended, of their resource usage, and of networks."""
     yield Family(
@@ -114,6 +119,12 @@ def families(
         found = (({"task": task, **labels}, value) for task, now in samples.items() for labels, value in read(now))
         known = [(labels, value) for labels, value in found if value is not None]
         yield Family(name=name, kind=kind, help=text, values=known)
+    yield Family(
+        name="solo5_task_disk_full",
+        kind=Kind.GAUGE,
+        help="1 while no space is left in the file system of a disk that may need some; absent otherwise.",
+        values=[({"task": each.task, "disk": each.disk.disk}, 1) for each in full],
+    )
     yield from _network_families(networks)
     yield from _drop_families(endpoints, networks)
 

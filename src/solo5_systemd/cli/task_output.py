@@ -113,7 +113,7 @@ Disks = Sequence[Mapping[str, Any]]
 """The disks of a task, as far as they are known.
 
 Each has `disk`, `backing`, `path`, `sha256`, the names of the `devices` under it, `io_limits`, and in `device_io` what
-the task has read and written on the first of these devices.
+the task has read and written on the first of these devices; `full` if no space is left in its file system.
 """
 
 
@@ -166,7 +166,8 @@ def _disk_io(disk: Mapping[str, Any]) -> str:
     parts = [
         f"{verb} {size(io[key])}" for verb, key in (("read", "read_bytes"), ("written", "written_bytes")) if key in io
     ]
-    return f"{on}{limits}{', ' if parts else ''}{', '.join(parts)}"
+    full = ", no space is left in its file system" if disk.get("full") else ""
+    return f"{on}{limits}{', ' if parts else ''}{', '.join(parts)}{full}"
 
 
 def _name_service(task: Task) -> Iterator[tuple[str, str]]:

@@ -45,7 +45,7 @@ async def while_frozen(
         units: PID 1.
         state: of the task's unit, as it was last read.
         act: is called once the unit is frozen. It should take milliseconds.
-        before: is called just before the unit is frozen. It should take less than BEFORE_TIMEOUT_S.
+        before: is called first, just before the unit is frozen. It should take less than BEFORE_TIMEOUT_S.
         directory: of the locks.
 
     Returns:
@@ -59,6 +59,7 @@ async def while_frozen(
     with _locked(directory, state.unit):
         now = await units.current(state)
         if now is not None and now.frozen:
+            before()
             act()
             await _check(units, state)
             return 0.0

@@ -8,8 +8,10 @@ from pathlib import PurePosixPath
 from solo5_systemd.engine.orphans import Kind
 from solo5_systemd.engine.task import Phase
 from solo5_systemd.errors import Solo5Error
+from solo5_systemd.names import TaskName
 from solo5_systemd.nomad.config.plugin import ForgottenTasksConfig, PluginConfig
 from solo5_systemd.nomad.engine import EngineSession
+from solo5_systemd.nomad.events.messages import full_disk
 from solo5_systemd.nomad.task.forgotten_tasks import ForgottenTask, forgotten_tasks
 from solo5_systemd.nomad.task.registry import TaskRegistry
 from solo5_systemd.nomad.workload.convert import SHARED_SLICE
@@ -21,6 +23,9 @@ NETWORKS = RUN / "nomad.toml"
 
 CPUSET_INTERVAL_S = 2.0
 """Seconds between two reads of the CPU set of Nomad's shared partition, which is one small file."""
+
+SPACE_INTERVAL_S = 10.0
+"""Seconds between two looks at the free space of the file systems of disks: one system call for each of these."""
 
 SHARED = "share.slice"
 """Nomad's cgroup of all tasks without reserved cores (client/lib/cgroupslib)."""
@@ -43,6 +48,7 @@ class Housekeeping:
     ) -> None:
         self._serving = serving
         self._session = session
+        self._tasks = tasks
         self._forgotten = ForgottenTasks(session, tasks)
         self._background = background
         self._started = False
@@ -62,6 +68,7 @@ class Housekeeping:
             self._background.create_task(self._follow_cpuset())
             self._background.create_task(self._collect_garbage(config))
             self._background.create_task(self._stop_forgotten(config))
+            self._background.create_task(self._watch_space())
 
     def remove_stale_mounts(self) -> None:
         """Remove, once, the bind mounts of starts that an earlier driver did not finish."""
@@ -103,6 +110,18 @@ class Housekeeping:
             await asyncio.sleep(CPUSET_INTERVAL_S)
             if self._shared_cgroup:
                 await _logged("update of the shared CPU set", self._apply_cpuset())
+
+    async def _watch_space(self) -> None:
+        while True:
+            await asyncio.sleep(SPACE_INTERVAL_S)
+            await _logged("look at the free space of disks", self._publish_full_disks())
+
+    async def _publish_full_disks(self) -> None:
+        engine = await self._session.engine()
+        for change in await engine.backends.disk_space.changes():
+            event = full_disk(change)
+            _log.log(logging.WARNING if change.full else logging.INFO, "task %s: %s", change.task, event.message)
+            self._tasks.publish(TaskName(change.task), event)
 
     async def _collect_garbage(self, config: Callable[[], PluginConfig]) -> None:
         while True:

@@ -1,18 +1,19 @@
-"""Which disks of an ended task are on a full file system: its tender reports an error number, and no disk.
+"""Which disks of a task are on a full file system: its tender reports an error number, and no disk.
 
-The disks are those of the task's last lock file, which has lost its lock and has its names until another task has the
-disk, or `remove_stale`.
+The disks of an ended task are those of its last lock file, which has lost its lock and has its names until another task
+has the disk, or `remove_stale`. A task that goes on is found by its file system: `SpaceWatch`.
 """
 
 import os
 import stat
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from solo5_systemd.storage.lock_records import LOCKS, read_record
-from solo5_systemd.storage.model import Backing, FullDisk
+from solo5_systemd.errors import HostError
+from solo5_systemd.storage.lock_records import LOCKS, read_record, records_of_tasks
+from solo5_systemd.storage.model import SNAPSHOTS, Backing, FullDisk, FullDiskChange
 
 COPIES = Path("/var/lib/solo5/copies")
 
@@ -30,6 +31,9 @@ class DiskSpace:
         self._locks = locks
         self._copies = copies
         self._timeout = timeout
+        self._watch = SpaceWatch(locks, copies)
+        self._looking: threading.Thread | None = None
+        self._found: list[FullDiskChange] = []
 
     async def full_disks(self, task: str) -> Sequence[FullDisk]:
         """Return the disks of a task's last run whose file system is full; none where that is not known in time."""
@@ -43,10 +47,39 @@ class DiskSpace:
             with suppress(OSError):  # not root, or a file system that has failed
                 found.extend(full_disks(task, self._locks, self._copies))
 
-        looking = threading.Thread(target=find, name="disk-space", daemon=True)
-        looking.start()
-        looking.join(self._timeout)
-        return () if looking.is_alive() else tuple(found)
+        return () if self._run(find).is_alive() else tuple(found)
+
+    async def changes(self) -> Sequence[FullDiskChange]:
+        """Return the disks of running tasks whose file system has become full, or has space again, since the last call.
+
+        Raises:
+            HostError: a file system does not answer.
+        """
+        return self.look()
+
+    def look(self) -> Sequence[FullDiskChange]:
+        """Return the same; one thread at most is left behind in a system call that hangs."""
+        if self._looking is not None and self._looking.is_alive():
+            self._looking.join(self._timeout)
+        else:
+            self._looking = self._run(self._look)
+        if self._looking.is_alive():
+            raise HostError(
+                f"the file system of a disk has not answered for {self._timeout:.0f} s: expected its free space.",
+                "A network file system may have lost its server: df",
+            )
+        found, self._found = self._found, []
+        return tuple(found)
+
+    def _look(self) -> None:
+        with suppress(OSError, HostError):  # not root
+            self._found += self._watch.look()
+
+    def _run(self, function: Callable[[], None]) -> threading.Thread:
+        thread = threading.Thread(target=function, name="disk-space", daemon=True)
+        thread.start()
+        thread.join(self._timeout)
+        return thread
 
 
 class DiskSpaceInThread(DiskSpace):
@@ -58,6 +91,78 @@ class DiskSpaceInThread(DiskSpace):
 
         return await asyncio.to_thread(self.find, task)
 
+    async def changes(self) -> Sequence[FullDiskChange]:
+        """See `DiskSpace.changes`."""
+        import asyncio
+
+        return await asyncio.to_thread(self.look)
+
+
+class SpaceWatch:
+    """The disks of running tasks on full file systems: a look costs one statvfs(2) for each file system with disks.
+
+    Args:
+        locks: the directory of disk locks.
+        copies: that of private copies.
+    """
+
+    def __init__(self, locks: Path = LOCKS, copies: Path = COPIES) -> None:
+        self._locks = locks
+        self._copies = copies
+        self._seen: frozenset[str] = frozenset()
+        self._paths: dict[int, str] = {}
+        self._full: Mapping[tuple[str, str], FullDisk] = {}
+
+    def look(self) -> Iterator[FullDiskChange]:
+        """Yield what has changed since the last look.
+
+        Raises:
+            OSError: the locks cannot be read.
+            HostError: the same.
+        """
+        self._find_file_systems()
+        # The records of all tasks are read only as long as a file system is full.
+        found = self._full_disks() if any(self._are_full()) else {}
+        before, self._full = self._full, found
+        for key, disk in found.items():
+            if key not in before:
+                yield FullDiskChange(task=key[0], disk=disk, full=True)
+        for key, disk in before.items():
+            if key not in found:
+                yield FullDiskChange(task=key[0], disk=disk, full=False)
+
+    def _find_file_systems(self) -> None:
+        """Read the lock files that are new, for a path on each file system."""
+        try:
+            names = frozenset(os.listdir(self._locks))  # noqa: PTH208 - names, for one system call
+        except FileNotFoundError:
+            names = frozenset()
+        for name in names - self._seen:
+            with suppress(OSError):
+                for disk in _disks(read_record(self._locks / name)):
+                    if (path := _place(disk, self._copies)) is not None:
+                        self._paths[os.stat(path).st_dev] = path  # noqa: PTH116
+        self._seen = names
+
+    def _are_full(self) -> Iterator[bool]:
+        for device, path in tuple(self._paths.items()):
+            try:
+                if os.stat(path).st_dev != device:  # noqa: PTH116
+                    raise FileNotFoundError(path)
+                yield _is_full(os.statvfs(path))
+            except OSError:  # removed, or unmounted: the locks have the path of another disk there, if there is one
+                del self._paths[device]
+                self._seen = frozenset()
+
+    def _full_disks(self) -> Mapping[tuple[str, str], FullDisk]:
+        found: dict[tuple[str, str], FullDisk] = {}
+        for task, (identities, record) in records_of_tasks(self._locks).items():
+            for disk in _disks(record):
+                with suppress(OSError):
+                    if (full := _full(disk, identities, self._copies)) is not None:
+                        found[task, full.disk] = full
+        return found
+
 
 def full_disks(task: str, locks: Path = LOCKS, copies: Path = COPIES) -> Iterator[FullDisk]:
     """Yield the disks of a task's last run that are on a full file system and have not all of their blocks.
@@ -66,12 +171,17 @@ def full_disks(task: str, locks: Path = LOCKS, copies: Path = COPIES) -> Iterato
         OSError: a file cannot be read.
     """
     identities, record = _last(task, locks)
+    for disk in _disks(record):
+        found = _full(disk, identities, copies)
+        if found is not None:
+            yield found
+
+
+def _disks(record: Mapping[str, object]) -> Iterator[Mapping[str, str]]:
     disks = record.get("disks")
     for disk in disks if isinstance(disks, list) else ():
         if isinstance(disk, dict):
-            found = _full({str(key): str(value) for key, value in disk.items()}, identities, copies)
-            if found is not None:
-                yield found
+            yield {str(key): str(value) for key, value in disk.items()}
 
 
 def _last(task: str, locks: Path) -> tuple[set[tuple[int, int]], Mapping[str, object]]:
@@ -91,21 +201,41 @@ def _last(task: str, locks: Path) -> tuple[set[tuple[int, int]], Mapping[str, ob
 def _full(disk: Mapping[str, str], identities: set[tuple[int, int]], copies: Path) -> FullDisk | None:
     """Return a disk as full; None if it is not, or is no file, or its path leads to another one by now."""
     path = disk.get("path", "")
-    backing = disk.get("backing")
-    if backing == Backing.ARCHIVE:
+    place = _place(disk, copies)
+    if place is None or (place == path and not _may_grow(path, disk, identities)):
         return None
-    if backing == Backing.COPY:  # it has no name any more; its file system is that of the others
-        return _of(disk, path, os.statvfs(copies))
     with suppress(FileNotFoundError):
-        status = os.lstat(path)
-        is_disk = stat.S_ISREG(status.st_mode) and (status.st_dev, status.st_ino) in identities
-        if is_disk and status.st_blocks * 512 < status.st_size:
-            return _of(disk, path, os.statvfs(path))
+        space = os.statvfs(place)
+        if _is_full(space):
+            return FullDisk(disk=disk.get("disk", ""), path=path, free=_free(space))
     return None
 
 
-def _of(disk: Mapping[str, str], path: str, space: os.statvfs_result) -> FullDisk | None:
-    free, total = space.f_bavail * space.f_frsize, space.f_blocks * space.f_frsize
-    if free and free >= min(FULL_MAX, total // 100):
-        return None
-    return FullDisk(disk=disk.get("disk", ""), path=path, free=free)
+def _place(disk: Mapping[str, str], copies: Path) -> str | None:
+    """Return a path on the file system of a disk; None if it is memory."""
+    backing = disk.get("backing")
+    if backing == Backing.COPY:  # it has no name any more; its file system is that of the others
+        return str(copies)
+    return None if backing == Backing.ARCHIVE else disk.get("path")
+
+
+def _may_grow(path: str, disk: Mapping[str, str], identities: set[tuple[int, int]]) -> bool:
+    """Return whether a file is the disk, and a write may need a block: into a hole, or beside what a snapshot has."""
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        return False
+    if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) not in identities:
+        return False
+    directory, _, name = path.rpartition("/")
+    has_snapshots = disk.get("backing") == Backing.NAMED and Path(directory, SNAPSHOTS, name).is_dir()
+    return has_snapshots or status.st_blocks * 512 < status.st_size
+
+
+def _free(space: os.statvfs_result) -> int:
+    return space.f_bavail * space.f_frsize
+
+
+def _is_full(space: os.statvfs_result) -> bool:
+    free, total = _free(space), space.f_blocks * space.f_frsize
+    return not free or free < min(FULL_MAX, total // 100)

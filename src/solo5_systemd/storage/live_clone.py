@@ -5,7 +5,9 @@ was written in places has thousands of extents. So a clone is made in passes whi
 time; the last pass, with the guest frozen, shares what was written since the pass before.
 
 An extent that source and clone have in common cannot change as long as the clone has it: the file system writes to
-another place. So what has changed is the difference of both lists of extents (FIEMAP).
+another place. So what has changed is the difference of both lists of extents (FIEMAP). They are compared in sections,
+most of which have not changed, so that what is left is the kernel's time: 2 to 3 µs for each extent on XFS, which looks
+up whether it is shared, also in several threads.
 """
 
 import errno
@@ -14,7 +16,8 @@ import math
 import os
 import struct
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
 
 FIEMAP = 0xC020660B
 """ioctl FS_IOC_FIEMAP, from linux/fs.h."""
@@ -29,10 +32,16 @@ _WITHOUT_PLACE = 0x2 | 0x4 | 0x8 | 0x80 | 0x100 | 0x200 | 0x400
 _NO_EXTENTS = {errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL, errno.EBADR, errno.ENOSYS}
 """Errors of file systems without FIEMAP."""
 
+_SMALL = 4096
+"""Bytes of a file of which the extents are not wanted."""
+
 _HEADER = struct.Struct("=QQLLLL")
 _EXTENT = struct.Struct("=QQQ16xL12x")
 _AT_ONCE = 4096
 """Extents that are read by one ioctl."""
+
+SECTION = 256
+"""Extents of a section, whose lists are compared as a whole first."""
 
 SHARED_AT_ONCE = 32
 """Extents that are shared by one ioctl: writers wait for these, and not for all."""
@@ -43,6 +52,9 @@ GAIN = 0.7
 
 Share = Callable[[int, int, int, int], bool]
 """`storage.copies.share`."""
+
+Sections = Sequence[bytes]
+"""The extents of each section, as FIEMAP has them."""
 
 
 class LiveClone:
@@ -59,7 +71,9 @@ class LiveClone:
         self._target = target
         self._share = share
         self._size = os.fstat(source).st_size
-        self._common: frozenset[bytes] = frozenset()
+        self._bounds: Sequence[int] = (0, self._size)
+        self._common: Sections = ()
+        self._placeless: Sequence[frozenset[bytes]] = ()
         os.ftruncate(target, self._size)
 
     def catch_up(self, passes: int = PASSES) -> bool:
@@ -76,10 +90,11 @@ class LiveClone:
             begun = time.monotonic()
             if not self.finish():
                 return False
-            mapped = _extents(self._target, self._size, 0)
+            mapped = self._extents(self._target, 0)
             if mapped is None:
                 break
-            self._common = frozenset(each for each in mapped if not _EXTENT.unpack(each)[3] & _WITHOUT_PLACE)
+            self._common = mapped
+            self._placeless = [frozenset(filter(_is_placeless, _each(section))) for section in mapped]
             took, before = time.monotonic() - begun, took
             if took > GAIN * before:
                 break
@@ -87,18 +102,61 @@ class LiveClone:
 
     def sync(self) -> None:
         """Write the dirty pages of the source, so that the next pass has few of them; raises OSError as `catch_up`."""
-        _mapped(self._source, _header(0, self._size, _SYNC, 0))
+        _mapped(self._source, _header(0, min(self._size, _SMALL), _SYNC, 0))  # all of them, and one extent is read
 
     def finish(self) -> bool:
         """Make one pass; otherwise as `catch_up`. If nothing wrote meanwhile, the target has the source's content."""
-        mapped = _extents(self._source, self._size, _SYNC)
-        if not mapped:  # not known, or nothing but holes
+        mapped = self._extents(self._source, _SYNC)
+        if mapped is None or not any(mapped):  # not known, or nothing but holes
             return self._share(self._source, self._target, 0, 0)
-        changed = frozenset(mapped) ^ self._common
+        if self._common:
+            parts = zip(mapped, self._common, self._placeless, strict=True)
+            changed = [each for part in parts for each in _changed(*part)]
+        else:
+            changed = [each for section in mapped for each in _each(section)]
+            self._bounds = _sections(changed, self._size)
         return all(
             self._share(self._source, self._target, begin, 0 if end >= self._size else end - begin)
             for begin, end in _ranges(changed, self._size)
         )
+
+    def _extents(self, descriptor: int, flags: int) -> Sections | None:
+        """Return the extents of each section; None: the file system has no FIEMAP."""
+        found: list[bytes] = []
+        for begin, end in pairwise(self._bounds):
+            section = _extents(descriptor, begin, end, flags)
+            if section is None:
+                return None
+            found.append(section)
+        return found
+
+
+def _changed(now: bytes, then: bytes, placeless: frozenset[bytes]) -> frozenset[bytes]:
+    """Return the extents that only one of two lists has, and those of the first without a place of their own.
+
+    Args:
+        now: a section of the source.
+        then: the same section of the clone, after the pass before.
+        placeless: the extents of `then` without a place of their own.
+    """
+    if now == then:
+        return placeless
+    ours = frozenset(_each(now))
+    return (ours ^ frozenset(_each(then))) | frozenset(filter(_is_placeless, ours))
+
+
+def _each(extents: bytes) -> Iterator[bytes]:
+    return (extents[at : at + _EXTENT.size] for at in range(0, len(extents), _EXTENT.size))
+
+
+def _is_placeless(extent: bytes) -> bool:
+    return bool(_EXTENT.unpack(extent)[3] & _WITHOUT_PLACE)
+
+
+def _sections(extents: Iterable[bytes], size: int) -> Sequence[int]:
+    """Return where sections begin, and the size of the file."""
+    begins = sorted(_EXTENT.unpack(each)[0] for each in extents)
+    return (0, *(each for each in begins[SECTION::SECTION] if 0 < each < size), size)
 
 
 def _ranges(extents: Iterable[bytes], size: int) -> Iterator[tuple[int, int]]:
@@ -117,30 +175,28 @@ def _ranges(extents: Iterable[bytes], size: int) -> Iterator[tuple[int, int]]:
         yield begin, end
 
 
-def _extents(descriptor: int, size: int, flags: int) -> list[bytes] | None:
-    """Return the extents of a file, each as FIEMAP has it; None: its file system has no FIEMAP."""
-    found: list[bytes] = []
-    at = 0
-    while at < size:
-        buffer = _header(at, size, flags, _AT_ONCE)
+def _extents(descriptor: int, begin: int, end: int, flags: int) -> bytes | None:
+    """Return the extents of a part of a file, as FIEMAP has them; None: its file system has no FIEMAP."""
+    found = b""
+    while begin < end:
+        buffer = _header(begin, end, flags, _AT_ONCE)
         if not _mapped(descriptor, buffer):
             return None
         count = _HEADER.unpack_from(buffer)[3]
-        ends = range(_HEADER.size, _HEADER.size + count * _EXTENT.size, _EXTENT.size)
-        found += [bytes(buffer[begin : begin + _EXTENT.size]) for begin in ends]
+        found += buffer[_HEADER.size : _HEADER.size + count * _EXTENT.size]
         if not count:
             break
-        begin, _, length, kind = _EXTENT.unpack(found[-1])
+        at, _, length, kind = _EXTENT.unpack(found[-_EXTENT.size :])
         if kind & _LAST or count < _AT_ONCE:
             break
-        at = begin + length
+        begin = at + length
     return found
 
 
-def _header(at: int, size: int, flags: int, count: int) -> bytearray:
-    """Return a request for the extents from `at` to `size`, with room for so many."""
+def _header(begin: int, end: int, flags: int, count: int) -> bytearray:
+    """Return a request for the extents from `begin` to `end`, with room for so many."""
     buffer = bytearray(_HEADER.size + count * _EXTENT.size)
-    _HEADER.pack_into(buffer, 0, at, size - at, flags, 0, count, 0)
+    _HEADER.pack_into(buffer, 0, begin, end - begin, flags, 0, count, 0)
     return buffer
 
 

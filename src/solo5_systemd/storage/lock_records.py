@@ -40,6 +40,19 @@ def disks_of(task: str, directory: Path = LOCKS) -> Sequence[Mapping[str, str]]:
     return ()
 
 
+def records_of_tasks(directory: Path = LOCKS) -> Mapping[str, tuple[set[tuple[int, int]], Mapping[str, object]]]:
+    """Return the record of each running task, and the identities of its disks.
+
+    Raises:
+        HostError: the directory cannot be used.
+    """
+    found: dict[str, tuple[set[tuple[int, int]], Mapping[str, object]]] = {}
+    for identity, record in _records(directory).items():
+        if task := str(record.get("task", "")):
+            found.setdefault(task, (set(), record))[0].add(identity)
+    return found
+
+
 def devices_of_tasks(directory: Path = LOCKS) -> Mapping[str, Mapping[str, Sequence[str]]]:
     """Return the names of the disks on each block device, by running task and name of the device.
 

@@ -165,6 +165,21 @@ class FullDisk:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FullDiskChange:
+    """A disk of a running task whose file system has become full, or has space again.
+
+    Attributes:
+        task: that has the disk.
+        disk: the disk.
+        full: whether its file system is full now.
+    """
+
+    task: str
+    disk: FullDisk
+    full: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class MadeDisk:
     """A disk that a start has made.
 

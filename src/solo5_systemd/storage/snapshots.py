@@ -371,8 +371,15 @@ class Instant:
         """Share what was written since, just before the task is frozen, so that `take` has little to do.
 
         Raises:
-            HostError: as `prepare`.
+            HostError: the task has other disks by now; or as `prepare`.
         """
+        held = holders(self._locks)
+        for part in self._parts:
+            if held.get(identity(os.fstat(part.source))) != self._task:
+                raise HostError(
+                    f"disk {part.disk!r} is no longer that of task {self._task}: expected it to be.",
+                    "Repeat the command.",
+                )
         self._share(LAST_PASSES)
         for part in self._parts * SYNCS:
             with part.cloning():
@@ -385,18 +392,12 @@ class Instant:
                     raise _cannot_share(part.disk, part.path.parents[2], held=True)
 
     def take(self) -> None:
-        """Share what was written since `catch_up`.
+        """Share what was written since `catch_up`; one run of a task has the same disks all the time.
 
         Raises:
-            HostError: the task has other disks by now, or the file system returned an error.
+            HostError: the file system returned an error.
         """
-        held = holders(self._locks)
         for part in self._parts:
-            if held.get(identity(os.fstat(part.source))) != self._task:
-                raise HostError(
-                    f"disk {part.disk!r} is no longer that of task {self._task}: expected it to be.",
-                    "Repeat the command.",
-                )
             with part.cloning():
                 if not part.clone.finish():
                     raise _cannot_share(part.disk, part.path.parents[2], held=True)

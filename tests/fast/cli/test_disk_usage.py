@@ -13,15 +13,16 @@ from tests.fast.cli.test_stats import FULL, UNKNOWN
 from tests.support.fakes.engine import FakeRuntime
 from tests.support.fakes.tasks import running
 
-from solo5_systemd.cli.disk_usage import disks_json, with_disks
+from solo5_systemd.cli.disk_usage import disks_json, full_disks, with_disks
 from solo5_systemd.cli.metric_families import families, openmetrics
 from solo5_systemd.cli.task_output import task_fields
 from solo5_systemd.cli.usage_table import usage_json
+from solo5_systemd.errors import HostError
 from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS, BlockDevice, IoLimits
 from solo5_systemd.storage.lock_records import disks_of
 from solo5_systemd.storage.locks import lock
-from solo5_systemd.storage.model import Disk
+from solo5_systemd.storage.model import Disk, FullDisk, FullDiskChange
 
 WEB, IDLE = TaskName("web"), TaskName("idle")
 VDA, MAPPED = BlockDevice(number="254:0", name="vda"), BlockDevice(number="253:0", name="dm-0")
@@ -85,10 +86,12 @@ def test_a_disk_has_its_devices_limits_and_counters(locks: Path) -> None:
     assert data["io_limits"] == {"read_bps": "10M"}
     assert data["device_io"] == log["device_io"] == COUNTS, "the first of its devices that has counters"
     assert not {"devices", "io_limits", "device_io"} & nowhere.keys()
-    shown = [text for key, text in task_fields(running("web"), 0, disks=[data, nowhere]) if key == "Disk"]
+    full = disks_json([{"disk": "full", "backing": "file", "path": "/srv/full"}], FULL, {"full"})
+    shown = [text for key, text in task_fields(running("web"), 0, disks=[data, nowhere, *full]) if key == "Disk"]
     assert shown == [
         "data: file /srv/data, on dm-0 on vda, read_bps=10M, read 4K, written 0",
         "nowhere: file /srv/nowhere",
+        "full: file /srv/full, no space is left in its file system",
     ]
 
 
@@ -113,3 +116,25 @@ def test_stats_inspect_and_metrics_name_disks_for_root(
     engine.rounds = iter([{WEB: FULL}])
     [task] = json.loads(solo5ctl("inspect", "--json", "web").out)
     assert [each.get("device_io") for each in task["disks"]] == [COUNTS, COUNTS, None]
+
+
+def test_inspect_and_metrics_name_disks_on_full_file_systems(
+    solo5ctl: Solo5ctl, engine: FakeRuntime, locks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = FullDiskChange(task="web", disk=FullDisk(disk="log", path="/srv/log", free=0), full=True)
+    space = engine.machine.disk_space
+    monkeypatch.setattr("solo5_systemd.cli.disk_usage.with_disks", lambda samples: with_disks(samples, locks))
+    monkeypatch.setattr("solo5_systemd.storage.lock_records.disks_of", lambda task: disks_of(task, locks))
+    for root in (True, False):
+        space.changed = [full]
+        engine.rounds = iter([{WEB: FULL}])
+        assert ('solo5_task_disk_full{task="web",disk="log"} 1' in solo5ctl("metrics", root=root).out) is root
+    engine.rounds = iter([{WEB: FULL}])
+    [task] = json.loads(solo5ctl("inspect", "--json", "web").out)
+    assert [each.get("full") for each in task["disks"]] == [None, True, None]
+
+
+async def test_a_file_system_that_does_not_answer_is_left_out() -> None:
+    engine = FakeRuntime()
+    engine.machine.steps.errors["look for changes of full disks"] = HostError("it hangs.")
+    assert await full_disks(engine) == ()

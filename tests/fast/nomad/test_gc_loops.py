@@ -14,6 +14,7 @@ from solo5_systemd.errors import HostError
 from solo5_systemd.names import TaskName
 from solo5_systemd.nomad.config.plugin import ForgottenTasksConfig, GcConfig, PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
+from solo5_systemd.storage.model import FullDisk, FullDiskChange
 
 SHARED = "/sys/fs/cgroup/nomad.slice/share.slice"
 RESERVED = "/sys/fs/cgroup/nomad.slice/reserve.slice"
@@ -147,6 +148,38 @@ async def test_disks_of_users_that_no_task_has_are_taken_back_when_the_driver_be
         await yields(100)
     assert machine.steps.taken.count("reclaim disks") == 1
     assert machine.users.kept[0] in caplog.messages
+
+
+# --- full disks ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_full_disk_of_a_guest_that_goes_on_is_an_event_of_its_task(
+    machine: Machine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("solo5_systemd.nomad.gc.SPACE_INTERVAL_S", 0)
+    caplog.set_level("INFO")
+    full = FullDisk(disk="data", path="/srv/data.img", free=0)
+    async with agent() as nomad:
+        await nomad.start(task_config())
+        [state] = machine.units.loaded.values()
+        await begun(nomad)
+        machine.steps.errors["look for changes of full disks"] = HostError("a file system does not answer.")
+        await yields(100)
+        machine.steps.errors.clear()
+        machine.disk_space.changed = [
+            FullDiskChange(task=task, disk=full, full=full_now)
+            for task, full_now in ((state.task, True), ("other", True), (state.task, False))
+        ]
+        await yields(100)
+        events = [each.event for each in nomad.driver.events._buffer][-2:]
+    where = "the file system of disk data (/srv/data.img)"
+    assert [each.message.partition(":")[0] for each in events] == [
+        f"No space is left in {where}",
+        f"Space is left again in {where}",
+    ]
+    assert events[0].annotations["full_disks"] == "data"
+    assert "look at the free space of disks failed: a file system does not answer." in caplog.messages
+    assert any(each.startswith(f"task {state.task}: No space is left in {where}") for each in caplog.messages)
 
 
 # --- forgotten tasks, and consoles of removed ones --------------------------------------------------------------

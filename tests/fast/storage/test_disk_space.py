@@ -3,16 +3,18 @@
 import os
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from solo5_systemd.errors import HostError
 from solo5_systemd.names import DeviceName
 from solo5_systemd.storage import disk_space
-from solo5_systemd.storage.disk_space import DiskSpace, DiskSpaceInThread, full_disks
+from solo5_systemd.storage.disk_space import DiskSpace, DiskSpaceInThread, SpaceWatch, full_disks
 from solo5_systemd.storage.locks import lock
-from solo5_systemd.storage.model import SECTOR_SIZE, Backing, Disk, FullDisk
+from solo5_systemd.storage.model import SECTOR_SIZE, SNAPSHOTS, Backing, Disk, FullDisk, FullDiskChange
 
 FULL = SimpleNamespace(f_bavail=0, f_frsize=4096, f_blocks=1 << 20)
 FREE = SimpleNamespace(f_bavail=1 << 19, f_frsize=4096, f_blocks=1 << 20)
@@ -121,6 +123,143 @@ def test_what_is_no_record_is_passed_over(tmp_path: Path, locks: Path, space: di
         (locks / name).write_text(content)
         os.utime(locks / name, ns=(1, 1))
     assert found(locks) == {"one": 0}
+
+
+def test_a_disk_with_snapshots_needs_blocks_for_what_is_written_again(
+    tmp_path: Path, locks: Path, space: dict[str, SimpleNamespace]
+) -> None:
+    path = sparse(tmp_path / "web", 4096)
+    with path.open("r+b") as file:
+        os.posix_fallocate(file.fileno(), 0, 4096)
+    ended(locks, disk("data", path, Backing.NAMED))
+    assert found(locks) == {}
+    (tmp_path / SNAPSHOTS / "web").mkdir(parents=True)
+    assert found(locks) == {"data": 0}
+
+
+# --- running tasks ------------------------------------------------------------------------------------------------
+
+
+class Running(ExitStack):
+    """Locks the disks of tasks until it is closed."""
+
+    def __init__(self, locks: Path) -> None:
+        super().__init__()
+        self._locks = locks
+
+    def __call__(self, task: str, *disks: Disk) -> None:
+        self.callback(os.close, lock(disks, directory=self._locks, task=task))
+
+
+@pytest.fixture
+def running(locks: Path) -> Running:
+    return Running(locks)
+
+
+def seen(watch: SpaceWatch) -> list[tuple[str, str, bool]]:
+    return sorted((each.task, each.disk.disk, each.full) for each in watch.look())
+
+
+def test_a_file_system_that_becomes_full_is_seen_once(
+    tmp_path: Path, locks: Path, space: dict[str, SimpleNamespace], running: Running
+) -> None:
+    watch, one, two = SpaceWatch(locks, locks), sparse(tmp_path / "one"), sparse(tmp_path / "two")
+    assert seen(watch) == []
+    running("web", disk("data", one))
+    running("db", disk("data", two), disk("config", sparse(tmp_path / "archive"), Backing.ARCHIVE))
+    space.update({str(one): FREE, str(two): FREE})
+    assert seen(watch) == []
+    space.update({str(one): FULL, str(two): FULL})
+    assert seen(watch) == [("db", "data", True), ("web", "data", True)]
+    assert seen(watch) == []
+    space.update({str(one): FREE, str(two): FREE})
+    assert seen(watch) == [("db", "data", False), ("web", "data", False)]
+    assert seen(watch) == []
+    running.close()
+
+
+def test_records_are_read_only_while_a_file_system_is_full(
+    tmp_path: Path,
+    locks: Path,
+    space: dict[str, SimpleNamespace],
+    running: Running,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    paths = [sparse(tmp_path / str(i)) for i in range(50)]
+    for path in paths:
+        space[str(path)] = FREE
+        running(f"web{path.name}", disk("data", path))
+    watch = SpaceWatch(locks, locks)
+    assert seen(watch) == []
+    calls: list[str] = []
+    statvfs = os.statvfs
+    monkeypatch.setattr(os, "statvfs", lambda path: calls.append(str(path)) or statvfs(path))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(disk_space, "read_record", lambda name: pytest.fail("a record was read again"))
+    monkeypatch.setattr(disk_space, "records_of_tasks", lambda directory: pytest.fail("all records were read"))
+    assert seen(watch) == []
+    assert len(calls) == 1, "all of them are on one file system"
+    running.close()
+
+
+def test_a_path_that_is_gone_is_replaced_by_that_of_another_disk(
+    tmp_path: Path, locks: Path, space: dict[str, SimpleNamespace], running: Running
+) -> None:
+    watch, one, two = SpaceWatch(locks, locks), sparse(tmp_path / "one"), sparse(tmp_path / "two")
+    running("web", disk("data", one))
+    running("db", disk("data", two))
+    space.update({str(one): FREE, str(two): FREE})
+    assert seen(watch) == []
+    [path] = watch._paths.values()
+    Path(path).unlink()
+    kept = one if path == str(two) else two
+    space[str(kept)] = FULL
+    assert seen(watch) == []
+    assert [full for _, _, full in seen(watch)] == [True]
+    other = watch._paths.popitem()[1]
+    watch._paths[1] = other  # what is mounted there is another file system by now
+    assert [full for _, _, full in seen(watch)] == [False]
+    assert watch._paths == {}
+    running.close()
+
+
+def test_private_copies_are_watched_where_they_are(
+    tmp_path: Path, locks: Path, space: dict[str, SimpleNamespace], running: Running
+) -> None:
+    watch, copy = SpaceWatch(locks, locks), sparse(tmp_path / "copy")
+    running("web", disk("copy", copy, Backing.COPY, "/srv/golden"))
+    copy.unlink()
+    assert seen(watch) == [("web", "copy", True)]
+    running.close()
+
+
+async def test_one_thread_is_left_behind_by_all_looks(locks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    over = threading.Event()
+    change = FullDiskChange(task="web", disk=FullDisk(disk="data", path="/srv/data", free=0), full=True)
+
+    def look(_: SpaceWatch) -> list[FullDiskChange]:
+        over.wait(60)
+        return [change]
+
+    monkeypatch.setattr(SpaceWatch, "look", look)
+    subject = DiskSpaceInThread(locks, locks, timeout=0.05)
+    for _ in range(3):
+        with pytest.raises(HostError, match="the file system of a disk has not answered"):
+            await subject.changes()
+    assert sum(thread.name == "disk-space" for thread in threading.enumerate()) == 1
+    over.set()
+    for thread in threading.enumerate():
+        if thread.name == "disk-space":
+            thread.join()
+    assert change in await subject.changes(), "what the late thread has found is not lost"
+
+
+async def test_changes_are_those_of_the_host(
+    tmp_path: Path, locks: Path, space: dict[str, SimpleNamespace], running: Running
+) -> None:
+    running("web", disk("data", sparse(tmp_path / "one")))
+    [change] = await DiskSpace(locks, locks).changes()
+    assert (change.task, change.disk.disk, change.full) == ("web", "data", True)
+    running.close()
 
 
 async def test_a_file_system_that_hangs_is_left_behind(locks: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from solo5_systemd.storage import live_clone
-from solo5_systemd.storage.live_clone import PASSES, SHARED_AT_ONCE, LiveClone
+from solo5_systemd.storage.live_clone import PASSES, SHARED_AT_ONCE, LiveClone, _extents
 
 BLOCK = 4096
 SIZE = 1000 * BLOCK
@@ -82,6 +82,37 @@ def test_only_what_has_changed_is_shared_again(fs: FileSystem, clone: LiveClone)
     fs.extents[fs.source][1:2] = [(20, 200, 5, 0), (25, 400, 1, 0), (26, 206, 4, 0)]
     assert clone.finish()
     assert fs.taken() == [(20, 10)]
+    assert fs.extents[fs.target] == fs.extents[fs.source]
+
+
+def test_many_extents_are_read_and_compared_in_sections(
+    fs: FileSystem, clone: LiveClone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_clone, "SECTION", 3)
+    read: list[int] = []
+
+    def extents(descriptor: int, begin: int, end: int, flags: int) -> bytes | None:
+        read.append(begin)
+        return _extents(descriptor, begin, end, flags)
+
+    monkeypatch.setattr(live_clone, "_extents", extents)
+    fs.extents[fs.source] = [(10 * i, 100 + 20 * i, 5, 0) for i in range(10)]
+    assert clone.catch_up(1)
+    assert read == [0, 0, 30 * BLOCK, 60 * BLOCK, 90 * BLOCK], "the source as a whole, the clone in sections"
+    fs.taken()
+    fs.extents[fs.source][4:6] = [(40, 900, 1, 0), (41, 181, 4, 0), (55, 950, 40, 0)]  # across the third section
+    fs.extents[fs.source][7:8] = []
+    assert clone.finish()
+    assert fs.extents[fs.target] == fs.extents[fs.source]
+    assert (0, 5) not in fs.taken(), "a section that has not changed"
+
+
+def test_a_clone_without_a_place_of_its_own_is_replaced(fs: FileSystem, clone: LiveClone) -> None:
+    """Also where the source has a hole by now."""
+    fs.extents[fs.source] = [(0, 100, 10, 0), (20, 200, 10, ENCODED)]
+    assert clone.catch_up()
+    del fs.extents[fs.source][1]
+    assert clone.finish()
     assert fs.extents[fs.target] == fs.extents[fs.source]
 
 

@@ -260,7 +260,7 @@ def test_a_disk_that_changes_its_task_meanwhile_has_no_snapshot(
     with subject.of_task("web", ONE) as instant:
         os.close(descriptor)
         with pytest.raises(HostError, match="disk 'data' is no longer that of task web"):
-            instant.take()
+            instant.catch_up()
 
 
 def test_a_task_without_disks_has_no_snapshot(subject: Snapshots) -> None:

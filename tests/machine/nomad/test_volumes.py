@@ -6,7 +6,7 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
-from tests.machine.conftest import GUESTS, eventually, inspect, ok, sh
+from tests.machine.conftest import GUESTS, Machine, eventually, inspect, ok, sh
 from tests.machine.nomad.agent import DATA, VOLUMES, Agent, api
 from tests.machine.nomad.jobs import (
     SCOPE,
@@ -15,7 +15,9 @@ from tests.machine.nomad.jobs import (
     allocation,
     allocations,
     ended,
+    events,
     group_hcl,
+    happens,
     hcl,
     refusal,
     running,
@@ -235,6 +237,32 @@ def test_full_volume(jobs: Jobs, static: Path) -> None:
         print(status(alloc))
         where = f"no space is left in the file system of disk storage ({static}/disk.img)"
         assert f"Fatal error when writing: No space left on device; {where}" in refusal(alloc)
+    finally:
+        ok("umount", "--lazy", str(STATIC))
+
+
+def test_a_guest_that_goes_on_after_an_error_of_its_full_disk(machine: Machine, jobs: Jobs, static: Path) -> None:
+    """An event names the disk, and so do metrics and `inspect`, until there is space again, which is an event, too."""
+    machine.expect("No space is left in the file system of disk storage")
+    ok("mount", "-t", "tmpfs", "-o", "size=64k", "full", str(STATIC))
+    try:
+        (static / "fill").write_bytes(bytes(64 << 10))
+        words = ("sector=1000", "try=x", "stay")
+        config = disk(*words, image="disk.spt", block='create = true\nsize = "1M"')
+        [alloc] = jobs.run(job("full", config, kind="service"))
+        says(alloc, "sector 1000: not written")
+        happens(alloc, f"No space is left in the file system of disk storage ({static}/disk.img)")
+        name = unit(alloc).removeprefix("solo5-task-").removesuffix(".service")
+        assert f'solo5_task_disk_full{{task="{name}",disk="storage"}} 1' in ok("solo5ctl", "metrics")
+        [shown] = inspect(name)["disks"]
+        assert shown["full"] is True
+        assert "no space is left in its file system" in ok("solo5ctl", "inspect", name)
+        (static / "fill").unlink()
+        happens(alloc, f"Space is left again in the file system of disk storage ({static}/disk.img)")
+        assert "solo5_task_disk_full" not in ok("solo5ctl", "metrics")
+        assert [each.partition(":")[2].count("No space is left") for each in events(alloc)].count(1) == 1, "once"
+        assert allocation(alloc)["ClientStatus"] == "running"
+        jobs.purge()
     finally:
         ok("umount", "--lazy", str(STATIC))
 

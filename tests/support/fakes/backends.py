@@ -37,7 +37,7 @@ from solo5_systemd.network.model import (
 from solo5_systemd.network.tap_counters import Traffic
 from solo5_systemd.settings.resolver import UNSET, Resolver
 from solo5_systemd.storage.io_limits import BlockDevice  # noqa: TC001
-from solo5_systemd.storage.model import BoundDisks, Disk, DiskRequest, FullDisk, MadeDisk, backing_of
+from solo5_systemd.storage.model import BoundDisks, Disk, DiskRequest, FullDisk, FullDiskChange, MadeDisk, backing_of
 from solo5_systemd.unit.exit_messages import ExitMessages, UnitMessage
 from solo5_systemd.unit.state import UnitState
 from solo5_systemd.unit.tender import Tender
@@ -596,10 +596,16 @@ class FakeDiskSpace:
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self.full: dict[TaskName, tuple[FullDisk, ...]] = {}
+        self.changed: list[FullDiskChange] = []
 
     async def full_disks(self, task: TaskName) -> Sequence[FullDisk]:
         async with self._steps.step("look for full disks"):
             return self.full.get(task, ())
+
+    async def changes(self) -> Sequence[FullDiskChange]:
+        async with self._steps.step("look for changes of full disks"):
+            found, self.changed = self.changed, []
+            return found
 
 
 class FakeDirectories:

@@ -1,5 +1,5 @@
 /* Uses a disk: words of the command line are done in turn. write=TEXT fills the current sector with
- * the text and zeros, read prints the current sector up to its first zero, sector=N goes there, stay sleeps for ever. */
+ * the text and zeros, try=TEXT does so and prints whether it could, read prints the current sector up to its first zero, sector=N goes there, stay sleeps for ever. */
 #include "sectors.h"
 
 MANIFEST(BLOCK("storage"));
@@ -20,6 +20,9 @@ static void perform(const char *word, uint64_t *sector)
         *sector = to_number(word + strlen("sector="));
     else if (is(word, "write="))
         sector_write(STORAGE, *sector, word + strlen("write="));
+    else if (is(word, "try="))
+        print("sector %lu: %s\n", *sector,
+            sector_try_write(STORAGE, *sector, word + strlen("try=")) ? "written" : "not written");
     else if (is(word, "read"))
         print("sector %lu: '%s'\n", *sector, sector_read(STORAGE, *sector));
     else if (is(word, "stay"))

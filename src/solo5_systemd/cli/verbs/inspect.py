@@ -28,10 +28,13 @@ async def _disks(engine: "Queries", context: CommandContext, names: "Sequence[Ta
     found = {name: disks_of(name) if context.root else () for name in names}
     if not any(found.values()):
         return dict.fromkeys(names, ())
-    from solo5_systemd.cli.disk_usage import disks_json
+    from solo5_systemd.cli.disk_usage import disks_json, full_disks
 
-    samples = await engine.samples()
-    return {name: disks_json(disks, samples.get(name)) for name, disks in found.items()}
+    samples, full = await engine.samples(), await full_disks(engine)
+    return {
+        name: disks_json(disks, samples.get(name), {each.disk.disk for each in full if each.task == name})
+        for name, disks in found.items()
+    }
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:

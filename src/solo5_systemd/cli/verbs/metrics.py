@@ -8,9 +8,11 @@ from solo5_systemd.cli.parser import Parser
 from solo5_systemd.errors import HostError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from solo5_systemd.engine.queries import Queries
+    from solo5_systemd.storage.model import FullDiskChange
 
 
 def write_textfile(path: "Path", text: str) -> None:
@@ -63,13 +65,14 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
         tasks = await engine.tasks(ended=False, reservations=False)
         endpoints = await engine.endpoints() if tasks else {}
         samples = await engine.samples()
+        full: Sequence[FullDiskChange] = ()
         if context.root:
-            from solo5_systemd.cli.disk_usage import with_disks
+            from solo5_systemd.cli.disk_usage import full_disks, with_disks
 
-            samples = with_disks(samples)
+            samples, full = with_disks(samples), await full_disks(engine)
         # Without leases, solo5-networkd is not started just to report that it has none.
         leased = context.root and any(task.name in endpoints for task in tasks)
-        found = families(tasks, endpoints, samples, await engine.backends.networks.networks() if leased else ())
+        found = families(tasks, endpoints, samples, await engine.backends.networks.networks() if leased else (), full)
         if arguments.textfile:
             write_textfile(arguments.textfile, prometheus(found))
         else:

@@ -10,11 +10,15 @@ from solo5_systemd.network.model import UNREPAIRED, Lease, Reservation
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload.ports import published_nics
 from solo5_systemd.sanitize import bounded
+from solo5_systemd.storage.model import FullDiskChange
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.workload import Publish
 
 LAST_LINES = 5
 """Console lines that an event quotes."""
+
+PATH_MAX = 200
+"""Characters of the path of a disk."""
 
 QUOTED_LINE_MAX = 120
 """Characters of a quoted line."""
@@ -126,6 +130,20 @@ def signal_not_sent(signal: str) -> TaskEvent:
             'The task runs on unchanged; a template takes effect with change_mode = "restart"'
         ),
         annotations={"signal_not_sent": signal},
+    )
+
+
+def full_disk(change: FullDiskChange) -> TaskEvent:
+    """Return the event of a disk whose file system has become full under its running guest, or has space again."""
+    where = f"disk {change.disk.disk} ({bounded(change.disk.path, PATH_MAX)})"
+    if not change.full:
+        return TaskEvent(message=f"Space is left again in the file system of {where}")
+    return TaskEvent(
+        message=(
+            f"No space is left in the file system of {where}: the guest gets an I/O error where it writes for the "
+            "first time. Free space on the host"
+        ),
+        annotations={"full_disks": change.disk.disk},
     )
 
 

@@ -20,11 +20,16 @@ const char *sector_read(unsigned handle, uint64_t sector)
     return buffer;
 }
 
-void sector_write(unsigned handle, uint64_t sector, const char *text)
+bool sector_try_write(unsigned handle, uint64_t sector, const char *text)
 {
     uint16_t size = device(handle)->block.sector_size;
     memset(buffer, 0, size);
     memcpy(buffer, text, strlen(text) < size ? strlen(text) : size);
-    if (!block_write(handle, sector * size, buffer))
+    return block_write(handle, sector * size, buffer);
+}
+
+void sector_write(unsigned handle, uint64_t sector, const char *text)
+{
+    if (!sector_try_write(handle, sector, text))
         ABORT("cannot write the sector");
 }
