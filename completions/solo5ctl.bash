@@ -1,6 +1,6 @@
 # bash completion for solo5ctl(1), without bash-completion; names come from `solo5ctl ps -q` and `network ls -q`.
 
-_solo5ctl_verbs="run ps inspect update rollback export logs stop kill rm wait stats metrics freeze thaw image disk network doctor gc"
+_solo5ctl_verbs="run ps inspect update rollback export convert logs stop kill rm wait stats metrics freeze thaw image disk network doctor gc"
 
 # The options of one verb; those that take a value end with "=".
 _solo5ctl_options() {
@@ -20,7 +20,8 @@ _solo5ctl_options() {
         rm) echo "--help --force --no-color -h -f" ;;
         stats) echo "--help --no-stream --interval= --sort= --wide --json --no-color -h -i= -s= -w" ;;
         metrics) echo "--help --textfile= --no-color -h" ;;
-        update | rollback) echo "--drain --help --no-block --no-color --pause --ready --timeout --watch -h" ;;
+        update | rollback) echo "--ready= --timeout= --drain= --watch= --pause --no-block --help --no-color -h" ;;
+        convert) echo "--help --output= --json --no-color -h" ;;
         export | freeze | thaw) echo "--help --no-color -h" ;;
         disk) echo "--help -h" ;;
         "disk ls") echo "--help --quiet --snapshots --json --no-color -h -q" ;;
@@ -137,8 +138,8 @@ _solo5ctl() {
     fi
     case $verb in
         "") _solo5ctl_words "$_solo5ctl_verbs" "$current" ;;
-        run | image) _solo5ctl_files "$current" ;;
         stop | kill | freeze | thaw | stats | export | update | rollback) _solo5ctl_words "$(solo5ctl ps -q 2>/dev/null)" "$current" ;;
+        run | image | convert) _solo5ctl_files "$current" ;;
         rm | inspect | logs | wait) _solo5ctl_words "$(solo5ctl ps -a -q 2>/dev/null)" "$current" ;;
         disk) _solo5ctl_words "create ls inspect resize rm import export snapshot restore" "$current" ;;
         "disk import")

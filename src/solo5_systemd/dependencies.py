@@ -184,6 +184,14 @@ DHCP_SERVER = Dependency(
 )
 """Missing only where a network has `dhcp = true` or `ra = true`."""
 
+ASN1 = Dependency(
+    kind=Kind.MODULE, name="asn1crypto", debian="python3-asn1crypto", pip="asn1crypto", needed_by=("convert",)
+)
+"""Missing only where the verb is used, which few hosts ever need."""
+
+WHERE_NEEDED = (DHCP_SERVER, ASN1)
+"""Dependencies that the package recommends or suggests."""
+
 
 def advice(name: str) -> str:
     """Return what to do if a program or socket is missing; empty if it is not in the list."""
@@ -259,7 +267,7 @@ def _unusable(kind: Kind, name: str, why: str) -> DependencyError:
 
 
 def _listed(kind: Kind, name: str) -> Dependency | None:
-    for each in DEPENDENCIES:
+    for each in (*DEPENDENCIES, *WHERE_NEEDED):
         if each.kind is kind and (f"{name}.".startswith(f"{each.name}.") or each.name.startswith(f"{name}.")):
             return each
     return None

@@ -13,6 +13,7 @@ import pytest
 from solo5_systemd import dependencies
 from solo5_systemd.cli.parser import VERBS
 from solo5_systemd.dependencies import (
+    ASN1,
     DEPENDENCIES,
     DHCP_SERVER,
     DRIVER,
@@ -20,6 +21,7 @@ from solo5_systemd.dependencies import (
     RELAY,
     STARTS,
     TASKS,
+    WHERE_NEEDED,
     Kind,
     advice,
     dependency_error,
@@ -67,7 +69,7 @@ NO_SOCKETS = {
 
 
 def named(kind: Kind) -> set[str]:
-    return {each.name for each in (*DEPENDENCIES, DHCP_SERVER) if each.kind is kind}
+    return {each.name for each in (*DEPENDENCIES, *WHERE_NEEDED) if each.kind is kind}
 
 
 def imports() -> Iterator[tuple[str, str]]:
@@ -131,6 +133,7 @@ def test_pyprojects_dependencies_are_the_modules() -> None:
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
     required = {re.split(r"[^A-Za-z0-9._-]", each)[0] for each in project["dependencies"]}
     assert required == {each.pip for each in DEPENDENCIES if each.kind is Kind.MODULE}
+    assert [each.partition(">")[0] for each in project["optional-dependencies"]["convert"]] == [ASN1.pip]
 
 
 def test_debians_package_depends_on_all_that_is_not_essential() -> None:
@@ -141,6 +144,8 @@ def test_debians_package_depends_on_all_that_is_not_essential() -> None:
     assert packages == {each.debian for each in DEPENDENCIES} - essential
     recommended = control.partition("\nRecommends:\n")[2].partition("\nSuggests:")[0]
     assert f" {DHCP_SERVER.debian}," in recommended.splitlines()
+    suggested = control.partition("\nSuggests:\n")[2].partition("\nDescription:")[0]
+    assert f" {ASN1.debian}," in suggested.splitlines()
 
 
 def test_every_module_that_is_imported_is_listed() -> None:
@@ -203,8 +208,8 @@ def test_every_socket_of_another_program_is_listed() -> None:
 def test_each_verb_has_its_needs_declared() -> None:
     commands = {name for each in DEPENDENCIES for name in each.needed_by}
     programs = {NETWORKD, RELAY, DRIVER, "solo5-network@.service", "solo5-thaw@.service"}
-    assert {command.partition(" ")[0] for command in commands - programs} == set(VERBS) - {"doctor", "disk"}
-    assert {command.partition(" ")[0] for command in TASKS} == set(VERBS) - {"doctor", "disk", "image"}
+    assert {command.partition(" ")[0] for command in commands - programs} == set(VERBS) - {"doctor", "disk", "convert"}
+    assert {command.partition(" ")[0] for command in TASKS} == set(VERBS) - {"doctor", "disk", "image", "convert"}
 
 
 @pytest.mark.parametrize(
@@ -289,7 +294,7 @@ def test_program_that_is_not_listed_has_no_advice() -> None:
     assert advice("/usr/bin/busctl") == "Install systemd (Debian)."
 
 
-ALL = "every verb but `image` and `doctor`"
+ALL = "every verb but `image`, `doctor` and `convert`"
 
 
 def words(needed_by: tuple[str, ...]) -> str:
@@ -306,7 +311,7 @@ def test_manual_has_the_list() -> None:
     assert rows == [
         f"| {each.kind} | `{each.name}` | `{each.debian}` | {f'`{each.pip}`' if each.pip else '–'} "
         f"| {words(each.needed_by)} |"
-        for each in (*DEPENDENCIES, DHCP_SERVER)
+        for each in (*DEPENDENCIES, *WHERE_NEEDED)
     ]
 
 
