@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -160,6 +161,46 @@ def test_loop_device_as_a_disk(run: Runner, disk: Path) -> None:
         assert disk.read_bytes().startswith(b"looped\0")
     finally:
         sh("losetup", "--detach", device)
+
+
+@pytest.mark.vm
+def test_what_shares_its_data_with_a_disk_in_use_is_in_use(run: Runner, disk: Path) -> None:
+    """A loop device and its file, a partition and its disk, whichever comes first; and what the kernel itself uses."""
+
+    def refused(where: str, sentence: str) -> None:
+        assert sentence in run.fail("--block", f"storage={where}", f"{GUESTS}/disk.hvt", "read").stderr
+
+    def taken(where: str, *others: str, sentence: str = "is in use by another task") -> None:
+        name = run("disk.hvt", "read", "stay", options=("--block", f"storage={where}"))
+        says(name, "sector 0")
+        for other in others:
+            refused(other, sentence)
+        ok("solo5ctl", "rm", "--force", name)
+
+    with disk.open("r+b") as file:  # a partition table of DOS: sectors 8 to 15
+        file.seek(446)
+        file.write(struct.pack("<B3xB3xII", 0, 0x83, 8, 8) + bytes(48) + b"\x55\xaa")
+    name = run("disk.hvt", "read", "stay", options=("--block", f"storage={disk}"))
+    device = ok("losetup", "--find", "--show", "--partscan", str(disk)).strip()
+    try:
+        part = f"{device}p1"
+        eventually(Path(part).exists, "the partition has a node")
+        ok("chown", "solo5:", device, part)
+        for other in (device, part):
+            refused(other, "is in use by another task")
+        ok("solo5ctl", "rm", "--force", name)
+        refused(str(disk), f"is attached to {Path(device).name}: expected a disk that nothing else uses")
+        taken(device, part)
+        taken(part, device)
+        ok("mkswap", device)
+        ok("swapon", device)
+        try:
+            refused(device, "is mounted, or a part of another device")
+        finally:
+            ok("swapoff", device)
+    finally:
+        sh("losetup", "--detach", device)
+    taken(str(disk))
 
 
 def test_other_files_of_the_directory_are_out_of_reach(run: Runner, disk: Path) -> None:

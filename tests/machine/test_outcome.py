@@ -1,8 +1,10 @@
 """How tasks end, and that each end is told from the others: the same words by ps, inspect and wait."""
 
+import fcntl
 import json
 import os
 import signal
+import struct
 import subprocess
 import time
 from collections.abc import Iterator
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.machine import records
 from tests.machine.conftest import Machine, Runner, inspect, ok, says, sh, unit_property
 from tests.machine.mishaps import end_main_thread, going_down
 
@@ -185,6 +188,37 @@ def test_a_full_disk_ends_hvt_and_is_an_spt_guests_own_affair(run: Runner) -> No
     assert spt["sentence"].endswith(f"; {where}")
     for each in endings:
         assert each["full_disks"] == [{"disk": "storage", "path": "/srv/full/disk", "free": 0}]
+
+
+XFS_IOC_GOINGDOWN, WITHOUT_LOG = 0x8004587D, 2
+"""ioctl(2) and its argument, from linux xfs_fs.h: what XFS does by itself when its device is gone."""
+
+
+@pytest.mark.vm  # where there are loop devices and xfsprogs
+def test_a_disk_whose_device_is_gone_ends_hvt_and_is_an_error_of_an_spt_guest(run: Runner) -> None:
+    where = Path("/srv/gone")
+    endings = {}
+    for target in TARGETS:
+        with records.reflinks(where):
+            for name in ("one", "two"):
+                (where / name).touch()
+                os.truncate(where / name, 1 << 20)
+            options = ("--block", f"first={where}/one", "--block", f"second={where}/two")
+            ok("chown", "solo5:", str(where / "one"), str(where / "two"))
+            name = run(f"sequence.{target}", "every=1000", options=options)
+            says(name, "writing")
+            directory = os.open(where, os.O_RDONLY | os.O_DIRECTORY)
+            fcntl.ioctl(directory, XFS_IOC_GOINGDOWN, struct.pack("I", WITHOUT_LOG))
+            os.close(directory)
+            endings[target] = waited(name)[name]
+            ok("umount", str(where))
+            ok("mount", "-o", "loop", "/var/tmp/xfs.img", str(where))
+            ok("solo5ctl", "rm", name)  # its disks are there again, and are taken back
+    where.rmdir()
+    hvt, spt = endings["hvt"], endings["spt"]
+    assert (hvt["ending"], hvt["retry"]) == ("tender-failed", True)
+    assert hvt["sentence"] == "the tender failed: Fatal error when writing: Input/output error"
+    assert (spt["ending"], "full_disks" in spt) == ("aborted", False), "this guest gives up by itself"
 
 
 def test_a_tap_that_is_deleted_ends_hvt_and_an_spt_guest_goes_on(machine: Machine, run: Runner) -> None:

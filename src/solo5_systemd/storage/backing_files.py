@@ -43,6 +43,7 @@ from solo5_systemd.storage.model import (
     sector_size,
 )
 from solo5_systemd.storage.new_file import create_file, find_place
+from solo5_systemd.storage.overlaps import check_unused
 from solo5_systemd.storage.owner import ROOT, check_owner, check_single_link, give, is_in_allocation
 from solo5_systemd.storage.quota import GetQuotas, Quotas, admitted, check, no_quotas
 from solo5_systemd.storage.start_directories import StartDirectories, StartDirectory
@@ -123,8 +124,14 @@ class ImageFiles:
         await asyncio.to_thread(unmake, request, disk, self._locks)
 
     async def lock(self, disks: Sequence[Disk], task: str = "") -> int:
-        """Lock the disks of a task and return the descriptor of the lock; see `locks.lock`."""
-        return await open_in_thread(lambda: lock(disks, directory=self._locks, task=task))
+        """Lock the disks of a task and return the descriptor of the lock; see `locks.lock`, `overlaps.check_unused`."""
+
+        def lock_unused() -> int:
+            for disk in disks:
+                check_unused(disk)
+            return lock(disks, directory=self._locks, task=task)
+
+        return await open_in_thread(lock_unused)
 
     async def remove_stale_locks(self) -> None:
         """Remove the lock files of disks that no process has locked."""

@@ -6,6 +6,9 @@ the lock with the last process that has the descriptor; the names are stale from
 and no two tasks share a file, so a tender can do nothing with it but unlock its own disks. The file has the task's name
 and its disks as JSON, for `solo5ctl inspect` and `solo5ctl disk ls`.
 
+A partition is not locked while its disk is, nor a disk while one of its partitions is, nor a loop device while its file
+is.
+
 A disk that is only read, such as one that is copied, has a shared lock: any number of readers, and no task.
 """
 
@@ -20,6 +23,7 @@ from solo5_systemd.errors import HostError, TakenError
 from solo5_systemd.files.atomic_file import link_unnamed, open_unnamed
 from solo5_systemd.storage.lock_records import LOCKS, guard_of, is_locked
 from solo5_systemd.storage.model import Disk, check_distinct
+from solo5_systemd.storage.overlaps import overlapping
 
 
 def lock(disks: Sequence[Disk], *, directory: Path = LOCKS, task: str = "") -> int:
@@ -87,7 +91,7 @@ def remove_stale(directory: Path = LOCKS) -> None:
 def _lock(disks: Sequence[Disk], directory: Path, task: str) -> int:
     names = [directory / _name(disk) for disk in disks]
     for disk, name in zip(disks, names, strict=True):
-        if is_locked(name):
+        if is_locked(name) or any(is_locked(directory / _name_of(each)) for each in overlapping(disk)):
             raise _taken(disk)
     record = {"task": task, "disks": [_disk_record(disk) for disk in disks]} if task else {}
     return _linked(directory, names, json.dumps(record), fcntl.LOCK_EX)
@@ -146,5 +150,9 @@ def _make_lock_file(directory: Path, content: bytes) -> int:
 
 
 def _name(disk: Disk) -> str:
-    device, inode = disk.identity
+    return _name_of(disk.identity)
+
+
+def _name_of(identity: tuple[int, int]) -> str:
+    device, inode = identity
     return f"{device:x}-{inode:x}"

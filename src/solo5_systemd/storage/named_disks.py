@@ -19,6 +19,7 @@ from solo5_systemd.storage.lock_records import LOCKS, holders
 from solo5_systemd.storage.locks import lock, lock_shared
 from solo5_systemd.storage.model import NAMED_DISKS, SECTOR_SIZE, Backing, Disk, NewFile
 from solo5_systemd.storage.new_file import create_file
+from solo5_systemd.storage.overlaps import check_unused
 from solo5_systemd.storage.quota import GetQuotas, admitted, no_quotas
 from solo5_systemd.storage.quota import check as check_quotas
 
@@ -290,6 +291,8 @@ class NamedDisks:
             identity=identity(status),
             backing=Backing.NAMED,
         )
+        if not shared:
+            check_unused(disk)
         try:
             return lock_shared(disk, directory=self._locks) if shared else lock([disk], directory=self._locks)
         except TakenError as error:

@@ -270,9 +270,9 @@ def test_a_guest_that_goes_on_after_an_error_of_its_full_disk(machine: Machine, 
 # --- solo5-disk --------------------------------------------------------------------------------------------------
 
 
-def create(name: str, *lines: str, check: bool = True) -> CompletedProcess[str]:
-    """Run `nomad volume create` for a host volume of solo5-disk."""
-    spec = "\n".join((f'name = "{name}"', 'type = "host"', 'plugin_id = "solo5-disk"', *lines))
+def create(name: str, *lines: str, check: bool = True, plugin: str = "solo5-disk") -> CompletedProcess[str]:
+    """Run `nomad volume create` for a host volume of a plugin."""
+    spec = "\n".join((f'name = "{name}"', 'type = "host"', f'plugin_id = "{plugin}"', *lines))
     capability = 'capability {\n  access_mode = "single-node-writer"\n  attachment_mode = "file-system"\n}\n'
     path = Path("/tmp/volume.hcl")
     path.write_text(f"{spec}\n{capability}")
@@ -314,6 +314,21 @@ def test_volume_outlives_its_jobs(jobs: Jobs, volumes: Path) -> None:
     jobs.purge()
     submit(jobs, "volume", "volume")
     completes("volume", "sector 0: 'kept-on-data'")
+
+
+def test_volume_of_nomads_own_plugin_has_the_disks_that_jobs_create(jobs: Jobs, volumes: Path) -> None:
+    """`mkdir` makes a directory: the disk is a file of the job's."""
+    create("plain", plugin="mkdir")
+    directory = volumes / identifier("plain")
+    jobs.submit(job("none", disk("read"), volume("plain")))
+    refused("none", f"{directory}/disk.img")
+    jobs.submit(
+        job("first", disk("write=kept", block='create = true\nsize = "64K"'), volume("plain", options="sticky = true"))
+    )
+    completed("first", "capacity 65536 bytes")
+    jobs.submit(job("second", disk("read"), volume("plain")))
+    completed("second", "sector 0: 'kept'")
+    assert (directory / "disk.img").stat().st_size == 64 << 10
 
 
 def test_volume_in_use_is_not_deleted(jobs: Jobs, volumes: Path) -> None:

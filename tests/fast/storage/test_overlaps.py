@@ -1,0 +1,160 @@
+"""Disks that are parts of each other, in a tree like that of sysfs, and what the kernel itself uses."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+from tests.fast.storage.test_block_devices import Sysfs
+
+from solo5_systemd.errors import TakenError
+from solo5_systemd.names import DeviceName
+from solo5_systemd.storage import locks, overlaps
+from solo5_systemd.storage.locks import lock
+from solo5_systemd.storage.model import SECTOR_SIZE, Backing, Disk
+from solo5_systemd.storage.overlaps import check_unused, overlapping
+
+
+@pytest.fixture
+def sysfs(tmp_path: Path) -> Sysfs:
+    found = Sysfs(tmp_path / "sys")
+    found.device("vda", "254:0")
+    found.device("vda2", "254:2", of="vda")
+    found.device("vda3", "254:3", of="vda")
+    found.device("loop0", "7:0")
+    found.device("loop0p1", "259:1", of="loop0")
+    (found.root / "block").mkdir()
+    for name in ("vda", "loop0"):
+        (found.root / "block" / name).symlink_to(found.root / "devices" / name)
+    (found.root / "devices/loop0/ro").write_text("0\n")
+    return found
+
+
+@pytest.fixture
+def image(tmp_path: Path, sysfs: Sysfs) -> Path:
+    """The file of loop0, which has no device node here."""
+    path = tmp_path / "image"
+    path.touch()
+    (sysfs.root / "devices/loop0/loop").mkdir()
+    (sysfs.root / "devices/loop0/loop/backing_file").write_text(f"{path}\n")
+    return path
+
+
+def device(major: int, minor: int, path: str = "/dev/x") -> Disk:
+    number = os.makedev(major, minor)
+    return Disk(
+        disk=DeviceName("data"), path=path, sector_size=SECTOR_SIZE, device=(major, minor), identity=(number, 0)
+    )
+
+
+def file(path: Path, backing: Backing = Backing.FILE) -> Disk:
+    status = path.stat()
+    return Disk(
+        disk=DeviceName("data"), path=str(path), sector_size=SECTOR_SIZE, device=None,
+        identity=(status.st_dev, status.st_ino), backing=backing,
+    )  # fmt: skip
+
+
+def found(disk: Disk, sysfs: Sysfs) -> set[tuple[int, int]]:
+    return set(overlapping(disk, sysfs.root, sysfs.root / "nodes"))
+
+
+def number(major: int, minor: int) -> tuple[int, int]:
+    return os.makedev(major, minor), 0
+
+
+def test_a_partition_and_its_disk_overlap_and_two_partitions_do_not(sysfs: Sysfs) -> None:
+    assert found(device(254, 2), sysfs) == {number(254, 0)}
+    assert found(device(254, 0), sysfs) == {number(254, 2), number(254, 3)}
+
+
+def test_a_loop_device_and_its_partitions_overlap_with_its_file(sysfs: Sysfs, image: Path) -> None:
+    of_file = file(image).identity
+    assert found(device(7, 0), sysfs) == {number(259, 1), of_file}
+    assert found(device(259, 1), sysfs) == {number(7, 0), of_file}
+    assert found(file(image), sysfs) == set()
+    image.unlink()
+    assert found(device(7, 0), sysfs) == {number(259, 1)}
+
+
+def test_a_device_that_is_gone_overlaps_with_nothing(sysfs: Sysfs) -> None:
+    (sysfs.root / "devices/vda/vda2/dev").unlink()
+    assert found(device(254, 0), sysfs) == {number(254, 3)}
+    assert found(device(8, 0), sysfs) == set()
+
+
+def test_a_loop_device_has_its_file_from_the_kernel(
+    sysfs: Sysfs, image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By path, it would be the file that is there now."""
+    nodes = tmp_path / "nodes"
+    nodes.mkdir()
+    (nodes / "loop0").touch()
+
+    def ioctl(descriptor: int, request: int, info: bytearray) -> None:
+        assert request == overlaps.LOOP_GET_STATUS64
+        overlaps._FILE.pack_into(info, 0, 65025, 4711)
+
+    monkeypatch.setattr("fcntl.ioctl", ioctl)
+    assert set(overlapping(device(7, 0), sysfs.root, nodes)) == {number(259, 1), (65025, 4711)}
+
+
+@pytest.mark.parametrize(
+    "first, second", [("whole", "part"), ("part", "whole"), ("file", "loop"), ("file", "part of loop")]
+)
+def test_what_overlaps_with_a_locked_disk_is_taken(
+    sysfs: Sysfs, image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, second: str
+) -> None:
+    monkeypatch.setattr(locks, "overlapping", lambda disk: overlapping(disk, sysfs.root, sysfs.root / "nodes"))
+    disks: dict[str, Disk] = {
+        "whole": device(254, 0), "part": device(254, 2), "other": device(254, 3),
+        "file": file(image), "loop": device(7, 0), "part of loop": device(259, 1),
+    }  # fmt: skip
+    held = lock([disks[first]], directory=tmp_path / "locks", task="web")
+    with pytest.raises(TakenError, match="is in use by another task"):
+        lock([disks[second]], directory=tmp_path / "locks", task="db")
+    os.close(held)
+    os.close(lock([disks[second]], directory=tmp_path / "locks", task="db"))
+
+
+def test_two_partitions_have_two_tasks(sysfs: Sysfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "overlapping", lambda disk: overlapping(disk, sysfs.root, sysfs.root / "nodes"))
+    held = [lock([device(254, minor)], directory=tmp_path, task=f"web{minor}") for minor in (2, 3)]
+    assert len(held) == 2
+    for each in held:
+        os.close(each)
+
+
+def test_a_file_of_a_loop_device_is_in_use_unless_that_is_read_only(sysfs: Sysfs, image: Path) -> None:
+    def check(disk: Disk) -> None:
+        check_unused(disk, sysfs.root, sysfs.root / "nodes")
+
+    with pytest.raises(TakenError, match="is attached to loop0: expected a disk that nothing else uses") as error:
+        check(file(image))
+    assert error.value.hint == "Use /dev/loop0 as the disk, or detach it: losetup -d loop0"
+    other = image.with_name("other")
+    other.touch()
+    check(file(other))
+    check(file(image, Backing.COPY))
+    (sysfs.root / "devices/loop0/ro").write_text("1\n")
+    check(file(image))
+
+
+@pytest.mark.parametrize("code, used", [(errno.EBUSY, True), (errno.EIO, False), (0, False)])
+def test_a_device_that_the_kernel_has_claimed_is_in_use(
+    sysfs: Sysfs, monkeypatch: pytest.MonkeyPatch, code: int, used: bool
+) -> None:
+    real = os.open
+
+    def opened(path: str, flags: int) -> int:
+        assert flags & os.O_EXCL
+        if code:
+            raise OSError(code, os.strerror(code))
+        return real("/dev/null", os.O_RDONLY)
+
+    monkeypatch.setattr(overlaps.os, "open", opened)  # type: ignore[attr-defined]
+    if not used:
+        check_unused(device(254, 0), sysfs.root)
+        return
+    with pytest.raises(TakenError, match="'/dev/x' is mounted, or a part of another device: expected a disk"):
+        check_unused(device(254, 0), sysfs.root)
