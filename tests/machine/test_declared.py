@@ -477,10 +477,34 @@ def test_a_removed_file_stops_nothing_and_leaves_nothing(declare: Declarations) 
     assert answers()
     ok("systemctl", "stop", unit)
     eventually(lambda: not list(Path("/run/solo5/network/tasks").glob("web.json")), "its lease is released")
-    systemctl("daemon-reload")
-    assert not (DIRECTORY / "web").exists()
-    assert not Path("/run/systemd/system/web.service").exists()
-    assert unit_property(unit, "LoadState") == "not-found"
+    eventually(lambda: not (DIRECTORY / "web").exists(), "its files are removed")
+    assert list(Path("/run/systemd/system").glob("*web*")) == []
+    eventually(lambda: unit_property(unit, "LoadState") == "not-found", "PID 1 has unloaded it")
+
+
+@pytest.mark.parametrize("edit", ["removed", "refused"])
+def test_a_file_that_is_removed_or_refused_while_its_task_runs_leaves_the_disk_locked(
+    declare: Declarations, run: Runner, edit: str
+) -> None:
+    unit = declare("web", "Argument=stay\nBlock=storage=disk:data,create,size=1M", image="disk.spt")
+    try:
+        pid = started(unit)
+        path = ETC / "web.unikernel"
+        if edit == "removed":
+            path.unlink()
+        else:
+            path.write_text(path.read_text() + "Memry=64M\n")
+        systemctl("daemon-reload")
+        assert main_pid(unit) == pid
+        assert unit_property("solo5-prepare@web.service", "ActiveState") == "active"
+        assert "is in use by another task" in run.fail("--block", "storage=disk:data", str(GUESTS / "disk.spt")).stderr
+        assert inspect("web")["phase"] == "running"
+        assert sh("systemctl", "restart", unit).returncode == 1
+        assert ("was removed: expected it for a start" if edit == "removed" else f"{path}:6: Memry=") in status(unit), status(unit)
+        assert main_pid(unit) == "0"
+    finally:
+        sh("systemctl", "stop", unit)
+        eventually(lambda: sh("solo5ctl", "disk", "rm", "data").returncode == 0, "nobody has the disk")
 
 
 def test_without_a_file_the_generator_executes_nothing(machine: Machine) -> None:

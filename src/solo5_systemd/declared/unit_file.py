@@ -35,6 +35,9 @@ SANDBOX_IMAGE = f"{IMAGES}/unikernel"
 NOT_RETRIED = "63 64"
 """Exit statuses of a guest that a restart repeats: --help, and a wrong argument (MirageOS, cmdliner)."""
 
+_WAS_REFUSED = " was refused."
+_REFUSED_SINCE = "\n# Refused since:\n"
+
 _WAITED_FOR = ("After", "Requires", "BindsTo", "Requisite", "Wants")
 _IN_SECTION = {ord(c): replacement for c, replacement in zip("[]'\"\\", "()’”/", strict=True)}
 """What a section's name cannot have: systemd then refuses the file."""
@@ -90,9 +93,9 @@ def refusal(source: str, sentence: str) -> str:
 
     An unknown section is ignored with a warning that has its name, which `systemd-analyze verify` prints.
     """
-    name = " ".join(sentence.translate(_IN_SECTION).split())
+    name = _section(sentence)
     lines = (
-        f"{MARK}: {source} was refused.",
+        f"{MARK}: {source}{_WAS_REFUSED}",
         "[Unit]",
         f"Description={_escaped(name)}",
         f"SourcePath={_escaped(source)}",
@@ -106,6 +109,27 @@ def refusal(source: str, sentence: str) -> str:
         "Environment=" + _quoted(f"SOLO5_REFUSAL={sentence}"),
     )
     return "\n".join(lines) + "\n"
+
+
+def refused_while_running(text: str, sentence: str) -> str:
+    """Return the unit file of a running task whose file was refused since: as it was, with the sentence as a section.
+
+    The preparation must remain wanted: PID 1 would stop it, and release the locks of the disks.
+
+    Args:
+        text: of its unit file.
+        sentence: why the file was refused.
+    """
+    return f"{text.partition(_REFUSED_SINCE)[0]}{_REFUSED_SINCE}[{_section(sentence)}]\n"
+
+
+def is_refusal(text: str) -> bool:
+    """Return whether a unit file of the generator is that of a refused file, which no task runs from."""
+    return text.partition("\n")[0].endswith(_WAS_REFUSED)
+
+
+def _section(sentence: str) -> str:
+    return " ".join(sentence.translate(_IN_SECTION).split())
 
 
 def preparation(declaration: Declaration) -> str:

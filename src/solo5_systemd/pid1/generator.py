@@ -5,28 +5,43 @@
     /run/systemd/system/solo5-outcome@NAME.target.d/declared.conf      what keeps the ended service loaded
     /run/solo5/declared/NAME/sources                                   the files as they were read
     /run/solo5/declared/NAME/basis                                     what of image and host is in the unit file
+    /run/solo5/declared/NAME/refused                                   why a task that runs cannot be started again
+    /run/solo5/declared/NAME/removed                                   that its declaration is gone while it runs
 
 Not in the generator's own directories: systemd refuses to enable a unit that is in one. The sources are kept, since PID
 1 keeps a unit as it was at the last daemon-reload too: an edited file takes effect as a whole, and not at a restart.
+
+The unit file of a running task whose declaration was refused or removed since stays: without it, PID 1 would stop the
+preparation, which has the locks of its disks.
 
 PID 1 waits for this process, at each daemon-reload and at the boot, before anything is mounted or started.
 """
 
 import asyncio
+import fcntl
 import json
 import os
 import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
 from solo5_systemd.declared.declaration import Declaration, declared_task, parse_declaration
 from solo5_systemd.declared.files import declarations, host_names, read_sources
 from solo5_systemd.declared.syntax import Source
-from solo5_systemd.declared.unit_file import MARK, Host, outcome, preparation, refusal, unit_file
+from solo5_systemd.declared.unit_file import (
+    MARK,
+    Host,
+    is_refusal,
+    outcome,
+    preparation,
+    refusal,
+    refused_while_running,
+    unit_file,
+)
 from solo5_systemd.declared.update_files import UpdateFiles
 from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, TakenError
 from solo5_systemd.files.atomic_file import replace_file
@@ -53,6 +68,7 @@ OTHERS = ("/etc/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/syst
 """Where a unit file of the same name would be another program's or the operator's own."""
 
 SOURCES, BASIS = "sources", "basis"
+REFUSED, REMOVED = "refused", "removed"
 
 _KVM_GROUP = "kvm"
 """Of /dev/kvm in Debian: at the boot, a generator runs before the device node exists."""
@@ -100,11 +116,12 @@ class Generator:
     def run(self) -> Iterator[str]:
         """Write the unit files, remove those without a declaration, and yield one sentence for each refusal."""
         found = declarations(self._etc)
-        for name in found:
-            if fault := self._generate(name):
-                yield fault
-        for task in set(declared_tasks(self._directory)).difference(map(TaskName, found)):
-            self._remove(task)
+        with _locked(Path(self._directory)):
+            for name in found:
+                if fault := self._generate(name):
+                    yield fault
+            for task in set(declared_tasks(self._directory)).difference(map(TaskName, found)):
+                self._remove(task)
 
     def _generate(self, name: str) -> str:
         """Write the files of a declaration; return why it was refused, or an empty text."""
@@ -122,11 +139,22 @@ class Generator:
             text = unit_file(declaration, host)
         except Solo5Error as error:
             sentence = str(error) if str(error).startswith(path) else f"{path}: {error}"
-            self._write(task, refusal(path, sentence), {})
+            self._refuse(task, path, sentence)
             return sentence
         drop_ins = {prepare_service(task): preparation(declaration), outcome_target(task): outcome(declaration)}
         self._write(task, text, drop_ins, {SOURCES: _kept(sources), BASIS: basis(host, manifest)})
+        for mark in (REFUSED, REMOVED):
+            (Path(self._directory) / task / mark).unlink(missing_ok=True)
         return ""
+
+    def _refuse(self, task: TaskName, path: str, sentence: str) -> None:
+        """Write the unit file of a refused declaration; that of a running task keeps what keeps its preparation."""
+        if not _is_running(task):
+            self._write(task, refusal(path, sentence), {})
+            return
+        now = (self._system / f"{task}.service").read_text(encoding="utf-8")
+        text = refusal(path, sentence) if is_refusal(now) else refused_while_running(now, sentence)
+        self._write(task, text, {}, {REFUSED: sentence})
 
     def _parsed(self, name: str, sources: Sequence[Source]) -> Declaration:
         served = [network.name for network in self._settings.networks if network.policy.dhcp]
@@ -179,15 +207,13 @@ class Generator:
         _replace(self._system / f"{task}.service", text)
 
     def _remove(self, task: TaskName) -> None:
-        """Remove the files of a declaration that is gone; of a running task all but its unit file stay."""
+        """Remove the files of a declaration that is gone; those of a running task stay."""
         own = self._system / f"{task}.service"
-        if _is_ours(own):
-            own.unlink()
-        if os.path.lexists(f"{UNITS}/{INVOCATION_LINK}{task}.service") or UpdateFiles(task).under_way:
+        if _is_running(task) and _is_ours(own):
+            _replace(Path(self._directory) / task / REMOVED, "", mode=0o600)
             return
-        for unit in (prepare_service(task), outcome_target(task)):
-            shutil.rmtree(self._system / f"{unit}.d", ignore_errors=True)
-        shutil.rmtree(Path(self._directory) / task, ignore_errors=True)
+        if not UpdateFiles(task, directory=Path(self._directory)).under_way:
+            _remove_files(task, self._system, Path(self._directory))
 
 
 def basis(host: Host, manifest: Manifest) -> str:
@@ -232,6 +258,52 @@ def _groups(target: Target, *, nics: bool) -> Sequence[str]:
         return groups_for(target, nics=nics)
     except Solo5Error:
         return (_KVM_GROUP,) if target is Target.HVT else ()
+
+
+def _is_running(task: TaskName) -> bool:
+    """Return whether PID 1 has a run of a task or of its preparation."""
+    units = (f"{task}.service", prepare_service(task))
+    return any(os.path.lexists(f"{UNITS}/{INVOCATION_LINK}{unit}") for unit in units)
+
+
+def remove_if_gone(task: TaskName, *, system: Path = SYSTEM, directory: Path = Path(DIRECTORY)) -> bool:
+    """Remove the files of a task that has ended, if its declaration was removed while it ran; return whether it was."""
+    with _locked(directory):
+        if not (directory / task / REMOVED).exists():
+            return False
+        _remove_files(task, system, directory)
+        return True
+
+
+def _remove_files(task: TaskName, system: Path, directory: Path) -> None:
+    if _is_ours(system / f"{task}.service"):
+        (system / f"{task}.service").unlink()
+    for unit in (prepare_service(task), outcome_target(task)):
+        shutil.rmtree(system / f"{unit}.d", ignore_errors=True)
+    shutil.rmtree(directory / task, ignore_errors=True)
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Lock the directories of declared tasks: their files may be removed at a task's end and written at once."""
+    directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def kept_refusal(task: TaskName, directory: str = DIRECTORY) -> str:
+    """Return why a task that was running at the last daemon-reload cannot be started again; empty: it can."""
+    own = Path(directory) / task
+    if (own / REMOVED).exists() or not own.exists():
+        return f"{ETC}/{task}.unikernel was removed: expected it for a start. Write it, then run: systemctl daemon-reload"
+    try:
+        return (own / REFUSED).read_text(encoding="utf-8")
+    except OSError:
+        return ""
 
 
 def _is_ours(path: Path) -> bool:

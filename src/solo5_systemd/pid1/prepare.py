@@ -22,7 +22,7 @@ from solo5_systemd.declared.files import host_names
 from solo5_systemd.declared.unit_file import environment, user_of
 from solo5_systemd.engine.backends import Disks
 from solo5_systemd.engine.prepare import Prepared, Preparer
-from solo5_systemd.errors import HostError, Solo5Error
+from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error
 from solo5_systemd.files.atomic_file import replace_file
 from solo5_systemd.files.declared_units import (
     DIRECTORY,
@@ -38,7 +38,7 @@ from solo5_systemd.image.manifest import DeviceKind
 from solo5_systemd.journal.journald import NATIVE_SOCKET, namespace_path, write_entry
 from solo5_systemd.names import TaskName, outcome_target
 from solo5_systemd.network.model import NicRequest, Reservation
-from solo5_systemd.pid1.generator import BASIS, SYSTEM, kept_sources, systemd_release
+from solo5_systemd.pid1.generator import BASIS, kept_refusal, kept_sources, remove_if_gone, systemd_release
 from solo5_systemd.sanitize import printable
 from solo5_systemd.settings.files import read_settings
 from solo5_systemd.unit.log_fields import FACILITY, STDERR_PRIORITY
@@ -65,6 +65,8 @@ async def prepare(name: TaskName) -> None:
     """
     own = Path(DIRECTORY) / name
     (own / ENVIRONMENT).unlink(missing_ok=True)
+    if sentence := kept_refusal(name):
+        raise InvalidRequestError(sentence)
     settings = read_settings()
     served = [network.name for network in settings.networks if network.policy.dhcp]
     declaration = parse_declaration(
@@ -98,7 +100,7 @@ async def clear(name: TaskName) -> None:
     settings = read_settings()
     async with machine(lambda: settings) as backends:
         await _drop_held(backends.disks)
-        if not os.path.lexists(SYSTEM / declared_service(name)):  # its file was removed while it ran
+        if await asyncio.to_thread(remove_if_gone, name):
             await backends.units.stop(outcome_target(name))
             await backends.networks.forget(name)
             await backends.users.release(name)

@@ -11,7 +11,7 @@ from solo5_systemd.host.tenders import TenderPath
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.names import TaskName
 from solo5_systemd.pid1 import generator
-from solo5_systemd.pid1.generator import Generator, kept_sources
+from solo5_systemd.pid1.generator import Generator, kept_refusal, kept_sources, remove_if_gone
 from solo5_systemd.settings.model import Settings
 from solo5_systemd.unit.tender import Tender
 
@@ -79,17 +79,65 @@ def test_a_removed_file_removes_its_unit(make: Make, web: Path, tmp_path: Path) 
     assert list((tmp_path / "run").iterdir()) == []
 
 
-def test_of_a_running_task_its_directory_stays(make: Make, web: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("unit", ["web.service", "solo5-prepare@web.service"])
+def test_of_a_running_task_everything_stays_until_it_has_ended(
+    make: Make, web: Path, tmp_path: Path, unit: str
+) -> None:
     make()
+    before = (tmp_path / "system/web.service").read_text()
     web.unlink()
-    link = tmp_path / "units/invocation:web.service"
+    link = tmp_path / f"units/invocation:{unit}"
     link.symlink_to("0123")
     make()
-    assert not (tmp_path / "system/web.service").exists()
-    assert (tmp_path / "run/web").is_dir()
-    link.unlink()
+    assert (tmp_path / "system/web.service").read_text() == before
+    assert (tmp_path / "system/solo5-prepare@web.service.d").is_dir()
+    assert "was removed: expected it for a start" in kept_refusal(TaskName("web"), str(tmp_path / "run"))
+    assert remove_if_gone(TaskName("web"), system=tmp_path / "system", directory=tmp_path / "run")
+    assert list((tmp_path / "system").iterdir()) == []
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_a_file_that_is_there_again_before_its_task_has_ended_stays(make: Make, web: Path, tmp_path: Path) -> None:
     make()
-    assert not (tmp_path / "run/web").exists()
+    good = web.read_text()
+    web.unlink()
+    (tmp_path / "units/invocation:web.service").symlink_to("0123")
+    make()
+    web.write_text(good)
+    assert make() == []
+    assert not remove_if_gone(TaskName("web"), system=tmp_path / "system", directory=tmp_path / "run")
+    assert (tmp_path / "system/web.service").exists()
+
+
+def test_a_running_task_whose_file_is_refused_keeps_its_unit_and_shows_the_reason(
+    make: Make, web: Path, tmp_path: Path
+) -> None:
+    make()
+    unit, good = tmp_path / "system/web.service", web.read_text()
+    before = unit.read_text()
+    (tmp_path / "units/invocation:web.service").symlink_to("0123")
+    for key in ("Memry", "Memori"):
+        web.write_text(f"{good}{key}=64M\n")
+        [fault] = make()
+        assert unit.read_text().startswith(before)
+        assert unit.read_text().count("Refused since") == 1
+        assert fault.replace("[", "(").replace("]", ")") in unit.read_text()
+        assert kept_refusal(TaskName("web"), str(tmp_path / "run")) == fault
+    web.write_text(good)
+    assert make() == []
+    assert unit.read_text() == before
+    assert kept_refusal(TaskName("web"), str(tmp_path / "run")) == ""
+
+
+def test_a_start_of_a_refused_file_is_no_running_task(make: Make, web: Path, tmp_path: Path) -> None:
+    web.write_text(web.read_text() + "Memry=64M\n")
+    make()
+    (tmp_path / "units/invocation:web.service").symlink_to("0123")
+    web.write_text(web.read_text().replace("Memry", "Memori"))
+    [fault] = make()
+    text = (tmp_path / "system/web.service").read_text()
+    assert "Refused since" not in text
+    assert fault.replace("[", "(").replace("]", ")") in text
 
 
 def test_a_bad_file_is_a_unit_with_the_reason(make: Make, web: Path, tmp_path: Path) -> None:
