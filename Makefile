@@ -107,6 +107,13 @@ cluster: setup ## several machines: a Nomad server and three clients
 	$(call pytest_in_machine,$@,--backend container --with nomad --machines $(CLUSTER), \
 	    --timeout=400 -rP /srv/tests/cluster)
 
+REBOOTS ?= 10
+DECLARED ?= 50
+.PHONY: reboots
+reboots: setup ## reboots of a machine with declared tasks, beside as many bare units; REBOOTS=10, DECLARED=50
+	$(BOOT) --backend container --machines server,client1 --timeout 7200 -- env PYTHONPATH=/srv \
+	    python3 -m tests.cluster.reboots --reboots $(REBOOTS) --tasks $(DECLARED)
+
 OPERATIONS ?= 1000
 .PHONY: chaos
 chaos: setup ## random operations against a model: OPERATIONS=1000, and SEED= for the same ones again

@@ -24,21 +24,35 @@ done
 """
 
 
+def declare(peer: Peer, count: int) -> None:
+    """Declare and enable so many tasks; none is started."""
+    peer.ok("sh", "-euc", _WRITE, "sh", str(count), str(GUESTS / "net.spt"))
+    peer.ok("systemctl", "daemon-reload")
+    peer.ok("systemctl", "enable", *_names(count))
+
+
+def remove(peer: Peer, count: int) -> None:
+    """Remove them, with all that is kept of them."""
+    names = _names(count)
+    peer.sh("systemctl", "disable", *names)
+    peer.sh("systemctl", "stop", *names, seconds=2 * PATIENCE)
+    peer.sh("solo5ctl", "rm", "--force", *names, seconds=2 * PATIENCE)
+    peer.sh("sh", "-c", "rm -rf /etc/solo5/t*.unikernel /var/lib/solo5/declared")
+    peer.sh("systemctl", "daemon-reload")
+
+
+def _names(count: int) -> list[str]:
+    return [f"t{number}" for number in range(count)]
+
+
 @pytest.fixture
 def peer() -> Iterator[Peer]:
     subject = CLIENTS[0]
-    subject.ok("sh", "-euc", _WRITE, "sh", str(COUNT), str(GUESTS / "net.spt"))
-    names = [f"t{number}" for number in range(COUNT)]
     try:
-        subject.ok("systemctl", "daemon-reload")
-        subject.ok("systemctl", "enable", *names)
+        declare(subject, COUNT)
         yield subject
     finally:
-        subject.sh("systemctl", "disable", *names)
-        subject.sh("systemctl", "stop", *names)
-        subject.sh("solo5ctl", "rm", "--force", *names)
-        subject.sh("sh", "-c", "rm -rf /etc/solo5/t*.unikernel /var/lib/solo5/declared")
-        subject.sh("systemctl", "daemon-reload")
+        remove(subject, COUNT)
 
 
 def answering(peer: Peer) -> int:
@@ -53,15 +67,14 @@ def _answers(peer: Peer, number: int) -> bool:
         return False
 
 
-def identities(peer: Peer) -> dict[str, object]:
+def identities(peer: Peer, count: int = COUNT) -> dict[str, object]:
     """Addresses, MACs and taps by task."""
-    names = [f"t{number}" for number in range(COUNT)]
-    return {task["name"]: task["nics"] for task in json.loads(peer.ok("solo5ctl", "inspect", "--json", *names))}
+    shown = json.loads(peer.ok("solo5ctl", "inspect", "--json", *_names(count)))
+    return {task["name"]: task["nics"] for task in shown}
 
 
 def test_all_tasks_are_back_with_the_same_addresses(peer: Peer) -> None:
-    names = [f"t{number}" for number in range(COUNT)]
-    started = peer.sh("systemctl", "start", *names, seconds=2 * PATIENCE)
+    started = peer.sh("systemctl", "start", *_names(COUNT), seconds=2 * PATIENCE)
     assert started.returncode == 0, started.stderr + peer.ok("journalctl", "--boot", "--priority=err", "--no-pager")
     eventually(lambda: answering(peer) == COUNT, "all answer", 2 * PATIENCE)
     before, boot = identities(peer), peer.boot_id()

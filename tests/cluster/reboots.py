@@ -1,0 +1,129 @@
+"""Reboots of a machine with declared tasks, in turns with as many units that execute the tender by hand.
+
+    python3 -m tests.cluster.reboots [--reboots N] [--tasks N]
+
+After each reboot all tasks must be back with the addresses that they had. The figure is the time from PID 1's start
+until the last guest has answered for the first time, beside that of the bare units: each a static service with a tap of
+its own. It runs in `tests/machine/boot --machines server,client1`; the clock is the host's in all machines.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from socket import gethostbyname
+from statistics import median
+
+from tests.cluster.machines import Peer
+from tests.cluster.test_back_after_power_loss import PORT, declare, identities, remove
+from tests.cluster.traffic import get
+from tests.machine.conftest import GUESTS, ok
+
+PEER = Peer("client1")
+REBOOT_TIMEOUT_S = 180.0
+POLL_S = 0.1
+ANSWER_TIMEOUT_S = 1.0
+
+_BARE = """
+# A bridge, then a unit for each guest: what an operator writes by hand, without a sandbox, ports or limits.
+cat >/etc/systemd/system/bare-net.service <<END
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=ip link add bare type bridge
+ExecStart=ip address add 10.99.0.1/16 dev bare
+ExecStart=ip link set bare up
+ExecStart=sysctl --quiet net.ipv4.ip_forward=1
+END
+i=0
+while [ $i -lt "$1" ]; do
+    cat >/etc/systemd/system/bare$i.service <<END
+[Unit]
+Requires=bare-net.service
+After=bare-net.service network.target
+[Service]
+ExecStartPre=ip tuntap add bare$i mode tap
+ExecStartPre=ip link set bare$i master bare up
+ExecStart=/usr/local/bin/solo5-spt --net:service=bare$i --mem=20 -- $2 --ipv4=10.99.1.$((i + 1))/16 $3 number=$i
+[Install]
+WantedBy=multi-user.target
+END
+    i=$((i + 1))
+done
+systemctl daemon-reload
+"""
+
+
+def _bare(number: int) -> tuple[str, int]:
+    return f"10.99.1.{number + 1}", 80
+
+
+def _declared(number: int) -> tuple[str, int]:
+    return PEER.name, PORT + number
+
+
+def _first_answer(target: tuple[str, int], number: int) -> float:
+    """Return when a guest has answered for the first time, with its own number; monotonic seconds."""
+    end = time.monotonic() + REBOOT_TIMEOUT_S
+    while time.monotonic() < end:
+        with suppress(OSError, EOFError, ValueError):
+            if f"number={number}" in get(target, ANSWER_TIMEOUT_S):
+                return time.monotonic()
+        time.sleep(POLL_S)
+    raise AssertionError(f"guest {number} does not answer at {target} within {REBOOT_TIMEOUT_S} s")
+
+
+def _reboot(targets: Sequence[tuple[str, int]]) -> float:
+    """Power the machine off and on; return the seconds from PID 1's start until the last guest's first answer."""
+    boot = PEER.boot_id()
+    PEER.kill()
+    PEER.boot()
+    with ThreadPoolExecutor(len(targets)) as pool:
+        answered = list(pool.map(_first_answer, targets, range(len(targets))))
+    assert PEER.boot_id() != boot
+    began = int(PEER.ok("systemctl", "show", "--property=UserspaceTimestampMonotonic", "--value")) / 1e6
+    return max(answered) - began
+
+
+def _enable(units: Sequence[str], others: Sequence[str]) -> None:
+    PEER.ok("systemctl", "disable", *others)
+    PEER.ok("systemctl", "enable", *units)
+    PEER.ok("sync")
+
+
+def main() -> int:
+    """Print the figures of each reboot, and their ratio."""
+    parser = argparse.ArgumentParser(prog="python3 -m tests.cluster.reboots", description=__doc__)
+    parser.add_argument("--reboots", type=int, default=10, metavar="N", help="of each kind (default: %(default)s)")
+    parser.add_argument("--tasks", type=int, default=50, metavar="N", help="how many (default: %(default)s)")
+    options = parser.parse_args()
+    tasks, numbers = [f"t{number}" for number in range(options.tasks)], range(options.tasks)
+    bare = [f"bare{number}" for number in numbers]
+    declare(PEER, options.tasks)
+    PEER.ok("sh", "-euc", _BARE, "sh", str(options.tasks), str(GUESTS / "net.spt"), "--ipv4-gateway=10.99.0.1")
+    ok("ip", "route", "add", "10.99.0.0/16", "via", gethostbyname(PEER.name))
+    here: dict[str, object] | None = None
+    times: dict[str, list[float]] = {"declared": [], "bare": []}
+    for turn in range(1, options.reboots + 1):
+        _enable(tasks, bare)
+        times["declared"].append(_reboot([_declared(number) for number in numbers]))
+        now = identities(PEER, options.tasks)
+        assert here in (None, now), f"addresses have changed: {here} before, {now} after reboot {turn}"
+        here = now
+        state = PEER.sh("systemctl", "is-system-running", "--wait").stdout.strip()
+        assert state == "running", PEER.sh("systemctl", "--failed").stdout
+        _enable(bare, tasks)
+        times["bare"].append(_reboot([_bare(number) for number in numbers]))
+        print(f"{turn:3}: " + ", ".join(f"{kind} {found[-1]:.1f} s" for kind, found in times.items()), flush=True)
+    print(f"{options.tasks} tasks, {options.reboots} reboots: all back, with the same addresses")
+    for kind, found in times.items():
+        print(f"{kind}: the last guest answers after {median(found):.1f} s ({min(found):.1f} to {max(found):.1f})")
+    print(f"ratio: {median(times['declared']) / median(times['bare']):.2f}")
+    remove(PEER, options.tasks)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
