@@ -8,7 +8,9 @@ systemctl set-default multi-user.target
 # Nothing may happen in a test machine that a test did not ask for.
 systemctl mask apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer fstrim.timer \
     systemd-tmpfiles-clean.timer getty.target console-getty.service serial-getty@ttyS0.service \
-    systemd-networkd-wait-online.service systemd-binfmt.service haproxy.service
+    systemd-networkd-wait-online.service systemd-binfmt.service haproxy.service ssh.service ssh.socket
+mkdir -p /etc/systemd/system-generators
+ln -s /dev/null /etc/systemd/system-generators/systemd-ssh-generator  # systemd 256: sockets for sshd
 version=$(ls /usr/lib/modules)
 # Where modules are compressed (Debian 12 does not): emulated processors take long over xz, and the disk is large.
 find "/usr/lib/modules/$version" -name "*.ko.xz" -exec xz --decompress {} +

@@ -28,7 +28,7 @@ MACHINE = Recipe(
         "linux-image-cloud-amd64", "tiny-initramfs", "busybox-static",
         "nftables", "dnsmasq-base", "iproute2", "iputils-ping", "ethtool", "conntrack", "tcpdump",
         "socat", "curl", "netcat-openbsd", "ca-certificates", "libseccomp2", "libnss-systemd",
-        "bash-completion", "zsh", "containernetworking-plugins", "iptables", "haproxy",
+        "bash-completion", "zsh", "containernetworking-plugins", "iptables", "haproxy", "openssh-server",
         "python3", "python3-dbus-fast", "python3-dbus-next", "python3-pyroute2", "python3-nftables", "python3-pystemd",
         "python3-pyelftools", "python3-grpcio", "python3-msgpack", "python3-protobuf",
         "python3-pytest", "python3-pytest-timeout", "python3-pytest-asyncio",

@@ -1,0 +1,131 @@
+"""`solo5ctl -H HOST` by a real sshd: exit statuses, streams, and that neither host names nor words become commands."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.machine.conftest import GUESTS, Machine, Runner, eventually, ok, sh
+
+HOST = "root@127.0.0.1:2222"
+ROOT = Path("/root/.ssh")
+
+
+@pytest.fixture
+def sshd(machine: Machine, tmp_path: Path) -> Iterator[None]:
+    """An sshd that lets root of this machine in, by a key."""
+    run, had_run, had_root = Path("/run/sshd"), Path("/run/sshd").exists(), ROOT.exists()
+    run.mkdir(exist_ok=True)
+    ROOT.mkdir(mode=0o700, exist_ok=True)
+    key = tmp_path / "host"
+    for path in (key, ROOT / "id_ed25519"):
+        ok("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path))
+    keys = tmp_path / "authorized"
+    keys.write_text((ROOT / "id_ed25519.pub").read_text())
+    (ROOT / "known_hosts").write_text(f"[127.0.0.1]:2222 {(tmp_path / 'host.pub').read_text()}")
+    config = tmp_path / "sshd_config"
+    config.write_text(
+        f"Port 2222\nListenAddress 127.0.0.1\nHostKey {key}\nAuthorizedKeysFile {keys}\nStrictModes no\nUsePAM no\n"
+        "PermitRootLogin prohibit-password\nPidFile none\n"
+    )
+    server = subprocess.Popen(["/usr/sbin/sshd", "-D", "-f", str(config)])
+    try:
+        eventually(lambda: sh("ssh-keyscan", "-p", "2222", "127.0.0.1").stdout, "sshd listens")
+        yield
+    finally:
+        server.terminate()
+        server.wait()
+        for name in ("id_ed25519", "id_ed25519.pub", "known_hosts"):
+            (ROOT / name).unlink()
+        if not had_root:
+            ROOT.rmdir()
+        if not had_run:
+            run.rmdir()
+
+
+@pytest.mark.usefixtures("sshd")
+def test_a_command_line_has_the_same_effect_as_there(run: Runner) -> None:
+    name = run("sleeper.spt")
+    assert json.loads(ok("solo5ctl", "-H", HOST, "ps", "--json")) == json.loads(ok("solo5ctl", "ps", "--json"))
+    assert ok("solo5ctl", "-H", HOST, "stop", name).strip() == name
+    assert json.loads(ok("solo5ctl", "inspect", "--json", name))[0]["phase"] == "ended"
+
+
+@pytest.mark.usefixtures("sshd")
+@pytest.mark.parametrize(
+    "words, status",
+    [
+        (("ps",), 0),
+        (("run", "--rm", str(GUESTS / "hello.spt"), "exit=7"), 7),
+        (("inspect", "missing"), None),
+        (("run", "--rm", "/srv/missing.hvt"), None),
+        (("nonsense",), None),
+    ],
+)
+def test_the_status_and_the_message_are_those_of_the_other_host(words: tuple[str, ...], status: int | None) -> None:
+    there, here = sh("solo5ctl", "-H", HOST, *words), sh("solo5ctl", *words)
+    assert there.returncode == here.returncode
+    assert there.stderr == here.stderr
+    assert there.returncode == status if status is not None else there.returncode > 0
+
+
+def test_without_an_sshd_the_status_is_that_of_ssh(machine: Machine) -> None:
+    done = sh("solo5ctl", "-H", HOST, "ps")
+    assert done.returncode == 255
+    assert "Connection refused" in done.stderr
+
+
+@pytest.mark.usefixtures("sshd")
+def test_stdin_and_stdout_carry_a_disk() -> None:
+    content = bytes(range(256)) * 4096
+    try:
+        put = subprocess.run(
+            ["solo5ctl", "-H", HOST, "disk", "import", "sent", "-"], input=content, capture_output=True, check=False
+        )
+        assert put.returncode == 0, put.stderr
+        got = subprocess.run(["solo5ctl", "-H", HOST, "disk", "export", "sent", "-"], capture_output=True, check=True)
+        assert got.stdout == content
+    finally:
+        ok("solo5ctl", "disk", "rm", "sent")
+
+
+@pytest.mark.usefixtures("sshd")
+@pytest.mark.parametrize(
+    "host",
+    [
+        "-oProxyCommand=touch /tmp/taken",
+        "-oProxyCommand=touch${IFS}/tmp/taken",
+        "root@-oProxyCommand=touch /tmp/taken",
+        "-F/tmp/taken",
+        "127.0.0.1;touch /tmp/taken",
+        "$(touch /tmp/taken)",
+        "127.0.0.1\ntouch /tmp/taken",
+        "ssh://root@127.0.0.1",
+        "",
+    ],
+)
+def test_a_hostile_host_name_is_refused(host: str) -> None:
+    for words in (("-H", host), (f"--host={host}",)):
+        done = sh("solo5ctl", *words, "ps")
+        assert done.returncode == 125 or done.returncode == 2
+        assert "is not a host: expected [USER@]HOST[:PORT]" in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+    assert not Path("/tmp/taken").exists()
+
+
+@pytest.mark.usefixtures("sshd")
+@pytest.mark.parametrize("word", ["$(touch /tmp/taken)", "`touch /tmp/taken`", "a; touch /tmp/taken", "'", "a\nb", "*"])
+def test_no_word_is_a_command_on_the_other_host(word: str) -> None:
+    there, here = sh("solo5ctl", "-H", HOST, "inspect", "--", word), sh("solo5ctl", "inspect", "--", word)
+    assert (there.returncode, there.stderr) == (here.returncode, here.stderr)
+    assert there.returncode > 0
+    assert not Path("/tmp/taken").exists()
+
+
+def test_completion_after_a_host_offers_verbs_and_connects_to_none(machine: Machine) -> None:
+    script = (
+        "source /usr/share/bash-completion/completions/solo5ctl; COMP_WORDS=(solo5ctl -H web.invalid st); "
+        'COMP_CWORD=3; _solo5ctl; printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    assert set(ok("bash", "-c", script).split()) == {"stop", "stats"}
