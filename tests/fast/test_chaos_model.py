@@ -1,5 +1,6 @@
 """What the chaos of the machine tests is made of: a seed is a history, and every history is a possible one."""
 
+from dataclasses import replace
 from itertools import islice
 
 import pytest
@@ -78,16 +79,53 @@ def test_an_end_may_be_repeated_by_a_kill_of_the_agent_before_it_has_settled(
     assert end.repeats == repeats
 
 
+OF_FILES = (Act.AGAIN, Act.RESTART, Act.EDIT, Act.WITHDRAW)
+DECLARED = Task(number=0, door=Door.FILE, guest=Guest.COUNTS, tender="hvt")
+RELOAD = Operation(disturbance=Disturbance.RELOAD)
+
+
+@pytest.mark.parametrize(
+    "acts, edition",
+    [
+        ((Act.RESTART,), 0),
+        ((RELOAD,), 0),
+        ((RELOAD, Act.RESTART), 1),
+        ((RELOAD, Act.STOP, Act.AGAIN), 1),
+        ((Operation(disturbance=Disturbance.REEXEC), Act.RESTART), 1),
+    ],
+)
+def test_an_edition_runs_when_it_was_read_and_started(acts: tuple[Act | Operation, ...], edition: int) -> None:
+    world = _world_after(Operation(act=Act.START, task=DECLARED), Operation(act=Act.EDIT, task=DECLARED))
+    for act in acts:
+        operation = act if isinstance(act, Operation) else Operation(act=act, task=world[DECLARED.name])
+        world = after(operation, world)
+    assert world[DECLARED.name].running == edition
+    assert world[DECLARED.name].port == DECLARED.port_of(edition)
+
+
+def test_a_declared_task_that_fails_comes_back_where_its_file_has_it_so_and_is_there() -> None:
+    for task in (DECLARED, replace(DECLARED, restarts=True)):
+        started = _world_after(Operation(act=Act.START, task=task))
+        slain = after(Operation(act=Act.SLAY, task=task), started)[task.name]
+        assert (slain.end is None, slain.runs) == (task.restarts, 1 + task.restarts)
+        withdrawn = after(Operation(act=Act.WITHDRAW, task=task), started)
+        assert after(Operation(act=Act.SLAY, task=withdrawn[task.name]), withdrawn) == {}
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_nothing_is_done_to_a_task_that_it_cannot_be_done_to(seed: int) -> None:
     world: World = {}
     for operation, next_world in islice(history(seed), LONG):
         if operation.act and operation.task:
             assert (operation.task.name in world) == (operation.act is not Act.START)
-            assert operation.task.state is not State.ENDED or operation.act is Act.REMOVE
+            assert operation.task.state is not State.ENDED or operation.act in (Act.REMOVE, Act.AGAIN, Act.EDIT)
+            assert operation.task.door is Door.FILE or operation.act not in OF_FILES
         assert next_world == after(operation, world)
         world = next_world
+        declared = [task for task in world.values() if task.door is Door.FILE]
         writers = [task.disk for task in world.values() if task.disk is not None and task.end is None]
+        writers += [task.disk for task in declared if task.disk is not None and task.end is not None]
+        assert all(task.written >= task.read >= task.running for task in declared)
         assert len(writers) == len(set(writers)), "one at a time has a disk"
         assert all((task.disk is not None) == (task.guest is Guest.WRITES) for task in world.values())
     for task in world.values():

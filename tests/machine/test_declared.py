@@ -500,7 +500,9 @@ def test_a_file_that_is_removed_or_refused_while_its_task_runs_leaves_the_disk_l
         assert "is in use by another task" in run.fail("--block", "storage=disk:data", str(GUESTS / "disk.spt")).stderr
         assert inspect("web")["phase"] == "running"
         assert sh("systemctl", "restart", unit).returncode == 1
-        assert ("was removed: expected it for a start" if edit == "removed" else f"{path}:6: Memry=") in status(unit), status(unit)
+        assert ("was removed: expected it for a start" if edit == "removed" else f"{path}:6: Memry=") in status(unit), (
+            status(unit)
+        )
         assert main_pid(unit) == "0"
     finally:
         sh("systemctl", "stop", unit)

@@ -28,8 +28,11 @@ SIZE = "64K"
 SECTORS = 128
 DISKS_OF_A_TASK = 3
 
-_FOR_A_WHILE = ("/run/solo5/binds", "/run/solo5/archives", "/run/solo5/pauses", "/var/lib/solo5/copies")
+_FOR_A_WHILE = ("/run/solo5/binds", "/run/solo5/pauses")
 """Directories that have something only while a task is started, or frozen for a snapshot."""
+
+_OF_STARTS = ("/run/solo5/archives", "/var/lib/solo5/copies")
+"""Directories that have one entry more for each declared task that runs: PID 1 starts it again without its archive."""
 
 
 def set_up() -> None:
@@ -77,6 +80,13 @@ block "config" {{
     return config, f'template {{\n  data        = "{CONTENT}"\n  destination = "local/word"\n}}\n'
 
 
+def by_file(disk: str) -> str:
+    """Return the same as lines of a declaration."""
+    return (
+        f"Block=data=disk:{disk},create,size={SIZE}\nBlock=scratch=disk:{GOLDEN},ephemeral\nBlock=config=files:{FILE}\n"
+    )
+
+
 class Written:
     """What guests have reported as written, by disk: it never gets less."""
 
@@ -103,12 +113,13 @@ class Written:
                 yield f"it has not read {line!r}"
 
 
-def left(writers: Mapping[str, str], used: Collection[str]) -> Iterator[str]:
+def left(writers: Mapping[str, str], used: Collection[str], declared: int = 0) -> Iterator[str]:
     """Return what there is of disks and should not be, and the reverse.
 
     Args:
         writers: tasks that run, each with its named disk.
         used: the disks of all tasks that there are.
+        declared: how many of the writers are declared tasks.
     """
     held = holders()
     if (locks := Counter(held.values())) != (expected := Counter(dict.fromkeys(writers, DISKS_OF_A_TASK))):
@@ -119,6 +130,9 @@ def left(writers: Mapping[str, str], used: Collection[str]) -> Iterator[str]:
                 yield f"disk {disk} is that of {writer}, expected {task}"
     for place in _FOR_A_WHILE:
         yield from (f"{path} is nobody's" for path in Path(place).glob("*"))
+    for place in _OF_STARTS:
+        if len(found := sorted(map(str, Path(place).glob("*")))) != declared:
+            yield f"{place} has {found}, and {declared} declared tasks write"
     for line in Path("/proc/mounts").read_text().splitlines():
         if (point := line.split()[1]).startswith(tuple(f"{place}/" for place in _FOR_A_WHILE)):
             yield f"mount {point} is nobody's"

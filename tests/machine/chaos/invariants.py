@@ -11,15 +11,20 @@ from typing import Any
 
 from tests.machine.chaos import disks
 from tests.machine.chaos.lines import broken, faults, last_run, numbers
-from tests.machine.chaos.model import FIRST_PORT, Door, End, Guest, State, Task, World
+from tests.machine.chaos.model import FIRST_PORT, PORTS, PREFIX, Door, End, Guest, State, Task, World
 from tests.machine.chaos.operations import allocation
 from tests.machine.conftest import ok, sh, systemctl, unit_property
 from tests.machine.nomad import jobs
 from tests.machine.nomad.agent import DATA, NODE_ADDRESS, plugins
 
+from solo5_systemd.declared.unit_file import user_of
+from solo5_systemd.names import TaskName
+
 LEASES = Path("/run/solo5/network/tasks")
 CONSOLES = Path("/run/solo5/relay")
 IMAGES = Path("/var/lib/solo5/images")
+UNIT_FILES = Path("/run/systemd/system")
+ENABLED = Path("/etc/systemd/system/multi-user.target.wants")
 MOST_DESCRIPTORS = 120
 """Of any process of ours, with a handful of tasks; one that leaks goes beyond it in a long run."""
 
@@ -30,7 +35,8 @@ class Truth:
     def __init__(self) -> None:
         self._since = f"--since=@{time.time():.6f}"  # a unit's name may have been another history's before
         self._names: dict[str, str] = {}
-        self._over: set[str] = set()
+        self._over: set[tuple[str, int]] = set()
+        self._identities: dict[str, object] = {}
         self._last: dict[str, int] = {}
         self._written = disks.Written()
 
@@ -47,17 +53,20 @@ class Truth:
         connected = {self._names.get(task.name, "?") for task in alive if task.guest is Guest.COUNTS}
         units = _units()
         nomads = {self._names.get(task.name, "?") for task in alive if task.door is Door.NOMAD}
-        yield from _differ("running units", _of(units, "solo5-task-", ".service", "running"), self._all(alive))
+        yield from _differ("running units", _of(units, "running"), self._all(alive))
         yield from _differ("leases", {file.stem for file in LEASES.glob("*.json")}, connected)
         yield from _differ("relayed consoles", {file.stem for file in CONSOLES.glob("*.json")}, nomads)
         yield from _differ("published ports", _published(), {task.port for task in alive if task.guest is Guest.COUNTS})
         yield from _differ("taps", _taps(), len(connected))
         yield from _differ("tenders", len(sh("pgrep", "solo5-(hvt|spt)").stdout.split()), len(alive))
         writers = {self._names.get(task.name, "?"): task.disk_name for task in alive if task.disk is not None}
-        yield from disks.left(writers, {task.disk_name for task in world.values()})
+        declared = [task for task in alive if task.door is Door.FILE]
+        writing = sum(task.disk is not None for task in declared)
+        yield from disks.left(writers, {task.disk_name for task in world.values()}, writing)
+        yield from _left_of_files(world, {task.name for task in declared})
         # Nomad has the driver forget a task as soon as it has ended
-        known = self._all([task for task in world.values() if task in alive or task.door is Door.CTL])
-        for unit in _of(units, "solo5-task-", ".service", "") - known:
+        known = self._all([task for task in world.values() if task in alive or task.door is not Door.NOMAD])
+        for unit in _of(units, "") - known:
             yield f"unit {unit} is nobody's"
         for file in Path("/run/systemd/transient").glob("solo5-task-*.service"):
             if file.stem.removeprefix("solo5-task-") not in known:
@@ -71,16 +80,16 @@ class Truth:
 
     def _tasks(self, world: World) -> Iterator[str]:
         for task in world.values():
-            if task.name in self._over:
+            if (task.name, task.runs) in self._over:
                 continue
             found = [*self._of_nomad(task)] if task.door is Door.NOMAD else [*self._of_ctl(task)]
             yield from (f"{task.name}: {complaint}" for complaint in found)
             if task.end and not found:
-                self._over.add(task.name)
+                self._over.add((task.name, task.runs))
 
     def _of_ctl(self, task: Task) -> Iterator[str]:
         yield from self._answers(task)
-        if task.end is None and task.disk is None:
+        if task.end is None and task.disk is None and task.door is Door.CTL:
             return
         found = sh("solo5ctl", "inspect", "--json", task.name)
         if found.returncode:
@@ -89,10 +98,13 @@ class Truth:
         seen = json.loads(found.stdout)[0]
         log = last_run(self._entries(task), seen["invocation_id"])
         yield from self._disks(task, log)
+        if task.door is Door.FILE and task.end is None:
+            had = self._identities.setdefault(task.name, seen["nics"])
+            yield from _differ("its addresses", seen["nics"], had)
         if task.end is None:
             return
-        if seen["outcome"] is None or seen["outcome"]["ending"] not in task.end.endings:
-            yield f"its outcome is {seen['outcome']}, expected {task.end}"
+        if (seen.get("outcome") or {}).get("ending") not in task.end.endings:
+            yield f"its outcome is {seen.get('outcome')}, expected {task.end}: {seen}"
         yield from _uncounted(task, log)
 
     def _of_nomad(self, task: Task) -> Iterator[str]:
@@ -115,16 +127,20 @@ class Truth:
 
     def _disks(self, task: Task, log: str) -> Iterator[str]:
         if task.disk is not None:
-            yield from self._written.complaints(task.name, task.disk_name, log)
+            yield from self._written.complaints(f"{task.name} {task.runs}", task.disk_name, log)
 
     def _answers(self, task: Task) -> Iterator[str]:
-        unit = f"solo5-task-{self._names.get(task.name)}.service"
+        unit = self._unit(task)
         alive = unit_property(unit, "ActiveState") == "active"  # what died frozen is so for ever, says systemd
         frozen = alive and unit_property(unit, "FreezerState") == "frozen"
         if frozen != (task.state is State.FROZEN):
             yield f"frozen: {frozen}, expected {task.state}"
         if task.state is State.RUNNING and task.guest is Guest.COUNTS and not _echoes(task.port):
             yield f"its port {task.port} does not answer"
+
+    def _unit(self, task: Task) -> str:
+        name = self._names.get(task.name)
+        return f"{name}.service" if task.door is Door.FILE else f"solo5-task-{name}.service"
 
     def _goes_on(self, task: Task, log: str) -> Iterator[str]:
         """Every line once, and more of them than the last time."""
@@ -137,7 +153,7 @@ class Truth:
 
     def _entries(self, task: Task) -> list[tuple[str, str]]:
         """Invocation ID, empty where journald did not know it, and text of each line that its units wrote."""
-        unit = f"solo5-task-{self._names.get(task.name)}.service"
+        unit = self._unit(task)
         ok("journalctl", "--sync")
         matches = ("SYSLOG_FACILITY=21", "_TRANSPORT=stdout", "PRIORITY=6", f"_SYSTEMD_UNIT={unit}")
         fields = ("--output=json", "--output-fields=MESSAGE,_SYSTEMD_INVOCATION_ID", "--all")
@@ -147,7 +163,7 @@ class Truth:
 
 def _name(task: Task) -> str:
     """What the task is called on this machine; empty where it cannot be known yet."""
-    if task.door is Door.CTL:
+    if task.door is not Door.NOMAD:
         return task.name
     fields = ("--output=json", "--output-fields=_SYSTEMD_UNIT", "--lines=1")
     with suppress(AssertionError, ValueError):
@@ -164,22 +180,44 @@ def _differ(what: str, is_: object, must_be: object) -> Iterator[str]:
 
 def _units() -> list[list[str]]:
     """Name, load, active and sub-state of all units of tasks."""
-    listed = systemctl("list-units", "--all", "--plain", "--no-legend", "solo5-task-*.service")
+    listed = systemctl("list-units", "--all", "--plain", "--no-legend", "solo5-task-*", f"{PREFIX}*")
     return [line.split() for line in listed.splitlines()]
 
 
-def _of(units: list[list[str]], prefix: str, suffix: str, state: str) -> set[str]:
-    """The names in units of one kind, in one sub-state or any."""
-    return {
-        unit[0].removeprefix(prefix).removesuffix(suffix)
-        for unit in units
-        if unit[0].startswith(prefix) and state in ("", unit[3])
-    }
+def _of(units: list[list[str]], state: str) -> set[str]:
+    """The tasks of units, in one sub-state or any."""
+    return {unit[0].removeprefix("solo5-task-").removesuffix(".service") for unit in units if state in ("", unit[3])}
+
+
+def _left_of_files(world: World, alive: set[str]) -> Iterator[str]:
+    """What declared tasks have, and nothing more: unit files, what PID 1 prepares, mounts, users."""
+    there = {task.name for task in world.values() if task.door is Door.FILE}
+    enabled = {task.name for task in world.values() if task.enabled}
+    yield from _differ("directories of declarations", _names("/run/solo5/declared"), there)
+    for pattern in (f"{PREFIX}*", f"solo5-prepare@{PREFIX}*", f"solo5-outcome@{PREFIX}*"):
+        yield from _differ(f"unit files {pattern}", _names(UNIT_FILES, pattern), there)
+    yield from _differ("enabled", _names(ENABLED, f"{PREFIX}*"), enabled)
+    listed = systemctl("list-units", "--plain", "--no-legend", f"solo5-prepare@{PREFIX}*").splitlines()
+    yield from _differ("preparations", {_name_of(line.split()[0]) for line in listed}, alive)
+    points = (line.split()[1] for line in Path("/proc/mounts").read_text().splitlines())
+    mounted = {Path(point).parent.name for point in points if point.startswith("/run/solo5/declared/")}
+    yield from _differ("mounts of declared tasks", mounted, alive)
+    users = {path.stem for path in Path("/run/userdb").glob("*.user") if re.fullmatch("solo5-[0-9a-f]{16}", path.stem)}
+    yield from _differ("user records", users, {user_of(TaskName(name)) for name in alive})
+
+
+def _names(directory: Path | str, pattern: str = "*") -> set[str]:
+    return {_name_of(path.name) for path in Path(directory).glob(pattern)}
+
+
+def _name_of(unit: str) -> str:
+    """The task of a unit, of its file or of a directory of drop-ins."""
+    return re.sub(r"\.(service|target)(\.d)?$", "", unit).rpartition("@")[2]
 
 
 def _published() -> set[int]:
     numbers = re.findall(r"\b\d{5}\b", ok("nft", "list", "ruleset"))
-    return {int(number) for number in numbers if FIRST_PORT <= int(number) < FIRST_PORT + 1000}
+    return {int(number) for number in numbers if FIRST_PORT <= int(number) < FIRST_PORT + 2 * PORTS}
 
 
 def _taps() -> int:

@@ -13,6 +13,9 @@ SETTLED = 0.6
 """How many of the operations are not followed at once by the next."""
 
 FIRST_PORT = 21000
+PORTS = 1000
+"""Of one edition of the files; those of every other edition are above."""
+
 PREFIX = "chaos-"
 
 DISKS = 4
@@ -28,6 +31,7 @@ class Door(StrEnum):
 
     CTL = "solo5ctl"
     NOMAD = "nomad"
+    FILE = "file"
 
 
 class Guest(StrEnum):
@@ -82,6 +86,17 @@ class Task:
     """A task as it must be; `number` is its own for ever, `end` is there when it has ended.
 
     `disk` is the number of the named disk of a guest that writes.
+
+    Of a declared task (`Door.FILE`):
+
+    Attributes:
+        restarts: systemd starts it again after a failure.
+        enabled: it is, for the next boot.
+        removed: its file is gone; it runs on, and is not started again.
+        runs: how often it was started.
+        written: which edition its file is.
+        read: which edition PID 1 has read.
+        running: which edition its last start was of.
     """
 
     number: int
@@ -93,6 +108,13 @@ class Task:
     end: End | None = None
     settled: bool = False
     """Since its last change everything has been as it must be."""
+    restarts: bool = False
+    enabled: bool = False
+    removed: bool = False
+    runs: int = 1
+    written: int = 0
+    read: int = 0
+    running: int = 0
 
     @property
     def name(self) -> str:
@@ -110,8 +132,12 @@ class Task:
 
     @property
     def port(self) -> int:
-        """The host's port of a guest that counts."""
-        return FIRST_PORT + self.number % 1000
+        """The host's port of a guest that counts, of the edition that runs."""
+        return self.port_of(self.running)
+
+    def port_of(self, edition: int) -> int:
+        """The port of an edition of its file."""
+        return FIRST_PORT + self.number % PORTS + edition % 2 * PORTS
 
 
 class Act(StrEnum):
@@ -125,6 +151,10 @@ class Act(StrEnum):
     FREEZE = "freeze"
     THAW = "thaw"
     REMOVE = "remove"
+    AGAIN = "start again"
+    RESTART = "restart"
+    EDIT = "edit of its file"
+    WITHDRAW = "removal of its file"
     SNAPSHOT = "snapshot of its disk"
     INTRUDE = "a second writer of its disk"
 
@@ -144,6 +174,8 @@ class Disturbance(StrEnum):
     AGENT_KILLED = "kill -9 of the agent"
     GC = "solo5ctl gc"
     CLIENT = "kill -9 of solo5ctl"
+    RELOAD = "daemon-reload"
+    PREPARATION = "kill -9 of what prepares and generates"
 
 
 AMID = (
@@ -153,10 +185,13 @@ AMID = (
     Disturbance.BUS,
     Disturbance.JOURNALD,
     Disturbance.REEXEC,
+    Disturbance.RELOAD,
 )
 """What may happen while an act is under way: it succeeds, or whoever does it is told and tries again."""
 
-ALONE = tuple(disturbance for disturbance in Disturbance if disturbance is not Disturbance.CLIENT)
+_OF_ACTS = (Disturbance.CLIENT, Disturbance.PREPARATION)
+
+ALONE = tuple(disturbance for disturbance in Disturbance if disturbance not in _OF_ACTS)
 """What may happen by itself."""
 
 BY_CTL = (Act.SNAPSHOT, Act.INTRUDE)
@@ -164,6 +199,12 @@ BY_CTL = (Act.SNAPSHOT, Act.INTRUDE)
 
 KILLABLE = (Act.START, Act.SNAPSHOT)
 """Acts whose `solo5ctl` may be killed in the middle: done again, they succeed."""
+
+PREPARED = (Act.START, Act.AGAIN, Act.RESTART, Act.STOP, Act.REMOVE, Act.WITHDRAW)
+"""Acts on declared tasks in whose middle the generator and the preparation may be killed."""
+
+READS_FILES = (Disturbance.RELOAD, Disturbance.REEXEC, Disturbance.PREPARATION)
+"""What has PID 1 read the files; the last is followed by a daemon-reload."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,16 +239,25 @@ _WHILE_IT_RUNS: Mapping[Act, int] = {
 }
 _WHILE_IT_IS_FROZEN: Mapping[Act, int] = {Act.THAW: 6, Act.STOP: 1, Act.SLAY: 1}
 _WHEN_IT_IS_OVER: Mapping[Act, int] = {Act.REMOVE: 8}
+_WHILE_IT_IS_DECLARED: Mapping[Act, int] = {Act.RESTART: 4, Act.EDIT: 2, Act.WITHDRAW: 1, Act.REMOVE: 1}
+_WHEN_IT_CAN_START_AGAIN: Mapping[Act, int] = {Act.AGAIN: 6, Act.EDIT: 2, Act.REMOVE: 4}
 _WHILE_IT_WRITES: Mapping[Act, int] = {Act.SNAPSHOT: 4, Act.INTRUDE: 2}
 
 
 def _weights(task: Task) -> Mapping[Act, int]:
     """What can be done to a task, and how often it is chosen."""
     if task.state is State.ENDED:
-        return _WHEN_IT_IS_OVER
-    acts = _WHILE_IT_IS_FROZEN if task.state is State.FROZEN else _WHILE_IT_RUNS
-    disks = _WHILE_IT_WRITES if task.disk is not None else {}
-    return {**acts, **disks, **({Act.REMOVE: 1} if task.door is Door.CTL else {})}
+        return _WHEN_IT_CAN_START_AGAIN if task.door is Door.FILE else _WHEN_IT_IS_OVER
+    acts = dict(_WHILE_IT_IS_FROZEN if task.state is State.FROZEN else _WHILE_IT_RUNS)
+    if task.disk is not None:
+        acts |= _WHILE_IT_WRITES
+    if task.door is Door.CTL:
+        acts |= {Act.REMOVE: 1}
+    if task.door is Door.FILE and task.state is State.FROZEN:
+        del acts[Act.SLAY]  # systemd can neither start nor stop it afterwards (docs/declared.md)
+    elif task.door is Door.FILE and not task.removed:
+        acts |= _WHILE_IT_IS_DECLARED
+    return acts
 
 
 SHORT = ((5107, 20), (1855, 20))
@@ -241,24 +291,36 @@ def _choose(chance: Random, world: World, number: int) -> Operation:
         return Operation(disturbance=chance.choice(ALONE), settles=settles)
     act, task = choices[pick][1:] if pick < len(choices) else (Act.START, _new(chance, number, world))
     disturbance, delay = _amid(chance, act, task)
+    # What systemd starts again by itself has the edition of then.
+    settles = settles or _comes_back(task, act)
     return Operation(act=act, task=task, disturbance=disturbance, delay=delay, settles=settles)
 
 
 def _new(chance: Random, number: int, world: World) -> Task:
-    taken = {task.disk for task in world.values() if task.end is None}
+    taken = {task.disk for task in world.values() if task.end is None or task.door is Door.FILE}
     free = [disk for disk in range(DISKS) if disk not in taken]
     guest = chance.choices(list(Guest), [6, 6 if free else 0, 1, 1, 1])[0]
     disk = chance.choice(free) if guest is Guest.WRITES else None
     door, tender = chance.choice(list(Door)), chance.choice(["hvt", "spt"])
-    return Task(number=number, door=door, guest=guest, tender=tender, disk=disk)
+    task = Task(number=number, door=door, guest=guest, tender=tender, disk=disk)
+    if door is not Door.FILE:
+        return task
+    restarts = guest in (Guest.COUNTS, Guest.WRITES, Guest.EXITS) and chance.random() < 0.5
+    return replace(task, restarts=restarts, enabled=chance.random() < 0.5)
 
 
 def _amid(chance: Random, act: Act, task: Task) -> tuple[Disturbance | None, float]:
     """A start by Nomad is left in peace: one that fails is not tried again in jobs that are to run once."""
     if (act is Act.START and task.door is Door.NOMAD) or chance.random() < 0.7:
         return None, 0
-    clients = [Disturbance.CLIENT] * 4 if act in KILLABLE else []
-    return chance.choice([*AMID, *clients]), chance.uniform(0, 0.3)
+    choices = list(AMID)
+    if task.door is Door.FILE:
+        choices += [Disturbance.PREPARATION] * 4 if act in PREPARED else []
+        if task.written != task.read:  # which of the two a start is of would be chance
+            choices = [choice for choice in choices if choice not in (Disturbance.RELOAD, Disturbance.REEXEC)]
+    if act in KILLABLE and (task.door is not Door.FILE or act in BY_CTL):
+        choices += [Disturbance.CLIENT] * 4
+    return chance.choice(choices), chance.uniform(0, 0.3)
 
 
 def after(operation: Operation, world: World) -> World:
@@ -266,6 +328,8 @@ def after(operation: Operation, world: World) -> World:
     left = _acted(operation, world)
     if operation.disturbance is Disturbance.AGENT_KILLED:
         left = {name: _perhaps_repeated(task) for name, task in left.items()}
+    if operation.disturbance in READS_FILES:
+        left = _read(left)
     if operation.settles:
         left = {name: replace(task, settled=True) for name, task in left.items()}
     return left
@@ -275,11 +339,53 @@ def _acted(operation: Operation, world: World) -> World:
     task = operation.task
     if task is None or operation.act is None:
         return world
-    if operation.act is Act.REMOVE:
-        return {name: other for name, other in world.items() if name != task.name}
     if operation.act in BY_CTL:
         return world
+    if task.door is Door.FILE:
+        return _of_file(task, operation.act, world)
+    if operation.act is Act.REMOVE:
+        return {name: other for name, other in world.items() if name != task.name}
     return {**world, task.name: replace(_changed(task, operation.act), settled=False)}
+
+
+def _of_file(task: Task, act: Act, world: World) -> World:
+    """The world that an act on a declared task leaves."""
+    others: World = {name: other for name, other in world.items() if name != task.name}
+    match act:
+        case Act.REMOVE:
+            return _read(others)
+        case Act.EDIT:
+            changed = replace(task, written=task.written + 1)
+        case Act.WITHDRAW:
+            others = _read(others)
+            changed = replace(task, removed=True, enabled=False)
+        case Act.START:
+            others = _read(others)
+            changed = _changed(task, act)
+        case Act.AGAIN | Act.RESTART:
+            changed = _changed(_started(task), Act.START)
+        case _ if _comes_back(task, act):
+            changed = _started(task)
+        case _:
+            changed = _changed(task, act)
+            if task.removed and changed.end:
+                return others  # nothing is left that could be started again
+    return {**others, task.name: replace(changed, settled=False)}
+
+
+def _comes_back(task: Task, act: Act) -> bool:
+    """Whether systemd starts it again: solo5-hvt that gets SIGTERM exits with status 1, a failure to systemd."""
+    failures = {Act.SLAY, Act.KILL, *([Act.TERMINATE] if task.tender == "hvt" else [])}
+    return task.restarts and not task.removed and act in failures
+
+
+def _started(task: Task) -> Task:
+    return replace(task, state=State.RUNNING, end=None, runs=task.runs + 1, running=task.read)
+
+
+def _read(world: World) -> World:
+    """The world after PID 1 has read all files; what runs is as it was."""
+    return {name: task if task.removed else replace(task, read=task.written) for name, task in world.items()}
 
 
 def _perhaps_repeated(task: Task) -> Task:

@@ -4,14 +4,15 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from threading import Thread
 
 from tests.machine.chaos import disks
-from tests.machine.chaos.model import BY_CTL, PREFIX, Act, Disturbance, Door, Guest, Operation, Task
+from tests.machine.chaos.model import BY_CTL, PREFIX, Act, Disturbance, Door, Guest, Operation, State, Task
 from tests.machine.conftest import GUESTS, PATIENCE, eventually, ok, sh, systemctl, unit_property
+from tests.machine.declared import ETC
 from tests.machine.nomad import jobs
 from tests.machine.nomad.agent import DATA, Agent, api, plugins
 from tests.machine.records import can_share_blocks, newest
@@ -38,6 +39,8 @@ def perform(operation: Operation, agent: Agent) -> None:
         _door(operation)(operation.act, operation.task, agent)
     finally:
         accident.join()
+    if operation.disturbance is Disturbance.PREPARATION:
+        systemctl("daemon-reload")  # the last one may have read some files only
 
 
 def _door(operation: Operation) -> Callable[[Act, Task, Agent], None]:
@@ -162,6 +165,79 @@ def _intrude(act: Act, task: Task, agent: Agent) -> None:
 INTRUDERS = 100_000
 _ON_DISKS: Mapping[Act, Callable[[Act, Task, Agent], None]] = {Act.SNAPSHOT: _snapshot, Act.INTRUDE: _intrude}
 
+# --- declarations -----------------------------------------------------------------------------------------------------
+
+
+def _by_file(act: Act, task: Task, agent: Agent) -> None:
+    """Do what an operator does with a file and systemctl; again where it fails."""
+    if act in (Act.TERMINATE, Act.KILL, Act.FREEZE, Act.THAW) or (act is Act.STOP and not _by_systemctl(task)):
+        _by_ctl(act, task, agent)
+        return
+    if act is Act.SLAY:
+        _slay(f"{task.name}.service")
+        return
+    path = ETC / f"{task.name}.unikernel"
+    if act in (Act.START, Act.EDIT):
+        path.write_text(_declaration(task, task.written + (act is Act.EDIT)))
+        path.chmod(0o644)
+    if act is Act.WITHDRAW:
+        path.unlink()
+    said = ""
+    for _ in range(TRIES):
+        done = [each for words in _commands(act, task) if (each := sh("systemctl", *words)).returncode]
+        if not done:
+            break
+        said = "".join(each.stderr for each in done)
+    else:
+        raise AssertionError(f"{act} {task.name}: {said}")
+    if act is Act.REMOVE:
+        _forget_outcome(task)
+        path.unlink()
+        systemctl("daemon-reload")
+
+
+def _forget_outcome(task: Task) -> None:
+    """`solo5ctl rm`, again where it fails."""
+    said = ""
+    for _ in range(TRIES):
+        done = _ctl("rm", task.name)
+        said = done.stderr
+        if done.returncode == 0 or "no task is named" in said:
+            return
+    raise AssertionError(f"rm {task.name}: {said}")
+
+
+def _by_systemctl(task: Task) -> bool:
+    """Whether it is stopped by systemctl, which stops no frozen unit."""
+    return task.number % 2 == 0 and task.state is not State.FROZEN
+
+
+def _commands(act: Act, task: Task) -> Sequence[tuple[str, ...]]:
+    unit = f"{task.name}.service"
+    start = ("enable", "--now", unit) if task.enabled else ("start", unit)
+    commands: Mapping[Act, Sequence[tuple[str, ...]]] = {
+        Act.START: (("daemon-reload",), start),
+        Act.AGAIN: (("start", unit),),
+        Act.RESTART: (("restart", unit),),
+        Act.STOP: (("stop", unit),),
+        Act.EDIT: (),
+        Act.WITHDRAW: (("disable", unit), ("daemon-reload",)),
+        Act.REMOVE: (("disable", "--now", unit),),
+    }
+    return commands[act]
+
+
+def _declaration(task: Task, edition: int) -> str:
+    image, arguments = IMAGES[task.guest]
+    port = task.port_of(edition)
+    lines = [f"Image={GUESTS}/{image}.{task.tender}", *(f"Argument={word}" for word in arguments)]
+    lines += [f"Publish={port}:7", f"Publish={port}:7/udp"] if task.guest is Guest.COUNTS else []
+    text = "[Unit]\nStartLimitIntervalSec=0\n[Unikernel]\n" + "".join(f"{line}\n" for line in lines)
+    text += disks.by_file(task.disk_name) if task.disk is not None else ""
+    restart = "[Service]\nRestart=on-failure\nRestartSec=100ms\n" if task.restarts else ""
+    return f"# {edition}\n{text}{restart}[Install]\nWantedBy=multi-user.target\n"
+
+
 # --- Nomad ------------------------------------------------------------------------------------------------------------
 
 _SIGNALS = {Act.TERMINATE: "SIGTERM", Act.KILL: "SIGKILL", Act.FREEZE: "SIGSTOP", Act.THAW: "SIGCONT"}
@@ -234,7 +310,11 @@ def _purge(task: Task) -> None:
     eventually(collected, f"the client forgets {task.name}")
 
 
-_DOORS: Mapping[Door, Callable[[Act, Task, Agent], None]] = {Door.CTL: _by_ctl, Door.NOMAD: _by_nomad}
+_DOORS: Mapping[Door, Callable[[Act, Task, Agent], None]] = {
+    Door.CTL: _by_ctl,
+    Door.NOMAD: _by_nomad,
+    Door.FILE: _by_file,
+}
 
 
 # --- everything else --------------------------------------------------------------------------------------------------
@@ -249,6 +329,8 @@ def disturb(disturbance: Disturbance, agent: Agent) -> None:
             _kill_plugins()
         case Disturbance.RELAY | Disturbance.NETWORKD:
             _kill_service(disturbance.name.lower())
+        case Disturbance.PREPARATION:
+            _kill_preparations()
         case Disturbance.ALL:
             _kill_service("relay")
             _kill_service("networkd")
@@ -274,6 +356,7 @@ _COMMANDS: Mapping[Disturbance, tuple[str, ...]] = {
     Disturbance.JOURNALD: ("systemctl reset-failed systemd-journald", "systemctl restart systemd-journald"),
     Disturbance.REEXEC: ("systemctl daemon-reexec",),
     Disturbance.GC: ("solo5ctl gc",),
+    Disturbance.RELOAD: ("systemctl daemon-reload",),
 }
 
 
@@ -283,6 +366,13 @@ def _kill_service(name: str) -> None:
     if pid:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+def _kill_preparations() -> None:
+    """kill -9 of generators, and of preparations and what clears up after them."""
+    for pid in sh("pgrep", "-f", r"solo5_systemd\.pid1\.(prepare|generator)").stdout.split():
+        with suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
 
 
 def _nothing_is_being_stopped() -> bool:

@@ -7,13 +7,16 @@ from itertools import islice
 from tests.machine.chaos import disks
 from tests.machine.chaos.evidence import evidence
 from tests.machine.chaos.invariants import Truth
-from tests.machine.chaos.model import PREFIX, Act, Operation, World, after, history
+from tests.machine.chaos.model import PREFIX, Act, Door, Operation, World, after, history
 from tests.machine.chaos.operations import perform
-from tests.machine.conftest import eventually, ok, sh
+from tests.machine.conftest import eventually, ok, sh, systemctl
+from tests.machine.declared import ETC
 from tests.machine.nomad.agent import Agent, api
 from tests.machine.nomad.jobs import Jobs
 
-SETTLING = 120.0
+from solo5_systemd.pid1.prepare import ADDRESSES
+
+SETTLING = 45.0
 """Seconds in which all must be as it should: less than one where nothing else is to be done, a hundred where the bus
 went while a task's network was being given back, which then is a sweep's to do (docs/recovery.md)."""
 
@@ -40,14 +43,21 @@ def run(seed: int, count: int, agent: Agent, say: Callable[[str], None], *, clea
             say(f"{len(done):4} {done[-1]}")
         while world:
             world = _one_less(world, agent, truth, done, seed)
-        disks.tear_down()
+        _forget()
     except ChaosError:
         if clear:
             _clear()
-            disks.tear_down()
+            _forget()
         raise
     finally:
         eventually(lambda: agent.driver().get("Healthy"), "Nomad has heard that the driver is well")
+
+
+def _forget() -> None:
+    """Remove what is kept on purpose: disks, and the addresses of declared tasks."""
+    disks.tear_down()
+    for path in ADDRESSES.glob(f"{PREFIX}*"):
+        path.unlink()
 
 
 def _clear() -> None:
@@ -55,6 +65,12 @@ def _clear() -> None:
     for name in ok("solo5ctl", "ps", "--all", "--quiet").split():
         if name.startswith(PREFIX):
             sh("solo5ctl", "rm", "--force", name)
+    for path in ETC.glob(f"{PREFIX}*.unikernel"):
+        sh("systemctl", "disable", "--now", f"{path.stem}.service")
+        sh("solo5ctl", "rm", "--force", path.stem)
+        path.unlink()
+    systemctl("daemon-reload")
+    sh("systemctl", "reset-failed", f"{PREFIX}*")
     left = Jobs()
     for job in api(f"/v1/jobs?prefix={PREFIX}"):
         left.expect(job["ID"])
@@ -64,7 +80,7 @@ def _clear() -> None:
 def _one_less(world: World, agent: Agent, truth: Truth, done: list[str], seed: int) -> World:
     """Take one task away: what runs under Nomad is stopped first, so that its log is complete when it goes."""
     task = next(iter(world.values()))
-    act = Act.REMOVE if task.end else Act.STOP
+    act = Act.REMOVE if task.end or (task.door is Door.FILE and not task.removed) else Act.STOP
     operation = Operation(act=act, task=task)
     world = after(operation, world)
     _step(operation, world, agent, truth, done, seed)
