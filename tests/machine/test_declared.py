@@ -509,6 +509,17 @@ def test_a_file_that_is_removed_or_refused_while_its_task_runs_leaves_the_disk_l
         eventually(lambda: sh("solo5ctl", "disk", "rm", "data").returncode == 0, "nobody has the disk")
 
 
+def test_a_task_whose_file_is_gone_is_not_started_again_by_restart(declare: Declarations) -> None:
+    unit = declare("web", WEB, rest="[Unit]\nStartLimitIntervalSec=0\n[Service]\nRestart=always\nRestartSec=100ms")
+    pid = started(unit)
+    (ETC / "web.unikernel").unlink()
+    systemctl("daemon-reload")
+    ok("kill", "-KILL", pid)
+    eventually(lambda: not (DIRECTORY / "web").exists(), "its files are removed")
+    eventually(lambda: unit_property(unit, "ActiveState") == "failed", "it has failed")
+    assert unit_property(unit, "NRestarts") == "0"
+
+
 def test_without_a_file_the_generator_executes_nothing(machine: Machine) -> None:
     masked = "mount --bind /bin/false /usr/bin/python3; exec " + GENERATOR
     assert sh("unshare", "--mount", "sh", "-ec", masked).returncode == 0

@@ -114,13 +114,14 @@ def refusal(source: str, sentence: str) -> str:
 def refused_while_running(text: str, sentence: str) -> str:
     """Return the unit file of a running task whose file was refused since: as it was, with the sentence as a section.
 
-    The preparation must remain wanted: PID 1 would stop it, and release the locks of the disks.
+    The preparation must remain wanted: PID 1 would stop it, and release the locks of the disks. A task that fails is
+    not started again, since its start would fail, again and again where no limit is set.
 
     Args:
         text: of its unit file.
         sentence: why the file was refused.
     """
-    return f"{text.partition(_REFUSED_SINCE)[0]}{_REFUSED_SINCE}[{_section(sentence)}]\n"
+    return f"{text.partition(_REFUSED_SINCE)[0]}{_REFUSED_SINCE}[{_section(sentence)}]\n[Service]\nRestart=no\n"
 
 
 def is_refusal(text: str) -> bool:

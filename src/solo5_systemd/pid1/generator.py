@@ -210,6 +210,7 @@ class Generator:
         """Remove the files of a declaration that is gone; those of a running task stay."""
         own = self._system / f"{task}.service"
         if _is_running(task) and _is_ours(own):
+            self._refuse(task, f"{self._etc}/{task}.unikernel", _gone(task, self._etc))
             _replace(Path(self._directory) / task / REMOVED, "", mode=0o600)
             return
         if not UpdateFiles(task, directory=Path(self._directory)).under_way:
@@ -295,11 +296,15 @@ def _locked(directory: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+def _gone(task: TaskName, etc: Path) -> str:
+    return f"{etc}/{task}.unikernel was removed: expected it for a start. Write it, then run: systemctl daemon-reload"
+
+
 def kept_refusal(task: TaskName, directory: str = DIRECTORY) -> str:
     """Return why a task that was running at the last daemon-reload cannot be started again; empty: it can."""
     own = Path(directory) / task
-    if (own / REMOVED).exists() or not own.exists():
-        return f"{ETC}/{task}.unikernel was removed: expected it for a start. Write it, then run: systemctl daemon-reload"
+    if not own.exists():
+        return _gone(task, ETC)
     try:
         return (own / REFUSED).read_text(encoding="utf-8")
     except OSError:
