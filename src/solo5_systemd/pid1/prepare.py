@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -41,6 +42,7 @@ from solo5_systemd.network.model import NicRequest, Reservation
 from solo5_systemd.pid1.generator import BASIS, kept_refusal, kept_sources, remove_if_gone, systemd_release
 from solo5_systemd.sanitize import printable
 from solo5_systemd.settings.files import read_settings
+from solo5_systemd.storage.lock_records import holders
 from solo5_systemd.unit.log_fields import FACILITY, STDERR_PRIORITY
 from solo5_systemd.unit.translate import log_fields
 from solo5_systemd.users.registry import RECORDS
@@ -55,6 +57,7 @@ ENVIRONMENT = "environment"
 
 _HELD = "held"
 _BARRIER_TIMEOUT_S = 10.0
+_LOCKS_POLL_S = 0.02
 
 
 async def prepare(name: TaskName) -> None:
@@ -74,7 +77,7 @@ async def prepare(name: TaskName) -> None:
     )
     addresses = Addresses(name)
     async with machine(lambda: settings) as backends:
-        await _drop_held(backends.disks)
+        await _drop_held(name, backends.disks)
 
         async def make_room(*, dry_run: bool) -> Sequence[str]:
             from solo5_systemd.engine.runtime import IMAGE_MIN_AGE_S, Runtime
@@ -99,21 +102,29 @@ async def clear(name: TaskName) -> None:
     await asyncio.to_thread(_log_stderr, name)
     settings = read_settings()
     async with machine(lambda: settings) as backends:
-        await _drop_held(backends.disks)
+        await _drop_held(name, backends.disks)
         if await asyncio.to_thread(remove_if_gone, name):
             await backends.units.stop(outcome_target(name))
             await backends.networks.forget(name)
             await backends.users.release(name)
 
 
-async def _drop_held(disks: Disks) -> None:
+async def _drop_held(name: TaskName, disks: Disks) -> None:
     """Release the locks of the last start, whose tender has ended, and remove what they protected."""
     for fds in fdstore.restored().values():
         for fd in fds:
             os.close(fd)
     fdstore.remove(_HELD)
     await asyncio.to_thread(fdstore.barrier, _BARRIER_TIMEOUT_S)
+    await asyncio.to_thread(_await_unlocked, name)
     await disks.sweep()
+
+
+def _await_unlocked(name: TaskName) -> None:
+    """Wait for the locks: PID 1 closes descriptors in a thread (asynchronous_close), also after the barrier."""
+    end = time.monotonic() + _BARRIER_TIMEOUT_S
+    while name in holders().values() and time.monotonic() < end:
+        time.sleep(_LOCKS_POLL_S)
 
 
 def _check_basis(own: Path, prepared: Prepared) -> None:
