@@ -21,6 +21,7 @@ from solo5_systemd.storage.model import SECTOR_SIZE, Disk
 from solo5_systemd.unit.confinement import CLONE_NEWUTS, IMAGES
 from solo5_systemd.unit.placeholders import is_group
 from solo5_systemd.unit.properties import PROPERTIES, Property, directive
+from solo5_systemd.unit.property_types import BOOLEAN
 from solo5_systemd.unit.tender import Tender
 from solo5_systemd.unit.translate import Parts, declared
 
@@ -41,6 +42,16 @@ _REFUSED_SINCE = "\n# Refused since:\n"
 _WAITED_FOR = ("After", "Requires", "BindsTo", "Requisite", "Wants")
 _IN_SECTION = {ord(c): replacement for c, replacement in zip("[]'\"\\", "()’”/", strict=True)}
 """What a section's name cannot have: systemd then refuses the file."""
+
+_ENDS = "reboot.target kexec.target poweroff.target halt.target rescue.target emergency.target"
+SURVIVING = (
+    "IgnoreOnIsolate=yes",
+    "DefaultDependencies=no",
+    "After=basic.target",
+    f"Conflicts={_ENDS}",
+    "Before=shutdown.target rescue.target emergency.target",
+)
+"""What a unit needs so that a soft reboot does not stop it, and any other does (systemd-soft-reboot.service(8))."""
 
 _MS_REC = 0x4000
 _BINDS = ("BindPaths", "BindReadOnlyPaths")
@@ -133,16 +144,29 @@ def _section(sentence: str) -> str:
     return " ".join(sentence.translate(_IN_SECTION).split())
 
 
+def survives_soft_reboot(declaration: Declaration) -> bool:
+    """Return whether [Unit] has SurviveFinalKillSignal=yes."""
+    values = [line.value for line in declaration.unit if line.key == "SurviveFinalKillSignal"]
+    return bool(values) and BOOLEAN.parse(values[-1]) is True
+
+
 def preparation(declaration: Declaration) -> str:
     """Return the drop-in of solo5-prepare@NAME: it waits for what the task's service waits for."""
     after = [str(line) for line in declaration.unit if line.key in _WAITED_FOR]
-    lines = (f"{MARK}.", "[Unit]", *after, *_mounts(declaration))
+    surviving = SURVIVING if survives_soft_reboot(declaration) else ()
+    lines = (f"{MARK}.", "[Unit]", *surviving, *after, *_mounts(declaration))
     return "\n".join(lines) + "\n"
 
 
 def outcome(declaration: Declaration) -> str:
     """Return the drop-in of the outcome target, which keeps the ended service loaded."""
-    return f"{MARK}.\n[Unit]\nBefore={declaration.name}.service\n"
+    surviving = ("IgnoreOnIsolate=yes",) if survives_soft_reboot(declaration) else ()
+    return "\n".join((f"{MARK}.", "[Unit]", f"Before={declaration.name}.service", *surviving)) + "\n"
+
+
+def surviving_slice() -> str:
+    """Return the drop-in of the slice of all tasks, where one of them survives a soft reboot."""
+    return "\n".join((f"{MARK}.", "[Unit]", *SURVIVING)) + "\n"
 
 
 def _unit(declaration: Declaration, host: Host) -> Iterator[str]:
@@ -158,6 +182,8 @@ def _unit(declaration: Declaration, host: Host) -> Iterator[str]:
     yield f"After={prepare_service(name)}"
     yield f"AssertPathExists={host.directory}/{name}/environment"
     yield from _mounts(declaration)
+    if survives_soft_reboot(declaration):
+        yield from SURVIVING
     yield from (str(line) for line in declaration.unit)
 
 

@@ -3,6 +3,7 @@
     /run/systemd/system/NAME.service                                   the unit file
     /run/systemd/system/solo5-prepare@NAME.service.d/declared.conf     what its preparation waits for
     /run/systemd/system/solo5-outcome@NAME.target.d/declared.conf      what keeps the ended service loaded
+    /run/systemd/system/solo5.slice.d/declared.conf                    if a task survives soft reboots
     /run/solo5/declared/NAME/sources                                   the files as they were read
     /run/solo5/declared/NAME/basis                                     what of image and host is in the unit file
     /run/solo5/declared/NAME/refused                                   why a task that runs cannot be started again
@@ -34,12 +35,15 @@ from solo5_systemd.declared.files import declarations, host_names, read_sources
 from solo5_systemd.declared.syntax import Source
 from solo5_systemd.declared.unit_file import (
     MARK,
+    SURVIVING,
     Host,
     is_refusal,
     outcome,
     preparation,
     refusal,
     refused_while_running,
+    survives_soft_reboot,
+    surviving_slice,
     unit_file,
 )
 from solo5_systemd.declared.update_files import UpdateFiles
@@ -52,6 +56,7 @@ from solo5_systemd.image.store import read_facts
 from solo5_systemd.names import (
     INVOCATION_LINK,
     SERVICE_NIC,
+    SLICE,
     UNITS,
     TaskName,
     is_task_name,
@@ -112,6 +117,7 @@ class Generator:
         self._systemd = systemd
         self._tenders = cache(self._find_tender)
         self._names = host_names()
+        self._surviving = False
 
     def run(self) -> Iterator[str]:
         """Write the unit files, remove those without a declaration, and yield one sentence for each refusal."""
@@ -122,6 +128,7 @@ class Generator:
                     yield fault
             for task in set(declared_tasks(self._directory)).difference(map(TaskName, found)):
                 self._remove(task)
+            self._write_slice()
 
     def _generate(self, name: str) -> str:
         """Write the files of a declaration; return why it was refused, or an empty text."""
@@ -141,6 +148,7 @@ class Generator:
             sentence = str(error) if str(error).startswith(path) else f"{path}: {error}"
             self._refuse(task, path, sentence)
             return sentence
+        self._surviving |= survives_soft_reboot(declaration)
         drop_ins = {prepare_service(task): preparation(declaration), outcome_target(task): outcome(declaration)}
         self._write(task, text, drop_ins, {SOURCES: _kept(sources), BASIS: basis(host, manifest)})
         for mark in (REFUSED, REMOVED):
@@ -153,8 +161,17 @@ class Generator:
             self._write(task, refusal(path, sentence), {})
             return
         now = (self._system / f"{task}.service").read_text(encoding="utf-8")
+        self._surviving |= SURVIVING[0] in now.splitlines()
         text = refusal(path, sentence) if is_refusal(now) else refused_while_running(now, sentence)
         self._write(task, text, {}, {REFUSED: sentence})
+
+    def _write_slice(self) -> None:
+        """Write the drop-in of the slice, or remove it: a slice that a soft reboot stops takes all its units along."""
+        path = self._system / f"{SLICE}.d" / "declared.conf"
+        if self._surviving:
+            _replace(path, surviving_slice())
+        else:
+            shutil.rmtree(path.parent, ignore_errors=True)
 
     def _parsed(self, name: str, sources: Sequence[Source]) -> Declaration:
         served = [network.name for network in self._settings.networks if network.policy.dhcp]

@@ -220,3 +220,23 @@ def test_damaged_sources_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(HostError, match="cannot be read") as caught:
         kept_sources(TaskName("web"), str(tmp_path))
     assert caught.value.hint == "Run: systemctl daemon-reload"
+
+
+def test_a_task_that_survives_soft_reboots_has_all_units_of_it_survive(make: Make, web: Path, tmp_path: Path) -> None:
+    good = web.read_text()
+    units = ("web.service", "solo5-prepare@web.service.d/declared.conf", "solo5.slice.d/declared.conf")
+    web.write_text(f"[Unit]\nSurviveFinalKillSignal=yes\n{good}")
+    assert make() == []
+    for unit in units:
+        assert "DefaultDependencies=no" in (tmp_path / "system" / unit).read_text()
+    assert "IgnoreOnIsolate=yes" in (tmp_path / "system/solo5-outcome@web.target.d/declared.conf").read_text()
+    (tmp_path / "units/invocation:web.service").symlink_to("0123")
+    web.write_text(f"{web.read_text()}Memry=64M\n")
+    make()
+    assert (tmp_path / "system/solo5.slice.d").exists(), "it runs on, and survives"
+    (tmp_path / "units/invocation:web.service").unlink()
+    web.write_text(f"[Unit]\nSurviveFinalKillSignal=no\n{good}")
+    make()
+    for unit in units[:2]:
+        assert "DefaultDependencies=no" not in (tmp_path / "system" / unit).read_text()
+    assert not (tmp_path / "system/solo5.slice.d").exists()
