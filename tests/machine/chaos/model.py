@@ -260,7 +260,7 @@ def _weights(task: Task) -> Mapping[Act, int]:
     return acts
 
 
-SHORT = ((5107, 20), (1855, 20))
+SHORT = ((6253, 22), (4883, 22))
 """Seeds and how many operations of each `make test` performs: together they have in them all that can be chosen."""
 
 _STARTS = 20

@@ -170,6 +170,14 @@ _ON_DISKS: Mapping[Act, Callable[[Act, Task, Agent], None]] = {Act.SNAPSHOT: _sn
 
 def _by_file(act: Act, task: Task, agent: Agent) -> None:
     """Do what an operator does with a file and systemctl; again where it fails."""
+    _act_on_file(act, task, agent)
+    if task.removed and act in (Act.STOP, Act.TERMINATE, Act.KILL, Act.SLAY):
+        unit = f"{task.name}.service"
+        eventually(lambda: unit_property(unit, "ActiveState") in ("inactive", "failed"), f"{unit} ends")
+        sh("systemctl", "reset-failed", unit)  # systemd has a failed unit listed until then
+
+
+def _act_on_file(act: Act, task: Task, agent: Agent) -> None:
     if act in (Act.TERMINATE, Act.KILL, Act.FREEZE, Act.THAW) or (act is Act.STOP and not _by_systemctl(task)):
         _by_ctl(act, task, agent)
         return
@@ -188,6 +196,7 @@ def _by_file(act: Act, task: Task, agent: Agent) -> None:
         if not done:
             break
         said = "".join(each.stderr for each in done)
+        systemctl("show", "--property=Version")  # PID 1 may be executing itself anew
     else:
         raise AssertionError(f"{act} {task.name}: {said}")
     if act is Act.REMOVE:
