@@ -233,12 +233,11 @@ class UpdateFiles:
 
     def remember(self) -> None:
         """Make the recorded image the one that a rollback returns to; remove copies of others but the present one."""
-        replaced = self.kept()
-        if replaced is None:
+        replaced, present = self.kept(), sha256(self.running_image)
+        if replaced is None or replaced.sha256 == present:
             return
         text = {"path": replaced.path, "sha256": replaced.sha256, "copy": replaced.copy}
         replace_file(self._record, json.dumps(text), durable=True)
-        present = sha256(self.running_image)
         for copy in self._copies.iterdir():
             if not copy.name.startswith((replaced.sha256, present)):
                 copy.unlink(missing_ok=True)

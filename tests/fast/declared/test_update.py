@@ -164,13 +164,17 @@ def test_a_rollback_takes_the_file_or_else_its_copy(files: UpdateFiles, tmp_path
         files.previous()
     files.keep(str(path))
     files.remember()
+    with pytest.raises(NotFoundError):  # of an update that was interrupted before the task had the new image
+        files.previous()
+    (tmp_path / "store").write_bytes(b"new")
+    files.remember()
     assert files.previous().present == str(path)
     path.write_bytes(b"new")
     copy = files.previous().present
     assert (Path(copy).read_bytes(), sha256(copy)) == (b"old", files.previous().sha256)
     # The next update: the copy of the first image goes, that of the second one comes.
-    (tmp_path / "store").write_bytes(b"new")
     files.keep(str(path))
+    (tmp_path / "store").write_bytes(b"newest")
     files.remember()
     assert not Path(copy).exists()
     assert files.previous().present == str(path)

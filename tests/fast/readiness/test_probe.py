@@ -80,7 +80,7 @@ async def test_a_server_of_names_answers_a_query(monkeypatch: pytest.MonkeyPatch
     async with answering(refuse) as port:
         monkeypatch.setattr(probe, "_DNS_PORT", port)
         assert await probe.failure(at(Protocol.UDP, port), 1) == ""
-    assert seen[0][2:] == bytes.fromhex("01000001000000000000" "00" "00020001")
+    assert seen[0][2:] == bytes.fromhex("010000010000000000000000020001")
     async with answering(lambda data: b"xx" + data[2:]) as port:
         monkeypatch.setattr(probe, "_DNS_PORT", port)
         assert await probe.failure(at(Protocol.UDP, port), 1) == "the response is not an echo"

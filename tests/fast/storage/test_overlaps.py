@@ -140,10 +140,8 @@ def test_a_file_of_a_loop_device_is_in_use_unless_that_is_read_only(sysfs: Sysfs
     check(file(image))
 
 
-@pytest.mark.parametrize("code, used", [(errno.EBUSY, True), (errno.EIO, False), (0, False)])
-def test_a_device_that_the_kernel_has_claimed_is_in_use(
-    sysfs: Sysfs, monkeypatch: pytest.MonkeyPatch, code: int, used: bool
-) -> None:
+def opens_with(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """Have each open(2) with O_EXCL fail with an error, or succeed with 0."""
     real = os.open
 
     def opened(path: str, flags: int) -> int:
@@ -153,8 +151,17 @@ def test_a_device_that_the_kernel_has_claimed_is_in_use(
         return real("/dev/null", os.O_RDONLY)
 
     monkeypatch.setattr(overlaps.os, "open", opened)  # type: ignore[attr-defined]
-    if not used:
-        check_unused(device(254, 0), sysfs.root)
-        return
+
+
+def test_a_device_that_the_kernel_has_claimed_is_in_use(sysfs: Sysfs, monkeypatch: pytest.MonkeyPatch) -> None:
+    opens_with(monkeypatch, errno.EBUSY)
     with pytest.raises(TakenError, match="'/dev/x' is mounted, or a part of another device: expected a disk"):
         check_unused(device(254, 0), sysfs.root)
+
+
+@pytest.mark.parametrize("code", [errno.EIO, 0])
+def test_a_device_that_can_be_opened_or_cannot_be_read_is_not_claimed(
+    sysfs: Sysfs, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    opens_with(monkeypatch, code)
+    check_unused(device(254, 0), sysfs.root)
