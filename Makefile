@@ -120,6 +120,13 @@ chaos: setup ## random operations against a model: OPERATIONS=1000, and SEED= fo
 	$(BOOT) --backend container --with nomad --packages xfsprogs -- env PYTHONPATH=/srv \
 	    python3 -m tests.machine.chaos --operations $(OPERATIONS) $(if $(SEED),--seed $(SEED))
 
+UPDATES ?= 50
+RATE ?= 2000
+.PHONY: updates
+updates: setup ## updates and rollbacks under load, and as many restarts: failed requests; UPDATES=50 of each, RATE=2000 a second
+	$(BOOT) --backend container -- env UPDATES=$(UPDATES) RATE=$(RATE) python3 -m pytest -rP --timeout=7200 \
+	    -k test_no_request_fails /srv/tests/machine/test_updates.py
+
 SNAPSHOTS ?= 1000
 .PHONY: snapshots
 snapshots: setup ## snapshots of a guest that writes: each is of one instant, and how long the pauses are; SNAPSHOTS=1000
