@@ -128,7 +128,7 @@ def _of_host(link: str) -> Sequence[IPv6Address]:
     return [IPv6Address(each["local"]) for each in found["addr_info"]]
 
 
-async def test_solicitations_are_as_rare_as_broadcasts(service: Service) -> None:
+async def test_solicitations_and_groups_are_as_rare_as_broadcasts(service: Service) -> None:
     """Those of one guest reach every other one: 500 a second, and a burst of 100."""
     configure(service)
     await service.restart()
@@ -136,14 +136,21 @@ async def test_solicitations_are_as_rare_as_broadcasts(service: Service) -> None
         async with Guest6(await client.lease("a")) as a, Guest6(await client.lease("b")) as b:
             await answered(b)
             await answered(a)
-            begun = time.monotonic()
-            for number in range(3000):
-                a.send(a.solicit(at("fe80::3:0", number)))
-            await b.pinged6(b.gateway6, b"last")
-            seen = [f for f in b.frames if kind_of(f) == SOLICIT and f[6:12] == a.mac]
-            assert 100 <= len(seen) <= 100 + 500 * (time.monotonic() - begun) + 10
-            (network,) = await client.networks()
-            assert network.dropped.by_rule()["broadcasts"] > 0
+            group = IPv6Address("ff02::fb")
+            to_all = a.udp6(multicast(group), group, 5353, b"for all")
+            dropped = 0
+            for frames in ([a.solicit(at("fe80::3:0", number)) for number in range(3000)], [to_all] * 3000):
+                b.frames.clear()
+                begun = time.monotonic()
+                for frame in frames:
+                    a.send(frame)
+                await b.pinged6(b.gateway6, b"last")
+                seen = [f for f in b.frames if f[6:12] == a.mac and (kind_of(f) == SOLICIT or f[-7:] == b"for all")]
+                assert len(seen) <= 100 + 500 * (time.monotonic() - begun) + 10
+                (network,) = await client.networks()
+                assert network.dropped.by_rule()["broadcasts"] > dropped
+                dropped = network.dropped.by_rule()["broadcasts"]
+                assert len(seen) > 0
         await client.drop("a")
         await client.drop("b")
 
