@@ -167,10 +167,16 @@ def test_loop_device_as_a_disk(run: Runner, disk: Path) -> None:
 def test_what_shares_its_data_with_a_disk_in_use_is_in_use(run: Runner, disk: Path) -> None:
     """A loop device and its file, a partition and its disk, whichever comes first; and what the kernel itself uses."""
 
+    def owned(where: str) -> None:
+        ok("udevadm", "settle")  # which sets the owner of a node anew
+        ok("chown", "solo5:", where)
+
     def refused(where: str, sentence: str) -> None:
+        owned(where)
         assert sentence in run.fail("--block", f"storage={where}", f"{GUESTS}/disk.hvt", "read").stderr
 
     def taken(where: str, *others: str, sentence: str = "is in use by another task") -> None:
+        owned(where)
         name = run("disk.hvt", "read", "stay", options=("--block", f"storage={where}"))
         says(name, "sector 0")
         for other in others:
@@ -185,7 +191,6 @@ def test_what_shares_its_data_with_a_disk_in_use_is_in_use(run: Runner, disk: Pa
     try:
         part = f"{device}p1"
         eventually(Path(part).exists, "the partition has a node")
-        ok("chown", "solo5:", device, part)
         for other in (device, part):
             refused(other, "is in use by another task")
         ok("solo5ctl", "rm", "--force", name)

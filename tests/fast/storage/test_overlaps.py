@@ -3,6 +3,7 @@
 import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.fast.storage.test_block_devices import Sysfs
@@ -141,16 +142,18 @@ def test_a_file_of_a_loop_device_is_in_use_unless_that_is_read_only(sysfs: Sysfs
 
 
 def opens_with(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    """Have each open(2) with O_EXCL fail with an error, or succeed with 0."""
+    """Have an exclusive open(2) of the device fail with an error, or succeed with 0; any other file is opened."""
     real = os.open
 
-    def opened(path: str, flags: int) -> int:
+    def opened(path: Any, flags: int, *more: Any, **others: Any) -> int:
+        if path != "/dev/x":
+            return real(path, flags, *more, **others)
         assert flags & os.O_EXCL
         if code:
             raise OSError(code, os.strerror(code))
         return real("/dev/null", os.O_RDONLY)
 
-    monkeypatch.setattr(overlaps.os, "open", opened)  # type: ignore[attr-defined]
+    monkeypatch.setattr(os, "open", opened)
 
 
 def test_a_device_that_the_kernel_has_claimed_is_in_use(sysfs: Sysfs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,4 +167,5 @@ def test_a_device_that_can_be_opened_or_cannot_be_read_is_not_claimed(
     sysfs: Sysfs, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     opens_with(monkeypatch, code)
+    assert overlaps._is_claimed("/dev/x") is False
     check_unused(device(254, 0), sysfs.root)
