@@ -543,3 +543,16 @@ def test_a_killed_preparation_leaves_nothing_and_the_next_succeeds(declare: Decl
     finally:
         sh("systemctl", "stop", "web")
         eventually(lambda: sh("solo5ctl", "disk", "rm", "data").returncode == 0, "nobody has the disk")
+
+
+def test_what_clears_up_after_a_task_may_be_killed_once(declare: Declarations) -> None:
+    unit = declare("web", WEB)
+    pid = started(unit)
+    (ETC / "web.unikernel").unlink()
+    systemctl("daemon-reload")
+    ok("kill", "-KILL", pid)
+    prepare = "solo5-prepare@web.service"
+    eventually(lambda: unit_property(prepare, "ControlPID") != "0", "it clears up")
+    ok("kill", "-KILL", unit_property(prepare, "ControlPID"))
+    eventually(lambda: not (DIRECTORY / "web").exists(), "its files are removed by another one")
+    eventually(lambda: unit_property(prepare, "ActiveState") == "inactive", "the preparation has not failed")

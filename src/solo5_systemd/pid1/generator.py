@@ -284,13 +284,11 @@ def _is_running(task: TaskName) -> bool:
     return any(os.path.lexists(f"{UNITS}/{INVOCATION_LINK}{unit}") for unit in units)
 
 
-def remove_if_gone(task: TaskName, *, system: Path = SYSTEM, directory: Path = Path(DIRECTORY)) -> bool:
-    """Remove the files of a task that has ended, if its declaration was removed while it ran; return whether it was."""
+def remove_if_gone(task: TaskName, *, system: Path = SYSTEM, directory: Path = Path(DIRECTORY)) -> None:
+    """Remove the files of a task that has ended, if its declaration was removed while it ran."""
     with _locked(directory):
-        if not (directory / task / REMOVED).exists():
-            return False
-        _remove_files(task, system, directory)
-        return True
+        if (directory / task / REMOVED).exists():
+            _remove_files(task, system, directory)
 
 
 def _remove_files(task: TaskName, system: Path, directory: Path) -> None:

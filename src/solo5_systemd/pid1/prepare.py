@@ -39,7 +39,7 @@ from solo5_systemd.image.manifest import DeviceKind
 from solo5_systemd.journal.journald import NATIVE_SOCKET, namespace_path, write_entry
 from solo5_systemd.names import TaskName, outcome_target
 from solo5_systemd.network.model import NicRequest, Reservation
-from solo5_systemd.pid1.generator import BASIS, kept_refusal, kept_sources, remove_if_gone, systemd_release
+from solo5_systemd.pid1.generator import BASIS, REMOVED, kept_refusal, kept_sources, remove_if_gone, systemd_release
 from solo5_systemd.sanitize import printable
 from solo5_systemd.settings.files import read_settings
 from solo5_systemd.storage.lock_records import holders
@@ -54,6 +54,9 @@ ADDRESSES = Path("/var/lib/solo5/declared")
 
 ENVIRONMENT = "environment"
 """Without this file the task's service does not start."""
+
+UNCLEARED = "uncleared"
+"""This file is there from the beginning of a start until all is cleared up: solo5-prepare@NAME clears up once more."""
 
 _HELD = "held"
 _BARRIER_TIMEOUT_S = 10.0
@@ -70,6 +73,7 @@ async def prepare(name: TaskName) -> None:
     (own / ENVIRONMENT).unlink(missing_ok=True)
     if sentence := kept_refusal(name):
         raise InvalidRequestError(sentence)
+    (own / UNCLEARED).touch()
     settings = read_settings()
     served = [network.name for network in settings.networks if network.policy.dhcp]
     declaration = parse_declaration(
@@ -97,16 +101,19 @@ async def prepare(name: TaskName) -> None:
 
 async def clear(name: TaskName) -> None:
     """Log what the tender wrote to stderr, and remove what the start needed."""
-    (Path(DIRECTORY) / name / ENVIRONMENT).unlink(missing_ok=True)
+    own = Path(DIRECTORY) / name
+    (own / ENVIRONMENT).unlink(missing_ok=True)
     (RECORDS / f"{user_of(name)}.user").unlink(missing_ok=True)
     await asyncio.to_thread(_log_stderr, name)
     settings = read_settings()
     async with machine(lambda: settings) as backends:
         await _drop_held(name, backends.disks)
-        if await asyncio.to_thread(remove_if_gone, name):
+        if (own / REMOVED).exists():
             await backends.units.stop(outcome_target(name))
             await backends.networks.forget(name)
             await backends.users.release(name)
+            await asyncio.to_thread(remove_if_gone, name)
+    (own / UNCLEARED).unlink(missing_ok=True)
 
 
 async def _drop_held(name: TaskName, disks: Disks) -> None:

@@ -53,16 +53,35 @@ def test_what_nobody_owns_is_complained_of(agent: Agent) -> None:
     ok("ip", "link", "delete", "nobody")
 
 
+def test_what_is_left_of_a_declared_task_is_complained_of(agent: Agent) -> None:
+    assert Truth().complaints({}) == []
+    directory, link = Path("/run/solo5/declared/nobody"), Path("/etc/systemd/system/multi-user.target.wants/chaos-x")
+    unit, user = Path("/run/systemd/system/chaos-x.service"), Path("/run/userdb/solo5-0123456789abcdef.user")
+    directory.mkdir(parents=True)
+    assert Truth().complaints({}) == ["directories of declarations: {'nobody'}, expected set()"]
+    directory.rmdir()
+    for left, what, name in ((link, "enabled", "chaos-x"), (user, "user records", user.stem)):
+        left.symlink_to("/dev/null")
+        assert Truth().complaints({}) == [f"{what}: {{'{name}'}}, expected set()"]
+        left.unlink()
+    unit.touch()
+    assert Truth().complaints({}) == ["unit files chaos-*: {'chaos-x'}, expected set()"]
+    unit.unlink()
+
+
 def test_what_is_left_of_a_disk_is_complained_of(agent: Agent, machine: Machine) -> None:
     disks.set_up()
     try:
         assert Truth().complaints({}) == []
         pause, start, new = Path("/run/solo5/pauses/x"), Path("/var/lib/solo5/copies/startx"), disks.PLACE / ".x.new"
         pause.parent.mkdir(exist_ok=True)
-        for left in (pause, start, new):
+        for left in (pause, new):
             left.touch()
             assert Truth().complaints({}) == [f"{left} is nobody's"]
             left.unlink()
+        start.touch()
+        assert Truth().complaints({}) == [f"{start.parent} has ['{start}'], and 0 declared tasks write"]
+        start.unlink()
         path = disks.PLACE / disks.GOLDEN
         os.chown(path, 61234, -1)
         assert Truth().complaints({}) == [f"{path} is that of user 61234, and no task's"]
