@@ -111,6 +111,10 @@ def files(tmp_path: Path) -> UpdateFiles:
     )
 
 
+def phase_of(files: UpdateFiles) -> Phase | None:
+    return files.phase
+
+
 def test_there_is_one_request_at_a_time(files: UpdateFiles, tmp_path: Path) -> None:
     assert (files.request(), files.under_way) == (None, False)
     files.write_request(UpdateRequest(image="/a"))
@@ -118,9 +122,9 @@ def test_there_is_one_request_at_a_time(files: UpdateFiles, tmp_path: Path) -> N
         files.write_request(UpdateRequest())
     assert files.request() == UpdateRequest(image="/a")
     files.phase = Phase.SWITCHING
-    assert files.phase is Phase.SWITCHING
+    assert phase_of(files) is Phase.SWITCHING
     files.end()
-    assert (files.request(), files.phase, files.under_way) == (None, None, False)
+    assert (files.request(), phase_of(files), files.under_way) == (None, None, False)
     (tmp_path / "run/web/update.json").write_text("[]")
     with pytest.raises(HostError, match="cannot be read"):
         files.request()

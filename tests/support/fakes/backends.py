@@ -24,6 +24,7 @@ from solo5_systemd.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.model import (
     UNNAMED,
     GuestNames,
+    IpAddress,
     LeaseRecord,
     NetworkOverview,
     NicRequest,
@@ -375,6 +376,18 @@ class FakeNetworks:
         async with self._steps.step("attach"):
             assert task in self.held
             self.attached_in[task] = namespace
+
+    async def move_ports(self, source: TaskName, target: TaskName) -> None:
+        async with self._steps.step("move ports"):
+            if target not in self.held:
+                raise NotFoundError(f"task {target} has no network: expected a running one.")
+            if source in self.held and self.held[source].ports:
+                self.held[target] = replace(self.held[target], ports=self.held[source].ports)
+                self.held[source] = replace(self.held[source], ports=())
+
+    async def connections(self, addresses: Sequence[IpAddress]) -> int:
+        async with self._steps.step("connections"):
+            return 0
 
     async def release(self, task: TaskName) -> None:
         async with self._steps.step("release"):

@@ -112,6 +112,21 @@ class FakeUnits:
         async with self._steps.step(f"require {unit}"):
             pass
 
+    async def begin(self, unit: str) -> None:
+        async with self._steps.step(f"begin {unit}"):
+            pass
+
+    async def restart(self, unit: str) -> None:
+        async with self._steps.step(f"restart {unit}"):
+            state = self.loaded[unit]
+            self.end(unit, MainCode.EXITED, 0)
+            again = replace(state, invocation=f"{state.invocation}-again", main_pid=state.main_pid + 1)
+            self.put(replace(again, active=ActiveState.ACTIVE))
+
+    async def reload(self) -> None:
+        async with self._steps.step("reload"):
+            pass
+
     async def set_properties(self, slice_unit: str, properties: Sequence[Property]) -> None:
         async with self._steps.step(f"confine {slice_unit}"):
             self.confined[slice_unit] = properties

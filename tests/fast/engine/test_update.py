@@ -1,0 +1,139 @@
+"""The steps of an update, on in-memory backends: which guest has the ports, and what is left."""
+
+from dataclasses import replace
+
+import pytest
+from tests.support.fakes.backends import Machine
+from tests.support.fakes.background import Background, yields
+
+from solo5_systemd.declared.update import UpdateRequest
+from solo5_systemd.engine.runtime import Runtime
+from solo5_systemd.engine.update import Updater
+from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, StartError
+from solo5_systemd.image.manifest import Manifest, Target
+from solo5_systemd.names import TaskName
+from solo5_systemd.network.model import Endpoint, Protocol
+from solo5_systemd.readiness import probe
+from solo5_systemd.unit.state import MainCode
+from solo5_systemd.workload import Publish, Workload
+
+WEB, NEXT = TaskName("web"), TaskName("web.next")
+UNIT, SECOND = "solo5-task-web.service", "solo5-task-web.next.service"
+WORKLOAD = Workload(
+    name=WEB, image="/srv/app", publish=(Publish(host_port=8080, port=80, protocol=Protocol.TCP, nic=None),)
+)
+QUICK = UpdateRequest(timeout=5.0, drain=0.0, watch=0.0)
+
+
+class Report:
+    """What an update reports, and the images of its task; `bad`: the new one does not switch."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        self.bad = False
+
+    def begin(self, phase: str) -> None:
+        self.seen.append(phase)
+
+    def step(self, text: str) -> None:
+        self.seen.append(text.partition(":")[0])
+
+    def serving(self) -> None:
+        self.seen.append("serving")
+
+    async def switch(self) -> None:
+        self.seen.append("switch")
+        if self.bad:
+            raise HostError("the image was changed.")
+
+    async def revert(self) -> None:
+        self.seen.append("revert")
+
+    async def finish(self) -> None:
+        self.seen.append("finish")
+
+
+@pytest.fixture
+def report() -> Report:
+    return Report()
+
+
+@pytest.fixture
+def old(machine: Machine) -> Manifest:
+    return machine.images.files["/srv/app"].facts.manifest
+
+
+@pytest.fixture
+async def updater(runtime: Runtime, report: Report, monkeypatch: pytest.MonkeyPatch) -> Updater:
+    async def ready(endpoint: Endpoint, timeout_s: float) -> str:
+        return ""
+
+    monkeypatch.setattr(probe, "failure", ready)
+    await runtime.start(WORKLOAD)
+    return Updater(runtime, WEB, UNIT, report, report, publishes=True)
+
+
+async def test_ports_go_to_the_second_guest_and_back(
+    machine: Machine, updater: Updater, report: Report, old: Manifest
+) -> None:
+    await updater.update(WORKLOAD, QUICK, None, old)
+    assert report.seen == [
+        "beside",
+        "the new guest, task web.next, has the published ports",
+        "serving",
+        "switching",
+        "switch",
+        "finish",
+        "draining",
+        "task web runs the new image and has its ports again",
+    ]
+    assert machine.units.loaded.keys() == {UNIT}
+    assert machine.networks.held.keys() == {WEB}
+    assert len(machine.networks.held[WEB].ports) == 1
+    assert updater.whole
+
+
+async def test_an_image_that_cannot_be_switched_leaves_the_earlier_one(
+    machine: Machine, updater: Updater, report: Report, old: Manifest
+) -> None:
+    report.bad = True
+    with pytest.raises(HostError, match="the image was changed"):
+        await updater.update(WORKLOAD, QUICK, None, old)
+    assert report.seen[-3:] == ["switching", "switch", "revert"]
+    assert machine.networks.held.keys() == {WEB}
+    assert machine.networks.held[WEB].ports
+    assert updater.whole
+
+
+async def test_a_guest_that_ends_before_it_is_ready_is_not_waited_for(
+    machine: Machine, updater: Updater, report: Report, old: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unready(endpoint: Endpoint, timeout_s: float) -> str:
+        return "connection refused"
+
+    monkeypatch.setattr(probe, "failure", unready)
+    async with Background(updater.update(WORKLOAD, QUICK, None, old)) as updating:
+        await yields(50)
+        while SECOND not in machine.units.loaded:
+            await yields(1)
+        machine.units.end(SECOND, MainCode.EXITED, 1)
+        with pytest.raises(StartError, match="the new guest ended before it was ready: "):
+            await updating
+    assert report.seen == ["beside"]
+    assert machine.networks.held.keys() == {WEB}
+    assert machine.networks.held[WEB].ports
+
+
+async def test_a_task_that_does_not_run_or_has_other_ports_is_refused(
+    machine: Machine, updater: Updater, report: Report, old: Manifest
+) -> None:
+    other = replace(WORKLOAD, publish=(Publish(host_port=8081, port=80, protocol=Protocol.TCP, nic=None),))
+    with pytest.raises(InvalidRequestError, match="the published ports of web have changed"):
+        await updater.update(other, QUICK, None, old)
+    with pytest.raises(InvalidRequestError, match="has the devices"):
+        await updater.update(WORKLOAD, QUICK, None, Manifest(target=Target.HVT, abi_version=2, devices=()))
+    machine.units.end(UNIT, MainCode.EXITED, 0)
+    with pytest.raises(Solo5Error, match="task web does not run"):
+        await updater.update(WORKLOAD, QUICK, None, old)
+    assert report.seen == []
+    assert machine.networks.held.keys() == {WEB}
