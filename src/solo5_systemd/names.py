@@ -13,7 +13,8 @@ from solo5_systemd.errors import InvalidRequestError
 
 TaskName = NewType("TaskName", str)
 """1–128 of letters, digits, `_`, `.`, `-`, beginning with a letter or digit: unescaped in a unit name
-(systemd.unit(5)), and as a file name never a path out of its directory."""
+(systemd.unit(5)), and as a file name never a path out of its directory. An instance of a template, which is declared,
+has the name of the template, `@`, and the same characters: `web@1`."""
 
 DeviceName = NewType("DeviceName", str)
 """A manifest device: 1–67 letters and digits, the alphabet of the tender's own option parser."""
@@ -36,11 +37,16 @@ class UnitKind(StrEnum):
 
 
 TASK_PREFIX = "solo5-task-"
+OUTCOME = "solo5-outcome"
+DECLARED_OUTCOME = "solo5-outcome-declared"
+"""Before the `@` of outcome targets: of the one that refers to `solo5-task-NAME.service`, and to `NAME.service`."""
 SLICE = "solo5.slice"
 NETWORK_NAMESPACES = "/run/netns"
 
 _TASK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", re.ASCII)
+_NAME_MAX = 128
 # These are compiled at their first use, for startup time.
+_INSTANCE = r"[A-Za-z0-9_.-]+"
 _DEVICE = r"[A-Za-z0-9]{1,67}"
 _NETWORK = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}"
 _DISK = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
@@ -48,11 +54,14 @@ _LOG_NAMESPACE = r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}"
 
 
 def task_name(text: str) -> TaskName:
-    """Parse a task's name.
+    """Parse a task's name, `web`, or `web@1` of an instance of a template.
 
     Raises:
-        InvalidRequestError: it is malformed.
+        InvalidRequestError: it is malformed, or a template without its instance.
     """
+    prefix, at, instance = text.partition("@")
+    if at and is_task_name(prefix):
+        return _instance_name(text, prefix, instance)
     if not is_task_name(text):
         raise InvalidRequestError(
             f"task name {text!r} is not usable: expected 1 to 128 letters, digits, '_', '.' or '-', "
@@ -61,9 +70,57 @@ def task_name(text: str) -> TaskName:
     return TaskName(text)
 
 
+def _instance_name(text: str, prefix: str, instance: str) -> TaskName:
+    if not instance:
+        raise InvalidRequestError(f"{text} is a template: expected the name of an instance, such as {prefix}@1.")
+    if not is_task_name(text):
+        raise InvalidRequestError(
+            f"instance {instance!r} of {prefix}@ is not usable: expected letters, digits, '_', '.' and '-', no part "
+            f"'.' or '..' between '-', and at most {_NAME_MAX} characters with the name."
+        )
+    return TaskName(text)
+
+
+def own_task_name(text: str) -> TaskName:
+    """Parse the name of a task that is no instance of a template: only a declaration has these.
+
+    Raises:
+        InvalidRequestError: it is malformed, or that of an instance.
+    """
+    name = task_name(text)
+    if is_instance(name):
+        raise InvalidRequestError(
+            f"task name {text!r} is that of an instance of a template: expected a name without '@'.",
+            f"Declare it in /etc/solo5/{text}.unikernel, or start it if there is a template: systemctl start {text}",
+        )
+    return name
+
+
 def is_task_name(text: str) -> bool:
-    """Return whether a text is a task's name."""
-    return _TASK.fullmatch(text) is not None
+    """Return whether a text is a task's name.
+
+    Of an instance, `-` is a slash where a declaration has `%I`: `.` and `..` would be directories of a path.
+    """
+    prefix, at, instance = text.partition("@")
+    if _TASK.fullmatch(prefix) is None or len(text) > _NAME_MAX:
+        return False
+    is_usable = re.fullmatch(_INSTANCE, instance, re.ASCII) and {".", ".."}.isdisjoint(instance.split("-"))
+    return not at or bool(is_usable)
+
+
+def is_instance(task: TaskName) -> bool:
+    """Return whether a task is an instance of a template, or has the name of one: a declared task in any case."""
+    return "@" in task
+
+
+def template_of(task: TaskName) -> str:
+    """Return the template of an instance: `web@` of `web@1`."""
+    return f"{task.partition('@')[0]}@"
+
+
+def host_name(task: TaskName) -> str:
+    """Return the host name of a task's guest if it has no other: the task's name, `web-1` for `web@1`."""
+    return task.replace("@", "-")
 
 
 def device_name(text: str) -> DeviceName:
@@ -201,7 +258,16 @@ def dhcp_service(network: NetworkName) -> str:
 
 def outcome_target(task: TaskName) -> str:
     """Return the task's outcome target, which refers to the task's service so that systemd keeps its outcome."""
-    return f"solo5-outcome@{task}.target"
+    return f"{DECLARED_OUTCOME if is_instance(task) else OUTCOME}@{task}.target"
+
+
+def awaited_target(task: TaskName) -> str:
+    """Return the target before the preparation of an instance of a template, which is after what the task waits for.
+
+    It is an instance of a template itself, so that `%i` in its file is that of the task.
+    """
+    prefix, _, instance = task.partition("@")
+    return f"solo5-awaited-{prefix}@{instance}.target"
 
 
 def task_of_unit(unit: str) -> TaskName | None:
@@ -210,7 +276,7 @@ def task_of_unit(unit: str) -> TaskName | None:
     if not dot or suffix not in ("service", "scope") or not stem.startswith(TASK_PREFIX):
         return None
     name = stem.removeprefix(TASK_PREFIX)
-    return TaskName(name) if is_task_name(name) else None
+    return TaskName(name) if is_task_name(name) and "@" not in name else None
 
 
 def declared_task_of_unit(unit: str) -> TaskName | None:

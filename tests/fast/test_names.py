@@ -7,33 +7,76 @@ from hypothesis import strategies as st
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import (
     TaskName,
+    awaited_target,
+    declared_task_of_unit,
     device_name,
+    host_name,
+    is_instance,
+    is_task_name,
     network_name,
     network_service,
     outcome_target,
+    own_task_name,
     task_name,
     task_namespace,
     task_of_unit,
     task_scope,
     task_service,
+    template_of,
 )
 
 UNIT_NAME = re.compile(r"[A-Za-z0-9:_.\\@-]{1,255}")  # systemd.unit(5)
 TASKS = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", fullmatch=True).map(TaskName)
 
 
-@pytest.mark.parametrize("text", ["a", "0", "web-1_x.y", "a" * 128, "A..b"])
+@pytest.mark.parametrize(
+    "text", ["a", "0", "web-1_x.y", "a" * 128, "A..b", "web@1", "a@-", "a@b-c..d", "a@" + "1" * 126]
+)
 def test_a_task_name_is_taken_as_it_is(text: str) -> None:
     assert task_name(text) == text
 
 
 @pytest.mark.parametrize(
-    "text", ["", "-a", ".a", "_a", "a b", "a/b", "..", "a@b", "a\n", "\na", "ä", "٣", "a" * 129, "a\0", "a%b"]
+    "text", ["", "-a", ".a", "_a", "a b", "a/b", "..", "@1", "a b@1", "a\n", "\na", "ä", "٣", "a" * 129, "a\0", "a%b"]
 )
 def test_a_task_name_that_could_escape_is_refused_and_quoted(text: str) -> None:
     with pytest.raises(InvalidRequestError, match="expected 1 to 128") as caught:
         task_name(text)
-    assert repr(text) in str(caught.value)
+    assert repr(text) in str(caught.value) or text == "@1"
+
+
+@pytest.mark.parametrize(
+    "text", ["@a/b", "@a@b", r"@a\x2d", "@a:b", "@a b", "@..", "@.", "@a-..-b", "@.-", "@" + "1" * 126]
+)
+def test_an_instance_that_could_escape_is_refused_and_quoted(text: str) -> None:
+    with pytest.raises(InvalidRequestError, match="expected letters, digits") as caught:
+        task_name(f"web{text}")
+    assert repr(text[1:]) in str(caught.value)
+    assert not is_task_name(f"web{text}")
+
+
+def test_a_template_is_no_task() -> None:
+    with pytest.raises(
+        InvalidRequestError, match=r"web@ is a template: expected the name of an instance, such as web@1"
+    ):
+        task_name("web@")
+
+
+def test_only_a_declaration_has_instances() -> None:
+    assert own_task_name("web") == "web"
+    with pytest.raises(InvalidRequestError, match="'web@1' is that of an instance of a template"):
+        own_task_name("web@1")
+    assert task_of_unit("solo5-task-web@1.service") is None
+    assert declared_task_of_unit("web@1.service") == "web@1"
+
+
+def test_an_instance_has_units_and_a_host_name_of_its_own() -> None:
+    web = task_name("web@1")
+    assert (is_instance(web), is_instance(task_name("web"))) == (True, False)
+    assert template_of(web) == "web@"
+    assert host_name(web) == "web-1"
+    assert outcome_target(web) == "solo5-outcome-declared@web@1.target"
+    assert awaited_target(web) == "solo5-awaited-web@1.target"
 
 
 @pytest.mark.parametrize("text", ["service", "net0", "9", "d" * 67])

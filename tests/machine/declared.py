@@ -33,19 +33,32 @@ class Declarations:
 
     def remove(self) -> None:
         """Stop the tasks, and remove their files with what a reboot would find again."""
-        for name in self.names:
+        names = list(dict.fromkeys(each for name in self.names for each in (*_instances(name), name)))
+        for name in names:
             sh("systemctl", "disable", f"{name}.service")
             sh("systemctl", "unmask", f"{name}.service")
             sh("systemctl", "stop", f"{name}.service", f"solo5-update@{name}.service")
             sh("solo5ctl", "rm", "--force", name)
+            sh("systemctl", "stop", f"solo5-outcome-declared@{name}.target")  # of one that failed early
             (ETC / f"{name}.unikernel").unlink(missing_ok=True)
             shutil.rmtree(ETC / f"{name}.unikernel.d", ignore_errors=True)
             shutil.rmtree(f"/etc/systemd/system/{name}.service.d", ignore_errors=True)
             Path(f"/var/lib/solo5/declared/{name}.json").unlink(missing_ok=True)
         systemctl("daemon-reload")
-        for name in self.names:
+        for name in names:
             sh("systemctl", "reset-failed", f"{name}.service", f"solo5-prepare@{name}.service")
         self.names = []
+
+
+def _instances(name: str) -> list[str]:
+    """The instances of a template that were started, or have drop-ins; those whose name is refused leave nothing."""
+    if not name.endswith("@"):
+        return []
+    places = (DIRECTORY, ETC, Path("/var/lib/solo5/declared"))
+    found = [path.name.removesuffix(".d") for place in places for path in place.glob(f"{name}?*")]
+    outcomes = systemctl("list-units", "--all", "--plain", "--no-legend", f"solo5-outcome-declared@{name}*")
+    found += [line.split()[0].partition("@")[2].removesuffix(".target") for line in outcomes.splitlines()]
+    return sorted({each.removesuffix(".unikernel").removesuffix(".json") for each in found} - {name})
 
 
 @contextmanager

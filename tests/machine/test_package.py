@@ -12,6 +12,7 @@ UNITS = (
     "solo5-networkd.service",
     "solo5-network@.service",
     "solo5-dhcp@.service",
+    "solo5-outcome-declared@.target",
     "solo5-outcome@.target",
     "solo5.slice",
 )

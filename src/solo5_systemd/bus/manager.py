@@ -18,9 +18,11 @@ from solo5_systemd.concurrency import gather, retry
 from solo5_systemd.dbus_api.messages import Variant
 from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
 from solo5_systemd.names import (
+    DECLARED_OUTCOME,
+    OUTCOME,
     TaskName,
     UnitKind,
-    outcome_target,
+    is_instance,
     task_scope,
     task_service,
 )
@@ -49,7 +51,7 @@ from solo5_systemd.unit.state import (
 START_RETRIES = 10
 """Number of retries of a start while a dependency of the unit is being stopped. Bounded: at a shutdown it stays so."""
 
-_ANY = TaskName("*")
+OUTCOME_PATTERNS = (f"{OUTCOME}@*.target", f"{DECLARED_OUTCOME}@*.target")
 
 
 class Manager(UnitReader):
@@ -175,7 +177,9 @@ class Manager(UnitReader):
         return self._release[1]
 
     async def is_taken(self, task: TaskName) -> bool:
-        """Return whether the task has a loaded unit."""
+        """Return whether the task has a loaded unit; not of a declared task's, since PID 1 has that alone."""
+        if is_instance(task):  # systemd has no instances of scopes
+            return False
         return bool(await self._list("ListUnitsByNames", (task_service(task), task_scope(task))))
 
     async def is_running(self, task: TaskName) -> bool:
@@ -184,12 +188,10 @@ class Manager(UnitReader):
 
     async def outcome_targets(self) -> frozenset[TaskName]:
         """Return the tasks with an active outcome target."""
-        pattern = outcome_target(_ANY)
-        rows = await self._list_all("ListUnitsByPatterns", (), (pattern,))
+        rows = await self._list_all("ListUnitsByPatterns", (), OUTCOME_PATTERNS)
         # Activating and deactivating units count: their task may be starting or stopping.
         active = [row.unit for row in map(ListedUnit._make, rows) if row.active not in ("inactive", "failed")]
-        start, _, end = pattern.partition(_ANY)
-        return frozenset(TaskName(unit.removeprefix(start).removesuffix(end)) for unit in active)
+        return frozenset(TaskName(unit.partition("@")[2].removesuffix(".target")) for unit in active)
 
     async def running_states(self) -> Sequence[UnitState]:
         """Return the states of units that are not over, without `started`."""

@@ -1,14 +1,13 @@
 """From the files of a declaration to its task: `web.unikernel` and its drop-ins become a Workload."""
 
 import posixpath
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from solo5_systemd.declared.keys import SECTION
 from solo5_systemd.declared.passed_on import check_value
 from solo5_systemd.declared.readiness import Ready, parse_ready
-from solo5_systemd.declared.specifiers import HostNames, expand, specifiers
+from solo5_systemd.declared.specifiers import HostNames, Specified, expand, specifiers
 from solo5_systemd.declared.syntax import Assignment, Source, parse_file
 from solo5_systemd.declared.time_span import parse_time_span
 from solo5_systemd.declared.unit_keys import CHECKS, SERVICE_PASSED_ON, refusal, section_refusal
@@ -33,7 +32,6 @@ NEWEST = 257
 UPDATE_MAX_S = 86400.0
 """Seconds; the longest Drain= and Watch=."""
 
-_INSTANCE = re.compile(r"[A-Za-z0-9_.-]+", re.ASCII)
 _EXPANDED = frozenset({"Slice"})
 """Settings of [Service] that are part of the task and have specifiers; in others, `%` is a percentage."""
 
@@ -80,16 +78,7 @@ def declared_task(name: str) -> TaskName:
     Raises:
         InvalidRequestError: malformed, or a template without its instance.
     """
-    prefix, at, instance = name.partition("@")
-    task_name(prefix)
-    if at and not instance:
-        raise InvalidRequestError(f"{name}{SUFFIX} is a template: expected the name of an instance, such as {name}1.")
-    if (at and not _INSTANCE.fullmatch(instance)) or len(name) > 128:
-        raise InvalidRequestError(
-            f"instance {instance!r} of {prefix}@{SUFFIX} is not usable: expected letters, digits, '_', '.' and '-', "
-            "and at most 128 characters with the name."
-        )
-    return TaskName(name)
+    return task_name(name)
 
 
 def parse_declaration(
@@ -99,6 +88,7 @@ def parse_declaration(
     host: HostNames,
     served: Collection[NetworkName] = (),
     systemd: int = NEWEST,
+    specified: Specified | None = None,
 ) -> Declaration:
     """Return a declaration.
 
@@ -108,6 +98,7 @@ def parse_declaration(
         host: facts of the host, for specifiers.
         served: the networks with a DHCP server.
         systemd: release of systemd, such as 257, which ignores settings of later ones.
+        specified: values of specifiers; None: those of the name.
 
     Raises:
         InvalidRequestError: the name is malformed.
@@ -118,7 +109,9 @@ def parse_declaration(
     for line in lines:
         _check_place(line, systemd)
     sections = {section: [line for line in lines if line.section == section] for section in _SECTIONS}
-    specified = specifiers(name, host)
+    if specified is None:
+        of_name = specifiers(name, host)
+        specified = Specified(in_unit=of_name, at_start=of_name)
     of_service = effective(sections["Service"])
     values = Values(effective(sections[SECTION]), specified)
     passed_on = {
@@ -131,7 +124,7 @@ def parse_declaration(
     return Declaration(
         name=name,
         workload=replace(
-            _workload(task, values, sources, served), properties=_properties(of_service, values, specified)
+            _workload(task, values, sources, served), properties=_properties(of_service, values, specified.in_unit)
         ),
         unit=tuple(passed_on["Unit"]),
         service=tuple(passed_on["Service"]),

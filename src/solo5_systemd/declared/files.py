@@ -41,14 +41,38 @@ def declarations(directory: Path = ETC) -> tuple[str, ...]:
     return tuple(path.name.removesuffix(SUFFIX) for path in found if not _is_masked(path))
 
 
+def own_instances(template: str, directory: Path = ETC) -> frozenset[str]:
+    """Return the instances that are not as their template: by a file of their own, also a masked one, or by drop-ins.
+
+    Raises:
+        SettingsError: the directory cannot be read.
+    """
+    try:
+        found = [path.name.removesuffix(".d") for path in directory.glob(f"{template}*")]
+    except OSError as error:
+        raise SettingsError(f"{directory} cannot be read: {error.strerror}.") from error
+    return frozenset(name.removesuffix(SUFFIX) for name in found if name.endswith(SUFFIX)) - {template}
+
+
+def check_name(name: str) -> None:
+    """Check the name of a declaration: of a task, or of a template.
+
+    Raises:
+        InvalidRequestError: it is malformed.
+    """
+    declared_task(f"{name}1" if name.endswith("@") else name)
+
+
 def read_sources(name: str, directory: Path = ETC, *, owner: int = 0) -> tuple[Source, ...]:
     """Return the files of a declaration: its own or its template's, then all drop-ins sorted by their names.
+
+    Of a template: its own and its drop-ins.
 
     A drop-in of an instance (`web@1.unikernel.d/`) has precedence over one of the same name of the template
     (`web@.unikernel.d/`); an empty one, or a link to /dev/null, masks it.
 
     Args:
-        name: `web`, or `web@1` for an instance.
+        name: `web`, `web@1` for an instance, `web@` for a template.
         directory: of the declarations.
         owner: UID that the files must have.
 
@@ -57,11 +81,13 @@ def read_sources(name: str, directory: Path = ETC, *, owner: int = 0) -> tuple[S
         NotFoundError: there is no such file.
         SettingsError: a file cannot be read, is not a file, or may be written by other users.
     """
-    declared_task(name)
-    prefix, at, instance = name.partition("@")
+    check_name(name)
+    prefix, _, instance = name.partition("@")
     names = (name, f"{prefix}@") if instance else (name,)
     own = next((path for path in (directory / f"{each}{SUFFIX}" for each in names) if _exists(path)), None)
-    if own is None or _is_masked(own):
+    if own is not None and _is_masked(own):
+        raise NotFoundError(f"declaration {name!r} is masked: {own} is a link to /dev/null.", f"Remove it: rm {own}")
+    if own is None:
         raise NotFoundError(
             f"there is no declaration {name!r}: expected the file {directory}/{names[-1]}{SUFFIX}.",
             "List them: ls /etc/solo5",

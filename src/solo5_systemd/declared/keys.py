@@ -21,6 +21,8 @@ class Key:
             wins, and an empty assignment restores the default.
         has_words: one assignment may have several values, separated by blanks and quoted as in systemd.syntax(7);
             otherwise the value is all of the line, without quotes.
+        at_start: it is read again at each start, and no part of the unit file: it may differ in any way between the
+            instances of a template.
     """
 
     name: str
@@ -28,10 +30,11 @@ class Key:
     option: str = ""
     is_list: bool = False
     has_words: bool = False
+    at_start: bool = False
 
 
-def _words(name: str, form: str, option: str = "") -> Key:
-    return Key(name=name, form=form, option=option, is_list=True, has_words=True)
+def _words(name: str, form: str, option: str = "", *, at_start: bool = False) -> Key:
+    return Key(name=name, form=form, option=option, is_list=True, has_words=True, at_start=at_start)
 
 
 KEYS: Mapping[str, Key] = {
@@ -39,7 +42,7 @@ KEYS: Mapping[str, Key] = {
     for key in (
         # What runs
         Key(name="Image", form="PATH", option="IMAGE"),
-        _words("Argument", "ARG…", "ARG"),
+        _words("Argument", "ARG…", "ARG", at_start=True),
         Key(name="Tender", form="hvt|spt", option="--tender"),
         # Resources; the others of systemd.resource-control(5) are in [Service]
         Key(name="Memory", form="SIZE", option="--memory"),
@@ -52,6 +55,7 @@ KEYS: Mapping[str, Key] = {
             form="NIC=NETWORK[,ip=ADDRESS][,ip6=ADDRESS][,mac=ADDRESS]",
             option="--net",
             is_list=True,
+            at_start=True,
         ),
         Key(name="NetworkNamespace", form="NAME|PATH", option="--network-namespace"),
         Key(
@@ -59,11 +63,12 @@ KEYS: Mapping[str, Key] = {
             form="[NIC:][HOSTIP:]HOSTPORT:PORT[/tcp|/udp]",
             option="--publish",
             is_list=True,
+            at_start=True,
         ),
-        _words("Egress", "[NIC=]ADDRESS[/PREFIX][:PORT[-PORT]][/tcp|/udp|/icmp]…|none", "--egress"),
-        _words("Rate", "[NIC=]KEY=N…", "--rate"),
-        _words("DNS", "ADDRESS…", "--dns"),
-        _words("DNSSearch", "DOMAIN…", "--dns-search"),
+        _words("Egress", "[NIC=]ADDRESS[/PREFIX][:PORT[-PORT]][/tcp|/udp|/icmp]…|none", "--egress", at_start=True),
+        _words("Rate", "[NIC=]KEY=N…", "--rate", at_start=True),
+        _words("DNS", "ADDRESS…", "--dns", at_start=True),
+        _words("DNSSearch", "DOMAIN…", "--dns-search", at_start=True),
         Key(name="HostName", form="NAME", option="--hostname"),
         # Disks
         Key(
@@ -76,9 +81,9 @@ KEYS: Mapping[str, Key] = {
         _words("Label", "KEY=VALUE…", "--label"),
         _words("LogField", "KEY=VALUE…", "--log-field"),
         # Updates
-        Key(name="Ready", form="tcp:PORT|udp:PORT|console:PATTERN"),
-        Key(name="Drain", form="TIME"),
-        Key(name="Watch", form="TIME"),
+        Key(name="Ready", form="tcp:PORT|udp:PORT|console:PATTERN", at_start=True),
+        Key(name="Drain", form="TIME", at_start=True),
+        Key(name="Watch", form="TIME", at_start=True),
     )
 }
 """By name."""

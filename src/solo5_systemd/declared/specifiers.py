@@ -31,6 +31,19 @@ class HostNames:
     architecture: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Specified:
+    """The values of specifiers, by letter.
+
+    Attributes:
+        in_unit: in values that are part of the unit file.
+        at_start: in those of keys with `at_start`.
+    """
+
+    in_unit: Mapping[str, str]
+    at_start: Mapping[str, str]
+
+
 def specifiers(name: str, host: HostNames) -> Mapping[str, str]:
     """Return the value of each specifier, by its letter.
 

@@ -9,13 +9,22 @@ systemd reads the environment and resolves the links when it executes the tender
 """
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from solo5_systemd.declared.declaration import Declaration
+from solo5_systemd.declared.specifiers import HostNames, specifiers
 from solo5_systemd.image.manifest import Device, DeviceKind, ImageFacts, Manifest, StoredImage
-from solo5_systemd.names import DeviceName, TaskName, outcome_target, prepare_service, task_namespace
+from solo5_systemd.names import (
+    DeviceName,
+    TaskName,
+    awaited_target,
+    outcome_target,
+    prepare_service,
+    task_namespace,
+)
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.storage.model import SECTOR_SIZE, Disk
 from solo5_systemd.unit.confinement import CLONE_NEWUTS, IMAGES
@@ -53,6 +62,7 @@ SURVIVING = (
 )
 """What a unit needs so that a soft reboot does not stop it, and any other does (systemd-soft-reboot.service(8))."""
 
+_SPECIFIER = re.compile("%(.)", re.DOTALL)
 _MS_REC = 0x4000
 _BINDS = ("BindPaths", "BindReadOnlyPaths")
 
@@ -81,8 +91,18 @@ class Host:
 
 
 def user_of(task: TaskName) -> str:
-    """Return the name of the task's user: constant, unlike its uid, and fit for User= (systemd.exec(5))."""
-    return f"solo5-{hashlib.sha256(task.encode()).hexdigest()[:16]}"
+    """Return the name of the task's user: constant, unlike its uid, and fit for User= (systemd.exec(5)).
+
+    Of an instance, systemd makes it of `%i`.
+    """
+    prefix, at, instance = task.partition("@")
+    if at:
+        return f"solo5-{_digest(prefix)[:12]}-{instance}"
+    return f"solo5-{_digest(task)[:16]}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def argument_variable(number: int) -> str:
@@ -152,10 +172,43 @@ def survives_soft_reboot(declaration: Declaration) -> bool:
 
 def preparation(declaration: Declaration) -> str:
     """Return the drop-in of solo5-prepare@NAME: it waits for what the task's service waits for."""
-    after = [str(line) for line in declaration.unit if line.key in _WAITED_FOR]
     surviving = SURVIVING if survives_soft_reboot(declaration) else ()
-    lines = (f"{MARK}.", "[Unit]", *surviving, *after, *_mounts(declaration))
+    lines = (f"{MARK}.", "[Unit]", *surviving, *_waited_for(declaration), *_mounts(declaration))
     return "\n".join(lines) + "\n"
+
+
+def awaited(declaration: Declaration) -> str:
+    """Return the target before the preparation of an instance: it waits for what the task's service waits for.
+
+    A template cannot have a drop-in of solo5-prepare@NAME@INSTANCE, an instance of another template.
+    """
+    name = declaration.workload.name
+    lines = (
+        f"{MARK}.",
+        "[Unit]",
+        f"Description=What Solo5 task {_escaped(name)} waits for",
+        "Documentation=man:solo5.unikernel(5)",
+        f"Before={prepare_service(name)}",
+        "StopWhenUnneeded=yes",
+        *_waited_for(declaration),
+        *_mounts(declaration),
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _waited_for(declaration: Declaration) -> Iterator[str]:
+    """Yield the dependencies, for another unit than the task's: with the specifiers that differ there filled in."""
+    values = {
+        letter: value for letter, value in specifiers(declaration.name, HostNames()).items() if letter in "nNpPjJ"
+    }
+    if not declaration.instance:  # else it is that of the target too
+        values |= {"i": "", "I": "", "f": f"/{values['P']}"}
+    for line in declaration.unit:
+        if line.key in _WAITED_FOR:
+            value = _SPECIFIER.sub(
+                lambda match: _escaped(values[match[1]]) if match[1] in values else match[0], line.value
+            )
+            yield f"{line.key}={value}"
 
 
 def outcome(declaration: Declaration) -> str:
@@ -178,7 +231,8 @@ def _unit(declaration: Declaration, host: Host) -> Iterator[str]:
     yield "Documentation=man:solo5.unikernel(5)"
     yield f"SourcePath={_escaped(declaration.paths[0])}"
     # Wants=, not Requires=: a restart of the preparation would restart this unit, and reset its NRestarts=.
-    yield f"Wants={prepare_service(name)} {outcome_target(name)}"
+    units = (prepare_service(name), outcome_target(name), *([awaited_target(name)] if declaration.instance else ()))
+    yield f"Wants={' '.join(units)}"
     yield f"After={prepare_service(name)}"
     yield f"AssertPathExists={host.directory}/{name}/environment"
     yield from _mounts(declaration)

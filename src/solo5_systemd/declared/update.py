@@ -7,7 +7,7 @@ from solo5_systemd.declared.readiness import Ready, ReadyPort, parse_ready
 from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import Manifest
-from solo5_systemd.names import TaskName, is_task_name
+from solo5_systemd.names import TaskName, is_instance, is_task_name
 from solo5_systemd.network.model import PortRequest, Protocol
 from solo5_systemd.workload import Workload
 
@@ -93,8 +93,14 @@ def next_task(task: TaskName) -> TaskName:
     """Return the name of the task that runs the new image beside `task`.
 
     Raises:
-        InvalidRequestError: it would be too long.
+        InvalidRequestError: it would be too long, or the task is an instance of a template.
     """
+    if is_instance(task):
+        raise InvalidRequestError(
+            f"task {task} is an instance of a template, which cannot be updated beside itself: expected a task without "
+            "'@'.",
+            f"Replace the image, then: systemctl restart {task}",
+        )
     name = f"{task}{_SUFFIX}"
     if not is_task_name(name):
         raise InvalidRequestError(

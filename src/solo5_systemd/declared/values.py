@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from solo5_systemd.declared.keys import KEYS
-from solo5_systemd.declared.specifiers import expand
+from solo5_systemd.declared.specifiers import Specified, expand
 from solo5_systemd.declared.syntax import Assignment, split_words
 from solo5_systemd.declared.unit_keys import LISTS
 from solo5_systemd.errors import SettingsError, Solo5Error
@@ -41,12 +41,12 @@ class Values:
 
     Args:
         assignments: the result of `effective`.
-        specifiers: value of each, by letter.
+        specified: values of specifiers.
     """
 
-    def __init__(self, assignments: Mapping[str, tuple[Assignment, ...]], specifiers: Mapping[str, str]) -> None:
+    def __init__(self, assignments: Mapping[str, tuple[Assignment, ...]], specified: Specified) -> None:
         self._assignments = assignments
-        self._specifiers = specifiers
+        self._specified = specified
 
     def given(self, key: str) -> bool:
         """Return whether a key is set."""
@@ -82,8 +82,9 @@ class Values:
         return self._assignments[key][-1].error(sentence, hint)
 
     def _parsed(self, key: str, parse: Callable[[str], T]) -> Iterator[T]:
+        specifiers = self._specified.at_start if KEYS[key].at_start else self._specified.in_unit
         for line in self._assignments.get(key, ()):
-            for text in _texts(line, self._specifiers):
+            for text in _texts(line, specifiers):
                 yield located(line, lambda text=text: parse(text))  # type: ignore[misc]  # called at once
 
 

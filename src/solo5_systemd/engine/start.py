@@ -14,7 +14,7 @@ from typing import Protocol
 from solo5_systemd.engine.backends import Backends
 from solo5_systemd.engine.task import Preflight, SpawnProcess, StartCallbacks, Started
 from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, StartError, StoreFullError, TakenError
-from solo5_systemd.files.declared_units import is_declared, units_of
+from solo5_systemd.files.declared_units import forget_instance, is_declared, units_of
 from solo5_systemd.image.manifest import DeviceKind, Manifest, StoredImage, match
 from solo5_systemd.names import (
     DeviceName,
@@ -23,6 +23,7 @@ from solo5_systemd.names import (
     journald_of,
     network_service,
     outcome_target,
+    own_task_name,
     primary_nic,
 )
 from solo5_systemd.network.guest_limits import Limits
@@ -426,6 +427,7 @@ class Starter:
         if not keep:  # a retained service can be started again by systemctl
             await self._networks.forget(name)
             await self._users.release(name)
+            forget_instance(name)
 
     async def _check(self, workload: Workload, find_image: FindImage) -> Plan:
         """Run preflight: find every predictable failure before anything is created.
@@ -492,6 +494,7 @@ class Starter:
 
     async def _check_undeclared(self, name: TaskName) -> None:
         """Refuse the name of a declared task."""
+        own_task_name(name)
         if is_declared(name):
             raise TakenError(
                 f"task name {name!r} is that of a declared task: expected another one.",

@@ -1,18 +1,35 @@
 """Which unit a task has: a declared task's is `NAME.service`, written by the generator, any other's `solo5-task-NAME`.
 
-    /run/solo5/declared/NAME/    one for each declared task, made with its unit file; root's
+    /run/solo5/declared/NAME/    one for each declared task, made with its unit file; of an instance of a template, at
+                                 its first start; root's
+    /run/solo5/declared/NAME@/   of a template, which is no task
 
 The directory is the only record of which names are declared, so that a unit's name can be derived both ways by any
 process, without a call of PID 1.
 """
 
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 
 from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import TaskName, declared_task_of_unit, is_task_name, task_of_unit, task_scope, task_service
+from solo5_systemd.names import (
+    TaskName,
+    declared_task_of_unit,
+    is_instance,
+    is_task_name,
+    task_of_unit,
+    task_scope,
+    task_service,
+    template_of,
+)
 
 DIRECTORY = "/run/solo5/declared"
+SOURCES, REFUSED = "sources", "refused"
+"""The file with the files of a declaration, and the one with the reason why it was refused while its task ran.
+
+An instance has one of them if its declaration is not that of the template alone."""
+
 FIELDS = "fields"
 """The file of the log fields that a start has determined."""
 
@@ -36,13 +53,24 @@ def is_declared(task: TaskName, directory: str = DIRECTORY) -> bool:
     return os.path.isdir(f"{directory}/{task}")  # noqa: PTH112 - for speed
 
 
+def has_declaration(task: TaskName, directory: str = DIRECTORY) -> bool:
+    """Return whether a task is declared, or would be: an instance that was not started yet, of a declared template.
+
+    The unit of another name may be one of another program: `getty@tty1`.
+    """
+    by_template = is_instance(task) and os.path.isdir(f"{directory}/{template_of(task)}")  # noqa: PTH112 - for speed
+    return by_template or is_declared(task, directory)
+
+
 def service_of(task: TaskName, directory: str = DIRECTORY) -> str:
     """Return the unit of a task that is not a scope."""
-    return declared_service(task) if is_declared(task, directory) else task_service(task)
+    return declared_service(task) if has_declaration(task, directory) else task_service(task)
 
 
 def units_of(task: TaskName, directory: str = DIRECTORY) -> tuple[str, ...]:
     """Return the names that the unit of a task may have."""
+    if is_instance(task):  # only declared ones run; systemd has no instances of scopes
+        return (service_of(task, directory),)
     own = (declared_service(task),) if is_declared(task, directory) else ()
     return (*own, task_service(task), task_scope(task))
 
@@ -65,6 +93,19 @@ def declared_tasks(directory: str = DIRECTORY) -> Iterator[TaskName]:
     except OSError:
         return
     yield from (TaskName(name) for name in names if is_task_name(name))
+
+
+def declaration_directory(task: TaskName, directory: str = DIRECTORY) -> str:
+    """Return the directory with what is kept of a task's declaration: its own, or its template's."""
+    own = f"{directory}/{task}"
+    is_own = not is_instance(task) or any(os.path.lexists(f"{own}/{file}") for file in (SOURCES, REFUSED))
+    return own if is_own else f"{directory}/{template_of(task)}"
+
+
+def forget_instance(task: TaskName, directory: str = DIRECTORY) -> None:
+    """Remove what the starts of an instance have made, if a template declares it: it is not to be listed any more."""
+    if is_instance(task) and declaration_directory(task, directory) != f"{directory}/{task}":
+        shutil.rmtree(f"{directory}/{task}", ignore_errors=True)
 
 
 def prepared_fields(task: TaskName, directory: str = DIRECTORY) -> Mapping[str, str]:

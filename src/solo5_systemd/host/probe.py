@@ -27,6 +27,7 @@ FILES = (
     "usr/lib/systemd/system/solo5.slice",
     "usr/lib/systemd/system/solo5-network@.service",
     "usr/lib/systemd/system/solo5-networkd.service",
+    "usr/lib/systemd/system/solo5-outcome-declared@.target",
     "usr/lib/systemd/system/solo5-outcome@.target",
     "usr/lib/systemd/system/solo5-relay.service",
     "usr/lib/systemd/system/solo5-thaw@.service",

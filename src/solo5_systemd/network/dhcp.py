@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from ipaddress import IPv4Network
 
-from solo5_systemd.names import TaskName
+from solo5_systemd.names import TaskName, host_name
 from solo5_systemd.network.model import GuestNames, Lease, Network
 
 SERVER_PORT = 67
@@ -97,7 +97,7 @@ def options(lease: Lease, task: TaskName, names: GuestNames) -> str:
     servers = [server for server in names.resolver.servers if server.version == 4]  # the option has no others
     search = names.resolver.search
     values = [
-        f"{_HOST_NAME},{names.hostname or task}",
+        f"{_HOST_NAME},{names.hostname or host_name(task)}",
         *([f"option:dns-server,{','.join(map(str, servers))}"] if servers else ()),
         *([f"option:domain-name,{search[0]}", f"option:domain-search,{','.join(search)}"] if search else ()),
     ]

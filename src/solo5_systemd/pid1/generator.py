@@ -4,6 +4,7 @@
     /run/systemd/system/solo5-prepare@NAME.service.d/declared.conf     what its preparation waits for
     /run/systemd/system/solo5-outcome@NAME.target.d/declared.conf      what keeps the ended service loaded
     /run/systemd/system/solo5.slice.d/declared.conf                    if a task survives soft reboots
+    /run/systemd/system/solo5-awaited-NAME@.target                     of a template, in the place of both drop-ins
     /run/solo5/declared/NAME/sources                                   the files as they were read
     /run/solo5/declared/NAME/basis                                     what of image and host is in the unit file
     /run/solo5/declared/NAME/refused                                   why a task that runs cannot be started again
@@ -25,18 +26,28 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import cache
+from itertools import islice
 from pathlib import Path
 
-from solo5_systemd.declared.declaration import Declaration, declared_task, parse_declaration
-from solo5_systemd.declared.files import declarations, host_names, read_sources
+from solo5_systemd.declared.declaration import Declaration, parse_declaration
+from solo5_systemd.declared.files import (
+    check_name,
+    declarations,
+    host_names,
+    own_instances,
+    read_sources,
+)
 from solo5_systemd.declared.syntax import Source
+from solo5_systemd.declared.template import is_template, parse_template
 from solo5_systemd.declared.unit_file import (
     MARK,
     SURVIVING,
     Host,
+    awaited,
     is_refusal,
     outcome,
     preparation,
@@ -49,7 +60,7 @@ from solo5_systemd.declared.unit_file import (
 from solo5_systemd.declared.update_files import UpdateFiles
 from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, TakenError
 from solo5_systemd.files.atomic_file import replace_file
-from solo5_systemd.files.declared_units import DIRECTORY, declared_tasks
+from solo5_systemd.files.declared_units import DIRECTORY, REFUSED, SOURCES, declaration_directory
 from solo5_systemd.host.tenders import TenderPath, groups_for
 from solo5_systemd.image.manifest import Device, DeviceKind, Manifest, Target
 from solo5_systemd.image.store import read_facts
@@ -59,21 +70,28 @@ from solo5_systemd.names import (
     SLICE,
     UNITS,
     TaskName,
-    is_task_name,
+    is_instance,
     outcome_target,
     prepare_service,
+    template_of,
 )
 from solo5_systemd.settings.files import ETC, read_settings
 from solo5_systemd.settings.model import DEFAULT_NETWORK, Settings
+from solo5_systemd.unit.placeholders import is_group
 from solo5_systemd.unit.tender import Tender
 
 SYSTEM = Path("/run/systemd/system")
+_TARGET = "solo5-awaited-{}.target"
+"""The file of `names.awaited_target`, by the name of the declaration."""
+
+_OWN_UNITS = "solo5-"
 
 OTHERS = ("/etc/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
 """Where a unit file of the same name would be another program's or the operator's own."""
 
-SOURCES, BASIS = "sources", "basis"
-REFUSED, REMOVED = "refused", "removed"
+BASIS, REMOVED = "basis", "removed"
+_IMAGES_MAX = 100
+"""Images of instances that are looked at for one that can be read."""
 
 _KVM_GROUP = "kvm"
 """Of /dev/kvm in Debian: at the boot, a generator runs before the device node exists."""
@@ -121,49 +139,56 @@ class Generator:
 
     def run(self) -> Iterator[str]:
         """Write the unit files, remove those without a declaration, and yield one sentence for each refusal."""
-        found = declarations(self._etc)
+        found = set(declarations(self._etc))
+        for template in list(filter(is_template, found)):
+            found.update(own_instances(template, self._etc))
         with _locked(Path(self._directory)):
-            for name in found:
+            for name in sorted(found):
                 if fault := self._generate(name):
                     yield fault
-            for task in set(declared_tasks(self._directory)).difference(map(TaskName, found)):
-                self._remove(task)
+            for name in sorted(set(self._known()) - found):
+                self._remove(name, is_declared=template_of(TaskName(name)) in found)
             self._write_slice()
+
+    def _known(self) -> list[str]:
+        """Return the names of declarations and instances that there were."""
+        return os.listdir(self._directory)  # noqa: PTH208 - for strings
 
     def _generate(self, name: str) -> str:
         """Write the files of a declaration; return why it was refused, or an empty text."""
         path = f"{self._etc}/{name}.unikernel"
         try:
-            task = declared_task(name)
-            self._check_free(task)
+            check_name(name)
+            self._check_free(name)
         except Solo5Error as error:  # there is no unit that could show it
             return f"{path}: {error}"
         try:
-            sources = read_sources(name, self._etc, owner=self._owner)
-            declaration = self._parsed(name, sources)
-            manifest = _manifest(declaration)
-            host = self._host(declaration, manifest)
-            text = unit_file(declaration, host)
+            files = self._files(name, read_sources(name, self._etc, owner=self._owner))
         except Solo5Error as error:
             sentence = str(error) if str(error).startswith(path) else f"{path}: {error}"
-            self._refuse(task, path, sentence)
+            self._refuse(name, path, sentence)
             return sentence
-        self._surviving |= survives_soft_reboot(declaration)
-        drop_ins = {prepare_service(task): preparation(declaration), outcome_target(task): outcome(declaration)}
-        self._write(task, text, drop_ins, {SOURCES: _kept(sources), BASIS: basis(host, manifest)})
+        self._write(name, files)
         for mark in (REFUSED, REMOVED):
-            (Path(self._directory) / task / mark).unlink(missing_ok=True)
+            (Path(self._directory) / name / mark).unlink(missing_ok=True)
         return ""
 
-    def _refuse(self, task: TaskName, path: str, sentence: str) -> None:
+    def _refuse(self, name: str, path: str, sentence: str) -> None:
         """Write the unit file of a refused declaration; that of a running task keeps what keeps its preparation."""
-        if not _is_running(task):
-            self._write(task, refusal(path, sentence), {})
+        own = self._unit_of(name)
+        if not _is_active(f"{name}.service", prepare_service(TaskName(name))) or not _is_ours(own):
+            self._write(name, _Files(unit=refusal(path, sentence)))
             return
-        now = (self._system / f"{task}.service").read_text(encoding="utf-8")
+        now = own.read_text(encoding="utf-8")
         self._surviving |= SURVIVING[0] in now.splitlines()
         text = refusal(path, sentence) if is_refusal(now) else refused_while_running(now, sentence)
-        self._write(task, text, {}, {REFUSED: sentence})
+        self._write(name, _Files(unit=text, own={REFUSED: sentence}))
+
+    def _unit_of(self, name: str) -> Path:
+        """Return the unit file that is in use: an instance may have been started from that of its template."""
+        own = self._system / f"{name}.service"
+        template = self._system / f"{template_of(TaskName(name))}.service"
+        return template if "@" in name and not os.path.lexists(own) else own
 
     def _write_slice(self) -> None:
         """Write the drop-in of the slice, or remove it: a slice that a soft reboot stops takes all its units along."""
@@ -173,9 +198,31 @@ class Generator:
         else:
             shutil.rmtree(path.parent, ignore_errors=True)
 
-    def _parsed(self, name: str, sources: Sequence[Source]) -> Declaration:
+    def _files(self, name: str, sources: Sequence[Source]) -> "_Files":
         served = [network.name for network in self._settings.networks if network.policy.dhcp]
-        return parse_declaration(name, sources, host=self._names, served=served, systemd=self._systemd)
+        if is_template(name):
+            template = parse_template(name, sources, host=self._names, served=served, systemd=self._systemd)
+            declaration, text = template.declaration, template.text
+            images = _images(template.pattern(declaration.workload.image))
+        else:
+            declaration = parse_declaration(name, sources, host=self._names, served=served, systemd=self._systemd)
+            text = _unchanged
+            images = [declaration.workload.image]
+        if surviving := survives_soft_reboot(declaration):
+            _check_survives(declaration)
+        self._surviving |= surviving
+        task = declaration.workload.name
+        manifest = _manifest(declaration, images)
+        host = self._host(declaration, manifest)
+        others = {f"{prepare_service(task)}.d/declared.conf": preparation(declaration)}
+        others |= {f"{outcome_target(task)}.d/declared.conf": outcome(declaration)}
+        if is_instance(task):
+            others = {_TARGET.format(name): text(awaited(declaration))}
+        return _Files(
+            unit=text(unit_file(declaration, host)),
+            others=others,
+            own={SOURCES: _kept(sources), BASIS: basis(host.tender, manifest, declaration.workload.arguments)},
+        )
 
     def _host(self, declaration: Declaration, manifest: Manifest) -> Host:
         workload = declaration.workload
@@ -195,49 +242,80 @@ class Generator:
     def _find_tender(self, target: Target, abi_version: int) -> Tender:
         return asyncio.run(TenderPath(self._settings.tender_paths).find(target, abi_version))
 
-    def _check_free(self, task: TaskName) -> None:
-        """Refuse a template, and the name of another unit; a mask and an edited copy of ours have precedence."""
-        if not is_task_name(task):
-            raise InvalidRequestError(
-                f"{task}.service would be an instance of a template, which declared tasks cannot be yet: expected a "
-                "name without '@'."
-            )
-        for directory in self._others:
-            other = Path(directory) / f"{task}.service"
-            if not os.path.lexists(other) or os.path.realpath(other) == "/dev/null":
-                continue
-            if not _is_ours(other):
-                raise TakenError(f"unit {task}.service is {other} already: expected a name that no other unit has.")
-        own = self._system / f"{task}.service"
-        if os.path.lexists(own) and not _is_ours(own):
-            raise TakenError(f"unit {task}.service is {own} already: expected a name that no other unit has.")
+    def _check_free(self, name: str) -> None:
+        """Refuse the name of another unit; a mask and an edited copy of ours have precedence."""
+        if name.startswith(_OWN_UNITS):
+            raise TakenError(f"{name} begins with {_OWN_UNITS}, as units of solo5-systemd do: expected another name.")
+        prefix, at, _ = name.partition("@")
+        for unit in dict.fromkeys((f"{name}.service", f"{prefix}{at}.service")):  # an instance of another's template
+            for directory in self._others:
+                other = Path(directory) / unit
+                if not os.path.lexists(other) or os.path.realpath(other) == "/dev/null":
+                    continue
+                if not _is_ours(other):
+                    raise TakenError(f"unit {unit} is {other} already: expected a name that no other unit has.")
+            own = self._system / unit
+            if os.path.lexists(own) and not _is_ours(own):
+                raise TakenError(f"unit {unit} is {own} already: expected a name that no other unit has.")
 
-    def _write(
-        self, task: TaskName, text: str, drop_ins: Mapping[str, str], own: Mapping[str, str] | None = None
-    ) -> None:
-        directory = Path(self._directory) / task
+    def _write(self, name: str, files: "_Files") -> None:
+        directory = Path(self._directory) / name
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-        for name, content in (own or {}).items():
-            _replace(directory / name, content, mode=0o600)
-        for unit, content in drop_ins.items():
-            _replace(self._system / f"{unit}.d" / "declared.conf", content)
-        _replace(self._system / f"{task}.service", text)
+        for file, content in files.own.items():
+            _replace(directory / file, content, mode=0o600)
+        for path, content in files.others.items():
+            _replace(self._system / path, content)
+        _replace(self._system / f"{name}.service", files.unit)
 
-    def _remove(self, task: TaskName) -> None:
-        """Remove the files of a declaration that is gone; those of a running task stay."""
-        own = self._system / f"{task}.service"
-        if _is_running(task) and _is_ours(own):
-            self._refuse(task, f"{self._etc}/{task}.unikernel", _gone(task, self._etc))
-            _replace(Path(self._directory) / task / REMOVED, "", mode=0o600)
+    def _remove(self, name: str, *, is_declared: bool) -> None:
+        """Remove the files of a declaration that is gone; those of a running task stay.
+
+        Args:
+            name: of the declaration.
+            is_declared: it is an instance that its template declares from now on, or has declared.
+        """
+        own = self._system / f"{name}.service"
+        if is_declared:
+            if _is_ours(own):
+                own.unlink()
+            (self._system / _TARGET.format(name)).unlink(missing_ok=True)
+            for file in (SOURCES, BASIS, REFUSED, REMOVED):
+                (Path(self._directory) / name / file).unlink(missing_ok=True)
             return
-        if not UpdateFiles(task, directory=Path(self._directory)).under_way:
-            _remove_files(task, self._system, Path(self._directory))
+        task = TaskName(name)
+        if _is_active(f"{name}.service", prepare_service(task)):
+            if _is_ours(own):  # else an instance that has the unit file of its template
+                self._refuse(name, f"{self._etc}/{name}.unikernel", _gone(task, self._etc))
+                _replace(Path(self._directory) / name / REMOVED, "", mode=0o600)
+            return
+        if is_template(name) or not UpdateFiles(task, directory=Path(self._directory)).under_way:
+            _remove_files(name, self._system, Path(self._directory))
 
 
-def basis(host: Host, manifest: Manifest) -> str:
-    """Return what of the host and the image a unit file depends on, to be compared at a start."""
-    nics = bool(manifest.names(DeviceKind.NET_BASIC))
-    return json.dumps({"tender": host.tender.path, "target": f"{manifest.target}", "nics": nics})
+@dataclass(frozen=True, kw_only=True)
+class _Files:
+    """The files of a declaration.
+
+    Attributes:
+        unit: its service.
+        others: by path below the directory of unit files.
+        own: by name in the directory of the declaration.
+    """
+
+    unit: str
+    others: Mapping[str, str] = field(default_factory=dict)
+    own: Mapping[str, str] = field(default_factory=dict)
+
+
+def basis(tender: Tender, manifest: Manifest, arguments: Iterable[str]) -> str:
+    """Return what of the tender, the image and arguments a unit file depends on, to be compared at a start."""
+    found = {
+        "tender": tender.path,
+        "target": f"{manifest.target}",
+        "nics": bool(manifest.names(DeviceKind.NET_BASIC)),
+        "groups": [is_group(argument) for argument in arguments],
+    }
+    return json.dumps(found)
 
 
 def kept_sources(task: TaskName, directory: str = DIRECTORY) -> Sequence[Source]:
@@ -246,7 +324,7 @@ def kept_sources(task: TaskName, directory: str = DIRECTORY) -> Sequence[Source]
     Raises:
         HostError: they cannot be read.
     """
-    path = Path(directory) / task / SOURCES
+    path = Path(declaration_directory(task, directory)) / SOURCES
     try:
         return [
             Source(path=each["path"], content=each["content"].encode("latin-1"))
@@ -260,15 +338,39 @@ def _kept(sources: Sequence[Source]) -> str:
     return json.dumps([{"path": each.path, "content": each.content.decode("latin-1")} for each in sources])
 
 
-def _manifest(declaration: Declaration) -> Manifest:
-    """Return the manifest of the image; of one on a file system that is mounted later, what the declaration implies."""
-    workload = declaration.workload
+def _is_active(*units: str, ended: str = "") -> bool:
+    """Return whether PID 1 has a run of one of these units, of templates of an instance, besides the ended one."""
+    links = tuple(INVOCATION_LINK + (unit.rpartition(".")[0] if "@." in unit else unit) for unit in units)
+    with suppress(OSError):
+        found = set(os.listdir(UNITS)) - {f"{INVOCATION_LINK}{ended}"}  # noqa: PTH208 - for strings
+        return any(link.startswith(links) for link in found)
+    return False
+
+
+def _unchanged(text: str) -> str:
+    return text
+
+
+def _images(pattern: str) -> Sequence[str]:
+    """Return the images of a template's instances that there are."""
     try:
-        return read_facts(workload.image).manifest
-    except Solo5Error:  # the start will find out
-        names = [nic.nic for nic in workload.nics] or [SERVICE_NIC]
-        nics = tuple(Device(name=name, kind=DeviceKind.NET_BASIC) for name in names)
-        return Manifest(target=workload.tender or Target.HVT, abi_version=_USUAL_ABI_VERSION, devices=nics)
+        return list(map(str, islice(sorted(Path("/").glob(pattern.lstrip("/"))), _IMAGES_MAX)))
+    except OSError:
+        return ()
+
+
+def _manifest(declaration: Declaration, images: Iterable[str]) -> Manifest:
+    """Return the manifest of the first image that can be read.
+
+    Where all are on a file system that is mounted later, return what the declaration implies.
+    """
+    workload = declaration.workload
+    for image in images:
+        with suppress(Solo5Error):  # the start will find out
+            return read_facts(image).manifest
+    names = [nic.nic for nic in workload.nics] or [SERVICE_NIC]
+    nics = tuple(Device(name=name, kind=DeviceKind.NET_BASIC) for name in names)
+    return Manifest(target=workload.tender or Target.HVT, abi_version=_USUAL_ABI_VERSION, devices=nics)
 
 
 def _groups(target: Target, *, nics: bool) -> Sequence[str]:
@@ -278,25 +380,41 @@ def _groups(target: Target, *, nics: bool) -> Sequence[str]:
         return (_KVM_GROUP,) if target is Target.HVT else ()
 
 
-def _is_running(task: TaskName) -> bool:
-    """Return whether PID 1 has a run of a task or of its preparation."""
-    units = (f"{task}.service", prepare_service(task))
-    return any(os.path.lexists(f"{UNITS}/{INVOCATION_LINK}{unit}") for unit in units)
+def _check_survives(declaration: Declaration) -> None:
+    if declaration.instance:  # its preparation would not: it has no drop-in
+        raise InvalidRequestError(
+            "SurviveFinalKillSignal=yes is not for a template or an instance: expected it in a file without '@'."
+        )
+
+
+def is_gone(task: TaskName, directory: Path = Path(DIRECTORY)) -> bool:
+    """Return whether the declaration of a task was removed while it ran."""
+    return (Path(declaration_directory(task, str(directory))) / REMOVED).exists()
 
 
 def remove_if_gone(task: TaskName, *, system: Path = SYSTEM, directory: Path = Path(DIRECTORY)) -> None:
-    """Remove the files of a task that has ended, if its declaration was removed while it ran."""
+    """Remove the files of a task that has ended, if its declaration was removed while it ran.
+
+    Called by its preparation, which is active still.
+    """
     with _locked(directory):
-        if (directory / task / REMOVED).exists():
-            _remove_files(task, system, directory)
+        if not is_gone(task, directory):
+            return
+        kept = declaration_directory(task, str(directory))
+        _remove_files(task, system, directory)
+        name = template_of(task)
+        units = (f"{name}.service", f"solo5-prepare@{name}.service")
+        if kept == f"{directory}/{name}" and not _is_active(*units, ended=prepare_service(task)):
+            _remove_files(name, system, directory)
 
 
-def _remove_files(task: TaskName, system: Path, directory: Path) -> None:
-    if _is_ours(system / f"{task}.service"):
-        (system / f"{task}.service").unlink()
-    for unit in (prepare_service(task), outcome_target(task)):
+def _remove_files(name: str, system: Path, directory: Path) -> None:
+    if _is_ours(system / f"{name}.service"):
+        (system / f"{name}.service").unlink()
+    (system / _TARGET.format(name)).unlink(missing_ok=True)
+    for unit in (prepare_service(TaskName(name)), outcome_target(TaskName(name))):
         shutil.rmtree(system / f"{unit}.d", ignore_errors=True)
-    shutil.rmtree(directory / task, ignore_errors=True)
+    shutil.rmtree(directory / name, ignore_errors=True)
 
 
 @contextmanager
@@ -317,11 +435,11 @@ def _gone(task: TaskName, etc: Path) -> str:
 
 def kept_refusal(task: TaskName, directory: str = DIRECTORY) -> str:
     """Return why a task that was running at the last daemon-reload cannot be started again; empty: it can."""
-    own = Path(directory) / task
-    if not own.exists():
+    kept = Path(declaration_directory(task, directory))
+    if not kept.exists():
         return _gone(task, ETC)
     try:
-        return (own / REFUSED).read_text(encoding="utf-8")
+        return (kept / REFUSED).read_text(encoding="utf-8")
     except OSError:
         return ""
 

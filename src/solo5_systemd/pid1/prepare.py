@@ -31,15 +31,24 @@ from solo5_systemd.files.declared_units import (
     STDERR,
     STDERR_MAX,
     TENDER,
+    declaration_directory,
     declared_service,
+    forget_instance,
     stderr_lines,
 )
 from solo5_systemd.files.mounts import detach, mount_bounded
-from solo5_systemd.image.manifest import DeviceKind
 from solo5_systemd.journal.journald import NATIVE_SOCKET, namespace_path, write_entry
-from solo5_systemd.names import TaskName, outcome_target
+from solo5_systemd.names import TaskName, is_instance, is_task_name, outcome_target, template_of
 from solo5_systemd.network.model import NicRequest, Reservation
-from solo5_systemd.pid1.generator import BASIS, REMOVED, kept_refusal, kept_sources, remove_if_gone, systemd_release
+from solo5_systemd.pid1.generator import (
+    BASIS,
+    basis,
+    is_gone,
+    kept_refusal,
+    kept_sources,
+    remove_if_gone,
+    systemd_release,
+)
 from solo5_systemd.sanitize import printable
 from solo5_systemd.settings.files import read_settings
 from solo5_systemd.storage.lock_records import holders
@@ -73,12 +82,12 @@ async def prepare(name: TaskName) -> None:
     (own / ENVIRONMENT).unlink(missing_ok=True)
     if sentence := kept_refusal(name):
         raise InvalidRequestError(sentence)
+    sources = kept_sources(name)
+    own.mkdir(mode=0o755, exist_ok=True)  # of an instance, whose template has been read
     (own / UNCLEARED).touch()
     settings = read_settings()
     served = [network.name for network in settings.networks if network.policy.dhcp]
-    declaration = parse_declaration(
-        name, kept_sources(name), host=host_names(), served=served, systemd=systemd_release()
-    )
+    declaration = parse_declaration(name, sources, host=host_names(), served=served, systemd=systemd_release())
     addresses = Addresses(name)
     async with machine(lambda: settings) as backends:
         await _drop_held(name, backends.disks)
@@ -91,7 +100,7 @@ async def prepare(name: TaskName) -> None:
         preparer = Preparer(backends, make_room, remembered=addresses.of, remember=addresses.keep)
         prepared = await preparer.prepare(declaration.workload)
         try:
-            _check_basis(own, prepared)
+            _check_basis(prepared)
             _write(own, prepared)
             fdstore.store(_HELD, prepared.held)
         except BaseException:
@@ -108,12 +117,20 @@ async def clear(name: TaskName) -> None:
     settings = read_settings()
     async with machine(lambda: settings) as backends:
         await _drop_held(name, backends.disks)
-        if (own / REMOVED).exists():
+        if is_gone(name):
             await backends.units.stop(outcome_target(name))
             await backends.networks.forget(name)
             await backends.users.release(name)
             await asyncio.to_thread(remove_if_gone, name)
+        # Removed meanwhile, perhaps before the unmount above.
+        if is_instance(name) and name not in await backends.units.outcome_targets():
+            forget_instance(name)
     (own / UNCLEARED).unlink(missing_ok=True)
+
+
+async def _stop_outcome(name: TaskName) -> None:
+    async with machine(read_settings) as backends:
+        await backends.units.stop(outcome_target(name))
 
 
 async def _drop_held(name: TaskName, disks: Disks) -> None:
@@ -134,18 +151,24 @@ def _await_unlocked(name: TaskName) -> None:
         time.sleep(_LOCKS_POLL_S)
 
 
-def _check_basis(own: Path, prepared: Prepared) -> None:
+def _check_basis(prepared: Prepared) -> None:
     """Refuse an image for which the unit file was not made: another tender, or NICs where there were none."""
     parts = prepared.plan.parts
-    manifest = parts.image.facts.manifest
-    nics = bool(manifest.names(DeviceKind.NET_BASIC))
-    now = {"tender": parts.tender.path, "target": f"{manifest.target}", "nics": nics}
-    if json.loads((own / BASIS).read_text(encoding="utf-8")) != now:
+    name = parts.workload.name
+    kept = Path(declaration_directory(name))
+    now = basis(parts.tender, parts.image.facts.manifest, parts.workload.arguments)
+    if (kept / BASIS).read_text(encoding="utf-8") == now:
+        return
+    if kept.name == template_of(name):
         raise HostError(
-            f"{parts.workload.image} is not what the unit file was made for: expected the same tender, and NICs as "
-            "before.",
-            "Run: systemctl daemon-reload",
+            f"{parts.workload.image} is not what the unit file of {kept.name} was made for: expected the same tender "
+            "as the other instances, NICs if they have some, and {mirage} in the same arguments.",
+            f"Run: systemctl daemon-reload. Where instances differ, write /etc/solo5/{name}.unikernel for this one.",
         )
+    raise HostError(
+        f"{parts.workload.image} is not what the unit file was made for: expected the same tender, and NICs as before.",
+        "Run: systemctl daemon-reload",
+    )
 
 
 def _write(own: Path, prepared: Prepared) -> None:
@@ -243,6 +266,9 @@ class Addresses:
 def main(words: Sequence[str]) -> int:
     """Prepare or clear; an error goes to the journal, where `systemctl status` of the task shows it."""
     act = clear if words[:1] == ["--clear"] else prepare
+    if act is clear and not is_task_name(words[-1]):  # it was refused: there is nothing but the target of its outcome
+        asyncio.run(_stop_outcome(TaskName(words[-1])))
+        return 0
     try:
         name = declared_task(words[-1])
         asyncio.run(act(name))

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import TaskName, primary_nic
+from solo5_systemd.names import TaskName, host_name, primary_nic
 from solo5_systemd.network.model import Lease, PortRequest, Protocol
 from solo5_systemd.settings.resolver import UNSET, Resolver
 
@@ -45,9 +45,9 @@ def placeholders(
         ports: published ports.
         labels: ports of the host by label.
         resolver: name servers and search domains; what it does not have has no placeholder.
-        hostname: of the guest; empty: the task's name.
+        hostname: of the guest; empty: that of the task.
     """
-    values = {"name": str(task), "memory_mib": str(memory_mib), HOSTNAME: hostname or str(task)}
+    values = {"name": str(task), "memory_mib": str(memory_mib), HOSTNAME: hostname or host_name(task)}
     for lease in leases:
         values |= {
             **_leased(lease),

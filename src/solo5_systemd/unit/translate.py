@@ -15,6 +15,7 @@ from solo5_systemd.image.manifest import StoredImage
 from solo5_systemd.names import (
     SLICE,
     UnitKind,
+    host_name,
     network_service,
     outcome_target,
     task_scope,
@@ -318,7 +319,7 @@ def _name_service(parts: Parts) -> Iterator[tuple[str, str]]:
     if uses_search(arguments):
         yield DNS_SEARCH, ",".join(parts.resolver.search)
     if uses_hostname(arguments):
-        yield HOSTNAME, parts.workload.hostname or parts.workload.name
+        yield HOSTNAME, parts.workload.hostname or host_name(parts.workload.name)
 
 
 def _resources(workload: Workload) -> Iterator[Property]:

@@ -11,7 +11,7 @@ from tests.fast.host.test_checks import GOOD, dependency
 from solo5_systemd.cli.verbs import doctor
 from solo5_systemd.engine.orphans import Kind, Orphan
 from solo5_systemd.errors import HostError
-from solo5_systemd.host.checks import Host
+from solo5_systemd.host.checks import Host, Verdict
 
 
 def found(monkeypatch: pytest.MonkeyPatch, host: Host) -> None:
@@ -75,6 +75,18 @@ def test_verdicts_are_coloured_on_a_terminal(solo5ctl: Solo5ctl, monkeypatch: py
     assert "\x1b[32mok     \x1b[0m" in out
     assert "\x1b[33mlimited\x1b[0m" in out
     assert "\x1b[31mbroken \x1b[0m" in out
+
+
+def test_two_files_with_one_port_are_listed(tmp_path: Path) -> None:
+    for name in ("one", "web@"):
+        (tmp_path / f"{name}.unikernel").write_text("[Unikernel]\nImage=/a\nPublish=80:80\n")
+    [fact] = doctor._declarations(tmp_path)
+    assert (fact.name, fact.value) == ("declarations", "2")
+    (tmp_path / "two.unikernel").write_text("[Unikernel]\nImage=/a\nPublish=80:80\n")
+    conflict, count = doctor._declarations(tmp_path)
+    assert (conflict.value, conflict.verdict) == ("published port 0.0.0.0:80/tcp", Verdict.LIMITED)
+    assert "one.unikernel and in" in conflict.advice
+    assert count.value == "3"
 
 
 def test_a_refused_declaration_is_listed_with_its_line(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from solo5_systemd.declared import files
-from solo5_systemd.declared.files import declarations
+from solo5_systemd.declared.files import declarations, own_instances
 from solo5_systemd.declared.syntax import FILE_MAX_BYTES
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, SettingsError
 
@@ -68,16 +68,31 @@ def test_a_link_to_a_file_is_followed(tmp_path: Path) -> None:
     assert read(tmp_path) == [("web.unikernel", TEXT)]
 
 
+def test_a_template_has_its_own_files(tmp_path: Path) -> None:
+    write(tmp_path / "web@.unikernel")
+    write(tmp_path / "web@.unikernel.d" / "10.conf", "of all")
+    write(tmp_path / "web@1.unikernel.d" / "10.conf", "of one")
+    assert read(tmp_path, "web@") == [("web@.unikernel", TEXT), ("web@.unikernel.d/10.conf", "of all")]
+
+
+def test_instances_that_differ_from_their_template(tmp_path: Path) -> None:
+    for name in ("web@.unikernel", "web@1.unikernel", "web2@3.unikernel", "web@x.toml"):
+        write(tmp_path / name)
+    for name in ("web@.unikernel.d", "web@2.unikernel.d", "web@1.unikernel.d"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "web@4.unikernel").symlink_to("/dev/null")
+    assert own_instances("web@", tmp_path) == {"web@1", "web@2", "web@4"}
+    assert own_instances("web@", tmp_path / "none") == frozenset()
+
+
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match=r"there is no declaration 'web': expected the file .*/web\.unikernel"):
         read(tmp_path)
     with pytest.raises(NotFoundError, match=r"/web@\.unikernel"):
         read(tmp_path, "web@1")
     (tmp_path / "web.unikernel").symlink_to("/dev/null")
-    with pytest.raises(NotFoundError):
+    with pytest.raises(NotFoundError, match=r"declaration 'web' is masked: .*/web\.unikernel is a link to /dev/null"):
         read(tmp_path)
-    with pytest.raises(InvalidRequestError, match="is a template"):
-        read(tmp_path, "web@")
     with pytest.raises(InvalidRequestError, match="not usable"):
         read(tmp_path, "../web")
 

@@ -208,12 +208,98 @@ def test_a_name_that_no_task_can_have_is_refused(make: Make, web: Path, tmp_path
     assert list((tmp_path / "system").iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["web@", "web@1"])
-def test_templates_are_refused(make: Make, web: Path, tmp_path: Path, name: str) -> None:
-    web.rename(web.with_name(f"{name}.unikernel"))
+@pytest.fixture
+def template(web: Path) -> Path:
+    """The same as a template, with something that differs."""
+    path = web.rename(web.with_name("web@.unikernel"))
+    path.write_text(path.read_text() + "Publish=80%i:80\nLabel=SITE=%i\n")
+    return path
+
+
+def system(tmp_path: Path) -> list[str]:
+    return sorted(path.name for path in (tmp_path / "system").iterdir())
+
+
+def test_a_template_becomes_a_unit_and_a_target(make: Make, template: Path, tmp_path: Path) -> None:
+    assert make() == []
+    assert system(tmp_path) == ["solo5-awaited-web@.target", "web@.service"]
+    assert 'LogExtraFields="SITE=%i"' in (tmp_path / "system/web@.service").read_text()
+    directory = str(tmp_path / "run")
+    [source] = kept_sources(TaskName("web@7"), directory)
+    assert source.content == template.read_bytes()
+    (tmp_path / "run/web@7").mkdir()  # of a start
+    assert make() == []
+    assert (tmp_path / "run/web@7").is_dir()
+    template.unlink()
+    make()
+    assert system(tmp_path) == []
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_an_instance_with_files_of_its_own_is_a_unit(make: Make, template: Path, tmp_path: Path) -> None:
+    own = template.with_name("web@1.unikernel")
+    own.write_text(template.read_text().replace("80%i", "8000"))
+    drop_in = template.with_name("web@2.unikernel.d")
+    drop_in.mkdir()
+    (drop_in / "10.conf").write_text("[Unikernel]\nMemory=64M\n")
+    masked = template.with_name("web@3.unikernel")
+    masked.symlink_to("/dev/null")
     [fault] = make()
-    assert "template" in fault
-    assert list((tmp_path / "system").iterdir()) == []
+    assert "'web@3' is masked" in fault
+    units = [f"web@{each}.service" for each in ("", 1, 2, 3)]
+    targets = [f"solo5-awaited-web@{each}.target" for each in ("", 1, 2)]
+    assert system(tmp_path) == sorted(units + targets)
+    assert "MemoryMax=64M" in (tmp_path / "system/web@2.service").read_text()
+    assert "is masked" in (tmp_path / "system/web@3.service").read_text()
+    directory = str(tmp_path / "run")
+    assert kept_sources(TaskName("web@1"), directory)[0].path == str(own)
+    own.unlink()
+    (drop_in / "10.conf").unlink()
+    drop_in.rmdir()
+    masked.unlink()
+    assert make() == []
+    assert system(tmp_path) == ["solo5-awaited-web@.target", "web@.service"]
+    assert kept_sources(TaskName("web@1"), directory)[0].path == str(template)
+
+
+@pytest.mark.parametrize("active", ["web@1.service", "solo5-prepare@web@1.service", "solo5-awaited-web@1.target"])
+def test_of_running_instances_the_target_stays(make: Make, template: Path, tmp_path: Path, active: str) -> None:
+    make()
+    (tmp_path / "run/web@1").mkdir()
+    template.unlink()
+    link = tmp_path / f"units/invocation:{active}"
+    link.symlink_to("0123")
+    make()
+    assert system(tmp_path) == ["solo5-awaited-web@.target"]
+    assert (tmp_path / "run/web@1").is_dir() or "awaited" in active
+    link.unlink()
+    make()
+    assert system(tmp_path) == []
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_the_tender_of_a_template_is_that_of_an_image_that_there_is(make: Make, template: Path, tmp_path: Path) -> None:
+    template.write_text(f"[Unikernel]\nImage={tmp_path}/w%ib.spt\n")
+    assert make() == []
+    text = (tmp_path / "system/web@.service").read_text()
+    assert "ExecStart=/usr/bin/solo5-spt" in text
+    assert f'RequiresMountsFor="{tmp_path}/w%ib.spt"' in text
+
+
+def test_an_instance_of_the_template_of_others_is_left_alone(make: Make, template: Path, tmp_path: Path) -> None:
+    (tmp_path / "other/web@.service").write_text("[Service]\nExecStart=/bin/true\n")
+    template.with_name("web@1.unikernel").write_text(template.read_text())
+    faults = make()
+    assert len(faults) == 2
+    assert all("unit web@.service is" in fault for fault in faults)
+    assert system(tmp_path) == []
+
+
+def test_the_name_of_our_own_units_is_refused(make: Make, web: Path, tmp_path: Path) -> None:
+    web.rename(web.with_name("solo5-task-web.unikernel"))
+    [fault] = make()
+    assert "begins with solo5-" in fault
+    assert system(tmp_path) == []
 
 
 def test_damaged_sources_are_an_error(tmp_path: Path) -> None:

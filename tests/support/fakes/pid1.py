@@ -173,7 +173,7 @@ class FakeUnits:
 
     async def outcome_targets(self) -> frozenset[TaskName]:
         async with self._steps.step("outcome_targets"):
-            kept = (unit.removeprefix("solo5-outcome@").removesuffix(".target") for unit in self._kept)
+            kept = (unit.partition("@")[2].removesuffix(".target") for unit in self._kept)
             return frozenset(map(TaskName, kept))
 
     async def running_states(self) -> Sequence[UnitState]:

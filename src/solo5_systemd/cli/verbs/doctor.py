@@ -40,11 +40,18 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
 
 
 def _declarations(directory: Path = ETC) -> Iterator[Fact]:
-    """Yield a fact for each file of a declared task that is refused, or one that has the number of those in order."""
+    """Yield a fact for each file of a declared task that is refused, or one that has the number of those in order.
+
+    And one for each pair of tasks that cannot run at the same time.
+    """
+    from solo5_systemd.declared.conflicts import conflicts
     from solo5_systemd.declared.declaration import parse_declaration
     from solo5_systemd.declared.files import declarations, host_names, read_sources
+    from solo5_systemd.declared.template import is_template, parse_template
 
-    refused = good = 0
+    refused = 0
+    good = []
+    templates = 0
     names: tuple[str, ...] = ()
     try:
         names = declarations(directory)
@@ -54,13 +61,20 @@ def _declarations(directory: Path = ETC) -> Iterator[Fact]:
         return
     for name in names:
         try:
-            parse_declaration(name, read_sources(name, directory), host=host_names(), served=served)
-            good += 1
+            sources = read_sources(name, directory)
+            if is_template(name):
+                parse_template(name, sources, host=host_names(), served=served)
+                templates += 1
+            else:
+                good.append(parse_declaration(name, sources, host=host_names(), served=served))
         except Solo5Error as error:
             refused += 1
             yield Fact(name="declaration", value=name, verdict=Verdict.LIMITED, advice=str(error))
+    for sentence in conflicts(good):
+        what, _, _ = sentence.partition(" is in ")
+        yield Fact(name="declarations", value=what, verdict=Verdict.LIMITED, advice=sentence)
     if not refused:
-        yield Fact(name="declarations", value=f"{good}" if good else "none")
+        yield Fact(name="declarations", value=f"{len(good) + templates or 'none'}")
 
 
 def _orphans(context: CommandContext) -> Iterator[Fact]:

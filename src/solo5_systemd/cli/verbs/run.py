@@ -8,7 +8,7 @@ from solo5_systemd.cli import arguments as typed
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import UnitKind, task_name
+from solo5_systemd.names import UnitKind, own_task_name
 from solo5_systemd.unit.log_fields import labels
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def configure(parser: Parser) -> None:
 
 
 def _add_unit_options(parser: Parser) -> None:
-    parser.add_argument("--name", type=task_name, help="name of the task (default: derived from IMAGE)")
+    parser.add_argument("--name", type=own_task_name, help="name of the task (default: derived from IMAGE)")
     parser.add_argument("-d", "--detach", action="store_true", help="run in the background and print the task's name")
     parser.add_argument("--rm", action="store_true", help="remove the task when it has ended")
     parser.add_argument("--replace", action="store_true", help="remove an existing task of this name first")

@@ -1,0 +1,128 @@
+"""Templates: `web@.unikernel` declares a task for each instance, `web@1`, by one unit file `web@.service`.
+
+The unit file is made for a stand-in: an instance whose name is in no file of the template. In the text, `%i` then takes
+its place, so that systemd fills in the instance wherever the unit file depends on it. Keys that are no part of the unit
+file are read for each instance when it is started.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from solo5_systemd.declared.declaration import NEWEST, SUFFIX, Declaration, parse_declaration
+from solo5_systemd.declared.specifiers import HostNames, Specified, specifiers
+from solo5_systemd.declared.syntax import Source, parse_file
+from solo5_systemd.errors import InvalidRequestError, SettingsError
+from solo5_systemd.names import NetworkName, is_task_name, task_name
+
+_SAMPLES = ("1", "a")
+"""Instances for which a template is read where it has no DefaultInstance=: a number, and a word."""
+
+_SAMPLE_HINT = "Where %i has to be of another form than 1 or a, set DefaultInstance= in [Install] to one that is."
+_DIGITS = 12
+_PREFIX_MAX = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Template:
+    """A template as it is read for the stand-in.
+
+    Attributes:
+        declaration: of the stand-in.
+        escaped: the stand-in of `%i`.
+        unescaped: the stand-in of `%I`.
+    """
+
+    declaration: Declaration
+    escaped: str
+    unescaped: str
+
+    def text(self, text: str) -> str:
+        """Return text that was made for the stand-in with the specifiers in its place."""
+        return text.replace(self.escaped, "%i").replace(self.unescaped, "%I")
+
+    def pattern(self, path: str) -> str:
+        """Return the shell pattern of the path of every instance."""
+        quoted = re.sub(r"([*?[])", r"[\1]", path)
+        return quoted.replace(self.escaped, "*").replace(self.unescaped, "*")
+
+
+def is_template(name: str) -> bool:
+    """Return whether the name of a declaration is that of a template."""
+    return name.endswith("@")
+
+
+def parse_template(
+    name: str,
+    sources: Sequence[Source],
+    *,
+    host: HostNames,
+    served: Collection[NetworkName] = (),
+    systemd: int = NEWEST,
+) -> Template:
+    """Return a template; each line is read for an instance, too.
+
+    Args:
+        name: `web@`.
+        sources: as of `parse_declaration`.
+        host: facts of the host, for specifiers.
+        served: the networks with a DHCP server.
+        systemd: release of systemd.
+
+    Raises:
+        InvalidRequestError: the name is malformed.
+        SettingsError: a file is malformed, or a value depends on the instance where a unit file cannot.
+    """
+    prefix = task_name(name.removesuffix("@"))
+    if len(prefix) > _PREFIX_MAX:
+        raise InvalidRequestError(f"{name} is too long for a template: expected at most {_PREFIX_MAX} characters.")
+    content = b"\n".join(source.content for source in sources)
+    escaped, unescaped = _stand_ins(content)
+    of_unit = {**specifiers(f"{prefix}@{escaped}", host), "I": unescaped, "f": f"/{unescaped}"}
+
+    def parse(instance: str, specified: Specified | None = None) -> Declaration:
+        return parse_declaration(
+            f"{prefix}@{instance}", sources, host=host, served=served, systemd=systemd, specified=specified
+        )
+
+    sample = _sample(parse, _samples(prefix, sources))
+    try:
+        declaration = parse(escaped, Specified(in_unit=of_unit, at_start=specifiers(f"{prefix}@{sample}", host)))
+    except SettingsError as error:
+        sentence = error.sentence.replace(escaped, "%i").replace(unescaped, "%I")
+        raise SettingsError(
+            sentence, f"The unit of a template has %i as text only: write a file for each instance, {prefix}@1{SUFFIX}."
+        ) from error
+    return Template(declaration=declaration, escaped=escaped, unescaped=unescaped)
+
+
+def _samples(prefix: str, sources: Sequence[Source]) -> Iterator[str]:
+    lines = (line for source in sources for line in parse_file(source))
+    default = [line.value for line in lines if line.key == "DefaultInstance"]
+    yield from (each for each in (*default[-1:], *_SAMPLES) if is_task_name(f"{prefix}@{each}"))
+
+
+def _sample(parse: Callable[[str], Declaration], samples: Iterator[str]) -> str:
+    """Return the first instance that the template can be read for.
+
+    Raises:
+        SettingsError: there is none; the error is that of the first.
+    """
+    errors: list[SettingsError] = []
+    for instance in samples:
+        try:
+            parse(instance)
+        except SettingsError as error:
+            errors.append(error)
+        else:
+            return instance
+    depends = len({error.sentence for error in errors}) > 1
+    raise SettingsError(errors[0].sentence, _SAMPLE_HINT if depends else errors[0].hint) from errors[0]
+
+
+def _stand_ins(content: bytes) -> tuple[str, str]:
+    """Return two words that are not in the files: of lower-case letters and digits, which any text may have."""
+    words = (f"i{hashlib.sha256(content + bytes((number,))).hexdigest()[:_DIGITS]}" for number in range(256))
+    escaped, unescaped, *_ = (word for word in words if word.encode() not in content)
+    return escaped, unescaped

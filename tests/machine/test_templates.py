@@ -1,0 +1,324 @@
+"""Templates of declared tasks: one file, any number of instances."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.machine.conftest import (
+    GUESTS,
+    Machine,
+    console,
+    eventually,
+    inspect,
+    ok,
+    says,
+    sh,
+    systemctl,
+    unit_property,
+)
+from tests.machine.declared import DIRECTORY, ETC, Declarations, declarations, main_pid
+
+WEB = "Memory=64M\nPublish=870%i:80\nArgument={mirage} --name=%p-%i\nLabel=SITE=site-%i"
+INSTALL = "[Install]\nWantedBy=multi-user.target\nDefaultInstance=2\n"
+SYSTEM = Path("/run/systemd/system")
+
+
+@pytest.fixture
+def declare(machine: Machine) -> Iterator[Declarations]:
+    with declarations() as made:
+        yield made
+
+
+@pytest.fixture
+def web(declare: Declarations) -> Declarations:
+    """The template of web servers, read by PID 1."""
+    declare("web@", WEB, rest=f"[Service]\nRestart=on-failure\nRestartSec=100ms\n{INSTALL}")
+    return declare
+
+
+def answers(instance: int) -> bool:
+    return sh("curl", "--silent", "--max-time", "2", f"http://127.0.0.1:870{instance}/").returncode == 0
+
+
+def started(*instances: int) -> None:
+    ok("systemctl", "start", *(f"web@{each}" for each in instances))
+    for each in instances:
+        eventually(lambda each=each: answers(each), f"web@{each} answers")  # type: ignore[misc]
+
+
+def cleared_up(instance: int) -> None:
+    unit = f"solo5-prepare@web@{instance}.service"
+    eventually(lambda: unit_property(unit, "ActiveState") == "inactive", f"{unit} has cleared up")
+
+
+def status(unit: str) -> str:
+    return sh("systemctl", "status", "--no-pager", "--full", unit).stdout
+
+
+def identity(name: str) -> tuple[str, ...]:
+    [nic] = inspect(name)["nics"]
+    return nic["ipv4"], nic["mac"], nic["tap"]
+
+
+def test_one_file_has_three_instances_that_are_tasks_like_others(web: Declarations) -> None:
+    started(1, 2, 3)
+    tasks = json.loads(ok("solo5ctl", "ps", "--json"))
+    assert [(each["name"], each["unit"]) for each in tasks] == [(f"web@{n}", f"web@{n}.service") for n in (1, 2, 3)]
+    assert len({identity(each["name"]) for each in tasks}) == 3
+    assert len({Path(f"/proc/{main_pid(each['unit'])}").stat().st_uid for each in tasks}) == 3
+    shown = status("web@2")
+    assert "Solo5 unikernel web@2 (spt)" in shown
+    assert "solo5-spt --net:service=s5-" in shown
+    assert shown.count("└─") == 1
+    assert "--name=web-2" in Path(f"/proc/{main_pid('web@2')}/cmdline").read_text()
+    line = json.loads(
+        ok("journalctl", "--unit=web@3", "--output=json", "SITE=site-3", "_TRANSPORT=stdout").splitlines()[0]
+    )
+    assert line["SOLO5_TASK"] == line["SYSLOG_IDENTIFIER"] == "web@3"
+    assert unit_property("web@2.service", "ControlGroup") == "/solo5.slice/web@2.service"
+
+
+def test_the_example_has_three_instances(declare: Declarations) -> None:
+    image = Path("/srv/unikernels/web.hvt")
+    image.parent.mkdir()
+    image.write_bytes((GUESTS / "net.spt").read_bytes())
+    try:
+        declare.write("web@", Path("/srv/examples/declared/web@.unikernel").read_text())
+        systemctl("daemon-reload")
+        ok("systemctl", "start", "web@1", "web@2", "web@3")
+        for port in (8081, 8082, 8083):
+            address = f"http://127.0.0.1:{port}/"
+            eventually(lambda url=address: sh("curl", "--silent", url).returncode == 0, address)  # type: ignore[misc]
+        assert "Web site 2" in status("web@2")
+    finally:
+        image.unlink()
+        image.parent.rmdir()
+
+
+def test_the_verbs_of_solo5ctl_know_an_instance(web: Declarations) -> None:
+    started(1, 2)
+    assert "serving" in console("web@1")
+    assert 'task="web@2"' in ok("solo5ctl", "metrics")
+    assert "web@1" in ok("solo5ctl", "stats", "--no-stream", "--json", "web@1")
+    assert ok("solo5ctl", "ps", "--quiet").split() == ["web@1", "web@2"]  # as completion has them
+    assert "web@1" in ok("solo5ctl", "network", "inspect", "default")
+    for verb, phase in (("freeze", "frozen"), ("thaw", "running")):
+        ok("solo5ctl", verb, "web@1")
+        assert inspect("web@1")["phase"] == phase
+    assert "Image=" in ok("solo5ctl", "export", "web@1")
+    ok("solo5ctl", "stop", "web@1")
+    ended = inspect("web@1")
+    assert (ended["phase"], ended["outcome"]["ending"]) == ("ended", "stopped")
+    assert (DIRECTORY / "web@1").exists()
+    ok("solo5ctl", "rm", "web@1")
+    eventually(lambda: not (DIRECTORY / "web@1").exists(), "what its start has made is removed")
+    assert "web@1" not in ok("solo5ctl", "ps", "--all")
+    assert "Not started" in ok("solo5ctl", "inspect", "web@1")
+    assert answers(2)
+    refused = sh("solo5ctl", "run", "--name", "web@9", str(GUESTS / "hello.spt"))
+    assert "is that of an instance of a template" in refused.stderr
+    assert "web@ is a template: expected the name of an instance, such as web@1." in sh("solo5ctl", "rm", "web@").stderr
+
+
+def test_an_instance_of_a_template_of_others_is_no_task(machine: Machine, tmp_path: Path) -> None:
+    other = SYSTEM / "other@.service"
+    other.write_text("[Service]\nExecStart=/bin/sleep 1000\n")
+    try:
+        systemctl("daemon-reload")
+        ok("systemctl", "start", "other@1")
+        for verb in (["inspect"], ["stop"], ["kill"], ["freeze"], ["rm", "--force"]):
+            refused = sh("solo5ctl", *verb, "other@1")
+            assert "no task is named 'other@1'" in refused.stderr, refused
+        assert unit_property("other@1.service", "ActiveState") == "active"
+    finally:
+        sh("systemctl", "stop", "other@1")
+        other.unlink()
+        systemctl("daemon-reload")
+
+
+def by_restart() -> None:
+    ok("systemctl", "restart", "web@1")
+
+
+def by_stop_and_start() -> None:
+    ok("systemctl", "stop", "web@1")
+    ok("systemctl", "daemon-reload")
+    ok("systemctl", "start", "web@1")
+
+
+def by_crash() -> None:
+    before = main_pid("web@1")
+    ok("kill", "-KILL", before)
+    eventually(lambda: main_pid("web@1") not in ("0", before), "it is started again")
+
+
+def after_daemon_reexec() -> None:
+    systemctl("daemon-reexec")
+    ok("systemctl", "restart", "web@1")
+
+
+@pytest.mark.parametrize("again", [by_restart, by_stop_and_start, by_crash, after_daemon_reexec])
+def test_an_instance_keeps_its_addresses_and_leaves_the_others_alone(
+    web: Declarations, again: Callable[[], None]
+) -> None:
+    started(1, 2)
+    had, other = identity("web@1"), main_pid("web@2")
+    again()
+    eventually(lambda: answers(1), "it answers again")
+    assert identity("web@1") == had
+    assert main_pid("web@2") == other
+    assert answers(2)
+
+
+def test_instances_are_enabled_by_name_and_by_default(web: Declarations) -> None:
+    ok("systemctl", "enable", "--now", "web@1")
+    ok("systemctl", "enable", "web@")
+    assert [systemctl("is-enabled", f"web@{each}").strip() for each in (1, 2)] == ["enabled", "enabled"]
+    assert {"web@1.service", "web@2.service"} <= set(
+        systemctl("list-dependencies", "--plain", "multi-user.target").split()
+    )
+    ok("systemctl", "start", "multi-user.target")
+    eventually(lambda: answers(1) and answers(2), "both answer")
+    ok("systemctl", "disable", "--now", "web@1", "web@2")
+
+
+def test_drop_ins_and_an_own_file_differ_from_the_template(web: Declarations) -> None:
+    for name, text in (
+        ("web@.unikernel.d/10.conf", "[Unikernel]\nMemory=32M\n"),
+        ("web@1.unikernel.d/20.conf", "[Unikernel]\nMemory=48M\nPublish=8711:80\n"),
+        ("web@3.unikernel", f"[Unikernel]\nImage={GUESTS}/sleeper.spt\n"),
+        ("web@3.unikernel.d/10.conf", "[Unikernel]\nMemory=20M\n"),
+    ):
+        (ETC / name).parent.mkdir(exist_ok=True)
+        (ETC / name).write_text(text)
+    (ETC / "web@4.unikernel").symlink_to("/dev/null")
+    systemctl("daemon-reload")
+    ok("systemctl", "start", "web@1", "web@2", "web@3")
+    memory = {each: unit_property(f"web@{each}.service", "MemoryMax") for each in (1, 2, 3)}
+    assert memory == {1: str(48 << 20), 2: str(32 << 20), 3: str(20 << 20)}
+    assert [port["host_port"] for port in inspect("web@1")["ports"]] == [8701, 8711]
+    assert inspect("web@3")["image"].endswith("sleeper.spt")
+    assert sh("systemctl", "start", "web@4").returncode != 0
+    assert "is masked: /etc/solo5/web@4.unikernel is a link to /dev/null" in status("web@4")
+    (ETC / "web@3.unikernel").unlink()
+    (ETC / "web@3.unikernel.d/10.conf").unlink()
+    (ETC / "web@3.unikernel.d").rmdir()
+    (ETC / "web@4.unikernel").unlink()
+    systemctl("daemon-reload")
+    ok("systemctl", "restart", "web@3")
+    eventually(lambda: answers(3), "the instance is the template's now")
+
+
+@pytest.mark.parametrize(
+    ("typed", "unit"),
+    [
+        ("web@a,b", r"web@a\x2cb"),
+        ("web@a b", r"web@a\x20b"),
+        (r"web@a\x2db", r"web@a\x2db"),
+        ("web@a@b", "web@a@b"),
+        ("web@..", "web@.."),
+        ("web@x-..-..-etc", "web@x-..-..-etc"),
+        ("web@" + "1" * 130, "web@" + "1" * 130),
+    ],
+)
+def test_a_hostile_instance_is_refused_before_anything_is_made(web: Declarations, typed: str, unit: str) -> None:
+    before = sorted(DIRECTORY.rglob("*"))
+    assert sh("systemctl", "start", typed).returncode == 1
+    assert re.search("instance '.*' of web@ is not usable: expected letters, digits", status(f"{unit}.service"))
+    assert sorted(DIRECTORY.rglob("*")) == before
+    systemctl("reset-failed", f"{unit}.service")
+
+
+def test_a_slash_in_an_instance_is_an_escaped_one_and_no_path(declare: Declarations) -> None:
+    declare("web@", "Argument=%i %I", image="sleeper.spt")
+    ok("systemctl", "start", "web@a/b")
+    assert inspect("web@a-b")["phase"] == "running"
+    assert Path(f"/proc/{main_pid('web@a-b')}/cmdline").read_text().split("\0")[-3:] == ["a-b", "a/b", ""]
+    assert sh("systemctl", "start", "web@/../etc").returncode == 1
+    assert "instance '-..-etc' of web@ is not usable" in status("web@-..-etc")
+    assert sh("systemctl", "start", "web@a:b").returncode == 1  # systemd itself refuses the name of its user
+    systemctl("reset-failed", "web@-..-etc.service")
+
+
+def test_a_template_without_its_instance_is_refused_by_systemctl(web: Declarations) -> None:
+    assert "missing the instance name" in sh("systemctl", "start", "web@").stderr
+
+
+def test_a_removed_template_stops_nothing_and_leaves_nothing(web: Declarations) -> None:
+    started(1, 2)
+    ok("systemctl", "stop", "web@2")
+    cleared_up(2)
+    pid = main_pid("web@1")
+    (ETC / "web@.unikernel").unlink()
+    systemctl("daemon-reload")
+    assert main_pid("web@1") == pid
+    assert answers(1)
+    assert not (DIRECTORY / "web@2").exists()
+    assert sh("systemctl", "start", "web@2").returncode != 0
+    ok("systemctl", "stop", "web@1")
+    cleared_up(1)
+    assert not list(Path("/run/solo5/network/tasks").glob("web@*"))
+    assert not list(Path("/run/solo5/users").glob("web@1"))
+    ok("solo5ctl", "gc")  # what is kept of an ended one: web@2 had stopped while it was declared
+    systemctl("daemon-reload")
+    assert not list(DIRECTORY.glob("web@*"))
+    assert not [path for path in SYSTEM.iterdir() if "web@" in path.name]
+    assert unit_property("web@1.service", "LoadState") == "not-found"
+
+
+def test_a_refused_template_shows_why(declare: Declarations) -> None:
+    declare("web@", "Memory=%iM")
+    sentence = f"{ETC}/web@.unikernel:3: Memory= "
+    assert sh("systemctl", "start", "web@1").returncode == 1
+    assert sentence in status("web@1")
+    assert sentence in sh("systemd-analyze", "verify", "web@1.service").stderr
+    assert sentence in ok("solo5ctl", "doctor")
+
+
+def test_a_value_that_only_one_instance_cannot_have_is_refused_at_its_start(web: Declarations) -> None:
+    started(1)
+    assert sh("systemctl", "start", "web@x").returncode == 1
+    assert f"{ETC}/web@.unikernel:4: Publish= '870x:80'" in status("web@x")
+    assert "web@x" in ok("solo5ctl", "ps", "--all")
+
+
+def test_an_image_of_each_instance_must_be_for_the_same_tender(declare: Declarations) -> None:
+    images = {each: Path(f"/srv/image-{each}.bin") for each in ("a", "b", "c")}
+    for each, guest in (("a", "net.spt"), ("b", "net.spt"), ("c", "net.hvt")):
+        images[each].write_bytes((GUESTS / guest).read_bytes())
+    try:
+        declare.write("web@", "[Unikernel]\nImage=/srv/image-%i.bin\nArgument={mirage}\n")
+        systemctl("daemon-reload")
+        ok("systemctl", "start", "web@a", "web@b")
+        says("web@b", "serving")
+        assert sh("systemctl", "start", "web@c").returncode == 1
+        assert "is not what the unit file of web@ was made for" in status("web@c")
+        assert "write /etc/solo5/web@c.unikernel" in status("web@c")
+    finally:
+        for path in images.values():
+            path.unlink()
+
+
+def test_an_instance_waits_for_what_its_template_names(declare: Declarations) -> None:
+    late = Path("/run/late")
+    slow = SYSTEM / "slow@.service"
+    slow.write_text(
+        "[Service]\nType=oneshot\nRemainAfterExit=yes\n"
+        f"ExecStart=/bin/sh -c 'mkdir -p {late}; sleep 0.5; cp {GUESTS}/net.spt {late}/%i.spt'\n"
+    )
+    try:
+        declare.write(
+            "web@",
+            f"[Unit]\nRequires=slow@%i.service\nAfter=slow@%i.service\n"
+            f"[Unikernel]\nImage={late}/%i.spt\nTender=spt\n{WEB}\n",
+        )
+        systemctl("daemon-reload")
+        started(1)  # its preparation reads the image, which is not there before
+    finally:
+        declare.remove()
+        sh("systemctl", "stop", "slow@1")
+        slow.unlink()
+        sh("rm", "-r", str(late))
+        systemctl("daemon-reload")
