@@ -127,6 +127,14 @@ def test_the_preparation_waits_for_what_the_task_waits_for() -> None:
     assert outcome(parsed).endswith("[Unit]\nBefore=web.service\n")
 
 
+def test_specifiers_of_what_a_preparation_waits_for_are_those_of_the_task() -> None:
+    lines = b"[Unit]\nAfter=%p.target db-%j@%i.service %H.target\nWants=%N.socket a%%b.service\n[Unikernel]\nImage=/a\n"
+    source = Source(path="/etc/solo5/a-web.unikernel", content=lines)
+    text = preparation(parse_declaration("a-web", [source], host=HostNames()))
+    assert "After=a-web.target db-web@.service %H.target\n" in text
+    assert "Wants=a-web.socket a%%b.service\n" in text
+
+
 def test_a_refused_file_is_a_unit_whose_section_has_the_reason() -> None:
     text = refusal("/etc/solo5/web.unikernel", '/etc/solo5/web.unikernel:3: it\'s "[bad]" at 50%\\.')
     assert "[/etc/solo5/web.unikernel:3: it’s ”(bad)” at 50%/.]" in text.splitlines()
