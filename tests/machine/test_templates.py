@@ -257,6 +257,7 @@ def test_a_removed_template_stops_nothing_and_leaves_nothing(web: Declarations) 
     assert answers(1)
     assert not (DIRECTORY / "web@2").exists()
     assert sh("systemctl", "start", "web@2").returncode != 0
+    assert f"{ETC}/web@.unikernel was removed" in status("web@2") + status("web@1")
     ok("systemctl", "stop", "web@1")
     cleared_up(1)
     assert not list(Path("/run/solo5/network/tasks").glob("web@*"))

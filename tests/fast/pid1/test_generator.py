@@ -262,20 +262,68 @@ def test_an_instance_with_files_of_its_own_is_a_unit(make: Make, template: Path,
     assert kept_sources(TaskName("web@1"), directory)[0].path == str(template)
 
 
-@pytest.mark.parametrize("active", ["web@1.service", "solo5-prepare@web@1.service", "solo5-awaited-web@1.target"])
-def test_of_running_instances_the_target_stays(make: Make, template: Path, tmp_path: Path, active: str) -> None:
+@pytest.mark.parametrize("active", ["web@1.service", "solo5-prepare@web@1.service"])
+def test_of_running_instances_the_unit_file_stays(make: Make, template: Path, tmp_path: Path, active: str) -> None:
     make()
-    (tmp_path / "run/web@1").mkdir()
+    for name in ("web@1", "web@2"):
+        (tmp_path / "run" / name).mkdir()
     template.unlink()
     link = tmp_path / f"units/invocation:{active}"
     link.symlink_to("0123")
     make()
-    assert system(tmp_path) == ["solo5-awaited-web@.target"]
-    assert (tmp_path / "run/web@1").is_dir() or "awaited" in active
+    assert system(tmp_path) == ["solo5-awaited-web@.target", "web@.service"]
+    assert f"{template} was removed" in (tmp_path / "system/web@.service").read_text()
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"web@", "web@1"}
+    directory = str(tmp_path / "run")
+    assert f"{template} was removed" in generator.kept_refusal(TaskName("web@1"), directory)
     link.unlink()
     make()
     assert system(tmp_path) == []
     assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_the_last_instance_of_a_removed_template_removes_its_files(make: Make, template: Path, tmp_path: Path) -> None:
+    make()
+    for name in ("web@1", "web@2"):
+        (tmp_path / "run" / name).mkdir()
+        (tmp_path / f"units/invocation:solo5-prepare@{name}.service").symlink_to("0123")
+    template.unlink()
+    make()
+    places = {"system": tmp_path / "system", "directory": tmp_path / "run"}
+    generator.remove_if_gone(TaskName("web@1"), **places)
+    assert system(tmp_path) == ["solo5-awaited-web@.target", "web@.service"]
+    assert not (tmp_path / "run/web@1").exists()
+    (tmp_path / "units/invocation:solo5-prepare@web@1.service").unlink()
+    generator.remove_if_gone(TaskName("web@2"), **places)
+    assert system(tmp_path) == []
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_a_running_instance_whose_own_file_is_refused_keeps_the_unit_of_its_template(
+    make: Make, template: Path, tmp_path: Path
+) -> None:
+    make()
+    (tmp_path / "run/web@1").mkdir()
+    (tmp_path / "units/invocation:web@1.service").symlink_to("0123")
+    own = template.with_name("web@1.unikernel")
+    own.write_text("[Unikernel]\nMemry=1M\n")
+    [fault] = make()
+    text = (tmp_path / "system/web@1.service").read_text()
+    assert "Wants=solo5-prepare@web@%i.service" in text
+    assert text.endswith("Restart=no\n")
+    directory = str(tmp_path / "run")
+    assert generator.kept_refusal(TaskName("web@1"), directory) == fault
+    assert generator.kept_refusal(TaskName("web@2"), directory) == ""
+    own.unlink()
+    assert make() == []
+    assert generator.kept_refusal(TaskName("web@1"), directory) == ""
+    assert not (tmp_path / "system/web@1.service").exists()
+
+
+def test_an_instance_does_not_survive_a_soft_reboot(make: Make, template: Path) -> None:
+    template.write_text(f"[Unit]\nSurviveFinalKillSignal=yes\n{template.read_text()}")
+    [fault] = make()
+    assert "SurviveFinalKillSignal=yes is not for a template" in fault
 
 
 def test_the_tender_of_a_template_is_that_of_an_image_that_there_is(make: Make, template: Path, tmp_path: Path) -> None:
