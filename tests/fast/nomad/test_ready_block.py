@@ -13,12 +13,11 @@ from tests.support.fakes.tasks import LEASE
 from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName, TaskName
-from solo5_systemd.network.model import Protocol, Reservation
+from solo5_systemd.network.model import Endpoint, Protocol, Reservation
 from solo5_systemd.nomad.config.ready import (
     LOST_AFTER,
     PATTERN_MAX,
     ConsoleLine,
-    Endpoint,
     GuestPort,
     OnLoss,
     ReadinessProbe,
