@@ -122,6 +122,20 @@ def test_the_verbs_of_solo5ctl_know_an_instance(web: Declarations) -> None:
     assert "web@ is a template: expected the name of an instance, such as web@1." in sh("solo5ctl", "rm", "web@").stderr
 
 
+def test_an_instance_is_not_updated_beside_itself(web: Declarations) -> None:
+    started(1)
+    pid = main_pid("web@1")
+    sentence = "task web@1 is an instance of a template, which cannot be updated beside itself"
+    refused = sh("solo5ctl", "update", "web@1", str(GUESTS / "net.spt"))
+    assert refused.returncode != 0
+    assert sentence in refused.stdout + refused.stderr
+    assert sh("systemctl", "reload", "web@1").returncode != 0
+    assert sentence in status("web@1")
+    assert main_pid("web@1") == pid
+    assert answers(1)
+    systemctl("reset-failed", "solo5-update@web@1.service")
+
+
 def test_an_instance_of_a_template_of_others_is_no_task(machine: Machine, tmp_path: Path) -> None:
     other = SYSTEM / "other@.service"
     other.write_text("[Service]\nExecStart=/bin/sleep 1000\n")

@@ -62,6 +62,9 @@ def test_the_name_of_the_second_guest_is_one() -> None:
     assert next_task(TaskName("web")) == "web.next"
     with pytest.raises(InvalidRequestError, match="at most 123 characters"):
         next_task(TaskName("w" * 124))
+    with pytest.raises(InvalidRequestError, match="task web@1 is an instance of a template") as caught:
+        next_task(TaskName("web@1"))
+    assert caught.value.hint == "Replace the image, then: systemctl restart web@1"
 
 
 @pytest.mark.parametrize(
