@@ -556,3 +556,22 @@ def test_what_clears_up_after_a_task_may_be_killed_once(declare: Declarations) -
     ok("kill", "-KILL", unit_property(prepare, "ControlPID"))
     eventually(lambda: not (DIRECTORY / "web").exists(), "its files are removed by another one")
     eventually(lambda: unit_property(prepare, "ActiveState") == "inactive", "the preparation has not failed")
+
+
+def test_a_file_that_is_removed_while_its_task_is_cleared_up_leaves_nothing(declare: Declarations) -> None:
+    prepare = "solo5-prepare@web.service"
+    for wait in range(4):
+        unit = declare("web", WEB)
+        started(unit)
+        ok("systemctl", "stop", unit)
+        # As long as it clears up, and in the moment after: at the file that is there until it has.
+        end = time.monotonic() + wait * 0.1
+        eventually(
+            lambda end=end: time.monotonic() >= end or not (DIRECTORY / "web/uncleared").exists(),  # type: ignore[misc]
+            "it clears up, or has",
+        )
+        (ETC / "web.unikernel").unlink()
+        systemctl("daemon-reload")
+        eventually(lambda: not (DIRECTORY / "web").exists(), "its files are removed")
+        eventually(lambda: unit_property(prepare, "ActiveState") == "inactive", "its preparation has ended")
+        sh("solo5ctl", "gc")

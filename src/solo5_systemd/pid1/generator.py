@@ -90,6 +90,9 @@ OTHERS = ("/etc/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/syst
 """Where a unit file of the same name would be another program's or the operator's own."""
 
 BASIS, REMOVED = "basis", "removed"
+UNCLEARED = "uncleared"
+"""This file is there from the beginning of a start until all is cleared up: solo5-prepare@NAME clears up once more."""
+
 _IMAGES_MAX = 100
 """Images of instances that are looked at for one that can be read."""
 
@@ -283,7 +286,9 @@ class Generator:
                 (Path(self._directory) / name / file).unlink(missing_ok=True)
             return
         task = TaskName(name)
-        if _is_active(f"{name}.service", prepare_service(task)):
+        prepared = is_template(name) or (Path(self._directory) / name / UNCLEARED).exists()
+        # A preparation that has cleared up would not see the mark any more.
+        if _is_active(f"{name}.service", *([prepare_service(task)] if prepared else [])):
             if _is_ours(own):  # else an instance that has the unit file of its template
                 self._refuse(name, f"{self._etc}/{name}.unikernel", _gone(task, self._etc))
                 _replace(Path(self._directory) / name / REMOVED, "", mode=0o600)
@@ -390,6 +395,15 @@ def _check_survives(declaration: Declaration) -> None:
 def is_gone(task: TaskName, directory: Path = Path(DIRECTORY)) -> bool:
     """Return whether the declaration of a task was removed while it ran."""
     return (Path(declaration_directory(task, str(directory))) / REMOVED).exists()
+
+
+def is_cleared(task: TaskName, *, directory: Path = Path(DIRECTORY)) -> bool:
+    """Enter that an ended task is cleared up; return False instead if its declaration was removed while it ran."""
+    with _locked(directory):
+        if is_gone(task, directory):
+            return False
+        (directory / task / UNCLEARED).unlink(missing_ok=True)
+        return True
 
 
 def remove_if_gone(task: TaskName, *, system: Path = SYSTEM, directory: Path = Path(DIRECTORY)) -> None:

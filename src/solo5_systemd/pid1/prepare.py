@@ -42,8 +42,9 @@ from solo5_systemd.names import TaskName, is_instance, is_task_name, outcome_tar
 from solo5_systemd.network.model import NicRequest, Reservation
 from solo5_systemd.pid1.generator import (
     BASIS,
+    UNCLEARED,
     basis,
-    is_gone,
+    is_cleared,
     kept_refusal,
     kept_sources,
     remove_if_gone,
@@ -63,9 +64,6 @@ ADDRESSES = Path("/var/lib/solo5/declared")
 
 ENVIRONMENT = "environment"
 """Without this file the task's service does not start."""
-
-UNCLEARED = "uncleared"
-"""This file is there from the beginning of a start until all is cleared up: solo5-prepare@NAME clears up once more."""
 
 _HELD = "held"
 _BARRIER_TIMEOUT_S = 10.0
@@ -117,7 +115,7 @@ async def clear(name: TaskName) -> None:
     settings = read_settings()
     async with machine(lambda: settings) as backends:
         await _drop_held(name, backends.disks)
-        if is_gone(name):
+        if not await asyncio.to_thread(is_cleared, name):
             await backends.units.stop(outcome_target(name))
             await backends.networks.forget(name)
             await backends.users.release(name)

@@ -11,7 +11,7 @@ from solo5_systemd.host.tenders import TenderPath
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.names import TaskName
 from solo5_systemd.pid1 import generator
-from solo5_systemd.pid1.generator import Generator, kept_refusal, kept_sources, remove_if_gone
+from solo5_systemd.pid1.generator import Generator, is_cleared, kept_refusal, kept_sources, remove_if_gone
 from solo5_systemd.settings.model import Settings
 from solo5_systemd.unit.tender import Tender
 
@@ -86,8 +86,8 @@ def test_of_a_running_task_everything_stays_until_it_has_ended(
     make()
     before = (tmp_path / "system/web.service").read_text()
     web.unlink()
-    link = tmp_path / f"units/invocation:{unit}"
-    link.symlink_to("0123")
+    (tmp_path / f"units/invocation:{unit}").symlink_to("0123")
+    (tmp_path / "run/web/uncleared").touch()
     for _ in range(2):
         make()
         now = (tmp_path / "system/web.service").read_text()
@@ -270,6 +270,7 @@ def test_of_running_instances_the_unit_file_stays(make: Make, template: Path, tm
     template.unlink()
     link = tmp_path / f"units/invocation:{active}"
     link.symlink_to("0123")
+    (tmp_path / "run/web@1/uncleared").touch()
     make()
     assert system(tmp_path) == ["solo5-awaited-web@.target", "web@.service"]
     assert f"{template} was removed" in (tmp_path / "system/web@.service").read_text()
@@ -374,3 +375,24 @@ def test_a_task_that_survives_soft_reboots_has_all_units_of_it_survive(make: Mak
     for unit in units[:2]:
         assert "DefaultDependencies=no" not in (tmp_path / "system" / unit).read_text()
     assert not (tmp_path / "system/solo5.slice.d").exists()
+
+
+def test_what_has_been_cleared_up_is_removed_while_its_preparation_ends(make: Make, web: Path, tmp_path: Path) -> None:
+    make()
+    (tmp_path / "units/invocation:solo5-prepare@web.service").symlink_to("0123")
+    mark = tmp_path / "run/web/uncleared"
+    mark.touch()
+    assert is_cleared(TaskName("web"), directory=tmp_path / "run")
+    assert not mark.exists()
+    web.unlink()
+    make()
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_a_task_that_was_removed_before_it_is_cleared_up_is_not(make: Make, web: Path, tmp_path: Path) -> None:
+    make()
+    (tmp_path / "units/invocation:solo5-prepare@web.service").symlink_to("0123")
+    (tmp_path / "run/web/uncleared").touch()
+    web.unlink()
+    make()
+    assert not is_cleared(TaskName("web"), directory=tmp_path / "run")
