@@ -232,7 +232,7 @@ OPENED = {
 def test_images_beyond_the_stores_room_are_refused(jobs: Jobs, large: Path) -> None:
     """The image of a task that runs stays; one that takes nearly all the rest is none too much, but for that."""
     jobs.run(hcl("stored", SLEEPER))
-    padded(GUESTS / "hello.spt", large, (1 << 20) - (16 << 10), filled=True)
+    padded(GUESTS / "hello.spt", large, (1 << 20) - (24 << 10), filled=True)
     text = refusal(ended(jobs.submit(hcl("no-room", f'unikernel = "{large}"', kind="batch"))))
     assert f"image '{large}' needs " in text
     assert "of 1048576: expected room for it" in text
