@@ -276,7 +276,15 @@ def create(name: str, *lines: str, check: bool = True, plugin: str = "solo5-disk
     capability = 'capability {\n  access_mode = "single-node-writer"\n  attachment_mode = "file-system"\n}\n'
     path = Path("/tmp/volume.hcl")
     path.write_text(f"{spec}\n{capability}")
-    done = sh("nomad", "volume", "create", str(path))
+
+    tried: list[CompletedProcess[str]] = []
+
+    def reaches_the_node() -> bool:
+        tried.append(sh("nomad", "volume", "create", str(path)))
+        return "No path to node" not in tried[-1].stderr  # of an agent that was restarted a moment ago
+
+    eventually(reaches_the_node, "the server reaches the node")
+    done = tried[-1]
     assert not check or done.returncode == 0, done.stderr
     return done
 
