@@ -87,7 +87,7 @@ async def test_each_step_of_an_attach_with_two_nics_is_undone(service: Service, 
         failed = 0
         for step in range(100):
             assert await client.reserve(A, nics, had.ports) == had
-            plan.write_text(str(step))
+            _write(plan, step)
             [error] = await asyncio.gather(client.attach(A), return_exceptions=True)
             if error is not None:
                 failed += 1
@@ -104,6 +104,13 @@ async def test_each_step_of_an_attach_with_two_nics_is_undone(service: Service, 
             if left >= 0:  # this step is behind the last one
                 break
         assert failed >= 1
+
+
+def _write(plan: Path, step: int) -> None:
+    """Write it in one step: the service reads it at any time."""
+    new = plan.with_suffix(".new")
+    new.write_text(str(step))
+    new.replace(plan)
 
 
 def _found(reservation: Reservation) -> list[str]:

@@ -183,6 +183,7 @@ def ground(booted: None) -> Iterator[Machine]:
     with left_as_found() as machine:
         machine.expect("expired|reservation|Main process exited|Failed (with result|to start)")
         machine.expect("Call failed: Message recipient disconnected|Control process exited, code=exited")
+        machine.expect("network repaired: bridge")  # that was being made when the service was killed
         yield machine
         ok("solo5ctl", "gc")  # the users and bind mounts of starts that were killed
 
@@ -266,6 +267,11 @@ def duration(life: Life, killer: Killer | None) -> float:
 
 def test_what_is_left_alone_is_whole_or_goes_by_itself(left_alone: list[Point]) -> None:
     for life in (point.life for point in left_alone):
-        eventually(lambda life=life: is_whole_or_nothing(life), f"{life.name} is whole or nothing", 120)  # type: ignore[misc]
+        try:
+            eventually(lambda life=life: is_whole_or_nothing(life), f"{life.name} is whole or nothing", 120)  # type: ignore[misc]
+        except AssertionError as error:
+            found = sh("solo5ctl", "inspect", "--json", life.name)
+            error.add_note(f"lease: {has_lease(life)}; task: {found.stdout}{found.stderr}")
+            raise
         engine(life.stop)
         nothing_is_left_of(life)

@@ -488,8 +488,9 @@ class Networkd:
             if self._routes_changed:
                 self._routes_changed = False
                 await self._work(self._check_routes)
-        except Solo5Error as error:
+        except (Solo5Error, OSError) as error:  # OSError: such as ENOBUFS, which passes
             _log.error("network repair failed: %s", error)
+            self._rules_changed, self._links_changed = True, None  # all is compared at the next wake-up, in 20 s at most
 
     def _check_routes(self) -> None:
         host = self._state.host
@@ -513,10 +514,10 @@ class Networkd:
         self._units_checked_at = now()
         self._routes_changed |= self._overtaken.any
         await self._work(self._state.host.bind_missing_ports)
-        await self._work(self._state.repair_others)
         try:
+            await self._work(self._state.repair_others)
             await self._work(self._state.host.repairs.repair_sysctls)
-        except Solo5Error as error:  # such as another program's link of the bridge's name
+        except (Solo5Error, OSError) as error:  # such as another program's link of the bridge's name
             _log.error("network repair failed: %s", error)
         for task in self._due_without_run():
             self._release_after_run(task)
