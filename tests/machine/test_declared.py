@@ -343,7 +343,7 @@ def test_only_root_reads_what_a_start_has_made(declare: Declarations) -> None:
     assert sh(*stranger, "cat", str(DIRECTORY / "web/environment")).returncode != 0
     assert sh(*stranger, "touch", str(DIRECTORY / "web/x")).returncode != 0
     assert sh(*stranger, "mkdir", str(DIRECTORY / "other")).returncode != 0
-    assert sh(*stranger, "python3", "-I", "-m", "solo5_systemd.pid1.prepare", "web").returncode != 0
+    assert sh(*stranger, "python3", "-I", "-m", "solo5_systemd.pid1", "prepare", "web").returncode != 0
     assert answers()
 
 

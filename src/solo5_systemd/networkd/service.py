@@ -490,7 +490,7 @@ class Networkd:
                 await self._work(self._check_routes)
         except (Solo5Error, OSError) as error:  # OSError: such as ENOBUFS, which passes
             _log.error("network repair failed: %s", error)
-            self._rules_changed, self._links_changed = True, None  # all is compared at the next wake-up, in 20 s at most
+            self._rules_changed, self._links_changed = True, None  # all is compared at the next wake-up
 
     def _check_routes(self) -> None:
         host = self._state.host

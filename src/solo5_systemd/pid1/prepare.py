@@ -9,7 +9,6 @@ PID 1 stores the descriptors that hold locks with this unit, until the task's se
 import asyncio
 import json
 import os
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -274,7 +273,3 @@ def main(words: Sequence[str]) -> int:
         log_about(declared_service(TaskName(words[-1])), str(error))
         return error.exit_status
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -276,9 +276,7 @@ def create(name: str, *lines: str, check: bool = True, plugin: str = "solo5-disk
     Without `node_id` Nomad takes any node with the plugin that its server knows: also one that has gone.
     """
     node = api("/v1/agent/self")["stats"]["client"]["node_id"]
-    spec = "\n".join(
-        (f'name = "{name}"', 'type = "host"', f'plugin_id = "{plugin}"', f'node_id = "{node}"', *lines)
-    )
+    spec = "\n".join((f'name = "{name}"', 'type = "host"', f'plugin_id = "{plugin}"', f'node_id = "{node}"', *lines))
     capability = 'capability {\n  access_mode = "single-node-writer"\n  attachment_mode = "file-system"\n}\n'
     path = Path("/tmp/volume.hcl")
     path.write_text(f"{spec}\n{capability}")
