@@ -22,7 +22,8 @@ _solo5ctl_options() {
         metrics) echo "--help --textfile= --no-color -h" ;;
         update | rollback) echo "--ready= --timeout= --drain= --watch= --pause --no-block --help --no-color -h" ;;
         convert) echo "--help --output= --json --no-color -h" ;;
-        export | freeze | thaw) echo "--help --no-color -h" ;;
+        export) echo "--unit --help --no-color -h" ;;
+        freeze | thaw) echo "--help --no-color -h" ;;
         disk) echo "--help -h" ;;
         "disk ls") echo "--help --quiet --snapshots --json --no-color -h -q" ;;
         "disk create") echo "--help --preallocate --json --no-color -h" ;;

@@ -60,6 +60,7 @@ OURS = {"/usr/bin/python3", "/usr/bin/solo5ctl"}
 """Programs in units that are this package's, or run it."""
 
 NO_SOCKETS = {
+    "/run/systemd/transient",
     "/run/systemd/units",
     "/run/systemd/system",
     "/run/systemd/dynamic-uid",

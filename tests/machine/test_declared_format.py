@@ -3,11 +3,12 @@
 import json
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import GUESTS, Machine, Runner, eventually, ok, sh, systemctl, unit_property
+from tests.machine.conftest import GUESTS, Machine, Runner, eventually, inspect, ok, sh, systemctl, unit_property
+from tests.machine.declared import main_pid
 
 from solo5_systemd.declared.declaration import Declaration, parse_declaration
 from solo5_systemd.declared.files import read_sources
@@ -128,6 +129,73 @@ def test_export_has_networks_ports_and_limits(run: Runner) -> None:
     [nic] = found.nics
     assert (nic.nic, nic.network, nic.ipv4) == ("service", "default", None)
     assert (nic.limits.egress, nic.limits.rate.sent) == ((), 10_000_000)
+
+
+@pytest.fixture
+def static(machine: Machine) -> Iterator[Callable[[str], str]]:
+    """Installs the static unit of a task that runs, in the task's place; returns its text."""
+    made: list[Path] = []
+
+    def install(name: str) -> str:
+        text = ok("solo5ctl", "export", "--unit", name)
+        ok("solo5ctl", "rm", "--force", name)
+        made.append(Path(f"/etc/systemd/system/solo5-task-{name}.service"))
+        made[-1].write_text(text)
+        systemctl("daemon-reload")
+        assert "solo5-task" not in sh("systemd-analyze", "verify", str(made[-1])).stderr
+        return text
+
+    yield install
+    for path in made:
+        sh("systemctl", "disable", "--now", path.name)
+        path.unlink()
+    systemctl("daemon-reload")
+    for path in made:
+        sh("systemctl", "reset-failed", path.name)
+
+
+def test_a_static_unit_has_the_addresses_and_the_sandbox(run: Runner, static: Callable[[str], str]) -> None:
+    """It starts where no other program of the package than the network's can be executed, and stops without a rest."""
+
+    def serves() -> bool:
+        return sh("curl", "--silent", "--max-time", "2", "http://127.0.0.1:8080/").returncode == 0
+
+    name = run("net.spt", "{mirage}", "--note=50% $x", options=("-p", "8080:80", "--egress", "none", "-m", "32M"))
+    unit = f"solo5-task-{name}.service"
+    eventually(serves, "it answers")
+    nics, word = inspect(name)["nics"], "--note=50% $x"
+    sandbox = ("MemoryMax", "SystemCallFilter", "RootDirectory", "PrivateUsers", "DeviceAllow", "IPAddressDeny")
+    had = {each: unit_property(unit, each) for each in sandbox}
+    static(name)
+    ok("systemctl", "enable", "--now", unit)
+    for again in ("restart", "start"):
+        eventually(serves, "it answers")
+        assert inspect(name)["nics"] == nics
+        assert {each: unit_property(unit, each) for each in sandbox} == had
+        assert word in Path(f"/proc/{main_pid(unit)}/cmdline").read_text().split("\0")
+        assert name in ok("solo5ctl", "ps")
+        ok("systemctl", again, unit)
+    ok("systemctl", "kill", "--signal=KILL", unit)
+    eventually(lambda: unit_property(unit, "ActiveState") == "failed", "it has ended")
+    ok("systemctl", "start", unit)
+    eventually(serves, "it answers")
+    other = sh("solo5ctl", "run", "--detach", "--name", "t-other", "-p", "8080:80", f"{GUESTS}/net.spt")
+    assert f"is taken by {name}" in other.stderr or name in other.stderr, other.stderr
+
+
+def test_a_static_unit_has_its_disk(run: Runner, static: Callable[[str], str]) -> None:
+    disk = Path("/var/tmp/a \\ disk:50%.img")
+    disk.write_bytes(bytes(64 << 10))
+    ok("chown", "solo5:", str(disk))
+    try:
+        name = run("disk.spt", "write=kept", "stay", options=("--block", f"storage={disk}"))
+        eventually(lambda: disk.read_bytes().startswith(b"kept"), "it is written")
+        static(name)
+        disk.write_bytes(bytes(64 << 10))
+        ok("systemctl", "start", f"solo5-task-{name}")
+        eventually(lambda: disk.read_bytes().startswith(b"kept"), "it is written again")
+    finally:
+        disk.unlink()
 
 
 def test_a_task_that_is_declared_is_a_file_of_roots(machine: Machine) -> None:

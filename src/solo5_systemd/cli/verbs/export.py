@@ -1,4 +1,4 @@
-"""`solo5ctl export`: prints the declaration of a task that runs."""
+"""`solo5ctl export`: prints the declaration of a task that runs, or a static unit."""
 
 from argparse import Namespace
 from typing import TYPE_CHECKING
@@ -21,13 +21,23 @@ What the running task does not show is a comment. To declare it:
   solo5ctl export web > web.unikernel
   solo5ctl rm --force web
   install -m 0644 web.unikernel /etc/solo5/ && systemctl daemon-reload && systemctl enable --now web
+
+With --unit, a unit file for /etc/systemd/system/solo5-task-web.service, with the addresses that the task has.
 """
+
+_PLACES = ("/run/systemd/transient", "/run/systemd/system")
+"""Where PID 1 and the generator write unit files."""
 
 
 def configure(parser: Parser) -> None:
     """Add the options."""
     parser.epilog = EPILOG
     parser.add_argument("name", metavar="NAME", type=task_name, help="name of a task that runs")
+    parser.add_argument(
+        "--unit",
+        action="store_true",
+        help="print a static unit, which needs no other program of this package than the network's",
+    )
     parser.add_output_options(json=False)
 
 
@@ -41,10 +51,32 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
         from solo5_systemd.declared.writer import write_declaration
 
         task = await engine.task(arguments.name)
-        context.screen.write(write_declaration(exported(running_task(task))))
+        running = running_task(task)
+        if arguments.unit:
+            from solo5_systemd.declared.static_unit import static_unit
+
+            context.screen.write(static_unit(running, _unit_text(task.unit)))
+        else:
+            context.screen.write(write_declaration(exported(running)))
         return 0
 
     return context.query(command)
+
+
+def _unit_text(unit: str) -> str:
+    """Return the text of a unit file that PID 1 or the generator has written.
+
+    Raises:
+        InvalidRequestError: the unit has a file that is the operator's.
+    """
+    from pathlib import Path
+
+    for place in _PLACES:
+        try:
+            return Path(place, unit).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            continue
+    raise InvalidRequestError(f"{unit} has no file in {' or '.join(_PLACES)}: expected a task that is not static yet.")
 
 
 def running_task(task: "Task", proc: "Path | None" = None) -> "RunningTask":

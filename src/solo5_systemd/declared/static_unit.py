@@ -1,0 +1,193 @@
+"""From a task that runs to a unit file without this project's programs: `solo5ctl export --unit`.
+
+What PID 1 has of the task's unit stays as it is, so the sandbox does. What each start makes is written out: the
+tender's command line, the addresses, the user, the paths of image and disks. Only the network is a service's, which
+opens the way to a tap, and closes it.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from solo5_systemd.declared.exported import RunningTask
+from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.names import network_service, task_service
+from solo5_systemd.network.guest_limits import LIMITS_SIGNATURE, limits_to_wire
+from solo5_systemd.network.model import (
+    NAMES_SIGNATURE,
+    NIC_SIGNATURE,
+    PORT_SIGNATURE,
+    UNNAMED,
+    NicRequest,
+    Reservation,
+)
+from solo5_systemd.sanitize import printable
+from solo5_systemd.storage.model import Backing
+from solo5_systemd.unit.log_fields import NETWORK_NAMESPACE
+from solo5_systemd.unit.tender import DISKS
+
+USER = "solo5"
+"""The package's user, which may attach to the taps of a task without a user of its own."""
+
+_OURS = ("solo5-prepare@", "solo5-outcome@", "solo5-network@")
+_DEPENDENCIES = frozenset({"Wants", "Requires", "After"})
+_OF_A_START = frozenset(
+    {
+        *("SourcePath", "AssertPathExists"),
+        *("EnvironmentFile", "ExecStart", "ExecReload", "RootDirectoryStartOnly", "User"),
+        *("StandardInput", "StandardError"),
+    }
+)
+_SHA256 = "SOLO5_IMAGE_SHA256="
+"""Of an image that may be replaced."""
+
+_CALL = ("/usr/bin/busctl", "--quiet", "call", "org.solo5.Network1", "/org/solo5/Network1", "org.solo5.Network1")
+_REQUESTS = "/run/solo5/network/requests"
+"""With what a restart of a task by systemd attaches again; each start of a static unit reserves anew."""
+
+RESERVE = f"sa{NIC_SIGNATURE}a{PORT_SIGNATURE}a{LIMITS_SIGNATURE}{NAMES_SIGNATURE}s"
+"""The signature of the arguments of Reserve."""
+
+_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t"}
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@+=:,./()-")
+
+
+def static_unit(task: RunningTask, text: str) -> str:
+    """Return the unit file of a task that runs.
+
+    Args:
+        task: its command line, leases and disks.
+        text: of the unit file that PID 1 has for it, transient or not.
+
+    Raises:
+        InvalidRequestError: the task has what a static unit cannot have.
+    """
+    _check(task)
+    sections: dict[str, list[str]] = {"Unit": [], "Service": [], "Install": []}
+    section = ""
+    for line in text.splitlines():
+        if line.startswith("["):
+            section = line.strip("[]")
+        elif section in sections and (kept := _kept(line)) and kept not in sections[section]:
+            sections[section].append(kept)
+    image = task.argv[list(task.argv).index("--") + 1]
+    sections["Service"] = list(_bound(sections["Service"], image, task))
+    if not sections["Install"]:
+        sections["Install"] = ["WantedBy=multi-user.target"]
+    comments = "".join(f"# {printable(line)}\n" for line in _comments(task))
+    body = (
+        ("[Unit]", *sections["Unit"], "Wants=dbus.socket", "After=dbus.socket"),
+        ("[Service]", *_programs(task), f"User={USER}", *sections["Service"]),
+        ("[Install]", *sections["Install"]),
+    )
+    return comments + "\n" + "\n\n".join("\n".join(lines) for lines in body) + "\n"
+
+
+def _check(task: RunningTask) -> None:
+    made = [each["disk"] for each in task.disks if each.get("backing") in (Backing.COPY, Backing.ARCHIVE)]
+    if made:
+        raise InvalidRequestError(
+            f"disk {made[0]} of task {task.name} is made at each start: expected a file or a block device.",
+            "Without --unit, the declaration has it.",
+        )
+    if task.fields.get(NETWORK_NAMESPACE) or (task.reservation and task.reservation.namespace):
+        raise InvalidRequestError(
+            f"the network of task {task.name} is in a namespace, which exists after the network's start only: expected "
+            "a NIC in the host's.",
+            "Without --unit, the declaration has it.",
+        )
+    if "@" in task.name:
+        raise InvalidRequestError(
+            f"task {task.name} is an instance of a template, whose file has specifiers: expected a task of its own.",
+            "Without --unit, the declaration has it.",
+        )
+
+
+def _kept(line: str) -> str:
+    """Return a line of the unit file without what is this project's; empty: nothing is left."""
+    key, equals, value = line.partition("=")
+    if not equals or line.startswith("#") or key in _OF_A_START or _SHA256 in line:
+        return ""
+    if key in _DEPENDENCIES:
+        words = [word for word in value.split() if not word.startswith(_OURS)]
+        return f"{key}={' '.join(words)}" if words else ""
+    return line
+
+
+def _bound(lines: Iterable[str], image: str, task: RunningTask) -> Iterator[str]:
+    """Yield the settings of [Service], with the image and the disks bound from where they are on the host."""
+    sources = {image: task.fields["SOLO5_IMAGE"]}
+    sources |= {f"{DISKS}/{each['disk']}": each["path"] for each in task.disks}
+    for line in lines:
+        key, _, value = line.partition("=")
+        there = value.removesuffix(":norbind").rpartition(":")[2] if key.startswith("Bind") else ""
+        if there in sources:
+            yield f"{key}={_path(sources[there])}:{there}:norbind"
+        else:
+            yield line
+
+
+def _programs(task: RunningTask) -> Iterator[str]:
+    """Yield what is executed: root's part before the tender, the tender, and what follows its end."""
+    yield from (f"ExecStartPre=+/usr/bin/chown {USER} {_word(each['path'])}" for each in task.disks)
+    if task.reservation and task.reservation.leases:
+        yield f"ExecStartPre=+{' '.join(map(_word, (*_CALL, 'Reserve', *_reserve(task.reservation))))}"
+        yield f"ExecStartPre=+/usr/bin/systemctl start {network_service(task.name)}"
+        yield f"ExecStopPost=+{' '.join((*_CALL, 'Release', 's', task.name))}"
+        yield f"ExecStopPost=+/usr/bin/rm --force {_REQUESTS}/{task.name}.json"
+    yield f"ExecStart={' '.join(map(_word, task.argv))}"
+    yield "RootDirectoryStartOnly=yes"
+
+
+def _reserve(reservation: Reservation) -> Iterator[str]:
+    """Yield the signature and the arguments of Reserve for busctl(1): an array is preceded by its length."""
+    nics = [
+        NicRequest(
+            nic=lease.nic,
+            network=lease.network,
+            ipv4=lease.address,
+            mac=lease.mac,
+            ipv6=lease.address6,
+        ).to_wire()
+        for lease in reservation.leases
+    ]
+    yield RESERVE
+    yield reservation.task
+    for structs in (nics, [port.to_wire() for port in reservation.ports], limits_to_wire(reservation.limits)):
+        yield str(len(structs))
+        yield from (str(each) for struct in structs for each in struct)
+    *arrays, hostname = UNNAMED.to_wire()
+    for array in arrays:
+        yield str(len(array))
+        yield from array
+    yield hostname
+    yield ""  # the host's network namespace
+
+
+def _comments(task: RunningTask) -> Iterator[str]:
+    unit = task_service(task.name)
+    yield f"Task {task.name} as it runs, written by solo5ctl export --unit, for /etc/systemd/system/{unit}."
+    yield "With this name, solo5-networkd keeps its network as long as it runs, and solo5ctl ps has it."
+    if task.reservation and task.reservation.leases:
+        yield "Its addresses and ports are fixed. Each start reserves them, and fails where another task has one."
+    if task.disks:
+        yield "Its disks are not locked: nothing else may write to them."
+    if any(key.startswith("NOMAD_") for key in task.fields):
+        yield "It is a task of Nomad: stop the job before this starts, and copy the image, which is removed with it."
+
+
+def _path(path: str) -> str:
+    """Return a path for BindPaths= (systemd.exec(5)), where a colon separates."""
+    return _quoted(path).replace(":", "\\:")
+
+
+def _word(text: str) -> str:
+    """Return one word of a command line (systemd.service(5), COMMAND LINES)."""
+    return _quoted(text.replace("$", "$$"))
+
+
+def _quoted(text: str) -> str:
+    """Return one word of systemd.syntax(7), quoted where that is needed; specifiers are not expanded."""
+    text = text.replace("%", "%%")
+    if text and set(text) <= _PLAIN | {"%", "$"}:
+        return text
+    escaped = "".join(_ESCAPES.get(each, each) for each in text)
+    return f'"{escaped}"'

@@ -1,0 +1,150 @@
+"""What `solo5ctl export --unit` makes of a task that runs and of the unit file that PID 1 has."""
+
+import shlex
+from dataclasses import replace
+
+import pytest
+from tests.support.fakes.tasks import FIELDS, LEASE, PORTS
+
+from solo5_systemd.dbus_api.network1 import INTERFACE
+from solo5_systemd.declared.exported import RunningTask
+from solo5_systemd.declared.static_unit import RESERVE, static_unit
+from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.names import DeviceName, TaskName
+from solo5_systemd.network.guest_limits import Limits
+from solo5_systemd.network.model import Reservation
+
+IMAGE = "/var/lib/solo5/images/0123"
+TASK = RunningTask(
+    name=TaskName("web"),
+    fields=FIELDS,
+    argv=(
+        "/usr/bin/solo5-hvt",
+        "--net:service=tap",
+        "--mem=60",
+        "--",
+        IMAGE,
+        "--name=a b",
+        "50%",
+        "$x",
+        'say "hi"\n',
+        "",
+    ),
+    reservation=Reservation(
+        task=TaskName("web"), leases=(LEASE,), ports=PORTS, limits={DeviceName("service"): Limits(egress=())}
+    ),
+)
+TRANSIENT = f"""\
+# This is a transient unit file, created programmatically via the systemd API. Do not edit.
+[Unit]
+Description=Solo5 unikernel web.hvt (hvt)
+
+[Service]
+Type=exec
+ExecStart=
+ExecStart="/usr/bin/solo5-hvt" "--net:service=tap" "--" "{IMAGE}"
+
+[Unit]
+Wants=solo5-outcome@web.target
+Requires=solo5-network@web.service
+After=solo5-network@web.service network-online.target
+
+[Service]
+User=63593
+MemoryMax=67108864
+BindReadOnlyPaths=/usr/bin/solo5-hvt:/usr/bin/solo5-hvt:norbind
+BindReadOnlyPaths={IMAGE}:{IMAGE}:norbind
+BindPaths=/run/solo5/disks/1:/run/solo5-disks/data:norbind
+IPAddressDeny=
+IPAddressDeny=0.0.0.0/0
+"""
+DISK = {"disk": "data", "backing": "file", "path": "/srv/my disk:1.img"}
+
+
+def lines(task: RunningTask = TASK, text: str = TRANSIENT) -> list[str]:
+    return static_unit(task, text).splitlines()
+
+
+def test_the_sandbox_is_what_pid_1_has_and_what_each_start_makes_is_written_out() -> None:
+    found = lines()
+    assert [line for line in found if line.startswith("[")] == ["[Unit]", "[Service]", "[Install]"]
+    assert found.index("Description=Solo5 unikernel web.hvt (hvt)") < found.index("[Service]")
+    assert "After=network-online.target" in found
+    assert not [line for line in found if "solo5-outcome" in line or line.startswith("Requires=")]
+    assert {"Type=exec", "MemoryMax=67108864", "User=solo5", "IPAddressDeny=", "IPAddressDeny=0.0.0.0/0"} <= set(found)
+    assert "BindReadOnlyPaths=/usr/bin/solo5-hvt:/usr/bin/solo5-hvt:norbind" in found
+    assert f"BindReadOnlyPaths=/srv/web.hvt:{IMAGE}:norbind" in found
+    [start] = [line for line in found if line.startswith("ExecStart=")]
+    assert start == (
+        f'ExecStart=/usr/bin/solo5-hvt --net:service=tap --mem=60 -- {IMAGE} "--name=a b" 50%% $$x "say \\"hi\\"\\n" ""'
+    )
+    assert found[-1] == "WantedBy=multi-user.target"
+
+
+def test_the_network_is_reserved_with_the_addresses_that_it_has() -> None:
+    before = [line for line in lines() if line.startswith("ExecStartPre=")]
+    reserve = shlex.split(before[0].removeprefix("ExecStartPre=+"))
+    assert reserve[:7] == [
+        *("/usr/bin/busctl", "--quiet", "call", "org.solo5.Network1", "/org/solo5/Network1", "org.solo5.Network1"),
+        "Reserve",
+    ]
+    assert reserve[7] == RESERVE == INTERFACE.methods["Reserve"].in_signature
+    assert reserve[8:] == [
+        *("web", "1", "service", "default", "10.89.0.2", LEASE.mac, ""),
+        *("2", "service", "", "8080", "80", "tcp", "service", "127.0.0.1", "53", "53", "udp"),
+        *("1", "service", "none", ""),
+        *("0", "0", "", ""),
+    ]
+    assert before[1] == "ExecStartPre=+/usr/bin/systemctl start solo5-network@web.service"
+    assert [line.rpartition(" ")[2] for line in lines() if line.startswith("ExecStopPost=")] == [
+        *("web", "/run/solo5/network/requests/web.json")
+    ]
+
+
+def test_without_nics_nothing_of_the_network_is_there() -> None:
+    found = static_unit(replace(TASK, reservation=None), TRANSIENT)
+    assert "Network1" not in found
+    assert "solo5-network" not in found.partition("\n\n")[2]
+
+
+def test_a_disk_is_bound_from_its_own_path_and_has_the_user() -> None:
+    found = lines(replace(TASK, disks=(DISK,)))
+    assert 'ExecStartPre=+/usr/bin/chown solo5 "/srv/my disk:1.img"' in found
+    assert 'BindPaths="/srv/my disk\\:1.img":/run/solo5-disks/data:norbind' in found
+    assert "# Its disks are not locked: nothing else may write to them." in found
+
+
+def test_of_a_declared_task_what_its_start_prepares_is_left_out() -> None:
+    text = (
+        "[Unit]\nSourcePath=/etc/solo5/web.unikernel\nWants=solo5-prepare@web.service solo5-outcome@web.target\n"
+        "After=solo5-prepare@web.service\nAfter=a.target\nAssertPathExists=/run/solo5/declared/web/environment\n"
+        "[Service]\nEnvironmentFile=/run/solo5/declared/web/environment\nExecStart=/usr/bin/solo5-hvt $SOLO5_DEVICES\n"
+        "ExecReload=+/bin/sh\nStandardError=truncate:/run/solo5/declared/web/tender/stderr\nRestart=on-failure\n"
+        "[Install]\nWantedBy=web.target\n"
+    )
+    found = lines(TASK, text)
+    assert not [line for line in found if "/run/solo5/declared" in line or "/etc/solo5" in line or "prepare" in line]
+    assert {"After=a.target", "Restart=on-failure", "WantedBy=web.target"} <= set(found)
+    assert "WantedBy=multi-user.target" not in found
+
+
+def test_a_task_of_nomad_is_told_what_ends_with_it() -> None:
+    assert "Nomad" in static_unit(replace(TASK, fields={**FIELDS, "NOMAD_JOB_NAME": "web"}), TRANSIENT)
+
+
+@pytest.mark.parametrize(
+    ("task", "words"),
+    [
+        (replace(TASK, disks=({**DISK, "backing": "archive"},)), "disk data of task web is made at each start"),
+        (replace(TASK, disks=({**DISK, "backing": "private copy"},)), "disk data of task web is made at each start"),
+        (
+            replace(TASK, reservation=replace(TASK.reservation, namespace="/run/netns/x")),  # type: ignore[type-var]
+            "is in a namespace",
+        ),
+        (replace(TASK, fields={**FIELDS, "SOLO5_NETWORK_NAMESPACE": "/run/netns/x"}), "is in a namespace"),
+        (replace(TASK, name=TaskName("web@1")), "is an instance of a template"),
+    ],
+)
+def test_what_a_static_unit_cannot_have_is_refused(task: RunningTask, words: str) -> None:
+    with pytest.raises(InvalidRequestError, match=words):
+        static_unit(task, TRANSIENT)
