@@ -4,13 +4,27 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address
 
 import pytest
-from tests.contract.guest import BROADCAST, Guest
+from tests.contract.guest import BROADCAST, UDP, Guest
+from tests.contract.guest6 import (
+    ADVERT,
+    ALL_NODES,
+    ICMPV6,
+    NOWHERE,
+    REDIRECT,
+    ROUTER_ADVERT,
+    ROUTER_SOLICIT,
+    Guest6,
+    datagram,
+    multicast,
+)
 from tests.contract.netns import Outside, link, run
 from tests.contract.netservice import Client, Service, host_state, nic, tcp, udp
+from tests.contract.test_network_ipv6 import ask6, bound6, sniffer
 from tests.contract.test_network_paths import ask_tcp, ask_udp
+from tests.contract.test_network_policy import arrived
 
 from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.names import TaskName
@@ -84,6 +98,107 @@ async def test_frames_of_another_source_do_not_leave_its_tap(service: Service, g
             assert await asyncio.get_running_loop().sock_recv(listener, 100) == b"honest"
             assert str(other) not in run("ip", "neigh")
             assert "02:00:00:00:00:07" not in run("ip", "neigh")
+
+
+HOST6, GROUP6, OTHER6 = "2001:db8:f::1", "2001:db8:f::2", IPv6Address("2001:db8:f::99")
+
+
+@pytest.fixture
+def dual(group: Outside) -> Outside:
+    """The same with an address of IPv6 as well."""
+    run("ip", "address", "add", f"{HOST6}/64", "dev", f"{group.link}-in", "nodad")
+    group.ip("address", "add", f"{GROUP6}/64", "dev", f"{group.link}-out", "nodad")
+    group.ip("-6", "route", "add", "default", "via", HOST6)
+    return group
+
+
+@asynccontextmanager
+async def guest6(client: Client, group: Outside, *ports: PortRequest) -> AsyncIterator[Guest6]:
+    reservation = await client.reserve(TaskName("web"), NIC, ports, namespace=group.path)
+    await client.attach(TaskName("web"))
+    async with Guest6(reservation.leases[0], namespace=group.path) as opened:
+        await opened.resolve6(opened.gateway6)
+        yield opened
+    await client.drop("web")
+    await client.forget(TaskName("web"))
+
+
+async def test_a_guest_has_the_ipv6_address_of_the_interface(service: Service, dual: Outside) -> None:
+    await service.restart()
+    async with service.client() as client, guest6(client, dual, tcp(80, 80)) as web:
+        assert (str(web.ip6), str(web.gateway6), str(web.ip)) == (GROUP6, HOST6, dual.address)
+        assert await ask_tcp(GROUP6, 80, socket.socket(socket.AF_INET6)) == b"HELLO"
+        assert await ask6(GROUP6, 5353) == b"HELLO", "every port is the guest's"
+        assert await ask_udp(dual.address, 5353) == b"HELLO"
+        with bound6(HOST6, 9) as listener:
+            listener.setblocking(False)
+            await web.send_udp6(IPv6Address(HOST6), 9, b"out")
+            data, source = await asyncio.get_running_loop().sock_recvfrom(listener, 100)
+            assert (data, source[0]) == (b"out", GROUP6)
+        service.kill()
+        await service.restart()
+        assert await ask6(GROUP6, 5353) == b"HELLO"
+
+
+async def test_frames_of_another_ipv6_source_do_not_leave_its_tap(service: Service, dual: Outside) -> None:
+    await service.restart()
+    stranger, host = bytes.fromhex("020000000099"), IPv6Address(HOST6)
+    async with service.client() as client, guest6(client, dual) as web:
+        hop = await web.resolve6(web.gateway6)
+        right = web.udp6(hop, host, 9, b"PROPER")
+        nodes, routers = multicast(ALL_NODES), IPv6Address("ff02::2")
+        behind = bytes([ICMPV6, 0, 1, 4, 0, 0, 0, 0]) + web.advertise(OTHER6)[54:]
+        two = b"\x60\0\0\0" + web.ip6.packed + b"\1\1" + web.mac + b"\2\1" + stranger
+        forged = {
+            "MAC": right[:6] + stranger + right[12:],
+            "address": web.ipv6(hop, host, UDP, right[54:], source=OTHER6),
+            "link-local address": web.ipv6(hop, host, UDP, right[54:], source=IPv6Address("fe80::99")),
+            "no address": web.ipv6(hop, host, UDP, right[54:], source=NOWHERE),
+            "in a VLAN": right[:12] + b"\x81\0\0\5" + right[12:],
+            "advertisement of another's": web.advertise(OTHER6),
+            "advertisement of the gateway's": web.advertise(host),
+            "advertisement of another's to one": web.advertise(OTHER6, to=host, to_mac=hop),
+            "advertisement with another MAC": web.advertise(web.ip6, mac=stranger),
+            "advertisement behind a header": web.ipv6(nodes, ALL_NODES, 60, behind),
+            "advertisement with two options": web.icmp6(nodes, ALL_NODES, ADVERT, two),
+            "solicitation with another MAC": web.solicit(host, mac=stranger),
+            "solicitation of another address": web.solicit(host, source=OTHER6),
+            "detection of another's address": web.solicit(host, source=NOWHERE),
+            "router advertisement": web.icmp6(nodes, ALL_NODES, ROUTER_ADVERT, bytes(12), source=web.link_local),
+            "redirect": web.icmp6(nodes, ALL_NODES, REDIRECT, bytes(36), source=web.link_local),
+            "query for groups": web.icmp6(nodes, ALL_NODES, 130, bytes(20), source=web.link_local),
+            "DHCPv6 reply": web.ipv6(hop, host, UDP, datagram(web.ip6, host, 547, 546, b"reply")),
+        }
+        proper = {
+            "solicitation": web.solicit(host),
+            "from the link": web.solicit(host, source=web.link_local),
+            "own address": web.advertise(web.ip6),
+            "own link-local address": web.advertise(web.link_local, source=web.link_local),
+            "detection": web.solicit(web.ip6, source=NOWHERE),
+            "router solicitation": web.icmp6(
+                multicast(routers), routers, ROUTER_SOLICIT, bytes(4), source=web.link_local
+            ),
+            "group": web.icmp6(nodes, ALL_NODES, 143, bytes(4), source=NOWHERE),
+            "datagram": right,
+        }
+        with sniffer(f"{dual.link}-in") as wire:
+            for frame in (*forged.values(), *proper.values()):
+                web.send(frame)
+            await web.pinged6(web.gateway6, b"last")
+            seen = arrived(wire)
+        assert [what for what, frame in forged.items() if frame in seen] == []
+        assert [what for what, frame in proper.items() if frame not in seen] == []
+        assert "proto ra" not in run("ip", "-6", "route", "show")
+
+
+async def test_an_interface_with_ipv6_alone_is_a_guests(service: Service, dual: Outside) -> None:
+    dual.ip("route", "del", "default")
+    dual.ip("address", "del", f"{dual.address}/24", "dev", f"{dual.link}-out")
+    await service.restart()
+    async with service.client() as client, guest6(client, dual):
+        assert await ask6(GROUP6, 5353) == b"HELLO"
+    dual.ip("address", "add", f"{dual.address}/24", "dev", f"{dual.link}-out")
+    dual.ip("route", "add", "default", "via", dual.host)
 
 
 async def test_it_survives_the_service_and_is_attached_again(service: Service, group: Outside) -> None:

@@ -15,6 +15,11 @@ FORWARDING = "ipv6/conf/all/forwarding"
 
 _ACCEPT_RA, _AS_ROUTER, _AS_HOST = "accept_ra", "2", "1"
 
+BRIDGED = "bridge/bridge-nf-call-ip6tables"
+"""Only with br_netfilter, for each network namespace: bridged packets pass table ip6, before the kernel has received
+them (ip6_rcv_core of net/ipv6/ip6_input.c), which drops a packet that was translated to ::1 there.
+"""
+
 
 def is_available() -> bool:
     """Return whether the kernel has IPv6: not with ipv6.disable=1."""
@@ -79,6 +84,36 @@ def restore(before: Mapping[str, str]) -> None:
         earlier = before.get(accept_ra, _AS_HOST if was_host else "")
         if earlier == _AS_HOST and read_sysctl(accept_ra) == _AS_ROUTER:
             write_sysctl(accept_ra, _AS_HOST)
+
+
+def bridged_to_restore() -> dict[str, str]:
+    """Return the value that `restore_bridged` needs to undo `receive_untranslated`; none without br_netfilter.
+
+    Raises:
+        HostError: the value cannot be read.
+    """
+    value = read_sysctl(BRIDGED)
+    return {BRIDGED: value} if value else {}
+
+
+def receive_untranslated() -> bool:
+    """Have packets translated after they were received from a bridge, so that they can be for ::1.
+
+    Return whether that was not so. A no-op without br_netfilter.
+
+    Raises:
+        HostError: the setting cannot be written.
+    """
+    if read_sysctl(BRIDGED) in ("", "0"):
+        return False
+    write_sysctl(BRIDGED, "0")
+    return True
+
+
+def restore_bridged(before: Mapping[str, str]) -> None:
+    """Restore the saved value; raises as `restore`."""
+    if BRIDGED in before and read_sysctl(BRIDGED) not in ("", before[BRIDGED]):
+        write_sysctl(BRIDGED, before[BRIDGED])
 
 
 def _links() -> Iterator[str]:

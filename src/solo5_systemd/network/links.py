@@ -53,7 +53,8 @@ _IFADDRMSG, _IFA_LABEL = 8, 3
 _NETCONFA_FORWARDING, _NO_LINK = 2, 0xFFFFFFFF
 _IFF_UP = 1
 _AF_BRIDGE = 7
-_RT_SCOPE_UNIVERSE = 0
+_RT_SCOPE_UNIVERSE, _RT_TABLE_LOCAL = 0, 255
+_LOOPBACK6 = "::1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,10 +102,18 @@ class Links:
                 yield _range(address.get_attr("IFA_LOCAL"), address["prefixlen"])
 
     def uplink_mtu(self) -> int | None:
-        """Return the MTU of the link of the default route; None without one."""
-        routes = self._route.get_default_routes(family=socket.AF_INET)
-        numbers = [route.get_attr("RTA_OIF") for route in routes]
-        return next((found.get_attr("IFLA_MTU") for number in numbers if (found := self._message(number))), None)
+        """Return the MTU of the link of the default route, of IPv4 or else of IPv6; None without one."""
+        message = self._message(self._uplink_number())
+        return None if message is None else message.get_attr("IFLA_MTU")
+
+    def uplink_has_ipv6(self) -> bool:
+        """Return whether the link of the default route has an IPv6 address besides link-local ones."""
+        number = self._uplink_number()
+        return bool(number and self._global_address(socket.AF_INET6, number))
+
+    def _uplink_number(self) -> int:
+        """Return the index of the link of the default route, of IPv4 or else of IPv6; 0 without one."""
+        return (self._default_route(socket.AF_INET) or self._default_route(socket.AF_INET6) or (0, ""))[0]
 
     def uplink(self) -> Uplink | None:
         """Return the link of the default route, of IPv4 or else of IPv6; None without one."""
@@ -195,14 +204,19 @@ class Links:
             if network.ipv6 is not None:
                 self._add_gateway6(network, bridge)
             self._route.link("set", index=bridge, state="up")
+            if network.shared and network.ipv6 is not None:
+                with contextlib.suppress(FileExistsError), _existing():
+                    self._route.route("add", **_loopback_route(bridge))  # a link that is down has no route
 
     def has_gateway6(self, network: Network) -> bool:
-        """Return whether the network's bridge has its IPv6 address; True without IPv6."""
+        """Return whether the network's bridge has its IPv6 address and, if shared, its route; True without IPv6."""
         if network.ipv6 is None:
             return True
         with _kernel_errors(f"bridge {network.bridge}"):
-            addresses = self._route.get_addr(family=socket.AF_INET6, index=index(network.bridge))
-        return any(address.get_attr("IFA_ADDRESS") == str(network.gateway6) for address in addresses)
+            bridge = index(network.bridge)
+            addresses = self._route.get_addr(family=socket.AF_INET6, index=bridge)
+            has_route = not network.shared or self._has_loopback_route(bridge)
+        return has_route and any(address.get_attr("IFA_ADDRESS") == str(network.gateway6) for address in addresses)
 
     def _add_gateway6(self, network: Network, bridge: int) -> None:
         """Add the IPv6 address of a network's bridge, usable at once: without duplicate address detection."""
@@ -217,6 +231,10 @@ class Links:
                 prefixlen=network.ipv6.prefixlen,
                 flags=_IFA_F_NODAD,
             )
+
+    def _has_loopback_route(self, bridge: int) -> bool:
+        routes = self._route.get_routes(family=socket.AF_INET6, table=_RT_TABLE_LOCAL)
+        return any((route.get_attr("RTA_DST"), route.get_attr("RTA_OIF")) == (_LOOPBACK6, bridge) for route in routes)
 
     def make_segment(self, network: Network, segment: str) -> None:
         """Create a segment and the veth pair that joins it to the network's first bridge, or repair them; idempotent.
@@ -522,6 +540,17 @@ def _address(network: Network) -> dict[str, Any]:
     assert network.ipv4 is not None, "a network of this service has a range"  # noqa: S101 - for mypy
     broadcast = str(network.ipv4.broadcast_address)
     return {"address": str(network.gateway4), "prefixlen": network.ipv4.prefixlen, "broadcast": broadcast}
+
+
+def _loopback_route(bridge: int) -> dict[str, Any]:
+    """Return a route, for pyroute2: what comes from the bridge for ::1 is delivered.
+
+    In IPv6 it stands for `route_localnet`, and applies to packets that were translated to ::1: a packet that arrives
+    with ::1 in its header is dropped before (ip6_rcv_core of net/ipv6/ip6_input.c). The kernel's own route to ::1 is of
+    link lo alone.
+    """
+    route = {"dst": f"{_LOOPBACK6}/128", "oif": bridge, "type": "local", "table": _RT_TABLE_LOCAL}
+    return {"family": socket.AF_INET6, **route}
 
 
 @contextlib.contextmanager

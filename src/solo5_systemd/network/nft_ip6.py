@@ -9,6 +9,9 @@ import re
 METADATA6 = ("fd00:ec2::/32", "fd20:ce::254", "fd00:c1::a9fe:a9fe", "fd00:42::42")
 """The metadata services of Amazon with its other services at these addresses, Google, Oracle and Scaleway."""
 
+GROUPS = "mld-listener-report, mld-listener-done, mld2-listener-report, nd-router-solicit"
+"""The ICMPv6 messages that are for routers, and come from guests without an address as well."""
+
 _NEIGHBOURS = "{ nd-neighbor-solicit, nd-neighbor-advert }"
 
 _TRANSLATED = (
@@ -16,14 +19,16 @@ _TRANSLATED = (
     (r"\bipv4_addr\b", "ipv6_addr"),
     # The order matters: "rt ip nexthop" has both words.
     (r"\b(dnat|snat|rt|l3proto) ip\b", r"\1 ip6"),
-    # A reply to ::1 is routed to no link but lo: a connection to ::1 is refused at once, for a client of `localhost` to
-    # go on with 127.0.0.1.
-    (r"\n +ip saddr 127\.0\.0\.0/8 oifname @bridges masquerade", ""),
-    (r"( +)(type nat hook output priority -100; policy accept;)", r"\1\2\n\1ip6 daddr ::1 accept"),
-    # DHCP and namespaces of other programs are of IPv4.
-    (r"\n +set (dhcp|shared|gateways) \{.*\}", ""),
-    (r"\n +chain arrived \{(\n {8}.*)*\n    \}", ""),
-    (r"\n.*@(dhcp|shared|gateways)\b.*", ""),
+    # A reply to ::1 is routed to lo alone, but for the bridges of namespaces (`network.links`). Elsewhere, a connection
+    # to ::1 is refused at once, for a client of `localhost` to go on with 127.0.0.1.
+    (r"(\n +)set gateways \{.*\}", r"\g<0>\1set looped { type ipv6_addr; }"),
+    (
+        r"( +)(type nat hook output priority -100; policy accept;)",
+        r"\1\2\n\1ip6 daddr ::1 ip6 daddr != @looped accept",
+    ),
+    # DHCP is of IPv4.
+    (r"\n +set dhcp \{.*\}", ""),
+    (r"\n.*@dhcp\b.*", ""),
     (r"127\.0\.0\.(0/8|1\b)", "::1"),
     (r"\bip (saddr|daddr)\b", r"ip6 \1"),
     (r"\bMETADATA\b", ", ".join(METADATA6)),
@@ -137,4 +142,4 @@ BRIDGE_CHAINS = """
         ip6 saddr @unlisted6 drop
         drop
     }
-""".replace("GROUPS", "mld-listener-report, mld-listener-done, mld2-listener-report, nd-router-solicit")
+""".replace("GROUPS", GROUPS)

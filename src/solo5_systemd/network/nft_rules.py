@@ -595,11 +595,14 @@ def network_elements(network: Network, networks: Sequence[Network]) -> tuple[Ele
         return tuple(_member("bridged", bridge, bridge, family=family) for family in families)
     reached = [other.bridge for other in networks if other.name in network.policy.reach and other.join is None]
     of_ip = list(_network_elements("ip", str(network.ipv4), network, reached, masquerade=network.masquerade))
-    of_ip += _shared(bridge, network) if network.shared else ()
+    of_ip += _shared("ip", bridge, network.gateway4) if network.shared else ()
     of_ip += (_member("dhcp", bridge),) if network.policy.dhcp else ()
     if network.ipv6 is None:
         return tuple(of_ip)
-    return (*of_ip, *_network_elements("ip6", str(network.ipv6), network, reached, masquerade=network.nat66))
+    of_ip6 = list(_network_elements("ip6", str(network.ipv6), network, reached, masquerade=network.nat66))
+    if network.shared:
+        of_ip6 += (*_shared("ip6", bridge, network.gateway6), _member("looped", "::1", family="ip6"))
+    return (*of_ip, *of_ip6)
 
 
 def _network_elements(
@@ -631,9 +634,9 @@ def _network_elements(
             yield _member(name, *key, family=family)
 
 
-def _shared(bridge: str, network: Network) -> tuple[Element, ...]:
+def _shared(family: str, bridge: str, gateway: IpAddress | None) -> tuple[Element, ...]:
     """Return the elements of a network whose gateway leads to the loopback of the programs beside its guests."""
-    return _member("shared", bridge), _member("gateways", bridge, str(network.gateway4))
+    return _member("shared", bridge, family=family), _member("gateways", bridge, str(gateway), family=family)
 
 
 def _segment(segment: str, network: NetworkName, *, six: bool) -> tuple[Element, ...]:

@@ -66,6 +66,8 @@ def check_ports(
     allocations: "Allocations",
     bound: Collection[BoundPort],
     local: Collection[IpAddress],
+    *,
+    loopback6: bool = False,
 ) -> None:
     """Check that a request's ports can be published.
 
@@ -75,6 +77,7 @@ def check_ports(
         allocations: the values in use by other tasks.
         bound: the ports bound by processes of the host.
         local: the host's addresses.
+        loopback6: ports at ::1 can lead to a guest, as in a namespace of other programs.
 
     Raises:
         InvalidRequestError: too many ports, a NIC outside the request, an address that is not the host's, or a port
@@ -88,7 +91,7 @@ def check_ports(
     before: defaultdict[tuple[Protocol, int], list[PortRequest]] = defaultdict(list)
     for port in ports:
         same = before[port.protocol, port.host_port]
-        _check_request(port, same, nics, local)
+        _check_request(port, same, nics, local, loopback6=loopback6)
         same.append(port)
     for port in ports:
         for other, task in allocations.published(port.protocol, port.host_port):
@@ -141,6 +144,8 @@ def _check_request(
     before: Sequence[PortRequest],
     nics: Collection[DeviceName],
     local: Collection[IpAddress],
+    *,
+    loopback6: bool,
 ) -> None:
     if port.nic not in nics:
         raise InvalidRequestError(
@@ -156,7 +161,7 @@ def _check_request(
             f"port {show_port(port)} cannot be published: {port.host_ip} is a link-local address, which each link has: "
             "expected a global or unique local one."
         )
-    if port.host_ip.version == 6 and port.host_ip.is_loopback:
+    if port.host_ip.version == 6 and port.host_ip.is_loopback and not loopback6:
         raise InvalidRequestError(
             f"port {show_port(port)} cannot be published: the kernel routes no reply of a guest to ::1: expected "
             "127.0.0.1 or an address of a link.",

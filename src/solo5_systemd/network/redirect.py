@@ -1,7 +1,8 @@
 """The rules of a namespace whose interface is a guest's: every frame is forwarded between the interface and a tap.
 
-The guest has the interface's addresses and MAC. Frames with others do not leave its tap, and neither do router
-advertisements, redirects and tagged frames. The stack of the namespace receives none of what arrives.
+The guest has the interface's addresses and MAC, and the link-local address of this. Frames with others do not leave its
+tap, and neither do router advertisements, redirects and tagged frames. The stack of the namespace receives none of what
+arrives.
 """
 
 from collections.abc import Iterator
@@ -11,7 +12,9 @@ from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
 from solo5_systemd.errors import HostError, InvalidRequestError
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.guest_limits import NO_LIMITS
+from solo5_systemd.network.ipam6 import link_local
 from solo5_systemd.network.model import Lease, MacAddress, NicRequest, PortRequest
+from solo5_systemd.network.nft_ip6 import GROUPS
 
 TABLE = "netdev solo5"
 
@@ -112,6 +115,7 @@ def add_redirect_rules(lease: Lease) -> str:
     return "\n".join(
         (
             f"table {TABLE} {{",
+            *_neighbours6(lease),
             "\tchain sent {",
             f'\t\ttype filter hook ingress device "{lease.tap}" priority 0; policy drop;',
             f"\t\tether saddr != {lease.mac} drop",
@@ -132,5 +136,41 @@ def _allowed(lease: Lease) -> Iterator[str]:
         yield f"arp saddr ether {lease.mac} arp saddr ip {{ 0.0.0.0, {lease.address} }} {forward}"
         yield f"ip saddr {lease.address} {forward}"
     if lease.address6 is not None:
-        yield "icmpv6 type { nd-router-advert, nd-redirect } drop"
-        yield f"ip6 saddr {{ ::, fe80::/10, {lease.address6} }} {forward}"
+        yield "icmpv6 type { nd-router-advert, nd-redirect, mld-listener-query } drop"
+        yield "meta protocol ip6 udp dport 546 drop"
+        yield "icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } goto neighbours6"
+        yield f"ip6 saddr :: icmpv6 type {{ {GROUPS} }} {forward}"
+        yield f"ip6 saddr {{ {_own6(lease)} }} {forward}"
+
+
+def _own6(lease: Lease) -> str:
+    return f"{link_local(lease.mac)}, {lease.address6}"
+
+
+def _neighbours6(lease: Lease) -> Iterator[str]:
+    """Yield the chains of neighbour discovery, as those of table bridge (`network.nft_ip6`).
+
+    Only the guest's own addresses are announced, with its own MAC, and detected as duplicates.
+    """
+    if lease.address6 is None:
+        return
+    mac = f"0x{lease.mac.replace(':', '')}"
+    targets = (f"{int(each) >> 64} . {int(each) & ((1 << 64) - 1)}" for each in (lease.address6, link_local(lease.mac)))
+    solicit, advert = "icmpv6 type nd-neighbor-solicit", "icmpv6 type nd-neighbor-advert"
+    forward = f'fwd to "{lease.bridge}"'
+    yield f"\tset own6 {{ typeof @th,64,64 . @th,128,64; elements = {{ {', '.join(targets)} }}; }}"
+    yield "\tchain neighbours6 {"
+    yield "\t\tip6 nexthdr != icmpv6 drop"
+    yield "\t\tip6 length 24 goto announced6"
+    yield "\t\tip6 length != 32 drop"
+    yield f"\t\t{solicit} @th,192,16 0x0101 @th,208,48 {mac} goto announced6"
+    yield f"\t\t{solicit} @th,192,16 0x0e01 goto announced6"
+    yield f"\t\t{advert} @th,192,16 0x0201 @th,208,48 {mac} goto announced6"
+    yield "\t\tdrop"
+    yield "\t}"
+    yield "\tchain announced6 {"
+    yield f"\t\t{solicit} ip6 saddr {{ {_own6(lease)} }} {forward}"
+    yield f"\t\t{solicit} ip6 saddr :: @th,64,64 . @th,128,64 @own6 {forward}"
+    yield f"\t\t{advert} ip6 saddr {{ {_own6(lease)} }} @th,64,64 . @th,128,64 @own6 {forward}"
+    yield "\t\tdrop"
+    yield "\t}"

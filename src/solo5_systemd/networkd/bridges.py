@@ -65,7 +65,7 @@ class Bridges:
         if network.join is None:
             self._save_sysctls()
         if network.ipv6 is not None:
-            self.ipv6.save_sysctls()
+            self.ipv6.save_sysctls(shared=network.shared)
         self.up.add(network.name)
         try:
             self._tables.change(before, self.ruleset())  # first: the rules must exist before ip_forward is set
@@ -73,6 +73,8 @@ class Bridges:
                 sysctls.enable_forwarding()
                 if network.ipv6 is not None:
                     ipv6_sysctls.enable_forwarding()
+                    if network.shared:
+                        ipv6_sysctls.receive_untranslated()
                 self._links.make_bridge(network)
         except Solo5Error:
             self.up.discard(network.name)
@@ -189,6 +191,11 @@ class Bridges:
     def forwarding6(self) -> bool:
         """Whether a network with IPv6 is up: the host forwards IPv6 packets for it."""
         return any(network.ipv6 is not None for name, network in self.networks.items() if self.is_up(name))
+
+    @property
+    def loopback6(self) -> bool:
+        """Whether a network with IPv6 is up whose guests reach the loopback of the programs beside them."""
+        return any(each.shared and each.ipv6 is not None for each in self.own)
 
     # -- sysctls -------------------------------------------------------------------------------------------------
 

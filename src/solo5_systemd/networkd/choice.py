@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
-from ipaddress import IPv4Network
+from ipaddress import IPv4Network, IPv6Network
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import TaskName, task_namespace
@@ -27,7 +27,8 @@ class Choice:
         bridges: the networks in use.
         leases: the lease records.
         settings: returns the settings of the networks.
-        reserved: returns ranges that a chosen one must not overlap, besides those of the namespace's routes.
+        reserved: returns ranges and prefixes that a chosen one must not overlap, besides those of the namespace's
+            routes.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class Choice:
         bridges: Bridges,
         leases: Leases,
         settings: Callable[[], Settings],
-        reserved: Callable[[], Iterable[IPv4Network]],
+        reserved: Callable[[], Iterable[IPv4Network | IPv6Network]],
     ) -> None:
         self._links = links
         self._bridges = bridges
@@ -67,7 +68,8 @@ class Choice:
         names = [nic.nic for nic in nics]
         check_reserved(ports, self._settings() if ports else Settings())
         local = self._links.local_addresses({port.host_ip.version for port in ports if port.host_ip})
-        check_ports(ports, names, self._leases.allocations, bound, local)
+        loops = any(str(port.host_ip) == "::1" for port in ports) and self._is_shared()
+        check_ports(ports, names, self._leases.allocations, bound, local, loopback6=loops)
         new = self._new_networks(nics)
         networks = [self._checked(network, nics) for network in (*self._bridges.networks.values(), *new)]
         check_unpublished(networks, nics, ports)
@@ -89,6 +91,10 @@ class Choice:
         )
         check_families(reservation)
         return reservation, networks[len(self._bridges.networks) :]
+
+    def _is_shared(self) -> bool:
+        """Return whether the networks are in the namespace of other programs."""
+        return any(network.shared for network in self._settings().networks)
 
     def default_mtus(self) -> Callable[[NetworkSettings], int]:
         """Return a function that returns the MTU in bytes of a network that sets none; it dumps the routes once."""
@@ -121,7 +127,9 @@ class Choice:
         new: list[Network] = []
         mtu_of = self.default_mtus()
         own = [network.bridge for network in self._bridges.networks.values() if network.join is None]
-        routed = (*self._links.routed_ranges(ours=own), *self._reserved())
+        taken = tuple(self._reserved())
+        ranges = (each for each in taken if isinstance(each, IPv4Network))
+        routed = (*self._links.routed_ranges(ours=own), *ranges)
         for name in names:
             known = settings.network(name)
             if known is None:
@@ -134,7 +142,8 @@ class Choice:
                 known = replace(known, mtu=mtu_of(known))
             reserved = [other.ipv4 for other in settings.networks if other.ipv4 and other.name != name]
             new.append(choose_network(known, (*self._bridges.networks.values(), *new), (*routed, *reserved)))
-        return self._bridges.ipv6.with_prefixes(new, tuple(self._bridges.networks.values()), settings)
+        prefixes = [each for each in taken if isinstance(each, IPv6Network)]
+        return self._bridges.ipv6.with_prefixes(new, tuple(self._bridges.networks.values()), settings, prefixes)
 
 
 def _exists(link: str) -> bool:

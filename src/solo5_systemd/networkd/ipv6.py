@@ -29,8 +29,20 @@ class Ipv6:
         self._store = store
         self._links = links
 
-    def with_prefixes(self, new: Sequence[Network], used: Sequence[Network], settings: Settings) -> Sequence[Network]:
+    def with_prefixes(
+        self,
+        new: Sequence[Network],
+        used: Sequence[Network],
+        settings: Settings,
+        reserved: Iterable[IPv6Network] = (),
+    ) -> Sequence[Network]:
         """Return new networks with the IPv6 prefixes that their settings have, or that are chosen.
+
+        Args:
+            new: the new networks.
+            used: the networks in use.
+            settings: of both.
+            reserved: prefixes that theirs must not overlap, besides those of routes and settings.
 
         Raises:
             HostError: the kernel has no IPv6, or a prefix overlaps another.
@@ -46,16 +58,22 @@ class Ipv6:
                     f"network {network.name} has IPv6, and this host's kernel has none (ipv6.disable=1).",
                     f"Leave out network.{network.name}.ipv6 below /etc/solo5, or boot without ipv6.disable=1.",
                 )
-            busy = (*self._links.routed_prefixes([each.bridge for each in used]), *_configured(settings, known))
+            routed = self._links.routed_prefixes([each.bridge for each in used])
+            busy = (*routed, *reserved, *_configured(settings, known))
             found = with_ipv6(network, known.ipv6, (*used, *chosen), busy, _local_prefix)
             chosen.append(replace(found, dns6=_advertised(known)))
         return chosen
 
-    def save_sysctls(self) -> None:
-        """Save the sysctls that `enable_forwarding` changes: once, since later values are this service's."""
+    def save_sysctls(self, *, shared: bool) -> None:
+        """Save the sysctls that a network with IPv6 changes: once, since later values are this service's.
+
+        Args:
+            shared: it is in the namespace of other programs, whose loopback its guests reach.
+        """
         before = self._store.sysctls()
         if ipv6_sysctls.FORWARDING not in before:
-            self._store.save_sysctls({**before, **ipv6_sysctls.values_to_restore()})
+            bridged = ipv6_sysctls.bridged_to_restore() if shared else {}
+            self._store.save_sysctls({**before, **ipv6_sysctls.values_to_restore(), **bridged})
 
     def was_forwarding(self) -> bool:
         """Return whether the host forwarded IPv6 packets before the first network with IPv6."""
@@ -67,7 +85,9 @@ class Ipv6:
         if ipv6_sysctls.FORWARDING in before:
             if not is_router:
                 ipv6_sysctls.restore(before)
-            self._store.save_sysctls({name: value for name, value in before.items() if not name.startswith("ipv6/")})
+            ipv6_sysctls.restore_bridged(before)
+            rest = {name: value for name, value in before.items() if not name.startswith(("ipv6/", "bridge/"))}
+            self._store.save_sysctls(rest)
 
 
 def _advertised(known: NetworkSettings) -> tuple[IPv6Address, ...]:

@@ -85,9 +85,14 @@ async def _serve(options: argparse.Namespace) -> bool:
                 links=others,
                 tables=Tables(owned=not options.shared_tables),
                 ports=UnheldPorts(),
-                settings=lambda: of_namespace(settings(), others.uplink_mtu()),
+                settings=lambda: of_namespace(settings(), others.uplink_mtu(), ipv6=others.uplink_has_ipv6()),
                 dhcp=DhcpFiles(options.state / "namespaces" / DIRECTORY),  # remains empty: these networks have no DHCP
-                reserved=lambda: (*links.routed_ranges(ours=()), *settings().ranges),
+                reserved=lambda: (
+                    *links.routed_ranges(ours=()),
+                    *settings().ranges,
+                    *links.routed_prefixes(ours=()),
+                    *settings().prefixes,
+                ),
                 namespace=namespace,
             )
 

@@ -91,6 +91,9 @@ class Repairs:
         if self._bridges.forwarding6 and ipv6_sysctls.enable_forwarding():
             tasks = self._leases.tasks(lambda lease: lease.ipv6 is not None and not self._bridges.joins(lease))
             self._add(tasks, "net.ipv6.conf.all.forwarding was not 1: it is set again")
+        if self._bridges.loopback6 and ipv6_sysctls.receive_untranslated():
+            tasks = self._leases.tasks(lambda lease: lease.ipv6 is not None)
+            self._add(tasks, "net.bridge.bridge-nf-call-ip6tables was not 0: it is set again")
         if changed is None or any(map(self.is_expected, changed - {sysctls.IP_FORWARD, ipv6_sysctls.FORWARDING})):
             self.repair_links()
 

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from ipaddress import IPv4Network
+from ipaddress import IPv4Network, IPv6Network
 
 from solo5_systemd.errors import InvalidRequestError, NotFoundError, Solo5Error, TakenError
 from solo5_systemd.names import TaskName, task_namespace
@@ -92,7 +92,7 @@ class NetworkState:
         ports: HeldPorts,
         settings: Callable[[], Settings],
         dhcp: DhcpFiles,
-        reserved: Callable[[], Iterable[IPv4Network]] = tuple,
+        reserved: Callable[[], Iterable[IPv4Network | IPv6Network]] = tuple,
         namespace: str = "",
     ) -> None:
         """Take the parts of one network namespace.
@@ -104,7 +104,8 @@ class NetworkState:
             ports: its published ports.
             settings: returns the settings of its networks.
             dhcp: the files of its DHCP servers.
-            reserved: returns ranges that a chosen one must not overlap, besides those of the namespace's routes.
+            reserved: returns ranges and prefixes that a chosen one must not overlap, besides those of the namespace's
+                routes.
             namespace: its path; empty: the host's own.
         """
         self._store = store
@@ -113,6 +114,7 @@ class NetworkState:
         self._tables = tables
         self._ports = ports
         self._settings = settings
+        self._namespace = namespace
         self.leases = Leases(store, namespace)
         self.bridges = Bridges(store, links, tables, self.leases)
         self.repairs = Repairs(store, links, tables, self.bridges, self.leases)
@@ -492,6 +494,8 @@ class NetworkState:
                         join=join,
                         ipv6=lease.ipv6.network if lease.ipv6 else None,
                         gateway6=lease.gateway6,
+                        shared=bool(self._namespace),
+                        nat66=bool(self._namespace),
                     )
                     self.bridges.add(network)
 

@@ -43,7 +43,7 @@ import posixpath
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Network
 
 from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError, SettingsError
@@ -163,6 +163,7 @@ class NetworkSettings:
         resolver: name servers and search domains of its guests; empty: the host's.
         shared: it is in the network namespace of other programs (`of_namespace`).
         redirect: (of the network `namespace`) a guest may have the interface of its namespace.
+        without_ipv6: (of the network `namespace`) guests have no IPv6 where their namespace has.
     """
 
     name: NetworkName
@@ -177,6 +178,7 @@ class NetworkSettings:
     resolver: Resolver = UNSET
     shared: bool = False
     redirect: bool = False
+    without_ipv6: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,6 +214,12 @@ class Settings:
     def ranges(self) -> Sequence[IPv4Network]:
         """The ranges that networks of the host are set to have."""
         return [each.ipv4 for each in self.networks if each.ipv4 and each.name != NAMESPACE_NETWORK]
+
+    @property
+    def prefixes(self) -> Sequence[IPv6Network]:
+        """The IPv6 prefixes that networks of the host are set to have."""
+        others = (each.ipv6 for each in self.networks if each.name != NAMESPACE_NETWORK)
+        return [each.prefix for each in others if each is not None and each.prefix is not None]
 
     def network(self, name: NetworkName) -> NetworkSettings | None:
         """Return the settings of a network, or None."""
@@ -398,6 +406,7 @@ def _network(name: NetworkName, fields: Fields) -> NetworkSettings:
         raise fields.wrong("gateway4", str(gateway4), "a host address inside the network's ipv4 range")
     # 68 is the smallest MTU of IPv4 (RFC 791), 65521 the largest of a tap.
     mtu = fields.integer("mtu", low=68, high=65521) if fields.has("mtu") else None
+    ipv6 = ipv6_settings(fields, MTU if mtu is None else mtu)
     return NetworkSettings(
         name=name,
         bridge=bridge,
@@ -406,8 +415,9 @@ def _network(name: NetworkName, fields: Fields) -> NetworkSettings:
         mtu=mtu,
         masquerade=fields.boolean("masquerade", default=True),
         policy=network_policy(fields),
-        ipv6=ipv6_settings(fields, MTU if mtu is None else mtu),
+        ipv6=ipv6,
         redirect=fields.boolean(REDIRECT_KEY, default=False),
+        without_ipv6=name == NAMESPACE_NETWORK and ipv6 is None and fields.has("ipv6"),
         resolver=resolver_of(fields),
     )
 
@@ -471,26 +481,32 @@ def address_pool(text: str) -> tuple[IPv4Address, IPv4Address]:
     return pool
 
 
-def of_namespace(settings: Settings, mtu: int | None) -> Settings:
+def of_namespace(settings: Settings, mtu: int | None, *, ipv6: bool = False) -> Settings:
     """Return the settings in a namespace of other programs, such as a Nomad group's: those of its only network.
 
-    Its range, MTU and packet filter are those of `[network.namespace]`, if that is set; without, the range is chosen,
-    and the others are those of the network `default`. What concerns the host's other networks does not apply: beyond
-    the namespace, its guests have the namespace's address.
+    Its ranges, MTU and packet filter are those of `[network.namespace]`, if that is set; without, the ranges are
+    chosen, and the others are those of the network `default`. It has IPv6 where the namespace has, unless `ipv6 =
+    false` is set there, or an MTU below the smallest of IPv6. What concerns the host's other networks does not apply:
+    beyond the namespace, its guests have the namespace's addresses.
 
     Args:
         settings: of the host.
         mtu: of the namespace's uplink; None without one.
+        ipv6: the namespace's uplink has an IPv6 address besides link-local ones.
     """
     default = settings.network(DEFAULT_NETWORK) or NetworkSettings(name=DEFAULT_NETWORK, bridge="")
     found = settings.network(NAMESPACE_NETWORK)
-    base = found or replace(default, ipv4=None, gateway4=None, policy=replace(default.policy, isolated=False))
+    policy = replace(default.policy, isolated=False)
+    base = found or replace(default, ipv4=None, gateway4=None, ipv6=None, policy=policy)
+    least = default_mtu(mtu) if base.mtu is None else base.mtu if mtu is None else min(mtu, base.mtu)
+    six = replace(base.ipv6 or Ipv6(), nat66=True, ra=False)
     own = NetworkSettings(
         name=NAMESPACE_NETWORK,
         bridge=default_bridge(NAMESPACE_NETWORK),
         ipv4=base.ipv4,
         gateway4=base.gateway4,
-        mtu=default_mtu(mtu) if base.mtu is None else base.mtu if mtu is None else min(mtu, base.mtu),
+        mtu=least,
+        ipv6=six if ipv6 and not base.without_ipv6 and least >= IPV6_MTU else None,
         policy=replace(base.policy, routed=False, reach=(), host=(), dhcp=False, task_namespace=False),
         shared=True,
     )

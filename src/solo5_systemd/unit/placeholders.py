@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import TaskName, host_name, primary_nic
 from solo5_systemd.network.model import Lease, PortRequest, Protocol
+from solo5_systemd.settings.model import NAMESPACE_NETWORK, REDIRECT_NETWORK
 from solo5_systemd.settings.resolver import UNSET, Resolver
 
 COMMAND_LINE_MAX = 8191
@@ -77,11 +78,16 @@ def _leased(lease: Lease) -> dict[str, str]:
             f"net.{lease.nic}.ipv6": str(lease.ipv6.ip),
             f"net.{lease.nic}.ipv6_cidr": str(lease.ipv6),
             f"net.{lease.nic}.prefix6": str(lease.ipv6.network.prefixlen),
-            f"net.{lease.nic}.gateway6": str(lease.gateway6),
         }
+        if lease.gateway6 is not None:
+            values[f"net.{lease.nic}.gateway6"] = str(lease.gateway6)
     return values
 
 
+_IPV6_HINTS = {
+    NAMESPACE_NETWORK: "A guest has IPv6 where the interface of its network namespace has.",
+    REDIRECT_NETWORK: "A guest has the IPv6 address and gateway of the interface of its network namespace.",
+}
 _OF_IPV4 = ("ipv4", "ipv4_cidr", "prefix4", "netmask4", "gateway4")
 _OF_IPV6 = ("ipv6", "ipv6_cidr", "prefix6", "gateway6")
 
@@ -103,10 +109,11 @@ def check_leased(arguments: Iterable[str], leases: Iterable[Lease]) -> None:
             if match[1] in without:
                 lease, key = without[match[1]]
                 if key in _OF_IPV6:
+                    missing = "IPv6 gateway" if lease.ipv6 else "leased IPv6 address"
                     raise InvalidRequestError(
-                        f"argument {argument!r} needs a value for {match[0]}, but NIC {lease.nic} has no leased IPv6 "
-                        f"address in network {lease.network}: expected no such placeholder.",
-                        f"Set network.{lease.network}.ipv6 = true in /etc/solo5.",
+                        f"argument {argument!r} needs a value for {match[0]}, but NIC {lease.nic} has no {missing} in "
+                        f"network {lease.network}: expected no such placeholder.",
+                        _IPV6_HINTS.get(lease.network, f"Set network.{lease.network}.ipv6 = true in /etc/solo5."),
                     )
                 missing = "no gateway" if lease.ipv4 else "no leased address"
                 raise InvalidRequestError(

@@ -157,6 +157,15 @@ def test_a_network_and_a_task_are_elements() -> None:
     }
 
 
+@pytest.mark.parametrize(("shared", "expected"), [(True, "accept"), (False, "drop")])
+def test_a_guest_calls_any_port_of_programs_that_share_its_namespace(shared: bool, expected: str) -> None:
+    own = replace(plan(), networks=(replace(six(linked_network("front")), shared=shared), six(linked_network("back"))))
+    assert verdict(own, Packet(iif=FRONT, what="tcp 9191", source=GUESTS6[FRONT]), "ip6") == expected
+    assert verdict(own, Packet(iif=BACK, what="tcp 9191", source=GUESTS6[BACK]), "ip6") == "drop"
+    found = [each for each in nft_rules.elements(own) if each.family == "ip6" and each.name in ("gateways", "looped")]
+    assert [each.key for each in found] == ([('"solo5-front"', "fd00:77::1"), ("::1",)] if shared else [])
+
+
 def test_ports_at_ipv6_addresses_are_elements_of_table_ip6_alone() -> None:
     every = PortRequest(nic=SERVICE, host_ip=EVERY_IPV6, host_port=81, port=80, protocol=Protocol.TCP)
     one = replace(every, host_ip=IPv6Address("2001:db8::1"))

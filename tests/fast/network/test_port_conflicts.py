@@ -126,6 +126,10 @@ def test_an_ipv6_address_that_leads_to_no_guest(host_ip: str, words: str) -> Non
     assert words in refusal(check, port(80, host_ip=host_ip))
 
 
+def test_a_port_at_the_loopback_leads_to_a_guest_in_a_namespace() -> None:
+    check_ports([port(80, host_ip="::1")], [SERVICE], Allocations(), [], [], loopback6=True)
+
+
 def test_a_nic_without_ipv6_has_no_port_at_an_ipv6_address() -> None:
     ports = (port(80), port(81, host_ip="::"), port(82, host_ip="192.0.2.1"))
     held = Reservation(task=TaskName("a"), leases=(LEASE,), ports=ports)

@@ -45,8 +45,14 @@ def test_frames_of_its_own_addresses_are_forwarded() -> None:
 
 def test_frames_of_ipv6_are_forwarded_where_it_has_that() -> None:
     rules = redirect_rules(redirected_lease(NIC, "s5-a", SIX, "n"))
-    assert 'ip6 saddr { ::, fe80::/10, fd00::9 } fwd to "eth0"' in rules
-    assert rules.index("nd-router-advert") < rules.index("ip6 saddr")
+    own = "fe80::ff:fe00:9, fd00::9"
+    sent = rules.partition("chain sent {")[2]
+    assert f'ip6 saddr {{ {own} }} fwd to "eth0"' in sent
+    assert sent.index("nd-router-advert") < sent.index("goto neighbours6") < sent.index("ip6 saddr")
+    numbers = f"{0xFD00 << 48} . 9, {0xFE80 << 48} . {0x000000FFFE000009}"
+    assert f"set own6 {{ typeof @th,64,64 . @th,128,64; elements = {{ {numbers} }}; }}" in rules
+    assert f"icmpv6 type nd-neighbor-advert ip6 saddr {{ {own} }} @th,64,64 . @th,128,64 @own6" in rules
+    assert "@th,208,48 0x020000000009" in rules
     assert "arp" not in rules
 
 

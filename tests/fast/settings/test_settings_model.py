@@ -1,6 +1,6 @@
 import tomllib
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 import pytest
 
@@ -8,6 +8,7 @@ from solo5_systemd.decode import Fields
 from solo5_systemd.errors import SettingsError
 from solo5_systemd.names import NetworkName
 from solo5_systemd.settings import model
+from solo5_systemd.settings.ipv6 import Ipv6
 from solo5_systemd.settings.model import (
     CLOSED,
     DEFAULT_NETWORK,
@@ -267,6 +268,23 @@ def test_a_namespace_has_one_network_with_the_filter_of_the_default_one() -> Non
     assert network.policy == NetworkPolicy(metadata=True, connections=9)
     assert of_namespace(host, None).networks[0].mtu == 1400
     assert of_namespace(Settings(), 9000).networks[0].mtu == 1500
+
+
+def test_a_namespace_with_ipv6_has_a_network_with_ipv6() -> None:
+    """Whatever the network `default` has, unless the operator denies it or sets an MTU that IPv6 cannot have."""
+    for text in ("", "[network.default]\nipv6 = true\nra = true\n", "[network.namespace]\nipv6 = true\nra = true\n"):
+        assert of_namespace(parse(text), 1500, ipv6=True).networks[0].ipv6 == Ipv6(nat66=True)
+        assert of_namespace(parse(text), 1500).networks[0].ipv6 is None
+    own = parse('[network.namespace]\nipv6 = "fd00:1::/64"\ngateway6 = "fd00:1::5"\n')
+    prefix, gateway = IPv6Network("fd00:1::/64"), IPv6Address("fd00:1::5")
+    assert of_namespace(own, 1500, ipv6=True).networks[0].ipv6 == Ipv6(prefix=prefix, gateway=gateway, nat66=True)
+    for text in ("[network.namespace]\nipv6 = false\n", "[network.namespace]\nmtu = 1000\n"):
+        assert of_namespace(parse(text), 1500, ipv6=True).networks[0].ipv6 is None
+
+
+def test_prefixes_of_the_host_are_those_of_its_networks() -> None:
+    text = '[network.namespace]\nipv6 = "fd00:1::/64"\n[network.a]\nipv6 = "fd00:2::/64"\n[network.b]\nipv6 = true\n'
+    assert parse(text).prefixes == [IPv6Network("fd00:2::/64")]
 
 
 def test_the_operator_sets_the_network_of_namespaces() -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.support.fakes.tasks import LEASE, PORTS
 
 from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import DeviceName, TaskName
+from solo5_systemd.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.settings.resolver import Resolver
 from solo5_systemd.unit.placeholders import (
     COMMAND_LINE_MAX,
@@ -214,6 +214,18 @@ def test_ipv6_of_a_nic_has_placeholders_where_its_network_has_it() -> None:
         check_leased([argument], [SIX])
         with pytest.raises(InvalidRequestError, match="NIC service has no leased IPv6 address in network default"):
             check_leased([argument], [LEASE])
+
+
+@pytest.mark.parametrize(
+    ("network", "hint"),
+    [("default", "Set network.default"), ("namespace", "where the interface"), ("redirect", "address and gateway")],
+)
+def test_an_ipv6_gateway_that_a_network_does_not_have_is_refused(network: str, hint: str) -> None:
+    lease = replace(SIX, gateway6=None, network=NetworkName(network))
+    assert "net.service.gateway6" not in placeholders(TaskName("web"), 64, [lease])
+    check_leased(["{net.service.ipv6}"], [lease])
+    with pytest.raises(InvalidRequestError, match=f"NIC service has no IPv6 gateway in network {network}.*{hint}"):
+        check_leased(["{net.service.gateway6}"], [lease])
 
 
 def test_a_gateway_that_a_network_does_not_have_is_refused() -> None:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import GUESTS, Machine, Outside, eventually, inspect, ok, unit_property
-from tests.machine.nomad.agent import CNI, NODE_ADDRESS, SECOND_ADDRESS, USUAL, Agent, api
+from tests.machine.conftest import GUESTS, Machine, Outside, eventually, inspect, ok, sh, unit_property
+from tests.machine.nomad.agent import CNI, NODE_ADDRESS, SECOND_ADDRESS, SIX_ADDRESS, USUAL, Agent, api
 from tests.machine.nomad.jobs import (
     ADDRESSES,
     NEVER_AGAIN,
@@ -30,6 +30,7 @@ from tests.machine.nomad.jobs import (
     unit,
 )
 from tests.machine.nomad.test_joined import restart_with
+from tests.machine.test_ipv6 import _UDP6, HERE, THERE
 
 EXAMPLES = Path("/srv/examples/nomad")
 NAMESPACES = Path("/run/netns")
@@ -257,6 +258,85 @@ def test_a_network_of_cni_is_joined(group: Jobs, agent: Agent, outside: Outside)
         group.purge()
     finally:
         network_file.unlink()
+
+
+@pytest.fixture
+def dual(group: Jobs, agent: Agent, outside: Outside) -> Iterator[str]:
+    """A network of CNI by which groups have an address of each family; the other host reaches the node by both."""
+    ranges = [[{"subnet": "10.202.0.0/24"}], [{"subnet": "fd00:202::/64"}]]
+    ipam = {"type": "host-local", "ranges": ranges, "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]}
+    plugins = [
+        {"type": "loopback"},
+        {"type": "ptp", "ipMasq": True, "ipam": ipam},
+        {"type": "portmap", "capabilities": {"portMappings": True}, "snat": True},
+    ]
+    network_file = CNI / "dual.conflist"
+    network_file.write_text(json.dumps({"cniVersion": "0.4.0", "name": "dual", "plugins": plugins}))
+    ok("ip", "address", "replace", f"{HERE}/64", "dev", "cable", "nodad")
+    outside.ok("ip", "address", "replace", f"{THERE}/64", "dev", "eth0", "nodad")
+    outside.ok("ip", "route", "replace", SIX_ADDRESS, "via", HERE)
+    before = FORWARDING6.read_text()
+    restart_with(agent, USUAL + 'network "namespace" {\n  redirect = true\n}\n')
+    try:
+        yield "cni/dual"
+        group.purge()
+    finally:
+        network_file.unlink()
+        restart_with(agent, USUAL)
+        outside.sh("ip", "route", "delete", SIX_ADDRESS)
+        ok("ip", "address", "delete", f"{HERE}/64", "dev", "cable")
+        FORWARDING6.write_text(before)  # CNI sets it, and leaves it, as it does its rules
+        ok("nft", "delete table ip6 nat; add table ip6 nat")
+
+
+FORWARDING6 = Path("/proc/sys/net/ipv6/conf/all/forwarding")
+SIX_PORT = """
+  port "six" {
+    to           = 7
+    host_network = "six"
+  }
+"""
+MIRAGE = f'unikernel = "{GUESTS}/net.hvt"\nargs = ["{{mirage}}"]\n'
+
+
+def udp6(where: Outside, address: str, number: int) -> str:
+    return where.sh("python3", "-I", "-c", _UDP6, address, str(number), "hello").stdout
+
+
+def addresses6(alloc: str) -> str:
+    """Return the IPv6 address that CNI has given to a group."""
+    shown = ok("ip", "netns", "exec", alloc, "ip", "-6", "-o", "address", "show", "eth0", "scope", "global")
+    return shown.split()[3].partition("/")[0]
+
+
+def test_a_guest_has_the_ports_of_a_group_with_ipv6(group: Jobs, outside: Outside, dual: str) -> None:
+    """Outside, at the group's address, and at both loopbacks; IPv4 is as without it."""
+    config = MIRAGE + 'ports = ["six/udp", "web"]'
+    [alloc] = group.run(
+        group_hcl("dual", task_hcl("guest", config), group=network(dual, labelled("web", 80) + SIX_PORT))
+    )
+    says(alloc, "serving")
+    [nic] = inspect(name(alloc))["nics"]
+    says(alloc, f"ipv6 {nic['ipv6']}")
+    assert nic["ipv6"].startswith("fd")
+    eventually(lambda: "--ipv4=10." in outside.tcp(NODE_ADDRESS, port(alloc, "web")), "it answers outside by IPv4")
+    eventually(lambda: udp6(outside, SIX_ADDRESS, port(alloc, "six")) == "hello", "it answers outside by IPv6")
+    for address in ("::1", addresses6(alloc)):
+        answer = sh("ip", "netns", "exec", alloc, "python3", "-I", "-c", _UDP6, address, "7", "hello").stdout
+        assert answer == "hello", address
+    assert "--ipv6-gateway=" in ok("ip", "netns", "exec", alloc, "curl", "--silent", "http://127.0.0.1:80/")
+
+
+def test_a_guest_has_its_groups_ipv6_address_where_the_node_permits_it(
+    group: Jobs, outside: Outside, dual: str
+) -> None:
+    own = MIRAGE + 'nic "service" {\n  network = "redirect"\n}\n'
+    [alloc] = group.run(group_hcl("own6", task_hcl("guest", own), group=network(dual, SIX_PORT)))
+    says(alloc, "serving")
+    [nic] = inspect(name(alloc))["nics"]
+    assert nic["ipv6"].partition("/")[0] == addresses6(alloc)
+    says(alloc, f"ipv6 {nic['ipv6']}")
+    eventually(lambda: udp6(outside, SIX_ADDRESS, port(alloc, "six")) == "hello", "it answers outside by IPv6")
 
 
 PLUGIN = Path("/usr/lib/cni/of-a-test")
