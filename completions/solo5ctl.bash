@@ -9,7 +9,7 @@ _solo5ctl_options() {
         run)
             echo "--help --name= --detach --rm --replace --scope --dry-run --declare= --tender= --property= --label= --log-field=" \
                 "--memory= --cpus= --cpu-weight= --net= --network-namespace= --publish= --egress= --rate= --dns= --dns-search=" \
-                "--hostname= --block= --json --no-color" \
+                "--hostname= --add-host= --block= --json --no-color" \
                 "-h -d -m= -p="
             ;;
         ps) echo "--help --all --quiet --json --no-color -h -a -q" ;;

@@ -7,6 +7,7 @@ from solo5_systemd.image.manifest import Target
 from solo5_systemd.names import DeviceName, TaskName, UnitKind
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
 from solo5_systemd.network.model import IpAddress, NicRequest, PortRequest, Protocol
+from solo5_systemd.settings.hosts import Host
 from solo5_systemd.settings.operator_policy import Policy
 from solo5_systemd.settings.resolver import UNSET, Resolver
 from solo5_systemd.storage.model import DiskRequest
@@ -81,6 +82,7 @@ class Workload:
         log_fields: further journal fields of every line.
         resolver: name servers and search domains; what it does not set is the network's or the host's.
         hostname: of the guest; empty: the task's name.
+        hosts: names of machines with their addresses, as `{hosts}` in arguments.
         port_labels: ports of the host by label, as `{port.LABEL}` in arguments.
         description: Description= of the unit; None: derived from the image.
         policy: limits for the task, checked when all defaults are filled in.
@@ -106,6 +108,7 @@ class Workload:
     log_fields: tuple[tuple[str, str], ...] = ()
     resolver: Resolver = UNSET
     hostname: str = ""
+    hosts: tuple[Host, ...] = ()
     port_labels: tuple[tuple[str, int], ...] = ()
     description: str | None = None
     policy: Policy = field(default_factory=Policy)

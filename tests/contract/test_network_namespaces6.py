@@ -22,7 +22,7 @@ from tests.contract.guest6 import (
     multicast,
 )
 from tests.contract.netns import Outside, run
-from tests.contract.netservice import Client, Service, host_state, nic, tcp, udp
+from tests.contract.netservice import Client, Service, host_state, nic, tcp, udp, until
 from tests.contract.test_network_ipv6 import BRIDGE_NF6, ask6, bound6, sniffer, sysctls6
 from tests.contract.test_network_paths import ask_tcp, ask_udp
 from tests.contract.test_network_policy import arrived
@@ -166,16 +166,16 @@ async def test_what_is_lost_is_restored(service: Service, group: Outside) -> Non
             if restart:
                 service.kill()
                 await service.restart()
-            async with asyncio.timeout(60):  # a check is due after 20 s
-                while True:
-                    with group.entered():
-                        routes = run("ip", "-6", "route", "show", "table", "local")
-                        nf = BRIDGE_NF6.read_text() if BRIDGE_NF6.exists() else "0\n"
-                    if "local ::1 dev solo5-namespace" in routes and nf == "0\n":
-                        break
-                    await asyncio.sleep(0.1)
+            await until(lambda: is_looped(group), 60)  # a check is due after 20 s
             await web.pinged6(web.gateway6, b"restored")
             assert await ask_tcp("::1", 8080, inside(group)) == b"HELLO"
+
+
+def is_looped(group: Outside) -> bool:
+    """Return whether replies to ::1 are delivered."""
+    with group.entered():
+        nf = BRIDGE_NF6.read_text() if BRIDGE_NF6.exists() else "0\n"
+        return nf == "0\n" and "local ::1 dev solo5-namespace" in run("ip", "-6", "route", "show", "table", "local")
 
 
 async def test_forged_packets_reach_neither_neighbour_nor_namespace(service: Service, group: Outside) -> None:

@@ -219,6 +219,17 @@ def guest_hostname(text: str) -> str:
     return hostname(text)
 
 
+def extra_host(text: str) -> str:
+    """Check a name with an address, and return both.
+
+    Raises:
+        InvalidRequestError: malformed.
+    """
+    from solo5_systemd.settings.hosts import host
+
+    return str(host(text))
+
+
 def disk(text: str) -> "DiskRequest":
     """Parse NAME=FILE or NAME=disk:DISK, with options behind it; FILE may contain commas and blanks.
 

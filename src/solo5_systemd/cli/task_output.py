@@ -177,6 +177,8 @@ def _name_service(task: Task) -> Iterator[tuple[str, str]]:
         yield "Name servers", ", ".join(task.name_servers)
     if task.search:
         yield "Search domains", ", ".join(task.search)
+    if task.hosts:
+        yield "Hosts", ", ".join(task.hosts)
 
 
 def _outcome_fields(outcome: "Outcome") -> Iterator[tuple[str, str]]:
@@ -217,6 +219,7 @@ def task_json(task: Task, drops: Drops | None = None, disks: Disks = ()) -> dict
         "hostname": task.hostname,
         "dns": list(task.name_servers),
         "dns_search": list(task.search),
+        "hosts": list(task.hosts),
     }
     known = {key: value for key, value in document.items() if value}
     if task.outcome is not None:

@@ -18,6 +18,7 @@ from solo5_systemd.names import DeviceName, NetworkName, TaskName, device_name, 
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
 from solo5_systemd.network.model import NicRequest
 from solo5_systemd.options import assignments, disks, networks, quantities
+from solo5_systemd.settings.hosts import hosts
 from solo5_systemd.settings.model import DEFAULT_NETWORK
 from solo5_systemd.settings.resolver import hostname, resolver
 from solo5_systemd.storage.model import DiskRequest
@@ -225,6 +226,7 @@ def _workload(task: TaskName, values: Values, sources: Sequence[Source], served:
             ("DNS", "DNSSearch"), lambda: resolver(values.each("DNS", str), values.each("DNSSearch", str))
         ),
         hostname=values.one("HostName", hostname, ""),
+        hosts=values.checked(("AddHost",), lambda: hosts(values.each("AddHost", str))),
     )
 
 
@@ -310,7 +312,7 @@ def _limited(nics: Sequence[NicRequest], values: Values) -> tuple[tuple[NicReque
     return tuple(replace(nic, limits=limits.get(nic.nic, NO_LIMITS)) for nic in nics), limits.get(None, NO_LIMITS)
 
 
-_KEYS_FOR_GUEST = {"--dns": "DNS", "--dns-search": "DNSSearch", "--hostname": "HostName"}
+_KEYS_FOR_GUEST = {"--dns": "DNS", "--dns-search": "DNSSearch", "--hostname": "HostName", "--add-host": "AddHost"}
 
 
 def _check_reaches_guest(
@@ -319,7 +321,8 @@ def _check_reaches_guest(
     given = [option for option, key in _KEYS_FOR_GUEST.items() if values.given(key)]
     lacking = networks.without_placeholder(given, arguments)
     joined = {nic.network for nic in nics} or {DEFAULT_NETWORK}
-    if lacking and not joined & set(served):
-        key = _KEYS_FOR_GUEST[lacking[0].option]
-        error = networks.no_effect(f"{key}=", lacking[0])
-        raise values.error(key, error.sentence, error.hint)
+    for missing in lacking:
+        if not (missing.by_dhcp and joined & set(served)):
+            key = _KEYS_FOR_GUEST[missing.option]
+            error = networks.no_effect(f"{key}=", missing)
+            raise values.error(key, error.sentence, error.hint)

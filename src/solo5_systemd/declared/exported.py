@@ -15,7 +15,7 @@ from solo5_systemd.network.guest_limits import NO_LIMITS
 from solo5_systemd.network.model import Lease, NicRequest, Reservation
 from solo5_systemd.options.disks import disk as parse_disk
 from solo5_systemd.storage.model import NAMED_DISKS, Backing, DiskRequest
-from solo5_systemd.unit.log_fields import DNS, DNS_SEARCH, HOSTNAME, NETWORK_NAMESPACE
+from solo5_systemd.unit.log_fields import DNS, DNS_SEARCH, HOSTNAME, HOSTS, NETWORK_NAMESPACE
 from solo5_systemd.unit.placeholders import mirage
 from solo5_systemd.unit.property_types import INFINITY
 from solo5_systemd.workload import DEFAULT_MEMORY, Publish, Workload
@@ -187,6 +187,6 @@ def _note_the_rest(task: RunningTask, workload: Workload, notes: _Notes) -> None
         notes.add("Files of its allocation are removed with it: copy Image= and the files of Block= first.")
     if any(nic.ipv4 or nic.ipv6 for nic in workload.nics):
         notes.add("An address is in Argument= literally, so it is requested in Network=.")
-    if set(task.fields) & {DNS, DNS_SEARCH, HOSTNAME}:
-        notes.add("Name servers, search domains and host name are in Argument= as they were at the start.")
+    if set(task.fields) & {DNS, DNS_SEARCH, HOSTNAME, HOSTS}:
+        notes.add("Name servers, search domains, host name and hosts are in Argument= as they were at the start.")
     notes.add("Unit properties of --property or of a job are not known here: systemctl show has them.")

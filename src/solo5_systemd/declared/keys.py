@@ -70,6 +70,7 @@ KEYS: Mapping[str, Key] = {
         _words("DNS", "ADDRESS…", "--dns", at_start=True),
         _words("DNSSearch", "DOMAIN…", "--dns-search", at_start=True),
         Key(name="HostName", form="NAME", option="--hostname"),
+        _words("AddHost", "NAME:ADDRESS…", "--add-host", at_start=True),
         # Disks
         Key(
             name="Block",

@@ -151,6 +151,7 @@ def _networks(workload: Workload) -> Iterator[Line]:
     yield from _list("DNSSearch", workload.resolver.search)
     if workload.hostname:
         yield "HostName", workload.hostname
+    yield from _list("AddHost", map(str, workload.hosts))
 
 
 def _nic(nic: NicRequest) -> str:

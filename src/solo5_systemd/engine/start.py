@@ -197,7 +197,7 @@ class Starter:
             return plan
         seen = await self._networks.preview(workload.name, plan.nics, plan.ports, workload.namespace)
         _check_kind(workload, seen.reservation)
-        return replace(plan, parts=replace(plan.parts, reservation=seen.reservation), nft=seen.nft)
+        return replace(plan, parts=_reserved_parts(plan.parts, seen.reservation), nft=seen.nft)
 
     @asynccontextmanager
     async def service(self, workload: Workload, progress: StartCallbacks) -> AsyncGenerator[Started, None]:
@@ -252,7 +252,7 @@ class Starter:
         async with self._allocated(workload.name) as user, self._reserved(plan) as reservation:
             progress.on_leases(reservation.leases)
             progress.on_step("attaching its network")
-            yield replace(plan, parts=replace(plan.parts, reservation=reservation, user=user))
+            yield replace(plan, parts=replace(_reserved_parts(plan.parts, reservation), user=user))
 
     @asynccontextmanager
     async def _allocated(self, name: TaskName) -> AsyncGenerator[int, None]:
@@ -530,6 +530,8 @@ class Starter:
         ordered = sorted(nics, key=lambda nic: nic.nic != primary)
         networks = [nic.network for nic in ordered]
         found = workload.resolver | await self._resolvers.of(networks)
+        if workload.namespace:  # its leases show whether it has IPv6
+            return found
         return reachable(found, ipv6=self._resolvers.has_ipv6(networks)) if networks else found
 
     def _names(self, plan: Plan) -> GuestNames:
@@ -704,6 +706,18 @@ def _resolved(disks: Iterable[Disk]) -> Iterator[tuple[str, str]]:
 
 def _default_nics(manifest: Manifest) -> tuple[NicRequest, ...]:
     return tuple(NicRequest(nic=name) for name in manifest.names(DeviceKind.NET_BASIC))
+
+
+def _reserved_parts(parts: Parts, reservation: Reservation) -> Parts:
+    """Return parts with a reservation; of a guest in a namespace, with the name servers that this has addresses for.
+
+    Raises:
+        InvalidRequestError: none is left.
+    """
+    resolver = parts.resolver
+    if parts.workload.namespace and reservation.leases:
+        resolver = reachable(resolver, ipv6=any(lease.ipv6 is not None for lease in reservation.leases))
+    return replace(parts, reservation=reservation, resolver=resolver)
 
 
 def _in_namespace(workload: Workload, nics: Sequence[NicRequest]) -> Sequence[NicRequest]:

@@ -130,6 +130,11 @@ class Task(_OfUnit):
         return self.state.log_fields.get("SOLO5_HOSTNAME", "")
 
     @property
+    def hosts(self) -> tuple[str, ...]:
+        """Return the names of machines that an argument has, each as NAME=ADDRESS; empty without `{hosts}`."""
+        return _listed(self.state.log_fields.get("SOLO5_HOSTS", ""))
+
+    @property
     def network_namespace(self) -> str:
         """Return the path of the network namespace that it shares with other programs; empty: the host's own."""
         return self.state.log_fields.get("SOLO5_NETWORK_NAMESPACE", "")

@@ -102,18 +102,21 @@ class Links:
                 yield _range(address.get_attr("IFA_LOCAL"), address["prefixlen"])
 
     def uplink_mtu(self) -> int | None:
-        """Return the MTU of the link of the default route, of IPv4 or else of IPv6; None without one."""
-        message = self._message(self._uplink_number())
-        return None if message is None else message.get_attr("IFLA_MTU")
+        """Return the MTU of the link of the default route; None without one."""
+        routes = self._route.get_default_routes(family=socket.AF_INET)
+        numbers = [route.get_attr("RTA_OIF") for route in routes]
+        return next((found.get_attr("IFLA_MTU") for number in numbers if (found := self._message(number))), None)
 
-    def uplink_has_ipv6(self) -> bool:
-        """Return whether the link of the default route has an IPv6 address besides link-local ones."""
-        number = self._uplink_number()
-        return bool(number and self._global_address(socket.AF_INET6, number))
+    def uplink_of_both(self) -> tuple[int | None, bool]:
+        """Return the MTU of the link of the default route, of IPv4 or else of IPv6, and whether it has IPv6.
 
-    def _uplink_number(self) -> int:
-        """Return the index of the link of the default route, of IPv4 or else of IPv6; 0 without one."""
-        return (self._default_route(socket.AF_INET) or self._default_route(socket.AF_INET6) or (0, ""))[0]
+        IPv6 is an address other than a link-local one. Without such a link: None and False.
+        """
+        number = (self._default_route(socket.AF_INET) or self._default_route(socket.AF_INET6) or (0, ""))[0]
+        message = self._message(number)
+        if message is None:
+            return None, False
+        return message.get_attr("IFLA_MTU"), bool(self._global_address(socket.AF_INET6, number))
 
     def uplink(self) -> Uplink | None:
         """Return the link of the default route, of IPv4 or else of IPv6; None without one."""

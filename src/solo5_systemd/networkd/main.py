@@ -19,7 +19,7 @@ from solo5_systemd.networkd.service import IDLE_TIMEOUT_S, Networkd
 from solo5_systemd.networkd.state import NetworkState
 from solo5_systemd.networkd.task_units import TaskUnits
 from solo5_systemd.settings.files import ETC, CachedSettings
-from solo5_systemd.settings.model import of_namespace, permits_redirect
+from solo5_systemd.settings.model import Settings, of_namespace, permits_redirect
 from solo5_systemd.users.registry import uid_of
 
 
@@ -80,12 +80,17 @@ async def _serve(options: argparse.Namespace) -> bool:
                     permitted=lambda: permits_redirect(settings()),
                     namespace=namespace,
                 )
+
+            def own() -> Settings:
+                mtu, ipv6 = others.uplink_of_both()
+                return of_namespace(settings(), mtu, ipv6=ipv6)
+
             return NetworkState(
                 store=LeaseStore(options.state, namespace),
                 links=others,
                 tables=Tables(owned=not options.shared_tables),
                 ports=UnheldPorts(),
-                settings=lambda: of_namespace(settings(), others.uplink_mtu(), ipv6=others.uplink_has_ipv6()),
+                settings=own,
                 dhcp=DhcpFiles(options.state / "namespaces" / DIRECTORY),  # remains empty: these networks have no DHCP
                 reserved=lambda: (
                     *links.routed_ranges(ours=()),

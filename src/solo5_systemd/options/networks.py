@@ -22,7 +22,7 @@ from solo5_systemd.network.model import (
 from solo5_systemd.network.port_conflicts import port_range
 from solo5_systemd.settings.egress import egress
 from solo5_systemd.settings.rate import rate
-from solo5_systemd.unit.placeholders import uses_hostname, uses_search, uses_servers
+from solo5_systemd.unit.placeholders import uses_hostname, uses_hosts, uses_search, uses_servers
 from solo5_systemd.workload import Publish
 
 _OUTER_COLON = re.compile(r":(?![^\[]*\])")
@@ -157,22 +157,27 @@ class ForGuest:
         option: of `solo5ctl run`.
         placeholder: that an argument has for it.
         example: of such an argument.
+        by_dhcp: a guest of a network with DHCP gets it there.
     """
 
     option: str
     placeholder: str
     example: str
+    by_dhcp: bool = True
 
 
 _FOR_GUEST = (
     (ForGuest(option="--dns", placeholder="{dns}", example="--dns-servers={dns.udp}"), uses_servers),
     (ForGuest(option="--dns-search", placeholder="{search}", example="--search={search}"), uses_search),
     (ForGuest(option="--hostname", placeholder="{hostname}", example="--name={hostname}"), uses_hostname),
+    (ForGuest(option="--add-host", placeholder="{hosts}", example="--hosts={hosts}", by_dhcp=False), uses_hosts),
 )
 
 
 def without_placeholder(given: Collection[str], arguments: Sequence[str]) -> tuple[ForGuest, ...]:
     """Return the settings that have no effect on a guest without DHCP: no argument has their placeholder.
+
+    Of a guest with DHCP, those without `by_dhcp`.
 
     Args:
         given: the options that are given, such as `--dns`.

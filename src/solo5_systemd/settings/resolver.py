@@ -80,13 +80,19 @@ def name_server(text: str) -> IPv4Address | IPv6Address:
     Raises:
         InvalidRequestError: malformed, or no address of another machine.
     """
-    address = _address(text)
-    if address is None or not _can_serve(address):
+    address = other_machine(text)
+    if address is None:
         raise InvalidRequestError(
             f"name server {text[:80]!r} is not usable: expected the address of another machine, such as 9.9.9.9 or "
             "2620:fe::fe."
         )
     return address
+
+
+def other_machine(text: str) -> IPv4Address | IPv6Address | None:
+    """Return an address by which a guest can reach another machine; None for any other text."""
+    address = _address(text)
+    return address if address is not None and _can_serve(address) else None
 
 
 def reachable(found: Resolver, *, ipv6: bool) -> Resolver:
@@ -149,9 +155,9 @@ def parse_resolv_conf(text: str) -> tuple[Resolver, bool]:
     for line in text.splitlines():
         keyword, *words = line.split() or [""]
         if keyword == "nameserver" and words:
-            address = _address(words[0])
+            address = other_machine(words[0])
             stub = stub or _STUB.fullmatch(words[0]) is not None
-            servers += [address] if address is not None and _can_serve(address) else []
+            servers += [address] if address is not None else []
         elif keyword in ("search", "domain"):  # the last one counts
             search = [plain for word in words if _is_domain(plain := word.removesuffix("."))]
     found = Resolver(

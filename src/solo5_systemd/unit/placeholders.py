@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import TaskName, host_name, primary_nic
 from solo5_systemd.network.model import Lease, PortRequest, Protocol
+from solo5_systemd.settings.hosts import Host
 from solo5_systemd.settings.model import NAMESPACE_NETWORK, REDIRECT_NETWORK
 from solo5_systemd.settings.resolver import UNSET, Resolver
 
@@ -20,6 +21,7 @@ COMMAND_LINE_MAX = 8191
 """Bytes; a tender's limit for all arguments joined by blanks (Solo5's HVT_CMDLINE_SIZE)."""
 
 HOSTNAME = "hostname"
+HOSTS = "hosts"
 SEARCH = "search"
 
 _TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
@@ -36,6 +38,7 @@ def placeholders(
     labels: Iterable[tuple[str, int]] = (),
     resolver: Resolver = UNSET,
     hostname: str = "",
+    hosts: Sequence[Host] = (),
 ) -> dict[str, str]:
     """Return the value of each placeholder that the arguments of this task may contain.
 
@@ -47,7 +50,12 @@ def placeholders(
         labels: ports of the host by label.
         resolver: name servers and search domains; what it does not have has no placeholder.
         hostname: of the guest; empty: that of the task.
+        hosts: names of machines, with their addresses; without any there is no placeholder.
+
+    Raises:
+        InvalidRequestError: a name is for the gateway of a guest that has none.
     """
+    leases = tuple(leases)
     values = {"name": str(task), "memory_mib": str(memory_mib), HOSTNAME: hostname or host_name(task)}
     for lease in leases:
         values |= {
@@ -60,7 +68,20 @@ def placeholders(
     for port in ports:  # the first of several host ports that lead to one
         values.setdefault(f"port.{port.port}/{port.protocol}", str(port.host_port))
     values |= {f"port.{label}": str(number) for label, number in labels}
+    if hosts:
+        values[HOSTS] = ",".join(f"{host.name}={host.address or _gateway(host, leases)}" for host in hosts)
     return values | dict(_of_resolver(resolver))
+
+
+def _gateway(host: Host, leases: Sequence[Lease]) -> str:
+    """Return the gateway of the primary NIC, which a name without an address is for."""
+    primary = primary_nic([lease.nic for lease in leases])
+    lease = next((lease for lease in leases if lease.nic == primary), None)
+    gateway = lease and (lease.gateway4 or lease.gateway6)
+    if gateway is None:
+        of = f"NIC {primary} has no gateway" if lease else "the guest has no NIC"
+        raise InvalidRequestError(f"host {host} is for the guest's gateway, and {of}: expected an address.")
+    return str(gateway)
 
 
 def _leased(lease: Lease) -> dict[str, str]:
@@ -180,6 +201,11 @@ def uses_hostname(arguments: Iterable[str]) -> bool:
     return HOSTNAME in used(arguments)
 
 
+def uses_hosts(arguments: Iterable[str]) -> bool:
+    """Return whether an argument has the names of machines with their addresses."""
+    return HOSTS in used(arguments)
+
+
 def is_group(argument: str) -> bool:
     """Return whether an argument stands for several: `{mirage}`, or that of a NIC."""
     return re.fullmatch(r"\{mirage(\.[A-Za-z0-9]+)?\}", argument, re.ASCII) is not None
@@ -243,6 +269,11 @@ def _error(
             f"argument {argument!r} has {token}, and there is no search domain: expected one in the job, the network "
             "or the host's resolv.conf.",
             f"Set {_WHERE.format(key='search', option='--dns-search', job='searches', example='example.org')}.",
+        )
+    if name == HOSTS:
+        return InvalidRequestError(
+            f"argument {argument!r} has {token}, and there is no host: expected one or more in the job.",
+            'Set extra_hosts = ["db:192.0.2.7"] in the job\'s config, or --add-host of solo5ctl run.',
         )
     if _SERVERS.fullmatch(name):
         count = len(values["dns"].split(",")) if "dns" in values else 0

@@ -32,6 +32,7 @@ from solo5_systemd.unit.log_fields import (
     DNS_SEARCH,
     FACILITY,
     HOSTNAME,
+    HOSTS,
     LOG_NAMESPACE,
     NETWORK_NAMESPACE,
     RATE_BURST,
@@ -44,6 +45,7 @@ from solo5_systemd.unit.placeholders import (
     mirage,
     placeholders,
     uses_hostname,
+    uses_hosts,
     uses_search,
     uses_servers,
 )
@@ -145,6 +147,7 @@ def _values(parts: Parts) -> tuple[Mapping[str, str], Mapping[str, Sequence[str]
         labels=parts.workload.port_labels,
         resolver=parts.resolver,
         hostname=parts.workload.hostname,
+        hosts=parts.workload.hosts,
     )
     return values, mirage(parts.reservation.leases)
 
@@ -320,6 +323,8 @@ def _name_service(parts: Parts) -> Iterator[tuple[str, str]]:
         yield DNS_SEARCH, ",".join(parts.resolver.search)
     if uses_hostname(arguments):
         yield HOSTNAME, parts.workload.hostname or host_name(parts.workload.name)
+    if uses_hosts(arguments):
+        yield HOSTS, _values(parts)[0].get("hosts", "")
 
 
 def _resources(workload: Workload) -> Iterator[Property]:

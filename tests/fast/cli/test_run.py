@@ -59,9 +59,11 @@ def test_defaults_are_those_of_podman(solo5ctl: Solo5ctl, tmp_path: Path, monkey
 
 
 def test_name_servers_and_host_name_are_in_the_workload(solo5ctl: Solo5ctl) -> None:
-    words = "run -d --dns 9.9.9.9 --dns 192.0.2.53 --dns-search lan. --hostname shop a.hvt {dns2} {search} {hostname}"
+    words = "run -d --dns 9.9.9.9 --dns 192.0.2.53 --dns-search lan. --hostname shop "
+    words += "--add-host db:192.0.2.7 --add-host up:host-gateway a.hvt {dns2} {search} {hostname} {hosts}"
     solo5ctl(*words.split())
     workload = started(solo5ctl)
+    assert [*map(str, workload.hosts)] == ["db:192.0.2.7", "up:host-gateway"]
     assert (workload.resolver, workload.hostname) == (resolver(["9.9.9.9", "192.0.2.53"], ["lan"]), "shop")
 
 
@@ -77,6 +79,8 @@ def test_name_servers_and_host_name_are_in_the_workload(solo5ctl: Solo5ctl) -> N
         ),
         ("--dns-search", "lan", ("{dns}",), "--dns-search has no effect: expected {search} in an argument"),
         ("--hostname", "shop", ("{name}",), "--hostname has no effect: expected {hostname} in an argument"),
+        ("--add-host", "db:192.0.2.7", ("{dns}",), "--add-host has no effect: expected {hosts} in an argument"),
+        ("--add-host", "db:127.0.0.1", ("{hosts}",), "host 'db:127.0.0.1' is not usable"),
         ("--dns", "; rm", ("{dns}",), "name server '; rm' is not usable"),
         ("--dns", "::1", ("{dns}",), "name server '::1' is not usable"),
         ("--dns-search", "a\nb", ("{search}",), "search domain 'a\\nb' is not a domain name"),
@@ -287,3 +291,5 @@ def test_with_dhcp_an_option_needs_no_argument(
     monkeypatch.setattr("solo5_systemd.settings.files.read_settings", lambda: settings)
     assert solo5ctl("run", "-d", "--net", "service=served", option, value, "a.hvt").status == 0
     assert "has no effect" in solo5ctl("run", "-d", option, value, "a.hvt").err
+    host = solo5ctl("run", "-d", "--net", "service=served", option, value, "--add-host", "db:192.0.2.7", "a.hvt")
+    assert "--add-host has no effect" in host.err, "of which DHCP has none"

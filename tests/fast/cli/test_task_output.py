@@ -183,6 +183,7 @@ def test_fields_of_an_ended_task_show_its_outcome() -> None:
 def test_name_servers_and_host_name_are_shown_where_an_argument_has_them() -> None:
     task = running()
     fields = {"SOLO5_DNS": "9.9.9.9,192.0.2.53", "SOLO5_DNS_SEARCH": "example.org", "SOLO5_HOSTNAME": "shop"}
+    fields["SOLO5_HOSTS"] = "db=192.0.2.7,up=10.89.0.1"
     used = replace(task, state=replace(task.state, log_fields={**task.state.log_fields, **fields}))
     shown = dict(task_output.task_fields(used, NOW))
     assert (shown["Hostname"], shown["Name servers"], shown["Search domains"]) == (
@@ -196,7 +197,8 @@ def test_name_servers_and_host_name_are_shown_where_an_argument_has_them() -> No
         ["9.9.9.9", "192.0.2.53"],
         ["example.org"],
     )
-    assert not {"hostname", "dns", "dns_search"} & task_output.task_json(task).keys()
+    assert (shown["Hosts"], document["hosts"]) == ("db=192.0.2.7, up=10.89.0.1", ["db=192.0.2.7", "up=10.89.0.1"])
+    assert not {"hostname", "dns", "dns_search", "hosts"} & task_output.task_json(task).keys()
     assert not {"Hostname", "Name servers", "Search domains"} & dict(task_output.task_fields(task, NOW)).keys()
 
 

@@ -69,7 +69,7 @@ def test_each_key_is_in_the_task() -> None:
     found = declared(
         """[Unikernel]
 Image=/srv/./a b/../web.hvt
-Argument="--name=a b" {dns} {search} {hostname}
+Argument="--name=a b" {dns} {search} {hostname} {hosts}
 Argument=last
 Tender=spt
 Memory=64M
@@ -87,6 +87,7 @@ Rate=sent=10M received=1M management=sent=1M
 DNS=9.9.9.9 149.112.112.112
 DNSSearch=example.org
 HostName=www
+AddHost=db:192.0.2.7 up:host-gateway
 Block=data=/srv/a, b.img,ro
 Block=files=files:/etc/a,/etc/b
 Label=TEAM=web "NOTE=a b"
@@ -103,7 +104,7 @@ CPUQuotaPeriodSec=50ms
     )
     workload = found.workload
     assert workload.image == "/srv/web.hvt"
-    assert workload.arguments == ("--name=a b", "{dns}", "{search}", "{hostname}", "last")
+    assert workload.arguments == ("--name=a b", "{dns}", "{search}", "{hostname}", "{hosts}", "last")
     assert (workload.tender, workload.memory_max, workload.cpus, workload.cpu_weight) == ("spt", INFINITY, 1.5, 50)
     assert [(nic.nic, nic.network, nic.ipv4) for nic in workload.nics] == [
         ("service", "lab", IPv4Address("10.1.2.3")),
@@ -117,6 +118,7 @@ CPUQuotaPeriodSec=50ms
     assert [(port.host_port, port.port) for port in workload.publish] == [(8000, 80), (8001, 81), (53, 53)]
     assert [str(each) for each in workload.resolver.servers] == ["9.9.9.9", "149.112.112.112"]
     assert (workload.resolver.search, workload.hostname) == (("example.org",), "www")
+    assert [*map(str, workload.hosts)] == ["db:192.0.2.7", "up:host-gateway"]
     assert (workload.disks[0].path, workload.disks[0].private) == ("/srv/a, b.img", True)
     assert workload.disks[1].archive is not None
     assert [each.path for each in workload.disks[1].archive.members] == ["/etc/a", "/etc/b"]
@@ -204,7 +206,7 @@ def test_a_name_that_no_unit_can_have_is_refused(name: str) -> None:
     [
         ("Memroy=64M", 3, "Memroy= is not a known setting of [Unikernel]: expected Memory, the nearest one."),
         ("memory=64M", 3, "memory= is not a known setting of [Unikernel]: expected Memory, the nearest one."),
-        ("Zzzzzz=1", 3, "Zzzzzz= is not a known setting of [Unikernel]: expected one of Argument, Block,"),
+        ("Zzzzzz=1", 3, "Zzzzzz= is not a known setting of [Unikernel]: expected one of AddHost, Argument, Block,"),
         ("Restart=no", 3, "Restart= is in [Unikernel]: expected it in [Service]."),
         ("[Service]\nImage=/b", 4, "Image= is in [Service]: expected it in [Unikernel]."),
         ("[Service]\nStartLimitBurst=3", 4, "StartLimitBurst= is in [Service]: expected it in [Unit]."),
@@ -236,6 +238,8 @@ def test_a_name_that_no_unit_can_have_is_refused(name: str) -> None:
         ("Rate=sent=1M sent=2M", 3, ""),
         ("DNS=a\nArgument={dns}", 3, ""),
         ("DNS=9.9.9.9", 3, "DNS= has no effect: expected {dns} in an argument of the guest."),
+        ("AddHost=db:192.0.2.7", 3, "AddHost= has no effect: expected {hosts} in an argument of the guest."),
+        ("AddHost=db\nArgument={hosts}", 3, "host 'db' is not usable"),
         ("HostName=a..b\nArgument={hostname}", 3, ""),
         ("Block=a=b", 3, "Block= 'a=b' has the relative path 'b'"),
         ("Block=a=files:b", 3, "Block= 'a=files:b' has the relative path 'b'"),

@@ -18,6 +18,7 @@ from solo5_systemd.names import DeviceName, DiskName, NetworkName, UnitKind
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import MacAddress, NicRequest, Protocol
 from solo5_systemd.settings.egress import egress
+from solo5_systemd.settings.hosts import hosts
 from solo5_systemd.settings.rate import rate
 from solo5_systemd.settings.resolver import resolver
 from solo5_systemd.storage.archive import archive_disk, member
@@ -30,7 +31,7 @@ WEB = Workload(name=declared_task("web"), image="/srv/web.hvt")
 EVERYTHING = Workload(
     name=declared_task("web"),
     image="/srv/a b 100%.hvt",
-    arguments=("{mirage}", "", "a b", "it's \"x\" \\ 50% é\n\x07", "--dns={dns} {search} {hostname}"),
+    arguments=("{mirage}", "", "a b", "it's \"x\" \\ 50% é\n\x07", "--dns={dns} {search} {hostname} {hosts}"),
     memory=(64 << 20) + 1,
     memory_max=INFINITY,
     cpus=0.25,
@@ -63,6 +64,7 @@ EVERYTHING = Workload(
     log_fields=(("TEAM", "a b 5%"), ("NOMAD_JOB_NAME", "x"), ("OTHER", "")),
     resolver=resolver(["9.9.9.9"], ["example.org"]),
     hostname="www",
+    hosts=hosts(["db:192.0.2.7", "up:host-gateway"]),
 )  # fmt: skip
 
 
@@ -132,7 +134,7 @@ FIELDS = st.from_regex(r"\A[A-RT-Z]{1,5}\Z")
     st.builds(
         replace,
         st.sampled_from([WEB, EVERYTHING]),
-        arguments=st.lists(TEXT, max_size=5).map(lambda words: ("{dns} {search} {hostname}", *words)),
+        arguments=st.lists(TEXT, max_size=5).map(lambda words: ("{dns} {search} {hostname} {hosts}", *words)),
         memory=st.integers(1, 1 << 40),
         cpus=st.one_of(st.none(), st.integers(1, 10**7).map(lambda hundredths: hundredths / 100)),
         cpu_weight=st.one_of(st.none(), st.integers(1, 10_000)),

@@ -979,6 +979,24 @@ async def test_a_task_of_a_network_namespace_has_the_only_network_there(machine:
     assert machine.networks.namespaces[TaskName("other")] == "/run/netns/group"
 
 
+async def test_a_guest_in_a_namespace_has_the_name_servers_that_its_addresses_reach(
+    machine: Machine, runtime: Runtime
+) -> None:
+    """Whether it has IPv6 is known by its lease."""
+    six, four = IPv6Address("2001:db8::53"), IPv4Address("9.9.9.9")
+    workload = replace(
+        WORKLOAD, namespace="/run/netns/group", arguments=("{dns}",), resolver=Resolver(servers=(six, four))
+    )
+    assert (await runtime.preview(workload)).argv[-1] == str(four)
+    with_six = (NicRequest(nic=DeviceName("service"), ipv6=IPv6Address("fd00::7")),)
+    assert (await runtime.preview(replace(workload, nics=with_six))).argv[-1] == f"{six},{four}"
+    await runtime.start(workload)
+    alone = replace(workload, name=TaskName("alone"), resolver=Resolver(servers=(six,)))
+    with pytest.raises(InvalidRequestError, match="have IPv6 addresses only, and no network of the task has IPv6"):
+        await runtime.start(alone)
+    assert "alone" not in machine.networks.held
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

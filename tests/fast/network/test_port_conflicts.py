@@ -127,7 +127,9 @@ def test_an_ipv6_address_that_leads_to_no_guest(host_ip: str, words: str) -> Non
 
 
 def test_a_port_at_the_loopback_leads_to_a_guest_in_a_namespace() -> None:
-    check_ports([port(80, host_ip="::1")], [SERVICE], Allocations(), [], [], loopback6=True)
+    at_loopback = [port(80, host_ip="::1")]
+    assert refusal(check_ports, at_loopback, [SERVICE], Allocations(), [], []) != ""
+    check_ports(at_loopback, [SERVICE], Allocations(), [], [], loopback6=True)
 
 
 def test_a_nic_without_ipv6_has_no_port_at_an_ipv6_address() -> None:

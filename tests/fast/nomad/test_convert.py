@@ -192,6 +192,17 @@ def test_name_servers_that_an_argument_has_are_the_workloads() -> None:
     assert workload(task).resolver == resolver(["9.9.9.9", "192.0.2.53"], ["lan"])
 
 
+def test_hosts_reach_the_workload_where_an_argument_has_them() -> None:
+    given = ["db:192.0.2.7", "up:host-gateway"]
+    assert [*map(str, workload(task_config(args=["{hosts}"], extra_hosts=given)).hosts)] == given
+    found = refusal(task_config(args=["{{hosts}}"], extra_hosts=given))
+    assert (
+        "config.extra_hosts reach a unikernel among its arguments, since it has no hosts file: expected {hosts}"
+        in found
+    )
+    assert "config.extra_hosts: host 'db' is not usable" in refusal(task_config(args=["{hosts}"], extra_hosts=["db"]))
+
+
 def test_empty_dns_block_sets_nothing() -> None:
     task = with_dns()
     task.dns.SetInParent()

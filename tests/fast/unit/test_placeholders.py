@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
 
@@ -8,6 +9,8 @@ from tests.support.fakes.tasks import LEASE, PORTS
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName, NetworkName, TaskName
+from solo5_systemd.network.model import Lease
+from solo5_systemd.settings.hosts import hosts
 from solo5_systemd.settings.resolver import Resolver
 from solo5_systemd.unit.placeholders import (
     COMMAND_LINE_MAX,
@@ -17,6 +20,7 @@ from solo5_systemd.unit.placeholders import (
     placeholders,
     used,
     uses_hostname,
+    uses_hosts,
     uses_search,
     uses_servers,
 )
@@ -111,6 +115,36 @@ def test_any_text_with_its_braces_doubled_reaches_the_guest_as_it_is(text: str) 
 )
 def test_name_servers_ports_and_host_name_are_filled_in(argument: str, expanded: str) -> None:
     assert expand([argument], ALL) == (expanded,)
+
+
+def named(*texts: str, leases: Sequence[Lease] = (LEASE,)) -> tuple[str, ...]:
+    return expand(["--hosts={hosts}"], placeholders(TaskName("web"), 64, leases, hosts=hosts(texts)))
+
+
+def test_hosts_are_names_with_addresses() -> None:
+    assert named("db:192.0.2.7", "db:2001:db8::7", "up:host-gateway") == (
+        f"--hosts=db=192.0.2.7,db=2001:db8::7,up={LEASE.gateway4}",
+    )
+    six = replace(SIX, ipv4=None, gateway4=None)
+    assert named("up:host-gateway", leases=[six]) == ("--hosts=up=fd00:1::1",)
+    other = replace(LEASE, nic=DeviceName("other"), gateway4=IPv4Address("192.0.2.99"))
+    assert named("up:host-gateway", leases=[other, LEASE]) == (f"--hosts=up={LEASE.gateway4}",), "of the primary NIC"
+
+
+@pytest.mark.parametrize(
+    ("leases", "words"),
+    [((), "the guest has no NIC"), ((replace(LEASE, gateway4=None),), "NIC service has no gateway")],
+)
+def test_a_host_at_a_gateway_that_is_not_there_is_refused(leases: tuple[Lease, ...], words: str) -> None:
+    assert named("db:192.0.2.7", leases=leases) == ("--hosts=db=192.0.2.7",)
+    with pytest.raises(InvalidRequestError, match=f"host up:host-gateway is for the guest's gateway, and {words}"):
+        named("up:host-gateway", leases=leases)
+
+
+def test_hosts_that_nothing_sets_are_refused_with_what_to_set() -> None:
+    with pytest.raises(InvalidRequestError, match="there is no host: expected one or more in the job.*--add-host"):
+        named()
+    assert (uses_hosts(["a={hosts}"]), uses_hosts(["{{hosts}}", "hosts"])) == (True, False)
 
 
 def test_host_name_is_the_tasks_name_unless_it_is_set() -> None:

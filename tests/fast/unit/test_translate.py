@@ -9,6 +9,7 @@ from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.names import DeviceName, TaskName, UnitKind
 from solo5_systemd.network.model import Reservation
+from solo5_systemd.settings.hosts import hosts
 from solo5_systemd.settings.resolver import Resolver
 from solo5_systemd.storage.model import DiskRequest
 from solo5_systemd.unit.properties import Property, TransientUnit
@@ -214,6 +215,9 @@ def test_fields_have_name_servers_and_host_name_that_an_argument_has() -> None:
     assert log_fields(with_workload(parts, arguments=("{search}",)))["SOLO5_DNS_SEARCH"] == "example.org"
     assert log_fields(with_workload(parts, arguments=("{hostname}",)))["SOLO5_HOSTNAME"] == "shop"
     assert log_fields(with_workload(arguments=("{hostname}",)))["SOLO5_HOSTNAME"] == "web"
+    with_hosts = with_workload(NETWORKED, hosts=hosts(["db:192.0.2.7", "up:host-gateway"]))
+    assert "SOLO5_HOSTS" not in log_fields(with_hosts)
+    assert log_fields(with_workload(with_hosts, arguments=("{hosts}",)))["SOLO5_HOSTS"] == "db=192.0.2.7,up=10.89.0.1"
 
 
 def test_a_task_with_nics_runs_in_the_network_namespace_of_its_taps() -> None:

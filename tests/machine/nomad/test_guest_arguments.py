@@ -8,6 +8,7 @@ import pytest
 from tests.machine.conftest import GUESTS, Machine, eventually, inspect, ok, unit_property
 from tests.machine.nomad.agent import NODE_ADDRESS
 from tests.machine.nomad.jobs import (
+    ADDRESSES,
     NEVER_AGAIN,
     TWO_STARTS,
     Jobs,
@@ -52,6 +53,18 @@ def test_name_servers_of_the_group_are_interpolated_by_nomad(jobs: Jobs) -> None
     servers = '"9.9.9.9", "${attr.unique.network.ip-address}"'
     alloc = ended(jobs.submit(hcl("interpolated", config, kind="batch", group=network(dns(servers)))))
     eventually(lambda: f"arguments: '9.9.9.9 {NODE_ADDRESS} lan'" in logs(alloc), status(alloc))
+
+
+def test_hosts_of_the_job_are_among_the_arguments(jobs: Jobs) -> None:
+    """Interpolated by Nomad; the gateway is that of the NIC."""
+    hosts = '"db:192.0.2.7", "db:2001:db8::7", "node:${attr.unique.network.ip-address}", "up:host-gateway"'
+    config = f'unikernel = "{GUESTS}/net.spt"\nargs = ["--hosts={{hosts}}", {ADDRESSES}]\nextra_hosts = [{hosts}]'
+    [alloc] = jobs.run(hcl("hosts", config))
+    about = inspect(unit(alloc).removeprefix("solo5-task-").removesuffix(".service"))
+    gateway = about["nics"][0]["gateway4"]
+    named = ["db=192.0.2.7", "db=2001:db8::7", f"node={NODE_ADDRESS}", f"up={gateway}"]
+    assert about["hosts"] == named
+    assert f"--hosts={','.join(named)}" in unit_property(unit(alloc), "ExecStart")
 
 
 def test_without_a_dns_block_they_are_the_hosts(jobs: Jobs, resolv_conf: Path) -> None:

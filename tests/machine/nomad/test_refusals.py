@@ -92,6 +92,14 @@ REFUSED = {
         job(f'unikernel = "{GUESTS}/net.hvt"\nargs = ["x{{mirage}}"]'),
         r"'x{mirage}' has {mirage} within other text: expected it as an argument of its own",
     ),
+    "hosts that the guest would ignore": (
+        job(f'{SLEEPER}\nextra_hosts = ["a:192.0.2.1"]'),
+        r"config.extra_hosts reach a unikernel among its arguments.*expected \{hosts\} in args",
+    ),
+    "a host that is no machine": (
+        job(f'{SLEEPER}\nargs = ["{{hosts}}"]\nextra_hosts = ["a:localhost"]'),
+        r"config.extra_hosts: host 'a:localhost' is not usable",
+    ),
     "hardly any memory": (job(SLEEPER, memory=10), r"memory"),
 }
 
@@ -109,7 +117,6 @@ def test_is_refused_with_the_reason_and_not_tried_again(jobs: Jobs, what: str) -
 
 MISTYPED = {
     "an unknown key": (f'{SLEEPER}\nunikernal = "x"', r"unikernal"),
-    "hosts, as of the docker driver": (f'{SLEEPER}\nextra_hosts = ["a:192.0.2.1"]', r"extra_hosts"),
     "name servers, as of the docker driver": (f'{SLEEPER}\ndns_servers = ["192.0.2.1"]', r"dns_servers"),
     "no image": ('args = ["x"]', r"unikernel"),
     "a list for a text": ('unikernel = ["a"]', r"unikernel"),

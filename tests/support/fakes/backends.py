@@ -5,7 +5,7 @@ import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
-from ipaddress import IPv4Interface
+from ipaddress import IPv4Interface, IPv6Interface
 from pathlib import PurePosixPath
 
 from tests.support.fakes.images import disk, stored
@@ -365,7 +365,14 @@ class FakeNetworks:
 
     def _reservation(self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> Reservation:
         leases = (
-            replace(LEASE, nic=nic.nic, network=nic.network, tap=f"tap{i}", ipv4=IPv4Interface(f"10.89.0.{i}/24"))
+            replace(
+                LEASE,
+                nic=nic.nic,
+                network=nic.network,
+                tap=f"tap{i}",
+                ipv4=IPv4Interface(f"10.89.0.{i}/24"),
+                ipv6=IPv6Interface(f"{nic.ipv6}/64") if nic.ipv6 else None,
+            )
             for i, nic in enumerate(nics, 2)
         )
         return Reservation(

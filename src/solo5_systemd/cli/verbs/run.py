@@ -110,6 +110,10 @@ def _add_workload_options(parser: Parser) -> None:
         help="host name for {hostname} in ARGs (default: the task's name)",
     )  # fmt: skip
     parser.add_argument(
+        "--add-host", metavar="NAME:ADDRESS", type=typed.extra_host, action="append", default=[],
+        help="name of a machine, for {hosts} in ARGs; ADDRESS: also host-gateway, the guest's gateway",
+    )  # fmt: skip
+    parser.add_argument(
         "--block", metavar="NAME=FILE|disk:DISK|files:PATH,...|credential:NAME[,OPTION...]", type=typed.disk,
         action="append", default=[],
         help="connect a disk of the image to a file, a block device, a named disk, or an archive of files in memory; "
@@ -174,10 +178,16 @@ def _check_placeholders(arguments: Namespace) -> None:
     """
     from solo5_systemd.options.networks import no_effect, without_placeholder
 
-    given = {"--dns": arguments.dns, "--dns-search": arguments.dns_search, "--hostname": arguments.hostname}
+    given = {
+        "--dns": arguments.dns,
+        "--dns-search": arguments.dns_search,
+        "--hostname": arguments.hostname,
+        "--add-host": arguments.add_host,
+    }
     lacking = without_placeholder([option for option, value in given.items() if value], arguments.arguments)
-    if lacking and not _by_dhcp(arguments):
-        raise no_effect(lacking[0].option, lacking[0])
+    for missing in lacking:
+        if not (missing.by_dhcp and _by_dhcp(arguments)):
+            raise no_effect(missing.option, missing)
 
 
 def _by_dhcp(arguments: Namespace) -> bool:
@@ -205,6 +215,7 @@ def _workload(arguments: Namespace) -> "Workload":
     from solo5_systemd.image.manifest import Target
     from solo5_systemd.options.assignments import unique
     from solo5_systemd.options.networks import host_endpoint, limits
+    from solo5_systemd.settings.hosts import hosts
     from solo5_systemd.settings.resolver import resolver
     from solo5_systemd.workload import Workload
 
@@ -221,6 +232,7 @@ def _workload(arguments: Namespace) -> "Workload":
         limits=limits(arguments.egress, arguments.rate),
         resolver=resolver(arguments.dns, arguments.dns_search),
         hostname=arguments.hostname or "",
+        hosts=hosts(arguments.add_host),
         namespace=arguments.network_namespace or "",
         publish=unique(arguments.publish, host_endpoint, "published port"),
         disks=tuple(map(_absolute, disks)),

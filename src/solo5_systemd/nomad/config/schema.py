@@ -168,6 +168,7 @@ TASK = table(
     attribute("args", TEXTS),
     labelled("nic", NIC),
     attribute("ports", TEXTS),
+    attribute("extra_hosts", TEXTS),
     attribute("egress", TEXTS),
     attribute("rate", TEXTS),
     labelled("block", DISK),

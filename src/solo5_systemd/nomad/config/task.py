@@ -20,6 +20,7 @@ from solo5_systemd.nomad.config import schema
 from solo5_systemd.nomad.config.ready import Rule, parse_rule
 from solo5_systemd.nomad.config.schema import Logging, choice
 from solo5_systemd.settings.egress import egress
+from solo5_systemd.settings.hosts import Host, hosts
 from solo5_systemd.settings.rate import UNLIMITED, rate
 from solo5_systemd.storage.io_limits import KEYS, NO_IO_LIMITS, IoLimits, io_limit
 from solo5_systemd.storage.model import MAX_SECTOR_SIZE, SECTOR_SIZE, ArchiveFormat
@@ -85,6 +86,7 @@ class TaskOptions:
     Attributes:
         ports: the ports to publish; None: all of the group.
         limits: of each NIC whose block has none.
+        hosts: of `extra_hosts`.
         ready: the condition of readiness; None: the task is ready when its unit runs.
     """
 
@@ -101,6 +103,7 @@ class TaskOptions:
     cpu_hard_limit: bool | None = None
     properties: tuple[tuple[str, str], ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
+    hosts: tuple[Host, ...] = ()
     ready: Rule | None = None
 
 
@@ -175,6 +178,7 @@ def task_options(data: bytes) -> TaskOptions:
         cpu_hard_limit=fields.boolean("cpu_hard_limit") if fields.has("cpu_hard_limit") else None,
         properties=assignments(fields, "properties"),
         labels=_labels(fields),
+        hosts=_hosts(fields),
         ready=parse_rule(fields.table("ready")) if fields.has("ready") else None,
     )
 
@@ -195,6 +199,14 @@ def _labels(fields: Fields) -> tuple[tuple[str, str], ...]:
         return labels(pairs)
     except InvalidRequestError as error:
         raise InvalidRequestError(f"config.labels: {error.sentence}", error.hint) from error
+
+
+def _hosts(fields: Fields) -> tuple[Host, ...]:
+    texts = fields.texts("extra_hosts", ())
+    try:
+        return hosts(texts)
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"config.extra_hosts: {error.sentence}", error.hint) from error
 
 
 def _labelled(fields: Fields, key: str) -> tuple[tuple[DeviceName, Fields], ...]:

@@ -16,6 +16,7 @@ from solo5_systemd.nomad.config.task import DiskOptions, NicOptions, TaskOptions
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload import ports, volumes
 from solo5_systemd.sanitize import MAX_NAME, bounded, name_for_unit
+from solo5_systemd.settings.hosts import Host
 from solo5_systemd.settings.model import DEFAULT_NETWORK
 from solo5_systemd.settings.operator_policy import Policy
 from solo5_systemd.settings.resolver import Resolver, resolver
@@ -23,7 +24,7 @@ from solo5_systemd.storage.archive import archive_disk, member
 from solo5_systemd.storage.io_limits import lowered
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, NewFile, named_disk
 from solo5_systemd.unit.confinement import USER
-from solo5_systemd.unit.placeholders import uses_search, uses_servers
+from solo5_systemd.unit.placeholders import uses_hosts, uses_search, uses_servers
 from solo5_systemd.unit.properties import parse_property
 from solo5_systemd.unit.property_types import INFINITY, parse_cpus
 from solo5_systemd.unit.translate import TASKS_MAX
@@ -93,6 +94,7 @@ def workload(
         limits=options.limits,
         publish=tuple(ports.publish(task, options)),
         resolver=_resolver(task, options.args, by_dhcp=any(network in served for network in _networks(options))),
+        hosts=_hosts(options),
         port_labels=tuple((port.label, port.value) for port in ports.allocated(task)),
         disks=tuple(_disks(task, options, plugin)),
         tender=options.tender or defaults.tender,
@@ -370,6 +372,21 @@ def _resolver(task: wire.TaskConfig, arguments: Sequence[str], *, by_dhcp: bool)
         return resolver(task.dns.servers, task.dns.searches)
     except InvalidRequestError as error:
         raise InvalidRequestError(f"network.dns: {error.sentence}", error.hint) from error
+
+
+def _hosts(options: TaskOptions) -> tuple[Host, ...]:
+    """Return the hosts of `extra_hosts`.
+
+    Raises:
+        InvalidRequestError: the guest would ignore them.
+    """
+    if options.hosts and not uses_hosts(options.args):
+        raise InvalidRequestError(
+            "config.extra_hosts reach a unikernel among its arguments, since it has no hosts file: expected {hosts} in "
+            "args.",
+            'Add an argument that the guest takes, such as "--hosts={hosts}", or remove extra_hosts.',
+        )
+    return options.hosts
 
 
 # --- name --------------------------------------------------------------------------------------------------------
