@@ -147,7 +147,8 @@ def _values(parts: Parts) -> tuple[Mapping[str, str], Mapping[str, Sequence[str]
         labels=parts.workload.port_labels,
         resolver=parts.resolver,
         hostname=parts.workload.hostname,
-        hosts=parts.workload.hosts,
+        # Their gateway is known with the leases, as all that arguments have.
+        hosts=parts.workload.hosts if uses_hosts(parts.workload.arguments) else (),
     )
     return values, mirage(parts.reservation.leases)
 

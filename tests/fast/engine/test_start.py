@@ -30,6 +30,7 @@ from solo5_systemd.image.manifest import Target
 from solo5_systemd.image.store import ImageStore
 from solo5_systemd.names import DeviceName, DiskName, NetworkName, TaskName, UnitKind
 from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, Protocol
+from solo5_systemd.settings.hosts import hosts
 from solo5_systemd.settings.operator_policy import Policy
 from solo5_systemd.settings.resolver import Resolver
 from solo5_systemd.storage.archive import archive_disk, member
@@ -977,6 +978,12 @@ async def test_a_task_of_a_network_namespace_has_the_only_network_there(machine:
     assert (await runtime.task(WEB)).network_namespace == "/run/netns/group"
     await runtime.preview(replace(workload, name=TaskName("other")))
     assert machine.networks.namespaces[TaskName("other")] == "/run/netns/group"
+
+
+async def test_a_host_at_the_gateway_has_that_of_the_lease(machine: Machine, runtime: Runtime) -> None:
+    named = hosts(["db:192.0.2.7", "up:host-gateway"])
+    await runtime.start(replace(WORKLOAD, name=WEB, arguments=("--hosts={hosts}",), hosts=named))
+    assert (await runtime.task(WEB)).hosts == ("db=192.0.2.7", "up=10.89.0.1")
 
 
 async def test_a_guest_in_a_namespace_has_the_name_servers_that_its_addresses_reach(
