@@ -14,6 +14,7 @@ from solo5_systemd.network.model import Lease, NetworkOverview, NicRequest, Port
 from solo5_systemd.networkd.service import _request
 from solo5_systemd.nomad.config.schema import seconds
 from solo5_systemd.nomad.workload.convert import name_of
+from solo5_systemd.settings.hosts import host
 from solo5_systemd.settings.resolver import hostname, name_server, search_domain
 from solo5_systemd.unit.log_fields import labels
 from solo5_systemd.unit.placeholders import expand
@@ -34,7 +35,9 @@ LONG = {
 }
 """Texts of a length and shape with which an expression that backtracks takes hours."""
 
-ONE_TEXT = [task_name, device_name, network_name, ipv4_address, mac_address, name_server, search_domain, hostname]
+ONE_TEXT = [
+    task_name, device_name, network_name, ipv4_address, mac_address, name_server, search_domain, hostname, host,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("parse", ONE_TEXT, ids=lambda parse: parse.__name__)
