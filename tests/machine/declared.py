@@ -44,6 +44,8 @@ class Declarations:
             shutil.rmtree(ETC / f"{name}.unikernel.d", ignore_errors=True)
             shutil.rmtree(f"/etc/systemd/system/{name}.service.d", ignore_errors=True)
             Path(f"/var/lib/solo5/declared/{name}.json").unlink(missing_ok=True)
+            shutil.rmtree(f"/var/lib/solo5/previous/{name}", ignore_errors=True)
+            Path(f"/var/lib/solo5/previous/{name}.json").unlink(missing_ok=True)
         systemctl("daemon-reload")
         for name in names:
             sh("systemctl", "reset-failed", f"{name}.service", f"solo5-prepare@{name}.service")

@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from tests.machine.conftest import (
     GUESTS,
     Machine,
+    Outside,
     console,
     eventually,
     inspect,
@@ -19,6 +21,7 @@ from tests.machine.conftest import (
     unit_property,
 )
 from tests.machine.declared import DIRECTORY, ETC, Declarations, declarations, main_pid
+from tests.machine.traffic import requests
 
 WEB = "Memory=64M\nPublish=870%i:80\nArgument={mirage} --name=%p-%i\nLabel=SITE=site-%i"
 INSTALL = "[Install]\nWantedBy=multi-user.target\nDefaultInstance=2\n"
@@ -122,18 +125,137 @@ def test_the_verbs_of_solo5ctl_know_an_instance(web: Declarations) -> None:
     assert "web@ is a template: expected the name of an instance, such as web@1." in sh("solo5ctl", "rm", "web@").stderr
 
 
-def test_an_instance_is_not_updated_beside_itself(web: Declarations) -> None:
-    started(1)
-    pid = main_pid("web@1")
-    sentence = "task web@1 is an instance of a template, which cannot be updated beside itself"
-    refused = sh("solo5ctl", "update", "web@1", str(GUESTS / "net.spt"))
-    assert refused.returncode != 0
-    assert sentence in refused.stdout + refused.stderr
-    assert sh("systemctl", "reload", "web@1").returncode != 0
-    assert sentence in status("web@1")
-    assert main_pid("web@1") == pid
-    assert answers(1)
-    sh("systemctl", "reset-failed", "solo5-update@web@1.service")
+# --- updates --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def newer() -> Iterator[str]:
+    """The guest of the template as another image."""
+    path = Path("/srv/newer.spt")
+    path.write_bytes((GUESTS / "net.spt").read_bytes() + b"\0newer")
+    yield str(path)
+    path.unlink()
+
+
+def updated(instance: int, *words: str, verb: str = "update") -> subprocess.CompletedProcess[str]:
+    return sh("solo5ctl", verb, f"web@{instance}", *words, timeout=120)
+
+
+def image_of(instance: int) -> str:
+    return str(inspect(f"web@{instance}")["image"])
+
+
+def whole(*instances: int) -> None:
+    """Only these run, each with its port; nothing of an update is left."""
+    unit = "solo5-update@web@1.service"
+    eventually(lambda: unit_property(unit, "ActiveState") == "inactive", "no update is under way")
+    assert ok("solo5ctl", "ps", "--all", "--quiet").split() == [f"web@{each}" for each in instances]
+    for each in instances:
+        assert inspect(f"web@{each}")["ports"]
+        assert answers(each)
+        assert not [*(DIRECTORY / f"web@{each}").glob("update.[jp]*")]
+
+
+def test_an_instance_is_updated_beside_itself_and_the_others_are_left_alone(
+    web: Declarations, newer: str, outside: Outside
+) -> None:
+    """As any declared task: at its address, and no request fails through an update, a rollback and a bad image."""
+    ok("systemctl", "enable", "web@1")
+    started(1, 2)
+    had, others, old = identity("web@1"), main_pid("web@2"), image_of(1)
+    with requests(outside, outside.here, 8701, 300) as client:
+        done = updated(1, newer, "--watch", "0")
+        assert done.returncode == 0, done.stderr
+        assert "the new guest, task web.next.1, has the published ports: tcp 10." in done.stdout
+        assert "task web@1 runs the new image and has its ports again" in done.stdout
+        assert (image_of(1), identity("web@1")) == (newer, had)
+        back = updated(1, "--watch", "0", verb="rollback")
+        assert f"web@1: back to {old} (SHA-256 " in back.stdout
+        assert image_of(1) == old
+        assert updated(1, "--watch", "0", verb="rollback").returncode == 0
+        bad = updated(1, old, "--ready", "tcp:81", "--timeout", "1s", "--watch", "0")
+        assert "the new guest was not ready within 1 s (tcp:81)" in bad.stderr
+        during = client.tally()
+    assert (during.failed, during.answered > 300) == (0, True), during
+    assert (image_of(1), image_of(2), main_pid("web@2")) == (newer, old, others)
+    assert f"Image={newer}" in (ETC / "web@1.unikernel.d/50-update.conf").read_text()
+    assert not (ETC / "web@.unikernel.d").exists()
+    whole(1, 2)
+    # What is of one instance only leaves the unit of the template alone, and is there after a restart.
+    assert systemctl("is-enabled", "web@1").strip() == "enabled"
+    ok("systemctl", "restart", "web@*")
+    eventually(lambda: answers(1) and answers(2), "both answer")
+    assert (image_of(1), image_of(2), identity("web@1")) == (newer, old, had)
+    ok("systemctl", "disable", "web@1")
+
+
+def test_systemctl_reload_updates_each_instance_to_the_changed_file(declare: Declarations, newer: str) -> None:
+    image = Path("/srv/web.spt")
+    image.write_bytes((GUESTS / "net.spt").read_bytes())
+    try:
+        declare.write("web@", f"[Unikernel]\nImage={image}\n{WEB}\nWatch=0\n")
+        systemctl("daemon-reload")
+        started(1, 2)
+        other = (DIRECTORY / "web@2/image").readlink()
+        image.write_bytes(Path(newer).read_bytes())
+        ok("systemctl", "reload", "web@1")
+        whole(1, 2)
+        assert (DIRECTORY / "web@1/image").readlink() != (DIRECTORY / "web@2/image").readlink() == other
+        assert not [*ETC.glob("web@*.d")], "it runs what its template declares"
+        ok("systemctl", "reload", "web@*")
+        for each in (1, 2):
+            unit = f"solo5-update@web@{each}.service"
+            eventually(lambda u=unit: unit_property(u, "ActiveState") == "inactive", "it is over")  # type: ignore[misc]
+        assert (DIRECTORY / "web@1/image").readlink() == (DIRECTORY / "web@2/image").readlink() != other
+        whole(1, 2)
+    finally:
+        image.unlink()
+
+
+@pytest.mark.parametrize("by", ["kill", "stop"])
+@pytest.mark.parametrize("phase", ["beside", "switching"])
+def test_an_update_of_an_instance_that_is_killed_leaves_whole_instances(
+    web: Declarations, newer: str, phase: str, by: str
+) -> None:
+    started(1, 2)
+    unit, own = "solo5-update@web@1.service", DIRECTORY / "web@1/update.phase"
+    assert updated(1, newer, "--no-block", "--watch", "0").returncode == 0
+    eventually(lambda: own.exists() and own.read_text() == phase, f"the update is {phase}")
+    ok("systemctl", *(("kill", "--signal=KILL", "--kill-whom=main") if by == "kill" else ("stop",)), unit)
+    whole(1, 2)
+    old = str(GUESTS / "net.spt")
+    assert image_of(1) in {"beside": {old}, "switching": {old, newer}}[phase]
+    assert image_of(2) == old
+
+
+@pytest.mark.parametrize("words", [("systemctl", "stop", "web@1"), ("solo5ctl", "rm", "--force", "web@1")])
+def test_an_instance_that_is_stopped_or_removed_during_its_update_leaves_nothing(
+    web: Declarations, newer: str, words: tuple[str, ...]
+) -> None:
+    started(1, 2)
+    assert updated(1, newer, "--no-block", "--watch", "1min").returncode == 0
+    unit = "solo5-update@web@1.service"
+    eventually(lambda: sh("systemctl", "is-active", unit).stdout == "active\n", "it has the ports")
+    ok(*words)
+    eventually(lambda: unit_property(unit, "ActiveState") == "inactive", "the update is over")
+    assert ok("solo5ctl", "ps", "--quiet").split() == ["web@2"]
+    if words[0] == "solo5ctl":
+        assert ok("solo5ctl", "ps", "--all", "--quiet").split() == ["web@2"]
+        assert not (DIRECTORY / "web@1").exists()
+    assert not answers(1)
+    assert answers(2)
+
+
+def test_an_instance_that_cannot_be_updated_is_refused_in_one_sentence(web: Declarations, newer: str) -> None:
+    assert "task web@1 does not run: expected one that does" in updated(1, newer).stderr
+    assert not (DIRECTORY / "web@1").exists()
+    ok("systemctl", "start", "web@1")
+    assert "task web@1 has no earlier image" in updated(1, verb="rollback").stderr
+    ok("systemctl", "stop", "web@1")
+    assert "task web@1 does not run: expected one that does" in updated(1, newer).stderr
+    assert "web@ is a template" in sh("solo5ctl", "update", "web@", newer).stderr
+    declared = sh("solo5ctl", "update", "other@1", newer).stderr
+    assert "there is no declared task 'other@1'" in declared
 
 
 def test_an_instance_of_a_template_of_others_is_no_task(machine: Machine, tmp_path: Path) -> None:

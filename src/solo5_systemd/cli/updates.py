@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from solo5_systemd.cli.context import CommandContext
-from solo5_systemd.errors import HostError, NotFoundError
+from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError
 from solo5_systemd.names import INVOCATION_LINK, UNITS
 
 if TYPE_CHECKING:
@@ -24,12 +24,17 @@ def files_of(name: "TaskName", context: CommandContext) -> "UpdateFiles":
     Raises:
         HostError: the process is not root.
         NotFoundError: there is no such declared task.
+        InvalidRequestError: an instance that was not started.
     """
     from solo5_systemd.declared.update_files import UpdateFiles
-    from solo5_systemd.files.declared_units import is_declared
+    from solo5_systemd.files.declared_units import has_declaration, is_declared
 
     if not context.root:
         raise HostError("this verb requires root.", "Run it with sudo.")
+    if not is_declared(name) and has_declaration(name):  # its directory is made at its first start
+        raise InvalidRequestError(
+            f"task {name} does not run: expected one that does.", f"Start it: systemctl start {name}"
+        )
     if not is_declared(name):
         raise NotFoundError(
             f"there is no declared task {name!r}: expected one of /etc/solo5.",

@@ -7,7 +7,7 @@ from solo5_systemd.declared.readiness import Ready, ReadyPort, parse_ready
 from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import Manifest
-from solo5_systemd.names import TaskName, is_instance, is_task_name
+from solo5_systemd.names import TaskName, is_task_name
 from solo5_systemd.network.model import PortRequest, Protocol
 from solo5_systemd.workload import Workload
 
@@ -90,18 +90,22 @@ def _seconds(fields: Fields, key: str) -> float | None:
 
 
 def next_task(task: TaskName) -> TaskName:
-    """Return the name of the task that runs the new image beside `task`.
+    """Return the name of the task that runs the new image beside `task`: `web.next` of `web`, `web.next.1` of `web@1`.
+
+    `web@1.next` would be another instance of the template. No two tasks have the same one: the first `.next.` is the
+    place of the `@`, and only a name without `@` has one that ends with `.next`.
 
     Raises:
-        InvalidRequestError: it would be too long, or the task is an instance of a template.
+        InvalidRequestError: it would be too long, or could be that of another task.
     """
-    if is_instance(task):
+    prefix, at, instance = task.partition("@")
+    if at and (_SUFFIX in prefix or f".{instance}".endswith(_SUFFIX)):
         raise InvalidRequestError(
-            f"task {task} is an instance of a template, which cannot be updated beside itself: expected a task without "
-            "'@'.",
+            f"task {task} cannot have another one beside it: expected a template without {_SUFFIX!r} in its name, and "
+            f"an instance that does not end with {_SUFFIX.removeprefix('.')!r}.",
             f"Replace the image, then: systemctl restart {task}",
         )
-    name = f"{task}{_SUFFIX}"
+    name = f"{prefix}{_SUFFIX}" + (f".{instance}" if at else "")
     if not is_task_name(name):
         raise InvalidRequestError(
             f"task {task} cannot have another one beside it, named {name}: expected at most "

@@ -23,7 +23,7 @@ from solo5_systemd.declared.update import UpdateRequest, parse_request
 from solo5_systemd.decode import Fields, json_document
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, TakenError
 from solo5_systemd.files.atomic_file import replace_file
-from solo5_systemd.files.declared_units import DIRECTORY
+from solo5_systemd.files.declared_units import DIRECTORY, UPDATE
 from solo5_systemd.names import TaskName
 from solo5_systemd.settings.files import ETC
 
@@ -165,7 +165,10 @@ class UpdateFiles:
     def log(self, text: str, *, end: int | None = None) -> None:
         """Append a step, or with `end` the exit status, to what `solo5ctl update` shows."""
         line = json.dumps({"text": text} | ({} if end is None else {"end": end}))
-        descriptor = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            descriptor = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:  # the declaration was removed, and its task has ended
+            return
         with os.fdopen(descriptor, "a", encoding="utf-8") as file:
             file.write(f"{line}\n")
 
@@ -277,7 +280,7 @@ class UpdateFiles:
 
     @property
     def _request(self) -> Path:
-        return self._own / "update.json"
+        return self._own / UPDATE
 
     @property
     def _phase(self) -> Path:

@@ -1,6 +1,6 @@
 """Update a declared task without a lost connection: its new guest runs beside the old one before it takes its place.
 
-    1. a task `NAME.next` is started with the new image and an address of its own
+    1. a task `NAME.next`, of NAME@1 `NAME.next.1`, is started with the new image and an address of its own
     2. when it is ready, the published ports are moved to it; connections stay with the old guest
     3. it is watched while connections of the old guest end
     4. the task itself is started again with the new image, at the address that it always has
@@ -32,7 +32,7 @@ from solo5_systemd.engine.start import MakeRoom, Plan, Starter
 from solo5_systemd.engine.task import NoCallbacks
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, StartError
 from solo5_systemd.image.manifest import Manifest
-from solo5_systemd.names import TaskName, primary_nic
+from solo5_systemd.names import TaskName, host_name, primary_nic
 from solo5_systemd.network.model import Endpoint, Lease, PortRequest, Reservation
 from solo5_systemd.unit.state import UnitState
 from solo5_systemd.workload import Workload
@@ -79,8 +79,11 @@ class Progress(Interface):
 class NextStarter(Starter):
     """Starts the second guest of a task: its arguments have the ports of the first, which are moved to it later."""
 
-    def __init__(self, backends: Backends, make_room: MakeRoom, ports: Sequence[PortRequest], old: Manifest) -> None:
+    def __init__(
+        self, backends: Backends, make_room: MakeRoom, first: TaskName, ports: Sequence[PortRequest], old: Manifest
+    ) -> None:
         super().__init__(backends, make_room)
+        self._first = first
         self._ports = tuple(ports)
         self._old = old
 
@@ -94,7 +97,7 @@ class NextStarter(Starter):
         check_same_devices(workload.image, plan.image.facts.manifest, self._old)
         if tuple(plan.ports) != self._ports:
             raise InvalidRequestError(
-                f"the published ports of {workload.name.removesuffix('.next')} have changed since it was started: "
+                f"the published ports of {self._first} have changed since it was started: "
                 "expected the same ones for an update.",
                 "To publish the new ones: systemctl restart",
             )
@@ -161,7 +164,7 @@ class Updater:
         ports = first.reservation.ports
         condition = ready_by(request.ready, ports)
         self._usual = ready_by(usual, ports)
-        starter = NextStarter(self._backends, self._make_room, ports, old)
+        starter = NextStarter(self._backends, self._make_room, self._name, ports, old)
         if isinstance(condition, ReadyLine):
             from solo5_systemd.readiness.probe import check_pattern
 
@@ -174,7 +177,7 @@ class Updater:
             workload,
             name=self._next,
             nics=tuple(replace(nic, ipv4=None, mac=None, ipv6=None) for nic in workload.nics),
-            hostname=workload.hostname or self._name,
+            hostname=workload.hostname or host_name(self._name),
         )
         await starter.check(beside)
         self._begin("beside")

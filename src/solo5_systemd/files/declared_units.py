@@ -30,6 +30,9 @@ SOURCES, REFUSED = "sources", "refused"
 
 An instance has one of them if its declaration is not that of the template alone."""
 
+UPDATE = "update.json"
+"""The file with the request of an update, as long as it is under way."""
+
 FIELDS = "fields"
 """The file of the log fields that a start has determined."""
 
@@ -103,9 +106,14 @@ def declaration_directory(task: TaskName, directory: str = DIRECTORY) -> str:
 
 
 def forget_instance(task: TaskName, directory: str = DIRECTORY) -> None:
-    """Remove what the starts of an instance have made, if a template declares it: it is not to be listed any more."""
-    if is_instance(task) and declaration_directory(task, directory) != f"{directory}/{task}":
-        shutil.rmtree(f"{directory}/{task}", ignore_errors=True)
+    """Remove what the starts of an instance have made, if a template declares it: it is not to be listed any more.
+
+    Not during an update: its files have what an interrupted one has left. Its end calls this again.
+    """
+    own = f"{directory}/{task}"
+    by_template = is_instance(task) and declaration_directory(task, directory) != own
+    if by_template and not os.path.lexists(f"{own}/{UPDATE}"):
+        shutil.rmtree(own, ignore_errors=True)
 
 
 def prepared_fields(task: TaskName, directory: str = DIRECTORY) -> Mapping[str, str]:

@@ -19,9 +19,9 @@ from solo5_systemd.declared.update_files import Phase, UpdateFiles, sha256
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.update import Updater
 from solo5_systemd.errors import HostError, NotFoundError, Solo5Error
-from solo5_systemd.files.declared_units import declared_service, is_declared, prepared_fields
+from solo5_systemd.files.declared_units import declared_service, forget_instance, is_declared, prepared_fields
 from solo5_systemd.image.store import read_facts
-from solo5_systemd.names import TaskName
+from solo5_systemd.names import TaskName, is_instance
 from solo5_systemd.pid1.generator import kept_sources, systemd_release
 from solo5_systemd.settings.files import read_settings
 from solo5_systemd.wiring import connect
@@ -154,6 +154,15 @@ async def end(name: TaskName) -> None:
         raise
     finally:
         files.end()
+        if is_instance(name):
+            await _forget_instance(name)
+
+
+async def _forget_instance(name: TaskName) -> None:
+    """Forget an instance that was removed during its update."""
+    async with connect(read_settings) as runtime:
+        if name not in await runtime.backends.units.outcome_targets():
+            forget_instance(name)
 
 
 def _updater(

@@ -1,6 +1,7 @@
 """Updates: requests, which tasks can be updated beside a running guest, and the files of images."""
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from solo5_systemd.declared.update import (
 from solo5_systemd.declared.update_files import Phase, UpdateFiles, sha256
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, TakenError
 from solo5_systemd.image.manifest import Device, DeviceKind, Manifest, Target
-from solo5_systemd.names import DeviceName, TaskName
+from solo5_systemd.names import DeviceName, TaskName, is_instance, is_task_name
 from solo5_systemd.network.model import PortRequest, Protocol
 from solo5_systemd.storage.model import DiskRequest
 from solo5_systemd.workload import Workload
@@ -62,9 +63,33 @@ def test_the_name_of_the_second_guest_is_one() -> None:
     assert next_task(TaskName("web")) == "web.next"
     with pytest.raises(InvalidRequestError, match="at most 123 characters"):
         next_task(TaskName("w" * 124))
-    with pytest.raises(InvalidRequestError, match="task web@1 is an instance of a template") as caught:
-        next_task(TaskName("web@1"))
-    assert caught.value.hint == "Replace the image, then: systemctl restart web@1"
+    assert next_task(TaskName("web@1")) == "web.next.1"
+    assert next_task(TaskName(f"web@{'1' * 119}")) == f"web.next.{'1' * 119}"
+    with pytest.raises(InvalidRequestError, match="at most 123 characters"):
+        next_task(TaskName(f"web@{'1' * 120}"))
+
+
+_PARTS = ("next", "nextnext", "a", "next.a", "a.next", ".next", ".next.", "next.next", "-", "n")
+
+
+def test_no_two_tasks_have_the_same_second_guest() -> None:
+    """Else an update of one would remove the other's."""
+    prefixes = [f"w{part}" for part in _PARTS]
+    tasks = [*prefixes, *(f"{prefix}@{instance}" for prefix in prefixes for instance in _PARTS)]
+    tasks += [f"{prefix}.next.{instance}" for prefix in prefixes for instance in _PARTS]
+    seen: dict[str, str] = {}
+    for task in filter(is_task_name, tasks):
+        with suppress(InvalidRequestError):
+            assert seen.setdefault(next_task(TaskName(task)), task) == task
+            assert not is_instance(next_task(TaskName(task)))
+    assert {"wa.next", "wnext.next", "wa.next.a"} <= seen.keys()
+
+
+@pytest.mark.parametrize("task", ["web@next", "web@1.next", "web.next@1", "web.nextday@1"])
+def test_an_instance_whose_second_guest_could_be_another_ones_is_refused(task: str) -> None:
+    with pytest.raises(InvalidRequestError, match=f"task {task} cannot have another one beside it") as caught:
+        next_task(TaskName(task))
+    assert caught.value.hint == f"Replace the image, then: systemctl restart {task}"
 
 
 @pytest.mark.parametrize(
@@ -145,6 +170,11 @@ def test_steps_are_read_while_they_are_written(files: UpdateFiles) -> None:
     assert files.steps() == [("one", None), ("two: “é”", 126)]
     files.write_request(UpdateRequest())
     assert files.steps() == [], "those of the last update"
+
+
+def test_a_step_after_the_declaration_was_removed_is_not_kept(tmp_path: Path) -> None:
+    UpdateFiles(TaskName("web"), directory=tmp_path / "none").log("one")
+    assert not (tmp_path / "none").exists()
 
 
 def test_the_drop_in_is_what_it_was_after_an_update_that_was_undone(files: UpdateFiles, tmp_path: Path) -> None:

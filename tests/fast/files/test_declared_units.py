@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 
 from solo5_systemd.files.declared_units import (
+    UPDATE,
     declaration_directory,
     declared_tasks,
     forget_instance,
@@ -57,6 +58,11 @@ def test_an_instance_without_files_of_its_own_is_forgotten(tmp_path: Path) -> No
     for name in ("web@1", "web@2", "web"):
         (tmp_path / name).mkdir()
     (tmp_path / "web@2" / "sources").touch()
+    request = tmp_path / "web@1" / UPDATE
+    request.touch()
+    forget_instance(TaskName("web@1"), directory)
+    assert request.exists(), "an update is under way"
+    request.unlink()
     assert declaration_directory(TaskName("web@1"), directory) == f"{directory}/web@"
     assert declaration_directory(TaskName("web@2"), directory) == f"{directory}/web@2"
     for name in ("web@1", "web@2", "web@3", "web"):

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 _PASSING = ("/tmp/", "/var/tmp/", "/run/", "/dev/")  # noqa: S108 - names, not files
 
 EPILOG = """\
-The new guest runs beside the old one, as task NAME.next, until it is ready; then the published ports are moved to it in
-one transaction. What was connected stays with the old guest. After the watch the task itself is started with the new
-image, the ports are moved back, and NAME.next ends. If the new guest is not ready in time, or ends within the watch,
-the old one has its ports, and nothing else has changed.
+The new guest runs beside the old one, as task NAME.next (of NAME@1: NAME.next.1), until it is ready; then the
+published ports are moved to it in one transaction. What was connected stays with the old guest. After the watch the
+task itself is started with the new image, the ports are moved back, and NAME.next ends. If the new guest is not ready
+in time, or ends within the watch, the old one has its ports, and nothing else has changed.
 
   solo5ctl update web /srv/unikernels/web-2.hvt
   solo5ctl update web --ready console:listening --watch 5min
