@@ -257,6 +257,71 @@ def test_a_task_that_is_stopped_during_its_update_is_stopped(web: str, newer: st
     assert not answers()
 
 
+def stays_stopped(image: str) -> None:
+    """Nothing runs, and the next start has this image, with its ports."""
+    eventually(lambda: unit_property("solo5-update@web.service", "ActiveState") == "inactive", "the update is over")
+    assert unit_property("web.service", "ActiveState") in ("inactive", "failed")
+    assert json.loads(ok("solo5ctl", "ps", "--json")) == []
+    assert sh("pgrep", "solo5-(hvt|spt)").returncode != 0
+    assert not answers()
+    ok("systemctl", "start", "web")
+    eventually(answers, "it answers")
+    assert image_of("web") == image
+    whole("web.service")
+
+
+@pytest.fixture
+def slow_start() -> Iterator[None]:
+    """Each start of the task takes a while, in which it has a job."""
+    drop_ins, service = Path("/run/systemd/system/web.service.d"), Path("/run/systemd/system/slow-start.service")
+    service.write_text("[Service]\nType=oneshot\nExecStart=/bin/sleep 5\n")
+    drop_ins.mkdir()
+    (drop_ins / "slow.conf").write_text("[Unit]\nWants=slow-start.service\nAfter=slow-start.service\n")
+    yield
+    service.unlink()
+    shutil.rmtree(drop_ins)
+
+
+@pytest.mark.parametrize("pause", [(), ("--pause",)])
+def test_a_task_that_is_stopped_while_its_new_guest_is_not_ready_stays_stopped(
+    declare: Declarations, newer: str, pause: tuple[str, ...]
+) -> None:
+    """The operator's stop is not taken for a guest that has failed."""
+    web = declare("web", f"{WEB}\nArgument=--count=20")
+    ok("systemctl", "start", web)
+    eventually(answers, "it answers")
+    old, pid = image_of("web"), main_pid(web)
+    late = ("--ready", "console:count 200$", "--timeout", "1min")  # after some seconds, each time that it starts
+    ok("solo5ctl", "update", "web", newer, "--no-block", "--watch", "0", *late, *pause)
+    eventually(lambda: main_pid(web) not in ("0", pid), "the task runs the new image")
+    ok("systemctl", "stop", web)
+    stays_stopped(old)
+
+
+@pytest.mark.parametrize("pause", [(), ("--pause",)])
+@pytest.mark.usefixtures("slow_start")
+def test_a_stop_before_the_task_is_started_again_is_not_overridden(
+    web: str, newer: str, pause: tuple[str, ...]
+) -> None:
+    """Its job takes the place of the restart, which waits for another unit."""
+    old, pid = image_of("web"), main_pid(web)
+    ok("solo5ctl", "update", "web", newer, "--no-block", "--watch", "0", *pause)
+    eventually(lambda: main_pid(web) != pid, "it is being started again")
+    ok("systemctl", "stop", web)
+    stays_stopped(old)
+
+
+@pytest.mark.usefixtures("slow_start")
+def test_an_update_that_is_killed_does_not_start_a_task_that_was_stopped(web: str, newer: str) -> None:
+    old, pid = image_of("web"), main_pid(web)
+    ok("solo5ctl", "update", "web", newer, "--no-block", "--watch", "0")
+    eventually(lambda: main_pid(web) != pid, "it is being started again")
+    ok("systemctl", "kill", "--signal=STOP", "--kill-whom=main", "solo5-update@web.service")
+    ok("systemctl", "stop", web)
+    ok("systemctl", "kill", "--signal=KILL", "--kill-whom=main", "solo5-update@web.service")
+    stays_stopped(old)
+
+
 @pytest.mark.parametrize("by", ["kill", "stop"])
 @pytest.mark.parametrize("phase", ["beside", "turned", "switching", "draining"])
 def test_an_update_that_is_killed_leaves_one_whole_task(web: str, newer: str, phase: str, by: str) -> None:

@@ -16,7 +16,14 @@ from solo5_systemd.bus.unit_watch import UnitWatch, WatchedUnit
 from solo5_systemd.cgroup.cgroupfs import ScopeFields, control_group
 from solo5_systemd.concurrency import gather, retry
 from solo5_systemd.dbus_api.messages import Variant
-from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
+from solo5_systemd.errors import (
+    HostError,
+    InvalidRequestError,
+    JobCanceledError,
+    NoSuchTaskError,
+    Solo5Error,
+    TakenError,
+)
 from solo5_systemd.names import (
     DECLARED_OUTCOME,
     OUTCOME,
@@ -132,6 +139,8 @@ class Manager(UnitReader):
         """Start an installed unit unless it is active, and wait for the job."""
         with _translated():
             result = await self._jobs.run("StartUnit", "ss", [unit, "replace"])
+        if result == "canceled":
+            raise JobCanceledError(f"{unit} was stopped before it was started.")
         if result != "done":
             raise HostError(f"{unit} did not start: job result {result!r}.", f"See: systemctl status {unit}")
 
@@ -139,10 +148,12 @@ class Manager(UnitReader):
         """Start an installed unit, without waiting for the job."""
         await self._manager_call("StartUnit", "ss", [unit, "replace"])
 
-    async def restart(self, unit: str) -> None:
-        """Stop and start a unit, and wait for the job."""
+    async def restart(self, unit: str, *, running: bool = False) -> None:
+        """Stop and start a unit, and wait for the job; with `running`, unless it is inactive or failed."""
         with _translated():
-            result = await self._jobs.run("RestartUnit", "ss", [unit, "replace"])
+            result = await self._jobs.run("TryRestartUnit" if running else "RestartUnit", "ss", [unit, "replace"])
+        if result == "canceled":
+            raise JobCanceledError(f"{unit} was stopped before it was started again.")
         if result != "done":
             raise HostError(f"{unit} did not start: job result {result!r}.", f"See: systemctl status {unit}")
 
@@ -213,6 +224,12 @@ class Manager(UnitReader):
     async def active_state(self, unit: str) -> ActiveState:
         """Return ActiveState= of a unit, with one D-Bus call."""
         return ActiveState(str((await self._properties(unit_path(unit), [(UNIT, "ActiveState")])).get("ActiveState")))
+
+    async def was_refused(self, unit: str) -> bool:
+        """Return whether the last start of a unit failed an assertion, with one D-Bus call."""
+        names = [(UNIT, "AssertResult"), (UNIT, "AssertTimestampMonotonic")]
+        found = await self._properties(unit_path(unit), names)
+        return bool(found.get("AssertTimestampMonotonic")) and not found.get("AssertResult")
 
     async def _after_run(self, run: UnitState) -> UnitState | None:
         """Read the end of a run, as few properties as its outcome needs."""

@@ -217,6 +217,12 @@ class UpdateFiles:
             return _previous(self._kept)
         return None
 
+    @property
+    def switched(self) -> bool:
+        """Whether the task runs another image than the one that `keep` has recorded."""
+        replaced = self.kept()
+        return replaced is not None and sha256(self.running_image) != replaced.sha256
+
     def previous(self) -> Previous:
         """Return the image that the last update has replaced.
 

@@ -301,12 +301,20 @@ class Units(UnitQueries, Protocol):
             HostError: the job cannot be enqueued.
         """
 
-    async def restart(self, unit: str) -> None:
+    async def restart(self, unit: str, *, running: bool = False) -> None:
         """Stop and start a unit, and wait for the job.
 
+        Args:
+            unit: its name.
+            running: leave it alone if it is inactive or failed when PID 1 handles the call.
+
         Raises:
+            JobCanceledError: another job took the place of this one: a stop.
             HostError: it did not start.
         """
+
+    async def was_refused(self, unit: str) -> bool:
+        """Return whether the last start of a unit failed an assertion: what it needs was not prepared."""
 
     async def reload(self) -> None:
         """Have PID 1 read all unit files again (`systemctl daemon-reload`).

@@ -30,10 +30,19 @@ from solo5_systemd.engine.backends import Backends
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.start import MakeRoom, Plan, Starter
 from solo5_systemd.engine.task import NoCallbacks
-from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, StartError
+from solo5_systemd.errors import (
+    HostError,
+    InvalidRequestError,
+    JobCanceledError,
+    NoSuchTaskError,
+    NotFoundError,
+    Solo5Error,
+    StartError,
+)
 from solo5_systemd.image.manifest import Manifest
 from solo5_systemd.names import TaskName, host_name, primary_nic
 from solo5_systemd.network.model import Endpoint, Lease, PortRequest, Reservation
+from solo5_systemd.unit.outcome import REQUESTED, Outcome
 from solo5_systemd.unit.state import UnitState
 from solo5_systemd.workload import Workload
 
@@ -48,6 +57,10 @@ SETTLE_S = 1.0
 
 WATCH_INTERVAL_S = 0.5
 """Seconds between two looks at the old guest and its connections."""
+
+
+class StoppedError(InvalidRequestError):
+    """The task was stopped during its update."""
 
 
 class Images(Interface):
@@ -135,6 +148,7 @@ class Updater:
         self, runtime: Runtime, name: TaskName, service: str, images: Images, progress: Progress, *, publishes: bool
     ) -> None:
         self.whole = True
+        self._has_run = True  # else its outcome is that of a run before a start that failed
         self._publishes = publishes
         self._usual: Ready | None = None
         self._runtime = runtime
@@ -204,6 +218,9 @@ class Updater:
         self._begin("switching")
         try:
             third = await self._switch(request, condition)
+        except StoppedError:
+            await self._leave_stopped()
+            raise
         except Solo5Error as error:
             raise await self._switch_back(error, request) from error
         await self._images.finish()
@@ -272,7 +289,7 @@ class Updater:
 
         Raises:
             StartError: it has ended.
-            InvalidRequestError: the task was stopped meanwhile.
+            StoppedError: the task was stopped meanwhile.
         """
         loop = asyncio.get_running_loop()
         begun, watch, drain = loop.time(), request.watch or 0.0, request.drain or 0.0
@@ -283,8 +300,8 @@ class Updater:
                 await asyncio.wait((ended,), timeout=min(WATCH_INTERVAL_S, left) if left > 0 else WATCH_INTERVAL_S / 5)
                 if ended.done():
                     raise StartError(f"the new guest ended within its watch: {await _sentence(ended)}.")
-                if await self._was_stopped(first):
-                    raise InvalidRequestError(f"task {self._name} was stopped during its update.")
+                if await self._is_over(first):
+                    raise self._stopped()
                 elapsed = loop.time() - begun
                 if elapsed >= watch and (elapsed >= drain or not await self._connections(first)):
                     return
@@ -292,20 +309,40 @@ class Updater:
             ended.cancel()
             await asyncio.gather(ended, return_exceptions=True)
 
-    async def _was_stopped(self, run: _Run) -> bool:
-        """Return whether the task was stopped on request. An old guest that has failed does not end the update."""
+    async def _is_over(self, run: _Run) -> bool:
+        """Return whether the task has ended without a failure. An old guest that has failed does not end the update."""
         state = await self._units.current(run.state)
         if state is not None and not state.over:
             return False
-        task = await self._runtime.task(self._name)
-        return task.outcome is None or task.outcome.clean
+        outcome = await self._outcome()
+        return outcome is None or outcome.clean
+
+    async def _is_stopped(self) -> bool:
+        """Return whether the task was stopped on request, or removed, and does not run."""
+        state = await self._units.state(self._name)
+        if state is not None and not state.over:
+            return False
+        outcome = await self._outcome()
+        return outcome is None or outcome.ending in REQUESTED
+
+    async def _outcome(self) -> Outcome | None:
+        """Return the outcome of the task's last run; None if the task was removed, or never ran."""
+        with suppress(NoSuchTaskError):
+            return (await self._runtime.task(self._name)).outcome
+        return None
+
+    def _stopped(self) -> StoppedError:
+        return StoppedError(
+            f"task {self._name} was stopped during its update: it stays stopped.",
+            f"To repeat the update: systemctl start {self._name}, and then the same command.",
+        )
 
     async def _drain(self, task: _Run, run: _Run, drain: float) -> None:
         """Wait for the end of a guest's connections, or of the task."""
         loop = asyncio.get_running_loop()
         until = loop.time() + drain
         while True:
-            if loop.time() >= until or not await self._connections(run) or await self._was_stopped(task):
+            if loop.time() >= until or not await self._connections(run) or await self._is_over(task):
                 return
             await asyncio.sleep(WATCH_INTERVAL_S)
 
@@ -317,18 +354,58 @@ class Updater:
         """Start the task with the new image, wait until it is ready, and return its run.
 
         Raises:
-            Solo5Error: it is not.
+            StoppedError: it was stopped meanwhile.
+            Solo5Error: it is not ready.
         """
         await self._images.switch()
-        await self._units.restart(self._service)
-        run = await self._present()
-        await self._until_ready(run, condition, request.timeout)
+        run, _ = await self._run_again(condition, request.timeout)
         return run
+
+    async def _run_again(self, condition: Ready | None, timeout_s: float, *, anew: bool = True) -> tuple[_Run, str]:
+        """Start the task again, wait until it is ready, and return its run and the evidence.
+
+        The operator's stop is not overridden: not before the start, nor while its job waits, nor afterwards.
+
+        Args:
+            condition: what makes it ready.
+            timeout_s: seconds in which it has to become ready.
+            anew: also if it runs.
+
+        Raises:
+            StoppedError: it was stopped, and does not run.
+            Solo5Error: it is not ready.
+        """
+        if self._has_run and await self._is_stopped():
+            raise self._stopped()
+        try:
+            self._has_run = False
+            if anew:
+                await self._units.restart(self._service, running=await self._units.is_running(self._name))
+            else:
+                await self._units.ensure_started(self._service)
+            self._has_run = True
+        except JobCanceledError:
+            raise self._stopped() from None
+        try:
+            run = await self._present()
+            return run, await self._until_ready(run, condition, timeout_s)
+        except Solo5Error as error:
+            if await self._is_stopped():
+                raise self._stopped() from error
+            raise
+
+    async def _leave_stopped(self) -> None:
+        """Return to the earlier image without a start."""
+        await self._images.revert()
+        await self.abandon()
 
     async def _switch_back(self, error: Solo5Error, request: UpdateRequest) -> Solo5Error:
         """Start the task with its earlier image; return the error to raise. The guest beside it serves meanwhile."""
         try:
             await self._return_to_earlier(request)
+        except StoppedError as stopped:
+            await self.abandon()
+            return stopped
         except Solo5Error as second:
             return HostError(
                 f"task {self._name} starts neither with the new image ({error.sentence}) nor with its earlier one "
@@ -347,19 +424,25 @@ class Updater:
         try:
             await self._images.switch()
             begun = loop.time()
-            await self._units.restart(self._service)
-            run = await self._present()
-            evidence = await self._until_ready(run, condition, request.timeout)
+            run, evidence = await self._run_again(condition, request.timeout)
             pause = loop.time() - begun
             self._progress.step(f"task {self._name} runs the new image: {evidence}, after a pause of {pause:.2f} s")
             self._progress.serving()
             with suppress(TimeoutError):
                 async with asyncio.timeout(request.watch or 0.0):
-                    ended = await self._runtime.wait_for_run(run.state)
-                    sentence = ended.outcome.sentence if ended.outcome else "it was started again"
+                    sentence = await _sentence(asyncio.ensure_future(self._runtime.wait_for_run(run.state)))
+                    if await self._is_stopped():
+                        raise self._stopped()
                     raise StartError(f"the new guest ended within its watch: {sentence}.")
+        except StoppedError:
+            await self._leave_stopped()
+            raise
         except (Solo5Error, asyncio.CancelledError):
-            await asyncio.shield(self._return_to_earlier(request))
+            try:
+                await asyncio.shield(self._return_to_earlier(request))
+            except StoppedError:
+                self.whole = True
+                raise
             self.whole = True
             raise
         await self._images.finish()
@@ -367,8 +450,7 @@ class Updater:
 
     async def _return_to_earlier(self, request: UpdateRequest) -> None:
         await self._images.revert()
-        await self._units.restart(self._service)
-        await self._until_ready(await self._present(), self._usual, max(request.timeout, READY_TIMEOUT_S))
+        await self._run_again(self._usual, max(request.timeout, READY_TIMEOUT_S))
 
     # -- after an interruption -----------------------------------------------------------------------------------
 
@@ -387,7 +469,8 @@ class Updater:
         if self._publishes and held is not None and not held.ports:
             self._progress.step(f"task {self._name} is started again: task {self._next} has ended with its ports")
             await self.remove_next()
-            await self._units.restart(self._service)
+            with suppress(JobCanceledError):
+                await self._units.restart(self._service, running=True)
 
     async def remove_next(self) -> None:
         """Stop and remove the guest beside the task, and the UDP flows that led to it."""
@@ -412,10 +495,11 @@ class Updater:
             restart: start it again, since its image was changed.
 
         Raises:
+            StoppedError: it was stopped, and does not run.
             Solo5Error: the task is not ready. The guest beside it keeps the ports.
         """
-        await (self._units.restart if restart else self._units.ensure_started)(self._service)
-        await self._until_ready(await self._present(), condition, timeout_s)
+        self._has_run = not await self._units.was_refused(self._service)
+        await self._run_again(condition, timeout_s, anew=restart)
         await self.abandon()
 
     async def _make_room(self, *, dry_run: bool) -> Sequence[str]:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 from solo5_systemd.daemon.process import log_about, notify_ready
 from solo5_systemd.declared.declaration import Declaration, declared_task, parse_declaration
@@ -17,7 +18,7 @@ from solo5_systemd.declared.files import host_names
 from solo5_systemd.declared.update import READY_TIMEOUT_S, UpdateRequest, ready_by
 from solo5_systemd.declared.update_files import Phase, UpdateFiles, sha256
 from solo5_systemd.engine.runtime import Runtime
-from solo5_systemd.engine.update import Updater
+from solo5_systemd.engine.update import StoppedError, Updater
 from solo5_systemd.errors import HostError, NotFoundError, Solo5Error
 from solo5_systemd.files.declared_units import declared_service, forget_instance, is_declared, prepared_fields
 from solo5_systemd.image.store import read_facts
@@ -188,12 +189,16 @@ async def _end(updater: Updater, images: ImageSwitch, declaration: Declaration |
         condition = ready_by(request.ready, await updater.ports())
         try:
             await updater.complete(condition, request.timeout)
+        except StoppedError:
+            await images.revert()
+            await updater.abandon()
         except Solo5Error:
             await images.revert()
             usual = ready_by(declaration.ready, await updater.ports())
-            await updater.complete(usual, READY_TIMEOUT_S, restart=True)
+            with suppress(StoppedError):
+                await updater.complete(usual, READY_TIMEOUT_S, restart=True)
         else:
-            await images.finish()
+            await (images.finish if files.switched else images.revert)()
     files.phase = None
 
 

@@ -222,6 +222,14 @@ def test_a_rollback_takes_the_file_or_else_its_copy(files: UpdateFiles, tmp_path
         files.previous()
 
 
+def test_whether_the_task_runs_another_image_than_the_recorded_one(files: UpdateFiles, tmp_path: Path) -> None:
+    assert not files.switched
+    files.keep(str(tmp_path / "web.hvt"))
+    assert not files.switched
+    (tmp_path / "store").write_bytes(b"new")
+    assert files.switched
+
+
 def test_an_image_that_cannot_be_copied_is_an_error(files: UpdateFiles, tmp_path: Path) -> None:
     (tmp_path / "previous").write_text("no directory")
     with pytest.raises(HostError, match="cannot be copied to"):

@@ -1,6 +1,7 @@
 """The steps of an update, on in-memory backends: which guest has the ports, and what is left."""
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.support.fakes.backends import Machine
@@ -8,7 +9,7 @@ from tests.support.fakes.background import Background, yields
 
 from solo5_systemd.declared.update import UpdateRequest
 from solo5_systemd.engine.runtime import Runtime
-from solo5_systemd.engine.update import Updater
+from solo5_systemd.engine.update import StoppedError, Updater
 from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, StartError
 from solo5_systemd.image.manifest import Manifest, Target
 from solo5_systemd.names import TaskName
@@ -16,6 +17,9 @@ from solo5_systemd.network.model import Endpoint, Protocol
 from solo5_systemd.readiness import probe
 from solo5_systemd.unit.state import MainCode
 from solo5_systemd.workload import Publish, Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
 
 WEB, NEXT = TaskName("web"), TaskName("web.next")
 UNIT, SECOND = "solo5-task-web.service", "solo5-task-web.next.service"
@@ -31,6 +35,7 @@ class Report:
     def __init__(self) -> None:
         self.seen: list[str] = []
         self.bad = False
+        self.during_switch: Callable[[], Awaitable[None]] | None = None
 
     def begin(self, phase: str) -> None:
         self.seen.append(phase)
@@ -43,6 +48,8 @@ class Report:
 
     async def switch(self) -> None:
         self.seen.append("switch")
+        if self.during_switch is not None:
+            await self.during_switch()
         if self.bad:
             raise HostError("the image was changed.")
 
@@ -103,6 +110,74 @@ async def test_an_image_that_cannot_be_switched_leaves_the_earlier_one(
     assert machine.networks.held.keys() == {WEB}
     assert machine.networks.held[WEB].ports
     assert updater.whole
+
+
+def check_stopped(machine: Machine, updater: Updater, report: Report) -> None:
+    assert report.seen[-2:] == ["switch", "revert"]
+    assert machine.units.loaded[UNIT].over
+    assert SECOND not in machine.units.loaded
+    assert NEXT not in machine.networks.held
+    assert updater.whole
+
+
+@pytest.mark.parametrize("pause", [False, True])
+async def test_a_task_that_is_stopped_before_it_is_started_again_stays_stopped(
+    machine: Machine, updater: Updater, report: Report, old: Manifest, *, pause: bool
+) -> None:
+    async def stop() -> None:
+        await machine.units.stop(UNIT)
+
+    report.during_switch = stop
+    with pytest.raises(StoppedError, match="task web was stopped during its update: it stays stopped"):
+        await updater.update(WORKLOAD, replace(QUICK, pause=pause), None, old)
+    check_stopped(machine, updater, report)
+
+
+@pytest.mark.parametrize("pause", [False, True])
+async def test_a_stop_in_the_place_of_the_restart_is_not_overridden(
+    machine: Machine, updater: Updater, report: Report, old: Manifest, *, pause: bool
+) -> None:
+    machine.units.canceled = True
+    with pytest.raises(StoppedError):
+        await updater.update(WORKLOAD, replace(QUICK, pause=pause), None, old)
+    check_stopped(machine, updater, report)
+
+
+@pytest.mark.parametrize("pause", [False, True])
+async def test_a_task_that_is_stopped_before_it_is_ready_with_the_new_image_stays_stopped(
+    machine: Machine,
+    updater: Updater,
+    report: Report,
+    old: Manifest,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    pause: bool,
+) -> None:
+    async def unready() -> None:
+        async def failure(endpoint: Endpoint, timeout_s: float) -> str:
+            return "connection refused"
+
+        monkeypatch.setattr(probe, "failure", failure)
+
+    report.during_switch = unready
+    async with Background(updater.update(WORKLOAD, replace(QUICK, pause=pause), None, old)) as updating:
+        while not machine.units.loaded[UNIT].invocation.endswith("-again"):
+            await yields(1)
+        await machine.units.stop(UNIT)
+        with pytest.raises(StoppedError):
+            await updating
+    check_stopped(machine, updater, report)
+
+
+async def test_an_interrupted_update_starts_no_task_that_was_stopped(machine: Machine, updater: Updater) -> None:
+    await machine.units.stop(UNIT)
+    for restart in (False, True):
+        with pytest.raises(StoppedError):
+            await updater.complete(None, 1.0, restart=restart)
+        assert machine.units.loaded[UNIT].over
+    machine.units.refused = True  # not a stop: its start with the new image has failed
+    await updater.complete(None, 5.0, restart=True)
+    assert not machine.units.loaded[UNIT].over
 
 
 async def test_a_guest_that_ends_before_it_is_ready_is_not_waited_for(

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tests.support.fakes.steps import Steps
 
-from solo5_systemd.errors import NoSuchTaskError, TakenError
+from solo5_systemd.errors import JobCanceledError, NoSuchTaskError, TakenError
 from solo5_systemd.names import TaskName, UnitKind, outcome_target, task_of_unit
 from solo5_systemd.unit.properties import JobFailedError, Property, TransientUnit, UnitFiles
 from solo5_systemd.unit.state import ActiveState, Invocation, MainCode, UnitState
@@ -43,6 +43,8 @@ class FakeUnits:
         heeds: signals on which a tender ends, besides SIGKILL.
         busy: stop jobs are queued and not run.
         stopping: the host is shutting down.
+        refused: the last start of each unit failed an assertion.
+        canceled: a stop of the operator's takes the place of each restart.
     """
 
     def __init__(self, steps: Steps) -> None:
@@ -60,6 +62,8 @@ class FakeUnits:
         self.heeds: tuple[int, ...] = (2, 15)
         self.busy = False
         self.stopping = False
+        self.refused = False
+        self.canceled = False
 
     # --- calls ------------------------------------------------------------------------------------
 
@@ -116,9 +120,18 @@ class FakeUnits:
         async with self._steps.step(f"begin {unit}"):
             pass
 
-    async def restart(self, unit: str) -> None:
+    async def was_refused(self, unit: str) -> bool:
+        async with self._steps.step("was_refused"):
+            return self.refused
+
+    async def restart(self, unit: str, *, running: bool = False) -> None:
         async with self._steps.step(f"restart {unit}"):
             state = self.loaded[unit]
+            if running and state.over:
+                return
+            if self.canceled:
+                self._begin_to_stop(unit)
+                raise JobCanceledError(f"{unit} was stopped before it was started again.")
             self.end(unit, MainCode.EXITED, 0)
             again = replace(state, invocation=f"{state.invocation}-again", main_pid=state.main_pid + 1)
             self.put(replace(again, active=ActiveState.ACTIVE))
