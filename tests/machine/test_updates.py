@@ -382,6 +382,9 @@ def test_a_task_with_a_disk_is_updated_with_a_pause_only(declare: Declarations, 
         assert (
             "cannot be updated without a pause, since disk storage has one writer: expected --pause" in refused.stderr
         )
+        before = main_pid(unit)
+        assert "hello.spt has the devices none: expected" in update(f"{GUESTS}/hello.spt", "--pause").stderr
+        assert main_pid(unit) == before, "it is not stopped for an image that cannot take its place"
         done = update(str(newer), "--pause", "--watch", "0")
         assert done.returncode == 0, done.stderr
         assert re.search(r"after a pause of [0-9]+\.[0-9]{2} s$", done.stdout, re.MULTILINE)

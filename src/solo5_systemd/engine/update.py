@@ -115,6 +115,15 @@ class NextStarter(Starter):
                 "To publish the new ones: systemctl restart",
             )
 
+    async def check_image(self, workload: Workload) -> None:
+        """Store the image, and check it for the task itself: the rest of preflight needs what the old guest has.
+
+        Raises:
+            Solo5Error: it cannot take the place of the running one.
+        """
+        image = await self._image(workload)
+        check_same_devices(workload.image, image.facts.manifest, self._old)
+
     @asynccontextmanager
     async def _reserved(self, plan: Plan) -> AsyncGenerator[Reservation, None]:
         async with super()._reserved(replace(plan, ports=())) as reservation:
@@ -184,6 +193,7 @@ class Updater:
 
             await check_pattern(condition.pattern)
         if request.pause:
+            await starter.check_image(workload)
             await self._update_with_pause(request, condition)
             return
         check_beside(workload, ports)

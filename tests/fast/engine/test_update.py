@@ -205,8 +205,10 @@ async def test_a_task_that_does_not_run_or_has_other_ports_is_refused(
     other = replace(WORKLOAD, publish=(Publish(host_port=8081, port=80, protocol=Protocol.TCP, nic=None),))
     with pytest.raises(InvalidRequestError, match="the published ports of web have changed"):
         await updater.update(other, QUICK, None, old)
-    with pytest.raises(InvalidRequestError, match="has the devices"):
-        await updater.update(WORKLOAD, QUICK, None, Manifest(target=Target.HVT, abi_version=2, devices=()))
+    for pause in (False, True):  # with a pause, the old guest is not stopped for it
+        with pytest.raises(InvalidRequestError, match="has the devices"):
+            none = Manifest(target=Target.HVT, abi_version=2, devices=())
+            await updater.update(WORKLOAD, replace(QUICK, pause=pause), None, none)
     machine.units.end(UNIT, MainCode.EXITED, 0)
     with pytest.raises(Solo5Error, match="task web does not run"):
         await updater.update(WORKLOAD, QUICK, None, old)
