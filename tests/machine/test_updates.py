@@ -344,6 +344,17 @@ def test_an_update_that_is_killed_leaves_one_whole_task(web: str, newer: str, ph
     assert image_of("web") in expected.get(phase, {old})
 
 
+def test_what_ends_a_killed_update_may_be_killed_itself(web: str, newer: str) -> None:
+    """Otherwise the guest beside the task would run on, with its ports."""
+    unit = "solo5-update@web.service"
+    ok("solo5ctl", "update", "web", newer, "--no-block", "--watch", "1min")
+    eventually(lambda: unit_property(unit, "ActiveState") == "active", "it has the ports")
+    ok("systemctl", "kill", "--signal=KILL", "--kill-whom=main", unit)
+    eventually(lambda: unit_property(unit, "ControlPID") != "0", "what ends it runs")
+    ok("systemctl", "kill", "--signal=KILL", "--kill-whom=control", unit)
+    whole(web)
+
+
 # --- what is refused ------------------------------------------------------------------------------------------------
 
 
