@@ -43,7 +43,7 @@ from solo5_systemd.image.manifest import Manifest
 from solo5_systemd.names import TaskName, host_name, primary_nic
 from solo5_systemd.network.model import Endpoint, Lease, PortRequest, Reservation
 from solo5_systemd.unit.outcome import REQUESTED, Outcome
-from solo5_systemd.unit.state import UnitState
+from solo5_systemd.unit.state import ActiveState, UnitState
 from solo5_systemd.workload import Workload
 
 PROBE_INTERVAL_S = 0.05
@@ -385,15 +385,8 @@ class Updater:
             StoppedError: it was stopped, and does not run.
             Solo5Error: it is not ready.
         """
-        if self._has_run and await self._is_stopped():
-            raise self._stopped()
         try:
-            self._has_run = False
-            if anew:
-                await self._units.restart(self._service, running=await self._units.is_running(self._name))
-            else:
-                await self._units.ensure_started(self._service)
-            self._has_run = True
+            await (self._restart if anew else self._ensure_started)()
         except JobCanceledError:
             raise self._stopped() from None
         try:
@@ -403,6 +396,40 @@ class Updater:
             if await self._is_stopped():
                 raise self._stopped() from error
             raise
+
+    async def _restart(self) -> None:
+        """Stop and start the task, unless it was stopped: PID 1 decides, if that happens at the same time."""
+        while True:
+            state = await self._not_stopped()
+            self._has_run = False
+            over = state is None or state.over
+            await self._units.restart(self._service, running=not over)
+            self._has_run = True
+            now = await self._units.state(self._name)
+            if over or now is None or state is None or now.invocation != state.invocation:
+                return  # else it was ending when PID 1 handled the call
+
+    async def _ensure_started(self) -> None:
+        await self._not_stopped()
+        self._has_run = False
+        await self._units.ensure_started(self._service)
+        self._has_run = True
+
+    async def _not_stopped(self) -> UnitState | None:
+        """Return the state of the task once it is not ending, which a start would cancel.
+
+        Raises:
+            StoppedError: it was stopped.
+        """
+        while True:
+            state = await self._units.state(self._name)
+            if state is None or state.active is not ActiveState.DEACTIVATING:
+                break
+            with suppress(NoSuchTaskError):  # it has been started again
+                await self._runtime.wait_for_run(state)
+        if self._has_run and await self._is_stopped():
+            raise self._stopped()
+        return state
 
     async def _leave_stopped(self) -> None:
         """Return to the earlier image without a start."""

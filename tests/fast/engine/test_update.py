@@ -1,5 +1,6 @@
 """The steps of an update, on in-memory backends: which guest has the ports, and what is left."""
 
+import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from solo5_systemd.image.manifest import Manifest, Target
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.model import Endpoint, Protocol
 from solo5_systemd.readiness import probe
-from solo5_systemd.unit.state import MainCode
+from solo5_systemd.unit.state import ActiveState, MainCode
 from solo5_systemd.workload import Publish, Workload
 
 if TYPE_CHECKING:
@@ -133,13 +134,36 @@ async def test_a_task_that_is_stopped_before_it_is_started_again_stays_stopped(
     check_stopped(machine, updater, report)
 
 
+@pytest.mark.parametrize("by", ["canceled", "stopped_before"])
 @pytest.mark.parametrize("pause", [False, True])
 async def test_a_stop_in_the_place_of_the_restart_is_not_overridden(
-    machine: Machine, updater: Updater, report: Report, old: Manifest, *, pause: bool
+    machine: Machine, updater: Updater, report: Report, old: Manifest, *, pause: bool, by: str
 ) -> None:
-    machine.units.canceled = True
+    setattr(machine.units, by, True)
     with pytest.raises(StoppedError):
         await updater.update(WORKLOAD, replace(QUICK, pause=pause), None, old)
+    check_stopped(machine, updater, report)
+
+
+async def test_a_task_that_is_being_stopped_is_waited_for_and_stays_stopped(
+    machine: Machine, updater: Updater, report: Report, old: Manifest
+) -> None:
+    async def begin_to_stop() -> None:
+        machine.units.heeds = ()  # it takes a while
+        stopping.append(asyncio.ensure_future(machine.units.stop(UNIT)))
+        await yields(50)
+
+    stopping: list[asyncio.Future[None]] = []
+    report.during_switch = begin_to_stop
+    async with Background(updater.update(WORKLOAD, QUICK, None, old)) as updating:
+        while machine.units.loaded[UNIT].active is not ActiveState.DEACTIVATING:
+            await yields(1)
+        await yields(50)
+        machine.units.heeds = (2, 15)
+        machine.units.end(UNIT, MainCode.KILLED, 9)
+        with pytest.raises(StoppedError):
+            await updating
+    await stopping[0]
     check_stopped(machine, updater, report)
 
 
@@ -205,9 +229,9 @@ async def test_a_task_that_does_not_run_or_has_other_ports_is_refused(
     other = replace(WORKLOAD, publish=(Publish(host_port=8081, port=80, protocol=Protocol.TCP, nic=None),))
     with pytest.raises(InvalidRequestError, match="the published ports of web have changed"):
         await updater.update(other, QUICK, None, old)
+    none = Manifest(target=Target.HVT, abi_version=2, devices=())
     for pause in (False, True):  # with a pause, the old guest is not stopped for it
         with pytest.raises(InvalidRequestError, match="has the devices"):
-            none = Manifest(target=Target.HVT, abi_version=2, devices=())
             await updater.update(WORKLOAD, replace(QUICK, pause=pause), None, none)
     machine.units.end(UNIT, MainCode.EXITED, 0)
     with pytest.raises(Solo5Error, match="task web does not run"):

@@ -45,6 +45,7 @@ class FakeUnits:
         stopping: the host is shutting down.
         refused: the last start of each unit failed an assertion.
         canceled: a stop of the operator's takes the place of each restart.
+        stopped_before: a stop of the operator's is handled before each restart.
     """
 
     def __init__(self, steps: Steps) -> None:
@@ -64,6 +65,7 @@ class FakeUnits:
         self.stopping = False
         self.refused = False
         self.canceled = False
+        self.stopped_before = False
 
     # --- calls ------------------------------------------------------------------------------------
 
@@ -126,6 +128,8 @@ class FakeUnits:
 
     async def restart(self, unit: str, *, running: bool = False) -> None:
         async with self._steps.step(f"restart {unit}"):
+            if self.stopped_before:
+                self._begin_to_stop(unit)
             state = self.loaded[unit]
             if running and state.over:
                 return
