@@ -8,6 +8,7 @@ from tests.machine.chaos.model import (
     ALONE,
     KILLABLE,
     SHORT,
+    UPDATES,
     Act,
     Disturbance,
     Door,
@@ -79,7 +80,7 @@ def test_an_end_may_be_repeated_by_a_kill_of_the_agent_before_it_has_settled(
     assert end.repeats == repeats
 
 
-OF_FILES = (Act.AGAIN, Act.RESTART, Act.EDIT, Act.WITHDRAW)
+OF_FILES = (Act.AGAIN, Act.RESTART, Act.EDIT, Act.WITHDRAW, *UPDATES, Act.REFUSED, Act.STOPPED)
 DECLARED = Task(number=0, door=Door.FILE, guest=Guest.COUNTS, tender="hvt")
 RELOAD = Operation(disturbance=Disturbance.RELOAD)
 
@@ -112,6 +113,34 @@ def test_a_declared_task_that_fails_comes_back_where_its_file_has_it_so_and_is_t
         assert after(Operation(act=Act.SLAY, task=withdrawn[task.name]), withdrawn) == {}
 
 
+@pytest.mark.parametrize(
+    "acts, image, previous",
+    [
+        ((Act.UPDATE,), 1, True),
+        ((Act.UPDATE, Act.ROLLBACK), 0, True),
+        ((Act.UPDATE, Act.UPDATE), 0, True),
+        ((Act.UPDATE, Act.UNREADY, Act.REFUSED, Act.RENEW, Act.RESTART), 1, True),
+        ((Act.UNREADY,), 0, False),
+        ((Act.STOPPED, Act.AGAIN), None, False),
+        ((Act.STOPPED, Act.AGAIN, Act.UPDATE), 1, False),
+    ],
+)
+def test_a_task_runs_the_image_of_its_last_update(acts: tuple[Act, ...], image: int | None, previous: bool) -> None:
+    for first in (DECLARED, replace(DECLARED, instance=True)):
+        world = _world_after(Operation(act=Act.START, task=first))
+        for act in acts:
+            world = after(Operation(act=act, task=world[first.name]), world)
+        task = world[first.name]
+        assert (task.image, task.previous, task.state, task.end) == (image, previous, State.RUNNING, None)
+
+
+def test_instances_have_names_and_templates_of_their_own() -> None:
+    one, other = (replace(DECLARED, number=number, instance=True) for number in (7, 8))
+    assert (one.name, one.template, one.port) == ("chaos-hvt-once-0@007", "chaos-hvt-once-0@", 21007)
+    assert (other.template, replace(one, restarts=True).template) == (one.template, "chaos-hvt-again-0@")
+    assert replace(one, number=1007).name != one.name
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_nothing_is_done_to_a_task_that_it_cannot_be_done_to(seed: int) -> None:
     world: World = {}
@@ -120,6 +149,10 @@ def test_nothing_is_done_to_a_task_that_it_cannot_be_done_to(seed: int) -> None:
             assert (operation.task.name in world) == (operation.act is not Act.START)
             assert operation.task.state is not State.ENDED or operation.act in (Act.REMOVE, Act.AGAIN, Act.EDIT)
             assert operation.task.door is Door.FILE or operation.act not in OF_FILES
+            assert not operation.task.instance or operation.act not in (Act.EDIT, Act.WITHDRAW)
+            assert operation.act is not Act.ROLLBACK or operation.task.previous
+            if operation.act in (*UPDATES, Act.STOPPED):  # which have PID 1 read all files
+                assert all(task.written == task.read for task in world.values() if not task.removed)
         assert next_world == after(operation, world)
         world = next_world
         declared = [task for task in world.values() if task.door is Door.FILE]

@@ -12,7 +12,7 @@ from typing import Any
 from tests.machine.chaos import disks
 from tests.machine.chaos.lines import broken, faults, last_run, numbers
 from tests.machine.chaos.model import FIRST_PORT, PORTS, PREFIX, Door, End, Guest, State, Task, World
-from tests.machine.chaos.operations import allocation
+from tests.machine.chaos.operations import allocation, images
 from tests.machine.conftest import ok, sh, systemctl, unit_property
 from tests.machine.nomad import jobs
 from tests.machine.nomad.agent import DATA, NODE_ADDRESS, plugins
@@ -23,6 +23,7 @@ from solo5_systemd.names import TaskName
 LEASES = Path("/run/solo5/network/tasks")
 CONSOLES = Path("/run/solo5/relay")
 IMAGES = Path("/var/lib/solo5/images")
+_USER = "solo5-([0-9a-f]{16}|[0-9a-f]{12}-[0-9]{3})"
 UNIT_FILES = Path("/run/systemd/system")
 ENABLED = Path("/etc/systemd/system/multi-user.target.wants")
 MOST_DESCRIPTORS = 120
@@ -99,6 +100,8 @@ class Truth:
         log = last_run(self._entries(task), seen["invocation_id"])
         yield from self._disks(task, log)
         if task.door is Door.FILE and task.end is None:
+            if (image := seen["image"]) not in images(task):
+                yield f"its image is {image}, expected {images(task)}"
             had = self._identities.setdefault(task.name, seen["nics"])
             yield from _differ("its addresses", seen["nics"], had)
         if task.end is None:
@@ -191,18 +194,28 @@ def _of(units: list[list[str]], state: str) -> set[str]:
 
 def _left_of_files(world: World, alive: set[str]) -> Iterator[str]:
     """What declared tasks have, and nothing more: unit files, what PID 1 prepares, mounts, users."""
-    there = {task.name for task in world.values() if task.door is Door.FILE}
+    declared = [task for task in world.values() if task.door is Door.FILE]
+    there = {task.template if task.instance else task.name for task in declared}
+    instances = {task.name for task in declared if task.instance}
     enabled = {task.name for task in world.values() if task.enabled}
-    yield from _differ("directories of declarations", _names("/run/solo5/declared"), there)
-    for pattern in (f"{PREFIX}*", f"solo5-prepare@{PREFIX}*", f"solo5-outcome@{PREFIX}*"):
-        yield from _differ(f"unit files {pattern}", _names(UNIT_FILES, pattern), there)
+    yield from _differ("directories of declarations", _names("/run/solo5/declared"), there | instances)
+    plain, templates = there - (of_templates := {task.template for task in declared if task.instance}), of_templates
+    for pattern, expected in (
+        (f"{PREFIX}*", there),
+        (f"solo5-prepare@{PREFIX}*", plain),
+        (f"solo5-outcome@{PREFIX}*", plain),
+        (f"solo5-awaited-{PREFIX}*", templates),
+    ):
+        # An instance that was updated has unit files of its own.
+        yield from _differ(f"unit files {pattern}", _names(UNIT_FILES, pattern) - instances, expected)
+    yield from _of_updates()
     yield from _differ("enabled", _names(ENABLED, f"{PREFIX}*"), enabled)
     listed = systemctl("list-units", "--plain", "--no-legend", f"solo5-prepare@{PREFIX}*").splitlines()
     yield from _differ("preparations", {_name_of(line.split()[0]) for line in listed}, alive)
     points = (line.split()[1] for line in Path("/proc/mounts").read_text().splitlines())
     mounted = {Path(point).parent.name for point in points if point.startswith("/run/solo5/declared/")}
     yield from _differ("mounts of declared tasks", mounted, alive)
-    users = {path.stem for path in Path("/run/userdb").glob("*.user") if re.fullmatch("solo5-[0-9a-f]{16}", path.stem)}
+    users = {path.stem for path in Path("/run/userdb").glob("*.user") if re.fullmatch(_USER, path.stem)}
     yield from _differ("user records", users, {user_of(TaskName(name)) for name in alive})
 
 
@@ -212,7 +225,16 @@ def _names(directory: Path | str, pattern: str = "*") -> set[str]:
 
 def _name_of(unit: str) -> str:
     """The task of a unit, of its file or of a directory of drop-ins."""
-    return re.sub(r"\.(service|target)(\.d)?$", "", unit).rpartition("@")[2]
+    name = re.sub(r"\.(service|target)(\.d)?$", "", unit)
+    return re.sub(r"^solo5-(prepare@|outcome@|awaited-)", "", name)
+
+
+def _of_updates() -> Iterator[str]:
+    """What an update has only as long as it is under way."""
+    for pattern in ("update.json", "update.phase", "update.previous"):
+        yield from (f"{path} is of no update" for path in Path("/run/solo5/declared").glob(f"*/{pattern}"))
+    for unit in systemctl("list-units", "--plain", "--no-legend", "solo5-update@*").splitlines():
+        yield f"unit {unit.split()[0]} is nobody's"
 
 
 def _published() -> set[int]:

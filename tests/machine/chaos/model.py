@@ -93,6 +93,9 @@ class Task:
         restarts: systemd starts it again after a failure.
         enabled: it is, for the next boot.
         removed: its file is gone; it runs on, and is not started again.
+        instance: it is one of a template, which has no other editions.
+        image: which image it runs, that of its file (0) or the other one (1); None: either, by the moment of a stop.
+        previous: a rollback returns to the other image.
         runs: how often it was started.
         written: which edition its file is.
         read: which edition PID 1 has read.
@@ -111,6 +114,9 @@ class Task:
     restarts: bool = False
     enabled: bool = False
     removed: bool = False
+    instance: bool = False
+    image: int | None = 0
+    previous: bool = False
     runs: int = 1
     written: int = 0
     read: int = 0
@@ -118,7 +124,18 @@ class Task:
 
     @property
     def name(self) -> str:
-        return f"{PREFIX}{self.number}"
+        return f"{self.template}{self.number % PORTS:03}" if self.instance else f"{PREFIX}{self.number}"
+
+    @property
+    def template(self) -> str:
+        """The template of an instance, which has many."""
+        again = "again" if self.restarts else "once"
+        return f"{PREFIX}{self.tender}-{again}-{self.number // PORTS}@"
+
+    @property
+    def other_image(self) -> int:
+        """The image of an update."""
+        return 0 if self.image == 1 else 1
 
     @property
     def goes_on(self) -> bool:
@@ -157,6 +174,12 @@ class Act(StrEnum):
     WITHDRAW = "removal of its file"
     SNAPSHOT = "snapshot of its disk"
     INTRUDE = "a second writer of its disk"
+    UPDATE = "update"
+    ROLLBACK = "rollback"
+    RENEW = "systemctl reload"
+    UNREADY = "update to a guest that is not ready"
+    REFUSED = "update to an image with other devices"
+    STOPPED = "stop amid an update"
 
 
 class Disturbance(StrEnum):
@@ -176,6 +199,7 @@ class Disturbance(StrEnum):
     CLIENT = "kill -9 of solo5ctl"
     RELOAD = "daemon-reload"
     PREPARATION = "kill -9 of what prepares and generates"
+    UPDATER = "kill -9 of what updates"
 
 
 AMID = (
@@ -189,7 +213,7 @@ AMID = (
 )
 """What may happen while an act is under way: it succeeds, or whoever does it is told and tries again."""
 
-_OF_ACTS = (Disturbance.CLIENT, Disturbance.PREPARATION)
+_OF_ACTS = (Disturbance.CLIENT, Disturbance.PREPARATION, Disturbance.UPDATER)
 
 ALONE = tuple(disturbance for disturbance in Disturbance if disturbance not in _OF_ACTS)
 """What may happen by itself."""
@@ -202,6 +226,9 @@ KILLABLE = (Act.START, Act.SNAPSHOT)
 
 PREPARED = (Act.START, Act.AGAIN, Act.RESTART, Act.STOP, Act.REMOVE, Act.WITHDRAW)
 """Acts on declared tasks in whose middle the generator and the preparation may be killed."""
+
+UPDATES = (Act.UPDATE, Act.ROLLBACK, Act.RENEW, Act.UNREADY)
+"""Acts of solo5-update@NAME that may be disturbed: done again, they have the same end."""
 
 READS_FILES = (Disturbance.RELOAD, Disturbance.REEXEC, Disturbance.PREPARATION)
 """What has PID 1 read the files; the last is followed by a daemon-reload."""
@@ -241,13 +268,15 @@ _WHILE_IT_IS_FROZEN: Mapping[Act, int] = {Act.THAW: 6, Act.STOP: 1, Act.SLAY: 1}
 _WHEN_IT_IS_OVER: Mapping[Act, int] = {Act.REMOVE: 8}
 _WHILE_IT_IS_DECLARED: Mapping[Act, int] = {Act.RESTART: 4, Act.EDIT: 2, Act.WITHDRAW: 1, Act.REMOVE: 1}
 _WHEN_IT_CAN_START_AGAIN: Mapping[Act, int] = {Act.AGAIN: 6, Act.EDIT: 2, Act.REMOVE: 4}
+_WHILE_IT_CAN_BE_UPDATED: Mapping[Act, int] = {Act.UPDATE: 6, Act.UNREADY: 2, Act.REFUSED: 1, Act.STOPPED: 2}
 _WHILE_IT_WRITES: Mapping[Act, int] = {Act.SNAPSHOT: 4, Act.INTRUDE: 2}
 
 
-def _weights(task: Task) -> Mapping[Act, int]:
-    """What can be done to a task, and how often it is chosen."""
+def _weights(task: Task, *, edited: bool) -> Mapping[Act, int]:
+    """What can be done to a task, and how often it is chosen; `edited`: PID 1 has not read all files."""
     if task.state is State.ENDED:
-        return _WHEN_IT_CAN_START_AGAIN if task.door is Door.FILE else _WHEN_IT_IS_OVER
+        acts = _WHEN_IT_CAN_START_AGAIN if task.door is Door.FILE else _WHEN_IT_IS_OVER
+        return _of_instance(acts) if task.instance else acts
     acts = dict(_WHILE_IT_IS_FROZEN if task.state is State.FROZEN else _WHILE_IT_RUNS)
     if task.disk is not None:
         acts |= _WHILE_IT_WRITES
@@ -257,10 +286,19 @@ def _weights(task: Task) -> Mapping[Act, int]:
         del acts[Act.SLAY]  # systemd can neither start nor stop it afterwards (docs/declared.md)
     elif task.door is Door.FILE and not task.removed:
         acts |= _WHILE_IT_IS_DECLARED
-    return acts
+        if not edited and task.running == task.read:  # an update has PID 1 read all files
+            acts |= _WHILE_IT_CAN_BE_UPDATED
+            acts |= {Act.ROLLBACK: 4} if task.previous else {}
+            acts |= {Act.RENEW: 3} if task.guest is Guest.COUNTS else {}
+    return _of_instance(acts) if task.instance else acts
 
 
-SHORT = ((6253, 22), (4883, 22))
+def _of_instance(acts: Mapping[Act, int]) -> Mapping[Act, int]:
+    """Its file is that of others."""
+    return {act: weight for act, weight in acts.items() if act not in (Act.EDIT, Act.WITHDRAW)}
+
+
+SHORT = ((7473, 31), (5055, 31))
 """Seeds and how many operations of each `make test` performs: together they have in them all that can be chosen."""
 
 _STARTS = 20
@@ -281,7 +319,8 @@ def history(seed: int) -> Iterator[tuple[Operation, World]]:
 
 
 def _choose(chance: Random, world: World, number: int) -> Operation:
-    choices = [(weight, act, task) for task in world.values() for act, weight in _weights(task).items()]
+    edited = any(task.written != task.read for task in world.values() if not task.removed)
+    choices = [(weight, act, task) for task in world.values() for act, weight in _weights(task, edited=edited).items()]
     starts = _STARTS * (len(world) < MOST_TASKS)
     disturbances = _DISTURBANCES * sum(task.end is None for task in world.values())
     weights = [*(weight for weight, _, _ in choices), starts, disturbances]
@@ -306,13 +345,16 @@ def _new(chance: Random, number: int, world: World) -> Task:
     if door is not Door.FILE:
         return task
     restarts = guest in (Guest.COUNTS, Guest.WRITES, Guest.EXITS) and chance.random() < 0.5
-    return replace(task, restarts=restarts, enabled=chance.random() < 0.5)
+    instance = guest is Guest.COUNTS and chance.random() < 0.5
+    return replace(task, restarts=restarts, enabled=chance.random() < 0.5, instance=instance)
 
 
 def _amid(chance: Random, act: Act, task: Task) -> tuple[Disturbance | None, float]:
     """A start by Nomad is left in peace: one that fails is not tried again in jobs that are to run once."""
-    if (act is Act.START and task.door is Door.NOMAD) or chance.random() < 0.7:
+    if (act is Act.START and task.door is Door.NOMAD) or act is Act.STOPPED or chance.random() < 0.7:
         return None, 0
+    if act in UPDATES:
+        return chance.choice([*AMID, *[Disturbance.UPDATER] * 5, Disturbance.PREPARATION]), chance.uniform(0, 3)
     choices = list(AMID)
     if task.door is Door.FILE:
         choices += [Disturbance.PREPARATION] * 4 if act in PREPARED else []
@@ -362,6 +404,15 @@ def _of_file(task: Task, act: Act, world: World) -> World:
         case Act.START:
             others = _read(others)
             changed = _changed(task, act)
+        case Act.UPDATE | Act.ROLLBACK:
+            image = task.other_image
+            changed = replace(task, image=image, previous=task.image is not None, runs=task.runs + 1)
+        case Act.UNREADY | Act.RENEW:
+            changed = replace(task, runs=task.runs + 1)
+        case Act.REFUSED:
+            changed = task
+        case Act.STOPPED:
+            changed = replace(_changed(task, Act.STOP), image=None, previous=False)
         case Act.AGAIN | Act.RESTART:
             changed = _changed(_started(task), Act.START)
         case _ if _comes_back(task, act):

@@ -1,18 +1,34 @@
 """Operations, as an operator or an accident performs them."""
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from threading import Thread
 
 from tests.machine.chaos import disks
-from tests.machine.chaos.model import BY_CTL, PREFIX, Act, Disturbance, Door, Guest, Operation, State, Task
+from tests.machine.chaos.model import (
+    BY_CTL,
+    FIRST_PORT,
+    PORTS,
+    PREFIX,
+    UPDATES,
+    Act,
+    Disturbance,
+    Door,
+    Guest,
+    Operation,
+    State,
+    Task,
+)
 from tests.machine.conftest import GUESTS, PATIENCE, eventually, ok, sh, systemctl, unit_property
-from tests.machine.declared import ETC
+from tests.machine.declared import DIRECTORY, ETC
 from tests.machine.nomad import jobs
 from tests.machine.nomad.agent import DATA, Agent, api, plugins
 from tests.machine.records import can_share_blocks, newest
@@ -170,6 +186,9 @@ _ON_DISKS: Mapping[Act, Callable[[Act, Task, Agent], None]] = {Act.SNAPSHOT: _sn
 
 def _by_file(act: Act, task: Task, agent: Agent) -> None:
     """Do what an operator does with a file and systemctl; again where it fails."""
+    if act in (*UPDATES, Act.REFUSED, Act.STOPPED):
+        _update(act, task)
+        return
     _act_on_file(act, task, agent)
     if task.removed and act in (Act.STOP, Act.TERMINATE, Act.KILL, Act.SLAY):
         unit = f"{task.name}.service"
@@ -184,12 +203,13 @@ def _act_on_file(act: Act, task: Task, agent: Agent) -> None:
     if act is Act.SLAY:
         _slay(f"{task.name}.service")
         return
-    path = ETC / f"{task.name}.unikernel"
+    path = ETC / f"{task.template if task.instance else task.name}.unikernel"
     if act in (Act.START, Act.EDIT):
         path.write_text(_declaration(task, task.written + (act is Act.EDIT)))
         path.chmod(0o644)
     if act is Act.WITHDRAW:
         path.unlink()
+        _forget_image(task)
     said = ""
     for _ in range(TRIES):
         done = [each for words in _commands(act, task) if (each := sh("systemctl", *words)).returncode]
@@ -200,9 +220,18 @@ def _act_on_file(act: Act, task: Task, agent: Agent) -> None:
     else:
         raise AssertionError(f"{act} {task.name}: {said}")
     if act is Act.REMOVE:
+        _forget_image(task)
+        if task.instance:
+            systemctl("daemon-reload")  # its unit file is that of its template again, and not kept
         _forget_outcome(task)
-        path.unlink()
+        if not task.instance or not list(DIRECTORY.glob(f"{task.template}?*")):
+            path.unlink()
         systemctl("daemon-reload")
+
+
+def _forget_image(task: Task) -> None:
+    """Remove what updates have written."""
+    shutil.rmtree(ETC / f"{task.name}.unikernel.d", ignore_errors=True)
 
 
 def _forget_outcome(task: Task) -> None:
@@ -238,13 +267,108 @@ def _commands(act: Act, task: Task) -> Sequence[tuple[str, ...]]:
 
 def _declaration(task: Task, edition: int) -> str:
     image, arguments = IMAGES[task.guest]
-    port = task.port_of(edition)
+    port = f"{FIRST_PORT // PORTS}%i" if task.instance else f"{task.port_of(edition)}"
     lines = [f"Image={GUESTS}/{image}.{task.tender}", *(f"Argument={word}" for word in arguments)]
     lines += [f"Publish={port}:7", f"Publish={port}:7/udp"] if task.guest is Guest.COUNTS else []
-    text = "[Unit]\nStartLimitIntervalSec=0\n[Unikernel]\n" + "".join(f"{line}\n" for line in lines)
+    text = "[Unit]\nStartLimitIntervalSec=0\n[Unikernel]\nWatch=0\nDrain=1s\n" + "".join(f"{line}\n" for line in lines)
     text += disks.by_file(task.disk_name) if task.disk is not None else ""
     restart = "[Service]\nRestart=on-failure\nRestartSec=100ms\n" if task.restarts else ""
     return f"# {edition}\n{text}{restart}[Install]\nWantedBy=multi-user.target\n"
+
+
+# --- updates ----------------------------------------------------------------------------------------------------------
+
+IMAGES_OF_UPDATES = Path("/srv/chaos/images")
+_PHASES = ("beside", "switching", "draining", "pausing")
+
+
+def images(task: Task) -> tuple[str, ...]:
+    """The images of which it may run one."""
+    return tuple(map(_paths(task).__getitem__, (0, 1) if task.image is None else (task.image,)))
+
+
+def _paths(task: Task) -> tuple[str, str]:
+    """The image of its file, and the other one, with the same guest."""
+    image, _ = IMAGES[task.guest]
+    other = IMAGES_OF_UPDATES / f"{image}.{task.tender}"
+    if task.goes_on and not other.exists():
+        other.parent.mkdir(parents=True, exist_ok=True)
+        other.write_bytes((GUESTS / other.name).read_bytes() + b"\0other")
+    return f"{GUESTS}/{other.name}", f"{other}"
+
+
+def _update(act: Act, task: Task) -> None:
+    """Update, again where it was disturbed; each attempt is over, and says so in one sentence, before the next."""
+    said = ""
+    for _ in range(TRIES):
+        done = _attempt(act, task)
+        said = done.stderr
+        eventually(lambda: _is_over(task), f"the update of {task.name} is over")
+        if _has_ended(act, task, done):
+            return
+        systemctl("show", "--property=Version")
+    raise AssertionError(f"{act} {task.name}: {said}")
+
+
+def _attempt(act: Act, task: Task) -> subprocess.CompletedProcess[str]:
+    if act is Act.RENEW:
+        return sh("systemctl", "reload", f"{task.name}.service")
+    image = _paths(task)[task.other_image]
+    pause = () if task.guest is Guest.COUNTS else ("--pause",)
+    words: Mapping[Act, tuple[str, ...]] = {
+        Act.UPDATE: ("update", task.name, image),
+        Act.ROLLBACK: ("rollback", task.name),
+        Act.UNREADY: ("update", task.name, image, "--ready", "console:^never$", "--timeout", "1s"),
+        Act.REFUSED: ("update", task.name, f"{GUESTS}/hello.{task.tender}"),
+        Act.STOPPED: ("update", task.name, image, "--no-block"),
+    }
+    done = _ctl(*words[act], *pause, "--watch", "0", "--drain", "1s")
+    if act is Act.STOPPED:
+        late = _PHASES[(task.number + task.runs) % 3 :]
+        eventually(lambda: _phase(task) in late or _is_over(task), f"the update of {task.name} has begun")
+        systemctl("stop", f"{task.name}.service")
+    return done
+
+
+def _has_ended(act: Act, task: Task, done: subprocess.CompletedProcess[str]) -> bool:
+    """Whether it has the end that it must have; otherwise it was disturbed."""
+    match act:
+        case Act.UNREADY:
+            assert done.returncode, f"{act} {task.name} has succeeded"
+            return "was not ready within 1 s" in done.stderr
+        case Act.REFUSED:
+            assert done.returncode, f"{act} {task.name} has succeeded"
+            return "has the devices" in done.stderr or "has no " in done.stderr
+        case Act.STOPPED:
+            return unit_property(f"{task.name}.service", "ActiveState") in ("inactive", "failed")
+        case Act.UPDATE | Act.ROLLBACK:
+            # One that was killed may have been completed: a second rollback would go the other way.
+            return done.returncode == 0 or _image(task) == _paths(task)[task.other_image]
+        case _:
+            return done.returncode == 0
+
+
+def _image(task: Task) -> str:
+    """The image that it runs, once that can be read."""
+    seen: list[str] = []
+
+    def read() -> bool:
+        found = sh("solo5ctl", "inspect", "--json", task.name)
+        seen.extend(str(each["image"]) for each in json.loads(found.stdout or "[]"))
+        return bool(seen)
+
+    eventually(read, f"{task.name} can be inspected")
+    return seen[-1]
+
+
+def _phase(task: Task) -> str:
+    with suppress(OSError):
+        return (DIRECTORY / task.name / "update.phase").read_text()
+    return ""
+
+
+def _is_over(task: Task) -> bool:
+    return unit_property(f"solo5-update@{task.name}.service", "ActiveState") in ("inactive", "failed")
 
 
 # --- Nomad ------------------------------------------------------------------------------------------------------------
@@ -339,7 +463,9 @@ def disturb(disturbance: Disturbance, agent: Agent) -> None:
         case Disturbance.RELAY | Disturbance.NETWORKD:
             _kill_service(disturbance.name.lower())
         case Disturbance.PREPARATION:
-            _kill_preparations()
+            _kill_all(r"solo5_systemd\.pid1\.(prepare|generator)")
+        case Disturbance.UPDATER:
+            _kill_all(r"solo5_systemd\.pid1\.update")
         case Disturbance.ALL:
             _kill_service("relay")
             _kill_service("networkd")
@@ -377,9 +503,9 @@ def _kill_service(name: str) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def _kill_preparations() -> None:
-    """kill -9 of generators, and of preparations and what clears up after them."""
-    for pid in sh("pgrep", "-f", r"solo5_systemd\.pid1\.(prepare|generator)").stdout.split():
+def _kill_all(pattern: str) -> None:
+    """kill -9 of generators, and of preparations and what clears up after them; or of updates, and of their ends."""
+    for pid in sh("pgrep", "-f", pattern).stdout.split():
         with suppress(ProcessLookupError):
             os.kill(int(pid), signal.SIGKILL)
 

@@ -1,5 +1,6 @@
 """A history, performed: after every operation the machine is, within some seconds, what the model says."""
 
+import shutil
 import time
 from collections.abc import Callable
 from itertools import islice
@@ -14,6 +15,7 @@ from tests.machine.declared import ETC
 from tests.machine.nomad.agent import Agent, api
 from tests.machine.nomad.jobs import Jobs
 
+from solo5_systemd.declared.update_files import PREVIOUS
 from solo5_systemd.pid1.prepare import ADDRESSES
 
 SETTLING = 120.0
@@ -54,8 +56,11 @@ def run(seed: int, count: int, agent: Agent, say: Callable[[str], None], *, clea
 
 
 def _forget() -> None:
-    """Remove what is kept on purpose: disks, and the addresses of declared tasks."""
+    """Remove what is kept on purpose: disks, and the addresses and earlier images of declared tasks."""
     disks.tear_down()
+    for path in PREVIOUS.glob(f"{PREFIX}*.json"):
+        path.unlink()
+        shutil.rmtree(path.with_suffix(""), ignore_errors=True)
     for path in ADDRESSES.glob(f"{PREFIX}*"):
         path.unlink()
 
@@ -69,6 +74,8 @@ def _clear() -> None:
         sh("systemctl", "disable", "--now", f"{path.stem}.service")
         sh("solo5ctl", "rm", "--force", path.stem)
         path.unlink()
+    for directory in ETC.glob(f"{PREFIX}*.unikernel.d"):
+        shutil.rmtree(directory)
     systemctl("daemon-reload")
     sh("systemctl", "reset-failed", f"{PREFIX}*")
     left = Jobs()

@@ -67,6 +67,12 @@ def test_what_is_left_of_a_declared_task_is_complained_of(agent: Agent) -> None:
     unit.touch()
     assert Truth().complaints({}) == ["unit files chaos-*: {'chaos-x'}, expected set()"]
     unit.unlink()
+    request = directory / "update.json"
+    directory.mkdir()
+    request.touch()
+    assert f"{request} is of no update" in Truth().complaints({})
+    request.unlink()
+    directory.rmdir()
 
 
 def test_what_is_left_of_a_disk_is_complained_of(agent: Agent, machine: Machine) -> None:
