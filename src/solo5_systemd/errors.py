@@ -91,10 +91,6 @@ class HostError(Solo5Error):
     dbus_name = "org.solo5.Error.Host"
 
 
-class JobCanceledError(HostError):
-    """Another job of the unit took the place of this one, such as a stop by the operator."""
-
-
 class StoreFullError(HostError):
     """The image store is full; unused images can be removed."""
 

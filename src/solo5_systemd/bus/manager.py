@@ -19,7 +19,6 @@ from solo5_systemd.dbus_api.messages import Variant
 from solo5_systemd.errors import (
     HostError,
     InvalidRequestError,
-    JobCanceledError,
     NoSuchTaskError,
     Solo5Error,
     TakenError,
@@ -35,6 +34,7 @@ from solo5_systemd.names import (
 )
 from solo5_systemd.unit.outcome import is_plain
 from solo5_systemd.unit.properties import (
+    JobCanceledError,
     JobFailedError,
     Property,
     TransientUnit,

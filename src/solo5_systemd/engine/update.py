@@ -33,7 +33,6 @@ from solo5_systemd.engine.task import NoCallbacks
 from solo5_systemd.errors import (
     HostError,
     InvalidRequestError,
-    JobCanceledError,
     NoSuchTaskError,
     NotFoundError,
     Solo5Error,
@@ -43,6 +42,7 @@ from solo5_systemd.image.manifest import Manifest
 from solo5_systemd.names import TaskName, host_name, primary_nic
 from solo5_systemd.network.model import Endpoint, Lease, PortRequest, Reservation
 from solo5_systemd.unit.outcome import REQUESTED, Outcome
+from solo5_systemd.unit.properties import JobCanceledError
 from solo5_systemd.unit.state import ActiveState, UnitState
 from solo5_systemd.workload import Workload
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from tests.support.fakes.steps import Steps
 
-from solo5_systemd.errors import JobCanceledError, NoSuchTaskError, TakenError
+from solo5_systemd.errors import NoSuchTaskError, TakenError
 from solo5_systemd.names import TaskName, UnitKind, outcome_target, task_of_unit
-from solo5_systemd.unit.properties import JobFailedError, Property, TransientUnit, UnitFiles
+from solo5_systemd.unit.properties import JobCanceledError, JobFailedError, Property, TransientUnit, UnitFiles
 from solo5_systemd.unit.state import ActiveState, Invocation, MainCode, UnitState
 
 SIGKILL = 9
