@@ -35,6 +35,7 @@ from solo5_systemd.names import (
 from solo5_systemd.unit.outcome import is_plain
 from solo5_systemd.unit.properties import (
     JobCanceledError,
+    JobConflictError,
     JobFailedError,
     Property,
     TransientUnit,
@@ -150,8 +151,14 @@ class Manager(UnitReader):
 
     async def restart(self, unit: str, *, running: bool = False) -> None:
         """Stop and start a unit, and wait for the job; with `running`, unless it is inactive or failed."""
+        # "fail" never cancels a stop job.
         with _translated():
-            result = await self._jobs.run("TryRestartUnit" if running else "RestartUnit", "ss", [unit, "replace"])
+            try:
+                result = await self._jobs.run("TryRestartUnit" if running else "RestartUnit", "ss", [unit, "fail"])
+            except RemoteError as error:
+                if error.name not in _DESTRUCTIVE:
+                    raise
+                raise JobConflictError(f"{unit} is not started again: {error.text.rstrip('.')}.") from error
         if result == "canceled":
             raise JobCanceledError(f"{unit} was stopped before it was started again.")
         if result != "done":

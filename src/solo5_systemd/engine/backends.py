@@ -310,6 +310,7 @@ class Units(UnitQueries, Protocol):
 
         Raises:
             JobCanceledError: another job took the place of this one: a stop.
+            JobConflictError: it would cancel another one, of the unit or of one that it needs.
             HostError: it did not start.
         """
 

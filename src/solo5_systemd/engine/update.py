@@ -42,7 +42,7 @@ from solo5_systemd.image.manifest import Manifest
 from solo5_systemd.names import TaskName, host_name, primary_nic
 from solo5_systemd.network.model import Endpoint, Lease, PortRequest, Reservation
 from solo5_systemd.unit.outcome import REQUESTED, Outcome
-from solo5_systemd.unit.properties import JobCanceledError
+from solo5_systemd.unit.properties import JobCanceledError, JobConflictError
 from solo5_systemd.unit.state import ActiveState, UnitState
 from solo5_systemd.workload import Workload
 
@@ -399,12 +399,20 @@ class Updater:
 
     async def _restart(self) -> None:
         """Stop and start the task, unless it was stopped: PID 1 decides, if that happens at the same time."""
+        has_run, until = self._has_run, asyncio.get_running_loop().time() + READY_TIMEOUT_S
         while True:
             state = await self._not_stopped()
             self._has_run = False
             over = state is None or state.over
-            await self._units.restart(self._service, running=not over)
-            self._has_run = True
+            try:
+                await self._units.restart(self._service, running=not over)
+            except JobConflictError:  # a stop is enqueued, of the task or of its last preparation
+                if asyncio.get_running_loop().time() >= until:
+                    raise
+                self._has_run = has_run
+                await asyncio.sleep(PROBE_INTERVAL_S)
+                continue
+            self._has_run = has_run = True
             now = await self._units.state(self._name)
             if over or now is None or state is None or now.invocation != state.invocation:
                 return  # else it was ending when PID 1 handled the call

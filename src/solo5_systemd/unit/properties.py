@@ -156,6 +156,10 @@ class JobCanceledError(HostError):
     """Another job of the unit took the place of this one, such as a stop by the operator."""
 
 
+class JobConflictError(JobCanceledError):
+    """A job would cancel another one, such as a stop by the operator; it was not enqueued."""
+
+
 class JobFailedError(Exception):
     """A job of systemd ended with another result than `done`.
 

@@ -134,12 +134,12 @@ async def test_a_task_that_is_stopped_before_it_is_started_again_stays_stopped(
     check_stopped(machine, updater, report)
 
 
-@pytest.mark.parametrize("by", ["canceled", "stopped_before"])
+@pytest.mark.parametrize("by", ["canceled", "stopped_before", "conflicts"])
 @pytest.mark.parametrize("pause", [False, True])
 async def test_a_stop_in_the_place_of_the_restart_is_not_overridden(
     machine: Machine, updater: Updater, report: Report, old: Manifest, *, pause: bool, by: str
 ) -> None:
-    setattr(machine.units, by, True)
+    setattr(machine.units, by, 3 if by == "conflicts" else True)
     with pytest.raises(StoppedError):
         await updater.update(WORKLOAD, replace(QUICK, pause=pause), None, old)
     check_stopped(machine, updater, report)

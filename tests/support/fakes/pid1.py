@@ -9,7 +9,14 @@ from tests.support.fakes.steps import Steps
 
 from solo5_systemd.errors import NoSuchTaskError, TakenError
 from solo5_systemd.names import TaskName, UnitKind, outcome_target, task_of_unit
-from solo5_systemd.unit.properties import JobCanceledError, JobFailedError, Property, TransientUnit, UnitFiles
+from solo5_systemd.unit.properties import (
+    JobCanceledError,
+    JobConflictError,
+    JobFailedError,
+    Property,
+    TransientUnit,
+    UnitFiles,
+)
 from solo5_systemd.unit.state import ActiveState, Invocation, MainCode, UnitState
 
 SIGKILL = 9
@@ -45,6 +52,7 @@ class FakeUnits:
         stopping: the host is shutting down.
         refused: the last start of each unit failed an assertion.
         canceled: a stop of the operator's takes the place of each restart.
+        conflicts: so many restarts find a stop of the operator's enqueued, which PID 1 begins then.
         stopped_before: a stop of the operator's is handled before each restart.
     """
 
@@ -66,6 +74,7 @@ class FakeUnits:
         self.refused = False
         self.canceled = False
         self.stopped_before = False
+        self.conflicts = 0
 
     # --- calls ------------------------------------------------------------------------------------
 
@@ -128,6 +137,11 @@ class FakeUnits:
 
     async def restart(self, unit: str, *, running: bool = False) -> None:
         async with self._steps.step(f"restart {unit}"):
+            if self.conflicts:
+                self.conflicts -= 1
+                if not self.conflicts:
+                    self._begin_to_stop(unit)
+                raise JobConflictError(f"{unit} is not started again.")
             if self.stopped_before:
                 self._begin_to_stop(unit)
             state = self.loaded[unit]
