@@ -103,6 +103,7 @@ class Service:
     def __init__(self, directory: Path, bus: PrivateBus) -> None:
         self.settings, self.state = directory / "etc", directory / "state"
         self.settings.mkdir()
+        self.addresses = directory / "addresses"
         self.units = directory / "units"
         self.units.mkdir()
         self.log = directory / "log"
@@ -118,7 +119,7 @@ class Service:
         }
         command = [sys.executable, *program, "--owner", "nobody"]
         command += ["--settings", str(self.settings), "--state", str(self.state)]
-        command += ["--units", str(self.units), *options]
+        command += ["--units", str(self.units), "--addresses", str(self.addresses), *options]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, env=environment, stderr=log)
 

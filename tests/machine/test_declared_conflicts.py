@@ -30,7 +30,10 @@ def test_two_files_with_one_static_address_name_the_other_task(declare: Declarat
     ok("systemctl", "start", two)
     assert inspect("two")["nics"][0]["ipv4"] == nic["ipv4"]
     ok("systemctl", "start", one)  # with another address than it had: that one is taken
-    assert inspect("one")["nics"][0]["ipv4"] != nic["ipv4"]
+    other = inspect("one")["nics"][0]["ipv4"]
+    assert other != nic["ipv4"]
+    journal = ok("journalctl", "--boot", "--quiet", "--output=cat", "--unit", one)
+    assert f"the task has another address than before, {other.partition('/')[0]}: address {address} for NIC" in journal
 
 
 def test_doctor_names_both_files_before_the_second_start(declare: Declarations) -> None:

@@ -5,7 +5,7 @@ here, since the process ends before the task does: they are returned, and stored
 """
 
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 from solo5_systemd.declared.update import next_task
@@ -55,6 +55,7 @@ class Preparer(Starter):
         make_room: removes unused images from the image store, and returns their SHA-256.
         remembered: returns requests with the addresses that a task had last.
         remember: keeps the addresses of a reservation.
+        report: logs a sentence about the task.
     """
 
     def __init__(
@@ -64,10 +65,12 @@ class Preparer(Starter):
         *,
         remembered: Callable[[Sequence[NicRequest]], Sequence[NicRequest]],
         remember: Callable[[Reservation], None],
+        report: Callable[[str], None],
     ) -> None:
         super().__init__(backends, make_room)
         self._remembered = remembered
         self._remember = remember
+        self._report = report
 
     async def prepare(self, workload: Workload) -> Prepared:
         """Make all that the unit of a task needs; undone if it fails.
@@ -134,11 +137,18 @@ class Preparer(Starter):
 
     async def _reserve(self, plan: Plan) -> Reservation:
         wanted = tuple(self._remembered(plan.nics))
-        if wanted != tuple(plan.nics):
-            with suppress(TakenError, InvalidRequestError):  # another task's by now, or not of the network any more
-                return await self._renewed(plan, wanted)
-        reservation = await self._renewed(plan, plan.nics)
+        lost = ""
+        try:
+            reservation = await self._renewed(plan, wanted)
+        except (TakenError, InvalidRequestError) as error:  # another task's by now, or not of the network any more
+            if wanted == tuple(plan.nics):
+                raise
+            lost = error.sentence
+            reservation = await self._renewed(plan, plan.nics)
         self._remember(reservation)
+        if lost:
+            now = ", ".join(str(address) for lease in reservation.leases for address in lease.addresses)
+            self._report(f"the task has another address than before, {now}: {lost}")
         return reservation
 
     async def _renewed(self, plan: Plan, nics: Sequence[NicRequest]) -> Reservation:

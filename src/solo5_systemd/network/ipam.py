@@ -29,6 +29,9 @@ from solo5_systemd.settings.model import DEFAULT_NETWORK, MTU, NetworkSettings, 
 
 T = TypeVar("T")
 
+Remembered = Mapping[IpAddress | MacAddress, TaskName]
+"""The addresses that declared tasks had last, each with its task: another task gets one only if no other is free."""
+
 
 class Allocations:
     """What the reservations of all tasks have in use. The cost of a lookup does not grow with the number of tasks."""
@@ -227,6 +230,7 @@ def assign_leases(
     allocations: Allocations,
     exists: Callable[[str], bool],
     local: Iterable[IpAddress] = (),
+    remembered: Remembered | None = None,
 ) -> tuple[Lease, ...]:
     """Return a lease for each NIC, in the order of the requests.
 
@@ -237,13 +241,14 @@ def assign_leases(
         allocations: the values in use by other tasks.
         exists: returns whether the host has a link of this name.
         local: the host's addresses, some of which may be in the range of a joined network.
+        remembered: addresses that are chosen last; an explicit one may be among them.
 
     Raises:
         InvalidRequestError: an explicit address or MAC is unusable in its network, or a NIC is requested twice.
         TakenError: an explicit address or MAC is in use, or the range or the bridge is full.
     """
     _check_distinct(nics)
-    choice = _Choice(task, networks, allocations, local)
+    choice = _Choice(task, networks, allocations, local, remembered or {})
     named = {network.name: network for network in networks}
     for nic in nics:
         choice.claim(nic, named[nic.network])
@@ -292,10 +297,16 @@ class _Choice:
     """The values chosen for one request, none of which another task or NIC has."""
 
     def __init__(
-        self, task: TaskName, networks: Iterable[Network], allocations: Allocations, local: Iterable[IpAddress]
+        self,
+        task: TaskName,
+        networks: Iterable[Network],
+        allocations: Allocations,
+        local: Iterable[IpAddress],
+        remembered: Remembered,
     ) -> None:
         self._task = task
         self._allocations = allocations
+        self._remembered = remembered
         self._taps: set[str] = set()
         self._ports: Counter[str] = Counter()
         self._addresses: dict[IpAddress, str] = dict.fromkeys(local, "this host")
@@ -330,6 +341,10 @@ class _Choice:
         """Return the owner of a value for an error message; empty for a free value."""
         return mine.get(value) or (f"task {used[value]}" if value in used else "")
 
+    def _is_remembered(self, value: IpAddress | MacAddress) -> bool:
+        """Return whether another task had a value last, and gets it again if that is free then."""
+        return self._remembered.get(value, self._task) != self._task
+
     def interface(self, nic: NicRequest, network: Network) -> IPv4Interface | None:
         """Return the requested address or a chosen one; None where the network leases none."""
         if network.ipv4 is None:
@@ -342,10 +357,7 @@ class _Choice:
             return None
         if network.ra:
             return self._slaac(nic, network, network.ipv6, mac)
-        used = self._allocations.addresses
-        address = nic.ipv6 or free_address(
-            network.ipv6, (self._task, nic.nic), lambda each: bool(self._owner(each, self._addresses, used))
-        )
+        address = nic.ipv6 or self._address6(nic.nic, network.ipv6)
         if address is None:
             raise TakenError(
                 f"network {network.name} has no free address for NIC {nic.nic}: all of {network.ipv6} are taken.",
@@ -353,6 +365,16 @@ class _Choice:
             )
         self._addresses[address] = f"task {self._task}"
         return IPv6Interface((address, network.ipv6.prefixlen))
+
+    def _address6(self, nic: DeviceName, prefix: IPv6Network) -> IPv6Address | None:
+        used = self._allocations.addresses
+
+        def is_taken(address: IPv6Address) -> bool:
+            return bool(self._owner(address, self._addresses, used))
+
+        words = self._task, nic
+        free = free_address(prefix, words, lambda each: is_taken(each) or self._is_remembered(each))
+        return free or free_address(prefix, words, is_taken)
 
     def _slaac(self, nic: NicRequest, network: Network, prefix: IPv6Network, mac: MacAddress) -> IPv6Interface:
         """Return the address that the guest gives itself: with another one it would have two, one of them dropped."""
@@ -368,7 +390,10 @@ class _Choice:
         return IPv6Interface((address, prefix.prefixlen))
 
     def _address(self, nic: DeviceName, network: Network, ipv4: IPv4Network) -> IPv4Address:
-        """Return the first free address of a network, from the one derived from task and NIC on."""
+        """Return the first free address of a network, from the one derived from task and NIC on.
+
+        One that is remembered of another task is the last choice: no address is lost to tasks that are never started.
+        """
         if network.join is not None and network.join.pool is None:
             raise InvalidRequestError(
                 f"NIC {nic} requests no address in network {network.name}, which has no pool: expected one in {ipv4}.",
@@ -377,17 +402,26 @@ class _Choice:
         lowest, highest = _bounds(network, ipv4)
         hosts = int(highest) - int(lowest) + 1
         first = _number("ipv4", self._task, nic) % hosts
-        for offset in _from(range(hosts), first):
-            address = lowest + offset
-            if not self._owner(address, self._addresses, self._allocations.addresses):
-                self._addresses[address] = f"task {self._task}"
-                return address
+        candidates = (lowest + offset for offset in _from(range(hosts), first))
+        last_choice: IPv4Address | None = None
+        for address in candidates:
+            if self._owner(address, self._addresses, self._allocations.addresses):
+                continue
+            if not self._is_remembered(address):
+                return self._take(address)
+            last_choice = last_choice or address
+        if last_choice is not None:
+            return self._take(last_choice)
         raise TakenError(
             f"network {network.name} has no free address for NIC {nic}: all {_capacity(network, ipv4)} of "
             f"{network.join.pool_text if network.join else ipv4} are taken.",
             f"End a task, or set a larger range as network.{network.name}.{'pool' if network.join else 'ipv4'} below "
             "/etc/solo5.",
         )
+
+    def _take(self, address: IPv4Address) -> IPv4Address:
+        self._addresses[address] = f"task {self._task}"
+        return address
 
     def bridge(self, network: Network) -> str:
         """Return the first bridge of a network that has a free port: a segment where all earlier ones are full."""
@@ -403,13 +437,21 @@ class _Choice:
         )
 
     def mac(self, nic: DeviceName, network: Network) -> MacAddress:
-        """Return the first free MAC, from the one derived from task and NIC on; with `ra`, its address is free, too."""
+        """Return the first free MAC, from the one derived from task and NIC on; with `ra`, its address is free, too.
+
+        There are more than can be remembered, so that none of another task is the last choice.
+        """
         number = _number("mac", self._task, nic)
-        while self._owner(mac := _mac(number), self._macs, self._allocations.macs) or (
-            network.ra
-            and network.ipv6 is not None
-            and self._owner(slaac_address(network.ipv6, mac), self._addresses, self._allocations.addresses)
-        ):
+        used = self._allocations
+        while True:
+            mac = _mac(number)
+            address = slaac_address(network.ipv6, mac) if network.ra and network.ipv6 is not None else None
+            if not (
+                self._owner(mac, self._macs, used.macs)
+                or self._is_remembered(mac)
+                or (address and (self._owner(address, self._addresses, used.addresses) or self._is_remembered(address)))
+            ):
+                break
             number += 1
         self._macs[mac] = f"task {self._task}"
         return mac

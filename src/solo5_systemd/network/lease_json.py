@@ -1,6 +1,6 @@
 """Lease records and network files as JSON documents, validated when they are parsed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import IPv4Network, IPv6Network
 from typing import cast
 
@@ -90,6 +90,22 @@ def parse_lease_record(document: object) -> LeaseRecord:
         moves=fields.integer("moves", low=0, high=1 << 53) if fields.has("moves") else 0,
         lender=fields.parsed("lender", task_name) if fields.has("lender") else "",
     )
+
+
+def remembered_document(nics: Iterable[NicRequest]) -> list[object]:
+    """Return the JSON document of the addresses that a declared task had last."""
+    return [list(nic.to_wire()) for nic in nics]
+
+
+def parse_remembered(document: object) -> tuple[NicRequest, ...]:
+    """Parse the JSON document of the addresses that a declared task had last.
+
+    Raises:
+        InvalidRequestError: it is malformed.
+    """
+    fields = Fields({"nics": document})
+    wires = _tuples(fields, {"nics": document}, "nics", NIC_SIGNATURE, EARLIER_NIC_SIGNATURE)
+    return tuple(NicRequest.from_wire(cast("tuple[str, ...]", wire)) for wire in wires)
 
 
 def _parse_names(fields: Fields, document: object) -> GuestNames:

@@ -9,7 +9,7 @@ from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import TaskName, task_namespace
 from solo5_systemd.network import links
 from solo5_systemd.network.guest_limits import check_limits
-from solo5_systemd.network.ipam import assign_leases, choose_network
+from solo5_systemd.network.ipam import Remembered, assign_leases, choose_network
 from solo5_systemd.network.joined import check_macs, check_room, check_unpublished, with_mtu
 from solo5_systemd.network.links import Links
 from solo5_systemd.network.model import Network, NicRequest, PortRequest, Reservation, limits_of
@@ -29,6 +29,10 @@ class Choice:
         settings: returns the settings of the networks.
         reserved: returns ranges and prefixes that a chosen one must not overlap, besides those of the namespace's
             routes.
+        remembered: returns the addresses that declared tasks had last, which are chosen last.
+
+    Attributes:
+        remembered: those at the last choice.
     """
 
     def __init__(
@@ -38,12 +42,15 @@ class Choice:
         leases: Leases,
         settings: Callable[[], Settings],
         reserved: Callable[[], Iterable[IPv4Network | IPv6Network]],
+        remembered: Callable[[], Remembered],
     ) -> None:
         self._links = links
         self._bridges = bridges
         self._leases = leases
         self._settings = settings
         self._reserved = reserved
+        self._read_remembered = remembered
+        self.remembered: Remembered = {}
 
     def choose(
         self,
@@ -77,8 +84,9 @@ class Choice:
         # In the range of a joined network, the host has addresses as well.
         joined = {network.name for network in networks if network.join}
         own = self._links.local_addresses() if any(nic.network in joined for nic in nics) else ()
+        self.remembered = self._read_remembered()
         leases = assign_leases(
-            task, nics, networks, self._leases.allocations, lambda link: bool(links.index(link)), own
+            task, nics, networks, self._leases.allocations, lambda link: bool(links.index(link)), own, self.remembered
         )
         wanted = {nic.network for nic in nics}
         apart = any(network.policy.task_namespace for network in networks if network.name in wanted)

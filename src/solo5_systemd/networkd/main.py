@@ -10,6 +10,7 @@ from solo5_systemd.names import UNITS, TaskName
 from solo5_systemd.network.lease_files import STATE, LeaseStore
 from solo5_systemd.network.links import Links
 from solo5_systemd.network.nft_tables import Tables
+from solo5_systemd.network.remembered import ADDRESSES, RememberedAddresses
 from solo5_systemd.networkd.dhcp_files import DIRECTORY, DhcpFiles
 from solo5_systemd.networkd.dhcp_servers import DhcpServers
 from solo5_systemd.networkd.held_ports import HeldPorts, UnheldPorts
@@ -47,6 +48,13 @@ def _options() -> argparse.ArgumentParser:
         metavar="DIR",
         help="directory of links of units (%(default)s)",
     )
+    parser.add_argument(
+        "--addresses",
+        default=ADDRESSES,
+        type=Path,
+        metavar="DIR",
+        help="directory of the addresses that declared tasks had last (%(default)s)",
+    )
     shared = "create nftables tables without an owner; changes of other programs are reverted"
     parser.add_argument("--shared-tables", action="store_true", help=shared)
     return parser
@@ -69,6 +77,7 @@ async def _serve(options: argparse.Namespace) -> bool:
             ports=HeldPorts(restored),
             settings=settings,
             dhcp=DhcpFiles(options.state / DIRECTORY),
+            remembered=RememberedAddresses(options.addresses),
         )
 
         def make_other(namespace: str, redirected: bool) -> NetworkState | RedirectState:

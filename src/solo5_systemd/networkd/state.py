@@ -12,6 +12,7 @@ from solo5_systemd.network.conntrack import RedirectedPort
 from solo5_systemd.network.drops import Dropped
 from solo5_systemd.network.guest_limits import NO_LIMITS
 from solo5_systemd.network.ipam import (
+    Remembered,
     first_bridge,
     free_addresses,
 )
@@ -93,6 +94,7 @@ class NetworkState:
         settings: Callable[[], Settings],
         dhcp: DhcpFiles,
         reserved: Callable[[], Iterable[IPv4Network | IPv6Network]] = tuple,
+        remembered: Callable[[], Remembered] = dict,
         namespace: str = "",
     ) -> None:
         """Take the parts of one network namespace.
@@ -106,6 +108,7 @@ class NetworkState:
             dhcp: the files of its DHCP servers.
             reserved: returns ranges and prefixes that a chosen one must not overlap, besides those of the namespace's
                 routes.
+            remembered: returns the addresses that declared tasks had last.
             namespace: its path; empty: the host's own.
         """
         self._store = store
@@ -118,7 +121,7 @@ class NetworkState:
         self.leases = Leases(store, namespace)
         self.bridges = Bridges(store, links, tables, self.leases)
         self.repairs = Repairs(store, links, tables, self.bridges, self.leases)
-        self._choice = Choice(links, self.bridges, self.leases, settings, reserved)
+        self._choice = Choice(links, self.bridges, self.leases, settings, reserved, remembered)
 
     def networks(self) -> Sequence[Network]:
         """Return the networks in use."""
@@ -186,7 +189,24 @@ class NetworkState:
         if held is None or held.state is LeaseState.RESERVED:
             self._hold(reservation, nics, networks, names)
             self._store.keep_request(task)
+        if held is None:
+            self._log_remembered(reservation)
         return reservation
+
+    def _log_remembered(self, reservation: Reservation) -> None:
+        """Log an address that another, declared task had last: it was requested by value, or the network is full."""
+        remembered = self._choice.remembered
+        for lease in reservation.leases:
+            for address in lease.addresses:
+                owner = remembered.get(address, reservation.task)
+                if owner != reservation.task:
+                    _log.info(
+                        "task %s has the address %s of network %s, which declared task %s had last",
+                        reservation.task,
+                        address,
+                        lease.network,
+                        owner,
+                    )
 
     def _hold(
         self, reservation: Reservation, nics: Sequence[NicRequest], networks: Iterable[Network], names: GuestNames

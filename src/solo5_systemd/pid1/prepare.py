@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from solo5_systemd.daemon import fdstore
@@ -39,6 +40,7 @@ from solo5_systemd.files.mounts import detach, mount_bounded
 from solo5_systemd.journal.journald import NATIVE_SOCKET, namespace_path, write_entry
 from solo5_systemd.names import TaskName, is_instance, is_task_name, outcome_target, template_of
 from solo5_systemd.network.model import NicRequest, Reservation
+from solo5_systemd.network.remembered import ADDRESSES, read_addresses, write_addresses
 from solo5_systemd.pid1.generator import (
     BASIS,
     UNCLEARED,
@@ -58,13 +60,13 @@ from solo5_systemd.users.registry import RECORDS
 from solo5_systemd.users.user_record import named_record
 from solo5_systemd.wiring import machine
 
-ADDRESSES = Path("/var/lib/solo5/declared")
-"""With a file for each task, of the addresses that it had last: it has them again after a reboot."""
-
 ENVIRONMENT = "environment"
 """Without this file the task's service does not start."""
 
 _HELD = "held"
+_WARNING = 4
+"""A priority of syslog(3)."""
+
 _BARRIER_TIMEOUT_S = 10.0
 _LOCKS_POLL_S = 0.02
 
@@ -94,7 +96,9 @@ async def prepare(name: TaskName) -> None:
 
             return await Runtime(backends).gc.images(min_age=IMAGE_MIN_AGE_S, dry_run=dry_run)
 
-        preparer = Preparer(backends, make_room, remembered=addresses.of, remember=addresses.keep)
+        preparer = Preparer(
+            backends, make_room, remembered=addresses.of, remember=addresses.keep, report=partial(_report, name)
+        )
         prepared = await preparer.prepare(declaration.workload)
         try:
             _check_basis(prepared)
@@ -103,6 +107,10 @@ async def prepare(name: TaskName) -> None:
         except BaseException:
             await backends.networks.release(name)
             raise
+
+
+def _report(name: TaskName, sentence: str) -> None:
+    log_about(declared_service(name), sentence, priority=_WARNING)
 
 
 async def clear(name: TaskName) -> None:
@@ -232,17 +240,21 @@ class Addresses:
     Args:
         name: of the task.
         directory: of the files.
+        owner: UID that the files must have.
     """
 
-    def __init__(self, name: TaskName, directory: Path = ADDRESSES) -> None:
-        self._path = directory / f"{name}.json"
+    def __init__(self, name: TaskName, directory: Path = ADDRESSES, *, owner: int = 0) -> None:
+        self._name = name
+        self._directory = directory
+        self._saved: tuple[NicRequest, ...] = ()
+        try:
+            self._saved = read_addresses(name, directory, owner=owner)
+        except Solo5Error as error:
+            _report(name, f"the addresses that the task had last are not known: {error}")
 
     def of(self, nics: Sequence[NicRequest]) -> Sequence[NicRequest]:
         """Return the requests with those addresses, where the request leaves them open and the network is the same."""
-        try:
-            saved = {request.nic: request for request in map(NicRequest.from_wire, json.loads(self._path.read_bytes()))}
-        except (OSError, ValueError, TypeError, Solo5Error):
-            return nics
+        saved = {request.nic: request for request in self._saved}
         return tuple(self._merged(nic, saved.get(nic.nic)) for nic in nics)
 
     def _merged(self, nic: NicRequest, had: NicRequest | None) -> NicRequest:
@@ -251,13 +263,14 @@ class Addresses:
         return replace(nic, ipv4=nic.ipv4 or had.ipv4, mac=nic.mac or had.mac, ipv6=nic.ipv6 or had.ipv6)
 
     def keep(self, reservation: Reservation) -> None:
-        """Keep the addresses of a reservation."""
-        requests = [
+        """Keep the addresses of a reservation, if they are others."""
+        requests = tuple(
             NicRequest(nic=lease.nic, network=lease.network, ipv4=lease.address, mac=lease.mac, ipv6=lease.address6)
             for lease in reservation.leases
-        ]
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        replace_file(self._path, json.dumps([list(request.to_wire()) for request in requests]), durable=True)
+        )
+        if requests != self._saved:
+            write_addresses(self._name, requests, self._directory)
+            self._saved = requests
 
 
 def main(words: Sequence[str]) -> int:

@@ -17,6 +17,7 @@ from solo5_systemd.network.ipam import (
     TAP_PREFIX,
     TAPS_PER_BRIDGE,
     Allocations,
+    Remembered,
     assign_leases,
     bridge_mac,
     choose_network,
@@ -103,8 +104,16 @@ def leases(
     networks: Sequence[Network] = (network(),),
     held: Sequence[Reservation] = (),
     links: Sequence[str] = (),
+    remembered: Remembered | None = None,
 ) -> tuple[Lease, ...]:
-    return assign_leases(TaskName(task), nics or (nic(),), networks, Allocations(held), lambda link: link in links)
+    return assign_leases(
+        TaskName(task),
+        nics or (nic(),),
+        networks,
+        Allocations(held),
+        lambda link: link in links,
+        remembered=remembered,
+    )
 
 
 def fill(count: int, on: Network) -> list[Reservation]:
@@ -167,6 +176,36 @@ def test_clashes_are_walked_round(seed: int) -> None:
     others = [other for reservation in held for other in reservation.leases]
     assert lease.ipv4 not in {other.ipv4 for other in others}
     assert lease.mac not in {other.mac for other in others}
+
+
+WEB = TaskName("web")
+
+
+@given(st.sets(st.integers(2, 6)), st.integers(0, 2**16))
+def test_an_address_that_a_declared_task_had_is_given_away_last(had: set[int], seed: int) -> None:
+    remembered: Remembered = {IPv4Address(f"10.77.0.{number}"): WEB for number in had}
+    held: list[Reservation] = []
+    for number in range(5):
+        task = TaskName(f"x{seed}-{number}")
+        held.append(Reservation(task=task, leases=leases(task, held=held, remembered=remembered)))
+    given_away = [reservation.leases[0].address in remembered for reservation in held]
+    assert given_away == sorted(given_away), "none before the last other one"
+    assert sum(given_away) == len(had)
+    with pytest.raises(TakenError, match="all 5 of"):
+        leases("more", held=held, remembered=remembered)
+
+
+def test_a_declared_task_has_the_addresses_that_are_remembered_of_it() -> None:
+    (lease,) = leases("web")
+    remembered: Remembered = {value: WEB for value in (lease.address, lease.mac) if value is not None}
+    assert leases("web", remembered=remembered) == (lease,)
+    assert leases("other", nic(ip=str(lease.address)), remembered=remembered)[0].address == lease.address, "by value"
+
+
+def test_a_mac_address_that_a_declared_task_had_is_given_to_no_other() -> None:
+    (lease,) = leases("other")
+    (moved,) = leases("other", remembered={lease.mac: WEB})
+    assert int(moved.mac.replace(":", ""), 16) == int(lease.mac.replace(":", ""), 16) + 1
 
 
 def test_a_taken_mac_is_followed_by_the_next() -> None:

@@ -9,7 +9,7 @@ from tests.fast.network.test_ipam import leases, network, nic
 from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.ipam6 import link_local, slaac_address, unique_local_prefix, with_ipv6
-from solo5_systemd.network.model import MacAddress, Network, Reservation
+from solo5_systemd.network.model import IpAddress, MacAddress, Network, Reservation
 from solo5_systemd.settings.ipv6 import Ipv6
 from solo5_systemd.settings.model import Join
 
@@ -75,6 +75,24 @@ def test_a_lease_has_both_addresses_and_those_come_again() -> None:
     assert leases("a", networks=(six(),)) == (lease,)
     (next_one,) = leases("a", networks=(six(),), held=[Reservation(task=TaskName("b"), leases=(lease,))])
     assert next_one.address6 == lease.address6 + 1 if lease.address6 else None
+
+
+def test_an_ipv6_address_that_a_declared_task_had_is_given_away_last() -> None:
+    small = six(IPv6Network("2001:db8:1::/126"))
+    remembered: dict[IpAddress | MacAddress, TaskName] = {IPv6Address("2001:db8:1::2"): TaskName("web")}
+    found = [leases(task, networks=(small,), remembered=remembered) for task in ("a", "b", "c")]
+    assert {str(lease.address6) for (lease,) in found} == {"2001:db8:1::3"}
+    held = [Reservation(task=TaskName("a"), leases=found[0])]
+    (last,) = leases("last", networks=(small,), held=held, remembered=remembered)
+    assert str(last.address6) == "2001:db8:1::2"
+
+
+def test_a_mac_address_does_not_lead_to_the_address_that_a_declared_task_had() -> None:
+    on = replace(six(), ra=True)
+    (lease,) = leases("a", networks=(on,))
+    assert lease.address6 is not None
+    (moved,) = leases("a", networks=(on,), remembered={lease.address6: TaskName("web")})
+    assert (moved.mac != lease.mac, moved.address6) == (True, slaac_address(PREFIX, moved.mac))
 
 
 def test_a_full_prefix_is_used_to_its_last_address() -> None:

@@ -16,7 +16,7 @@ from tests.machine.nomad.agent import Agent, api
 from tests.machine.nomad.jobs import Jobs
 
 from solo5_systemd.declared.update_files import PREVIOUS
-from solo5_systemd.pid1.prepare import ADDRESSES
+from solo5_systemd.network.remembered import ADDRESSES
 
 SETTLING = 120.0
 """Seconds in which all must be as it should: less than one where nothing else is to be done, a hundred where the bus

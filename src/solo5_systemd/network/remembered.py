@@ -1,0 +1,168 @@
+"""The addresses that declared tasks had last, to be had again after a restart or a reboot, and left alone by others.
+
+    /var/lib/solo5/declared/NAME.json    of one task, written by its preparation whenever they change; root's
+
+The network service reads them for each address that it chooses: one stat(2) as long as no file has changed.
+"""
+
+import json
+import logging
+import os
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from solo5_systemd.decode import json_document
+from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error
+from solo5_systemd.files.atomic_file import replace_file
+from solo5_systemd.names import TaskName, is_task_name
+from solo5_systemd.network.ipam import Remembered
+from solo5_systemd.network.lease_json import parse_remembered, remembered_document
+from solo5_systemd.network.model import IpAddress, MacAddress, NicRequest
+
+ADDRESSES = Path("/var/lib/solo5/declared")
+
+_SUFFIX = ".json"
+_FILE_MAX_BYTES = 64 << 10
+"""A NIC takes some 100 bytes."""
+
+_TIME_SETTLE_S = 2.0
+"""The time of a directory does not reveal a change that is younger: on some file systems it has a resolution of 1 s."""
+
+_log = logging.getLogger(__name__)
+
+
+def read_addresses(task: TaskName, directory: Path = ADDRESSES, *, owner: int = 0) -> tuple[NicRequest, ...]:
+    """Return the NICs of a task with the addresses that they had last; none without a file.
+
+    Args:
+        task: its name.
+        directory: of the files.
+        owner: UID that the file must have.
+
+    Raises:
+        InvalidRequestError: the file is malformed, too large, no regular file or not the owner's.
+        HostError: it cannot be read.
+    """
+    path = directory / f"{task}{_SUFFIX}"
+    try:
+        content = _content(path, owner)
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise HostError(f"{path} cannot be read: {error.strerror}.") from error
+    return parse_remembered(json_document(content, "the file"))
+
+
+def _content(path: Path, owner: int) -> bytes:
+    # Not blocking: a FIFO would wait for its writer.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != owner or status.st_size > _FILE_MAX_BYTES:
+            raise InvalidRequestError(
+                f"{path} is not usable: expected a regular file of UID {owner} with at most {_FILE_MAX_BYTES} bytes."
+            )
+        return os.read(descriptor, _FILE_MAX_BYTES)
+    finally:
+        os.close(descriptor)
+
+
+def write_addresses(task: TaskName, nics: Sequence[NicRequest], directory: Path = ADDRESSES) -> None:
+    """Write the addresses of a task, to stable storage.
+
+    Raises:
+        HostError: they cannot be written.
+    """
+    path = directory / f"{task}{_SUFFIX}"
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_file(path, json.dumps(remembered_document(nics)), durable=True)
+    except OSError as error:
+        raise HostError(
+            f"{path} cannot be written: {error.strerror}.", f"`df {directory}` shows the free space."
+        ) from error
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file that was read.
+
+    Attributes:
+        stamp: inode, size, mtime and ctime. A file is replaced and never written again: the next one has another inode.
+        nics: empty for a damaged one.
+    """
+
+    stamp: tuple[int, ...]
+    nics: tuple[NicRequest, ...]
+
+
+class RememberedAddresses:
+    """The addresses that all declared tasks had last, for a process that reads them often. Not thread-safe.
+
+    A damaged file is left out, with a line in the log.
+
+    Args:
+        directory: of the files.
+        owner: UID that the files must have.
+    """
+
+    def __init__(self, directory: Path = ADDRESSES, *, owner: int = 0) -> None:
+        self._directory = directory
+        self._owner = owner
+        self._stamp: tuple[int, ...] = ()
+        self._files: dict[TaskName, _File] = {}
+        self._remembered: Remembered = {}
+
+    def __call__(self) -> Remembered:
+        """Return the address of each NIC, with its task; empty where the directory cannot be read."""
+        now = time.time()
+        try:
+            status = self._directory.stat()
+        except OSError:
+            self._stamp, self._files, self._remembered = (), {}, {}
+            return self._remembered
+        stamp = status.st_ino, status.st_mtime_ns, status.st_ctime_ns
+        if stamp == self._stamp:
+            return self._remembered
+        self._read()
+        is_settled = abs(now - max(stamp[1:]) / 1e9) >= _TIME_SETTLE_S
+        self._stamp = stamp if is_settled else ()
+        return self._remembered
+
+    def _read(self) -> None:
+        """Read the files that have changed."""
+        self._files = dict(self._changed())
+        found: dict[IpAddress | MacAddress, TaskName] = {}
+        for task, file in self._files.items():
+            for nic in file.nics:
+                found |= {value: task for value in (nic.ipv4, nic.ipv6, nic.mac) if value is not None}
+        self._remembered = found
+
+    def _changed(self) -> Iterator[tuple[TaskName, _File]]:
+        """Yield each file, read anew if it is not the one of the last time."""
+        with suppress(OSError), os.scandir(self._directory) as entries:  # removed since
+            for entry in entries:
+                name = entry.name.removesuffix(_SUFFIX)
+                if name == entry.name or name.startswith("."):  # a file that is being written
+                    continue
+                if not is_task_name(name):
+                    _log.warning("%s is ignored: its name is not that of a task", entry.path)
+                    continue
+                with suppress(FileNotFoundError):  # removed since: read again at the next call
+                    yield TaskName(name), self._file(TaskName(name), entry.stat(follow_symlinks=False))
+
+    def _file(self, task: TaskName, status: os.stat_result) -> _File:
+        stamp = status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+        known = self._files.get(task)
+        return known if known and known.stamp == stamp else _File(stamp, self._nics(task))
+
+    def _nics(self, task: TaskName) -> tuple[NicRequest, ...]:
+        try:
+            return read_addresses(task, self._directory, owner=self._owner)
+        except Solo5Error as error:
+            _log.warning("the addresses that declared task %s had last are not known: %s", task, error)
+            return ()

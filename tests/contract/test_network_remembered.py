@@ -1,0 +1,125 @@
+"""The addresses that declared tasks had last: chosen for another task only where a network has no other left."""
+
+import asyncio
+from ipaddress import IPv4Address
+from pathlib import Path
+
+import pytest
+from tests.contract.netservice import Client, Service, nic
+
+from solo5_systemd.errors import TakenError
+from solo5_systemd.names import TaskName
+from solo5_systemd.network.remembered import write_addresses
+
+SMALL = "[network.default]\nipv4 = '10.77.0.0/28'\n"
+GUESTS = 13
+"""Of a /28: neither its own address, nor that for broadcasts, nor the gateway's."""
+
+WEB = TaskName("web")
+
+_RECORDING = """
+import sys
+from solo5_systemd.networkd import main as program
+
+log = open({log!r}, "a", buffering=1)
+writing = False
+
+def record(event, arguments):
+    global writing
+    if event in ("open", "os.scandir") and not writing and str(arguments[0]).startswith({directory!r}):
+        writing = True
+        print(event, arguments[0], file=log)
+        writing = False
+
+sys.addaudithook(record)
+sys.exit(program.main())
+"""
+"""The service with a record of the files of addresses that it opens."""
+
+
+def remember(service: Service, task: str, ip: str) -> None:
+    write_addresses(TaskName(task), [nic("service", ip=ip)], service.addresses)
+
+
+async def addresses(client: Client, count: int) -> list[str]:
+    """The addresses of new tasks, in turn."""
+    return [str((await client.lease(f"task{number}")).address) for number in range(count)]
+
+
+async def test_what_a_stopped_task_had_is_given_away_last_and_named(service: Service) -> None:
+    (service.settings / "solo5.toml").write_text(SMALL)
+    await service.restart()
+    async with service.client() as client:
+        lease = await client.lease("web")
+        had = str(lease.address)
+        await client.drop("web")
+        remember(service, "web", had)
+        remember(service, "other", "10.77.0.14")
+        made = await addresses(client, GUESTS - 2)
+        assert {had, "10.77.0.14"}.isdisjoint(made)
+        again = await client.lease("web")
+        assert (str(again.address), again.mac) == (had, lease.mac), "its own, without a request by value"
+        assert "declared task" not in service.log.read_text()
+        assert str((await client.lease("last")).address) == "10.77.0.14"
+        assert (
+            "task last has the address 10.77.0.14 of network default, which declared task other had last"
+            in service.log.read_text()
+        )
+        with pytest.raises(TakenError, match="has no free address for NIC service"):
+            await client.lease("more")
+        for task in ("web", "last", *(f"task{number}" for number in range(GUESTS - 2))):
+            await client.drop(task)
+
+
+async def test_an_address_that_is_requested_by_value_is_leased(service: Service) -> None:
+    """As two declarations with one static address, of which one runs at a time."""
+    await service.restart()
+    remember(service, "web", "10.153.0.9")
+    async with service.client() as client:
+        held = await client.have("other", nics=[nic("service", ip="10.153.0.9")])
+        assert held.leases[0].address == IPv4Address("10.153.0.9")
+        await client.drop("other")
+
+
+async def test_a_damaged_file_stops_no_start(service: Service) -> None:
+    (service.settings / "solo5.toml").write_text(SMALL)
+    await service.restart()
+    remember(service, "web", "10.77.0.9")
+    (service.addresses / "broken.json").write_text("{")
+    (service.addresses / "directory.json").mkdir()
+    async with service.client() as client:
+        made = await addresses(client, GUESTS - 1)
+        assert "10.77.0.9" not in made
+        for number in range(GUESTS - 1):
+            await client.drop(f"task{number}")
+    log = service.log.read_text()
+    for task in ("broken", "directory"):
+        assert log.count(f"the addresses that declared task {task} had last are not known: ") == 1
+
+
+async def test_no_file_is_opened_for_a_start_unless_one_has_changed(service: Service, tmp_path: Path) -> None:
+    log = tmp_path / "opened"
+    for number in range(200):
+        remember(service, f"declared{number}", f"10.153.0.{number + 2}")
+    service.start(program=("-c", _RECORDING.format(log=str(log), directory=str(service.addresses))))
+    await service.ready()
+    count = 0
+
+    async def opened(client: Client) -> list[str]:
+        """What one Reserve and Attach opens."""
+        nonlocal count
+        count += 1
+        log.write_text("")
+        await client.lease(f"task{count}")
+        found = log.read_text().splitlines()
+        await client.drop(f"task{count}")
+        return found
+
+    async with service.client() as client:
+        assert len([line for line in await opened(client) if line.startswith("open ")]) == 200
+        async with asyncio.timeout(10):
+            while await opened(client):  # noqa: ASYNC110 - a young change is looked for each time
+                await asyncio.sleep(0.1)
+        remember(service, "declared7", "10.153.0.240")
+        changed = [line for line in await opened(client) if line.startswith("open ")]
+        assert changed == [f"open {service.addresses}/declared7.json"]

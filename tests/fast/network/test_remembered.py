@@ -1,0 +1,141 @@
+"""The addresses that declared tasks had last, as the network service reads them."""
+
+import os
+import time
+from contextlib import suppress
+from ipaddress import IPv4Address, IPv6Address
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.fast.network.test_ipam import nic
+
+from solo5_systemd.errors import HostError, InvalidRequestError
+from solo5_systemd.names import TaskName
+from solo5_systemd.network import remembered
+from solo5_systemd.network.lease_json import parse_remembered, remembered_document
+from solo5_systemd.network.model import NicRequest
+from solo5_systemd.network.remembered import RememberedAddresses, read_addresses, write_addresses
+
+WEB, MAC = TaskName("web"), "02:00:00:00:00:09"
+NICS = (nic(ip="10.77.0.5", mac=MAC), nic("management"))
+OWNER = os.getuid()
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[TaskName]:
+    """The tasks whose file was read."""
+    tasks: list[TaskName] = []
+
+    def counted(task: TaskName, directory: Path, *, owner: int) -> tuple[NicRequest, ...]:
+        tasks.append(task)
+        return read_addresses(task, directory, owner=owner)
+
+    monkeypatch.setattr(remembered, "read_addresses", counted)
+    return tasks
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    directory = tmp_path / "new"
+    assert read_addresses(WEB, directory, owner=OWNER) == ()
+    write_addresses(WEB, NICS, directory)
+    assert read_addresses(WEB, directory, owner=OWNER) == NICS
+    assert RememberedAddresses(directory, owner=OWNER)() == {IPv4Address("10.77.0.5"): "web", MAC: "web"}
+    assert directory.stat().st_mode & 0o777 == 0o700
+
+
+DOCUMENTS = st.recursive(
+    st.none() | st.integers() | st.text(), lambda each: st.lists(each) | st.dictionaries(st.text(), each)
+)
+
+
+@given(DOCUMENTS | st.lists(st.lists(st.text(), min_size=4, max_size=5)))
+def test_any_document_is_parsed_or_refused(document: object) -> None:
+    found: tuple[NicRequest, ...] = ()
+    with suppress(InvalidRequestError):
+        found = parse_remembered(document)
+    assert parse_remembered(remembered_document(found)) == found
+
+
+def test_a_file_of_before_ipv6_is_read() -> None:
+    [found] = parse_remembered([["service", "default", "10.77.0.5", MAC]])
+    assert (found.ipv4, found.ipv6) == (IPv4Address("10.77.0.5"), None)
+    [both] = parse_remembered([["service", "default", "", "", "fd00::5"]])
+    assert (both.mac, both.ipv6) == (None, IPv6Address("fd00::5"))
+
+
+def test_a_file_is_read_again_only_if_the_directory_has_changed(
+    tmp_path: Path, read: list[TaskName], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = time.time() + 3600
+    write_addresses(WEB, NICS, tmp_path)
+    subject = RememberedAddresses(tmp_path, owner=OWNER)
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert subject() is subject()
+    assert read == ["web"]
+    write_addresses(TaskName("other"), [nic(ip="10.77.0.6")], tmp_path)
+    assert subject()[IPv4Address("10.77.0.6")] == "other"
+    assert read == ["web", "other"], "the unchanged file is not read again"
+    (tmp_path / "web.json").unlink()
+    assert set(subject()) == {IPv4Address("10.77.0.6")}
+
+
+def test_changes_within_the_resolution_of_file_times_are_seen(tmp_path: Path) -> None:
+    subject = RememberedAddresses(tmp_path, owner=OWNER)
+    for number in range(2, 30):
+        write_addresses(WEB, [nic(ip=f"10.77.0.{number}")], tmp_path)
+        os.utime(tmp_path, (7, 7))
+        assert set(subject()) == {IPv4Address(f"10.77.0.{number}")}
+
+
+def test_without_a_directory_nothing_is_remembered(tmp_path: Path) -> None:
+    directory = tmp_path / "declared"
+    subject = RememberedAddresses(directory, owner=OWNER)
+    assert subject() == {}
+    write_addresses(WEB, NICS, directory)
+    assert len(subject()) == 2
+    (directory / "web.json").unlink()
+    directory.rmdir()
+    assert subject() == {}
+
+
+def test_a_damaged_file_is_left_out_with_a_line_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, read: list[TaskName]
+) -> None:
+    write_addresses(WEB, NICS, tmp_path)
+    (tmp_path / "json.json").write_text("{")
+    (tmp_path / "nested.json").write_text("[" * 60_000)
+    (tmp_path / "types.json").write_text('[["service", 1]]')
+    (tmp_path / "values.json").write_text('[["service", "default", "10.77.0", "", ""]]')
+    (tmp_path / "large.json").write_text(" " * 70_000 + "[]")
+    (tmp_path / "link.json").symlink_to("web.json")
+    (tmp_path / "directory.json").mkdir()
+    os.mkfifo(tmp_path / "fifo.json")
+    (tmp_path / "no task.json").touch()
+    (tmp_path / ".web.json.new").touch()
+    (tmp_path / "web.txt").touch()
+    subject = RememberedAddresses(tmp_path, owner=OWNER)
+    assert set(subject().values()) == {"web"}
+    for name in ("json", "nested", "types", "values", "large", "link", "directory", "fifo"):
+        assert f"the addresses that declared task {name} had last are not known: " in caplog.text
+    assert "no task.json is ignored: its name is not that of a task" in caplog.text
+    assert len(caplog.records) == 9
+    count = len(read)
+    subject()
+    assert len(read) == count, "once"
+
+
+def test_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
+    write_addresses(WEB, NICS, tmp_path)
+    with pytest.raises(InvalidRequestError, match=f"is not usable: expected a regular file of UID {OWNER + 1} with"):
+        read_addresses(WEB, tmp_path, owner=OWNER + 1)
+    assert RememberedAddresses(tmp_path, owner=OWNER + 1)() == {}
+
+
+def test_a_directory_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(HostError, match="cannot be written: Not a directory"):
+        write_addresses(WEB, NICS, tmp_path / "file/declared")
+    with pytest.raises(HostError, match="cannot be read: Not a directory"):
+        read_addresses(WEB, tmp_path / "file")

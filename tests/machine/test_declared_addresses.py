@@ -1,0 +1,74 @@
+"""The addresses of a declared task that does not run: no other task has them while its network has others."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.machine.conftest import Machine, Runner, inspect, ok, sh, unit_property
+from tests.machine.declared import Declarations, declarations
+
+SETTINGS = Path("/etc/solo5/machine-test.toml")
+GUESTS = 13
+"""Of a /28: neither its own address, nor that for broadcasts, nor the gateway's."""
+
+
+@pytest.fixture
+def declare(machine: Machine) -> Iterator[Declarations]:
+    SETTINGS.write_text("[network.small]\nipv4 = '10.66.0.0/28'\n")
+    with declarations() as made:
+        yield made
+    SETTINGS.unlink()
+
+
+def address(name: str) -> str:
+    [nic] = inspect(name)["nics"]
+    return str(nic["ipv4"].partition("/")[0])
+
+
+def status(unit: str) -> str:
+    return sh("systemctl", "status", "--no-pager", "--full", unit).stdout
+
+
+def journal(unit: str) -> str:
+    return ok("journalctl", "--boot", "--quiet", "--output=cat", "--unit", unit)
+
+
+def test_no_other_task_has_the_address_of_a_stopped_one_while_there_are_others(
+    declare: Declarations, run: Runner
+) -> None:
+    web = declare("web", "Network=service=small\nArgument={mirage}")
+    ok("systemctl", "start", web)
+    had = address("web")
+    ok("systemctl", "stop", web)
+    on_small = ("--net", "service=small")
+    others = [run("net.spt", name=f"other{number}", options=on_small) for number in range(GUESTS - 1)]
+    assert had not in [address(other) for other in others]
+    ok("systemctl", "start", web)
+    assert address("web") == had
+    # It is given to another task rather than to none.
+    ok("systemctl", "stop", web)
+    assert address(run("net.spt", name="last", options=on_small)) == had
+    assert f"task last has the address {had} of network small, which declared task web had last" in journal(
+        "solo5-networkd.service"
+    )
+    assert sh("systemctl", "start", web).returncode == 1
+    assert f"network small has no free address for NIC service: all {GUESTS} of 10.66.0.0/28 are taken" in status(web)
+    assert unit_property(web, "ActiveState") == "inactive"
+    # Its own again as soon as it is free.
+    ok("solo5ctl", "rm", "--force", "last")
+    ok("systemctl", "start", web)
+    assert address("web") == had
+    # Another one, which is shown, and remembered from then on.
+    ok("systemctl", "stop", web)
+    run("net.spt", name="last", options=on_small)
+    freed = address(others[0])
+    ok("solo5ctl", "rm", "--force", others[0])
+    ok("systemctl", "start", web)
+    assert address("web") == freed
+    assert (
+        f"the task has another address than before, {freed}: address {had} for NIC service is taken by task last"
+        in journal(web)
+    )
+    ok("solo5ctl", "rm", "--force", "last")
+    ok("systemctl", "restart", web)
+    assert address("web") == freed
