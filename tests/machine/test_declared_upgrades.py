@@ -50,9 +50,9 @@ def test_an_update_and_a_rollback_go_on_or_are_undone(
 ) -> None:
     machine.expect(".")
     old = image_of("web")
-    for words in (("update", "web", newer, "--no-block", "--watch", "0"), ("rollback", "web", "--no-block", "--watch", "0")):
+    for words in (("update", "web", newer), ("rollback", "web")):
         before = image_of("web")
-        ok("solo5ctl", *words)
+        ok("solo5ctl", *words, "--no-block", "--watch", "0")
         eventually(lambda: PHASE.exists() and PHASE.read_text() == phase, f"it is {phase}")
         if by == "upgrade":
             with reinstallation():
