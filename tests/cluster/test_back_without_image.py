@@ -1,4 +1,4 @@
-"""An image that goes away between two boots: the task is not started, its unit shows why, and a later start succeeds."""
+"""An image that goes away between two boots: its task is not started, shows why, and starts once it is back."""
 
 import json
 from collections.abc import Iterator
@@ -27,8 +27,10 @@ for directory in /var/stock /var/failing; do cp "$1" $directory/image.spt; done
 cp "$1" /srv/deleted.spt
 """
 _DECLARE = """
-printf '[Unikernel]\\nImage=%s\\nMemory=24M\\nPublish=%d:80\\nArgument={mirage}\\n%s\\n[Service]\\nRestart=always\\n%s\\n' \
-    "$2" "$3" "$4" '[Install]
+printf '[Unikernel]\\nImage=%s\\nMemory=24M\\nPublish=%d:80\\nArgument={mirage}\\n%s\\n%s\\n' \
+    "$2" "$3" "$4" '[Service]
+Restart=always
+[Install]
 WantedBy=multi-user.target' >"/etc/solo5/$1.unikernel"
 """
 
