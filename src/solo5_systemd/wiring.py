@@ -13,6 +13,7 @@ from solo5_systemd.engine.runtime import Runtime
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.backends import (
+        Archives,
         Console,
         Directories,
         Disks,
@@ -126,6 +127,13 @@ class Machine:
         from solo5_systemd.storage.disk_space import DiskSpaceInThread
 
         return DiskSpaceInThread()
+
+    @cached_property
+    def archives(self) -> "Archives":
+        """The files of archives."""
+        from solo5_systemd.storage.archive_sources import ArchiveWatchInThread
+
+        return ArchiveWatchInThread()
 
     @cached_property
     def resolvers(self) -> "Resolvers":

@@ -28,7 +28,7 @@ from solo5_systemd.network.model import (
 )
 from solo5_systemd.network.tap_counters import Traffic
 from solo5_systemd.settings.resolver import Resolver
-from solo5_systemd.storage.model import BoundDisks, Disk, DiskRequest, FullDisk, FullDiskChange, MadeDisk
+from solo5_systemd.storage.model import ArchiveChange, BoundDisks, Disk, DiskRequest, FullDisk, FullDiskChange, MadeDisk
 from solo5_systemd.unit.exit_messages import ExitMessages
 from solo5_systemd.unit.properties import Property, TransientUnit, UnitFiles
 from solo5_systemd.unit.state import ActiveState, Invocation, UnitState
@@ -538,6 +538,20 @@ class DiskSpace(Protocol):
         """
 
 
+class Archives(Protocol):
+    """The files of running tasks' archives."""
+
+    async def changes(self, tasks: Collection[TaskName]) -> Sequence[ArchiveChange]:
+        """Return the archives of these running tasks whose files have changed since the last report.
+
+        Raises:
+            HostError: the records of disks cannot be read.
+        """
+
+    async def reported(self, change: ArchiveChange) -> None:
+        """Store that a change has been reported, also for later processes."""
+
+
 class QueryBackends(Protocol):
     """The backends of reads; each may be created at its first use."""
 
@@ -604,6 +618,10 @@ class Backends(Protocol):
     @property
     def disk_space(self) -> DiskSpace:
         """The file systems of disks."""
+
+    @property
+    def archives(self) -> Archives:
+        """The files of archives."""
 
     @property
     def resolvers(self) -> Resolvers:

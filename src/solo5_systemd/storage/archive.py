@@ -1,15 +1,17 @@
 """Archives: names, headers, limits. The same files make the same bytes, whatever their owners and times."""
 
+import json
 import re
 import tarfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from posixpath import normpath
+from typing import Any
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName
 from solo5_systemd.sanitize import MAX_NAME, bounded
-from solo5_systemd.storage.model import ArchiveRequest, DiskRequest, Member
+from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, Member
 
 BLOCK = tarfile.BLOCKSIZE
 """Bytes; headers and contents of a tar archive begin at multiples of it."""
@@ -20,6 +22,9 @@ BYTES_MAX = 16 << 20
 ENTRIES_MAX = 4096
 DEPTH_MAX = 32
 """Levels of directories below a member."""
+
+PATHS_MAX = 16384
+"""Bytes of the paths of an archive's members as JSON, which are in the lock file of its task."""
 
 _CREDENTIAL = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}"
 
@@ -124,7 +129,7 @@ def archive_disk(
     """Return the request for a disk with an archive.
 
     Raises:
-        InvalidRequestError: two members have one name, or there is none.
+        InvalidRequestError: two members have one name, there is none, or their paths are too long in all.
     """
     names = [each.name for each in archive.members]
     if not names and not archive.credential:
@@ -132,4 +137,41 @@ def archive_disk(
     for name in names:
         if names.count(name) > 1:
             raise InvalidRequestError(f"disk {disk}: its archive has {name!r} twice: expected each name once.")
+    if (size := len(json.dumps(_paths(archive)))) > PATHS_MAX:
+        raise InvalidRequestError(
+            f"disk {disk}: its archive has {len(names)} paths, which are {size} bytes: expected at most {PATHS_MAX}.",
+            "Name a directory instead of each file in it.",
+        )
     return DiskRequest(disk=disk, path="", sector_size=sector_size, roots=roots, archive=archive)
+
+
+def _paths(archive: ArchiveRequest) -> Sequence[Sequence[str]]:
+    return [[each.name, each.path] for each in archive.members]
+
+
+def sources_json(request: DiskRequest) -> Mapping[str, object]:
+    """Return what `parse_sources` needs to read the files of an archive again; empty for any other disk.
+
+    A credential is none: it is decrypted for one start.
+    """
+    if request.archive is None or request.archive.credential:
+        return {}
+    return {
+        "format": request.archive.format.value,
+        "sector_size": request.sector_size,
+        "roots": list(request.roots),
+        "members": _paths(request.archive),
+    }
+
+
+def parse_sources(disk: str, document: Mapping[str, Any]) -> DiskRequest | None:
+    """Return the request of an archive from `sources_json`; None if it is damaged."""
+    try:
+        archive = ArchiveRequest(
+            members=tuple(Member(name=str(name), path=str(path)) for name, path in document["members"]),
+            format=ArchiveFormat(document["format"]),
+        )
+        sector = None if document["sector_size"] is None else int(document["sector_size"])
+        return archive_disk(DeviceName(disk), archive, sector_size=sector, roots=tuple(map(str, document["roots"])))
+    except (KeyError, TypeError, ValueError, InvalidRequestError):
+        return None

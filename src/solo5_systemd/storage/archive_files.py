@@ -11,7 +11,7 @@ import os
 import stat
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from itertools import islice
 from pathlib import Path, PurePath
 
@@ -34,7 +34,7 @@ _READ = os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC
 _BUFFER = 1 << 18
 
 Visit = Callable[[Entry, int], None]
-"""Called with an entry and a descriptor of its file, which is open for reading; -1 for a directory."""
+"""Called with an entry and a descriptor of its file or directory, which is open for reading."""
 
 
 def scan(request: DiskRequest, archive: ArchiveRequest) -> Sequence[Entry]:
@@ -85,23 +85,51 @@ def write_archive(request: DiskRequest, archive: ArchiveRequest, target: int) ->
         Solo5Error: as `scan`; also if a file changes meanwhile.
     """
     with _Writer(target) as writer, _sources(request, archive, target) as each:
-        is_tar = archive.format is ArchiveFormat.TAR
-        written: list[Entry] = []
+        return _archived(request, archive, writer, each)
 
-        def add(entry: Entry, source: int) -> None:
-            written.append(entry)
-            if is_tar:
-                writer.put(header(entry))
-            if not entry.is_directory:
-                writer.copy(entry, source)
 
-        each(add)
+def digest_of(request: DiskRequest, archive: ArchiveRequest, visit: Visit) -> str:
+    """Return the SHA-256 that `write_archive` returns for the files as they are now, and write nothing.
+
+    Args:
+        request: of the disk.
+        archive: its content, no credential.
+        visit: called before an entry is read.
+
+    Raises:
+        Solo5Error: as `write_archive`.
+        OSError: a directory cannot be read.
+    """
+    with _Writer(None) as writer:
+
+        def each(add: Visit) -> None:
+            def visit_and_add(entry: Entry, source: int) -> None:
+                visit(entry, source)
+                add(entry, source)
+
+            walk(request, archive.members, visit_and_add)
+
+        return _archived(request, archive, writer, each)
+
+
+def _archived(request: DiskRequest, archive: ArchiveRequest, writer: "_Writer", each: Callable[[Visit], None]) -> str:
+    is_tar = archive.format is ArchiveFormat.TAR
+    written: list[Entry] = []
+
+    def add(entry: Entry, source: int) -> None:
+        written.append(entry)
         if is_tar:
-            writer.zeros(tar_size(written, sector_size(request)) - writer.size)
-        else:
-            _check_raw(request, written)
-        writer.zeros(padded(writer.size, sector_size(request)) - writer.size)
-        return writer.digest()
+            writer.put(header(entry))
+        if not entry.is_directory:
+            writer.copy(entry, source)
+
+    each(add)
+    if is_tar:
+        writer.zeros(tar_size(written, sector_size(request)) - writer.size)
+    else:
+        _check_raw(request, written)
+    writer.zeros(padded(writer.size, sector_size(request)) - writer.size)
+    return writer.digest()
 
 
 @contextmanager
@@ -154,9 +182,9 @@ def _walk(request: DiskRequest, name: str, found: int, visit: Visit, depth: int)
             raise InvalidRequestError(
                 f"disk {request.disk}: {_shown(name)} has more than {DEPTH_MAX} levels of directories: expected fewer."
             )
-        visit(Entry(name=name, is_directory=True), -1)
         listed = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         with closing(_Descriptor(listed)):
+            visit(Entry(name=name, is_directory=True), listed)
             for each in _names(request, listed):
                 _walk(request, f"{name}/{each}", os.open(each, _PLACE, dir_fd=listed), visit, depth - 1)
 
@@ -229,6 +257,30 @@ def _open_beneath(path: PurePath, roots: Sequence[str]) -> int:
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
 
 
+def parents(request: DiskRequest) -> Iterator[int]:
+    """Yield descriptors of the directories from the roots to the members of an archive, as far as they exist.
+
+    A descriptor is closed after its turn. Without roots there is none.
+    """
+    for each in request.archive.members if request.archive else ():
+        path = PurePath(each.path)
+        for root in request.roots:
+            if path.is_relative_to(root):
+                yield from _directories(root, path.relative_to(root).parts[:-1])
+                break
+
+
+def _directories(root: str, names: Sequence[str]) -> Iterator[int]:
+    with suppress(OSError), ExitStack() as opened:
+        found = os.open(os.path.realpath(root), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        opened.callback(os.close, found)
+        yield found
+        for name in names:
+            found = os.open(name, _PLACE | os.O_DIRECTORY, dir_fd=found)
+            opened.callback(os.close, found)
+            yield found
+
+
 def _opened(path: str) -> int:
     try:
         return os.open(path, _READ)
@@ -281,13 +333,13 @@ def _decrypted(name: str, path: Path, target: int) -> int:
 
 
 class _Writer:
-    """Writes an archive, and hashes it.
+    """Writes an archive, and hashes it; without a target, it is hashed only.
 
     The buffer is a mapping that core dumps leave out (MADV_DONTDUMP). The hash gets whole blocks of 64 bytes only, so
     that it keeps no content of its own.
     """
 
-    def __init__(self, target: int) -> None:
+    def __init__(self, target: int | None) -> None:
         self._target = target
         self._hash = hashlib.sha256()
         self._buffer = mmap.mmap(-1, _BUFFER)
@@ -345,11 +397,16 @@ class _Writer:
     def _flush(self, count: int) -> None:
         with memoryview(self._buffer)[:count] as view:
             self._hash.update(view)
-            written = 0
-            while written < count:
-                with view[written:] as rest:
-                    written += os.pwrite(self._target, rest, self.size + written)
+            if self._target is not None:
+                _write_all(self._target, view, self.size)
         self.size += count
+
+
+def _write_all(target: int, view: memoryview, at: int) -> None:
+    written = 0
+    while written < len(view):
+        with view[written:] as rest:
+            written += os.pwrite(target, rest, at + written)
 
 
 class _Descriptor:

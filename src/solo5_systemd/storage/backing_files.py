@@ -358,6 +358,7 @@ def make_archive(request: DiskRequest, archive: ArchiveRequest, archives: StartD
         filesystem=filesystem,
         planned=False,
         sha256=sha256,
+        sources=request,
     )
     return MadeDisk(disk=disk, directory=made.path, descriptor=made.descriptor)
 

@@ -12,8 +12,8 @@ from solo5_systemd.errors import HostError
 
 LOCKS = Path("/run/solo5/disks")
 
-RECORD_MAX = 1 << 20
-"""Bytes of a lock file that are read."""
+RECORD_MAX = 2 << 20
+"""Bytes of a lock file that are read: of 63 disks, all with the paths of an archive."""
 
 
 def holders(directory: Path = LOCKS) -> Mapping[tuple[int, int], str]:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from solo5_systemd.errors import HostError, TakenError
 from solo5_systemd.files.atomic_file import link_unnamed, open_unnamed
+from solo5_systemd.storage.archive import sources_json
 from solo5_systemd.storage.lock_records import LOCKS, guard_of, is_locked
 from solo5_systemd.storage.model import Disk, check_distinct
 from solo5_systemd.storage.overlaps import overlapping
@@ -93,7 +94,7 @@ def _lock(disks: Sequence[Disk], directory: Path, task: str) -> int:
     for disk, name in zip(disks, names, strict=True):
         if is_locked(name) or any(is_locked(directory / _name_of(each)) for each in overlapping(disk)):
             raise _taken(disk)
-    record = {"task": task, "disks": [_disk_record(disk) for disk in disks]} if task else {}
+    record = {"task": task, "disks": [_disk_record(disk) for disk in disks], **_archives(disks)} if task else {}
     return _linked(directory, names, json.dumps(record), fcntl.LOCK_EX)
 
 
@@ -123,6 +124,12 @@ def _disk_record(disk: Disk) -> Mapping[str, str]:
     record = {"disk": disk.disk, "backing": disk.backing, "path": disk.source or disk.path, "sha256": disk.sha256}
     record |= {"io": str(disk.io), "devices": " ".join(each.name for each in disk.devices)}
     return {key: str(value) for key, value in record.items() if value}
+
+
+def _archives(disks: Sequence[Disk]) -> Mapping[str, object]:
+    """Return how to read the files of archives again, for `archive_sources`."""
+    found = {disk.disk: sources for disk in disks if disk.sources and (sources := sources_json(disk.sources))}
+    return {"archives": found} if found else {}
 
 
 def _linked(directory: Path, names: Sequence[Path], content: str, how: int) -> int:

@@ -124,6 +124,7 @@ class Disk:
         backing: what it is.
         source: path of the file that a private copy is of, or names of what an archive has; empty: none.
         sha256: of an archive, in hexadecimal digits; empty: not known.
+        sources: the request of an archive of files; None for any other disk.
         io: the I/O limits on its last device.
         devices: the block devices under it, each on the next one; empty: none, or not known.
     """
@@ -140,6 +141,7 @@ class Disk:
     backing: Backing = Backing.FILE
     source: str = ""
     sha256: str = ""
+    sources: DiskRequest | None = None
     io: IoLimits = NO_IO_LIMITS
     devices: tuple[BlockDevice, ...] = ()
 
@@ -177,6 +179,26 @@ class FullDiskChange:
     task: str
     disk: FullDisk
     full: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArchiveChange:
+    """A change of the files of a running task's archive.
+
+    Attributes:
+        task: that has the archive.
+        disk: its name in the manifest.
+        state: SHA-256 of an archive of the files as they are now; UNREADABLE: they cannot be archived.
+        outdated: whether it is not that of the task's own archive.
+    """
+
+    task: str
+    disk: str
+    state: str
+    outdated: bool
+
+
+UNREADABLE = "unreadable"
 
 
 @dataclass(frozen=True, kw_only=True)

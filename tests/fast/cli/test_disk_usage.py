@@ -134,6 +134,20 @@ def test_inspect_and_metrics_name_disks_on_full_file_systems(
     assert [each.get("full") for each in task["disks"]] == [None, True, None]
 
 
+def test_inspect_shows_archives_that_are_older_than_their_files(
+    solo5ctl: Solo5ctl, engine: FakeRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disks = [{"disk": each, "backing": "archive", "sha256": "ab"} for each in ("old", "same", "credential")]
+    monkeypatch.setattr("solo5_systemd.storage.lock_records.disks_of", lambda _task: disks)
+    monkeypatch.setattr("solo5_systemd.storage.archive_sources.outdated", lambda _task: {"old": True, "same": False})
+    engine.rounds = iter([{WEB: FULL}])
+    [task] = json.loads(solo5ctl("inspect", "--json", "web").out)
+    assert [each.get("outdated") for each in task["disks"]] == [True, False, None]
+    engine.rounds = iter([{WEB: FULL}])
+    shown = [each.split(": ", 2)[2] for each in solo5ctl("inspect", "web").out.splitlines() if "Disk:" in each]
+    assert shown == ["archive, SHA-256 ab, older than its files", *["archive, SHA-256 ab"] * 2]
+
+
 async def test_a_file_system_that_does_not_answer_is_left_out() -> None:
     engine = FakeRuntime()
     engine.machine.steps.errors["look for changes of full disks"] = HostError("it hangs.")

@@ -45,6 +45,12 @@ def test_the_name_of_a_credential_is_a_file_name(name: str) -> None:
     assert credential_name("db.password") == "db.password"
 
 
+def test_paths_of_members_have_a_limit() -> None:
+    members = tuple(Member(name=f"local/{number:0100}", path=f"/x/local/{number:0100}") for number in range(80))
+    with pytest.raises(InvalidRequestError, match="its archive has 80 paths, which are 18000 bytes: expected at most"):
+        archive_disk(DISK, ArchiveRequest(members=members))
+
+
 def test_headers_are_read_by_tar_and_have_no_time_and_owner() -> None:
     entries = [Entry(name="a", is_directory=True), Entry(name="a/" + "d" * 120 + "/ä", size=3)]
     data = header(entries[0]) + header(entries[1]) + b"abc".ljust(512, b"\0") + bytes(1024)

@@ -1,9 +1,11 @@
 """Templates that change while their task runs: the effect of each change_mode."""
 
+import json
 from contextlib import ExitStack
 
 import pytest
-from tests.machine.conftest import GUESTS, eventually, unit_property
+from tests.machine.conftest import GUESTS, Machine, eventually, ok, unit_property
+from tests.machine.nomad.agent import Agent
 from tests.machine.nomad.jobs import (
     SCOPE,
     SERVICE,
@@ -25,6 +27,8 @@ from tests.machine.nomad.variables import DATA, put, template, word
 HANGUP = '  change_mode = "signal"\n  change_signal = "SIGHUP"'
 USER_SIGNAL = '  change_mode = "signal"\n  change_signal = "SIGUSR1"'
 NOOP = '  change_mode = "noop"'
+CHANGED = "The files of disk storage have changed: the guest has those of its start until it is restarted"
+AGAIN = "The files of disk storage are again those that the guest was started with"
 NO_PROGRAM = "a unikernel has no shell and no processes: nothing can be executed in it"
 
 
@@ -61,6 +65,62 @@ def test_signal_script_and_noop_leave_the_task_as_it_is(jobs: Jobs, kind: str) -
         assert (task(alloc)["State"], task(alloc)["Restarts"]) == ("running", 0), events(alloc)
         assert unit_property(unit(alloc), "InvocationID") == before
         assert logs(alloc).count("sleeping") == 1
+
+
+ARCHIVE = f'''
+unikernel = "{GUESTS}/tar.spt"
+args      = ["stay"]
+block "storage" {{ files = ["local/conf"] }}
+'''
+
+
+def outdated(alloc: str) -> bool:
+    [shown] = json.loads(
+        ok("solo5ctl", "inspect", "--json", unit(alloc).removeprefix("solo5-task-").removesuffix(".service"))
+    )
+    [disk] = shown["disks"]
+    assert ("older than its files" in ok("solo5ctl", "inspect", shown["name"])) is disk["outdated"]
+    return bool(disk["outdated"])
+
+
+def test_an_archive_that_is_older_than_its_files_is_an_event_once(agent: Agent, jobs: Jobs, machine: Machine) -> None:
+    """Also when the plugin has been killed in between: before a change, after its report, and while it was made."""
+    machine.expect("failed to reattach to plugin")
+    with word("archived", "one"):
+        [alloc] = jobs.run(hcl("archived", ARCHIVE, task=template("archived", "conf/word", NOOP)))
+        says(alloc, "member local/conf/word")
+        before = unit_property(unit(alloc), "InvocationID")
+        assert not outdated(alloc)
+        agent.kill_with_plugin()
+        agent.start()
+        put("archived", "two")
+        rendered(alloc, "conf/word", "two")
+        happens(alloc, CHANGED)
+        assert outdated(alloc)
+        agent.kill_with_plugin()
+        agent.start()
+        put("archived", "three")
+        happens_times(alloc, CHANGED, 2)
+        agent.kill_with_plugin()
+        other = file(alloc, "guest/local/conf/word").with_name("other")
+        other.write_text("four\n")  # not the template's file: an agent that starts renders it again
+        agent.start()
+        happens_times(alloc, CHANGED, 3)
+        other.unlink()
+        put("archived", "one")
+        happens(alloc, AGAIN)
+        assert not outdated(alloc)
+        assert events_with(alloc, CHANGED) == 3, events(alloc)
+        assert (task(alloc)["State"], task(alloc)["Restarts"]) == ("running", 0), events(alloc)
+        assert unit_property(unit(alloc), "InvocationID") == before
+
+
+def events_with(alloc: str, text: str) -> int:
+    return sum(text in each for each in events(alloc))
+
+
+def happens_times(alloc: str, text: str, count: int) -> None:
+    eventually(lambda: events_with(alloc, text) >= count, f"{text!r} of {alloc} for the {count}th time")
 
 
 def test_restart_brings_a_rendered_environment_to_the_guest(jobs: Jobs) -> None:

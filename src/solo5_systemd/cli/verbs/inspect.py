@@ -21,11 +21,21 @@ def configure(parser: Parser) -> None:
     parser.add_output_options(json=True)
 
 
+def _with_age(name: "TaskName", disks: "Disks") -> "Disks":
+    """Return the disks of a task, archives with `outdated` where it is known."""
+    if not any(disk.get("backing") == "archive" for disk in disks):
+        return disks
+    from solo5_systemd.storage.archive_sources import outdated  # imported here for startup time
+
+    old = outdated(name)
+    return [{**disk, "outdated": old[disk["disk"]]} if disk.get("disk") in old else disk for disk in disks]
+
+
 async def _disks(engine: "Queries", context: CommandContext, names: "Sequence[TaskName]") -> "Mapping[TaskName, Disks]":
     """Return the disks of tasks that run, as the lock files have them, which only root can read, and their I/O."""
     from solo5_systemd.storage.lock_records import disks_of  # imported here for startup time
 
-    found = {name: disks_of(name) if context.root else () for name in names}
+    found = {name: _with_age(name, disks_of(name)) if context.root else () for name in names}
     if not any(found.values()):
         return dict.fromkeys(names, ())
     from solo5_systemd.cli.disk_usage import disks_json, full_disks
