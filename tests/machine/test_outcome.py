@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.machine import records
-from tests.machine.conftest import Machine, Runner, inspect, ok, says, sh, unit_property
+from tests.machine.conftest import GUESTS, Machine, Runner, inspect, ok, says, sh, unit_property
 from tests.machine.mishaps import end_main_thread, going_down
 
 TARGETS = ["hvt", "spt"]
@@ -188,6 +188,60 @@ def test_a_full_disk_ends_hvt_and_is_an_spt_guests_own_affair(run: Runner) -> No
     assert spt["sentence"].endswith(f"; {where}")
     for each in endings:
         assert each["full_disks"] == [{"disk": "storage", "path": "/srv/full/disk", "free": 0}]
+
+
+def changed(name: str) -> str:
+    """Return what `inspect` shows of a change of the task's disk by another program."""
+    [disk] = inspect(name)["disks"]
+    change = str(disk.get("change", ""))
+    assert (change in ok("solo5ctl", "inspect", name)) or not change
+    return change
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_file_that_another_program_changes_under_its_guest(run: Runner, tmp_path: Path, target: str) -> None:
+    """A hole reads as zeros, and nothing shows it; what is cut off is an error; a name is only a name."""
+    disk = tmp_path / "disk.img"
+    disk.write_bytes(b"kept".ljust(64 << 10, b"\0"))
+    ok("chown", "solo5:", str(disk))
+    name = run(f"disk.{target}", "watch", options=("--block", f"storage={disk}"))
+    says(name, "sector 0: 'kept'")
+    assert changed(name) == ""
+    ok("fallocate", "--punch-hole", "--length", "4096", str(disk))
+    says(name, "sector 0: ''")
+    assert changed(name) == ""
+    moved = disk.rename(tmp_path / "moved")
+    assert changed(name) == "no file has its path any more"
+    disk.write_bytes(b"other".ljust(64 << 10, b"\0"))
+    assert changed(name) == "another file has its path"
+    disk.unlink()
+    moved.rename(disk)
+    with disk.open("r+b") as file:
+        file.write(b"again")
+        file.flush()
+        says(name, "sector 0: 'again'")
+        file.truncate(0)
+    told = waited(name)[name]
+    if target == "hvt":
+        assert (told["ending"], told["retry"]) == ("tender-failed", True)
+        assert told["sentence"] == "the tender failed: Fatal error: read only 0 out of 512 bytes"
+    else:
+        assert told["ending"] == "aborted", "this guest gives up by itself"
+    done = run.fail("--block", f"storage={disk}", f"{GUESTS}/disk.{target}", "read")
+    assert "has 0 bytes: expected one or more whole sectors of 512" in done.stderr
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_file_that_was_cut_is_shown_as_long_as_it_is_short(run: Runner, tmp_path: Path, target: str) -> None:
+    disk = tmp_path / "disk.img"
+    disk.write_bytes(b"kept".ljust(64 << 10, b"\0"))
+    ok("chown", "solo5:", str(disk))
+    name = run(f"disk.{target}", "watch", options=("--block", f"storage={disk}"))
+    says(name, "sector 0: 'kept'")
+    os.truncate(disk, 512)
+    assert changed(name) == "its file has 512 bytes instead of 65536"
+    os.truncate(disk, 64 << 10)
+    assert changed(name) == ""
 
 
 XFS_IOC_GOINGDOWN, WITHOUT_LOG = 0x8004587D, 2

@@ -114,7 +114,7 @@ Disks = Sequence[Mapping[str, Any]]
 
 Each has `disk`, `backing`, `path`, `sha256`, the names of the `devices` under it, `io_limits`, and in `device_io` what
 the task has read and written on the first of these devices; `full` if no space is left in its file system; `outdated`
-of an archive, if its files would make another one now.
+of an archive, if its files would make another one now; `change`: what another program has done to the file.
 """
 
 
@@ -144,6 +144,7 @@ def task_fields(task: Task, now: int, drops: Drops | None = None, disks: Disks =
     for disk in disks:
         digest = f", SHA-256 {disk['sha256']}" if "sha256" in disk else ""
         digest += ", older than its files" if disk.get("outdated") else ""
+        digest += f", {disk['change']}" if "change" in disk else ""
         where = f" {disk['path']}" if "path" in disk else ""
         yield "Disk", f"{disk.get('disk', '')}: {disk.get('backing', '')}{where}{digest}{_disk_io(disk)}"
     for lease in task.reservation.leases if task.reservation else ():

@@ -403,7 +403,8 @@ class Starter:
         """Make the user the owner of the disks, which are locked."""
         # Recorded before the first chown(2), so that a crash in between leaves no disk without a record.
         given = {disk.disk: _given(disk) for disk in disks if not disk.is_private}
-        await self._users.record_disks(user, list(given.values()))
+        if given:
+            await self._users.record_disks(user, list(given.values()))
         for disk in disks:
             former = await self._disks.change_owner(disk, user)
             if former in TASK_UIDS and former != user and disk.disk in given:

@@ -122,7 +122,11 @@ def _taken(disk: Disk) -> TakenError:
 
 def _disk_record(disk: Disk) -> Mapping[str, str]:
     record = {"disk": disk.disk, "backing": disk.backing, "path": disk.source or disk.path, "sha256": disk.sha256}
-    record |= {"io": str(disk.io), "devices": " ".join(each.name for each in disk.devices)}
+    record |= {
+        "size": str(disk.size or ""),
+        "io": str(disk.io),
+        "devices": " ".join(each.name for each in disk.devices),
+    }
     return {key: str(value) for key, value in record.items() if value}
 
 

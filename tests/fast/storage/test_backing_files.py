@@ -47,6 +47,7 @@ def test_a_file_is_known_by_its_device_and_inode_under_every_name(file: Path, tm
         sector_size=4096,
         device=None,
         identity=(status.st_dev, status.st_ino),
+        size=4096,
         filesystem=os.statvfs(file).f_fsid,
     )
 
@@ -54,8 +55,9 @@ def test_a_file_is_known_by_its_device_and_inode_under_every_name(file: Path, tm
 def test_a_block_device_is_known_by_its_number(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = file.stat()
     node = SimpleNamespace(
-        st_mode=stat.S_IFBLK | 0o660, st_rdev=DEVICE, st_dev=5, st_ino=99, st_uid=real.st_uid, st_gid=real.st_gid
-    )
+        st_mode=stat.S_IFBLK | 0o660, st_rdev=DEVICE, st_dev=5, st_ino=99, st_uid=real.st_uid, st_gid=real.st_gid,
+        st_size=0,
+    )  # fmt: skip
     monkeypatch.setattr("os.fstat", lambda _: node)
     disk = inspect(request(file))
     assert (disk.device, disk.identity) == ((254, 7), (DEVICE, 0))
@@ -128,6 +130,11 @@ def test_what_was_looked_at_is_opened_again_and_nothing_in_its_place(file: Path,
         reopen(looked_at)
     file.symlink_to(kept)
     with pytest.raises(HostError, match="was replaced during the start"):
+        reopen(looked_at)
+    file.unlink()
+    kept.rename(file)
+    os.truncate(file, 512)
+    with pytest.raises(HostError, match="has 512 bytes now: expected [0-9]+, as it was checked"):
         reopen(looked_at)
     assert {fd.name for fd in Path("/proc/self/fd").iterdir()} == before
 

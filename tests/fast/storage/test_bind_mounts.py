@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -150,6 +151,11 @@ def test_a_tender_is_shown_to_have_the_file_that_was_checked(tmp_path: Path) -> 
         check_bound([(good, other.path)], os.getpid())
     with pytest.raises(StartError, match="has nothing at /nowhere"):
         check_bound([(good, "/nowhere")], os.getpid())
+    good = replace(good, size=512)
+    check_bound([(good, good.path)], os.getpid())
+    os.truncate(good.path, 1024)
+    with pytest.raises(StartError, match="has '.*/1.img' with 1024 bytes: expected [0-9]+, as it was checked"):
+        check_bound([(good, good.path)], os.getpid())
 
 
 @pytest.fixture

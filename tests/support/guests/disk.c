@@ -1,5 +1,6 @@
 /* Uses a disk: words of the command line are done in turn. write=TEXT fills the current sector with
- * the text and zeros, try=TEXT does so and prints whether it could, read prints the current sector up to its first zero, sector=N goes there, stay sleeps for ever. */
+ * the text and zeros, try=TEXT does so and prints whether it could, read prints the current sector up to its first zero, sector=N goes there, stay sleeps for ever,
+ * watch reads the sector ten times a second for ever, and prints it when its first byte has changed. */
 #include "sectors.h"
 
 MANIFEST(BLOCK("storage"));
@@ -12,6 +13,16 @@ static void stay(void)
 {
     for (;;)
         wait_until(FOREVER);
+}
+
+static void watch(uint64_t sector)
+{
+    for (int last = -1;; wait_until(now() + SECOND / 10)) {
+        const char *text = sector_read(STORAGE, sector);
+        if (text[0] != last)
+            print("sector %lu: '%s'\n", sector, text);
+        last = text[0];
+    }
 }
 
 static void perform(const char *word, uint64_t *sector)
@@ -27,6 +38,8 @@ static void perform(const char *word, uint64_t *sector)
         print("sector %lu: '%s'\n", *sector, sector_read(STORAGE, *sector));
     else if (is(word, "stay"))
         stay();
+    else if (is(word, "watch"))
+        watch(*sector);
 }
 
 int guest_main(void)

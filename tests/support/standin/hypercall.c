@@ -90,7 +90,7 @@ static void require_done(const char *what, ssize_t n, size_t size)
     if (n == -1)
         fprintf(stderr, "Fatal error when %s: %s\n", what, strerror(errno));
     else if ((size_t)n != size)
-        fprintf(stderr, "Fatal error when %s: only %ld out of %lu bytes\n", what, n, size);
+        fprintf(stderr, "Fatal error: %s only %ld out of %lu bytes\n", what[0] == 'r' ? "read" : "wrote", n, size);
     else
         return;
     exit(1);

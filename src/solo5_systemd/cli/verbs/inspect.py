@@ -21,21 +21,38 @@ def configure(parser: Parser) -> None:
     parser.add_output_options(json=True)
 
 
-def _with_age(name: "TaskName", disks: "Disks") -> "Disks":
-    """Return the disks of a task, archives with `outdated` where it is known."""
-    if not any(disk.get("backing") == "archive" for disk in disks):
+def _with_changes(name: "TaskName", disks: "Disks") -> "Disks":
+    """Return the disks of a task with what has changed since: `change` of a file, `outdated` of an archive."""
+    if not disks:
         return disks
-    from solo5_systemd.storage.archive_sources import outdated  # imported here for startup time
+    from solo5_systemd.storage.changed_files import change_of  # imported here for startup time
+    from solo5_systemd.storage.lock_records import records_of_tasks
 
-    old = outdated(name)
-    return [{**disk, "outdated": old[disk["disk"]]} if disk.get("disk") in old else disk for disk in disks]
+    identities, _ = records_of_tasks().get(name, (set(), {}))
+    old = _outdated(name, disks)
+    shown = []
+    for disk in disks:
+        change = change_of(disk, identities)
+        known: dict[str, object] = {"change": change} if change else {}
+        if size := disk.get("size"):
+            known["size"] = int(size)
+        shown.append({**disk, **known, **({"outdated": old[disk["disk"]]} if disk.get("disk") in old else {})})
+    return shown
+
+
+def _outdated(name: "TaskName", disks: "Disks") -> "Mapping[str, bool]":
+    if not any(disk.get("backing") == "archive" for disk in disks):
+        return {}
+    from solo5_systemd.storage.archive_sources import outdated
+
+    return outdated(name)
 
 
 async def _disks(engine: "Queries", context: CommandContext, names: "Sequence[TaskName]") -> "Mapping[TaskName, Disks]":
     """Return the disks of tasks that run, as the lock files have them, which only root can read, and their I/O."""
     from solo5_systemd.storage.lock_records import disks_of  # imported here for startup time
 
-    found = {name: _with_age(name, disks_of(name)) if context.root else () for name in names}
+    found = {name: _with_changes(name, disks_of(name)) if context.root else () for name in names}
     if not any(found.values()):
         return dict.fromkeys(names, ())
     from solo5_systemd.cli.disk_usage import disks_json, full_disks

@@ -1,0 +1,32 @@
+"""What other programs have done to the file of a disk since the start of its task, as its path and size show it.
+
+The task has the file of its start, whatever its path leads to. A hole that is punched into it shows nowhere: its
+sectors are zeros for the guest.
+"""
+
+import os
+import stat
+from collections.abc import Collection, Mapping
+
+from solo5_systemd.storage.model import Backing
+
+
+def change_of(disk: Mapping[str, str], identities: Collection[tuple[int, int]]) -> str:
+    """Return what has changed, as the end of a sentence; empty: nothing, or it is not known.
+
+    Args:
+        disk: as the lock file of its task has it.
+        identities: of the task's disks.
+    """
+    path, size = disk.get("path", ""), disk.get("size", "")
+    if not size or disk.get("backing") not in (Backing.FILE, Backing.NAMED):
+        return ""
+    try:
+        status = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return "no file has its path any more"
+    except OSError:
+        return ""
+    if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) not in identities:
+        return "another file has its path"
+    return "" if str(status.st_size) == size else f"its file has {status.st_size} bytes instead of {size}"

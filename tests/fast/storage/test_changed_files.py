@@ -1,0 +1,50 @@
+"""Files of disks that other programs have changed under a task."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from solo5_systemd.storage.changed_files import change_of
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "directory" / "disk.img"
+    path.parent.mkdir()
+    path.write_bytes(bytes(1024))
+    return path
+
+
+def change(path: Path, of: os.stat_result, **more: str) -> str:
+    disk = {"disk": "data", "backing": "file", "path": str(path), "size": "1024", **more}
+    return change_of(disk, {(of.st_dev, of.st_ino)})
+
+
+def test_path_and_size_are_those_of_the_start(file: Path) -> None:
+    before = file.stat()
+    assert change(file, before) == change(file, before, backing="named disk") == ""
+    os.truncate(file, 512)
+    assert change(file, before) == "its file has 512 bytes instead of 1024"
+    file.rename(file.with_name("moved"))
+    assert change(file, before) == "no file has its path any more"
+    file.with_name("moved").rename(file.parent.parent / "moved")
+    file.parent.rmdir()
+    file.parent.touch()
+    assert change(file, before) == "no file has its path any more"
+    file.parent.unlink()
+    file.parent.mkdir()
+    file.write_bytes(bytes(1024))
+    assert change(file, before) == "another file has its path"
+    file.unlink()
+    file.symlink_to(file.parent.parent / "moved")
+    assert change(file, before) == "another file has its path"
+
+
+def test_what_is_not_known_is_no_change(file: Path) -> None:
+    before = file.stat()
+    os.truncate(file, 512)
+    for backing in ("private copy", "archive", "block device"):
+        assert change(file, before, backing=backing) == ""
+    assert change(file, before, size="") == ""
+    assert change(file.parent / ("x" * 300), before) == ""
