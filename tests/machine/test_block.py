@@ -132,17 +132,22 @@ def test_a_task_that_is_restarted_has_its_locks_as_before(run: Runner, tmp_path:
             ok("systemctl", "restart", unit)
         if way == "Restart=" and RELEASES_STDIN:
             eventually(lambda: unit_property(unit, "ExecMainStatus") == "208", "it is not started without its locks")
-            return
-        eventually(lambda: unit_property(unit, "MainPID") not in ("0", before), "it is restarted")
-        says(name, "sector 0")
-        refused = run.fail("--block", f"storage={disk}", f"{GUESTS}/disk.spt", "read")
-        assert "is in use by another task" in refused.stderr
-        ok("systemctl", "stop", unit)
-        done = run.fail("--rm", "--block", f"storage={disk}", f"{GUESTS}/disk.spt", "read")
-        assert done.returncode == 0, f"free when it is stopped: {done.stderr}"
+        else:
+            eventually(lambda: unit_property(unit, "MainPID") not in ("0", before), "it is restarted")
+            _has_its_locks(run, name, disk)
     finally:
         drop_in.unlink(missing_ok=True)
         ok("systemctl", "daemon-reload")
+
+
+def _has_its_locks(run: Runner, name: str, disk: Path) -> None:
+    """Check that no other task gets the disk before this one is stopped."""
+    says(name, "sector 0")
+    refused = run.fail("--block", f"storage={disk}", f"{GUESTS}/disk.spt", "read")
+    assert "is in use by another task" in refused.stderr
+    ok("systemctl", "stop", f"solo5-task-{name}.service")
+    done = run.fail("--rm", "--block", f"storage={disk}", f"{GUESTS}/disk.spt", "read")
+    assert done.returncode == 0, f"free when it is stopped: {done.stderr}"
 
 
 def test_63_disks(machine: Machine, run: Runner, tmp_path: Path) -> None:
