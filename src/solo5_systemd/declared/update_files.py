@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -24,7 +25,7 @@ from solo5_systemd.decode import Fields, json_document
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, TakenError
 from solo5_systemd.files.atomic_file import replace_file
 from solo5_systemd.files.declared_units import DIRECTORY, UPDATE
-from solo5_systemd.names import TaskName
+from solo5_systemd.names import TaskName, template_of
 from solo5_systemd.settings.files import ETC
 
 PREVIOUS = Path("/var/lib/solo5/previous")
@@ -295,6 +296,30 @@ class UpdateFiles:
     @property
     def _log(self) -> Path:
         return self._own / "update.log"
+
+
+def collect_previous(
+    *, dry_run: bool, etc: Path = ETC, directory: Path = Path(DIRECTORY), previous: Path = PREVIOUS
+) -> Sequence[str]:
+    """Remove the images that are kept of tasks without a declaration; return a line for each.
+
+    Args:
+        dry_run: only list them.
+        etc: directory of declarations.
+        directory: of what PID 1 has read of them.
+        previous: directory of replaced images.
+    """
+    kept = sorted({entry.name.removesuffix(".json") for entry in previous.glob("*")})
+    lost = [
+        name
+        for name in kept
+        for sources in ([name, template_of(TaskName(name))] if "@" in name else [name],)
+        if not any(os.path.lexists(etc / f"{each}{SUFFIX}") or (directory / each).exists() for each in sources)
+    ]
+    for name in () if dry_run else lost:
+        shutil.rmtree(previous / name, ignore_errors=True)
+        (previous / f"{name}.json").unlink(missing_ok=True)
+    return [f"previous image of task {name}: its declaration is gone" for name in lost]
 
 
 def _previous(path: Path) -> Previous:

@@ -7,6 +7,7 @@ from tests.fast.cli.conftest import Solo5ctl
 from tests.support.fakes.engine import FakeRuntime, line
 from tests.support.fakes.tasks import ended, running
 
+from solo5_systemd.declared import update_files
 from solo5_systemd.engine.task import Phase
 from solo5_systemd.journal.lines import Stream
 from solo5_systemd.unit.outcome import Ending, Outcome
@@ -185,8 +186,15 @@ def test_an_unknown_task_is_one_sentence(solo5ctl: Solo5ctl, verb: str) -> None:
 
 
 @pytest.mark.parametrize(("words", "dry_run"), [([], False), (["--dry-run"], True)])
-def test_gc_lists_removed_resources(solo5ctl: Solo5ctl, words: list[str], dry_run: bool) -> None:
+def test_gc_lists_removed_resources(
+    solo5ctl: Solo5ctl, words: list[str], dry_run: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def collect_previous(*, dry_run: bool) -> list[str]:
+        return [f"previous image, {dry_run}"]
+
+    monkeypatch.setattr(update_files, "collect_previous", collect_previous)
     solo5ctl.engine.gc.removed = ("tap s5-1", "image abc")
-    assert solo5ctl("gc", *words).out == "tap s5-1\nimage abc\n"
-    assert json.loads(solo5ctl("gc", *words, "--json").out) == ["tap s5-1", "image abc"]
+    lines = ["tap s5-1", "image abc", f"previous image, {dry_run}"]
+    assert solo5ctl("gc", *words).out.splitlines() == lines
+    assert json.loads(solo5ctl("gc", *words, "--json").out) == lines
     assert solo5ctl.engine.calls == [("collect", dry_run)] * 2

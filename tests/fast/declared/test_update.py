@@ -18,7 +18,7 @@ from solo5_systemd.declared.update import (
     parse_request,
     ready_by,
 )
-from solo5_systemd.declared.update_files import Phase, UpdateFiles, sha256
+from solo5_systemd.declared.update_files import Phase, UpdateFiles, collect_previous, sha256
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, TakenError
 from solo5_systemd.image.manifest import Device, DeviceKind, Manifest, Target
 from solo5_systemd.names import DeviceName, TaskName, is_instance, is_task_name
@@ -234,3 +234,25 @@ def test_an_image_that_cannot_be_copied_is_an_error(files: UpdateFiles, tmp_path
     (tmp_path / "previous").write_text("no directory")
     with pytest.raises(HostError, match="cannot be copied to"):
         files.keep("/srv/web.hvt")
+
+
+def test_the_previous_image_of_a_removed_declaration_is_collected(tmp_path: Path) -> None:
+    etc, run, previous = (tmp_path / each for each in ("etc", "run", "previous"))
+    places = {"etc": etc, "directory": run, "previous": previous}
+    assert collect_previous(dry_run=False, **places) == [], "nothing was updated yet"
+    for directory in (etc, run / "running", previous):
+        directory.mkdir(parents=True)
+    for name in ("web", "gone", "running", "site@1", "lost@1"):
+        (previous / name).mkdir()
+        (previous / name / "image.spt").write_bytes(b"")
+        (previous / f"{name}.json").write_text("{}")
+    (previous / "half.json").write_text("{}")
+    (etc / "web.unikernel").symlink_to("/dev/null")
+    (etc / "site@.unikernel").write_text("")
+    lines = [f"previous image of task {name}: its declaration is gone" for name in ("gone", "half", "lost@1")]
+    assert collect_previous(dry_run=True, **places) == lines
+    assert collect_previous(dry_run=False, **places) == lines
+    assert collect_previous(dry_run=False, **places) == []
+    assert sorted(each.name for each in previous.iterdir()) == sorted(
+        f"{name}{end}" for name in ("web", "running", "site@1") for end in ("", ".json")
+    )

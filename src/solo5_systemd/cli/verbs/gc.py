@@ -21,7 +21,14 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
     """Run `solo5ctl gc` and return the exit status."""
 
     async def command(engine: "Runtime") -> int:
-        removed = await engine.gc.collect(dry_run=arguments.dry_run)
+        import asyncio
+
+        from solo5_systemd.declared.update_files import collect_previous
+
+        removed = (
+            *await engine.gc.collect(dry_run=arguments.dry_run),
+            *await asyncio.to_thread(collect_previous, dry_run=arguments.dry_run),
+        )
         if arguments.json:
             context.screen.json(list(removed))
         else:
