@@ -49,6 +49,8 @@ class Declarations:
         systemctl("daemon-reload")
         for name in names:
             sh("systemctl", "reset-failed", f"{name}.service", f"solo5-prepare@{name}.service")
+            if name.endswith("@"):
+                stop_awaited(name)
         self.names = []
 
 
@@ -61,6 +63,13 @@ def _instances(name: str) -> list[str]:
     outcomes = systemctl("list-units", "--all", "--plain", "--no-legend", f"solo5-outcome-declared@{name}*")
     found += [line.split()[0].partition("@")[2].removesuffix(".target") for line in outcomes.splitlines()]
     return sorted({each.removesuffix(".unikernel").removesuffix(".json") for each in found} - {name})
+
+
+def stop_awaited(template: str) -> None:
+    """Stop the targets that starts of instances which failed have left: PID 1 does so at its next daemon-reload."""
+    listed = systemctl("list-units", "--all", "--plain", "--no-legend", f"solo5-awaited-{template}*")
+    for line in listed.splitlines():
+        sh("systemctl", "stop", line.split()[0])
 
 
 @contextmanager

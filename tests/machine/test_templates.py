@@ -20,7 +20,7 @@ from tests.machine.conftest import (
     systemctl,
     unit_property,
 )
-from tests.machine.declared import DIRECTORY, ETC, Declarations, declarations, main_pid
+from tests.machine.declared import DIRECTORY, ETC, Declarations, declarations, main_pid, stop_awaited
 from tests.machine.traffic import requests
 
 WEB = "Memory=64M\nPublish=870%i:80\nArgument={mirage} --name=%p-%i\nLabel=SITE=site-%i"
@@ -118,7 +118,7 @@ def test_the_verbs_of_solo5ctl_know_an_instance(web: Declarations) -> None:
     ok("solo5ctl", "rm", "web@1")
     eventually(lambda: not (DIRECTORY / "web@1").exists(), "what its start has made is removed")
     assert "web@1" not in ok("solo5ctl", "ps", "--all")
-    assert "Not started" in ok("solo5ctl", "inspect", "web@1")
+    eventually(lambda: "Not started" in ok("solo5ctl", "inspect", "web@1"), "its outcome is gone")
     assert answers(2)
     refused = sh("solo5ctl", "run", "--name", "web@9", str(GUESTS / "hello.spt"))
     assert "is that of an instance of a template" in refused.stderr
@@ -394,7 +394,7 @@ def test_a_removed_template_stops_nothing_and_leaves_nothing(web: Declarations) 
     assert not (DIRECTORY / "web@2").exists()
     assert sh("systemctl", "start", "web@2").returncode != 0
     assert f"{ETC}/web@.unikernel was removed" in status("web@2") + status("web@1")
-    ok("systemctl", "stop", "solo5-awaited-web@2.target")  # PID 1 stops it at a daemon-reload, if its file is there
+    stop_awaited("web@")  # PID 1 stops them at a daemon-reload, if their file is there
     ok("systemctl", "stop", "web@1")
     cleared_up(1)
     assert not list(Path("/run/solo5/network/tasks").glob("web@*"))
