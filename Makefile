@@ -107,10 +107,13 @@ cluster: setup ## several machines: a Nomad server and three clients
 	$(call pytest_in_machine,$@,--backend container --with nomad --machines $(CLUSTER), \
 	    --timeout=400 -rP /srv/tests/cluster)
 
+reboot_vm = $(BOOT) --reboot --packages xfsprogs --timeout 3600 -- env PYTHONPATH=/srv python3 -m tests.machine.reboots --reboots $1 --tasks $2
+
 REBOOTS ?= 10
 DECLARED ?= 50
 .PHONY: reboots
-reboots: setup ## reboots of a machine with declared tasks, beside as many bare units; REBOOTS=10, DECLARED=50
+reboots: setup ## reboots of a vm with declared tasks; of a container, beside as many bare units; REBOOTS=10, DECLARED=50
+	$(call reboot_vm,$(REBOOTS),$(DECLARED))
 	$(BOOT) --backend container --machines server,client1 --timeout 7200 -- env PYTHONPATH=/srv \
 	    python3 -m tests.cluster.reboots --reboots $(REBOOTS) --tasks $(DECLARED)
 
@@ -145,6 +148,7 @@ bookworm: setup ## some of the same on Debian 12, whose systemd is the oldest th
 .PHONY: vm
 vm: setup ## tests on a virtual machine with a kernel of its own
 	$(call pytest_in_machine,$@,--backend vm --with nomad --packages xfsprogs,--timeout=900 -m 'vm or everywhere' /srv/tests/machine)
+	$(call reboot_vm,1,50)
 
 ROUNDS ?= 20
 TASKS ?= 1 100 500

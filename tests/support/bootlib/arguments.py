@@ -46,6 +46,8 @@ def parse(words: list[str]) -> argparse.Namespace:
         parser.error("--with beside is a tree of its own: leave --packages out")
     if arguments.machines and (arguments.backend != "container" or arguments.shell):
         parser.error("--machines needs --backend container, and a COMMAND instead of --shell")
+    if arguments.reboot and arguments.backend != "vm":
+        parser.error("--reboot needs --backend vm: a container ends with its PID 1")
     if arguments.shell and not sys.stdin.isatty():
         parser.error("--shell needs a terminal as standard input; give a COMMAND instead")
     return arguments
@@ -92,6 +94,10 @@ def _add_use(group: argparse._ArgumentGroup) -> None:
         metavar="SECONDS",
         help="for COMMAND and the copies, not for making and booting the machine",
     )
+    group.add_argument(
+        "--reboot", action="store_true",
+        help="boot the vm again, with its disk, and run COMMAND again, as often as that ends with status 75",
+    )  # fmt: skip
     group.add_argument(
         "--shell", action="store_true", help="open a root shell in the machine afterwards, or instead of COMMAND"
     )

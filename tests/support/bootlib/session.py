@@ -113,19 +113,21 @@ class Session:
             output: what is done with its output.
             meanwhile: what is done while nothing comes, with the connection to watch and the seconds that are left.
         """
-        self.channel.send_json(Kind.RUN, {
-            "argv": argv,
-            "env": {**_ENVIRONMENT, "TERM": os.environ.get("TERM", "dumb"), "TEST_MACHINE": backend},
-            "cwd": "/srv/tests",
-            "clock": time.time(),
-            "window": window,
-        })  # fmt: skip
+        self.channel.send_json(Kind.RUN, _command(argv, backend, window))
         while True:
             if meanwhile:
                 meanwhile(self._connection, self._remaining())
             if (frame := self.receive()).kind is Kind.EXIT:
                 return int(frame.json())
             output(frame.kind, frame.data)
+
+    def reboot(self) -> dict[str, Any]:
+        """Have the machine boot again with the disk that it has; return the state of the system after the boot."""
+        self.channel.send_json(Kind.RUN, _command(["systemctl", "reboot"], ""))
+        while (frame := self.receive()).kind is not Kind.READY:
+            pass  # the end of this command, or of nothing: the machine is on its way down
+        state: dict[str, Any] = frame.json()
+        return state
 
     def fetch(self, copy: Copy) -> None:
         """Copy a file or directory out of the machine; the host's path is the copy, not the folder it goes in."""
@@ -144,6 +146,16 @@ class Session:
                 tar.stdin.write(frame.data)
         if complaint := frame.json():
             raise MachineError(f"{wanted} could not be copied out of the machine: {complaint}")
+
+
+def _command(argv: list[str], backend: str, window: tuple[int, int] | None = None) -> dict[str, Any]:
+    return {
+        "argv": argv,
+        "env": {**_ENVIRONMENT, "TERM": os.environ.get("TERM", "dumb"), "TEST_MACHINE": backend},
+        "cwd": "/srv/tests",
+        "clock": time.time(),
+        "window": window,
+    }
 
 
 class _FrameFile:
