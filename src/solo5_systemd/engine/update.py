@@ -336,9 +336,10 @@ class Updater:
         return outcome is None or outcome.ending in REQUESTED
 
     async def _outcome(self) -> Outcome | None:
-        """Return the outcome of the task's last run; None if the task was removed, or never ran."""
+        """Return the outcome of the task's last run; None if the task was removed, and its unit loaded anew since."""
         with suppress(NoSuchTaskError):
-            return (await self._runtime.task(self._name)).outcome
+            task = await self._runtime.task(self._name)
+            return task.outcome if task.state.started else None
         return None
 
     def _stopped(self) -> StoppedError:

@@ -134,6 +134,21 @@ async def test_a_task_that_is_stopped_before_it_is_started_again_stays_stopped(
     check_stopped(machine, updater, report)
 
 
+async def test_a_task_that_is_removed_while_its_new_guest_is_watched_ends_the_update(
+    machine: Machine, updater: Updater, report: Report, old: Manifest
+) -> None:
+    """Its unit file is still there: PID 1 loads the unit again, as one that never ran."""
+    async with Background(updater.update(WORKLOAD, replace(QUICK, watch=600.0), None, old)) as updating:
+        while "serving" not in report.seen:
+            await yields(1)
+        loaded = machine.units.loaded[UNIT]
+        machine.units.loaded[UNIT] = replace(loaded, active=ActiveState.INACTIVE, main_pid=0, started=0, ended=0)
+        with pytest.raises(StoppedError, match="task web was stopped during its update"):
+            await updating
+    assert SECOND not in machine.units.loaded
+    assert NEXT not in machine.networks.held
+
+
 @pytest.mark.parametrize("by", ["canceled", "stopped_before", "conflicts"])
 @pytest.mark.parametrize("pause", [False, True])
 async def test_a_stop_in_the_place_of_the_restart_is_not_overridden(
