@@ -75,9 +75,7 @@ def test_a_file_is_read_again_only_if_the_directory_has_changed(
     assert subject() is subject()
     assert read == ["web"]
     write_addresses(TaskName("other"), [nic(ip="10.77.0.6")], tmp_path)
-    os.utime(
-        tmp_path, (7, 7)
-    )  # the clock of file times has a tick of some milliseconds
+    os.utime(tmp_path, (7, 7))  # the clock of file times has a tick of some milliseconds
     assert subject()[IPv4Address("10.77.0.6")] == "other"
     assert read == ["web", "other"], "the unchanged file is not read again"
     (tmp_path / "web.json").unlink()
