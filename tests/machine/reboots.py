@@ -58,7 +58,8 @@ def _declare(count: int) -> None:
         (ETC / f"{name}.unikernel").write_text(text)
     ok("systemctl", "daemon-reload")
     ok("systemctl", "enable", *names)
-    assert sh("systemctl", "start", *names, timeout=PATIENCE_S).returncode == 0
+    started = sh("systemctl", "start", *names, timeout=PATIENCE_S)
+    assert started.returncode == 0, started.stderr + ok("journalctl", "--boot", "--priority=warning", "--no-pager")
 
 
 def main() -> int:

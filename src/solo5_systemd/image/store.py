@@ -187,7 +187,8 @@ class ImageStore:
         memo = self._read_memo(status)
         stored = None if memo is None else self._find(memo, status.st_size)
         if stored:
-            os.utime(self._memo(status))
+            with suppress(FileNotFoundError):  # another process is writing it again
+                os.utime(self._memo(status))
         return stored
 
     def _read_memo(self, status: os.stat_result) -> Memo | None:

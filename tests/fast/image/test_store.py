@@ -156,6 +156,22 @@ async def test_a_damaged_memo_is_made_anew(store: ImageStore, image: Path, tmp_p
     assert memo.read_bytes() != damage
 
 
+async def test_a_memo_that_another_process_writes_anew_is_used(
+    store: ImageStore, image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its removal and the link of the new one: first starts of one image at the same time."""
+    first = await store.take(str(image))
+    (memo,) = (tmp_path / "store" / "memos").iterdir()
+    decode = module.Memo.decode
+
+    def decoded(content: bytes) -> module.Memo:
+        memo.unlink()
+        return decode(content)
+
+    monkeypatch.setattr(module.Memo, "decode", decoded)
+    assert await store.take(str(image)) == first
+
+
 async def test_a_stored_image_cut_short_is_stored_anew(store: ImageStore, image: Path) -> None:
     stored = Path((await store.take(str(image))).path)
     stored.unlink()
