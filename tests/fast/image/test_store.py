@@ -18,7 +18,7 @@ from tests.support.fakes.kernel import failing
 
 from solo5_systemd.errors import HostError, ImageError, InvalidRequestError, NotFoundError, Solo5Error, StoreFullError
 from solo5_systemd.image import store as module
-from solo5_systemd.image.manifest import StoredImage
+from solo5_systemd.image.manifest import Memo, StoredImage
 from solo5_systemd.image.store import ImageStore
 
 CONTENT = elf.Elf().build()
@@ -162,13 +162,13 @@ async def test_a_memo_that_another_process_writes_anew_is_used(
     """Between its removal and the link of the new one: first starts of one image at the same time."""
     first = await store.take(str(image))
     (memo,) = (tmp_path / "store" / "memos").iterdir()
-    decode = module.Memo.decode
+    decode = Memo.decode
 
-    def decoded(content: bytes) -> module.Memo:
+    def decoded(content: bytes) -> Memo:
         memo.unlink()
         return decode(content)
 
-    monkeypatch.setattr(module.Memo, "decode", decoded)
+    monkeypatch.setattr(Memo, "decode", decoded)
     assert await store.take(str(image)) == first
 
 
