@@ -8,6 +8,7 @@ opens the way to a tap, and closes it.
 from collections.abc import Iterable, Iterator
 
 from solo5_systemd.declared.exported import RunningTask
+from solo5_systemd.declared.writer import quoted_word
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import network_service, task_service
 from solo5_systemd.network.guest_limits import LIMITS_SIGNATURE, limits_to_wire
@@ -46,9 +47,6 @@ _REQUESTS = "/run/solo5/network/requests"
 RESERVE = f"sa{NIC_SIGNATURE}a{PORT_SIGNATURE}a{LIMITS_SIGNATURE}{NAMES_SIGNATURE}s"
 """The signature of the arguments of Reserve."""
 
-_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t"}
-_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@+=:,./()-")
-
 
 def static_unit(task: RunningTask, text: str) -> str:
     """Return the unit file of a task that runs.
@@ -63,7 +61,7 @@ def static_unit(task: RunningTask, text: str) -> str:
     _check(task)
     sections: dict[str, list[str]] = {"Unit": [], "Service": [], "Install": []}
     section = ""
-    for line in text.splitlines():
+    for line in text.split("\n"):  # not splitlines(): a value may have what only Unicode takes for the end of a line
         if line.startswith("["):
             section = line.strip("[]")
         elif section in sections and (kept := _kept(line)) and kept not in sections[section]:
@@ -176,18 +174,9 @@ def _comments(task: RunningTask) -> Iterator[str]:
 
 def _path(path: str) -> str:
     """Return a path for BindPaths= (systemd.exec(5)), where a colon separates."""
-    return _quoted(path).replace(":", "\\:")
+    return quoted_word(path).replace(":", "\\:")
 
 
 def _word(text: str) -> str:
     """Return one word of a command line (systemd.service(5), COMMAND LINES)."""
-    return _quoted(text.replace("$", "$$"))
-
-
-def _quoted(text: str) -> str:
-    """Return one word of systemd.syntax(7), quoted where that is needed; specifiers are not expanded."""
-    text = text.replace("%", "%%")
-    if text and set(text) <= _PLAIN | {"%", "$"}:
-        return text
-    escaped = "".join(_ESCAPES.get(each, each) for each in text)
-    return f'"{escaped}"'
+    return quoted_word(text.replace("$", "$$"), plain="%$()")

@@ -191,8 +191,8 @@ def _journal(workload: Workload) -> Iterator[Line]:
     while count < min(len(workload.log_fields), MAX_LABELS) and _is_label(*workload.log_fields[count]):
         count += 1
     pairs = [f"{name}={value}" for name, value in workload.log_fields]
-    yield from (("Label", _word(pair)) for pair in pairs[:count])
-    yield from (("LogField", _word(pair)) for pair in pairs[count:])
+    yield from (("Label", quoted_word(pair)) for pair in pairs[:count])
+    yield from (("LogField", quoted_word(pair)) for pair in pairs[count:])
 
 
 def _is_label(name: str, value: str) -> bool:
@@ -205,7 +205,7 @@ def _is_label(name: str, value: str) -> bool:
 
 def _list(key: str, words: Iterable[str]) -> Iterator[Line]:
     """Yield one line with all words; none without any."""
-    if written := " ".join(map(_word, words)):
+    if written := " ".join(map(quoted_word, words)):
         yield key, written
 
 
@@ -214,10 +214,15 @@ def _whole(text: str) -> str:
     return text.replace("%", "%%")
 
 
-def _word(text: str) -> str:
-    """Return one word of a value, quoted if it has to be."""
+def quoted_word(text: str, plain: str = "%") -> str:
+    """Return one word of a value (systemd.syntax(7)), quoted if it has to be; specifiers are not expanded.
+
+    Args:
+        text: the word.
+        plain: characters that need no quotes, besides those that never do.
+    """
     text = _whole(text)
-    if text and all(char in _PLAIN or char == "%" for char in text):
+    if text and all(char in _PLAIN or char in plain for char in text):
         return text
     return '"' + "".join(map(_escaped, text)) + '"'
 

@@ -81,6 +81,16 @@ def test_the_sandbox_is_what_pid_1_has_and_what_each_start_makes_is_written_out(
     assert found[-1] == "WantedBy=multi-user.target"
 
 
+def test_no_argument_image_or_label_of_a_job_begins_a_line_of_its_own() -> None:
+    """systemd ends a line at a carriage return and at a NUL as well; Python at some more characters."""
+    ends = "\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
+    evil = "".join(f"{end}ExecStartPre=+/bin/evil" for end in ends)
+    task = replace(TASK, argv=(*TASK.argv, evil), fields={**FIELDS, "SOLO5_IMAGE": f"/srv/{evil}"})
+    text = static_unit(task, f"{TRANSIENT}[Service]\nLogExtraFields=NOTE={evil.replace(chr(13), '')}\n")
+    assert "\r" not in text
+    assert [line for line in text.split("\n") if line.startswith("ExecStartPre=+/bin/evil")] == []
+
+
 def test_the_network_is_reserved_with_the_addresses_that_it_has() -> None:
     before = [line for line in lines() if line.startswith("ExecStartPre=")]
     reserve = shlex.split(before[0].removeprefix("ExecStartPre=+"))
