@@ -1,7 +1,9 @@
 """A client with a steady rate: `request_client.py HOST PORT RATE`. Each request has a TCP connection of its own.
 
 Each line on its stdin is answered by a line of JSON, once all requests so far are answered or have failed: how many
-were answered, how many were refused, reset, or not answered within some seconds, and the longest time of one.
+were answered, how many were refused, reset, or not answered within some seconds, and the longest time of one. At the
+end of its stdin it waits for the requests that it has begun: a connection that is cut off instead would stay open in
+conntrack tables on its way.
 """
 
 import asyncio
@@ -77,6 +79,7 @@ async def main(host: str, port: int, rate: float) -> None:
             requests.begin()
         made = due
         await asyncio.sleep(TICK)
+    await requests.over()
 
 
 if __name__ == "__main__":

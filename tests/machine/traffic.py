@@ -90,6 +90,7 @@ def requests(outside: Outside, host: str, port: int, rate: float) -> Iterator[Cl
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield Client(process)
+            process.communicate(timeout=60)
         finally:
             process.kill()
 

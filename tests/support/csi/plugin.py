@@ -127,7 +127,11 @@ class Plugin:
             target.rmdir()
         target.unlink(missing_ok=True)
         for device in self._devices(volume):
-            run("losetup", "--detach", device)  # at once, or when its last user closes it
+            try:
+                run("losetup", "--detach", device)  # at once, or when its last user closes it
+            except RefusalError:
+                if device in self._devices(volume):
+                    raise  # and not only closed by its last user since an earlier call
         return self._new("NodeUnpublishVolumeResponse")
 
     # --- volumes
