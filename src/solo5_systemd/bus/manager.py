@@ -16,13 +16,7 @@ from solo5_systemd.bus.unit_watch import UnitWatch, WatchedUnit
 from solo5_systemd.cgroup.cgroupfs import ScopeFields, control_group
 from solo5_systemd.concurrency import gather, retry
 from solo5_systemd.dbus_api.messages import Variant
-from solo5_systemd.errors import (
-    HostError,
-    InvalidRequestError,
-    NoSuchTaskError,
-    Solo5Error,
-    TakenError,
-)
+from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
 from solo5_systemd.names import (
     DECLARED_OUTCOME,
     OUTCOME,

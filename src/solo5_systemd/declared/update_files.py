@@ -309,13 +309,13 @@ def collect_previous(
         directory: of what PID 1 has read of them.
         previous: directory of replaced images.
     """
+
+    def is_declared(name: str) -> bool:
+        sources = [name, template_of(TaskName(name))] if "@" in name else [name]
+        return any(os.path.lexists(etc / f"{each}{SUFFIX}") or (directory / each).exists() for each in sources)
+
     kept = sorted({entry.name.removesuffix(".json") for entry in previous.glob("*")})
-    lost = [
-        name
-        for name in kept
-        for sources in ([name, template_of(TaskName(name))] if "@" in name else [name],)
-        if not any(os.path.lexists(etc / f"{each}{SUFFIX}") or (directory / each).exists() for each in sources)
-    ]
+    lost = [name for name in kept if not is_declared(name)]
     for name in () if dry_run else lost:
         shutil.rmtree(previous / name, ignore_errors=True)
         (previous / f"{name}.json").unlink(missing_ok=True)

@@ -21,14 +21,12 @@ def configure(parser: Parser) -> None:
     parser.add_output_options(json=True)
 
 
-def _with_changes(name: "TaskName", disks: "Disks") -> "Disks":
+def _with_changes(name: "TaskName", disks: "Disks", identities: "set[tuple[int, int]]") -> "Disks":
     """Return the disks of a task with what has changed since: `change` of a file, `outdated` of an archive."""
     if not disks:
         return disks
     from solo5_systemd.storage.changed_files import change_of  # imported here for startup time
-    from solo5_systemd.storage.lock_records import records_of_tasks
 
-    identities, _ = records_of_tasks().get(name, (set(), {}))
     old = _outdated(name, disks)
     shown = []
     for disk in disks:
@@ -50,13 +48,15 @@ def _outdated(name: "TaskName", disks: "Disks") -> "Mapping[str, bool]":
 
 async def _disks(engine: "Queries", context: CommandContext, names: "Sequence[TaskName]") -> "Mapping[TaskName, Disks]":
     """Return the disks of tasks that run, as the lock files have them, which only root can read, and their I/O."""
-    from solo5_systemd.storage.lock_records import disks_of  # imported here for startup time
+    from solo5_systemd.storage.lock_records import disks_of, records_of_tasks  # imported here for startup time
 
-    found = {name: _with_changes(name, disks_of(name)) if context.root else () for name in names}
-    if not any(found.values()):
+    locked = {name: disks_of(name) if context.root else () for name in names}
+    if not any(locked.values()):
         return dict.fromkeys(names, ())
     from solo5_systemd.cli.disk_usage import disks_json, full_disks
 
+    records = records_of_tasks()
+    found = {name: _with_changes(name, disks, records.get(name, (set(), {}))[0]) for name, disks in locked.items()}
     samples, full = await engine.samples(), await full_disks(engine)
     return {
         name: disks_json(disks, samples.get(name), {each.disk.disk for each in full if each.task == name})
