@@ -441,15 +441,35 @@ def test_the_verbs_of_solo5ctl_know_it(declare: Declarations) -> None:
     ok("solo5ctl", "thaw", "web")
     assert "web" in ok("solo5ctl", "network", "default")
     ok("solo5ctl", "stop", "web")
-    assert unit_property(unit, "ActiveState") in ("inactive", "failed")
+    assert unit_property(unit, "ActiveState") == "inactive"
     ended = inspect("web")
     assert ended["phase"] == "ended"
     assert "stopped" in json.dumps(ended["outcome"]), ended["outcome"]
-    eventually(lambda: "Exiting on signal 15" in journal(unit), "the journal has what the tender wrote to stderr")
     orphans = ok("solo5ctl", "gc", "--dry-run").splitlines()
     assert [line for line in orphans if not line.startswith("image ")] == []
     ok("solo5ctl", "rm", "web")
     started(unit)
+
+
+@pytest.mark.parametrize("image", ["net.hvt", "net.spt"])
+def test_a_stopped_task_has_not_failed(declare: Declarations, image: str) -> None:
+    unit = declare("web", WEB, image=image)
+    since = f"--since=@{time.time():.6f}"
+    started(unit)
+    ok("systemctl", "restart", unit)
+    ok("systemctl", "stop", unit)
+    assert (unit_property(unit, "ActiveState"), unit_property(unit, "Result")) == ("inactive", "success")
+    assert "Failed with result" not in ok("journalctl", "--quiet", since, "--unit", unit, "--output=cat")
+    assert inspect("web")["outcome"]["ending"] == "stopped"
+
+
+def test_what_hvt_writes_when_it_is_killed_is_in_the_journal(declare: Declarations) -> None:
+    unit = declare("web", WEB, image="net.hvt")
+    started(unit)
+    ok("systemctl", "kill", "--signal=TERM", "--kill-whom=main", unit)
+    eventually(lambda: "Exiting on signal 15" in journal(unit), "the journal has what the tender wrote to stderr")
+    eventually(lambda: unit_property(unit, "ActiveState") == "failed", "hvt has exited with 1")
+    assert inspect("web")["outcome"]["ending"] == "stopped"
 
 
 def test_an_outcome_tells_the_tenders_words_from_the_guests(declare: Declarations) -> None:

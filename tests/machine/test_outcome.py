@@ -91,6 +91,8 @@ def test_a_stop_through_systemd_whoever_asks(run: Runner) -> None:
         for name in asleep(run, *TARGETS):
             ok(*how.replace("NAME", name).split())
             signals[name] = number
+            if how.startswith("systemctl stop"):
+                assert unit_property(f"solo5-task-{name}.service", "Result") == "success"
     for name, told in waited(*signals).items():
         assert (told["ending"], told["signal"], told["clean"]) == ("stopped", signals[name], True), told
         assert told["exit_status"] == 128 + signals[name], "the same for both tenders"

@@ -218,7 +218,7 @@ class Runtime(Queries):
             await self._stopper.stop(state, signal, timeout_s)
 
     async def _settled(self, state: UnitState) -> Task:
-        """Return the ended task; reset the failed state of a requested stop, for which hvt exits with 1."""
+        """Return the ended task; reset the failed state of a requested stop: after INT or TERM, hvt exits with 1."""
         after = await self._units.state(state.task)
         if after is None or after.invocation != state.invocation:  # a scope, which systemd unloads; or it was removed
             after = replace(state, active=ActiveState.INACTIVE)

@@ -47,7 +47,8 @@ class Outcome:
     Attributes:
         ending: its place in the closed set.
         exit_code: the tender's exit status; None if a signal killed it or it never ran.
-        signal: the signal that ended it, also where hvt caught it and exited with 1; None otherwise.
+        signal: the signal that ended it, also where hvt caught it and exited with 1; None otherwise. A stop by the
+            SIGHUP that systemd sends hvt is one by SIGTERM, as of any other service.
         sentence: the outcome in one sentence, for the operator.
         futile: why a retry of the same task on the same host cannot help; empty if it can.
         memory_peak: bytes, of guest and tender together; None before systemd 256, which does not keep it after the end.
@@ -127,7 +128,7 @@ def is_unambiguous(state: UnitState) -> bool:
     if state.main_code == MainCode.EXITED:
         return state.main_status == 0 or (_stop_caught(state) and state.result not in _LIMITS)
     if state.main_code in (MainCode.KILLED, MainCode.DUMPED) and state.stop_requested:
-        plain = state.main_status in _STOP_SIGNALS and state.result not in _LIMITS
+        plain = _final_signal(state) in _STOP_SIGNALS and state.result not in _LIMITS
         return plain or state.main_status == signals.SIGKILL
     return state.main_code == MainCode.NONE
 
@@ -304,8 +305,14 @@ def _failed(text: str, exit_code: int | None = None, signal: int | None = None) 
 # --- signals -----------------------------------------------------------------------------------------
 
 
+def _final_signal(state: UnitState) -> int:
+    """Return the signal that killed the tender: SIGTERM in the place of the KillSignal= that hvt has instead."""
+    by_systemd = state.stop_requested or state.result in _LIMITS
+    return signals.SIGTERM if state.main_status == signals.SIGHUP and by_systemd else state.main_status
+
+
 def _killed(state: UnitState, messages: ExitMessages) -> Outcome:
-    number = state.main_status
+    number = _final_signal(state)
     # First, since a stop that ends with SIGKILL has the result "timeout" too; RuntimeMaxSec= sends SIGTERM first.
     if state.stop_requested and number == signals.SIGKILL:
         return _stopped(number)

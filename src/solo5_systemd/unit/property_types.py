@@ -203,10 +203,13 @@ CPUS = PropertyType(signature="ay", format=_format_cpus, parse=parse_cpus)
 """A bit mask; as text, the indices of its set bits."""
 
 
+_STOP_SIGNALS = (Signals.SIGHUP, Signals.SIGINT, Signals.SIGTERM)
+
+
 def _parse_stop_signal(text: str) -> int:
-    signals = {"SIGINT": 2, "INT": 2, "2": 2, "SIGTERM": 15, "TERM": 15, "15": 15}
+    signals = {name: each.value for each in _STOP_SIGNALS for name in (each.name, each.name[3:], str(each.value))}
     if text not in signals:
-        raise ValueError("SIGINT or SIGTERM, the two signals that a tender handles")
+        raise ValueError("SIGHUP, SIGINT or SIGTERM, which end a tender")
     return signals[text]
 
 

@@ -9,9 +9,10 @@ up and its ports taken.
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from signal import SIGHUP, SIGTERM
 
 from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.image.manifest import StoredImage
+from solo5_systemd.image.manifest import StoredImage, Target
 from solo5_systemd.names import (
     SLICE,
     UnitKind,
@@ -166,7 +167,7 @@ def service(parts: Parts) -> TransientUnit:
         unit_property("Wants", [outcome_target(parts.workload.name)]),
         *_network_dependency(parts),
         *_namespace(parts),
-        *_stop_properties(),
+        *_stop_properties(parts.tender),
         *_console(parts),
         *_stdin(parts),
         *_resources(parts.workload),
@@ -198,7 +199,7 @@ def declared(parts: Parts, image_source: str, user: str) -> tuple[Property, ...]
     properties = (
         unit_property("Type", "exec"),
         *_namespace(parts),
-        *_stop_properties(),
+        *_stop_properties(parts.tender),
         *_console(parts),
         *_resources(parts.workload),
         *confinement(
@@ -269,8 +270,10 @@ def _shares_namespace(parts: Parts) -> bool:
     return bool(parts.workload.namespace and parts.reservation.leases)
 
 
-def _stop_properties() -> Iterator[Property]:
-    yield unit_property("KillSignal", 15)
+def _stop_properties(tender: Tender) -> Iterator[Property]:
+    # hvt catches SIGTERM and exits with 1, which would leave the unit failed. SIGHUP ends it by default, and is a clean
+    # end for systemd (systemd.service(5), SuccessExitStatus=), as SIGTERM is, which ends spt.
+    yield unit_property("KillSignal", (SIGHUP if tender.target is Target.HVT else SIGTERM).value)
     yield unit_property("TimeoutStartUSec", 30 * SECOND)
     yield unit_property("TimeoutStopUSec", int(STOP_TIMEOUT_S * SECOND))
     # Else hvt becomes a zombie leader, which only SIGKILL ends, when the reader of its console closes the pipe.

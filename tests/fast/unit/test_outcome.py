@@ -151,6 +151,11 @@ ROWS = [
         stop(spt(killed(15))), Ending.STOPPED, "stopped on request (SIGTERM)", 143, True, systemd=BEGUN, signal=15,
         futile=STOP_REQUESTED,
     ),
+    Row(
+        stop(killed(1, "success")), Ending.STOPPED, "stopped on request (SIGTERM)", 143, True, signal=15,
+        futile=STOP_REQUESTED, claim="hvt's KillSignal=",
+    ),
+    Row(killed(1), Ending.KILLED, f"killed by SIGHUP{SENT_NOT}", 129, systemd=BEGUN, signal=1),
     Row(stop(killed(9)), Ending.STOPPED, "stopped on request (SIGKILL)", 137, True, signal=9, futile=STOP_REQUESTED),
     Row(
         stop(killed(9, "timeout")), Ending.STOPPED, "stopped on request (SIGKILL)", 137, True, signal=9,
@@ -256,6 +261,7 @@ ROWS = [
     Row(exited(226), Ending.EXITED, "the guest exited with 226", 226, code=226, claim="a guest's own 226"),
     Row(exited(208), Ending.EXITED, "the guest exited with 208", 208, code=208, claim="a guest's own 208"),
     Row(stop(killed(15, "timeout")), Ending.TIMED_OUT, "ended by systemd: timeout (SIGTERM)", 143, signal=15),
+    Row(stop(killed(1, "timeout")), Ending.TIMED_OUT, "ended by systemd: timeout (SIGTERM)", 143, signal=15),
     Row(killed(9, "timeout"), Ending.TIMED_OUT, "ended by systemd: timeout (SIGKILL)", 137, signal=9),
     Row(
         stop(exited(1, "timeout")), Ending.TIMED_OUT, "ended by systemd: timeout (SIGTERM)", 143, tender=CAUGHT,
@@ -307,7 +313,7 @@ def test_an_unambiguous_unit_needs_no_messages(row: Row) -> None:
 
 @pytest.mark.parametrize(
     "state",
-    [exited(0), stop(exited(1)), stop(spt(killed(15))), stop(killed(9)), replace(ENDED, main_code=0)],
+    [exited(0), stop(exited(1)), stop(spt(killed(15))), stop(killed(1)), stop(killed(9)), replace(ENDED, main_code=0)],
 )
 def test_an_exit_with_0_and_a_stop_are_unambiguous(state: UnitState) -> None:
     assert is_unambiguous(state)
@@ -315,7 +321,7 @@ def test_an_exit_with_0_and_a_stop_are_unambiguous(state: UnitState) -> None:
     assert not is_plain(replace(state, result="oom-kill"))
 
 
-@pytest.mark.parametrize("state", [exited(1), exited(3), killed(9), spt(killed(15)), stop(spt(killed(11)))])
+@pytest.mark.parametrize("state", [exited(1), exited(3), killed(1), killed(9), spt(killed(15)), stop(spt(killed(11)))])
 def test_a_failure_and_a_foreign_signal_are_ambiguous(state: UnitState) -> None:
     assert not is_unambiguous(state)
 

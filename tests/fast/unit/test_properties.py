@@ -110,6 +110,7 @@ GOOD = [
     ("CPUQuotaPeriodSec=10ms", "CPUQuotaPeriodUSec", "t", 10_000),
     ("KillSignal=SIGINT", "KillSignal", "i", 2),
     ("KillSignal=15", "KillSignal", "i", 15),
+    ("KillSignal=HUP", "KillSignal", "i", 1),
     ("LogRateLimitBurst=0", "LogRateLimitBurst", "u", 0),
     ("LogRateLimitIntervalSec=1min", "LogRateLimitIntervalUSec", "t", 60_000_000),
     ("Nice=-20", "Nice", "i", -20),

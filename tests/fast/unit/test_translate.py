@@ -87,7 +87,7 @@ def test_a_service_says_once_what_it_says() -> None:
         "Wants": ["solo5-outcome@web.target"],
         "Requires": ["solo5-network@web.service"],
         "After": ["solo5-network@web.service"],
-        "KillSignal": 15,
+        "KillSignal": 1,
         "TimeoutStopUSec": 10_000_000,
         "IgnoreSIGPIPE": False,
         "StandardOutput": "journal",
@@ -103,6 +103,11 @@ def test_a_service_says_once_what_it_says() -> None:
         "SupplementaryGroups": ["kvm"],
     }
     assert {name: unit.value(name) for name in expected} == expected
+
+
+def test_the_signal_that_stops_a_tender_is_one_that_it_does_not_catch() -> None:
+    spt = replace(PARTS, tender=replace(TENDER, target=Target.SPT))
+    assert [service(parts).value("KillSignal") for parts in (PARTS, spt)] == [1, 15]
 
 
 def test_a_task_without_nics_needs_no_network_unit() -> None:

@@ -199,7 +199,7 @@ def printable(line: str) -> str:
 def exit_result(outcome: Outcome) -> wire.ExitResult:
     """Return exit code, signal and OOM flag. All zero is Nomad's success; a signal N has exit code 128+N.
 
-    A stop has the same result for both tenders: hvt catches the signal and exits with 1, spt is killed by it.
+    A stop has the same result for both tenders, although systemd ends hvt by SIGHUP and spt by SIGTERM.
     """
     signal = outcome.signal or 0
     return wire.ExitResult(
