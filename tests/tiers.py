@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,20 +61,30 @@ def main(words: list[str]) -> int:
     parser.add_argument("--at-most", type=int, default=AT_MOST, metavar="N", help=f"at once (default: {AT_MOST})")
     parser.add_argument("tiers", nargs="+", metavar="TIER", help="a target of make")
     wanted = parser.parse_args(words)
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    received: list[int] = []
+    # Raised at any moment, an exception would lose sight of a tier that is just being started.
+    earlier = signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
     began = time.monotonic()
-    results = run(wanted.tiers, wanted.at_most)
+    try:
+        results = run(wanted.tiers, wanted.at_most, received)
+    finally:
+        signal.signal(signal.SIGTERM, earlier)
+    if received:
+        return 128 + received[0]
     print("\n".join(table(results, time.monotonic() - began)), flush=True)
     return 1 if any(result.status for result in results) else 0
 
 
-def run(tiers: list[str], at_most: int) -> list[Result]:
-    """Run *tiers*, *at_most* of them at once; return their results in the order in which they ended."""
+def run(tiers: list[str], at_most: int, received: Sequence[int] = ()) -> list[Result]:
+    """Run *tiers*, *at_most* of them at once; return their results in the order in which they ended.
+
+    As soon as a signal is in *received*, end those that run.
+    """
     LOGS.mkdir(parents=True, exist_ok=True)
     waiting, running, results = list(tiers), list[Running](), list[Result]()
     reported = time.monotonic()
     try:
-        while waiting or running:
+        while (waiting or running) and not received:
             while waiting and len(running) < at_most:
                 running.append(_start(waiting.pop(0)))
             ended = [each for each in running if each.process.poll() is not None]
