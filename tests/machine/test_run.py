@@ -32,7 +32,7 @@ def test_messages_of_the_tender_are_on_stderr(machine: Machine, run: Runner) -> 
     )
     run.names.append("stderr")
     eventually(lambda: sh("solo5ctl", "logs", "stderr").stdout.count("sleeping"), "the guest runs")
-    ok("solo5ctl", "stop", "stderr")
+    ok("solo5ctl", "stop", "--signal", "INT", "stderr")
     out, err = attended.communicate(timeout=60)
     assert "sleeping" in out
     assert "Exiting on signal" in err
