@@ -12,14 +12,7 @@ from solo5_systemd.declared.writer import quoted_word
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import network_service, task_service
 from solo5_systemd.network.guest_limits import LIMITS_SIGNATURE, limits_to_wire
-from solo5_systemd.network.model import (
-    NAMES_SIGNATURE,
-    NIC_SIGNATURE,
-    PORT_SIGNATURE,
-    UNNAMED,
-    NicRequest,
-    Reservation,
-)
+from solo5_systemd.network.model import NAMES_SIGNATURE, NIC_SIGNATURE, PORT_SIGNATURE, UNNAMED, Reservation
 from solo5_systemd.sanitize import printable
 from solo5_systemd.storage.model import Backing
 from solo5_systemd.unit.log_fields import NETWORK_NAMESPACE
@@ -137,16 +130,7 @@ def _programs(task: RunningTask) -> Iterator[str]:
 
 def _reserve(reservation: Reservation) -> Iterator[str]:
     """Yield the signature and the arguments of Reserve for busctl(1): an array is preceded by its length."""
-    nics = [
-        NicRequest(
-            nic=lease.nic,
-            network=lease.network,
-            ipv4=lease.address,
-            mac=lease.mac,
-            ipv6=lease.address6,
-        ).to_wire()
-        for lease in reservation.leases
-    ]
+    nics = [lease.request().to_wire() for lease in reservation.leases]
     yield RESERVE
     yield reservation.task
     for structs in (nics, [port.to_wire() for port in reservation.ports], limits_to_wire(reservation.limits)):

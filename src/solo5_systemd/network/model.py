@@ -218,6 +218,12 @@ class Lease:
         """Return the leased addresses of both families."""
         return tuple(address for address in (self.address, self.address6) if address is not None)
 
+    def request(self, limits: Limits = NO_LIMITS) -> NicRequest:
+        """Return the request for the same addresses, with these limits."""
+        return NicRequest(
+            nic=self.nic, network=self.network, ipv4=self.address, mac=self.mac, ipv6=self.address6, limits=limits
+        )
+
     def to_wire(self) -> tuple[str, str, str, str, str, str, str, int, str, str]:
         """Return the fields in the order of LEASE_SIGNATURE; empty for None."""
         return (

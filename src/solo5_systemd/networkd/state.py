@@ -288,17 +288,7 @@ class NetworkState:
         """Reserve what a released task had, from its request: its unit's command line has these values."""
         kept = self.leases.request(task)
         had = kept.reservation
-        nics = [
-            NicRequest(
-                nic=lease.nic,
-                network=lease.network,
-                ipv4=lease.address,
-                mac=lease.mac,
-                ipv6=lease.address6,
-                limits=had.limits.get(lease.nic, NO_LIMITS),
-            )
-            for lease in had.leases
-        ]
+        nics = [lease.request(had.limits.get(lease.nic, NO_LIMITS)) for lease in had.leases]
         reservation, networks = self._choice.choose(task, nics, had.ports, ())
         if _without_bridges(reservation) != _without_bridges(had):  # a bridge is not part of the unit
             raise TakenError(

@@ -264,10 +264,7 @@ class Addresses:
 
     def keep(self, reservation: Reservation) -> None:
         """Keep the addresses of a reservation, if they are others."""
-        requests = tuple(
-            NicRequest(nic=lease.nic, network=lease.network, ipv4=lease.address, mac=lease.mac, ipv6=lease.address6)
-            for lease in reservation.leases
-        )
+        requests = tuple(lease.request() for lease in reservation.leases)
         if requests != self._saved:
             write_addresses(self._name, requests, self._directory)
             self._saved = requests
