@@ -171,5 +171,5 @@ class Fields:
 
 
 def _show(value: object) -> str:
-    text = repr(value)
+    text = str(value).lower() if isinstance(value, bool) else repr(value)  # as TOML, JSON and HCL write it
     return text if len(text) <= 80 else f"{text[:77]}…"

@@ -37,7 +37,8 @@ PORT, ADDRESS, GATEWAY = "published port", "guest's address", "its gateway"
 SERVED, METADATA, INTERNET = "service of the host", "metadata service", "Internet"
 
 PUBLISHED, GUEST_PORT = 8080, 80
-FIRST_NUMBER = {"IPv4": 20000, "IPv6": 21000}  # above the ports of all services, and none of them twice
+FIRST_NUMBER = {"IPv4": 20000, "IPv6": 21000, "IPv6 alone": 22000}
+"""The first number of the attempts on each stage: above the ports of all services, and none of them twice."""
 
 
 class World:
@@ -70,11 +71,16 @@ class World:
 
 FOUR = World(socket.AF_INET, "192.0.2.", "198.51.100.", "192.168.1.", "127.0.0.1", "169.254.169.254")
 SIX = World(socket.AF_INET6, "2001:db8:f::", "2001:db8:e::", "2001:db8:a::", "::1", "fd00:ec2::254")
-WORLDS = {"IPv4": FOUR, "IPv6": SIX}
+STAGES = {"IPv4": "IPv4", "IPv6": "IPv6", "IPv6 alone": "IPv6"}
+"""The table of each stage: on networks with IPv6 alone, that of IPv6 holds as on those with both."""
+
+WORLDS = {"IPv4": FOUR, "IPv6": SIX, "IPv6 alone": SIX}
 SETTINGS = """
 [network.default]
+{ipv4}
 ipv6 = {ipv6}
 [network.other]
+{ipv4}
 ipv6 = {ipv6}
 [network.lan]
 join = "br0"
@@ -92,9 +98,9 @@ class Attempt:
     column: str
     via: Via
 
-    def expected(self, family: str) -> str:
-        """Return what the table has: `closed`, or the source address at the receiver."""
-        cell = TABLES[family][self.row][self.column]
+    def expected(self, stage: str) -> str:
+        """Return what the stage's table has: `closed`, or the source address at the receiver."""
+        cell = TABLES[STAGES[stage]][self.row][self.column]
         if cell == CLOSED:
             return CLOSED
         parts = [re.fullmatch(r"(?:((?:TCP|UDP|ping|, )+) )?as (.+)", part) for part in cell.split("; ")]
@@ -103,9 +109,10 @@ class Attempt:
         return sources[0] if sources else CLOSED
 
 
-def attempts(family: str) -> list[Attempt]:
-    """Return those of all cells of a table; a ping has no port that could be published."""
-    cells = [(row, column) for row, cells in TABLES[family].items() for column in cells if cells[column] != IMPOSSIBLE]
+def attempts(stage: str) -> list[Attempt]:
+    """Return those of all cells of a stage's table; a ping has no port that could be published."""
+    rows = TABLES[STAGES[stage]]
+    cells = [(row, column) for row, cells in rows.items() for column in cells if cells[column] != IMPOSSIBLE]
     return [Attempt(*cell, via) for cell in cells for via in Via if (cell[1], via) != (PORT, Via.PING)]
 
 
@@ -152,12 +159,12 @@ class Stage:
         known = {self._gateway: "the gateway", world.here: "the host", world.far_here: "the host"}
         return known.get(source, str(source))
 
-    async def play(self, family: str) -> Mapping[Attempt, str]:
+    async def play(self, stage: str) -> Mapping[Attempt, str]:
         """Return the outcomes of all attempts."""
-        wanted = attempts(family)
-        first, second = (dict(zip(wanted, itertools.count(FIRST_NUMBER[family] + start))) for start in (0, len(wanted)))
+        wanted = attempts(stage)
+        first, second = (dict(zip(wanted, itertools.count(FIRST_NUMBER[stage] + start))) for start in (0, len(wanted)))
         for numbers in (first, second):
-            waiting = {each for each in wanted if each.expected(family) != CLOSED}
+            waiting = {each for each in wanted if each.expected(stage) != CLOSED}
             for attempt, number in numbers.items():
                 self.send(attempt, number)
 
@@ -184,10 +191,11 @@ def _guest(world: World, lease: Lease) -> Guest:
     return Guest6(lease)
 
 
-async def _play(service: Service, family: str) -> Mapping[Attempt, str]:
+async def _play(service: Service, name: str) -> Mapping[Attempt, str]:
     """Set the stage in this network namespace, play, and clear it."""
-    world = WORLDS[family]
-    (service.settings / "solo5.toml").write_text(SETTINGS.format(ipv6=str(world is SIX).lower()))
+    world = WORLDS[name]
+    alone = "ipv4 = false" if name == "IPv6 alone" else ""
+    (service.settings / "solo5.toml").write_text(SETTINGS.format(ipv4=alone, ipv6=str(world is SIX).lower()))
     async with AsyncExitStack() as stack:
         client, far = Outside(), Outside("far", str(FOUR.far_here), str(FOUR.own[FAR]))
         machine = Outside("lan", "192.168.1.9", str(FOUR.own[MACHINE]))
@@ -219,7 +227,7 @@ async def _play(service: Service, family: str) -> Mapping[Attempt, str]:
         others = {CLIENT: client, FAR: far, MACHINE: machine}
         sockets = stack.enter_context(ExitStack())
         stations = {row: each async for row, each in _stations(sockets, world, guests, others)}
-        found = await Stage(world, guests, stations).play(family)
+        found = await Stage(world, guests, stations).play(name)
         for task in "abcd":
             await requests.drop(task)
         service.end()
@@ -247,7 +255,7 @@ async def _stations(
 
 @pytest.fixture(scope="module")
 def outcomes() -> Iterator[Mapping[str, Mapping[Attempt, str]]]:
-    """The outcomes of all attempts, by family."""
+    """The outcomes of all attempts, by stage."""
     with private_namespace(), TemporaryDirectory() as directory:
         Path(directory).chmod(0o755)
         bus = PrivateBus(Path(directory))
@@ -257,22 +265,22 @@ def outcomes() -> Iterator[Mapping[str, Mapping[Attempt, str]]]:
             leaving_nothing(Path(directory) / "service", bus) as service,
             asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner,
         ):
-            yield {family: runner.run(_play(service, family)) for family in TABLES}
+            yield {stage: runner.run(_play(service, stage)) for stage in STAGES}
         bus.close()
 
 
 @pytest.mark.parametrize(
-    ("family", "attempt"),
+    ("stage", "attempt"),
     [
-        pytest.param(family, each, id=f"{family}: {each.row} to {each.column}, {each.via}")
-        for family in TABLES
-        for each in attempts(family)
+        pytest.param(stage, each, id=f"{stage}: {each.row} to {each.column}, {each.via}")
+        for stage in STAGES
+        for each in attempts(stage)
     ],
 )
 def test_a_packet_takes_the_path_of_the_table(
-    outcomes: Mapping[str, Mapping[Attempt, str]], family: str, attempt: Attempt
+    outcomes: Mapping[str, Mapping[Attempt, str]], stage: str, attempt: Attempt
 ) -> None:
-    assert outcomes[family][attempt] == attempt.expected(family)
+    assert outcomes[stage][attempt] == attempt.expected(stage)
 
 
 def test_only_what_no_packet_can_do_is_left_out() -> None:
@@ -283,5 +291,5 @@ def test_only_what_no_packet_can_do_is_left_out() -> None:
 
 
 def test_each_row_has_a_path_that_shows_when_the_others_would_have_arrived() -> None:
-    for family, rows in TABLES.items():
-        assert {each.row for each in attempts(family) if each.expected(family) != CLOSED} == set(rows)
+    for stage, family in STAGES.items():
+        assert {each.row for each in attempts(stage) if each.expected(stage) != CLOSED} == set(TABLES[family])

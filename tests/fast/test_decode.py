@@ -55,7 +55,7 @@ def test_a_getter_gives_the_value_or_the_default(read: Callable[[], object], val
         (lambda: FIELDS.text("number"), "top.number is 7: expected a string."),
         (lambda: FIELDS.boolean("number"), "top.number is 7: expected true or false."),
         (lambda: FIELDS.boolean("absent"), "top.absent is missing: expected true or false."),
-        (lambda: FIELDS.integer("yes", low=0, high=9), "top.yes is True: expected a whole number from 0 to 9."),
+        (lambda: FIELDS.integer("yes", low=0, high=9), "top.yes is true: expected a whole number from 0 to 9."),
         (lambda: FIELDS.integer("text", low=0, high=9), "top.text is 't': expected a whole number from 0 to 9."),
         (lambda: FIELDS.integer("number", low=8, high=9), "top.number is 7: expected a whole number from 8 to 9."),
         (lambda: FIELDS.integer("number", low=0, high=6), "top.number is 7: expected a whole number from 0 to 6."),

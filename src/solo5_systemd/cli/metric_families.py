@@ -180,7 +180,7 @@ def _nic_labels(task: TaskName, endpoints: Endpoints | None) -> Iterator[tuple[L
 
 def _network_families(networks: Sequence[NetworkOverview]) -> Iterator[Family]:
     for name, text, read in _NETWORK_METRICS:
-        known = (network for network in networks if network.ipv4 is not None or network.join is not None)
+        known = (network for network in networks if network.ipv4 or network.without_ipv4 or network.join is not None)
         found = [({"network": network.name}, read(network)) for network in known]
         values = [(labels, value) for labels, value in found if value is not None]
         yield Family(name=name, kind=Kind.GAUGE, help=text, values=values)

@@ -68,8 +68,8 @@ def ports(endpoints: Endpoints | None) -> str:
 
 
 def addresses(endpoints: Endpoints | None) -> str:
-    """Return the column ADDRESS: the IPv4 addresses of all leases; "-" for one without."""
-    return ", ".join(nic.address or "-" for nic in endpoints.nics) if endpoints else ""
+    """Return the column ADDRESS: the IPv4 address of each lease, or else its IPv6 address; "-" for one without."""
+    return ", ".join(nic.address or nic.address6 or "-" for nic in endpoints.nics) if endpoints else ""
 
 
 def port_lines(requests: "Sequence[PortRequest]") -> "Iterator[tuple[str, PortRequest]]":
@@ -195,9 +195,10 @@ def _outcome_fields(outcome: "Outcome") -> Iterator[tuple[str, str]]:
 def lease_text(lease: "Lease") -> str:
     """Return a lease in one line."""
     six = f"{lease.ipv6}, gateway {lease.gateway6}, " if lease.ipv6 else ""
+    four = f"{lease.ipv4 or 'no leased address'}, gateway {lease.gateway4 or '-'}, "
     return (
-        f"on {lease.network}: {lease.ipv4 or 'no leased address'}, gateway {lease.gateway4 or '-'}, "
-        f"{six}MAC {lease.mac}, MTU {lease.mtu}, {lease.tap} in {lease.bridge}"
+        f"on {lease.network}: {four if lease.ipv4 or not six else ''}{six}"
+        f"MAC {lease.mac}, MTU {lease.mtu}, {lease.tap} in {lease.bridge}"
     )
 
 

@@ -510,8 +510,8 @@ class Resolvers(Protocol):
         What none of them sets is the host's, as far as guests can use it.
         """
 
-    def has_ipv6(self, networks: Sequence[NetworkName]) -> bool:
-        """Return whether guests of one of these networks can have IPv6."""
+    def versions(self, networks: Sequence[NetworkName]) -> frozenset[int]:
+        """Return the versions of IP, 4 and 6, that guests of these networks can have."""
 
     def by_dhcp(self, networks: Sequence[NetworkName]) -> bool:
         """Return whether one of these networks has a DHCP server."""

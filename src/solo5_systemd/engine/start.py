@@ -522,7 +522,7 @@ class Starter:
     async def _resolver(self, workload: Workload, nics: Sequence[NicRequest]) -> Resolver:
         """Return the workload's name servers and search domains, completed by those of its networks and the host.
 
-        Of a guest without IPv6, those of IPv4.
+        Those are of the versions of IP that the guest has.
         """
         by_dhcp = self._resolvers.by_dhcp([nic.network for nic in nics])
         if not (uses_servers(workload.arguments) or uses_search(workload.arguments) or by_dhcp):
@@ -533,7 +533,7 @@ class Starter:
         found = workload.resolver | await self._resolvers.of(networks)
         if workload.namespace:  # its leases show whether it has IPv6
             return found
-        return reachable(found, ipv6=self._resolvers.has_ipv6(networks)) if networks else found
+        return reachable(found, self._resolvers.versions(networks)) if networks else found
 
     def _names(self, plan: Plan) -> GuestNames:
         """Return what the guest gets by DHCP besides its lease."""
@@ -717,8 +717,13 @@ def _reserved_parts(parts: Parts, reservation: Reservation) -> Parts:
     """
     resolver = parts.resolver
     if parts.workload.namespace and reservation.leases:
-        resolver = reachable(resolver, ipv6=any(lease.ipv6 is not None for lease in reservation.leases))
+        resolver = reachable(resolver, _versions(reservation) or {4})
     return replace(parts, reservation=reservation, resolver=resolver)
+
+
+def _versions(reservation: Reservation) -> frozenset[int]:
+    """Return the versions of IP of the leased addresses."""
+    return frozenset(address.version for lease in reservation.leases for address in lease.addresses)
 
 
 def _in_namespace(workload: Workload, nics: Sequence[NicRequest]) -> Sequence[NicRequest]:

@@ -14,7 +14,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
-from ipaddress import IPv4Address
 from typing import Protocol as Interface
 
 from solo5_systemd.declared.readiness import Ready, ReadyLine
@@ -40,7 +39,7 @@ from solo5_systemd.errors import (
 )
 from solo5_systemd.image.manifest import Manifest
 from solo5_systemd.names import TaskName, host_name, primary_nic
-from solo5_systemd.network.model import Endpoint, Lease, PortRequest, Reservation
+from solo5_systemd.network.model import Endpoint, IpAddress, Lease, PortRequest, Reservation
 from solo5_systemd.unit.outcome import REQUESTED, Outcome
 from solo5_systemd.unit.properties import JobCanceledError, JobConflictError
 from solo5_systemd.unit.state import ActiveState, UnitState
@@ -563,15 +562,15 @@ async def _sentence(ended: "Awaitable[object]") -> str:
     return outcome.sentence if outcome is not None else "it was removed"
 
 
-def _address(reservation: Reservation, port: int) -> IPv4Address:
+def _address(reservation: Reservation, port: int) -> IpAddress:
     """Return the guest's address that has a port: that of the NIC to which it is published, or of the primary one."""
     names = [lease.nic for lease in reservation.leases]
     published: Callable[[PortRequest], bool] = lambda each: each.port == port  # noqa: E731
     nic = next((each.nic for each in filter(published, reservation.ports)), primary_nic(names))
     lease: Lease | None = next((each for each in reservation.leases if each.nic == nic), None)
-    if lease is None or lease.address is None:
+    if lease is None or lease.first_address is None:
         raise InvalidRequestError(
-            f"port {port} of task {reservation.task} cannot be probed: expected a NIC with an IPv4 address.",
+            f"port {port} of task {reservation.task} cannot be probed: expected a NIC with a leased address.",
             "Use --ready console:PATTERN.",
         )
-    return lease.address
+    return lease.first_address

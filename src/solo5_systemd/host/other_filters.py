@@ -197,7 +197,7 @@ def packets(network: NetworkSettings, uplink: str, uplink6: str = "") -> Iterato
     """
     inside = network.bridge
     for version, beyond in ((4, uplink), (6, uplink6)):
-        if version == 6 and network.ipv6 is None:
+        if network.without_ipv4 if version == 4 else network.ipv6 is None:
             continue
         outward, inward = ("new", "established"), ("established", "new")
         paths = [(outward, False), (inward, True), *([(inward, False)] if network.policy.routed else [])]

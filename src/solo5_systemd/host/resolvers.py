@@ -24,6 +24,8 @@ _MAX_SIZE = 64 << 10
 # A FIFO is not waited for: anything may be at the path.
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
+_EVERY = {4: ip_network("0.0.0.0/0"), 6: ip_network("::/0")}
+
 
 class HostResolvers:
     """The name servers of networks and of this host; implements `backends.Resolvers`.
@@ -62,18 +64,21 @@ class HostResolvers:
         if first is None or not first.policy.metadata:
             # The resolvers of some clouds have these addresses: packets of the guest to them are dropped.
             host = without(host, map(ip_network, (*METADATA, *METADATA6)))
-        if not self.has_ipv6(networks):
-            host = without(host, [ip_network("::/0")])
+        versions = self.versions(networks) or {4}
+        host = without(host, [_EVERY[version] for version in _EVERY.keys() - versions])
         return found | host
 
-    def has_ipv6(self, networks: Sequence[NetworkName]) -> bool:
-        """Return whether guests of one of these networks can have IPv6.
+    def versions(self, networks: Sequence[NetworkName]) -> frozenset[int]:
+        """Return the versions of IP, 4 and 6, that guests of these networks can have.
 
         Raises:
             SettingsError: a settings file is wrong.
         """
-        known = (self._settings().network(name) for name in networks)
-        return any(each.join.ipv6 if each.join else each.ipv6 is not None for each in known if each is not None)
+        settings = self._settings()
+        known = [network for name in networks if (network := settings.network(name)) is not None]
+        four = any(not each.without_ipv4 for each in known)
+        six = any(each.join.ipv6 if each.join else each.ipv6 is not None for each in known)
+        return frozenset(version for version, has in ((4, four), (6, six)) if has)
 
     def by_dhcp(self, networks: Sequence[NetworkName]) -> bool:
         """Return whether one of these networks has a DHCP server.

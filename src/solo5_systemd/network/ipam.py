@@ -23,6 +23,7 @@ from solo5_systemd.network.model import (
     PortRequest,
     Protocol,
     Reservation,
+    is_without_ipv4,
 )
 from solo5_systemd.settings.ipv6 import is_host6
 from solo5_systemd.settings.model import DEFAULT_NETWORK, MTU, NetworkSettings, default_bridge
@@ -127,6 +128,9 @@ TAPS_PER_BRIDGE = 1000
 SEGMENTS = 9
 """Further bridges that a network may have, each a port of the first one."""
 
+_ROOM = TAPS_PER_BRIDGE * (1 + SEGMENTS)
+"""Taps of all bridges of a network."""
+
 CANDIDATES = tuple(
     subnet
     for block in ("10.153.0.0/16", "172.29.0.0/16", "192.168.192.0/18")
@@ -137,7 +141,9 @@ one whole block has the others, and none of the default ranges of Docker, Podman
 
 
 def choose_network(settings: NetworkSettings, used: Iterable[Network], routed: Iterable[IPv4Network]) -> Network:
-    """Return a network with a range and gateway, chosen where the settings have none; without IPv6.
+    """Return a network with a range and gateway, chosen where the settings have none, unless it has IPv6 only.
+
+    Its IPv6 prefix is added by `ipam6.with_ipv6`.
 
     Args:
         settings: the operator's configuration of the network.
@@ -151,6 +157,8 @@ def choose_network(settings: NetworkSettings, used: Iterable[Network], routed: I
     if settings.join is not None:  # its range is one of the host's routes
         _check_overlap(settings, settings.ipv4, busy)
         return _network(settings, settings.ipv4, settings.gateway4)
+    if settings.without_ipv4:
+        return _network(settings, None, None)
     busy |= {destination: "the host's own routes" for destination in routed if destination.prefixlen}
     ipv4 = settings.ipv4 or _free_range(settings.name, tuple(busy))
     _check_overlap(settings, ipv4, busy)
@@ -275,6 +283,8 @@ def assign_leases(
 
 def free_addresses(network: Network | NetworkSettings, taken: int) -> int:
     """Return the number of addresses that a network has left for guests; 0 if it chooses none."""
+    if is_without_ipv4(network):
+        return _ROOM - taken
     if network.ipv4 is None or (network.join is not None and network.join.pool is None):
         return 0
     return _capacity(network, network.ipv4) - taken
@@ -285,7 +295,7 @@ def _capacity(network: Network | NetworkSettings, ipv4: IPv4Network) -> int:
     addresses = int(last) - int(first) + 1
     if network.join:  # a pool does not include the gateway
         return min(BRIDGE_PORTS, addresses)
-    return min(TAPS_PER_BRIDGE * (1 + SEGMENTS), addresses - 1)
+    return min(_ROOM, addresses - 1)
 
 
 def _bounds(network: Network | NetworkSettings, ipv4: IPv4Network) -> tuple[IPv4Address, IPv4Address]:
@@ -483,6 +493,12 @@ def _check_distinct(nics: Sequence[NicRequest]) -> None:
 
 
 def _check_usable(address: IPv4Address, nic: DeviceName, network: Network) -> None:
+    if is_without_ipv4(network):
+        raise InvalidRequestError(
+            f"address {address} for NIC {nic} is requested in network {network.name}, which has IPv6 only: expected a "
+            "request without an IPv4 address.",
+            f"Remove network.{network.name}.ipv4 = false below /etc/solo5 for guests with both.",
+        )
     if network.ipv4 is None:
         raise InvalidRequestError(
             f"address {address} for NIC {nic} is requested in network {network.name}, which leases none: expected a "

@@ -155,8 +155,12 @@ def parse_network(document: object) -> Network:
     """
     fields = _fields(document)
     join = _parse_join(fields.table("join")) if fields.has("join") else None
-    has_range = join is None or fields.text("ipv4") != ""
-    has_gateway = join is None or fields.text("gateway4") != ""
+    has_range = fields.text("ipv4") != ""
+    has_gateway = fields.text("gateway4") != ""
+    if join is None and has_range is not has_gateway:
+        raise fields.wrong("gateway4", fields.text("gateway4"), "a gateway beside a range")
+    if join is None and not has_range and not fields.has("ipv6"):
+        raise fields.wrong("ipv4", "", "a range, or an IPv6 prefix")
     ipv6 = fields.table("ipv6") if fields.has("ipv6") else None  # a file written before there was IPv6 has none
     return Network(
         name=fields.parsed("name", network_name),

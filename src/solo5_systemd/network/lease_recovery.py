@@ -69,11 +69,12 @@ def recover_lease_record(
         elements: all elements of the tables.
 
     Returns:
-        The lease record; None where no tap of the task has an element in the sets `guests` and `unleased`.
+        The lease record; None where no tap of the task has an element in the sets `guests`, `guests6` and `unleased`.
     """
     known = frozenset(elements)
-    guests = {element.key[0]: element.key for element in known if element.name in (GUESTS, UNLEASED)}
     six = {(element.key[0], IPv6Address(element.key[2])) for element in known if element.name == GUESTS6}
+    guests = {element.key[0]: element.key[:2] for element in known if element.name == GUESTS6}
+    guests |= {element.key[0]: element.key for element in known if element.name in (GUESTS, UNLEASED)}
     leases = tuple(
         _lease(tap, nic, network, guests[tap], [address for of, address in six if of == tap])
         for tap, (alias, network) in sorted(taps.items())

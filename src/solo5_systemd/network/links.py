@@ -102,10 +102,10 @@ class Links:
                 yield _range(address.get_attr("IFA_LOCAL"), address["prefixlen"])
 
     def uplink_mtu(self) -> int | None:
-        """Return the MTU of the link of the default route; None without one."""
-        routes = self._route.get_default_routes(family=socket.AF_INET)
-        numbers = [route.get_attr("RTA_OIF") for route in routes]
-        return next((found.get_attr("IFLA_MTU") for number in numbers if (found := self._message(number))), None)
+        """Return the MTU of the link of the default route, of IPv4 or else of IPv6; None without one."""
+        routes = (self._default_route(family) for family in (socket.AF_INET, socket.AF_INET6))
+        found = (self._message(route[0]) for route in routes if route is not None)
+        return next((message.get_attr("IFLA_MTU") for message in found if message is not None), None)
 
     def uplink_of_both(self) -> tuple[int | None, bool]:
         """Return the MTU of the link of the default route, of IPv4 or else of IPv6, and whether it has IPv6.
@@ -176,10 +176,15 @@ class Links:
         return link is not None and link.kind == "bridge" and link.mac == bridge_mac(network.name, segment)
 
     def is_whole(self, network: Network) -> bool:
-        """Return whether the network's first bridge exists, is up, and has the gateway's address and its sysctl."""
+        """Return whether the network's first bridge exists, is up, and has the gateway's IPv4 address and its sysctl.
+
+        Its IPv6 address is looked for by `has_gateway6`.
+        """
         link = self._link(network.bridge)
         if link is None or not (link.up and self.has_bridge(network)):
             return False
+        if network.ipv4 is None:
+            return True
         addresses = self._route.get_addr(family=socket.AF_INET, index=index(network.bridge))
         return str(network.gateway4) in {address.get_attr("IFA_LOCAL") for address in addresses} and is_set_for_link(
             "ipv4", network.bridge, "route_localnet", "1"
@@ -199,11 +204,13 @@ class Links:
         """
         with _kernel_errors(f"bridge {network.bridge}"):
             self._make_bridge(network)
-            set_for_link("ipv4", network.bridge, "route_localnet", "1")  # for ports published at 127.0.0.1
-            set_for_link("ipv4", network.bridge, "arp_ignore", "1")  # guests must not learn the host's other addresses
+            # Guests must not learn the host's other addresses; those of a network with IPv6 only, none (8).
+            set_for_link("ipv4", network.bridge, "arp_ignore", "1" if network.ipv4 else "8")
             bridge = index(network.bridge)
-            with contextlib.suppress(FileExistsError), _existing():
-                self._route.addr("add", index=bridge, **_address(network))
+            if network.ipv4 is not None:
+                set_for_link("ipv4", network.bridge, "route_localnet", "1")  # for ports published at 127.0.0.1
+                with contextlib.suppress(FileExistsError), _existing():
+                    self._route.addr("add", index=bridge, **_address(network.ipv4, network.gateway4))
             if network.ipv6 is not None:
                 self._add_gateway6(network, bridge)
             self._route.link("set", index=bridge, state="up")
@@ -538,11 +545,9 @@ def _range(address: str, length: int) -> IPv4Network:
     return IPv4Network((address, length), strict=False)
 
 
-def _address(network: Network) -> dict[str, Any]:
+def _address(ipv4: IPv4Network, gateway4: IPv4Address | None) -> dict[str, Any]:
     """Return the address of a network's bridge, for pyroute2."""
-    assert network.ipv4 is not None, "a network of this service has a range"  # noqa: S101 - for mypy
-    broadcast = str(network.ipv4.broadcast_address)
-    return {"address": str(network.gateway4), "prefixlen": network.ipv4.prefixlen, "broadcast": broadcast}
+    return {"address": str(gateway4), "prefixlen": ipv4.prefixlen, "broadcast": str(ipv4.broadcast_address)}
 
 
 def _loopback_route(bridge: int) -> dict[str, Any]:

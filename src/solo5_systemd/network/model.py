@@ -83,8 +83,8 @@ class Network:
     """A network in use. Its range and gateway are fixed from its first reservation until its last release.
 
     Attributes:
-        ipv4: its range; None: a joined network whose guests have no leased address.
-        gateway4: the bridge's address, or that of a joined network's router; None: a joined network has none.
+        ipv4: its range; None: guests have IPv6 only, or, of a joined network, no leased address.
+        gateway4: the bridge's address, or that of a joined network's router; None without one.
         mtu: of the bridge.
         join: the bridge is one of others; None: one of this service.
         shared: the bridge is in the network namespace of other programs, which share their loopback with its guests.
@@ -186,7 +186,7 @@ class Lease:
     """The network, address, MAC and tap of one NIC, exclusive from the reservation until the release.
 
     Attributes:
-        ipv4: None: no address is leased; the guest of a joined network has one of the LAN's DHCP, or none.
+        ipv4: None: the network has IPv6 only, or the guest of a joined one has an address of the LAN's DHCP, or none.
         gateway4: None: there is none.
         ipv6: None: the network has no IPv6 prefix.
         gateway6: None without `ipv6`.
@@ -217,6 +217,11 @@ class Lease:
     def addresses(self) -> tuple[IpAddress, ...]:
         """Return the leased addresses of both families."""
         return tuple(address for address in (self.address, self.address6) if address is not None)
+
+    @property
+    def first_address(self) -> IpAddress | None:
+        """Return the address by which the host probes and services register the guest: that of IPv4, if it has one."""
+        return next(iter(self.addresses), None)
 
     def request(self, limits: Limits = NO_LIMITS) -> NicRequest:
         """Return the request for the same addresses, with these limits."""
@@ -400,12 +405,13 @@ class Endpoint:
     """
 
     protocol: Protocol
-    address: IPv4Address
+    address: IpAddress
     port: int
     namespace: str = ""
 
     def __str__(self) -> str:
-        return f"{self.protocol} {self.address}:{self.port}"
+        address = f"[{self.address}]" if self.address.version == 6 else str(self.address)
+        return f"{self.protocol} {address}:{self.port}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -508,7 +514,7 @@ class RecordedRepair:
     others: int = 0
 
 
-OVERVIEW_SIGNATURE = f"(ssssqbbuubasbasbubbba(st)a(st)(bqsb)(ssasas){DROPS_SIGNATURE}(ssbb))"
+OVERVIEW_SIGNATURE = f"(ssssqbbuubasbasbubbba(st)a(st)(bqsb)(ssasas){DROPS_SIGNATURE}(ssbbb))"
 
 _Texts = Sequence[str]
 _Counts = Sequence[Sequence[Any]]
@@ -528,7 +534,7 @@ class NetworkOverview:
     Attributes:
         name: its name in the settings.
         bridge: the name of its bridge.
-        ipv4: its range; None where the settings have none and the network is not in use.
+        ipv4: its range; None where the settings have none and the network is not in use, and `without_ipv4`.
         gateway4: the bridge's address; None as above. Of a joined network: its router's, or None.
         mtu: in bytes; of a joined network whose bridge is missing, 0.
         masquerade: packets that leave the host get the host's address as their source.
@@ -543,6 +549,7 @@ class NetworkOverview:
         gateway6: the bridge's address; None as above.
         nat66: IPv6 packets that leave the host get the host's address as their source.
         ra: the host sends router advertisements.
+        without_ipv4: guests have IPv6 only.
     """
 
     name: NetworkName
@@ -562,11 +569,14 @@ class NetworkOverview:
     gateway6: IPv6Address | None = None
     nat66: bool = False
     ra: bool = False
+    without_ipv4: bool = False
 
     @property
     def has_pool(self) -> bool:
         """Whether the number of free addresses is known."""
-        return self.ipv4 is not None and (self.join is None or self.join.pool is not None)
+        if self.join is not None:
+            return self.join.pool is not None
+        return self.ipv4 is not None or self.without_ipv4
 
     @classmethod
     def of(
@@ -597,6 +607,7 @@ class NetworkOverview:
             gateway6=ipv6.gateway,
             nat66=ipv6.nat66,
             ra=ipv6.ra,
+            without_ipv4=is_without_ipv4(network),
         )
 
     def to_wire(self) -> Wire:
@@ -612,7 +623,7 @@ class NetworkOverview:
         joined = [self.join is not None, join.vlan, join.pool_text, join.ipv6]
         limits = [*Limits(egress=policy.egress, rate=policy.rate).to_wire()]
         others = [*limits, [*map(str, self.resolver.servers)], [*self.resolver.search]]
-        ipv6 = [str(self.ipv6 or ""), str(self.gateway6 or ""), self.nat66, self.ra]
+        ipv6 = [str(self.ipv6 or ""), str(self.gateway6 or ""), self.nat66, self.ra, self.without_ipv4]
         last = (joined, others, self.dropped.more_to_wire(), ipv6)
         return (self.name, self.bridge, ipv4, gateway4, self.mtu, self.masquerade, *usage, *more, *last)
 
@@ -628,7 +639,7 @@ class NetworkOverview:
         egress, rate, servers, search = others
         limits = Limits.from_wire(egress, rate)
         policy = network_policy(Fields(dict(zip(POLICY_KEYS, opened, strict=True))))
-        ipv6, gateway6, nat66, ra = six
+        ipv6, gateway6, nat66, ra, without_ipv4 = six
         try:
             network = IPv4Network(ipv4) if ipv4 else None
         except ValueError as error:
@@ -655,7 +666,15 @@ class NetworkOverview:
             gateway6=ipv6_address(gateway6) if gateway6 else None,
             nat66=nat66,
             ra=ra,
+            without_ipv4=without_ipv4,
         )
+
+
+def is_without_ipv4(network: Network | NetworkSettings) -> bool:
+    """Return whether the guests of a network have IPv6 only, by its settings or as it is in use."""
+    if isinstance(network, Network):
+        return network.ipv4 is None and network.join is None
+    return network.without_ipv4
 
 
 def _ipv6_of(network: Network | NetworkSettings) -> Ipv6:

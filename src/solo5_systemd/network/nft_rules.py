@@ -594,7 +594,9 @@ def network_elements(network: Network, networks: Sequence[Network]) -> tuple[Ele
         families = ("ip", "ip6") if has_ipv6(networks) else ("ip",)
         return tuple(_member("bridged", bridge, bridge, family=family) for family in families)
     reached = [other.bridge for other in networks if other.name in network.policy.reach and other.join is None]
-    of_ip = list(_network_elements("ip", str(network.ipv4), network, reached, masquerade=network.masquerade))
+    of_ip = [_member("bridges", bridge)]  # of a network with IPv6 only: what its guests send by IPv4 is of no network
+    if network.ipv4 is not None:
+        of_ip = [*_network_elements("ip", str(network.ipv4), network, reached, masquerade=network.masquerade)]
     of_ip += _shared("ip", bridge, network.gateway4) if network.shared else ()
     of_ip += (_member("dhcp", bridge),) if network.policy.dhcp else ()
     if network.ipv6 is None:
@@ -818,9 +820,12 @@ def _bridged(name: str, *key: str) -> Element:
 
 def _guest(lease: Lease, fragments: bool) -> tuple[Element, ...]:
     tap, address = _quoted(lease.tap), str(lease.address)
+    reflected = Element(family="bridge", name="reflected", key=(tap, tap))
+    if lease.address is None:
+        return (reflected,)
     return (
         Element(family="bridge", name=GUESTS, key=(tap, lease.mac, address)),
-        Element(family="bridge", name="reflected", key=(tap, tap)),
+        reflected,
         *(() if fragments else (Element(family="bridge", name=FRAGMENTS, key=(address,)),)),
         _member("leased", address),
         _member(REFUSED, address),

@@ -518,7 +518,7 @@ class NetworkState:
         if known is not None and known.bridge == lease.bridge:
             return known.join
         tap = self._links.taps().get(lease.tap)
-        joined = lease.ipv4 is None or (tap is not None and tap_network(tap.alias) is not None)
+        joined = not lease.addresses or (tap is not None and tap_network(tap.alias) is not None)
         return Join() if joined else None
 
     def _apply_changed_policies(self) -> None:

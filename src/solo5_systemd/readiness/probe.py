@@ -181,7 +181,7 @@ async def failure(endpoint: Endpoint, timeout_s: float) -> str:
 
 
 async def _connect(endpoint: Endpoint) -> str:
-    with await _socket(socket.SOCK_STREAM, endpoint.namespace) as sock:
+    with await _socket(socket.SOCK_STREAM, endpoint) as sock:
         await asyncio.get_running_loop().sock_connect(sock, (str(endpoint.address), endpoint.port))
     return ""
 
@@ -191,7 +191,7 @@ async def _echo(endpoint: Endpoint) -> str:
     loop, request = asyncio.get_running_loop(), b"solo5-ready " + os.urandom(8).hex().encode() + b"\n"
     if endpoint.port == _DNS_PORT:
         request = os.urandom(2) + _DNS_QUERY
-    with await _socket(socket.SOCK_DGRAM, endpoint.namespace) as sock:
+    with await _socket(socket.SOCK_DGRAM, endpoint) as sock:
         await loop.sock_connect(sock, (str(endpoint.address), endpoint.port))
         await loop.sock_sendall(sock, request)
         response = await loop.sock_recv(sock, 2 * len(request))
@@ -200,16 +200,17 @@ async def _echo(endpoint: Endpoint) -> str:
     return "" if response == request else "the response is not an echo"
 
 
-async def _socket(kind: socket.SocketKind, namespace: str) -> socket.socket:
-    """Return a socket of a network namespace, in which it stays."""
-    if not namespace:
-        return socket.socket(socket.AF_INET, kind | socket.SOCK_NONBLOCK)
-    return await asyncio.to_thread(_socket_in, kind, namespace)
+async def _socket(kind: socket.SocketKind, endpoint: Endpoint) -> socket.socket:
+    """Return a socket of the endpoint's family and network namespace, in which it stays."""
+    family = socket.AF_INET if endpoint.address.version == 4 else socket.AF_INET6
+    if not endpoint.namespace:
+        return socket.socket(family, kind | socket.SOCK_NONBLOCK)
+    return await asyncio.to_thread(_socket_in, family, kind, endpoint.namespace)
 
 
-def _socket_in(kind: socket.SocketKind, namespace: str) -> socket.socket:
+def _socket_in(family: socket.AddressFamily, kind: socket.SocketKind, namespace: str) -> socket.socket:
     with closing(NetworkNamespace(namespace)) as opened, opened.entered():
-        return socket.socket(socket.AF_INET, kind | socket.SOCK_NONBLOCK)
+        return socket.socket(family, kind | socket.SOCK_NONBLOCK)
 
 
 async def first_line(unit: str, since: int, pattern: str, namespace: str = "") -> str:

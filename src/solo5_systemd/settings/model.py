@@ -9,7 +9,7 @@ reserved_ports = [22, "4646-4648"]  # ports of the host that no task can publish
 log_namespace = "solo5"   # default: the host's journal
 
 [network.default]
-ipv4 = "10.89.0.0/24"     # default: a free range of this host
+ipv4 = "10.89.0.0/24"     # default: a free range of this host; false, beside ipv6: guests have IPv6 only
 gateway4 = "10.89.0.1"    # default: the first address
 bridge = "solo5-default"  # default: solo5-NAME, with a hash if that is longer than 15 characters
 mtu = 1500
@@ -156,6 +156,7 @@ class NetworkSettings:
     Attributes:
         bridge: the name of its bridge.
         ipv4: its range; None: a free one is chosen, or, with `join`, guests have addresses of the LAN's DHCP.
+        without_ipv4: it has no range, and none is chosen: guests have IPv6 only.
         gateway4: the host's address in it; None: the first one. With `join`, a router's; None: there is none.
         mtu: of its bridge, in bytes; None: `default_mtu`. With `join`, the bridge's own is used instead.
         join: the bridge is one of others; None: one that this package makes.
@@ -169,6 +170,7 @@ class NetworkSettings:
     name: NetworkName
     bridge: str
     ipv4: IPv4Network | None = None
+    without_ipv4: bool = False
     gateway4: IPv4Address | None = None
     mtu: int | None = None
     masquerade: bool = True
@@ -398,7 +400,9 @@ def _network(name: NetworkName, fields: Fields) -> NetworkSettings:
         if fields.has(key):
             raise SettingsError(f"{fields.path(key)} is set without join: expected the name of a bridge as join.")
     bridge = _link_name(fields, "bridge", default_bridge(name))
-    ipv4 = fields.parsed("ipv4", IPv4Network) if fields.has("ipv4") else None
+    without_ipv4 = _is_without_ipv4(name, fields)
+    chosen = not fields.has("ipv4") or fields.is_boolean("ipv4")
+    ipv4 = None if chosen else fields.parsed("ipv4", IPv4Network)
     gateway4 = fields.parsed("gateway4", IPv4Address) if fields.has("gateway4") else None
     if ipv4 is not None and ipv4.prefixlen > 30:
         raise fields.wrong("ipv4", str(ipv4), "room for a gateway and a guest: a prefix of at most 30")
@@ -407,19 +411,34 @@ def _network(name: NetworkName, fields: Fields) -> NetworkSettings:
     # 68 is the smallest MTU of IPv4 (RFC 791), 65521 the largest of a tap.
     mtu = fields.integer("mtu", low=68, high=65521) if fields.has("mtu") else None
     ipv6 = ipv6_settings(fields, MTU if mtu is None else mtu)
+    if without_ipv4 and ipv6 is None:
+        raise fields.wrong("ipv4", False, "a range, or ipv6 = true beside ipv4 = false")
     return NetworkSettings(
         name=name,
         bridge=bridge,
         ipv4=ipv4,
+        without_ipv4=without_ipv4,
         gateway4=gateway4,
         mtu=mtu,
-        masquerade=fields.boolean("masquerade", default=True),
+        masquerade=fields.boolean("masquerade", default=not without_ipv4),
         policy=network_policy(fields),
         ipv6=ipv6,
         redirect=fields.boolean(REDIRECT_KEY, default=False),
         without_ipv6=name == NAMESPACE_NETWORK and ipv6 is None and fields.has("ipv6"),
         resolver=resolver_of(fields),
     )
+
+
+def _is_without_ipv4(name: NetworkName, fields: Fields) -> bool:
+    """Return whether `ipv4 = false` is set, for guests with IPv6 only."""
+    if not fields.has("ipv4") or not fields.is_boolean("ipv4") or fields.boolean("ipv4"):
+        return False
+    if name == NAMESPACE_NETWORK:
+        raise fields.wrong("ipv4", False, "a range: guests in a namespace of other programs have IPv4")
+    for key in ("masquerade", "dhcp"):  # of IPv4
+        if fields.has(key) and fields.boolean(key):
+            raise fields.wrong(key, True, f"no {key} beside ipv4 = false")
+    return True
 
 
 def _joining(name: NetworkName, fields: Fields) -> NetworkSettings:

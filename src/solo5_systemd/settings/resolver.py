@@ -1,7 +1,7 @@
 """Name servers and search domains of guests: as a job or operator sets them, and as resolv.conf(5) has them."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import TypeVar
@@ -95,19 +95,23 @@ def other_machine(text: str) -> IPv4Address | IPv6Address | None:
     return address if address is not None and _can_serve(address) else None
 
 
-def reachable(found: Resolver, *, ipv6: bool) -> Resolver:
-    """Return a resolver with the servers that a guest has the addresses for: without `ipv6`, those of IPv4 alone.
+def reachable(found: Resolver, versions: Collection[int]) -> Resolver:
+    """Return a resolver with the servers that a guest has the addresses for.
+
+    Args:
+        found: all servers.
+        versions: of IP, 4 or 6 or both: those of which the guest has addresses.
 
     Raises:
         InvalidRequestError: none is left.
     """
-    servers = tuple(server for server in found.servers if ipv6 or server.version == 4)
+    servers = tuple(server for server in found.servers if server.version in versions)
     if found.servers and not servers:
-        named = ", ".join(map(str, found.servers))
+        named, other, own = ", ".join(map(str, found.servers)), *((6, 4) if 4 in versions else (4, 6))
         raise InvalidRequestError(
-            f"name servers {named} have IPv6 addresses only, and no network of the task has IPv6: expected an IPv4 "
-            "address among them.",
-            "Add one, or set network.NAME.ipv6 = true in /etc/solo5.",
+            f"name servers {named} have IPv{other} addresses only, and no network of the task has IPv{other}: expected "
+            f"an IPv{own} address among them.",
+            "Add one, or set network.NAME.ipv6 = true in /etc/solo5." if other == 6 else "Add one.",
         )
     return Resolver(servers=servers, search=found.search)
 

@@ -136,13 +136,21 @@ def check_leased(arguments: Iterable[str], leases: Iterable[Lease]) -> None:
                         f"network {lease.network}: expected no such placeholder.",
                         _IPV6_HINTS.get(lease.network, f"Set network.{lease.network}.ipv6 = true in /etc/solo5."),
                     )
-                missing = "no gateway" if lease.ipv4 else "no leased address"
+                missing = (
+                    "no gateway" if lease.ipv4 else "no leased IPv4 address" if lease.ipv6 else "no leased address"
+                )
                 raise InvalidRequestError(
                     f"argument {argument!r} needs a value for {match[0]}, but NIC {lease.nic} has {missing} in network "
                     f"{lease.network}: expected no such placeholder.",
-                    f"Set network.{lease.network}.{'gateway4' if lease.ipv4 else 'ipv4'} in /etc/solo5, or have the "
-                    "guest use DHCP.",
+                    _ipv4_hint(lease),
                 )
+
+
+def _ipv4_hint(lease: Lease) -> str:
+    if lease.ipv4 is None and lease.ipv6 is not None:
+        return f"Use those of IPv6, such as {{net.{lease.nic}.ipv6_cidr}}."
+    key = "gateway4" if lease.ipv4 else "ipv4"
+    return f"Set network.{lease.network}.{key} in /etc/solo5, or have the guest use DHCP."
 
 
 def _of_resolver(resolver: Resolver) -> Iterator[tuple[str, str]]:

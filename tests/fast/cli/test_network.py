@@ -21,7 +21,7 @@ UNUSED = NetworkOverview(
 
 POLICY = (False, (), False, (), False, 4096, False, False, False)
 NO_JOIN = (False, 0, "", False)
-NO_IPV6 = ("", "", False, False)
+NO_IPV6 = ("", "", False, False, False)
 LAST = (NO_JOIN, ("", "", (), ()), ((), (), (), ()), NO_IPV6)
 LAN = NetworkOverview(
     name=NetworkName("lan"),
@@ -222,3 +222,14 @@ def test_an_overview_has_a_wire_form() -> None:
 def test_a_damaged_overview_is_one_sentence() -> None:
     with pytest.raises(InvalidRequestError, match=r"range '10.0.0.1/8' of network lab is not an IPv4 network"):
         NetworkOverview.from_wire(("lab", "b", "10.0.0.1/8", "", 9000, False, False, 0, 0, *POLICY, (), (), *LAST))
+
+
+def test_a_network_with_ipv6_alone_is_shown_as_such(solo5ctl: Solo5ctl, engine: FakeRuntime) -> None:
+    prefix, gateway = IPv6Network("fd00:1::/64"), IPv6Address("fd00:1::1")
+    alone = replace(NETWORK, ipv4=None, gateway4=None, masquerade=False, without_ipv4=True)
+    engine.machine.networks.overview = (alone,)
+    assert "Range: none: IPv6 only\n" in solo5ctl("network", "inspect", "default").out
+    engine.machine.networks.overview = (replace(alone, ipv6=prefix, gateway6=gateway),)
+    assert "\nGateway:" not in solo5ctl("network", "inspect", "default").out
+    _, row = solo5ctl("network", "ls").out.splitlines()
+    assert row.split()[2:4] == ["fd00:1::/64", "fd00:1::1"]

@@ -14,6 +14,7 @@ from solo5_systemd.host.other_filters import (
     has_extensions,
     is_filter,
     is_translation,
+    packets,
     saved_listing,
     translating,
 )
@@ -380,3 +381,9 @@ def test_packets_between_other_links_are_dropped_by_the_last_rule_of_forward() -
     assert drops_foreign([chain("forward"), rule("forward", ACCEPT), rule("forward", {"counter": None}, DROP)])
     assert not drops_foreign([rule("forward", DROP), rule("forward", ACCEPT)])
     assert not drops_foreign([])
+
+
+def test_a_network_with_ipv6_alone_has_no_path_by_ipv4() -> None:
+    alone = replace(SIX, without_ipv4=True)
+    assert {each.version for each in packets(alone, "eth0", "eth0")} == {6}
+    assert {each.version for each in packets(SIX, "eth0", "eth0")} == {4, 6}

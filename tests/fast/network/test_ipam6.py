@@ -1,17 +1,18 @@
 """IPv6 prefixes and addresses."""
 
 from dataclasses import replace
-from ipaddress import IPv6Address, IPv6Network
+from ipaddress import IPv4Network, IPv6Address, IPv6Network
 
 import pytest
 from tests.fast.network.test_ipam import leases, network, nic
 
 from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.names import TaskName
+from solo5_systemd.network.ipam import choose_network, free_addresses
 from solo5_systemd.network.ipam6 import link_local, slaac_address, unique_local_prefix, with_ipv6
 from solo5_systemd.network.model import IpAddress, MacAddress, Network, Reservation
 from solo5_systemd.settings.ipv6 import Ipv6
-from solo5_systemd.settings.model import Join
+from solo5_systemd.settings.model import DEFAULT_NETWORK, Join, NetworkSettings
 
 LOCAL = IPv6Network("fd12:3456:789a::/48")
 PREFIX = IPv6Network("2001:db8:1::/64")
@@ -158,3 +159,15 @@ def test_a_mac_whose_address_is_the_gateways_is_not_chosen_and_refused() -> None
     assert other.address6 == slaac_address(PREFIX, other.mac)
     with pytest.raises(TakenError, match="is taken by network default, as its gateway's"):
         leases("a", replace(nic(), mac=lease.mac), networks=(gateway,))
+
+
+def test_a_network_with_ipv6_alone_has_no_range_and_leases_no_address_of_ipv4() -> None:
+    wanted = NetworkSettings(name=DEFAULT_NETWORK, bridge="solo5-default", without_ipv4=True, ipv6=Ipv6())
+    alone = with_ipv6(choose_network(wanted, (), (IPv4Network("0.0.0.0/1"),)), Ipv6(), (), (), lambda: LOCAL)
+    assert (alone.ipv4, alone.gateway4) == (None, None)
+    [lease] = leases("a", networks=[alone])
+    assert (lease.ipv4, lease.gateway4, lease.addresses) == (None, None, (lease.address6,))
+    assert lease.first_address == lease.address6
+    assert (free_addresses(wanted, 0), free_addresses(alone, 1)) == (10000, 9999)
+    with pytest.raises(InvalidRequestError, match="in network default, which has IPv6 only"):
+        leases("a", nic(ip="10.153.0.7"), networks=[alone])

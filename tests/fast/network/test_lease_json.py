@@ -180,3 +180,15 @@ def test_a_network_namespace_is_in_the_files_of_those_who_are_in_one() -> None:
     assert "namespace" not in lease_record_document(RECORD)
     assert "shared" not in network_document(NETWORK)
     assert parse_lease_record(EARLIER).namespace == ""
+
+
+def test_a_network_with_ipv6_alone_is_written_and_read() -> None:
+    prefix, gateway = IPv6Network("fd00:1::/64"), IPv6Address("fd00:1::1")
+    alone = replace(NETWORK, ipv4=None, gateway4=None, ipv6=prefix, gateway6=gateway)
+    document = written(network_document(alone))
+    assert parse_network(document) == alone
+    with pytest.raises(InvalidRequestError, match="expected a gateway beside a range"):
+        parse_network(document | {"ipv4": "10.0.0.0/24"})
+    del document["ipv6"]
+    with pytest.raises(InvalidRequestError, match="expected a range, or an IPv6 prefix"):
+        parse_network(document)

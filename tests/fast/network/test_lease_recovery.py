@@ -67,3 +67,18 @@ def test_a_tap_on_a_bridge_of_others_names_its_network() -> None:
         assert record is not None
         assert record.reservation == held
     assert tap_network(tap_alias(RESERVATION.task, SERVICE)) is tap_network("another's") is None
+
+
+def test_a_guest_with_ipv6_alone_is_found() -> None:
+    prefix, gateway = IPv6Network("fd00:1::/64"), IPv6Address("fd00:1::1")
+    network = replace(NETWORK, ipv4=None, gateway4=None, ipv6=prefix, gateway6=gateway)
+    lease = replace(LEASE, mtu=NETWORK.mtu, ipv4=None, gateway4=None)
+    lease = replace(lease, ipv6=IPv6Interface("fd00:1::7/64"), gateway6=gateway)
+    held = replace(RESERVATION, leases=(lease,), ports=(replace(RESERVATION.ports[0], host_ip=EVERY_IPV6),))
+    elements = [
+        replace(each, key=tuple(word.strip('"') for word in each.key)) for each in task_elements(held, [network])
+    ]
+    assert not {each.name for each in elements} & {"guests", "plain", "fragments"}
+    record = recover_lease_record(held.task, {LEASE.tap: (tap_alias(held.task, SERVICE), network)}, elements)
+    assert record is not None
+    assert (record.reservation.leases, record.reservation.ports) == (held.leases, held.ports)

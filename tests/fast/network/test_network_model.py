@@ -32,7 +32,7 @@ NIC = NicRequest(
     mac=MacAddress("02:00:00:00:00:09"),
 )
 NO_JOIN = [False, 0, "", False]
-NO_IPV6 = ["", "", False, False]
+NO_IPV6 = ["", "", False, False, False]
 UNUSED = NetworkOverview(
     name=NetworkName("back"), bridge="solo5-back", mtu=1500, masquerade=True, up=False, leases=0, free=0
 )
@@ -109,7 +109,7 @@ def test_a_range_that_is_none() -> None:
 
 
 def test_a_prefix_that_is_none() -> None:
-    wire = (*NETWORK.to_wire()[:-1], ["fd00::1/64", "", False, False])
+    wire = (*NETWORK.to_wire()[:-1], ["fd00::1/64", "", False, False, False])
     with pytest.raises(InvalidRequestError, match="prefix 'fd00::1/64' of network default is not an IPv6 network"):
         NetworkOverview.from_wire(wire)
 

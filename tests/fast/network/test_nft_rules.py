@@ -4,7 +4,7 @@ tests/contract/test_network_policy.py sends such packets through a kernel.
 """
 
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Network
 
 import pytest
 from tests.fast.network.packets import Packet, verdict
@@ -370,3 +370,12 @@ def test_a_guest_calls_any_port_of_programs_that_share_its_namespace(shared: boo
     assert verdict(own, Packet(iif=BACK, what="tcp 9191")) == "drop"
     gateway = ('"solo5-front"', "10.77.0.1")
     assert [each.key for each in nft_rules.elements(own) if each.name == "gateways"] == ([gateway] if shared else [])
+
+
+def test_a_network_with_ipv6_alone_has_its_bridge_in_table_ip_and_no_range() -> None:
+    """So a packet of IPv4 from its bridge is one of a network, and closed."""
+    prefix, gateway = IPv6Network("fd00:1::/64"), IPv6Address("fd00:1::1")
+    alone = replace(network(), ipv4=None, gateway4=None, ipv6=prefix, gateway6=gateway)
+    made = nft_rules.network_elements(alone, [alone])
+    assert [str(each) for each in made if each.family == "ip"] == ['element ip solo5 bridges { "solo5-x.y" }']
+    assert "element ip6 solo5 within { fd00:1::/64 . fd00:1::/64 }" in map(str, made)

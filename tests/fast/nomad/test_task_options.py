@@ -161,7 +161,7 @@ def test_a_number_is_understood_however_it_is_written(number: object) -> None:
         ({"block": {"a": {"source": "d", "sector_size": float("nan")}}}, "config.block.a.sector_size is nan"),
         ({"block": {"a": {"source": "d", "sector_size": 2**64 - 1}}}, "config.block.a.sector_size is 184467"),
         ({"block": {"a": {"source": "d", "sector_size": "9" * 4000}}}, "config.block.a.sector_size is '999"),
-        ({"block": {"a": {"source": "d", "sector_size": True}}}, "config.block.a.sector_size is True"),
+        ({"block": {"a": {"source": "d", "sector_size": True}}}, "config.block.a.sector_size is true"),
         ({"tender": "kvm"}, 'config.tender is \'kvm\': expected one of "hvt", "spt", such as tender = "hvt".'),
         ({"unit": 1}, "config.unit is 1: expected a string"),
         ({"logging": "file"}, 'config.logging is \'file\': expected one of "nomad", "journald"'),

@@ -5,7 +5,7 @@ import os
 import socket
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address
 
 import pytest
 from tests.support.fakes.background import Background, yields
@@ -192,3 +192,19 @@ async def test_one_who_waits_no_longer_closes_the_journal(journal: Journal) -> N
 async def test_a_namespace_that_is_gone_is_told() -> None:
     gone = Endpoint(protocol=Protocol.TCP, address=HERE, port=1, namespace="/run/netns/gone")
     assert "/run/netns/gone is no network namespace" in await probe.failure(gone, 1)
+
+
+@pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM])
+async def test_an_endpoint_can_have_an_address_of_ipv6(kind: socket.SocketKind) -> None:
+    protocol = Protocol.TCP if kind == socket.SOCK_STREAM else Protocol.UDP
+    with socket.socket(socket.AF_INET6, kind) as server:
+        server.bind(("::1", 0))
+        endpoint = Endpoint(protocol=protocol, address=IPv6Address("::1"), port=server.getsockname()[1])
+        if kind == socket.SOCK_STREAM:
+            server.listen()
+            assert await probe.failure(endpoint, 5) == ""
+        else:
+            echoed = asyncio.get_running_loop().run_in_executor(None, lambda: server.sendto(*server.recvfrom(100)))
+            assert await probe.failure(endpoint, 5) == ""
+            await echoed
+    assert str(endpoint) == f"{protocol} [::1]:{endpoint.port}"

@@ -70,3 +70,29 @@ def test_a_wrong_value_is_refused_in_one_sentence(text: str, words: str) -> None
     with pytest.raises(SettingsError) as caught:
         parse(f"[network.default]\n{text}")
     assert words in str(caught.value)
+
+
+def test_a_network_can_have_ipv6_alone() -> None:
+    alone = parse("[network.default]\nipv4 = false\nipv6 = true").networks[0]
+    assert (alone.without_ipv4, alone.ipv4, alone.masquerade, alone.ipv6) == (True, None, False, Ipv6())
+    for text in ("", "ipv4 = true", "ipv4 = true\nipv6 = true"):
+        both = parse(f"[network.default]\n{text}").networks[0]
+        assert (both.without_ipv4, both.ipv4, both.masquerade) == (False, None, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[network.a]\nipv4 = false", "network.a.ipv4 is false: expected a range, or ipv6 = true beside ipv4 = false"),
+        ("[network.a]\nipv4 = false\nipv6 = false", "expected a range, or ipv6 = true beside ipv4 = false"),
+        ("[network.a]\nipv4 = false\nipv6 = true\ngateway4 = '10.0.0.1'", "network.a.gateway4 is '10.0.0.1'"),
+        ("[network.a]\nipv4 = false\nipv6 = true\ndhcp = true", "network.a.dhcp is true: expected no dhcp beside"),
+        ("[network.a]\nipv4 = false\nipv6 = true\nmasquerade = true", "expected no masquerade beside ipv4 = false"),
+        ("[network.namespace]\nipv4 = false\nipv6 = true", "network.namespace.ipv4 is false: expected a range"),
+        ("[network.a]\njoin = 'br0'\nipv4 = false", "network.a.ipv4 is false: expected a string"),
+    ],
+)
+def test_what_ipv6_alone_excludes_is_refused(text: str, words: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        parse(text)
+    assert words in str(caught.value)

@@ -151,16 +151,19 @@ def test_any_resolv_conf_is_read(text: str) -> None:
     assert resolver(map(str, found.servers), found.search) == found
 
 
-def test_a_guest_without_ipv6_has_the_servers_of_ipv4() -> None:
+def test_a_guest_has_the_servers_of_the_versions_that_it_has_addresses_of() -> None:
     six = IPv6Address("2620:fe::fe")
     both = resolver(["2620:fe::fe", "9.9.9.9"], ["lan"])
     assert both.servers == (six, QUAD9)
     assert parse_resolv_conf("nameserver 2620:fe::fe\nnameserver 9.9.9.9\nsearch lan\n") == (both, False)
-    assert reachable(both, ipv6=True) == both
-    assert reachable(both, ipv6=False) == Resolver(servers=(QUAD9,), search=("lan",))
-    assert reachable(UNSET, ipv6=False) == UNSET
+    assert reachable(both, {4, 6}) == both
+    assert reachable(both, {4}) == Resolver(servers=(QUAD9,), search=("lan",))
+    assert reachable(UNSET, {4}) == UNSET
     with pytest.raises(InvalidRequestError, match="name servers 2620:fe::fe have IPv6 addresses only, and no network"):
-        reachable(Resolver(servers=(six,)), ipv6=False)
+        reachable(Resolver(servers=(six,)), {4})
+    assert reachable(both, {6}) == Resolver(servers=(six,), search=("lan",))
+    with pytest.raises(InvalidRequestError, match=r"name servers 9\.9\.9\.9 have IPv4 addresses only, and no network"):
+        reachable(Resolver(servers=(QUAD9,)), {6})
     assert without(both, [IPv6Network("2620:fe::/48")]) == Resolver(servers=(QUAD9,), search=("lan",))
 
 

@@ -118,7 +118,7 @@ def test_an_mtu_may_be_at_its_bounds(mtu: int) -> None:
         ),
         ("reserved_ports = 22", "reserved_ports is 22: expected ports from 1 to 65535 and ranges of them"),
         ('reserved_ports = ["9-8"]', "reserved_ports is '9-8': expected ports"),
-        ("reserved_ports = [true]", "reserved_ports is True: expected ports"),
+        ("reserved_ports = [true]", "reserved_ports is true: expected ports"),
         ("reserved_ports = [65536]", "reserved_ports is 65536: expected ports"),
         ('network.default.bridge = "a/b"', "network.default.bridge is 'a/b': expected a link name"),
         ('network.default.bridge = ".."', "network.default.bridge is '..': expected a link name"),

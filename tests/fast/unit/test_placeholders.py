@@ -270,3 +270,10 @@ def test_a_gateway_that_a_network_does_not_have_is_refused() -> None:
 def test_mirage_is_nothing_without_a_leased_address_and_one_argument_without_a_gateway() -> None:
     assert mirage([replace(LEASE, ipv4=None, gateway4=None)])["mirage"] == ()
     assert mirage([replace(LEASE, gateway4=None)])["mirage"] == (f"--ipv4={LEASE.ipv4}",)
+
+
+def test_a_guest_with_ipv6_alone_has_its_placeholders_alone() -> None:
+    alone = replace(SIX, ipv4=None, gateway4=None)
+    assert mirage([alone])["mirage"] == ("--ipv6=fd00:1::7/64", "--ipv6-gateway=fd00:1::1")
+    with pytest.raises(InvalidRequestError, match=r"has no leased IPv4 address .* such as {net\.service\.ipv6_cidr}"):
+        check_leased(["{net.service.ipv4}"], [alone])

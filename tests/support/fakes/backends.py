@@ -685,8 +685,8 @@ class FakeResolvers:
             self.networks = tuple(networks)
             return self.found
 
-    def has_ipv6(self, networks: Sequence[NetworkName]) -> bool:
-        return bool(self.six & set(networks))
+    def versions(self, networks: Sequence[NetworkName]) -> frozenset[int]:
+        return frozenset((4, 6) if self.six & set(networks) else (4,))
 
     def by_dhcp(self, networks: Sequence[NetworkName]) -> bool:
         return bool(self.serving & set(networks))

@@ -111,8 +111,8 @@ def _row(network: "NetworkOverview") -> tuple[str, ...]:
     return (
         network.name,
         network.bridge,
-        str(network.ipv4 or ""),
-        str(network.gateway4 or ""),
+        str(network.ipv4 or (network.without_ipv4 and network.ipv6) or ""),
+        str(network.gateway4 or (network.without_ipv4 and network.gateway6) or ""),
         str(network.leases),
         str(network.free) if network.has_pool else "",
     )
@@ -183,8 +183,11 @@ def _own_fields(network: "NetworkOverview") -> "Iterator[tuple[str, str]]":
     from solo5_systemd.network.overtaken import remedy
 
     yield "Bridge", f"{network.bridge} ({'up' if network.up else 'created on first use'})"
-    yield "Range", str(network.ipv4) if network.ipv4 else "assigned on first use"
-    yield "Gateway", str(network.gateway4 or "")
+    if network.without_ipv4:
+        yield "Range", "none: IPv6 only"
+    else:
+        yield "Range", str(network.ipv4) if network.ipv4 else "assigned on first use"
+        yield "Gateway", str(network.gateway4 or "")
     if network.ipv6 is not None:
         yield "IPv6 prefix", str(network.ipv6)
         yield "IPv6 gateway", str(network.gateway6 or "")

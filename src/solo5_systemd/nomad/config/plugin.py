@@ -229,22 +229,22 @@ def _network_settings(fields: Fields) -> dict[str, dict[str, object]]:
 
 def _network(fields: Fields) -> dict[str, object]:
     fields.allow(*schema.names(schema.NETWORK))
-    keys = ("join", "pool", "ipv4", "gateway4", "gateway6", "bridge")
+    keys = ("join", "pool", "gateway4", "gateway6", "bridge")
     texts = {key: fields.text(key) for key in keys if fields.has(key)}
     mtu = {"mtu": fields.number("mtu", low=68, high=65521)} if fields.has("mtu") else {}
     vlan = {"vlan": fields.number("vlan", low=1, high=4094)} if fields.has("vlan") else {}
     flags = {key: fields.boolean(key) for key in ("masquerade", "nat66", "ra", "redirect") if fields.has(key)}
     policy = {key: value for key, value in policy_table(network_policy(fields)).items() if fields.has(key)}
     resolver = {key: list(fields.texts(key)) for key in ("dns", "search") if fields.has(key)}
-    return {**texts, **mtu, **vlan, **flags, **_ipv6(fields), **policy, **resolver}
+    return {**_range(fields, "ipv4"), **texts, **mtu, **vlan, **flags, **_range(fields, "ipv6"), **policy, **resolver}
 
 
-def _ipv6(fields: Fields) -> dict[str, object]:
-    """Return `ipv6`, a boolean or a prefix: HCL converts both to the option's type, a string."""
-    if not fields.has("ipv6") or fields.is_boolean("ipv6"):
-        return {"ipv6": fields.boolean("ipv6")} if fields.has("ipv6") else {}
-    text = fields.text("ipv6")
-    return {"ipv6": _BOOLEANS.get(text, text)}
+def _range(fields: Fields, key: str) -> dict[str, object]:
+    """Return `ipv4` or `ipv6`, a boolean or a range: HCL converts both to the option's type, a string."""
+    if not fields.has(key) or fields.is_boolean(key):
+        return {key: fields.boolean(key)} if fields.has(key) else {}
+    text = fields.text(key)
+    return {key: _BOOLEANS.get(text, text)}
 
 
 _BOOLEANS: Mapping[str, object] = {"true": True, "false": False}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import DeviceKind
-from solo5_systemd.network.model import Endpoint, Protocol, ipv4_address, port_number
+from solo5_systemd.network.model import Endpoint, Protocol, host_address, port_number
 from solo5_systemd.nomad.config import schema
 from solo5_systemd.nomad.config.schema import choice, seconds
 
@@ -103,7 +103,7 @@ def parse_probe(fields: Fields) -> ReadinessProbe:
     return ReadinessProbe(
         endpoint=Endpoint(
             protocol=fields.parsed("protocol", Protocol),
-            address=fields.parsed("address", ipv4_address),
+            address=fields.parsed("address", host_address),
             port=fields.integer("port", low=1, high=65535),
             namespace=fields.text("namespace") if fields.has("namespace") else "",
         ),

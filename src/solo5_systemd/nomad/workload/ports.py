@@ -95,11 +95,11 @@ def endpoint(port: GuestPort, task: wire.TaskConfig, options: TaskOptions, reser
         raise no_nic_error(port)
     nic, number = ready_port(port, task, options)
     lease = next((lease for lease in reservation.leases if lease.nic == nic), _primary(reservation))
-    if lease.address is None:
+    if lease.first_address is None:
         raise no_address_error(port, lease.nic, lease.network)
     # A guest that has the interface of its namespace is reached from outside of it, as its clients do.
     where = "" if lease.network == REDIRECT_NETWORK else namespace(task)
-    return Endpoint(protocol=port.protocol, address=lease.address, port=number, namespace=where)
+    return Endpoint(protocol=port.protocol, address=lease.first_address, port=number, namespace=where)
 
 
 def guest_port(port: wire.PortMapping) -> int:
@@ -134,7 +134,7 @@ def guest_address(reservation: Reservation | None) -> wire.NetworkOverride | Non
     if reservation.leases[0].network in (NAMESPACE_NETWORK, REDIRECT_NETWORK):
         return None
     lease = reservation.lease(nics[0]) if nics else _primary(reservation)
-    return wire.NetworkOverride(addr=str(lease.address)) if lease.address else None
+    return wire.NetworkOverride(addr=str(lease.first_address)) if lease.first_address else None
 
 
 def published_nics(reservation: Reservation) -> tuple[DeviceName, ...]:
