@@ -13,6 +13,7 @@ from tests.contract.test_network_ipv6 import HOST6, ask6, configure, far_socket,
 from tests.contract.test_network_paths import ask_udp
 
 from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.network.ipam import bridge_mac
 
 __all__ = ["wan"]  # a fixture
 
@@ -45,7 +46,7 @@ async def test_a_guest_sends_nothing_by_ipv4(service: Service) -> None:
         lease, near = await client.lease("a"), await client.lease("b")
         async with Guest6(lease) as guest, Guest6(near) as neighbour:
             await guest.pinged6(guest.gateway6, b"up")
-            [host, other] = [bytes.fromhex(each.replace(":", "")) for each in (_mac(lease.bridge), near.mac)]
+            [host, other] = [bytes.fromhex(each.replace(":", "")) for each in (bridge_mac(lease.network), near.mac)]
             for source in ("10.153.0.7", "192.0.2.1", "0.0.0.0"):
                 for to in (host, other, b"\xff" * 6):
                     address = IPv4Address(source)
@@ -58,10 +59,6 @@ async def test_a_guest_sends_nothing_by_ipv4(service: Service) -> None:
         assert network.dropped.by_rule()["spoofed"] == 18
         await client.drop("a")
         await client.drop("b")
-
-
-def _mac(link: str) -> str:
-    return run("cat", f"/sys/class/net/{link}/address").strip()
 
 
 async def test_what_is_lost_is_restored(service: Service) -> None:

@@ -58,6 +58,35 @@ def test_a_guest_has_both_addresses_and_its_port_answers_at_both(run: Runner, wa
     eventually(lambda: udp6(wan, 5307) == "hello", f"{task} answers at its published port by IPv6")
 
 
+@pytest.mark.parametrize("target", ["hvt", "spt"])
+def test_a_guest_has_ipv6_alone(run: Runner, wan: Outside, target: str) -> None:
+    extra = Path("/etc/solo5/machine-test.toml")
+    extra.write_text("[network.alone]\nipv4 = false\nipv6 = true\n")
+    try:
+        options = ("--net", "service=alone", "--publish", "5307:7/udp")
+        task = run(f"net.{target}", *IPV6, options=options)
+        nic = lease(task)
+        assert (nic["ipv4"], nic["gateway4"]) == (None, None)
+        address = str(nic["ipv6"]).partition("/")[0]
+        eventually(lambda: udp6(wan, 5307) == "hello", f"{task} answers at its published port by IPv6")
+        [row] = [line for line in ok("solo5ctl", "ps").splitlines() if line.startswith(task)]
+        assert address in row
+        assert "none: IPv6 only" in ok("solo5ctl", "network", "alone")
+        for words, reason in (
+            (("{net.service.ipv4_cidr}",), "NIC service has no leased IPv4 address in network alone"),
+            ((), "it has no IPv4 address in network alone"),
+        ):
+            refused = ("--publish", "127.0.0.1:5309:7/udp") if not words else ()
+            result = sh("solo5ctl", "run", "--net", "service=alone", *refused, f"{GUESTS}/net.{target}", *words)
+            assert (result.returncode, reason in result.stderr) == (125, True), result.stderr
+        ok("systemctl", "restart", "solo5-networkd", f"solo5-task-{task}.service")
+        assert inspect(task)["nics"] == [nic]
+        eventually(lambda: udp6(wan, 5307) == "hello", f"{task} answers after a restart")
+        ok("solo5ctl", "rm", "--force", task)
+    finally:
+        extra.unlink()
+
+
 def udp6(wan: Outside, port: int) -> str:
     return wan.sh("python3", "-I", "-c", _UDP6, HERE, str(port), "hello").stdout
 

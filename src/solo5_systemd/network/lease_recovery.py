@@ -153,8 +153,14 @@ def _target(element: Element) -> IpAddress | None:
 
 
 def _ports(elements: Iterable[Element], nics: Mapping[IpAddress, DeviceName]) -> tuple[PortRequest, ...]:
-    """Return the ports of these elements; one that is published at every address has an element in both tables."""
-    ports = [_port(element, nics) for element in elements]
+    """Return the ports of these elements; one that is published at every address has an element in both tables.
+
+    One of a guest with IPv6 alone has an element in table ip6.
+    """
+    four = {nic for address, nic in nics.items() if address.version == 4}
+    found = [_port(element, nics) for element in elements]
+    alone = {port for port in found if port.host_ip == EVERY_IPV6 and port.nic not in four}
+    ports = [replace(port, host_ip=None) if port in alone else port for port in found]
     every = {replace(port, host_ip=EVERY_IPV6) for port in ports if port.host_ip is None}
     return tuple(port for port in ports if port not in every)
 

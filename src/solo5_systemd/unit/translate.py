@@ -167,6 +167,7 @@ def service(parts: Parts) -> TransientUnit:
         unit_property("Wants", [outcome_target(parts.workload.name)]),
         *_network_dependency(parts),
         *_namespace(parts),
+        unit_property("TimeoutStartUSec", 30 * SECOND),  # for a caller that waits
         *_stop_properties(parts.tender),
         *_console(parts),
         *_stdin(parts),
@@ -187,6 +188,8 @@ def service(parts: Parts) -> TransientUnit:
 
 def declared(parts: Parts, image_source: str, user: str) -> tuple[Property, ...]:
     """Return those properties of a declared task's service that no start changes: all but its command and relations.
+
+    No caller waits for its start, which may be one of many at a boot: its timeout is PID 1's `DefaultTimeoutStartSec=`.
 
     Args:
         parts: its image, disks and reservation have the constant paths of declared tasks.
@@ -274,7 +277,6 @@ def _stop_properties(tender: Tender) -> Iterator[Property]:
     # hvt catches SIGTERM and exits with 1, which would leave the unit failed. SIGHUP ends it by default, and is a clean
     # end for systemd (systemd.service(5), SuccessExitStatus=), as SIGTERM is, which ends spt.
     yield unit_property("KillSignal", (SIGHUP if tender.target is Target.HVT else SIGTERM).value)
-    yield unit_property("TimeoutStartUSec", 30 * SECOND)
     yield unit_property("TimeoutStopUSec", int(STOP_TIMEOUT_S * SECOND))
     # Else hvt becomes a zombie leader, which only SIGKILL ends, when the reader of its console closes the pipe.
     yield unit_property("IgnoreSIGPIPE", False)

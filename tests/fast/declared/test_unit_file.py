@@ -75,6 +75,11 @@ def test_the_sandbox_is_written_as_a_unit_file_demands() -> None:
     assert "StandardError=truncate:/run/solo5/declared/web/tender/stderr" in found
 
 
+def test_its_start_has_the_timeout_of_pid_1_unless_it_is_set() -> None:
+    assert not any(line.startswith("TimeoutStartSec=") for line in unit())
+    assert "TimeoutStartSec=5min" in unit("[Service]\nTimeoutStartSec=5min\n")
+
+
 def test_without_nics_there_is_no_address_family() -> None:
     found = unit(host=Host(directory="/run/x", tender=HOST.tender, groups=(), systemd=252))
     assert "RestrictAddressFamilies=none" in found
