@@ -1,10 +1,11 @@
 """The addresses that declared tasks had last: chosen for another task only where a network has no other left."""
 
 import asyncio
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 import pytest
+from tests.contract.netns import run
 from tests.contract.netservice import Client, Service, nic
 
 from solo5_systemd.errors import TakenError
@@ -123,3 +124,26 @@ async def test_no_file_is_opened_for_a_start_unless_one_has_changed(service: Ser
         remember(service, "declared7", "10.153.0.240")
         changed = [line for line in await opened(client) if line.startswith("open ")]
         assert changed == [f"open {service.addresses}/declared7.json"]
+
+
+async def test_a_network_has_the_range_of_its_declared_tasks_again(service: Service) -> None:
+    """Also where the range that it would choose is free by now: at a boot before a VPN has its routes."""
+    (service.settings / "solo5.toml").write_text("[network.default]\nipv6 = true\n")
+    run("ip", "link", "add", "vpn", "type", "bridge")
+    run("ip", "link", "set", "vpn", "up")
+    run("ip", "route", "add", "10.153.0.0/16", "dev", "vpn")
+    await service.restart()
+    async with service.client() as client:
+        lease = await client.lease("web")
+        assert lease.address in IPv4Network("172.29.0.0/24")
+        write_addresses(WEB, [lease.request()], service.addresses)
+        await client.drop("web")
+        run("ip", "link", "del", "vpn")
+        first = await client.lease("other")
+        assert (first.ipv4 and first.ipv4.network, first.ipv6 and first.ipv6.network) == (
+            lease.ipv4 and lease.ipv4.network,
+            lease.ipv6 and lease.ipv6.network,
+        )
+        assert (await client.lease("web")).addresses == lease.addresses
+        for task in ("web", "other"):
+            await client.drop(task)

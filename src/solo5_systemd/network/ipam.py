@@ -7,7 +7,7 @@ values unless they are in use by then, so that neighbours' ARP caches and peers'
 import hashlib
 from base64 import b32encode
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
 from typing import TypeVar
 
@@ -27,6 +27,7 @@ from solo5_systemd.network.model import (
 )
 from solo5_systemd.settings.ipv6 import is_host6
 from solo5_systemd.settings.model import DEFAULT_NETWORK, MTU, NetworkSettings, default_bridge
+from solo5_systemd.settings.reserved_addresses import Reserved, is_reserved, number_within
 
 T = TypeVar("T")
 
@@ -140,7 +141,12 @@ CANDIDATES = tuple(
 one whole block has the others, and none of the default ranges of Docker, Podman, libvirt and Nomad."""
 
 
-def choose_network(settings: NetworkSettings, used: Iterable[Network], routed: Iterable[IPv4Network]) -> Network:
+def choose_network(
+    settings: NetworkSettings,
+    used: Iterable[Network],
+    routed: Iterable[IPv4Network],
+    remembered: Collection[IpAddress] = (),
+) -> Network:
     """Return a network with a range and gateway, chosen where the settings have none, unless it has IPv6 only.
 
     Its IPv6 prefix is added by `ipam6.with_ipv6`.
@@ -149,6 +155,7 @@ def choose_network(settings: NetworkSettings, used: Iterable[Network], routed: I
         settings: the operator's configuration of the network.
         used: the networks in use.
         routed: the ranges of the host's routes and addresses, without the default route.
+        remembered: addresses that declared tasks had on this network last: their range is chosen if it is free.
 
     Raises:
         HostError: the range overlaps a network in use or a route of the host, or no candidate is free.
@@ -160,7 +167,7 @@ def choose_network(settings: NetworkSettings, used: Iterable[Network], routed: I
     if settings.without_ipv4:
         return _network(settings, None, None)
     busy |= {destination: "the host's own routes" for destination in routed if destination.prefixlen}
-    ipv4 = settings.ipv4 or _free_range(settings.name, tuple(busy))
+    ipv4 = settings.ipv4 or _free_range(settings.name, tuple(busy), remembered)
     _check_overlap(settings, ipv4, busy)
     return _network(settings, ipv4, settings.gateway4 or ipv4[1])
 
@@ -188,10 +195,11 @@ def _network(settings: NetworkSettings, ipv4: IPv4Network | None, gateway4: IPv4
     )
 
 
-def _free_range(name: NetworkName, busy: Sequence[IPv4Network]) -> IPv4Network:
+def _free_range(name: NetworkName, busy: Sequence[IPv4Network], remembered: Collection[IpAddress]) -> IPv4Network:
     # The default network has the same range on all hosts with free routes: the first candidate.
     first = 0 if name == DEFAULT_NETWORK else _number("network", name) % 256
-    for candidate in _from(CANDIDATES, first):
+    had = [candidate for candidate in CANDIDATES if any(address in candidate for address in remembered)]
+    for candidate in (*had, *_from(CANDIDATES, first)):
         if not any(candidate.overlaps(other) for other in busy):
             return candidate
     raise HostError(
@@ -292,7 +300,7 @@ def free_addresses(network: Network | NetworkSettings, taken: int) -> int:
 
 def _capacity(network: Network | NetworkSettings, ipv4: IPv4Network) -> int:
     first, last = _bounds(network, ipv4)
-    addresses = int(last) - int(first) + 1
+    addresses = int(last) - int(first) + 1 - number_within(first, last, network.policy.reserved)
     if network.join:  # a pool does not include the gateway
         return min(BRIDGE_PORTS, addresses)
     return min(_ROOM, addresses - 1)
@@ -331,9 +339,11 @@ class _Choice:
         """Take the explicit address and MAC of a request: before any derived one, which could be the same."""
         if nic.ipv4 is not None:
             _check_usable(nic.ipv4, nic.nic, network)
+            _check_unreserved(nic.ipv4, nic.nic, network)
             self._claim(nic.ipv4, "address", self._addresses, self._allocations.addresses, nic.nic)
         if nic.ipv6 is not None:
             _check_usable6(nic.ipv6, nic.nic, network)
+            _check_unreserved(nic.ipv6, nic.nic, network)
             self._claim(nic.ipv6, "address", self._addresses, self._allocations.addresses, nic.nic)
         if nic.mac is not None:
             self._claim(nic.mac, "MAC address", self._macs, self._allocations.macs, nic.nic)
@@ -367,7 +377,7 @@ class _Choice:
             return None
         if network.ra:
             return self._slaac(nic, network, network.ipv6, mac)
-        address = nic.ipv6 or self._address6(nic.nic, network.ipv6)
+        address = nic.ipv6 or self._address6(nic.nic, network.ipv6, network.policy.reserved)
         if address is None:
             raise TakenError(
                 f"network {network.name} has no free address for NIC {nic.nic}: all of {network.ipv6} are taken.",
@@ -376,11 +386,11 @@ class _Choice:
         self._addresses[address] = f"task {self._task}"
         return IPv6Interface((address, network.ipv6.prefixlen))
 
-    def _address6(self, nic: DeviceName, prefix: IPv6Network) -> IPv6Address | None:
+    def _address6(self, nic: DeviceName, prefix: IPv6Network, reserved: Reserved) -> IPv6Address | None:
         used = self._allocations.addresses
 
         def is_taken(address: IPv6Address) -> bool:
-            return bool(self._owner(address, self._addresses, used))
+            return bool(self._owner(address, self._addresses, used)) or is_reserved(address, reserved)
 
         words = self._task, nic
         free = free_address(prefix, words, lambda each: is_taken(each) or self._is_remembered(each))
@@ -416,6 +426,8 @@ class _Choice:
         last_choice: IPv4Address | None = None
         for address in candidates:
             if self._owner(address, self._addresses, self._allocations.addresses):
+                continue
+            if is_reserved(address, network.policy.reserved):
                 continue
             if not self._is_remembered(address):
                 return self._take(address)
@@ -460,6 +472,7 @@ class _Choice:
                 self._owner(mac, self._macs, used.macs)
                 or self._is_remembered(mac)
                 or (address and (self._owner(address, self._addresses, used.addresses) or self._is_remembered(address)))
+                or (address and is_reserved(address, network.policy.reserved))
             ):
                 break
             number += 1
@@ -522,6 +535,15 @@ def _check_usable(address: IPv4Address, nic: DeviceName, network: Network) -> No
             f"address {address} for NIC {nic} is {unusable[address]} in network {network.name}: expected a "
             f"guest's, from {network.ipv4}."
         )
+
+
+def _check_unreserved(address: IpAddress, nic: DeviceName, network: Network) -> None:
+    for each in network.policy.reserved:
+        if address in each:
+            raise InvalidRequestError(
+                f"address {address} for NIC {nic} is reserved in network {network.name}: expected one outside {each}.",
+                f"See network.{network.name}.reserved_addresses below /etc/solo5.",
+            )
 
 
 def _check_usable6(address: IPv6Address, nic: DeviceName, network: Network) -> None:

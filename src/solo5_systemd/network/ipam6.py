@@ -8,7 +8,7 @@ from ipaddress import IPv6Address, IPv6Network
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.names import NetworkName
-from solo5_systemd.network.model import Network
+from solo5_systemd.network.model import IpAddress, Network
 from solo5_systemd.settings.ipv6 import Ipv6
 from solo5_systemd.settings.model import DEFAULT_NETWORK
 
@@ -42,6 +42,7 @@ def with_ipv6(
     used: Iterable[Network],
     routed: Iterable[IPv6Network],
     local: Callable[[], IPv6Network],
+    remembered: Collection[IpAddress] = (),
 ) -> Network:
     """Return a network with an IPv6 prefix and gateway, chosen where the settings have none.
 
@@ -51,13 +52,14 @@ def with_ipv6(
         used: the networks in use.
         routed: the prefixes of the host's routes and addresses, and those of the settings of other networks.
         local: returns this host's unique local prefix.
+        remembered: addresses that declared tasks had on this network last: their prefix is chosen if it is free.
 
     Raises:
         HostError: the prefix overlaps a network in use or a route of the host, or none is free.
     """
     busy = {other.ipv6: f"network {other.name}" for other in used if other.ipv6}
     busy |= {prefix: "the host's own routes" for prefix in routed if prefix.prefixlen > _WIDE}
-    prefix = ipv6.prefix or _free_prefix(network.name, local(), busy)
+    prefix = ipv6.prefix or _free_prefix(network.name, local(), busy, remembered)
     for other, owner in busy.items():
         if prefix.overlaps(other):
             raise HostError(
@@ -72,10 +74,12 @@ _WIDE = 16
 """Bits of the longest prefix that is a default route rather than a network: ::/0, 2000::/3, fc00::/7, fd00::/8."""
 
 
-def _free_prefix(name: NetworkName, local: IPv6Network, busy: Collection[IPv6Network]) -> IPv6Network:
+def _free_prefix(
+    name: NetworkName, local: IPv6Network, busy: Collection[IPv6Network], remembered: Collection[IpAddress]
+) -> IPv6Network:
     first = 0 if name == DEFAULT_NETWORK else _number("network6", name) % _SUBNETS
-    for offset in range(_SUBNETS):
-        subnet = (first + offset) % _SUBNETS
+    had = (int(address) >> 64 & (_SUBNETS - 1) for address in remembered if address in local)
+    for subnet in (*had, *((first + offset) % _SUBNETS for offset in range(_SUBNETS))):
         candidate = IPv6Network((int(local.network_address) | subnet << 64, 64))
         if not any(candidate.overlaps(other) for other in busy):
             return candidate

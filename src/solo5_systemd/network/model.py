@@ -33,6 +33,7 @@ from solo5_systemd.settings.model import (
     address_pool,
     network_policy,
 )
+from solo5_systemd.settings.reserved_addresses import RESERVED_KEY
 from solo5_systemd.settings.resolver import UNSET, Resolver, hostname
 from solo5_systemd.settings.resolver import resolver as parse_resolver
 
@@ -514,7 +515,7 @@ class RecordedRepair:
     others: int = 0
 
 
-OVERVIEW_SIGNATURE = f"(ssssqbbuubasbasbubbba(st)a(st)(bqsb)(ssasas){DROPS_SIGNATURE}(ssbbb))"
+OVERVIEW_SIGNATURE = f"(ssssqbbuubasbasbubbba(st)a(st)(bqsb)(ssasasas){DROPS_SIGNATURE}(ssbbb))"
 
 _Texts = Sequence[str]
 _Counts = Sequence[Sequence[Any]]
@@ -622,7 +623,8 @@ class NetworkOverview:
         join = self.join or Join()
         joined = [self.join is not None, join.vlan, join.pool_text, join.ipv6]
         limits = [*Limits(egress=policy.egress, rate=policy.rate).to_wire()]
-        others = [*limits, [*map(str, self.resolver.servers)], [*self.resolver.search]]
+        reserved = [*map(str, policy.reserved)]
+        others = [*limits, [*map(str, self.resolver.servers)], [*self.resolver.search], reserved]
         ipv6 = [str(self.ipv6 or ""), str(self.gateway6 or ""), self.nat66, self.ra, self.without_ipv4]
         last = (joined, others, self.dropped.more_to_wire(), ipv6)
         return (self.name, self.bridge, ipv4, gateway4, self.mtu, self.masquerade, *usage, *more, *last)
@@ -636,9 +638,9 @@ class NetworkOverview:
         """
         name, bridge, ipv4, gateway4, mtu, masquerade, up, leases, free, *opened, refused, fragments = wire[:-4]
         joined, others, dropped, six = wire[-4:]
-        egress, rate, servers, search = others
+        egress, rate, servers, search, reserved = others
         limits = Limits.from_wire(egress, rate)
-        policy = network_policy(Fields(dict(zip(POLICY_KEYS, opened, strict=True))))
+        policy = network_policy(Fields({**dict(zip(POLICY_KEYS, opened, strict=True)), RESERVED_KEY: reserved}))
         ipv6, gateway6, nat66, ra, without_ipv4 = six
         try:
             network = IPv4Network(ipv4) if ipv4 else None

@@ -10,7 +10,7 @@ import logging
 import os
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from pathlib import Path
 from solo5_systemd.decode import json_document
 from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error
 from solo5_systemd.files.atomic_file import replace_file
-from solo5_systemd.names import TaskName, is_task_name
+from solo5_systemd.names import NetworkName, TaskName, is_task_name
 from solo5_systemd.network.ipam import Remembered
 from solo5_systemd.network.lease_json import parse_remembered, remembered_document
 from solo5_systemd.network.model import IpAddress, MacAddress, NicRequest
@@ -132,6 +132,11 @@ class RememberedAddresses:
         is_settled = abs(now - max(stamp[1:]) / 1e9) >= _TIME_SETTLE_S
         self._stamp = stamp if is_settled else ()
         return self._remembered
+
+    def of_network(self, name: NetworkName) -> Collection[IpAddress]:
+        """Return the addresses of one network, as they were at the last call; a new one has their range again."""
+        nics = [nic for file in self._files.values() for nic in file.nics if nic.network == name]
+        return frozenset(address for nic in nics for address in (nic.ipv4, nic.ipv6) if address is not None)
 
     def _read(self) -> None:
         """Read the files that have changed."""

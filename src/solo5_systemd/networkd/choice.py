@@ -6,14 +6,15 @@ from functools import cache
 from ipaddress import IPv4Network, IPv6Network
 
 from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import TaskName, task_namespace
+from solo5_systemd.names import NetworkName, TaskName, task_namespace
 from solo5_systemd.network import links
 from solo5_systemd.network.guest_limits import check_limits
 from solo5_systemd.network.ipam import Remembered, assign_leases, choose_network
 from solo5_systemd.network.joined import check_macs, check_room, check_unpublished, with_mtu
 from solo5_systemd.network.links import Links
-from solo5_systemd.network.model import Network, NicRequest, PortRequest, Reservation, limits_of
+from solo5_systemd.network.model import IpAddress, Network, NicRequest, PortRequest, Reservation, limits_of
 from solo5_systemd.network.port_conflicts import BoundPort, check_families, check_ports, check_reserved
+from solo5_systemd.network.remembered import RememberedAddresses
 from solo5_systemd.networkd.bridges import Bridges
 from solo5_systemd.networkd.leases import Leases
 from solo5_systemd.settings.model import NetworkSettings, Settings, default_mtu
@@ -29,7 +30,8 @@ class Choice:
         settings: returns the settings of the networks.
         reserved: returns ranges and prefixes that a chosen one must not overlap, besides those of the namespace's
             routes.
-        remembered: returns the addresses that declared tasks had last, which are chosen last.
+        remembered: the addresses that declared tasks had last: other tasks get them last, and a network has the range
+            of its own again; None: there are none.
 
     Attributes:
         remembered: those at the last choice.
@@ -42,14 +44,14 @@ class Choice:
         leases: Leases,
         settings: Callable[[], Settings],
         reserved: Callable[[], Iterable[IPv4Network | IPv6Network]],
-        remembered: Callable[[], Remembered],
+        remembered: RememberedAddresses | None,
     ) -> None:
         self._links = links
         self._bridges = bridges
         self._leases = leases
         self._settings = settings
         self._reserved = reserved
-        self._read_remembered = remembered
+        self._addresses = remembered
         self.remembered: Remembered = {}
 
     def choose(
@@ -77,6 +79,7 @@ class Choice:
         local = self._links.local_addresses({port.host_ip.version for port in ports if port.host_ip})
         loops = any(str(port.host_ip) == "::1" for port in ports) and self._is_shared()
         check_ports(ports, names, self._leases.allocations, bound, local, loopback6=loops)
+        self.remembered = self._addresses() if self._addresses else {}
         new = self._new_networks(nics)
         networks = [self._checked(network, nics) for network in (*self._bridges.networks.values(), *new)]
         check_unpublished(networks, nics, ports)
@@ -84,7 +87,6 @@ class Choice:
         # In the range of a joined network, the host has addresses as well.
         joined = {network.name for network in networks if network.join}
         own = self._links.local_addresses() if any(nic.network in joined for nic in nics) else ()
-        self.remembered = self._read_remembered()
         leases = assign_leases(
             task, nics, networks, self._leases.allocations, lambda link: bool(links.index(link)), own, self.remembered
         )
@@ -149,9 +151,14 @@ class Choice:
             if known.mtu is None:
                 known = replace(known, mtu=mtu_of(known))
             reserved = [other.ipv4 for other in settings.networks if other.ipv4 and other.name != name]
-            new.append(choose_network(known, (*self._bridges.networks.values(), *new), (*routed, *reserved)))
+            used = (*self._bridges.networks.values(), *new)
+            new.append(choose_network(known, used, (*routed, *reserved), self._remembered_of(name)))
         prefixes = [each for each in taken if isinstance(each, IPv6Network)]
-        return self._bridges.ipv6.with_prefixes(new, tuple(self._bridges.networks.values()), settings, prefixes)
+        used = tuple(self._bridges.networks.values())
+        return self._bridges.ipv6.with_prefixes(new, used, settings, prefixes, self._remembered_of)
+
+    def _remembered_of(self, network: NetworkName) -> Collection[IpAddress]:
+        return self._addresses.of_network(network) if self._addresses else ()
 
 
 def _exists(link: str) -> bool:

@@ -3,17 +3,18 @@
 All of it happens only while a network with IPv6 is up.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from ipaddress import IPv6Address, IPv6Network
 from pathlib import Path
 
 from solo5_systemd.errors import HostError
+from solo5_systemd.names import NetworkName
 from solo5_systemd.network import ipv6_sysctls
 from solo5_systemd.network.ipam6 import unique_local_prefix, with_ipv6
 from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.links import Links
-from solo5_systemd.network.model import Network
+from solo5_systemd.network.model import IpAddress, Network
 from solo5_systemd.settings.model import NetworkSettings, Settings
 
 _MACHINE_ID = Path("/etc/machine-id")
@@ -35,6 +36,7 @@ class Ipv6:
         used: Sequence[Network],
         settings: Settings,
         reserved: Iterable[IPv6Network] = (),
+        remembered: Callable[[NetworkName], Collection[IpAddress]] = lambda _: (),
     ) -> Sequence[Network]:
         """Return new networks with the IPv6 prefixes that their settings have, or that are chosen.
 
@@ -43,6 +45,7 @@ class Ipv6:
             used: the networks in use.
             settings: of both.
             reserved: prefixes that theirs must not overlap, besides those of routes and settings.
+            remembered: returns the addresses that declared tasks had on a network last.
 
         Raises:
             HostError: the kernel has no IPv6, or a prefix overlaps another.
@@ -60,7 +63,8 @@ class Ipv6:
                 )
             routed = self._links.routed_prefixes([each.bridge for each in used])
             busy = (*routed, *reserved, *_configured(settings, known))
-            found = with_ipv6(network, known.ipv6, (*used, *chosen), busy, _local_prefix)
+            had = remembered(network.name)
+            found = with_ipv6(network, known.ipv6, (*used, *chosen), busy, _local_prefix, had)
             chosen.append(replace(found, dns6=_advertised(known)))
         return chosen
 

@@ -11,11 +11,7 @@ from solo5_systemd.network import links, nft_rules
 from solo5_systemd.network.conntrack import RedirectedPort
 from solo5_systemd.network.drops import Dropped
 from solo5_systemd.network.guest_limits import NO_LIMITS
-from solo5_systemd.network.ipam import (
-    Remembered,
-    first_bridge,
-    free_addresses,
-)
+from solo5_systemd.network.ipam import first_bridge, free_addresses
 from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.lease_recovery import recover_lease_record, tap_network
 from solo5_systemd.network.links import Links
@@ -41,6 +37,7 @@ from solo5_systemd.network.port_conflicts import (
     BoundPort,
     host_ports,
 )
+from solo5_systemd.network.remembered import RememberedAddresses
 from solo5_systemd.networkd.bridges import Bridges
 from solo5_systemd.networkd.choice import Choice
 from solo5_systemd.networkd.dhcp_files import DhcpFiles
@@ -94,7 +91,7 @@ class NetworkState:
         settings: Callable[[], Settings],
         dhcp: DhcpFiles,
         reserved: Callable[[], Iterable[IPv4Network | IPv6Network]] = tuple,
-        remembered: Callable[[], Remembered] = dict,
+        remembered: RememberedAddresses | None = None,
         namespace: str = "",
     ) -> None:
         """Take the parts of one network namespace.
@@ -108,7 +105,7 @@ class NetworkState:
             dhcp: the files of its DHCP servers.
             reserved: returns ranges and prefixes that a chosen one must not overlap, besides those of the namespace's
                 routes.
-            remembered: returns the addresses that declared tasks had last.
+            remembered: the addresses that declared tasks had last; None: there are none.
             namespace: its path; empty: the host's own.
         """
         self._store = store

@@ -26,6 +26,7 @@ dhcp = false              # true: guests get their leased address by DHCP
 # rate = ["sent=10M"]     # limits of each NIC, which a job can lower; default: none
 ipv6 = false              # true: a /64 of this host's unique local prefix; or a prefix, such as "2001:db8:1::/64",
                           # and beside it: gateway6, by default its first address, nat66 and ra
+reserved_addresses = []   # that no guest gets, such as ["10.89.0.2-10.89.0.20"]; requires ipv4 or an ipv6 prefix
 dns = []                  # name servers for {dns} in arguments; default: the host's
 search = []               # search domains for {search} in arguments; default: the host's
 
@@ -51,6 +52,7 @@ from solo5_systemd.names import NetworkName, log_namespace, network_name
 from solo5_systemd.settings.egress import Egress, egress
 from solo5_systemd.settings.ipv6 import IPV6_KEYS, IPV6_MTU, Ipv6, ipv6_settings
 from solo5_systemd.settings.rate import UNLIMITED, Rate, rate
+from solo5_systemd.settings.reserved_addresses import RESERVED_KEY, Reserved, address_range, check_within
 from solo5_systemd.settings.resolver import UNSET, Resolver, resolver_of
 
 MTU = 1500
@@ -111,6 +113,7 @@ class NetworkPolicy:
         egress: the destinations of connections of each guest, which a job can restrict further; None: every one.
         rate: the rate limits of each NIC, which a job can lower.
         task_namespace: each task has its taps in a network namespace of its own.
+        reserved: addresses that no guest gets.
     """
 
     routed: bool = False
@@ -124,6 +127,7 @@ class NetworkPolicy:
     task_namespace: bool = False
     egress: Egress = None
     rate: Rate = UNLIMITED
+    reserved: Reserved = ()
 
 
 CLOSED = NetworkPolicy()
@@ -345,6 +349,7 @@ def network_policy(fields: Fields) -> NetworkPolicy:
         task_namespace=fields.boolean("task_namespace", default=False),
         egress=fields.parsed_list("egress", egress) if fields.has("egress") else None,
         rate=fields.parsed_list("rate", rate) if fields.has("rate") else UNLIMITED,
+        reserved=tuple(fields.each(RESERVED_KEY, address_range)),
     )
 
 
@@ -362,6 +367,7 @@ def policy_table(policy: NetworkPolicy) -> dict[str, object]:
         "task_namespace": policy.task_namespace,
         **({} if policy.egress is None else {"egress": [*map(str, policy.egress)]}),
         **({} if policy.rate == UNLIMITED else {"rate": str(policy.rate).split()}),
+        **({RESERVED_KEY: [*map(str, policy.reserved)]} if policy.reserved else {}),
     }
 
 
@@ -381,7 +387,7 @@ def _network_key(key: str) -> NetworkName:
 
 RESOLVER_KEYS = ("dns", "search")
 _POLICY = (*POLICY_KEYS, *LIMIT_KEYS)
-NETWORK_KEYS = ("ipv4", "gateway4", *IPV6_KEYS, "bridge", "mtu", "masquerade", *RESOLVER_KEYS, *_POLICY)
+NETWORK_KEYS = ("ipv4", "gateway4", *IPV6_KEYS, RESERVED_KEY, "bridge", "mtu", "masquerade", *RESOLVER_KEYS, *_POLICY)
 REDIRECT_KEY = "redirect"
 JOIN_KEYS = ("join", "vlan", "pool")
 _WITH_JOIN = (*JOIN_KEYS, "ipv6", "ipv4", "gateway4", *RESOLVER_KEYS, "isolated", "fragments", "rate", "task_namespace")
@@ -413,6 +419,8 @@ def _network(name: NetworkName, fields: Fields) -> NetworkSettings:
     ipv6 = ipv6_settings(fields, MTU if mtu is None else mtu)
     if without_ipv4 and ipv6 is None:
         raise fields.wrong("ipv4", False, "a range, or ipv6 = true beside ipv4 = false")
+    policy = network_policy(fields)
+    check_within(policy.reserved, [each for each in (ipv4, ipv6 and ipv6.prefix) if each], fields.path(RESERVED_KEY))
     return NetworkSettings(
         name=name,
         bridge=bridge,
@@ -421,7 +429,7 @@ def _network(name: NetworkName, fields: Fields) -> NetworkSettings:
         gateway4=gateway4,
         mtu=mtu,
         masquerade=fields.boolean("masquerade", default=not without_ipv4),
-        policy=network_policy(fields),
+        policy=policy,
         ipv6=ipv6,
         redirect=fields.boolean(REDIRECT_KEY, default=False),
         without_ipv6=name == NAMESPACE_NETWORK and ipv6 is None and fields.has("ipv6"),

@@ -88,6 +88,11 @@ def test_a_malformed_count_is_one_sentence() -> None:
     from solo5_systemd.network.model import NetworkOverview
 
     wire = ("lab", "b", "", "", 1500, False, False, 0, 0, False, (), False, (), False, 16, False, False, False, (), ())
-    last = ((False, 0, "", False), ("", "", (), ()), ([["localhost", 1]], (), (), ()), ("", "", False, False, False))
+    last = (
+        (False, 0, "", False),
+        ("", "", (), (), ()),
+        ([["localhost", 1]], (), (), ()),
+        ("", "", False, False, False),
+    )
     with pytest.raises(InvalidRequestError, match="the counts of dropped packets are malformed"):
         NetworkOverview.from_wire((*wire, *last))

@@ -28,7 +28,8 @@ from solo5_systemd.network.ipam import (
     tap_name,
 )
 from solo5_systemd.network.model import Lease, MacAddress, Network, NicRequest, Protocol, Reservation, mac_address
-from solo5_systemd.settings.model import NetworkSettings, default_bridge
+from solo5_systemd.settings.model import NetworkPolicy, NetworkSettings, default_bridge
+from solo5_systemd.settings.reserved_addresses import address_range
 
 A = Reservation(task=TaskName("a"), leases=(LEASE,), ports=PORTS)
 OTHER = replace(
@@ -334,3 +335,24 @@ def test_a_configured_range_is_taken_as_it_is_or_refused() -> None:
         choose_network(settings(ipv4="10.9.0.0/24"), (), (IPv4Network("10.9.0.0/16"),))
     with pytest.raises(HostError, match="of network back"):
         choose_network(settings(ipv4="10.9.0.0/24"), (network("10.9.0.0/28", "back"),), ())
+
+
+def test_a_reserved_address_is_neither_chosen_nor_requested() -> None:
+    reserved = (address_range("10.77.0.2-10.77.0.4"), address_range("10.77.0.3"))
+    on = replace(network(), policy=NetworkPolicy(reserved=reserved))
+    assert free_addresses(on, 0) == 2
+    held = fill(2, on)
+    assert {str(each.leases[0].address) for each in held} == {"10.77.0.5", "10.77.0.6"}
+    with pytest.raises(TakenError, match=r"all 2 of 10\.77\.0\.0/29 are taken"):
+        leases("more", networks=(on,), held=held)
+    with pytest.raises(
+        InvalidRequestError, match=r"address 10\.77\.0\.3 for NIC service is reserved in network default"
+    ):
+        leases("a", nic(ip="10.77.0.3"), networks=(on,))
+
+
+def test_a_range_that_declared_tasks_had_is_chosen_again_if_it_is_free() -> None:
+    had = {IPv4Address("172.29.7.9"), IPv4Address("192.0.2.1")}
+    assert choose_network(settings(), (), (), had).ipv4 == IPv4Network("172.29.7.0/24")
+    assert choose_network(settings(), (), (IPv4Network("172.29.7.0/28"),), had).ipv4 == CANDIDATES[0]
+    assert choose_network(settings(ipv4="10.9.0.0/24"), (), (), had).ipv4 == IPv4Network("10.9.0.0/24")

@@ -1,7 +1,7 @@
 """IPv6 prefixes and addresses."""
 
 from dataclasses import replace
-from ipaddress import IPv4Network, IPv6Address, IPv6Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 import pytest
 from tests.fast.network.test_ipam import leases, network, nic
@@ -12,7 +12,8 @@ from solo5_systemd.network.ipam import choose_network, free_addresses
 from solo5_systemd.network.ipam6 import link_local, slaac_address, unique_local_prefix, with_ipv6
 from solo5_systemd.network.model import IpAddress, MacAddress, Network, Reservation
 from solo5_systemd.settings.ipv6 import Ipv6
-from solo5_systemd.settings.model import DEFAULT_NETWORK, Join, NetworkSettings
+from solo5_systemd.settings.model import DEFAULT_NETWORK, Join, NetworkPolicy, NetworkSettings
+from solo5_systemd.settings.reserved_addresses import address_range
 
 LOCAL = IPv6Network("fd12:3456:789a::/48")
 PREFIX = IPv6Network("2001:db8:1::/64")
@@ -171,3 +172,21 @@ def test_a_network_with_ipv6_alone_has_no_range_and_leases_no_address_of_ipv4() 
     assert (free_addresses(wanted, 0), free_addresses(alone, 1)) == (10000, 9999)
     with pytest.raises(InvalidRequestError, match="in network default, which has IPv6 only"):
         leases("a", nic(ip="10.153.0.7"), networks=[alone])
+
+
+@pytest.mark.parametrize("ra", [False, True])
+def test_a_reserved_address_of_ipv6_is_not_chosen(ra: bool) -> None:
+    on = replace(network(), ipv6=PREFIX, gateway6=PREFIX[1], ra=ra)
+    [had] = leases("a", networks=[on])
+    reserved = replace(on, policy=NetworkPolicy(reserved=(address_range(str(had.address6)),)))
+    [lease] = leases("a", networks=[reserved])
+    assert had.address6 != lease.address6
+    with pytest.raises(InvalidRequestError, match="is reserved in network default"):
+        leases("a", replace(nic(), ipv6=had.address6), networks=[reserved])
+
+
+def test_a_prefix_that_declared_tasks_had_is_chosen_again_if_it_is_free() -> None:
+    had: set[IpAddress] = {IPv6Address("fd12:3456:789a:77::5"), IPv6Address("2001:db8::1"), IPv4Address("10.0.0.1")}
+    wanted, prefix = network("10.77.0.0/24", "back"), IPv6Network("fd12:3456:789a:77::/64")
+    assert with_ipv6(wanted, Ipv6(), (), (), lambda: LOCAL, had).ipv6 == prefix
+    assert with_ipv6(wanted, Ipv6(), (), (prefix,), lambda: LOCAL, had).ipv6 not in (None, prefix)

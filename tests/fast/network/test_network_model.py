@@ -101,7 +101,7 @@ def test_a_range_that_is_none() -> None:
                 [],
                 [],
                 NO_JOIN,
-                ["", "", [], []],
+                ["", "", [], [], []],
                 [[], [], [], []],
                 NO_IPV6,
             )

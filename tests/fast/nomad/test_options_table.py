@@ -33,6 +33,7 @@ SHOWN: Mapping[str, str] = {
     "networks": REFUSALS,
     "network.ipv4": NETWORK,
     "network.gateway4": NETWORK,
+    "network.reserved_addresses": NETWORK,
     "network.bridge": NETWORK,
     "network.mtu": NETWORK,
     "network.masquerade": NETWORK,

@@ -31,6 +31,7 @@ network "closed" {
   gateway6   = "2001:db8:97::9"
   nat66      = true
   ra         = true
+  reserved_addresses = ["10.97.0.1-10.97.0.239"]
   bridge     = "closed0"
   mtu        = 1400
   masquerade = false
@@ -245,7 +246,7 @@ def test_network_and_allowed_property_are_the_tasks(jobs: Jobs) -> None:
     about = inspect(name_of(alloc))
     [nic] = about["nics"]
     assert (nic["network"], nic["gateway4"], nic["mtu"]) == ("closed", "10.97.0.9", 1400)
-    assert nic["ipv4"].startswith("10.97.0.")
+    assert nic["ipv4"] in {f"10.97.0.{number}/24" for number in range(240, 255)}
     assert (nic["gateway6"], nic["ipv6"].endswith("/64")) == ("2001:db8:97::9", True)
     [bridge] = json.loads(ok("ip", "-json", "address", "show", "closed0"))
     assert {"10.97.0.9", "2001:db8:97::9"} <= {address["local"] for address in bridge["addr_info"]}

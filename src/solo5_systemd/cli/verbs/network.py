@@ -129,6 +129,7 @@ def _fields(
         ("Name", network.name),
         *(_own_fields(network) if network.join is None else _joined_fields(network, network.join)),
         ("Fragments", _yes(network.policy.fragments)),
+        *_reserved_fields(network),
         *_limit_fields(network),
         *_resolver_fields(network),
         *(
@@ -149,6 +150,11 @@ def _fields(
         ),
         *(("Repair", f"{moment(each.time)} {each.what}") for each in _of_network(repairs, network, tasks)),
     ]
+
+
+def _reserved_fields(network: "NetworkOverview") -> "Iterator[tuple[str, str]]":
+    if network.policy.reserved:
+        yield "Reserved", ", ".join(map(str, network.policy.reserved))
 
 
 def _limit_fields(network: "NetworkOverview") -> "Iterator[tuple[str, str]]":

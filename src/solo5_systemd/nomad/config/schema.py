@@ -64,6 +64,7 @@ NETWORK = table(
     attribute("gateway6", TEXT),
     attribute("nat66", BOOLEAN),
     attribute("ra", BOOLEAN),
+    attribute("reserved_addresses", TEXTS),
     attribute("bridge", TEXT),
     attribute("mtu", NUMBER),
     attribute("masquerade", BOOLEAN),
