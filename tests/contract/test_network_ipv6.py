@@ -30,7 +30,7 @@ from tests.contract.guest6 import (
 from tests.contract.netns import Outside, run
 from tests.contract.netservice import Service, nic, tcp, udp, until
 from tests.contract.test_network_paths import ask_udp
-from tests.contract.test_network_policy import arrived
+from tests.contract.test_network_policy import PACKET_AUXDATA, SOL_PACKET, arrived
 
 from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.names import network_name
@@ -246,6 +246,7 @@ async def test_forged_frames_are_dropped(service: Service, bridge_nf: None) -> N
 
 def sniffer(link: str) -> socket.socket:
     made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))  # ETH_P_ALL
+    made.setsockopt(SOL_PACKET, PACKET_AUXDATA, 1)
     made.bind((link, 0))
     made.setblocking(False)
     return made

@@ -45,14 +45,24 @@ def bound(address: str, port: int) -> socket.socket:
     return made
 
 
+SOL_PACKET, PACKET_AUXDATA = 263, 8  # linux/socket.h, if_packet.h
+_AUXDATA = struct.Struct("=IIIHHHH")  # status, lengths, offsets, tag, its Ethernet type
+_VLAN_VALID = 1 << 4
+
+
 def arrived(listener: socket.socket) -> list[bytes]:
-    """Return all received datagrams or frames."""
-    found = []
+    """Return all received datagrams or frames; frames with their VLAN tag, if the socket has PACKET_AUXDATA."""
+    found: list[bytes] = []
     while True:
         try:
-            found.append(listener.recv(2000))
+            data, more, _, _ = listener.recvmsg(2000, socket.CMSG_SPACE(_AUXDATA.size))
         except BlockingIOError:
             return found
+        for _, _, auxiliary in more:
+            *_, tag, kind = values = _AUXDATA.unpack(auxiliary)
+            if values[0] & _VLAN_VALID:  # the kernel has taken it off the frame
+                data = data[:12] + struct.pack("!HH", kind, tag) + data[12:]
+        found.append(data)
 
 
 def heard(guest: Guest) -> list[bytes]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import struct
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from ipaddress import IPv4Address, IPv6Address
@@ -24,13 +25,15 @@ from tests.contract.netns import Outside, link, run
 from tests.contract.netservice import Client, Service, host_state, nic, tcp, udp
 from tests.contract.test_network_ipv6 import ask6, bound6, sniffer
 from tests.contract.test_network_paths import ask_tcp, ask_udp
-from tests.contract.test_network_policy import arrived
+from tests.contract.test_network_policy import arrived, until_pinged
 
 from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.model import NicRequest, PortRequest
 
 NIC = (nic("service", "redirect"),)
+IGMP = 2
+TAGS = (0x8100, 0x88A8, 0x9100)  # 802.1Q, 802.1ad and what came before that
 PERMITTED = "[network.namespace]\nredirect = true\n"
 
 
@@ -93,11 +96,45 @@ async def test_frames_of_another_source_do_not_leave_its_tap(service: Service, g
             web.send(web.frame(host, 0x0800, forged[14:], source=b"\2\0\0\0\0\7"))
             web.send(web.arp(1, BROADCAST, web.gateway, ip=other))
             web.send(web.arp(1, BROADCAST, web.gateway, mac=b"\2\0\0\0\0\7"))
-            web.send(host + web.mac + b"\x81\0\0\5" + forged[12:])  # in VLAN 5
             await web.send_udp(web.gateway, port, b"honest")  # behind the others, in their order
             assert await asyncio.get_running_loop().sock_recv(listener, 100) == b"honest"
             assert str(other) not in run("ip", "neigh")
             assert "02:00:00:00:00:07" not in run("ip", "neigh")
+
+
+async def test_a_guest_sends_no_tagged_frames_and_is_no_server_and_no_querier_of_its_link(
+    service: Service, group: Outside
+) -> None:
+    await service.restart()
+    every, groups = IPv4Address("255.255.255.255"), IPv4Address("224.0.0.1")
+    async with service.client() as client, guest(client, group) as web:
+        host = await web.resolve(web.gateway)
+
+        def udp_to(mac: bytes, to: IPv4Address, ports: tuple[int, int]) -> bytes:
+            return web.ipv4(mac, to, UDP, struct.pack("!HHHH", *ports, 8 + 40, 0) + bytes(40))
+
+        right, request = udp_to(host, web.gateway, (4000, 9)), web.arp(1, BROADCAST, web.gateway)
+        forged = {
+            **{f"tagged {kind:x}": right[:12] + struct.pack("!HH", kind, 5) + right[12:] for kind in TAGS},
+            "tagged for priority": right[:12] + b"\x81\0\xe0\0" + right[12:],
+            "tagged twice": right[:12] + b"\x88\xa8\0\5\x81\0\0\6" + right[12:],
+            "ARP in a VLAN": request[:12] + b"\x81\0\0\5" + request[12:],
+            "DHCP reply": udp_to(BROADCAST, every, (67, 68)),
+            "DHCP reply to one": udp_to(host, web.gateway, (67, 68)),
+            "query for groups": web.ipv4(b"\1\0\x5e\0\0\1", groups, IGMP, b"\x11\x64\xee\x9b".ljust(46, b"\0")),
+        }
+        proper = {
+            "datagram": right,
+            "DHCP request": udp_to(BROADCAST, every, (68, 67)),
+            "member of a group": web.ipv4(b"\1\0\x5e\0\0\x16", groups, IGMP, b"\x22\0\xf9\x02".ljust(46, b"\0")),
+        }
+        with sniffer(f"{group.link}-in") as wire:
+            for frame in (*forged.values(), *proper.values()):
+                web.send(frame)
+            await until_pinged(web)
+            seen = arrived(wire)
+        assert [what for what, frame in forged.items() if frame in seen] == []
+        assert [what for what, frame in proper.items() if frame not in seen] == []
 
 
 HOST6, GROUP6, OTHER6 = "2001:db8:f::1", "2001:db8:f::2", IPv6Address("2001:db8:f::99")

@@ -1,8 +1,8 @@
 """The rules of a namespace whose interface is a guest's: every frame is forwarded between the interface and a tap.
 
 The guest has the interface's addresses and MAC, and the link-local address of this. Frames with others do not leave its
-tap, and neither do router advertisements, redirects and tagged frames. The stack of the namespace receives none of what
-arrives.
+tap, and neither do tagged frames and what a router, a DHCP server or a querier of groups sends. The stack of the
+namespace receives none of what arrives.
 """
 
 from collections.abc import Iterator
@@ -118,6 +118,8 @@ def add_redirect_rules(lease: Lease) -> str:
             *_neighbours6(lease),
             "\tchain sent {",
             f'\t\ttype filter hook ingress device "{lease.tap}" priority 0; policy drop;',
+            # The kernel takes the tag off before this hook: `meta protocol` is that of the frame inside.
+            "\t\tether type { 0x8100, 0x88a8, 0x9100 } drop",
             f"\t\tether saddr != {lease.mac} drop",
             *(f"\t\t{rule}" for rule in _allowed(lease)),
             "\t}",
@@ -134,6 +136,8 @@ def _allowed(lease: Lease) -> Iterator[str]:
     forward = f'fwd to "{lease.bridge}"'
     if lease.address is not None:
         yield f"arp saddr ether {lease.mac} arp saddr ip {{ 0.0.0.0, {lease.address} }} {forward}"
+        yield "meta protocol ip udp dport 68 drop"
+        yield "ip protocol igmp @th,0,8 0x11 drop"
         yield f"ip saddr {lease.address} {forward}"
     if lease.address6 is not None:
         yield "icmpv6 type { nd-router-advert, nd-redirect, mld-listener-query } drop"

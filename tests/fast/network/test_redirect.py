@@ -39,6 +39,8 @@ def test_frames_of_its_own_addresses_are_forwarded() -> None:
     rules = redirect_rules(redirected_lease(NIC, "s5-a", UPLINK, "n"))
     assert 'hook ingress device "s5-a" priority 0; policy drop;' in rules
     assert "ether saddr != 02:00:00:00:00:09 drop" in rules
+    for dropped in ("ether type { 0x8100, 0x88a8, 0x9100 }", "meta protocol ip udp dport 68", "@th,0,8 0x11"):
+        assert rules.index(f"{dropped} drop") < rules.index("ip saddr 172.26.64.9 fwd")
     assert 'ip saddr 172.26.64.9 fwd to "eth0"' in rules
     assert "ip6" not in rules
 
