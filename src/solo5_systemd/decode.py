@@ -58,6 +58,14 @@ class Fields:
         """Return the full path of a key, for an error."""
         return f"{self.where}.{key}" if self.where else key
 
+    def having(self, *keys: str) -> Mapping[str, object]:
+        """Return those of these keys that exist, with their values as they are."""
+        return {key: self._mapping[key] for key in keys if key in self._mapping}
+
+    def over(self, base: Mapping[str, object]) -> "Fields":
+        """Return this mapping with the keys of another one that it lacks."""
+        return Fields({**base, **self._mapping}, self.where, error=self._error)
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._mapping)
 

@@ -258,7 +258,8 @@ def _parse(fields: Fields) -> Settings:
         raise fields.wrong("tender_paths", list(paths), "one or more absolute directories")
     tables = fields.table("network")
     names = dict.fromkeys((DEFAULT_NETWORK, *map(_network_key, tables)))
-    networks = tuple(_network(name, tables.table(name)) for name in names)
+    default = tables.table(DEFAULT_NETWORK)
+    networks = tuple(_network(name, _table(name, tables, default)) for name in names)
     _check_distinct(networks)
     return Settings(
         tender_paths=paths,
@@ -390,11 +391,30 @@ _POLICY = (*POLICY_KEYS, *LIMIT_KEYS)
 NETWORK_KEYS = ("ipv4", "gateway4", *IPV6_KEYS, RESERVED_KEY, "bridge", "mtu", "masquerade", *RESOLVER_KEYS, *_POLICY)
 REDIRECT_KEY = "redirect"
 JOIN_KEYS = ("join", "vlan", "pool")
+INHERITED_KEYS = ("metadata", "connections", "fragments", *LIMIT_KEYS)
+"""The keys of `[network.namespace]` that it has from the network `default` where it does not set them."""
+_RANGES = ("ipv4", "gateway4", "ipv6", "gateway6")
+_OF_NAMESPACE = (*_RANGES, "mtu", *RESOLVER_KEYS, "isolated", *INHERITED_KEYS, REDIRECT_KEY)
 _WITH_JOIN = (*JOIN_KEYS, "ipv6", "ipv4", "gateway4", *RESOLVER_KEYS, "isolated", "fragments", "rate", "task_namespace")
 
 
+def _table(name: NetworkName, tables: Fields, default: Fields) -> Fields:
+    """Return the table of a network, that of `[network.namespace]` with what it inherits; refuse unknown keys."""
+    fields = tables.table(name)
+    if name != NAMESPACE_NETWORK:
+        fields.allow(*NETWORK_KEYS, *JOIN_KEYS)
+        return fields
+    fields.allow(*NETWORK_KEYS, *JOIN_KEYS, REDIRECT_KEY)
+    for key in fields:
+        if key not in _OF_NAMESPACE:
+            raise SettingsError(
+                f"{fields.path(key)} has no effect: expected one of {', '.join(_OF_NAMESPACE)}, the "
+                "keys of the network in namespaces of other programs."
+            )
+    return fields.over(default.having(*INHERITED_KEYS))
+
+
 def _network(name: NetworkName, fields: Fields) -> NetworkSettings:
-    fields.allow(*NETWORK_KEYS, *JOIN_KEYS, *([REDIRECT_KEY] if name == NAMESPACE_NETWORK else ()))
     if name == REDIRECT_NETWORK:
         raise SettingsError(
             f"network.{name} cannot be defined: expected another name, since a NIC on it has the interface of the "
@@ -511,10 +531,10 @@ def address_pool(text: str) -> tuple[IPv4Address, IPv4Address]:
 def of_namespace(settings: Settings, mtu: int | None, *, ipv6: bool = False) -> Settings:
     """Return the settings in a namespace of other programs, such as a Nomad group's: those of its only network.
 
-    Its ranges, MTU and packet filter are those of `[network.namespace]`, if that is set; without, the ranges are
-    chosen, and the others are those of the network `default`. It has IPv6 where the namespace has, unless `ipv6 =
-    false` is set there, or an MTU below the smallest of IPv6. What concerns the host's other networks does not apply:
-    beyond the namespace, its guests have the namespace's addresses.
+    Its ranges, `isolated`, MTU and packet filter are those of `[network.namespace]`. The MTU and each key of the packet
+    filter that is not set there is that of the network `default`, and the ranges are chosen. It has IPv6 where the
+    namespace has, unless `ipv6 = false` is set there, or an MTU below the smallest of IPv6. What concerns the host's
+    other networks does not apply: beyond the namespace, its guests have the namespace's addresses.
 
     Args:
         settings: of the host.
@@ -525,7 +545,8 @@ def of_namespace(settings: Settings, mtu: int | None, *, ipv6: bool = False) -> 
     found = settings.network(NAMESPACE_NETWORK)
     policy = replace(default.policy, isolated=False)
     base = found or replace(default, ipv4=None, gateway4=None, ipv6=None, policy=policy)
-    least = default_mtu(mtu) if base.mtu is None else base.mtu if mtu is None else min(mtu, base.mtu)
+    wanted = base.mtu or default.mtu
+    least = default_mtu(mtu) if wanted is None else wanted if mtu is None else min(mtu, wanted)
     six = replace(base.ipv6 or Ipv6(), nat66=True, ra=False)
     own = NetworkSettings(
         name=NAMESPACE_NETWORK,

@@ -205,6 +205,12 @@ def test_ipv6_is_a_word_or_a_prefix_as_hcl_converts_it(given: object, written: o
     assert plugin_config(packed(network={"six": more})).network_settings == {"six": more}
 
 
+def test_no_rate_limit_is_written_since_it_replaces_that_of_the_default() -> None:
+    for limits in ([], ["sent=10M"]):
+        table = {"rate": limits}
+        assert plugin_config(packed(network={"namespace": table})).network_settings == {"namespace": table}
+
+
 def test_a_network_that_joins_a_bridge_is_written_as_it_is_set() -> None:
     lan = {"join": "br0", "vlan": "20", "ipv4": "192.168.1.0/24", "pool": "192.168.1.2-192.168.1.9", "ipv6": True}
     assert plugin_config(packed(network={"lan": lan})).network_settings == {"lan": lan | {"vlan": 20}}

@@ -8,6 +8,7 @@ from solo5_systemd.decode import Fields
 from solo5_systemd.errors import SettingsError
 from solo5_systemd.names import NetworkName
 from solo5_systemd.settings import model
+from solo5_systemd.settings.egress import egress
 from solo5_systemd.settings.ipv6 import Ipv6
 from solo5_systemd.settings.model import (
     CLOSED,
@@ -24,6 +25,7 @@ from solo5_systemd.settings.model import (
     parse_settings,
     policy_table,
 )
+from solo5_systemd.settings.rate import UNLIMITED, rate
 from solo5_systemd.settings.resolver import UNSET, resolver
 
 DEFAULT = NetworkSettings(name=NetworkName("default"), bridge="solo5-default")
@@ -272,7 +274,7 @@ def test_a_namespace_has_one_network_with_the_filter_of_the_default_one() -> Non
 
 def test_a_namespace_with_ipv6_has_a_network_with_ipv6() -> None:
     """Whatever the network `default` has, unless the operator denies it or sets an MTU that IPv6 cannot have."""
-    for text in ("", "[network.default]\nipv6 = true\nra = true\n", "[network.namespace]\nipv6 = true\nra = true\n"):
+    for text in ("", "[network.default]\nipv6 = true\nra = true\n", "[network.namespace]\nipv6 = true\n"):
         assert of_namespace(parse(text), 1500, ipv6=True).networks[0].ipv6 == Ipv6(nat66=True)
         assert of_namespace(parse(text), 1500).networks[0].ipv6 is None
     own = parse('[network.namespace]\nipv6 = "fd00:1::/64"\ngateway6 = "fd00:1::5"\n')
@@ -288,13 +290,51 @@ def test_prefixes_of_the_host_are_those_of_its_networks() -> None:
 
 
 def test_the_operator_sets_the_network_of_namespaces() -> None:
-    own = '[network.namespace]\nipv4 = "10.0.0.0/24"\nmtu = 1400\nisolated = true\nrouted = true\n'
+    own = '[network.namespace]\nipv4 = "10.0.0.0/24"\nmtu = 1400\nisolated = true\n'
     text = own + '[network.b]\nipv4 = "10.1.0.0/24"'
     host = parse(text)
     [network] = of_namespace(host, 9000).networks
     assert (network.ipv4, network.mtu, network.shared) == (IPv4Network("10.0.0.0/24"), 1400, True)
     assert network.policy == NetworkPolicy(isolated=True)
     assert list(host.ranges) == [IPv4Network("10.1.0.0/24")]
+
+
+FILTERED = (
+    "[network.default]\nmtu = 1400\nmetadata = true\nconnections = 64\nfragments = true\nisolated = true\n"
+    'egress = ["10.0.0.0/8"]\nrate = ["sent=10M"]\nrouted = true\nhost = ["53/udp"]\ndhcp = true\n'
+    'ipv4 = "10.9.0.0/24"\n'
+)
+INHERITED = NetworkPolicy(
+    metadata=True, connections=64, fragments=True, egress=egress(["10.0.0.0/8"]), rate=rate(["sent=10M"])
+)
+
+
+def test_the_network_of_namespaces_inherits_the_packet_filter_of_the_default_key_by_key() -> None:
+    for text in ("", "[network.namespace]\n", "[network.namespace]\nredirect = true\n"):
+        [network] = of_namespace(parse(FILTERED + text), 1500).networks
+        assert (network.mtu, network.ipv4, network.policy) == (1400, None, INHERITED)
+    own = "[network.namespace]\nmtu = 1300\nmetadata = false\nconnections = 128\nrate = []\n"
+    [network] = of_namespace(parse(FILTERED + own), 1500).networks
+    expected = replace(INHERITED, metadata=False, connections=128, rate=UNLIMITED)
+    assert (network.mtu, network.policy) == (1300, expected)
+    own = "[network.namespace]\nisolated = true\nfragments = false\negress = []\n"
+    [network] = of_namespace(parse(own + FILTERED), 1500).networks
+    assert network.policy == replace(INHERITED, isolated=True, fragments=False, egress=egress([]))
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "routed = true", 'reach = ["default"]', 'host = ["53/udp"]', "dhcp = true", "task_namespace = true",
+        "masquerade = false", "nat66 = false", "ra = true", 'bridge = "br0"', 'join = "br0"', "vlan = 20",
+    ],
+)  # fmt: skip
+def test_a_key_without_an_effect_in_namespaces_is_refused(option: str) -> None:
+    key = option.partition(" ")[0]
+    with pytest.raises(
+        SettingsError, match=rf"network\.namespace\.{key} has no effect: expected one of ipv4, gateway4"
+    ):
+        parse(f"[network.namespace]\n{option}\n")
 
 
 def test_the_operator_permits_guests_the_interface_of_namespaces() -> None:

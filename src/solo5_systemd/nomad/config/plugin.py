@@ -235,6 +235,8 @@ def _network(fields: Fields) -> dict[str, object]:
     vlan = {"vlan": fields.number("vlan", low=1, high=4094)} if fields.has("vlan") else {}
     flags = {key: fields.boolean(key) for key in ("masquerade", "nat66", "ra", "redirect") if fields.has(key)}
     policy = {key: value for key, value in policy_table(network_policy(fields)).items() if fields.has(key)}
+    if fields.has("rate"):
+        policy.setdefault("rate", [])  # no limit, in the place of an inherited one
     resolver = {key: list(fields.texts(key)) for key in ("dns", "search") if fields.has(key)}
     return {**_range(fields, "ipv4"), **texts, **mtu, **vlan, **flags, **_range(fields, "ipv6"), **policy, **resolver}
 
