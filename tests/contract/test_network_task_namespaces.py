@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, contextmanager
 from ipaddress import IPv4Address
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from tests.contract.netns import Outside, link, run
 from tests.contract.netservice import Client, Service, host_state, nic, tcp, udp, until
 from tests.contract.test_network_paths import ask_tcp, ask_udp
 
-from solo5_systemd.errors import HostError
+from solo5_systemd.errors import HostError, TakenError
 from solo5_systemd.names import TaskName
 from solo5_systemd.network import task_namespaces
 from solo5_systemd.network.model import PortRequest, Reservation
@@ -118,6 +118,17 @@ async def test_a_deleted_pair_is_restored_under_a_running_guest(apart: Service) 
         assert await client.recent_repairs()
 
 
+@pytest.mark.parametrize("which", ["tap", "pair"])
+async def test_a_link_in_it_that_is_set_down_is_restored_under_a_running_guest(apart: Service, which: str) -> None:
+    await apart.restart()
+    async with apart.client() as client, guest(client, "web", tcp(8080)) as web:
+        name = {"tap": web.tap, "pair": peer_name(web.tap)}[which]
+        inside("web", "ip", "link", "set", name, "down")
+        await until(lambda: "UP" in inside("web", "ip", "-o", "link", "show", name).split(">")[0], 60)  # within 20 s
+        assert await ask_tcp("127.0.0.1", 8080) == b"HELLO"
+        assert f"tap {web.tap} was missing, down" in (await client.recent_repairs())[0].what
+
+
 async def test_it_survives_the_service(apart: Service) -> None:
     await apart.restart()
     async with apart.client() as client, guest(client, "web", tcp(8080)):
@@ -189,6 +200,78 @@ def test_make_and_remove_are_idempotent() -> None:
     for _ in range(2):
         task_namespaces.remove(path)
         assert not Path(path).exists()
+
+
+@contextmanager
+def foreign(name: str) -> Iterator[Path]:
+    """A namespace of another program, with a link."""
+    run("ip", "netns", "add", name)
+    path = Path("/run/netns", name)
+    try:
+        run("ip", "-n", name, "link", "add", "theirs", "type", "veth", "peer", "name", "other")
+        before = path.stat()
+        yield path
+        assert (path.stat().st_dev, path.stat().st_ino) == (before.st_dev, before.st_ino)
+        assert "theirs" in run("ip", "-n", name, "-o", "link")
+    finally:
+        run("ip", "netns", "delete", name)
+
+
+@pytest.mark.parametrize("settings", [SETTINGS, ""], ids=["with its own namespace", "without"])
+async def test_a_namespace_of_another_program_is_not_removed(apart: Service, settings: str) -> None:
+    (apart.settings / "apart.toml").write_text(settings)
+    await apart.restart()
+    with foreign("solo5-web"):
+        async with apart.client() as client:
+            await client.reserve(TaskName("web"), (nic("service"),), ())
+            await client.drop("web")
+            await client.forget(TaskName("web"))
+
+
+def test_a_namespace_of_another_program_is_refused() -> None:
+    with foreign("solo5-made") as path:
+        with pytest.raises(TakenError, match=r"/run/netns/solo5-made belongs to another program: expected none"):
+            task_namespaces.make(str(path))
+        task_namespaces.remove(str(path))
+
+
+def test_a_namespace_of_another_task_is_refused() -> None:
+    one, other = "/run/netns/solo5-one", "/run/netns/solo5-other"
+    task_namespaces.make(one)
+    Path(other).touch()
+    run("mount", "--bind", one, other)
+    with pytest.raises(TakenError, match="solo5-other belongs to another program"):
+        task_namespaces.make(other)
+    task_namespaces.remove(other)
+    run("umount", other)
+    task_namespaces.remove(other)
+    task_namespaces.remove(one)
+    assert not [each for each in (one, other) if Path(each).exists()]
+
+
+def test_what_is_no_namespace_is_refused() -> None:
+    path = Path("/run/netns/solo5-web")
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("theirs")
+    with pytest.raises(TakenError, match="belongs to another program"):
+        task_namespaces.make(str(path))
+    task_namespaces.remove(str(path))
+    assert path.read_text() == "theirs"
+    path.unlink()
+
+
+def test_a_killed_make_leaves_an_empty_file_that_the_next_one_uses() -> None:
+    path = Path("/run/netns/solo5-killed")
+    path.parent.mkdir(exist_ok=True)
+    for _ in range(2):
+        path.touch()
+        task_namespaces.remove(str(path))
+        assert not path.exists()
+    path.touch()
+    task_namespaces.make(str(path))
+    assert task_namespaces.is_own(str(path))
+    task_namespaces.remove(str(path))
+    assert not path.exists()
 
 
 def test_a_namespace_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:

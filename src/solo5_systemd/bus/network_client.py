@@ -95,7 +95,7 @@ class Networkd:
 
         Raises:
             NotFoundError: the task has no reservation.
-            TakenError: a link of this name belongs to another program.
+            TakenError: a link or a namespace of this name belongs to another program.
             HostError: the service is missing, or the kernel returned an error.
         """
         if namespace:
@@ -135,14 +135,17 @@ class Networkd:
     async def forget(self, task: TaskName) -> None:
         """Remove the request of a task, which no start by systemd can attach then, and its own namespace. Idempotent.
 
+        A namespace of another program at its path stays.
+
         Raises:
             HostError: it cannot be removed.
         """
         if os.path.lexists(namespace := task_namespace(task)):
             from solo5_systemd.network import task_namespaces
 
-            await self.release(task)  # of a start that was killed: its tap would seem to need a repair
-            await asyncio.to_thread(task_namespaces.remove, namespace)
+            if await asyncio.to_thread(task_namespaces.is_own, namespace):
+                await self.release(task)  # of a start that was killed: its tap would seem to need a repair
+                await asyncio.to_thread(task_namespaces.remove, namespace)
         remove_request(task, self._state)
 
     async def reservation(self, task: TaskName) -> Reservation | None:

@@ -2,21 +2,33 @@
 
 A bind mount below /run/netns keeps it (as `ip netns add` does), as long as the task's unit, which names its path. What
 is in it, solo5-networkd makes at each attach.
+
+The alias of its loopback link marks it, set before it is mounted: a namespace of another program with the same path is
+neither used nor removed.
 """
 
 import ctypes
 import os
+import socket
+import stat
+import struct
 import threading
 from contextlib import closing, suppress
 from pathlib import Path
 
-from solo5_systemd.errors import HostError
+from solo5_systemd.errors import HostError, TakenError
 from solo5_systemd.files.mounts import bind_mount, detach
 from solo5_systemd.network.namespaces import NetworkNamespace
+from solo5_systemd.network.raw_netlink import NETLINK_ROUTE, NLM_ACK, NetlinkSocket, attribute, attributes
 
 _CLONE_NEWNET = 0x40000000  # linux/sched.h
 _OWN = "/proc/thread-self/ns/net"
 _WITHOUT_IPV6 = ("all", "default")
+
+# linux/rtnetlink.h, if_link.h, include/net/flow.h
+_GETLINK, _SETLINK, _IFLA_IFALIAS, _LOOPBACK = 18, 19, 20, 1
+_IFINFOMSG = struct.Struct("=BxHiII")  # family, type, index, flags, changed flags
+_LOOPBACK_LINK = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, _LOOPBACK, 0, 0)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -25,8 +37,14 @@ def make(path: str) -> None:
     """Make an empty network namespace at a path, unless there is one.
 
     Raises:
+        TakenError: it belongs to another program.
         HostError: the kernel or the file system refused.
     """
+    if os.path.lexists(path) and not is_own(path):
+        raise TakenError(
+            f"{path} belongs to another program: expected none, or the network namespace of an earlier start.",
+            f"Remove it (`ip netns delete {Path(path).name}`), or give the task another name.",
+        )
     with suppress(HostError), closing(NetworkNamespace(path)):
         return
     failed: list[OSError] = []
@@ -57,20 +75,47 @@ def _make(path: str) -> None:
     for links in _WITHOUT_IPV6:  # before there is a link: none gets an address
         with suppress(OSError):  # a kernel without IPv6
             Path(f"/proc/sys/net/ipv6/conf/{links}/disable_ipv6").write_text("1", encoding="ascii")
+    with closing(NetlinkSocket(NETLINK_ROUTE)) as route:
+        route.execute([(_SETLINK, 0, _LOOPBACK_LINK + attribute(_IFLA_IFALIAS, _mark(path)))])
     bind_mount(_OWN, path)
 
 
+def _mark(path: str) -> bytes:
+    return f"solo5 task namespace {Path(path).name}".encode()
+
+
+def is_own(path: str) -> bool:
+    """Return whether a path has a namespace of `make`, or the empty file that a killed `make` has left."""
+    try:
+        if not _is_mounted(path):
+            found = Path(path).lstat()
+            return stat.S_ISREG(found.st_mode) and not found.st_size
+        with (
+            closing(NetworkNamespace(path)) as namespace,
+            namespace.entered(),
+            closing(NetlinkSocket(NETLINK_ROUTE)) as route,
+        ):
+            [(_, link)] = route.request(_GETLINK, NLM_ACK, _LOOPBACK_LINK)
+            return attributes(link[_IFINFOMSG.size :]).get(_IFLA_IFALIAS, b"").rstrip(b"\0") == _mark(path)
+    except (HostError, OSError):
+        return False
+
+
 def remove(path: str) -> None:
-    """Remove the namespace at a path; idempotent. The kernel deletes its links with its last process.
+    """Remove the namespace at a path if it is one of `make`; idempotent.
+
+    The kernel deletes its links with its last process.
 
     Raises:
         HostError: the kernel or the file system refused.
     """
     try:
         with suppress(FileNotFoundError):
-            while _is_mounted(path):
+            while is_own(path):
+                if not _is_mounted(path):
+                    Path(path).unlink()
+                    return
                 detach(path)
-            Path(path).unlink()
     except OSError as error:
         raise HostError(f"network namespace {path} cannot be removed: {error.strerror}.") from error
 
