@@ -710,13 +710,13 @@ def _default_nics(manifest: Manifest) -> tuple[NicRequest, ...]:
 
 
 def _reserved_parts(parts: Parts, reservation: Reservation) -> Parts:
-    """Return parts with a reservation; of a guest in a namespace, with the name servers that this has addresses for.
+    """Return parts with a reservation; of a guest in a namespace, with the name servers that it has addresses for.
 
     Raises:
         InvalidRequestError: none is left.
     """
     resolver = parts.resolver
-    if parts.workload.namespace and reservation.leases:
+    if parts.workload.namespace and reservation.leases and uses_servers(parts.workload.arguments):
         resolver = reachable(resolver, _versions(reservation) or {4})
     return replace(parts, reservation=reservation, resolver=resolver)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from solo5_systemd.names import NetworkName
 from solo5_systemd.network.nft_ip6 import METADATA6
 from solo5_systemd.network.nft_rules import METADATA
-from solo5_systemd.settings.model import Settings
+from solo5_systemd.settings.model import NAMESPACE_NETWORK, REDIRECT_NETWORK, Settings
 from solo5_systemd.settings.resolver import UNSET, Resolver, parse_resolv_conf, without
 
 RESOLV_CONF = Path("/etc/resolv.conf")
@@ -24,6 +24,7 @@ _MAX_SIZE = 64 << 10
 # A FIFO is not waited for: anything may be at the path.
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
+_IN_NAMESPACE = {NAMESPACE_NETWORK, REDIRECT_NETWORK}
 _EVERY = {4: ip_network("0.0.0.0/0"), 6: ip_network("::/0")}
 
 
@@ -46,6 +47,8 @@ class HostResolvers:
     async def of(self, networks: Sequence[NetworkName]) -> Resolver:
         """Return the name servers and search domains for a guest of these networks.
 
+        In a namespace of other programs, those of both versions of IP.
+
         Args:
             networks: of its NICs; the first is that of its name server.
 
@@ -64,8 +67,9 @@ class HostResolvers:
         if first is None or not first.policy.metadata:
             # The resolvers of some clouds have these addresses: packets of the guest to them are dropped.
             host = without(host, map(ip_network, (*METADATA, *METADATA6)))
-        versions = self.versions(networks) or {4}
-        host = without(host, [_EVERY[version] for version in _EVERY.keys() - versions])
+        if not _IN_NAMESPACE & set(networks):  # of which the lease shows whether they have IPv6
+            versions = self.versions(networks) or {4}
+            host = without(host, [_EVERY[version] for version in _EVERY.keys() - versions])
         return found | host
 
     def versions(self, networks: Sequence[NetworkName]) -> frozenset[int]:

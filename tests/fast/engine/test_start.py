@@ -32,7 +32,7 @@ from solo5_systemd.names import DeviceName, DiskName, NetworkName, TaskName, Uni
 from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, Protocol
 from solo5_systemd.settings.hosts import hosts
 from solo5_systemd.settings.operator_policy import Policy
-from solo5_systemd.settings.resolver import Resolver
+from solo5_systemd.settings.resolver import UNSET, Resolver
 from solo5_systemd.storage.archive import archive_disk, member
 from solo5_systemd.storage.io_limits import BlockDevice, IoLimits
 from solo5_systemd.storage.model import ArchiveRequest, DiskRequest, NewFile, named_disk
@@ -1002,6 +1002,9 @@ async def test_a_guest_in_a_namespace_has_the_name_servers_that_its_addresses_re
     with pytest.raises(InvalidRequestError, match="have IPv6 addresses only, and no network of the task has IPv6"):
         await runtime.start(alone)
     assert "alone" not in machine.networks.held
+    machine.resolvers.found = Resolver(servers=(six,), search=("host.example",))
+    searching = replace(alone, arguments=("{search}",), resolver=UNSET)
+    assert (await runtime.preview(searching)).argv[-1] == "host.example", "its name servers are not needed"
 
 
 @pytest.mark.parametrize(
