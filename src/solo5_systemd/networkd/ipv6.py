@@ -65,7 +65,7 @@ class Ipv6:
             busy = (*routed, *reserved, *_configured(settings, known))
             had = remembered(network.name)
             found = with_ipv6(network, known.ipv6, (*used, *chosen), busy, _local_prefix, had)
-            chosen.append(replace(found, dns6=_advertised(known)))
+            chosen.append(replace(found, dns6=advertised_servers(known)))
         return chosen
 
     def save_sysctls(self, *, shared: bool) -> None:
@@ -94,7 +94,8 @@ class Ipv6:
             self._store.save_sysctls(rest)
 
 
-def _advertised(known: NetworkSettings) -> tuple[IPv6Address, ...]:
+def advertised_servers(known: NetworkSettings) -> tuple[IPv6Address, ...]:
+    """Return the name servers in a network's router advertisements."""
     return tuple(server for server in known.resolver.servers if isinstance(server, IPv6Address))
 
 

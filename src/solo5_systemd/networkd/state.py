@@ -42,6 +42,7 @@ from solo5_systemd.networkd.bridges import Bridges
 from solo5_systemd.networkd.choice import Choice
 from solo5_systemd.networkd.dhcp_files import DhcpFiles
 from solo5_systemd.networkd.held_ports import HeldPorts, bound_ports
+from solo5_systemd.networkd.ipv6 import advertised_servers
 from solo5_systemd.networkd.leases import Leases
 from solo5_systemd.networkd.repairs import Repairs
 from solo5_systemd.settings.model import Join, NetworkSettings, Settings
@@ -486,33 +487,43 @@ class NetworkState:
                 self.leases.save(record)
 
     def _restore_missing_networks(self) -> None:
-        """Rebuild networks without a file from the leases: a lease has all fields but masquerade, policy and join."""
+        """Rebuild networks without a file: from a lease, and from the settings what a lease lacks; policies follow."""
         for record in self.leases.records:
             for lease in record.reservation.leases:
                 if lease.network not in self.bridges.networks:
-                    join = self._configured_join(lease)
-                    network = Network(
-                        name=lease.network,
-                        bridge=lease.bridge if join else first_bridge(lease.bridge, lease.network),
-                        ipv4=lease.ipv4.network if lease.ipv4 else None,
-                        gateway4=lease.gateway4,
-                        mtu=lease.mtu,
-                        masquerade=True,
-                        join=join,
-                        ipv6=lease.ipv6.network if lease.ipv6 else None,
-                        gateway6=lease.gateway6,
-                        shared=bool(self._namespace),
-                        nat66=bool(self._namespace),
-                    )
-                    self.bridges.add(network)
+                    self.bridges.add(self._rebuilt(lease))
 
-    def _configured_join(self, lease: Lease) -> Join | None:
-        """Return the `join` of a lease's network by the settings; where these cannot be read, by its tap's alias."""
+    def _rebuilt(self, lease: Lease) -> Network:
+        known = self._configured_network(lease)
+        join = self._join(lease, known)
+        network = Network(
+            name=lease.network,
+            bridge=lease.bridge if join else first_bridge(lease.bridge, lease.network),
+            ipv4=lease.ipv4.network if lease.ipv4 else None,
+            gateway4=lease.gateway4,
+            mtu=lease.mtu,
+            masquerade=known is None or known.masquerade,
+            join=join,
+            ipv6=lease.ipv6.network if lease.ipv6 else None,
+            gateway6=lease.gateway6,
+            shared=bool(self._namespace),
+            nat66=bool(self._namespace),
+        )
+        if known is None or known.ipv6 is None or lease.ipv6 is None:
+            return network
+        return replace(network, nat66=known.ipv6.nat66, ra=known.ipv6.ra, dns6=advertised_servers(known))
+
+    def _configured_network(self, lease: Lease) -> NetworkSettings | None:
+        """Return the settings of a lease's network; None where they cannot be read, or are those of another bridge."""
         try:
             known = self._settings().network(lease.network)
         except Solo5Error:
-            known = None
-        if known is not None and known.bridge == lease.bridge:
+            return None
+        return known if known and known.bridge in (lease.bridge, first_bridge(lease.bridge, lease.network)) else None
+
+    def _join(self, lease: Lease, known: NetworkSettings | None) -> Join | None:
+        """Return the `join` of a lease's network by its settings; without, by its tap's alias."""
+        if known is not None:
             return known.join
         tap = self._links.taps().get(lease.tap)
         joined = not lease.addresses or (tap is not None and tap_network(tap.alias) is not None)
