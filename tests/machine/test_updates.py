@@ -382,6 +382,36 @@ def test_what_cannot_be_updated_is_refused_in_one_sentence(declare: Declarations
     whole(unit)
 
 
+def edited(declare: Declarations, lines: str) -> None:
+    declare.write("web", f"[Unikernel]\nImage={GUESTS}/net.spt\n{WEB}\n{lines}\n")
+
+
+def test_edits_that_are_not_in_effect_are_no_part_of_an_update(web: str, newer: str, declare: Declarations) -> None:
+    """The daemon-reload of the update would put them into effect, and what was not checked may not start."""
+    before = main_pid(web)
+    edited(declare, "Memmory=64M")
+    for done in (update(newer), update(newer, "--pause"), sh("systemctl", "reload", web)):
+        assert done.returncode != 0
+    assert "/etc/solo5/web.unikernel:6: Memmory= is not a known setting" in update(newer).stderr
+    systemctl("daemon-reload")
+    assert "/etc/solo5/web.unikernel:6: Memmory= is not a known setting" in update(newer).stderr, "refused while it runs"
+    edited(declare, "CPUs=1")
+    refused = update(newer)
+    assert "the declaration of task web has changed since the last daemon-reload: expected the one in" in refused.stderr
+    systemctl("daemon-reload")
+    ok("solo5ctl", "update", "web", newer, "--no-block", "--watch", "3s")
+    eventually(lambda: unit_property("solo5-update@web.service", "ActiveState") == "active", "it has the ports")
+    edited(declare, "Memmory=64M")
+    whole(web)
+    assert main_pid(web) == before
+    assert "update: /etc/solo5/web.unikernel:6: " in ok("journalctl", "--quiet", "-u", web, "--output=cat")
+    edited(declare, "CPUs=1")
+    done = update(newer, "--watch", "0")
+    assert done.returncode == 0, done.stderr
+    assert inspect("web")["image"] == newer
+    whole(web)
+
+
 def test_a_task_with_a_disk_is_updated_with_a_pause_only(declare: Declarations, images: Path) -> None:
     unit = declare("web", f"{WEB}\nBlock=storage=disk:update,size=1M,create", image="netdisk.spt")
     try:

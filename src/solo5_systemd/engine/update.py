@@ -66,7 +66,7 @@ class Images(Interface):
     """Which image the task is started with; each takes effect before it returns."""
 
     async def switch(self) -> None:
-        """Have the next start use the new image; the one that runs is kept."""
+        """Have the next start use the new image; the one that runs is kept. If it raises, nothing has changed."""
 
     async def revert(self) -> None:
         """Have the next start use the image that ran before `switch`."""
@@ -221,12 +221,13 @@ class Updater:
             self._progress.step(f"the new guest, task {self._next}, has the published ports: {evidence}")
             self._progress.serving()
             await self._watch(first, second, request)
+            self._begin("switching")
+            await self._images.switch()
         except BaseException:
             await asyncio.shield(self.abandon())
             raise
-        self._begin("switching")
         try:
-            third = await self._switch(request, condition)
+            third, _ = await self._run_again(condition, request.timeout)
         except StoppedError:
             await self._leave_stopped()
             raise
@@ -360,17 +361,6 @@ class Updater:
         addresses = [address for lease in run.reservation.leases for address in lease.addresses]
         return await self._networks.connections(addresses) if addresses else 0
 
-    async def _switch(self, request: UpdateRequest, condition: Ready | None) -> _Run:
-        """Start the task with the new image, wait until it is ready, and return its run.
-
-        Raises:
-            StoppedError: it was stopped meanwhile.
-            Solo5Error: it is not ready.
-        """
-        await self._images.switch()
-        run, _ = await self._run_again(condition, request.timeout)
-        return run
-
     async def _run_again(self, condition: Ready | None, timeout_s: float, *, anew: bool = True) -> tuple[_Run, str]:
         """Start the task again, wait until it is ready, and return its run and the evidence.
 
@@ -465,10 +455,13 @@ class Updater:
         """Stop the task, and start it with the new image; return to the earlier one if it is not ready."""
         loop = asyncio.get_running_loop()
         self._begin("pausing")
-        begun = loop.time()
         try:
             await self._images.switch()
-            begun = loop.time()
+        except BaseException:
+            self.whole = True
+            raise
+        begun = loop.time()
+        try:
             run, evidence = await self._run_again(condition, request.timeout)
             pause = loop.time() - begun
             self._progress.step(f"task {self._name} runs the new image: {evidence}, after a pause of {pause:.2f} s")

@@ -14,16 +14,17 @@ from contextlib import suppress
 
 from solo5_systemd.daemon.process import log_about, notify_ready
 from solo5_systemd.declared.declaration import Declaration, declared_task, parse_declaration
-from solo5_systemd.declared.files import host_names
+from solo5_systemd.declared.files import host_names, read_sources
+from solo5_systemd.declared.syntax import Source
 from solo5_systemd.declared.update import READY_TIMEOUT_S, UpdateRequest, ready_by
 from solo5_systemd.declared.update_files import Phase, UpdateFiles, sha256
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.update import StoppedError, Updater
-from solo5_systemd.errors import HostError, NotFoundError, Solo5Error
+from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error
 from solo5_systemd.files.declared_units import declared_service, forget_instance, is_declared, prepared_fields
 from solo5_systemd.image.store import read_facts
 from solo5_systemd.names import TaskName, is_instance
-from solo5_systemd.pid1.generator import kept_sources, systemd_release
+from solo5_systemd.pid1.generator import kept_refusal, kept_sources, systemd_release
 from solo5_systemd.settings.files import read_settings
 from solo5_systemd.wiring import connect
 
@@ -74,11 +75,13 @@ class ImageSwitch:
         self._digest = sha256(image)
 
     async def switch(self) -> None:
-        """Have the next start use the new image.
+        """Have the next start use the new image. If that fails, the declaration is as before.
 
         Raises:
-            HostError: it was changed during the update, or a file cannot be written.
+            InvalidRequestError: the declaration was edited during the update.
+            Solo5Error: the image was changed during the update, or a file cannot be written.
         """
+        check_in_effect(self._name)
         if sha256(self._image) != self._digest:
             raise HostError(
                 f"{self._image} was changed during the update: expected the image that was started beside task "
@@ -88,7 +91,11 @@ class ImageSwitch:
         await asyncio.to_thread(self._files.keep, prepared_fields(self._name).get("SOLO5_IMAGE", ""))
         if _declared(self._name).workload.image != self._image:
             self._files.set_image(self._image)
-        await self._units.reload()
+        try:
+            await self._units.reload()
+        except BaseException:
+            self._files.unset_image()
+            raise
 
     async def revert(self) -> None:
         """Have the next start use the image that ran before."""
@@ -114,13 +121,15 @@ async def update(name: TaskName) -> None:
     reporter = Reporter(name, files)
     try:
         async with connect(read_settings) as runtime:
+            if files.phase is not None:  # of an update whose end was killed as well
+                images, declaration = ImageSwitch(name, files, runtime), _declared(name)
+                await _end(_updater(runtime, name, declaration, images, reporter), images, declaration, files)
+            check_in_effect(name)
             declaration = _declared(name)
             request = _requested(files, declaration)
             image = request.image or declaration.workload.image
             images = ImageSwitch(name, files, runtime, image)
             updater = _updater(runtime, name, declaration, images, reporter)
-            if files.phase is not None:  # of an update whose end was killed as well
-                await _end(updater, images, declaration, files)
             await updater.check_running()
             old = read_facts(str(files.running_image)).manifest
             try:
@@ -211,10 +220,34 @@ def _requested(files: UpdateFiles, declaration: Declaration) -> UpdateRequest:
     return request.completed(declaration.ready, declaration.drain, declaration.watch)
 
 
+def check_in_effect(name: TaskName) -> None:
+    """Check that the files of a declaration are those of the last daemon-reload.
+
+    The daemon-reload of an update would put edits into effect that were not checked, without a way back.
+
+    Raises:
+        InvalidRequestError: they have changed since, or were refused then.
+        Solo5Error: they cannot be read, or are malformed.
+    """
+    present = read_sources(name)
+    if present != tuple(kept_sources(name)):
+        _parsed(name, present)  # for its error, with the line
+        raise InvalidRequestError(
+            f"the declaration of task {name} has changed since the last daemon-reload: expected the one in effect.",
+            "To update the task with the changes: systemctl daemon-reload, and then the same command.",
+        )
+    if sentence := kept_refusal(name):
+        raise InvalidRequestError(sentence)
+
+
 def _declared(name: TaskName) -> Declaration:
     """Return the declaration as of the last daemon-reload."""
+    return _parsed(name, kept_sources(name))
+
+
+def _parsed(name: TaskName, sources: Sequence[Source]) -> Declaration:
     served = [network.name for network in read_settings().networks if network.policy.dhcp]
-    return parse_declaration(name, kept_sources(name), host=host_names(), served=served, systemd=systemd_release())
+    return parse_declaration(name, sources, host=host_names(), served=served, systemd=systemd_release())
 
 
 def main(words: Sequence[str]) -> int:

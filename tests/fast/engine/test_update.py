@@ -101,13 +101,17 @@ async def test_ports_go_to_the_second_guest_and_back(
     assert updater.whole
 
 
-async def test_an_image_that_cannot_be_switched_leaves_the_earlier_one(
-    machine: Machine, updater: Updater, report: Report, old: Manifest
+@pytest.mark.parametrize("pause", [False, True])
+async def test_an_image_that_cannot_be_switched_leaves_the_run_alone(
+    machine: Machine, updater: Updater, report: Report, old: Manifest, *, pause: bool
 ) -> None:
     report.bad = True
+    before = machine.units.loaded[UNIT].invocation
     with pytest.raises(HostError, match="the image was changed"):
-        await updater.update(WORKLOAD, QUICK, None, old)
-    assert report.seen[-3:] == ["switching", "switch", "revert"]
+        await updater.update(WORKLOAD, replace(QUICK, pause=pause), None, old)
+    assert report.seen[-2:] == ["pausing" if pause else "switching", "switch"]
+    assert machine.units.loaded.keys() == {UNIT}
+    assert machine.units.loaded[UNIT].invocation == before
     assert machine.networks.held.keys() == {WEB}
     assert machine.networks.held[WEB].ports
     assert updater.whole
