@@ -344,6 +344,32 @@ def test_an_update_that_is_killed_leaves_one_whole_task(web: str, newer: str, ph
     assert image_of("web") in expected.get(phase, {old})
 
 
+def test_a_task_that_starts_with_neither_image_is_made_whole_by_the_hint(web: str, newer: str) -> None:
+    """The new guest has the ports meanwhile: the task is down, its service is not."""
+    drop_in = Path("/run/systemd/system/web.service.d/broken.conf")
+    drop_in.parent.mkdir()
+    try:
+        drop_in.write_text("[Service]\nExecStartPre=/bin/false\n")  # the daemon-reload of the update loads it
+        failed = update(newer, "--watch", "0")
+    finally:
+        shutil.rmtree(drop_in.parent)
+    assert failed.returncode == 125
+    assert "task web starts neither with the new image" in failed.stderr
+    assert answers()
+    hint = re.search(r"the cause, and then: (systemctl restart web && solo5ctl rm --force web\.next)\n", failed.stderr)
+    assert hint, failed.stderr
+    systemctl("daemon-reload")
+    ok("systemctl", "reset-failed", web)
+    ok("systemctl", "start", web)
+    assert "task web.next has the published ports of task web: expected none beside it" in update(newer).stderr
+    ok("systemctl", "stop", web)
+    ok("sh", "-c", hint[1])
+    whole(web)
+    done = update(newer, "--watch", "0")
+    assert done.returncode == 0, done.stderr
+    whole(web)
+
+
 def test_what_ends_a_killed_update_may_be_killed_itself(web: str, newer: str) -> None:
     """Otherwise the guest beside the task would run on, with its ports."""
     unit = "solo5-update@web.service"
@@ -394,7 +420,7 @@ def test_edits_that_are_not_in_effect_are_no_part_of_an_update(web: str, newer: 
         assert done.returncode != 0
     assert "/etc/solo5/web.unikernel:6: Memmory= is not a known setting" in update(newer).stderr
     systemctl("daemon-reload")
-    assert "/etc/solo5/web.unikernel:6: Memmory= is not a known setting" in update(newer).stderr, "refused while it runs"
+    assert "/etc/solo5/web.unikernel:6: Memmory= is not a known setting" in update(newer).stderr, "in effect"
     edited(declare, "CPUs=1")
     refused = update(newer)
     assert "the declaration of task web has changed since the last daemon-reload: expected the one in" in refused.stderr

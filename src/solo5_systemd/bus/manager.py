@@ -227,10 +227,16 @@ class Manager(UnitReader):
         return ActiveState(str((await self._properties(unit_path(unit), [(UNIT, "ActiveState")])).get("ActiveState")))
 
     async def was_refused(self, unit: str) -> bool:
-        """Return whether the last start of a unit failed an assertion, with one D-Bus call."""
-        names = [(UNIT, "AssertResult"), (UNIT, "AssertTimestampMonotonic")]
-        found = await self._properties(unit_path(unit), names)
-        return bool(found.get("AssertTimestampMonotonic")) and not found.get("AssertResult")
+        """Return whether the last start of a service failed an assertion, or before its main process, by D-Bus."""
+        names = ["AssertResult", "AssertTimestampMonotonic", "ActiveState", "InactiveExitTimestampMonotonic"]
+        end = "ExecMainExitTimestampMonotonic"
+        found = await self._properties(
+            unit_path(unit), [*((UNIT, name) for name in names), (INTERFACES[UnitKind.SERVICE], end)]
+        )
+        refuted = bool(found.get("AssertTimestampMonotonic")) and not found.get("AssertResult")
+        # Where a run ends, its main process does after the start has left `inactive`.
+        begun, ended = (int(str(found.get(name) or 0)) for name in ("InactiveExitTimestampMonotonic", end))
+        return refuted or (found.get("ActiveState") == ActiveState.FAILED and begun > ended)
 
     async def _after_run(self, run: UnitState) -> UnitState | None:
         """Read the end of a run, as few properties as its outcome needs."""

@@ -315,7 +315,10 @@ class Units(UnitQueries, Protocol):
         """
 
     async def was_refused(self, unit: str) -> bool:
-        """Return whether the last start of a unit failed an assertion: what it needs was not prepared."""
+        """Return whether the last start of a service failed before its main process: its outcome is of the run before.
+
+        Such as by an assertion, where what it needs was not prepared.
+        """
 
     async def reload(self) -> None:
         """Have PID 1 read all unit files again (`systemctl daemon-reload`).

@@ -184,6 +184,11 @@ class Updater:
         first = await self._present()
         workload = replace(declared, image=request.image or declared.image)
         ports = first.reservation.ports
+        if not ports and await self.ports():
+            raise InvalidRequestError(
+                f"task {self._next} has the published ports of task {self._name}: expected none beside it.",
+                f"To move them back: {self._return_of_ports}",
+            )
         condition = ready_by(request.ready, ports)
         self._usual = ready_by(usual, ports)
         starter = NextStarter(self._backends, self._make_room, self._name, ports, old)
@@ -445,8 +450,7 @@ class Updater:
             return HostError(
                 f"task {self._name} starts neither with the new image ({error.sentence}) nor with its earlier one "
                 f"({second.sentence}): task {self._next} has its ports.",
-                f"Mend the cause, and then: systemctl restart {self._name} && systemctl start "
-                f"solo5-update@{self._name}",
+                f"Mend the cause, and then: systemctl restart {self._name} && {self._return_of_ports}",
             )
         await self.abandon()
         return error
@@ -489,6 +493,11 @@ class Updater:
     async def _return_to_earlier(self, request: UpdateRequest) -> None:
         await self._images.revert()
         await self._run_again(self._usual, max(request.timeout, READY_TIMEOUT_S))
+
+    @property
+    def _return_of_ports(self) -> str:
+        """Return the command that ends the guest beside the task, upon which the ports lead to the task again."""
+        return f"solo5ctl rm --force {self._next}"
 
     # -- after an interruption -----------------------------------------------------------------------------------
 

@@ -223,6 +223,17 @@ async def test_an_interrupted_update_starts_no_task_that_was_stopped(machine: Ma
     assert not machine.units.loaded[UNIT].over
 
 
+async def test_a_guest_that_was_left_with_the_ports_is_named(
+    machine: Machine, runtime: Runtime, updater: Updater, report: Report, old: Manifest
+) -> None:
+    await runtime.start(replace(WORKLOAD, name=NEXT, publish=()))
+    await machine.networks.move_ports(WEB, NEXT)
+    with pytest.raises(InvalidRequestError, match="task web.next has the published ports of task web") as caught:
+        await updater.update(WORKLOAD, QUICK, None, old)
+    assert caught.value.hint == "To move them back: solo5ctl rm --force web.next"
+    assert report.seen == []
+
+
 async def test_a_guest_that_ends_before_it_is_ready_is_not_waited_for(
     machine: Machine, updater: Updater, report: Report, old: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
