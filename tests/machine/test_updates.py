@@ -15,6 +15,8 @@ from tests.machine.conftest import GUESTS, Machine, Outside, eventually, inspect
 from tests.machine.declared import DIRECTORY, ETC, Declarations, declarations, main_pid
 from tests.machine.traffic import requests
 
+from solo5_systemd.declared.update_files import sha256
+
 PORT = 8750
 WEB = f"Memory=64M\nPublish={PORT}:80\nArgument={{mirage}}"
 DROP_IN = ETC / "web.unikernel.d/50-update.conf"
@@ -143,6 +145,48 @@ def test_systemctl_reload_is_an_update_to_a_changed_file(declare: Declarations, 
     assert (DIRECTORY / "web/image").readlink() != before
     assert not DROP_IN.exists()
     whole("web.service")
+
+
+def reloaded(unit: str) -> str:
+    """Reload a task, and return the SHA-256 of the image that it runs when its update is over."""
+    ok("systemctl", "reload", unit)
+    whole(unit)
+    return sha256(DIRECTORY / "web/image")
+
+
+def test_a_reload_takes_a_declared_image_that_was_changed_after_an_update(
+    declare: Declarations, images: Path, newer: str
+) -> None:
+    """Otherwise the drop-in of the update would win, without a word."""
+    image, fixed, other = (images / f"{name}.spt" for name in ("web", "fixed", "other"))
+    shutil.copy(f"{GUESTS}/net.spt", image)
+    fixed.write_bytes(image.read_bytes() + b"\0fixed")
+    other.write_bytes(image.read_bytes() + b"\0other")
+    declare.write("web", f"[Unikernel]\nImage={image}\n{WEB}\nWatch=0\n")
+    systemctl("daemon-reload")
+    unit = "web.service"
+    ok("systemctl", "start", unit)
+    shutil.copy(newer, image)
+    assert reloaded(unit) == sha256(newer)
+    assert sh("solo5ctl", "rollback", "web", timeout=120).returncode == 0
+    assert reloaded(unit) == sha256(f"{GUESTS}/net.spt"), "the declared image is the one that was rolled back"
+    assert DROP_IN.exists()
+    shutil.copy(fixed, image)
+    assert reloaded(unit) == sha256(fixed)
+    assert not DROP_IN.exists()
+    assert update(newer).returncode == 0
+    declare.write("web", f"[Unikernel]\nImage={other}\n{WEB}\nWatch=0\n")
+    systemctl("daemon-reload")
+    assert reloaded(unit) == sha256(other)
+    assert not DROP_IN.exists()
+    log = ok("journalctl", "--quiet", "-u", "web", "--output=cat")
+    assert f"Image={other} was changed since the last update, and takes the place of {DROP_IN}" in log
+    later = DROP_IN.with_name("60-image.conf")
+    later.parent.mkdir()
+    later.write_text(f"[Unikernel]\nImage={other}\n")
+    systemctl("daemon-reload")
+    assert f"{later}:2: Image= has precedence over that of {DROP_IN}: expected it in" in update(newer).stderr
+    whole(unit)
 
 
 # --- under load ----------------------------------------------------------------------------------------------------

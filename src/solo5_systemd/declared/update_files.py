@@ -31,6 +31,9 @@ from solo5_systemd.settings.files import ETC
 PREVIOUS = Path("/var/lib/solo5/previous")
 DROP_IN = "50-update.conf"
 
+_DECLARED = "[X-Declared]"
+"""The section of the drop-in with the image of the declaration in the place of which an update has put another one."""
+
 
 class Phase(StrEnum):
     """How far an update is; what an interrupted one has left is ended accordingly."""
@@ -85,6 +88,9 @@ class UpdateFiles:
         etc: directory of declarations.
         directory: with the directories of declared tasks.
         previous: directory of replaced images.
+
+    Attributes:
+        drop_in: path of the drop-in.
     """
 
     def __init__(
@@ -92,7 +98,7 @@ class UpdateFiles:
     ) -> None:
         self._name = name
         self._own = directory / name
-        self._drop_in = etc / f"{name}{SUFFIX}.d" / DROP_IN
+        self.drop_in = etc / f"{name}{SUFFIX}.d" / DROP_IN
         self._copies = previous / name
         self._record = previous / f"{name}.json"
 
@@ -252,33 +258,56 @@ class UpdateFiles:
             if not copy.name.startswith((replaced.sha256, present)):
                 copy.unlink(missing_ok=True)
 
-    def set_image(self, path: str) -> None:
+    def set_image(self, path: str, declared: str, *, lasting: bool) -> None:
         """Have the declaration name another image, by a drop-in; a daemon-reload makes it known.
+
+        Args:
+            path: of the image.
+            declared: path of the image without the drop-in.
+            lasting: `takes_declared` only once the declared image is another one.
 
         Raises:
             HostError: it cannot be written.
         """
-        text = f"# Written by `solo5ctl update`; to undo that update: solo5ctl rollback {self._name}\n"
+        text = f"""\
+# Written by `solo5ctl update`; to undo that update: solo5ctl rollback {self._name}
+# `systemctl reload {self._name}` takes the declared image once that is not the following one any more.
+{_DECLARED}
+Image={declared}
+SHA256={sha256(declared) if lasting else ""}
+[Unikernel]
+Image={path.replace("%", "%%")}
+"""
         try:
-            self._drop_in.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            text += f"[Unikernel]\nImage={path.replace('%', '%%')}\n"
-            replace_file(self._drop_in, text, mode=0o644, durable=True)
+            self.drop_in.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            replace_file(self.drop_in, text, mode=0o644, durable=True)
         except OSError as error:
-            raise HostError(f"{self._drop_in} cannot be written: {error.strerror}.") from error
+            raise HostError(f"{self.drop_in} cannot be written: {error.strerror}.") from error
+
+    def takes_declared(self, declared: str) -> bool:
+        """Return whether the declared image is another one than when the drop-in was written, by path or content."""
+        lines = self._drop_in_text().partition(f"{_DECLARED}\n")[2].splitlines()[:2]
+        return bool(lines) and lines != [f"Image={declared}", f"SHA256={sha256(declared)}"]
+
+    def remove_drop_in(self) -> None:
+        """Have the declaration name its own image."""
+        with suppress(OSError):
+            self.drop_in.unlink(missing_ok=True)
+            self.drop_in.parent.rmdir()
 
     def unset_image(self) -> None:
         """Make the drop-in what it was when `keep` was called."""
         with suppress(OSError, ValueError):
             before = json.loads(self._kept.read_bytes())["drop_in"]
             if before:
-                replace_file(self._drop_in, before, mode=0o644, durable=True)
+                self.drop_in.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+                replace_file(self.drop_in, before, mode=0o644, durable=True)
             else:
-                self._drop_in.unlink(missing_ok=True)
-                self._drop_in.parent.rmdir()
+                self.remove_drop_in()
 
     def _drop_in_text(self) -> str:
         with suppress(OSError):
-            return self._drop_in.read_text(encoding="utf-8")
+            return self.drop_in.read_text(encoding="utf-8")
         return ""
 
     @property

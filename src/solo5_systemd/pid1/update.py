@@ -11,13 +11,15 @@ import logging
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from solo5_systemd.daemon.process import log_about, notify_ready
 from solo5_systemd.declared.declaration import Declaration, declared_task, parse_declaration
 from solo5_systemd.declared.files import host_names, read_sources
-from solo5_systemd.declared.syntax import Source
+from solo5_systemd.declared.keys import SECTION
+from solo5_systemd.declared.syntax import Source, parse_file
 from solo5_systemd.declared.update import READY_TIMEOUT_S, UpdateRequest, ready_by
-from solo5_systemd.declared.update_files import Phase, UpdateFiles, sha256
+from solo5_systemd.declared.update_files import DROP_IN, Phase, UpdateFiles, sha256
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.update import StoppedError, Updater
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error
@@ -89,8 +91,11 @@ class ImageSwitch:
                 "Repeat the update.",
             )
         await asyncio.to_thread(self._files.keep, prepared_fields(self._name).get("SOLO5_IMAGE", ""))
-        if _declared(self._name).workload.image != self._image:
-            self._files.set_image(self._image)
+        declared = declared_image(self._name, self._files)
+        if self._image == declared:
+            self._files.remove_drop_in()
+        else:
+            self._files.set_image(self._image, declared, lasting=True)
         try:
             await self._units.reload()
         except BaseException:
@@ -103,7 +108,7 @@ class ImageSwitch:
         await self._units.reload()
         replaced = self._files.kept()
         if replaced is not None and sha256(_declared(self._name).workload.image) != replaced.sha256:
-            self._files.set_image(replaced.present)
+            self._files.set_image(replaced.present, declared_image(self._name, self._files), lasting=False)
             await self._units.reload()
 
     async def finish(self) -> None:
@@ -127,7 +132,8 @@ async def update(name: TaskName) -> None:
             check_in_effect(name)
             declaration = _declared(name)
             request = _requested(files, declaration)
-            image = request.image or declaration.workload.image
+            image = request.image or _present_image(files, declaration, reporter)
+            _check_precedence(name, image, files)
             images = ImageSwitch(name, files, runtime, image)
             updater = _updater(runtime, name, declaration, images, reporter)
             await updater.check_running()
@@ -238,6 +244,39 @@ def check_in_effect(name: TaskName) -> None:
         )
     if sentence := kept_refusal(name):
         raise InvalidRequestError(sentence)
+
+
+def declared_image(name: TaskName, files: UpdateFiles) -> str:
+    """Return the image of a declaration in effect without the drop-in of an update; empty without one."""
+    with suppress(Solo5Error):
+        sources = [source for source in kept_sources(name) if source.path != str(files.drop_in)]
+        return _parsed(name, sources).workload.image
+    return ""
+
+
+def _present_image(files: UpdateFiles, declaration: Declaration, reporter: Reporter) -> str:
+    """Return the image of a request without one: that of the last update, until the declaration has another one."""
+    declared = declared_image(declaration.workload.name, files)
+    if not declared or not files.takes_declared(declared):
+        return declaration.workload.image
+    reporter.step(f"Image={declared} was changed since the last update, and takes the place of {files.drop_in}")
+    return declared
+
+
+def _check_precedence(name: TaskName, image: str, files: UpdateFiles) -> None:
+    """Refuse an image that has to be written to the drop-in of an update, if another drop-in comes after it.
+
+    Raises:
+        SettingsError: it does.
+    """
+    if image == declared_image(name, files):
+        return
+    for line in (line for source in kept_sources(name)[1:] for line in parse_file(source)):
+        if (line.section, line.key) == (SECTION, "Image") and Path(line.path).name > DROP_IN:
+            raise line.error(
+                f"Image= has precedence over that of {files.drop_in}: expected it in a file before that one.",
+                "Give the file a lower number, and then: systemctl daemon-reload",
+            )
 
 
 def _declared(name: TaskName) -> Declaration:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from solo5_systemd.declared.readiness import ReadyLine, ReadyPort
+from solo5_systemd.declared.syntax import Source, parse_file
 from solo5_systemd.declared.update import (
     DRAIN_S,
     WATCH_S,
@@ -180,16 +181,42 @@ def test_a_step_after_the_declaration_was_removed_is_not_kept(tmp_path: Path) ->
 def test_the_drop_in_is_what_it_was_after_an_update_that_was_undone(files: UpdateFiles, tmp_path: Path) -> None:
     drop_in = tmp_path / "etc/web.unikernel.d/50-update.conf"
     files.keep(str(tmp_path / "web.hvt"))
-    files.set_image("/srv/100%.hvt")
+    files.set_image("/srv/100%.hvt", "/srv/web.hvt", lasting=True)
     assert drop_in.read_text().endswith("[Unikernel]\nImage=/srv/100%%.hvt\n")
     files.unset_image()
     assert not drop_in.parent.exists()
-    files.set_image("/srv/first.hvt")
+    files.set_image("/srv/first.hvt", "/srv/web.hvt", lasting=True)
     first = drop_in.read_text()
     files.keep(str(tmp_path / "web.hvt"))
-    files.set_image("/srv/second.hvt")
+    files.set_image("/srv/second.hvt", "/srv/web.hvt", lasting=True)
     files.unset_image()
     assert drop_in.read_text() == first
+    files.remove_drop_in()
+    files.unset_image()
+    assert drop_in.read_text() == first
+    files.keep(str(tmp_path / "web.hvt"))
+    files.remove_drop_in()
+    assert not drop_in.parent.exists()
+    files.unset_image()
+    assert drop_in.read_text() == first
+
+
+def test_a_declared_image_is_taken_once_it_is_another_one_by_path_or_content(
+    files: UpdateFiles, tmp_path: Path
+) -> None:
+    declared = str(tmp_path / "web.hvt")
+    assert not files.takes_declared(declared), "there is no drop-in"
+    files.set_image("/srv/next.hvt", declared, lasting=True)
+    assert not files.takes_declared(declared)
+    assert files.takes_declared("/srv/other.hvt")
+    (tmp_path / "web.hvt").write_bytes(b"fixed")
+    assert files.takes_declared(declared)
+    files.set_image("/srv/next.hvt", declared, lasting=False)
+    assert files.takes_declared(declared), "the same one is to be tried again"
+    drop_in = tmp_path / "etc/web.unikernel.d/50-update.conf"
+    assert parse_file(Source(path="", content=drop_in.read_bytes()))[0].value == "/srv/next.hvt"
+    drop_in.write_text("[Unikernel]\nImage=/srv/next.hvt\n")
+    assert not files.takes_declared(declared), "of the operator's own"
 
 
 def test_a_rollback_takes_the_file_or_else_its_copy(files: UpdateFiles, tmp_path: Path) -> None:
