@@ -131,7 +131,7 @@ def test_a_rollback_needs_no_file_of_the_operator(declare: Declarations, images:
 def test_systemctl_reload_is_an_update_to_a_changed_file(declare: Declarations, images: Path, newer: str) -> None:
     image = images / "web.spt"
     shutil.copy(f"{GUESTS}/net.spt", image)
-    declare.write("web", f"[Unikernel]\nImage={image}\n{WEB}\nWatch=1s\n")
+    declare.write("web", f"[Unikernel]\nImage={image}\n{WEB}\nWatch=4s\n")
     systemctl("daemon-reload")
     ok("systemctl", "start", "web")
     before = (DIRECTORY / "web/image").readlink()
@@ -258,6 +258,32 @@ def test_a_guest_that_is_not_ready_in_time_changes_nothing(web: str, images: Pat
     assert main_pid(web) == before
     assert not DROP_IN.exists()
     assert "update: the new guest was not ready within 1 s" in ok("journalctl", "--quiet", "-u", web, "--output=cat")
+
+
+def test_a_reload_has_the_result_of_its_update(declare: Declarations, images: Path, newer: str) -> None:
+    """PID 1 ends a reload after TimeoutStartSec=, and the update would go on."""
+    image = images / "web.spt"
+    shutil.copy(f"{GUESTS}/net.spt", image)
+    late = "Argument=--count=20\nWatch=0\nReady=console:count 200$\n[Service]"
+
+    def limited(span: str) -> None:
+        declare.write("web", f"[Unikernel]\nImage={image}\n{WEB}\n{late}\nTimeoutStartSec={span}\n")
+        systemctl("daemon-reload")
+
+    limited("2s")
+    ok("systemctl", "start", "web")
+    before = main_pid("web.service")
+    shutil.copy(newer, image)
+    for span, sentence in (("2s", "TimeoutStartSec= of task web ends its"), ("6s", "the new guest did not have")):
+        limited(span)
+        assert sh("systemctl", "reload", "web").returncode != 0
+        whole("web.service")
+        assert main_pid("web.service") == before
+        assert f"update: {sentence}" in ok("journalctl", "--quiet", "-u", "web", "--output=cat")
+    limited("30s")
+    ok("systemctl", "reload", "web")
+    whole("web.service")
+    assert main_pid("web.service") != before
 
 
 def test_a_guest_that_ends_within_the_watch_gives_the_ports_back(web: str, newer: str) -> None:

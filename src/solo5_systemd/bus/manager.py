@@ -1,6 +1,7 @@
 """The client of PID 1: org.freedesktop.systemd1.Manager, for the units of tasks."""
 
 import asyncio
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import replace
@@ -38,6 +39,7 @@ from solo5_systemd.unit.properties import (
     has_dollars,
     release_of,
 )
+from solo5_systemd.unit.property_types import INFINITY
 from solo5_systemd.unit.state import (
     OUTCOME_PROPERTIES,
     TYPE_START_PROPERTIES,
@@ -235,8 +237,19 @@ class Manager(UnitReader):
         )
         refuted = bool(found.get("AssertTimestampMonotonic")) and not found.get("AssertResult")
         # Where a run ends, its main process does after the start has left `inactive`.
-        begun, ended = (int(str(found.get(name) or 0)) for name in ("InactiveExitTimestampMonotonic", end))
-        return refuted or (found.get("ActiveState") == ActiveState.FAILED and begun > ended)
+        begun, ended = found.get("InactiveExitTimestampMonotonic"), found.get(end)
+        failed = found.get("ActiveState") == ActiveState.FAILED
+        return refuted or (failed and isinstance(begun, int) and isinstance(ended, int) and begun > ended)
+
+    async def reload_time_left(self, unit: str) -> float | None:
+        """Return in how many seconds PID 1 ends the reload of a service; None: never, or it is not being reloaded."""
+        names = [(UNIT, "ActiveState"), (UNIT, "StateChangeTimestampMonotonic")]
+        names += [(INTERFACES[UnitKind.SERVICE], "TimeoutStartUSec")]
+        found = await self._properties(unit_path(unit), names)
+        begun, limit = (found.get(name) for _, name in names[1:])
+        if found.get("ActiveState") != "reloading" or not isinstance(begun, int) or not isinstance(limit, int):
+            return None
+        return None if limit == INFINITY else (begun + limit) / 10**6 - time.monotonic()
 
     async def _after_run(self, run: UnitState) -> UnitState | None:
         """Read the end of a run, as few properties as its outcome needs."""

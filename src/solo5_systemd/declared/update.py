@@ -12,8 +12,7 @@ from solo5_systemd.network.model import PortRequest, Protocol
 from solo5_systemd.workload import Workload
 
 READY_TIMEOUT_S = 20.0
-"""Seconds in which a new guest has to become ready, unless the request has others; `systemctl reload` takes less than
-TimeoutStartSec= of a task."""
+"""Seconds in which a new guest has to become ready, unless the request has others, or a reload ends before."""
 
 DRAIN_S = 60.0
 """Seconds that connections of a guest may last after its ports were moved, unless Drain= or the request has others."""

@@ -320,6 +320,9 @@ class Units(UnitQueries, Protocol):
         Such as by an assertion, where what it needs was not prepared.
         """
 
+    async def reload_time_left(self, unit: str) -> float | None:
+        """Return in how many seconds PID 1 ends the reload of a service; None: never, or it is not being reloaded."""
+
     async def reload(self) -> None:
         """Have PID 1 read all unit files again (`systemctl daemon-reload`).
 

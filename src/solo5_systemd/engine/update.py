@@ -57,6 +57,9 @@ SETTLE_S = 1.0
 WATCH_INTERVAL_S = 0.5
 """Seconds between two looks at the old guest and its connections."""
 
+RELOAD_MARGIN_S = 2.0
+"""Seconds before PID 1 ends a reload in which an update has to be ready or undone, so that both have one result."""
+
 
 class StoppedError(InvalidRequestError):
     """The task was stopped during its update."""
@@ -207,22 +210,66 @@ class Updater:
             nics=tuple(replace(nic, ipv4=None, mac=None, ipv6=None) for nic in workload.nics),
             hostname=workload.hostname or host_name(self._name),
         )
-        await starter.check(beside)
+        until = await self._reload_end()
+        async with self._in_time(until):
+            await starter.check(beside)
         self._begin("beside")
-        await self._update_beside(starter, beside, first, request, condition)
+        await self._update_beside(starter, beside, first, request, condition, until)
+
+    async def _reload_end(self) -> float | None:
+        """Return until when the new guest must have the ports, of the loop's clock; None: there is no limit.
+
+        A reload that PID 1 ends has failed, whatever becomes of the update.
+
+        Raises:
+            InvalidRequestError: that is over.
+        """
+        left = await self._units.reload_time_left(self._service)
+        if left is None:
+            return None
+        if left <= RELOAD_MARGIN_S:
+            raise InvalidRequestError(
+                f"TimeoutStartSec= of task {self._name} ends its reload in {left:.1f} s: expected more than "
+                f"{RELOAD_MARGIN_S:g} s for the start of its new guest.",
+                f"solo5ctl update {self._name} has no such limit.",
+            )
+        return asyncio.get_running_loop().time() + left - RELOAD_MARGIN_S
+
+    @asynccontextmanager
+    async def _in_time(self, until: float | None) -> AsyncGenerator[None, None]:
+        """Cancel what is done here at the end of a reload; raises StartError then."""
+        timeout = asyncio.timeout_at(until)
+        try:
+            async with timeout:
+                yield
+        except TimeoutError as error:
+            if not timeout.expired():
+                raise
+            raise StartError(
+                f"the new guest did not have the published ports before TimeoutStartSec= of task {self._name} ends its "
+                "reload.",
+                f"solo5ctl update {self._name} has no such limit.",
+            ) from error
 
     async def check_running(self) -> None:
         """Refuse a task that does not run; raises InvalidRequestError."""
         await self._present()
 
     async def _update_beside(
-        self, starter: NextStarter, workload: Workload, first: _Run, request: UpdateRequest, condition: Ready | None
+        self,
+        starter: NextStarter,
+        workload: Workload,
+        first: _Run,
+        request: UpdateRequest,
+        condition: Ready | None,
+        until: float | None,
     ) -> None:
         try:
-            async with starter.service(workload, NoCallbacks()) as started:
-                second = _Run(state=started.state, reservation=started.reservation or Reservation(task=self._next))
-            evidence = await self._until_ready(second, condition, request.timeout)
-            await self._networks.move_ports(self._name, self._next)
+            async with self._in_time(until):
+                async with starter.service(workload, NoCallbacks()) as started:
+                    second = _Run(state=started.state, reservation=started.reservation or Reservation(task=self._next))
+                evidence = await self._until_ready(second, condition, request.timeout)
+                await self._networks.move_ports(self._name, self._next)
             self._progress.step(f"the new guest, task {self._next}, has the published ports: {evidence}")
             self._progress.serving()
             await self._watch(first, second, request)

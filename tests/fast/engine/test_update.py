@@ -223,6 +223,30 @@ async def test_an_interrupted_update_starts_no_task_that_was_stopped(machine: Ma
     assert not machine.units.loaded[UNIT].over
 
 
+async def test_an_update_is_ready_or_undone_before_pid_1_ends_the_reload(
+    machine: Machine, updater: Updater, report: Report, old: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.units.reload_left = 1.0
+    with pytest.raises(InvalidRequestError, match="TimeoutStartSec= of task web ends its reload in 1.0 s: expected"):
+        await updater.update(WORKLOAD, QUICK, None, old)
+    assert report.seen == []
+    machine.units.reload_left = 60.0
+    await updater.update(WORKLOAD, QUICK, None, old)
+    assert report.seen.pop() == "task web runs the new image and has its ports again"
+
+    async def unready(endpoint: Endpoint, timeout_s: float) -> str:
+        return "connection refused"
+
+    monkeypatch.setattr(probe, "failure", unready)
+    machine.units.reload_left = 2.1
+    report.seen = []
+    with pytest.raises(StartError, match="before TimeoutStartSec= of task web ends its reload"):
+        await updater.update(WORKLOAD, replace(QUICK, timeout=60.0), None, old)
+    assert report.seen == ["beside"]
+    assert machine.networks.held.keys() == {WEB}
+    assert machine.networks.held[WEB].ports
+
+
 async def test_a_guest_that_was_left_with_the_ports_is_named(
     machine: Machine, runtime: Runtime, updater: Updater, report: Report, old: Manifest
 ) -> None:

@@ -51,6 +51,7 @@ class FakeUnits:
         busy: stop jobs are queued and not run.
         stopping: the host is shutting down.
         refused: the last start of each unit failed an assertion.
+        reload_left: seconds until PID 1 ends the reload of each unit.
         canceled: a stop of the operator's takes the place of each restart.
         conflicts: so many restarts find a stop of the operator's enqueued, which PID 1 begins then.
         stopped_before: a stop of the operator's is handled before each restart.
@@ -72,6 +73,7 @@ class FakeUnits:
         self.busy = False
         self.stopping = False
         self.refused = False
+        self.reload_left: float | None = None
         self.canceled = False
         self.stopped_before = False
         self.conflicts = 0
@@ -134,6 +136,10 @@ class FakeUnits:
     async def was_refused(self, unit: str) -> bool:
         async with self._steps.step("was_refused"):
             return self.refused
+
+    async def reload_time_left(self, unit: str) -> float | None:
+        async with self._steps.step("reload_time_left"):
+            return self.reload_left
 
     async def restart(self, unit: str, *, running: bool = False) -> None:
         async with self._steps.step(f"restart {unit}"):
