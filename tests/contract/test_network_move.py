@@ -53,6 +53,31 @@ async def test_new_flows_reach_the_other_guest_and_old_ones_stay(service: Servic
         await client.drop("new")
 
 
+async def test_a_udp_flow_that_lasts_is_a_connection_of_the_guest_that_it_stays_with(service: Service) -> None:
+    """Without an end in the protocol: a VPN's clients would be cut off as soon as the ports are moved."""
+    await service.restart()
+    async with service.client() as client:
+        leases = await client.lease("old", udp(5353)), await client.lease("new")
+        async with Guest(leases[0], greeting=b"old"), Guest(leases[1], greeting=b"new"):
+
+            async def connections() -> list[int]:
+                return [await client.connections(lease.addresses) for lease in leases]
+
+            with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as present:
+                present.bind(("127.0.0.1", 6000))
+                await reaches(b"old", sock=present)
+                assert await connections() == [0, 0], "a question and its answer, as of DNS"
+                await client.move_ports(OLD, NEW)
+                async with asyncio.timeout(10):
+                    while await connections() != [1, 0]:
+                        await reaches(b"old", sock=present)
+                        await asyncio.sleep(0.2)
+                await reaches(b"new")
+                assert await connections() == [1, 0]
+        await client.drop("old")
+        await client.drop("new")
+
+
 async def reaches_nothing_of(task: str, client: Client) -> None:
     assert task not in await ports_of(client)
 

@@ -116,7 +116,11 @@ class Networkd:
         await self._call("MovePorts", source, target)
 
     async def connections(self, addresses: Sequence[IpAddress]) -> int:
-        """Return the number of open TCP connections to guests; raises HostError where the kernel refuses."""
+        """Return the number of open TCP connections and of lasting UDP flows to guests.
+
+        Raises:
+            HostError: the kernel refused it.
+        """
         from solo5_systemd.network.conntrack import open_connections
 
         try:

@@ -216,7 +216,7 @@ class Networks(NetworkQueries, Protocol):
         """Have the published ports of one task lead to another's guest; flows stay where they lead. Idempotent."""
 
     async def connections(self, addresses: Sequence[IpAddress]) -> int:
-        """Return the number of TCP connections to guests that are neither closed nor being closed, for root only."""
+        """Return the number of open TCP connections and of lasting UDP flows to guests, for root only."""
 
     async def release(self, task: TaskName) -> None:
         """Release the leases and ports of a task. Idempotent."""

@@ -21,13 +21,15 @@ from solo5_systemd.network.raw_netlink import (
 
 # linux/netfilter/nfnetlink_conntrack.h: subsystem 1.
 _GET, _DELETE = 1 << 8 | 1, 1 << 8 | 2
-_TUPLE_ORIG, _TUPLE_REPLY, _ID, _FILTER = 1, 2, 12, 25
+_TUPLE_ORIG, _TUPLE_REPLY, _STATUS, _ID, _FILTER = 1, 2, 3, 12, 25
 _TUPLE_IP, _TUPLE_PROTO, _PROTO_NUM, _PROTO_DST_PORT = 1, 2, 1, 3
 _IP_SRC = {4: 1, 6: 3}  # CTA_IP_V4_SRC, CTA_IP_V6_SRC
 _FILTER_ORIG_FLAGS, _FILTER_REPLY_FLAGS = 1, 2
 _PROTOINFO, _PROTOINFO_TCP, _PROTOINFO_TCP_STATE = 4, 1, 1
 _OPEN = {2, 3, 4, 5}
 """enum tcp_conntrack: SYN_RECV, ESTABLISHED, FIN_WAIT, CLOSE_WAIT; SYN_SENT would last for 2 min without a reply."""
+_ASSURED = 1 << 2
+"""IPS_ASSURED (linux/netfilter/nf_conntrack_common.h); of UDP: packets both ways, and for more than two seconds."""
 _BY_SOURCE, _BY_PROTOCOL, _BY_PORT = 1 << 0, 1 << 3, 1 << 5
 _NFGENMSG = {version: struct.pack("=BBH", family, 0, 0) for version, family in ((4, AF_INET), (6, AF_INET6))}
 _NFGENMSG_SIZE = 4
@@ -105,8 +107,9 @@ def delete_flows_from(addresses: Collection[IpAddress]) -> None:
 
 
 def open_connections(addresses: Collection[IpAddress]) -> int:
-    """Return the number of TCP connections to these guests that neither side has closed for good.
+    """Return the number of TCP connections to these guests that neither side has closed for good, and of UDP flows.
 
+    UDP has no end: a flow is one that was in use for more than two seconds, until the kernel forgets it.
     The kernel filters the dump by the address that answers, which is a guest's also where a port was published.
 
     Raises:
@@ -124,7 +127,10 @@ def open_connections(addresses: Collection[IpAddress]) -> int:
 
 
 def _is_open(flow: bytes) -> bool:
-    if attribute_of(attribute_of(attribute_of(flow, _TUPLE_ORIG), _TUPLE_PROTO), _PROTO_NUM) != bytes([IPPROTO_TCP]):
+    protocol = attribute_of(attribute_of(attribute_of(flow, _TUPLE_ORIG), _TUPLE_PROTO), _PROTO_NUM)
+    if protocol == bytes([IPPROTO_UDP]):
+        return bool(int.from_bytes(attribute_of(flow, _STATUS)) & _ASSURED)
+    if protocol != bytes([IPPROTO_TCP]):
         return False
     state = attribute_of(attribute_of(attribute_of(flow, _PROTOINFO), _PROTOINFO_TCP), _PROTOINFO_TCP_STATE)
     return state[0] in _OPEN
