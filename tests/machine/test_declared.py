@@ -299,6 +299,32 @@ def test_a_refused_file_is_a_unit_that_shows_why(declare: Declarations) -> None:
     assert re.search("^declarations +ok +1$", ok("solo5ctl", "doctor"), re.MULTILINE)
 
 
+def test_settings_that_cannot_be_read_are_shown_by_each_unit_and_stop_nothing(declare: Declarations) -> None:
+    running = declare("runs", "", image="sleeper.spt", rest=INSTALL)
+    stopped = declare("web", "", image="sleeper.spt", rest=INSTALL)
+    pid = started(running)
+    broken = ETC / "broken.toml"
+    broken.write_text("[network.lan\n")
+    sentence = f"{ETC}/web.unikernel: {broken} cannot be read as TOML"
+    try:
+        systemctl("daemon-reload")
+        assert sh("systemctl", "start", stopped).returncode == 1
+        assert sentence in status(stopped)
+        assert main_pid(running) == pid
+        assert f"{ETC}/runs.unikernel: {broken} cannot be read as TOML" in status(running)
+        ok("systemctl", "stop", running)
+        for name in ("runs", "web"):  # as at a boot
+            Path(f"/run/systemd/system/{name}.service").unlink()
+            systemctl("daemon-reload")
+            assert sh("systemctl", "start", name).returncode == 1
+            assert f"{ETC}/{name}.unikernel: {broken} cannot be read as TOML" in status(f"{name}.service")
+    finally:
+        broken.unlink()
+        systemctl("daemon-reload")
+    started(running)
+    started(stopped)
+
+
 def test_an_image_for_another_tender_needs_a_daemon_reload(declare: Declarations) -> None:
     image = Path("/srv/other.bin")
     image.write_bytes((GUESTS / "hello.spt").read_bytes())

@@ -58,7 +58,7 @@ from solo5_systemd.declared.unit_file import (
     unit_file,
 )
 from solo5_systemd.declared.update_files import UpdateFiles
-from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, TakenError
+from solo5_systemd.errors import HostError, InvalidRequestError, SettingsError, Solo5Error, TakenError
 from solo5_systemd.files.atomic_file import replace_file
 from solo5_systemd.files.declared_units import DIRECTORY, REFUSED, SOURCES, declaration_directory
 from solo5_systemd.host.tenders import TenderPath, groups_for
@@ -113,14 +113,14 @@ class Generator:
         system: directory of unit files.
         directory: with the directories of declared tasks.
         others: directories with unit files of others.
-        settings: of the host.
+        settings: of the host; or why they cannot be read, which refuses each declaration.
         systemd: release of systemd.
         owner: UID that the declarations must have.
     """
 
     def __init__(
         self,
-        settings: Settings,
+        settings: Settings | SettingsError,
         *,
         etc: Path = ETC,
         system: Path = SYSTEM,
@@ -130,7 +130,7 @@ class Generator:
         owner: int = 0,
     ) -> None:
         self._owner = owner
-        self._settings = settings
+        self._given = settings
         self._etc = etc
         self._system = system
         self._directory = directory
@@ -152,6 +152,12 @@ class Generator:
             for name in sorted(set(self._known()) - found):
                 self._remove(name, is_declared=template_of(TaskName(name)) in found)
             self._write_slice()
+
+    @property
+    def _settings(self) -> Settings:
+        if isinstance(self._given, SettingsError):
+            raise self._given
+        return self._given
 
     def _known(self) -> list[str]:
         """Return the names of declarations and instances that there were."""
@@ -486,10 +492,11 @@ def systemd_release() -> int:
 
 def main() -> int:
     """Generate, and write each refusal to stderr, which PID 1 logs."""
+    settings: Settings | SettingsError
     try:
-        for sentence in Generator(read_settings(), systemd=systemd_release()).run():
-            print(sentence, file=sys.stderr)
-    except Solo5Error as error:
-        print(error, file=sys.stderr)
-        return 1
+        settings = read_settings()
+    except SettingsError as error:  # an operator looks at the units: they show it
+        settings = error
+    for sentence in Generator(settings, systemd=systemd_release()).run():
+        print(sentence, file=sys.stderr)
     return 0

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.fast.image import elfbuilder as elf
 
-from solo5_systemd.errors import HostError, NotFoundError
+from solo5_systemd.errors import HostError, NotFoundError, SettingsError
 from solo5_systemd.host.tenders import TenderPath
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.names import TaskName
@@ -15,7 +15,7 @@ from solo5_systemd.pid1.generator import Generator, is_cleared, kept_refusal, ke
 from solo5_systemd.settings.model import Settings
 from solo5_systemd.unit.tender import Tender
 
-Make = Callable[[], list[str]]
+Make = Callable[..., list[str]]
 
 
 @pytest.fixture
@@ -29,9 +29,9 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     for name in ("etc", "system", "other", "units"):
         (tmp_path / name).mkdir()
 
-    def run() -> list[str]:
+    def run(settings: Settings | SettingsError = Settings()) -> list[str]:  # noqa: B008 - frozen
         subject = Generator(
-            Settings(), etc=tmp_path / "etc", system=tmp_path / "system", directory=str(tmp_path / "run"),
+            settings, etc=tmp_path / "etc", system=tmp_path / "system", directory=str(tmp_path / "run"),
             others=(str(tmp_path / "other"),), systemd=257, owner=(tmp_path / "etc").stat().st_uid,
         )  # fmt: skip
         return list(subject.run())
@@ -149,6 +149,24 @@ def test_a_bad_file_is_a_unit_with_the_reason(make: Make, web: Path, tmp_path: P
     [fault] = make()
     assert fault.startswith(f"{web}:3: ")
     assert fault.replace("[", "(").replace("]", ")") in (tmp_path / "system/web.service").read_text()
+
+
+def test_settings_that_cannot_be_read_refuse_each_file_and_keep_the_units_of_running_tasks(
+    make: Make, web: Path, tmp_path: Path
+) -> None:
+    other = web.with_name("other.unikernel")
+    other.write_bytes(web.read_bytes())
+    make()
+    before = (tmp_path / "system/web.service").read_text()
+    (tmp_path / "units/invocation:web.service").symlink_to("0123")
+    fault = SettingsError("/etc/solo5/net.toml cannot be read as TOML: Expected '=' (at line 1).")
+    assert make(fault) == [f"{other}: {fault}", f"{web}: {fault}"]
+    shown = f"{other}: {fault}".replace("'", "’")
+    assert f"Description={shown}" in (tmp_path / "system/other.service").read_text()
+    assert (tmp_path / "system/web.service").read_text().startswith(before)
+    assert kept_refusal(TaskName("web"), str(tmp_path / "run")) == f"{web}: {fault}"
+    assert make() == []
+    assert (tmp_path / "system/web.service").read_text() == before
 
 
 def test_without_a_tender_the_unit_has_the_reason(
