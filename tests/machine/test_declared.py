@@ -604,6 +604,25 @@ def test_what_clears_up_after_a_task_may_be_killed_once(declare: Declarations) -
     eventually(lambda: unit_property(prepare, "ActiveState") == "inactive", "the preparation has not failed")
 
 
+def test_settings_that_cannot_be_read_do_not_keep_a_task_from_being_cleared_up(declare: Declarations) -> None:
+    ok("solo5ctl", "disk", "create", "golden", "1M")
+    broken = ETC / "broken.toml"
+    try:
+        unit = declare("web", f"{WEB}\nBlock=storage=disk:golden,ephemeral", image="netdisk.hvt")
+        copies = Path("/var/lib/solo5/copies")
+        before = set(copies.iterdir()) if copies.exists() else set()
+        started(unit)
+        assert set(copies.iterdir()) > before
+        broken.write_text("[network.lan\n")
+        ok("systemctl", "kill", "--signal=TERM", "--kill-whom=main", unit)
+        eventually(lambda: "Exiting on signal 15" in journal(unit), "the journal has what the tender wrote to stderr")
+        eventually(lambda: not (DIRECTORY / "web/uncleared").exists(), "it is cleared up")
+        assert set(copies.iterdir()) == before
+    finally:
+        broken.unlink()
+        eventually(lambda: sh("solo5ctl", "disk", "rm", "golden").returncode == 0, "the disk is free")
+
+
 def test_a_file_that_is_removed_while_its_task_is_cleared_up_leaves_nothing(declare: Declarations) -> None:
     prepare = "solo5-prepare@web.service"
     for wait in range(4):

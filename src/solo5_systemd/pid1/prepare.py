@@ -34,6 +34,7 @@ from solo5_systemd.files.declared_units import (
     declaration_directory,
     declared_service,
     forget_instance,
+    prepared_fields,
     stderr_lines,
 )
 from solo5_systemd.files.mounts import detach, mount_bounded
@@ -54,7 +55,7 @@ from solo5_systemd.pid1.generator import (
 from solo5_systemd.sanitize import printable
 from solo5_systemd.settings.files import read_settings
 from solo5_systemd.storage.lock_records import holders
-from solo5_systemd.unit.log_fields import FACILITY, STDERR_PRIORITY
+from solo5_systemd.unit.log_fields import FACILITY, LOG_NAMESPACE, STDERR_PRIORITY
 from solo5_systemd.unit.translate import log_fields
 from solo5_systemd.users.registry import RECORDS
 from solo5_systemd.users.user_record import named_record
@@ -119,8 +120,7 @@ async def clear(name: TaskName) -> None:
     (own / ENVIRONMENT).unlink(missing_ok=True)
     (RECORDS / f"{user_of(name)}.user").unlink(missing_ok=True)
     await asyncio.to_thread(_log_stderr, name)
-    settings = read_settings()
-    async with machine(lambda: settings) as backends:
+    async with machine(read_settings) as backends:  # not read here: they may be invalid by now
         await _drop_held(name, backends.disks)
         if not await asyncio.to_thread(is_cleared, name):
             await backends.units.stop(outcome_target(name))
@@ -219,7 +219,7 @@ def _log_stderr(name: TaskName) -> None:
         return
     replace_file(own / STDERR, "".join(f"{line}\n" for line in lines))
     _unmount(own / TENDER)
-    namespace = read_settings().log_namespace
+    namespace = prepared_fields(name).get(LOG_NAMESPACE, "")
     for line in lines:
         write_entry(
             {
