@@ -20,14 +20,12 @@ PID 1 waits for this process, at each daemon-reload and at the boot, before anyt
 """
 
 import asyncio
-import fcntl
 import json
 import os
-import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
@@ -44,7 +42,6 @@ from solo5_systemd.declared.files import (
 from solo5_systemd.declared.syntax import Source
 from solo5_systemd.declared.template import is_template, parse_template
 from solo5_systemd.declared.unit_file import (
-    MARK,
     SURVIVING,
     Host,
     awaited,
@@ -58,40 +55,43 @@ from solo5_systemd.declared.unit_file import (
     unit_file,
 )
 from solo5_systemd.declared.update_files import UpdateFiles
-from solo5_systemd.errors import HostError, InvalidRequestError, SettingsError, Solo5Error, TakenError
+from solo5_systemd.errors import InvalidRequestError, SettingsError, Solo5Error, TakenError
 from solo5_systemd.files.atomic_file import replace_file
-from solo5_systemd.files.declared_units import DIRECTORY, REFUSED, SOURCES, declaration_directory
+from solo5_systemd.files.declared_units import DIRECTORY, REFUSED, SOURCES
 from solo5_systemd.host.tenders import TenderPath, groups_for
 from solo5_systemd.image.manifest import Device, DeviceKind, Manifest, Target
 from solo5_systemd.image.store import read_facts
 from solo5_systemd.names import (
-    INVOCATION_LINK,
     SERVICE_NIC,
     SLICE,
-    UNITS,
     TaskName,
     is_instance,
     outcome_target,
     prepare_service,
     template_of,
 )
+from solo5_systemd.pid1.kept import (
+    BASIS,
+    REMOVED,
+    SYSTEM,
+    TARGET,
+    UNCLEARED,
+    basis,
+    is_active,
+    is_ours,
+    locked,
+    remove_files,
+    removed_sentence,
+    systemd_release,
+)
 from solo5_systemd.settings.files import ETC, read_settings
 from solo5_systemd.settings.model import DEFAULT_NETWORK, Settings
-from solo5_systemd.unit.placeholders import is_group
 from solo5_systemd.unit.tender import Tender
-
-SYSTEM = Path("/run/systemd/system")
-_TARGET = "solo5-awaited-{}.target"
-"""The file of `names.awaited_target`, by the name of the declaration."""
 
 _OWN_UNITS = "solo5-"
 
 OTHERS = ("/etc/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
 """Where a unit file of the same name would be another program's or the operator's own."""
-
-BASIS, REMOVED = "basis", "removed"
-UNCLEARED = "uncleared"
-"""This file is there from the beginning of a start until all is cleared up: solo5-prepare@NAME clears up once more."""
 
 _IMAGES_MAX = 100
 """Images of instances that are looked at for one that can be read."""
@@ -101,8 +101,6 @@ _KVM_GROUP = "kvm"
 
 _USUAL_ABI_VERSION = 2
 """Of images of Solo5 0.9 or later."""
-
-_SHARED_LIBRARY = re.compile(r"libsystemd-shared-([0-9]+)")
 
 
 class Generator:
@@ -145,7 +143,7 @@ class Generator:
         found = set(declarations(self._etc))
         for template in list(filter(is_template, found)):
             found.update(own_instances(template, self._etc))
-        with _locked(Path(self._directory)):
+        with locked(Path(self._directory)):
             for name in sorted(found):
                 if fault := self._generate(name):
                     yield fault
@@ -185,7 +183,7 @@ class Generator:
     def _refuse(self, name: str, path: str, sentence: str) -> None:
         """Write the unit file of a refused declaration; that of a running task keeps what keeps its preparation."""
         own = self._unit_of(name)
-        if not _is_active(f"{name}.service", prepare_service(TaskName(name))) or not _is_ours(own):
+        if not is_active(f"{name}.service", prepare_service(TaskName(name))) or not is_ours(own):
             self._write(name, _Files(unit=refusal(path, sentence)))
             return
         now = own.read_text(encoding="utf-8")
@@ -226,7 +224,7 @@ class Generator:
         others = {f"{prepare_service(task)}.d/declared.conf": preparation(declaration)}
         others |= {f"{outcome_target(task)}.d/declared.conf": outcome(declaration)}
         if is_instance(task):
-            others = {_TARGET.format(name): text(awaited(declaration))}
+            others = {TARGET.format(name): text(awaited(declaration))}
         return _Files(
             unit=text(unit_file(declaration, host)),
             others=others,
@@ -261,10 +259,10 @@ class Generator:
                 other = Path(directory) / unit
                 if not os.path.lexists(other) or os.path.realpath(other) == "/dev/null":
                     continue
-                if not _is_ours(other):
+                if not is_ours(other):
                     raise TakenError(f"unit {unit} is {other} already: expected a name that no other unit has.")
             own = self._system / unit
-            if os.path.lexists(own) and not _is_ours(own):
+            if os.path.lexists(own) and not is_ours(own):
                 raise TakenError(f"unit {unit} is {own} already: expected a name that no other unit has.")
 
     def _write(self, name: str, files: "_Files") -> None:
@@ -285,22 +283,22 @@ class Generator:
         """
         own = self._system / f"{name}.service"
         if is_declared:
-            if _is_ours(own):
+            if is_ours(own):
                 own.unlink()
-            (self._system / _TARGET.format(name)).unlink(missing_ok=True)
+            (self._system / TARGET.format(name)).unlink(missing_ok=True)
             for file in (SOURCES, BASIS, REFUSED, REMOVED):
                 (Path(self._directory) / name / file).unlink(missing_ok=True)
             return
         task = TaskName(name)
         prepared = is_template(name) or (Path(self._directory) / name / UNCLEARED).exists()
         # A preparation that has cleared up would not see the mark any more.
-        if _is_active(f"{name}.service", *([prepare_service(task)] if prepared else [])):
-            if _is_ours(own):  # else an instance that has the unit file of its template
-                self._refuse(name, f"{self._etc}/{name}.unikernel", _gone(task, self._etc))
+        if is_active(f"{name}.service", *([prepare_service(task)] if prepared else [])):
+            if is_ours(own):  # else an instance that has the unit file of its template
+                self._refuse(name, f"{self._etc}/{name}.unikernel", removed_sentence(task, self._etc))
                 _replace(Path(self._directory) / name / REMOVED, "", mode=0o600)
             return
         if is_template(name) or not UpdateFiles(task, directory=Path(self._directory)).under_way:
-            _remove_files(name, self._system, Path(self._directory))
+            remove_files(name, self._system, Path(self._directory))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -318,44 +316,8 @@ class _Files:
     own: Mapping[str, str] = field(default_factory=dict)
 
 
-def basis(tender: Tender, manifest: Manifest, arguments: Iterable[str]) -> str:
-    """Return what of the tender, the image and arguments a unit file depends on, to be compared at a start."""
-    found = {
-        "tender": tender.path,
-        "target": f"{manifest.target}",
-        "nics": bool(manifest.names(DeviceKind.NET_BASIC)),
-        "groups": [is_group(argument) for argument in arguments],
-    }
-    return json.dumps(found)
-
-
-def kept_sources(task: TaskName, directory: str = DIRECTORY) -> Sequence[Source]:
-    """Return the files of a declaration as they were at the last daemon-reload.
-
-    Raises:
-        HostError: they cannot be read.
-    """
-    path = Path(declaration_directory(task, directory)) / SOURCES
-    try:
-        return [
-            Source(path=each["path"], content=each["content"].encode("latin-1"))
-            for each in json.loads(path.read_bytes())
-        ]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise HostError(f"{path} cannot be read: {error}.", "Run: systemctl daemon-reload") from error
-
-
 def _kept(sources: Sequence[Source]) -> str:
     return json.dumps([{"path": each.path, "content": each.content.decode("latin-1")} for each in sources])
-
-
-def _is_active(*units: str, ended: str = "") -> bool:
-    """Return whether PID 1 has a run of one of these units, of templates of an instance, besides the ended one."""
-    links = tuple(INVOCATION_LINK + (unit.rpartition(".")[0] if "@." in unit else unit) for unit in units)
-    with suppress(OSError):
-        found = set(os.listdir(UNITS)) - {f"{INVOCATION_LINK}{ended}"}  # noqa: PTH208 - for strings
-        return any(link.startswith(links) for link in found)
-    return False
 
 
 def _unchanged(text: str) -> str:
@@ -398,80 +360,6 @@ def _check_survives(declaration: Declaration) -> None:
         )
 
 
-def is_gone(task: TaskName, directory: Path = Path(DIRECTORY)) -> bool:
-    """Return whether the declaration of a task was removed while it ran."""
-    return (Path(declaration_directory(task, str(directory))) / REMOVED).exists()
-
-
-def is_cleared(task: TaskName, *, directory: Path = Path(DIRECTORY)) -> bool:
-    """Enter that an ended task is cleared up; return False instead if its declaration was removed while it ran."""
-    with _locked(directory):
-        if is_gone(task, directory):
-            return False
-        (directory / task / UNCLEARED).unlink(missing_ok=True)
-        return True
-
-
-def remove_if_gone(task: TaskName, *, system: Path = SYSTEM, directory: Path = Path(DIRECTORY)) -> None:
-    """Remove the files of a task that has ended, if its declaration was removed while it ran.
-
-    Called by its preparation, which is active still.
-    """
-    with _locked(directory):
-        if not is_gone(task, directory):
-            return
-        kept = declaration_directory(task, str(directory))
-        _remove_files(task, system, directory)
-        name = template_of(task)
-        units = (f"{name}.service", f"solo5-prepare@{name}.service")
-        if kept == f"{directory}/{name}" and not _is_active(*units, ended=prepare_service(task)):
-            _remove_files(name, system, directory)
-
-
-def _remove_files(name: str, system: Path, directory: Path) -> None:
-    if _is_ours(system / f"{name}.service"):
-        (system / f"{name}.service").unlink()
-    (system / _TARGET.format(name)).unlink(missing_ok=True)
-    for unit in (prepare_service(TaskName(name)), outcome_target(TaskName(name))):
-        shutil.rmtree(system / f"{unit}.d", ignore_errors=True)
-    shutil.rmtree(directory / name, ignore_errors=True)
-
-
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Lock the directories of declared tasks: their files may be removed at a task's end and written at once."""
-    directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _gone(task: TaskName, etc: Path) -> str:
-    return f"{etc}/{task}.unikernel was removed: expected it for a start. Write it, then run: systemctl daemon-reload"
-
-
-def kept_refusal(task: TaskName, directory: str = DIRECTORY) -> str:
-    """Return why a task that was running at the last daemon-reload cannot be started again; empty: it can."""
-    kept = Path(declaration_directory(task, directory))
-    if not kept.exists():
-        return _gone(task, ETC)
-    try:
-        return (kept / REFUSED).read_text(encoding="utf-8")
-    except OSError:
-        return ""
-
-
-def _is_ours(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return file.read(len(MARK)) == MARK.encode()
-    except OSError:
-        return False
-
-
 def _replace(path: Path, text: str, *, mode: int = 0o644) -> None:
     """Write a file unless it has this content: systemd compares the times of unit files."""
     with suppress(OSError):
@@ -479,15 +367,6 @@ def _replace(path: Path, text: str, *, mode: int = 0o644) -> None:
             return
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     replace_file(path, text, mode=mode)
-
-
-def systemd_release() -> int:
-    """Return the release of the installed systemd, by its private library: PID 1 cannot be called here."""
-    for place in (Path("/usr/lib/systemd"), *Path("/usr/lib").glob("*-linux-gnu/systemd")):
-        for file in place.glob("libsystemd-shared-*.so"):
-            if match := _SHARED_LIBRARY.match(file.name):
-                return int(match[1])
-    return 0
 
 
 def main() -> int:

@@ -42,7 +42,7 @@ from solo5_systemd.journal.journald import NATIVE_SOCKET, namespace_path, write_
 from solo5_systemd.names import TaskName, is_instance, is_task_name, outcome_target, template_of
 from solo5_systemd.network.model import NicRequest, Reservation
 from solo5_systemd.network.remembered import ADDRESSES, read_addresses, write_addresses
-from solo5_systemd.pid1.generator import (
+from solo5_systemd.pid1.kept import (
     BASIS,
     UNCLEARED,
     basis,

@@ -10,8 +10,9 @@ from solo5_systemd.errors import HostError, NotFoundError, SettingsError
 from solo5_systemd.host.tenders import TenderPath
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.names import TaskName
-from solo5_systemd.pid1 import generator
-from solo5_systemd.pid1.generator import Generator, is_cleared, kept_refusal, kept_sources, remove_if_gone
+from solo5_systemd.pid1 import generator, kept
+from solo5_systemd.pid1.generator import Generator
+from solo5_systemd.pid1.kept import is_cleared, kept_refusal, kept_sources, remove_if_gone
 from solo5_systemd.settings.model import Settings
 from solo5_systemd.unit.tender import Tender
 
@@ -25,7 +26,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
 
     monkeypatch.setattr(TenderPath, "find", find)
     monkeypatch.setattr(generator, "groups_for", lambda target, nics: ())
-    monkeypatch.setattr(generator, "UNITS", str(tmp_path / "units"))
+    monkeypatch.setattr(kept, "UNITS", str(tmp_path / "units"))
     for name in ("etc", "system", "other", "units"):
         (tmp_path / name).mkdir()
 
@@ -294,7 +295,7 @@ def test_of_running_instances_the_unit_file_stays(make: Make, template: Path, tm
     assert f"{template} was removed" in (tmp_path / "system/web@.service").read_text()
     assert {path.name for path in (tmp_path / "run").iterdir()} == {"web@", "web@1"}
     directory = str(tmp_path / "run")
-    assert f"{template} was removed" in generator.kept_refusal(TaskName("web@1"), directory)
+    assert f"{template} was removed" in kept_refusal(TaskName("web@1"), directory)
     link.unlink()
     make()
     assert system(tmp_path) == []
@@ -309,11 +310,11 @@ def test_the_last_instance_of_a_removed_template_removes_its_files(make: Make, t
     template.unlink()
     make()
     places = {"system": tmp_path / "system", "directory": tmp_path / "run"}
-    generator.remove_if_gone(TaskName("web@1"), **places)
+    remove_if_gone(TaskName("web@1"), **places)
     assert system(tmp_path) == ["solo5-awaited-web@.target", "web@.service"]
     assert not (tmp_path / "run/web@1").exists()
     (tmp_path / "units/invocation:solo5-prepare@web@1.service").unlink()
-    generator.remove_if_gone(TaskName("web@2"), **places)
+    remove_if_gone(TaskName("web@2"), **places)
     assert system(tmp_path) == []
     assert list((tmp_path / "run").iterdir()) == []
 
@@ -331,11 +332,11 @@ def test_a_running_instance_whose_own_file_is_refused_keeps_the_unit_of_its_temp
     assert "Wants=solo5-prepare@web@%i.service" in text
     assert text.endswith("Restart=no\n")
     directory = str(tmp_path / "run")
-    assert generator.kept_refusal(TaskName("web@1"), directory) == fault
-    assert generator.kept_refusal(TaskName("web@2"), directory) == ""
+    assert kept_refusal(TaskName("web@1"), directory) == fault
+    assert kept_refusal(TaskName("web@2"), directory) == ""
     own.unlink()
     assert make() == []
-    assert generator.kept_refusal(TaskName("web@1"), directory) == ""
+    assert kept_refusal(TaskName("web@1"), directory) == ""
     assert not (tmp_path / "system/web@1.service").exists()
 
 

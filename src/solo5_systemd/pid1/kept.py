@@ -1,0 +1,162 @@
+"""What is kept of a declaration in /run/solo5/declared/NAME until its task has ended, for the starts of the task.
+
+Apart from the generator, which writes it: each start of a declared task imports this.
+"""
+
+import fcntl
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from solo5_systemd.declared.syntax import Source
+from solo5_systemd.declared.unit_file import MARK
+from solo5_systemd.errors import HostError
+from solo5_systemd.files.declared_units import DIRECTORY, REFUSED, SOURCES, declaration_directory
+from solo5_systemd.image.manifest import DeviceKind, Manifest
+from solo5_systemd.names import (
+    INVOCATION_LINK,
+    UNITS,
+    TaskName,
+    outcome_target,
+    prepare_service,
+    template_of,
+)
+from solo5_systemd.settings.files import ETC
+from solo5_systemd.unit.placeholders import is_group
+from solo5_systemd.unit.tender import Tender
+
+SYSTEM = Path("/run/systemd/system")
+TARGET = "solo5-awaited-{}.target"
+"""The file of `names.awaited_target`, by the name of the declaration."""
+
+BASIS, REMOVED = "basis", "removed"
+UNCLEARED = "uncleared"
+"""This file is there from the beginning of a start until all is cleared up: solo5-prepare@NAME clears up once more."""
+
+_SHARED_LIBRARY = re.compile(r"libsystemd-shared-([0-9]+)")
+
+
+def basis(tender: Tender, manifest: Manifest, arguments: Iterable[str]) -> str:
+    """Return what of the tender, the image and arguments a unit file depends on, to be compared at a start."""
+    found = {
+        "tender": tender.path,
+        "target": f"{manifest.target}",
+        "nics": bool(manifest.names(DeviceKind.NET_BASIC)),
+        "groups": [is_group(argument) for argument in arguments],
+    }
+    return json.dumps(found)
+
+
+def kept_sources(task: TaskName, directory: str = DIRECTORY) -> Sequence[Source]:
+    """Return the files of a declaration as they were at the last daemon-reload.
+
+    Raises:
+        HostError: they cannot be read.
+    """
+    path = Path(declaration_directory(task, directory)) / SOURCES
+    try:
+        return [
+            Source(path=each["path"], content=each["content"].encode("latin-1"))
+            for each in json.loads(path.read_bytes())
+        ]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise HostError(f"{path} cannot be read: {error}.", "Run: systemctl daemon-reload") from error
+
+
+def is_active(*units: str, ended: str = "") -> bool:
+    """Return whether PID 1 has a run of one of these units, of templates of an instance, besides the ended one."""
+    links = tuple(INVOCATION_LINK + (unit.rpartition(".")[0] if "@." in unit else unit) for unit in units)
+    with suppress(OSError):
+        found = set(os.listdir(UNITS)) - {f"{INVOCATION_LINK}{ended}"}  # noqa: PTH208 - for strings
+        return any(link.startswith(links) for link in found)
+    return False
+
+
+def is_gone(task: TaskName, directory: Path = Path(DIRECTORY)) -> bool:
+    """Return whether the declaration of a task was removed while it ran."""
+    return (Path(declaration_directory(task, str(directory))) / REMOVED).exists()
+
+
+def is_cleared(task: TaskName, *, directory: Path = Path(DIRECTORY)) -> bool:
+    """Enter that an ended task is cleared up; return False instead if its declaration was removed while it ran."""
+    with locked(directory):
+        if is_gone(task, directory):
+            return False
+        (directory / task / UNCLEARED).unlink(missing_ok=True)
+        return True
+
+
+def remove_if_gone(task: TaskName, *, system: Path = SYSTEM, directory: Path = Path(DIRECTORY)) -> None:
+    """Remove the files of a task that has ended, if its declaration was removed while it ran.
+
+    Called by its preparation, which is active still.
+    """
+    with locked(directory):
+        if not is_gone(task, directory):
+            return
+        kept = declaration_directory(task, str(directory))
+        remove_files(task, system, directory)
+        name = template_of(task)
+        units = (f"{name}.service", f"solo5-prepare@{name}.service")
+        if kept == f"{directory}/{name}" and not is_active(*units, ended=prepare_service(task)):
+            remove_files(name, system, directory)
+
+
+def remove_files(name: str, system: Path, directory: Path) -> None:
+    """Remove all that the generator has written for a declaration, and what its starts have made."""
+    if is_ours(system / f"{name}.service"):
+        (system / f"{name}.service").unlink()
+    (system / TARGET.format(name)).unlink(missing_ok=True)
+    for unit in (prepare_service(TaskName(name)), outcome_target(TaskName(name))):
+        shutil.rmtree(system / f"{unit}.d", ignore_errors=True)
+    shutil.rmtree(directory / name, ignore_errors=True)
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Lock the directories of declared tasks: their files may be removed at a task's end and written at once."""
+    directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def removed_sentence(task: TaskName, etc: Path) -> str:
+    """Return why a task whose declaration was removed cannot be started."""
+    return f"{etc}/{task}.unikernel was removed: expected it for a start. Write it, then run: systemctl daemon-reload"
+
+
+def kept_refusal(task: TaskName, directory: str = DIRECTORY) -> str:
+    """Return why a task that was running at the last daemon-reload cannot be started again; empty: it can."""
+    kept = Path(declaration_directory(task, directory))
+    if not kept.exists():
+        return removed_sentence(task, ETC)
+    try:
+        return (kept / REFUSED).read_text(encoding="utf-8")
+    except OSError:
+        return ""
+
+
+def is_ours(path: Path) -> bool:
+    """Return whether the generator has written a file."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(MARK)) == MARK.encode()
+    except OSError:
+        return False
+
+
+def systemd_release() -> int:
+    """Return the release of the installed systemd, by its private library: PID 1 cannot be called here."""
+    for place in (Path("/usr/lib/systemd"), *Path("/usr/lib").glob("*-linux-gnu/systemd")):
+        for file in place.glob("libsystemd-shared-*.so"):
+            if match := _SHARED_LIBRARY.match(file.name):
+                return int(match[1])
+    return 0
