@@ -280,6 +280,19 @@ def test_an_image_that_is_missing_is_named_where_an_operator_looks(declare: Decl
         image.unlink()
 
 
+def test_an_image_without_nics_that_comes_late_starts_without_a_daemon_reload(declare: Declarations) -> None:
+    image = Path("/srv/late.spt")
+    declare.write("web", f"[Unikernel]\nImage={image}\nTender=spt\n")
+    systemctl("daemon-reload")
+    image.write_bytes((GUESTS / "sleeper.spt").read_bytes())
+    try:
+        started("web.service")
+        ok("systemctl", "restart", "web")
+        assert inspect("web")["nics"] == []
+    finally:
+        image.unlink()
+
+
 def test_a_port_that_is_taken_is_named(declare: Declarations, run: Runner) -> None:
     run("net.spt", "--ipv4={net.service.ipv4_cidr}", options=("-p", f"{PORT}:80"))
     declare("web", WEB)

@@ -170,14 +170,14 @@ def survives_soft_reboot(declaration: Declaration) -> bool:
     return bool(values) and BOOLEAN.parse(values[-1]) is True
 
 
-def preparation(declaration: Declaration) -> str:
+def preparation(declaration: Declaration, host: Host) -> str:
     """Return the drop-in of solo5-prepare@NAME: it waits for what the task's service waits for."""
     surviving = SURVIVING if survives_soft_reboot(declaration) else ()
-    lines = (f"{MARK}.", "[Unit]", *surviving, *_waited_for(declaration), *_mounts(declaration))
+    lines = (f"{MARK}.", "[Unit]", *surviving, *_waited_for(declaration), *_mounts(declaration, host))
     return "\n".join(lines) + "\n"
 
 
-def awaited(declaration: Declaration) -> str:
+def awaited(declaration: Declaration, host: Host) -> str:
     """Return the target before the preparation of an instance: it waits for what the task's service waits for.
 
     A template cannot have a drop-in of solo5-prepare@NAME@INSTANCE, an instance of another template.
@@ -191,7 +191,7 @@ def awaited(declaration: Declaration) -> str:
         f"Before={prepare_service(name)}",
         "StopWhenUnneeded=yes",
         *_waited_for(declaration),
-        *_mounts(declaration),
+        *_mounts(declaration, host),
     )
     return "\n".join(lines) + "\n"
 
@@ -235,15 +235,15 @@ def _unit(declaration: Declaration, host: Host) -> Iterator[str]:
     yield f"Wants={' '.join(units)}"
     yield f"After={prepare_service(name)}"
     yield f"AssertPathExists={host.directory}/{name}/environment"
-    yield from _mounts(declaration)
+    yield from _mounts(declaration, host)
     if survives_soft_reboot(declaration):
         yield from SURVIVING
     yield from (str(line) for line in declaration.unit)
 
 
-def _mounts(declaration: Declaration) -> Iterator[str]:
+def _mounts(declaration: Declaration, host: Host) -> Iterator[str]:
     workload = declaration.workload
-    paths = [workload.image, *(disk.path for disk in workload.disks if disk.path.startswith("/"))]
+    paths = [host.tender.path, workload.image, *(disk.path for disk in workload.disks if disk.path.startswith("/"))]
     yield from (f"RequiresMountsFor={_quoted(path)}" for path in dict.fromkeys(paths))
 
 

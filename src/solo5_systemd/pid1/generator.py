@@ -26,7 +26,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -55,7 +55,7 @@ from solo5_systemd.declared.unit_file import (
     unit_file,
 )
 from solo5_systemd.declared.update_files import UpdateFiles
-from solo5_systemd.errors import InvalidRequestError, SettingsError, Solo5Error, TakenError
+from solo5_systemd.errors import InvalidRequestError, NotFoundError, SettingsError, Solo5Error, TakenError
 from solo5_systemd.files.atomic_file import replace_file
 from solo5_systemd.files.declared_units import DIRECTORY, REFUSED, SOURCES
 from solo5_systemd.host.tenders import TenderPath, groups_for
@@ -76,7 +76,7 @@ from solo5_systemd.pid1.kept import (
     SYSTEM,
     TARGET,
     UNCLEARED,
-    basis,
+    Basis,
     is_active,
     is_ours,
     locked,
@@ -86,12 +86,14 @@ from solo5_systemd.pid1.kept import (
 )
 from solo5_systemd.settings.files import ETC, read_settings
 from solo5_systemd.settings.model import DEFAULT_NETWORK, Settings
-from solo5_systemd.unit.tender import Tender
+from solo5_systemd.unit.tender import LIBRARIES, Tender
 
 _OWN_UNITS = "solo5-"
 
 OTHERS = ("/etc/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
 """Where a unit file of the same name would be another program's or the operator's own."""
+
+FSTAB = Path("/etc/fstab")
 
 _IMAGES_MAX = 100
 """Images of instances that are looked at for one that can be read."""
@@ -111,6 +113,7 @@ class Generator:
         system: directory of unit files.
         directory: with the directories of declared tasks.
         others: directories with unit files of others.
+        fstab: file of file systems that are mounted later (fstab(5)).
         settings: of the host; or why they cannot be read, which refuses each declaration.
         systemd: release of systemd.
         owner: UID that the declarations must have.
@@ -124,6 +127,7 @@ class Generator:
         system: Path = SYSTEM,
         directory: str = DIRECTORY,
         others: Sequence[str] = OTHERS,
+        fstab: Path = FSTAB,
         systemd: int,
         owner: int = 0,
     ) -> None:
@@ -133,6 +137,7 @@ class Generator:
         self._system = system
         self._directory = directory
         self._others = others
+        self._fstab = fstab
         self._systemd = systemd
         self._tenders = cache(self._find_tender)
         self._names = host_names()
@@ -219,16 +224,20 @@ class Generator:
             _check_survives(declaration)
         self._surviving |= surviving
         task = declaration.workload.name
-        manifest = _manifest(declaration, images)
+        read = _manifest(images)
+        manifest = read or _assumed(declaration)
         host = self._host(declaration, manifest)
-        others = {f"{prepare_service(task)}.d/declared.conf": preparation(declaration)}
+        others = {f"{prepare_service(task)}.d/declared.conf": preparation(declaration, host)}
         others |= {f"{outcome_target(task)}.d/declared.conf": outcome(declaration)}
         if is_instance(task):
-            others = {TARGET.format(name): text(awaited(declaration))}
+            others = {TARGET.format(name): text(awaited(declaration, host))}
+        found = Basis.of(host.tender, manifest, declaration.workload.arguments)
+        if read is None and not host.own_namespace:  # the namespace is made for NICs
+            found = replace(found, nics_assumed=True)
         return _Files(
             unit=text(unit_file(declaration, host)),
             others=others,
-            own={SOURCES: _kept(sources), BASIS: basis(host.tender, manifest, declaration.workload.arguments)},
+            own={SOURCES: _kept(sources), BASIS: found.text()},
         )
 
     def _host(self, declaration: Declaration, manifest: Manifest) -> Host:
@@ -247,7 +256,19 @@ class Generator:
         )
 
     def _find_tender(self, target: Target, abi_version: int) -> Tender:
-        return asyncio.run(TenderPath(self._settings.tender_paths).find(target, abi_version))
+        """Return the tender, or where it is expected: its file system may be one that is mounted later."""
+        paths = self._settings.tender_paths
+        try:
+            return asyncio.run(TenderPath(paths).find(target, abi_version))
+        except NotFoundError as error:
+            return Tender(
+                path=f"{_mounted_later(paths, self._fstab)}/solo5-{target}",
+                target=target,
+                version="unknown",
+                abi_version=abi_version,
+                loads=LIBRARIES,
+                loads_because=str(error),
+            )
 
     def _check_free(self, name: str) -> None:
         """Refuse the name of another unit; a mask and an edited copy of ours have precedence."""
@@ -332,18 +353,31 @@ def _images(pattern: str) -> Sequence[str]:
         return ()
 
 
-def _manifest(declaration: Declaration, images: Iterable[str]) -> Manifest:
-    """Return the manifest of the first image that can be read.
-
-    Where all are on a file system that is mounted later, return what the declaration implies.
-    """
-    workload = declaration.workload
+def _manifest(images: Iterable[str]) -> Manifest | None:
+    """Return the manifest of the first image that can be read; None where all may be on a file system mounted later."""
     for image in images:
         with suppress(Solo5Error):  # the start will find out
             return read_facts(image).manifest
+    return None
+
+
+def _assumed(declaration: Declaration) -> Manifest:
+    """Return the manifest that a declaration implies."""
+    workload = declaration.workload
     names = [nic.nic for nic in workload.nics] or [SERVICE_NIC]
     nics = tuple(Device(name=name, kind=DeviceKind.NET_BASIC) for name in names)
     return Manifest(target=workload.tender or Target.HVT, abi_version=_USUAL_ABI_VERSION, devices=nics)
+
+
+def _mounted_later(paths: Sequence[str], fstab: Path) -> str:
+    """Return the directory that is most likely on a file system which is mounted later."""
+    mounts: list[str] = []
+    with suppress(OSError):
+        lines = (line.split() for line in fstab.read_text(encoding="utf-8", errors="replace").splitlines())
+        mounts = [words[1] for words in lines if words[1:] and words[0][0] != "#" and not os.path.ismount(words[1])]
+    later = [path for path in paths if any(Path(path).is_relative_to(mount) for mount in mounts)]
+    missing = [path for path in paths if not Path(path).is_dir()]
+    return [*later, *missing, *paths][0]
 
 
 def _groups(target: Target, *, nics: bool) -> Sequence[str]:

@@ -10,6 +10,7 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from solo5_systemd.declared.syntax import Source
@@ -40,15 +41,58 @@ UNCLEARED = "uncleared"
 _SHARED_LIBRARY = re.compile(r"libsystemd-shared-([0-9]+)")
 
 
-def basis(tender: Tender, manifest: Manifest, arguments: Iterable[str]) -> str:
-    """Return what of the tender, the image and arguments a unit file depends on, to be compared at a start."""
-    found = {
-        "tender": tender.path,
-        "target": f"{manifest.target}",
-        "nics": bool(manifest.names(DeviceKind.NET_BASIC)),
-        "groups": [is_group(argument) for argument in arguments],
-    }
-    return json.dumps(found)
+@dataclass(frozen=True, kw_only=True)
+class Basis:
+    """What of the tender, the image and arguments a unit file depends on, to be compared at a start.
+
+    Attributes:
+        tender: path of the program.
+        target: of the image.
+        nics: whether the image has NICs.
+        groups: whether each argument stands for several words.
+        nics_assumed: the image could not be read; a unit file for NICs is fit for an image without them.
+    """
+
+    tender: str
+    target: str
+    nics: bool
+    groups: Sequence[bool]
+    nics_assumed: bool = False
+
+    @classmethod
+    def of(cls, tender: Tender, manifest: Manifest, arguments: Iterable[str]) -> "Basis":
+        """Return the basis of a declaration whose image has this manifest."""
+        return cls(
+            tender=tender.path,
+            target=f"{manifest.target}",
+            nics=bool(manifest.names(DeviceKind.NET_BASIC)),
+            groups=[is_group(argument) for argument in arguments],
+        )
+
+    def text(self) -> str:
+        """Return it as text, for a file."""
+        return json.dumps(asdict(self))
+
+    def fits(self, now: "Basis") -> bool:
+        """Return whether the unit file is fit for a start that has another basis."""
+        nics = now.nics if self.nics_assumed else self.nics
+        return replace(self, nics=nics, nics_assumed=False) == now
+
+    def __str__(self) -> str:
+        return f"{self.tender} and {'NICs' if self.nics else 'no NIC'}"
+
+
+def kept_basis(task: TaskName, directory: str = DIRECTORY) -> Basis:
+    """Return the basis of a task's unit file.
+
+    Raises:
+        HostError: it cannot be read.
+    """
+    path = Path(declaration_directory(task, directory)) / BASIS
+    try:
+        return Basis(**json.loads(path.read_bytes()))
+    except (OSError, ValueError, TypeError) as error:
+        raise HostError(f"{path} cannot be read: {error}.", "Run: systemctl daemon-reload") from error
 
 
 def kept_sources(task: TaskName, directory: str = DIRECTORY) -> Sequence[Source]:

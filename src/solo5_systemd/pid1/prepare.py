@@ -43,10 +43,10 @@ from solo5_systemd.names import TaskName, is_instance, is_task_name, outcome_tar
 from solo5_systemd.network.model import NicRequest, Reservation
 from solo5_systemd.network.remembered import ADDRESSES, read_addresses, write_addresses
 from solo5_systemd.pid1.kept import (
-    BASIS,
     UNCLEARED,
-    basis,
+    Basis,
     is_cleared,
+    kept_basis,
     kept_refusal,
     kept_sources,
     remove_if_gone,
@@ -160,18 +160,19 @@ def _check_basis(prepared: Prepared) -> None:
     """Refuse an image for which the unit file was not made: another tender, or NICs where there were none."""
     parts = prepared.plan.parts
     name = parts.workload.name
-    kept = Path(declaration_directory(name))
-    now = basis(parts.tender, parts.image.facts.manifest, parts.workload.arguments)
-    if (kept / BASIS).read_text(encoding="utf-8") == now:
+    had = kept_basis(name)
+    now = Basis.of(parts.tender, parts.image.facts.manifest, parts.workload.arguments)
+    if had.fits(now):
         return
-    if kept.name == template_of(name):
+    kept = Path(declaration_directory(name)).name
+    if kept == template_of(name):
         raise HostError(
-            f"{parts.workload.image} is not what the unit file of {kept.name} was made for: expected the same tender "
-            "as the other instances, NICs if they have some, and {mirage} in the same arguments.",
+            f"{parts.workload.image} with {now} is not what the unit file of {kept} was made for: expected {had}, "
+            "as for the other instances, and {mirage} in the same arguments.",
             f"Run: systemctl daemon-reload. Where instances differ, write /etc/solo5/{name}.unikernel for this one.",
         )
     raise HostError(
-        f"{parts.workload.image} is not what the unit file was made for: expected the same tender, and NICs as before.",
+        f"{parts.workload.image} with {now} is not what the unit file was made for: expected {had}.",
         "Run: systemctl daemon-reload",
     )
 

@@ -97,7 +97,7 @@ def test_its_names_are_those_of_the_instances() -> None:
 
 def test_what_an_instance_waits_for_is_before_its_preparation() -> None:
     found = template("[Unit]\nAfter=db@%i.service %p.target %N.socket\nRequires=a@%I.mount\nConflicts=x.target\n" + ALL)
-    lines = found.text(awaited(found.declaration)).splitlines()
+    lines = found.text(awaited(found.declaration, HOST)).splitlines()
     assert "Before=solo5-prepare@web@%i.service" in lines
     assert "After=db@%i.service web.target web@%i.socket" in lines
     assert "Requires=a@%I.mount" in lines

@@ -125,9 +125,10 @@ def test_the_preparation_waits_for_what_the_task_waits_for() -> None:
         b"Block=data=/srv/data.img\n",
     )
     parsed = parse_declaration("web", [source], host=HostNames())
-    text = preparation(parsed)
+    text = preparation(parsed, HOST)
     assert "After=network-online.target" in text
     assert 'RequiresMountsFor="/srv/data.img"' in text
+    assert 'RequiresMountsFor="/usr/bin/solo5-hvt"' in text
     assert "OnFailure" not in text
     assert outcome(parsed).endswith("[Unit]\nBefore=web.service\n")
 
@@ -135,7 +136,7 @@ def test_the_preparation_waits_for_what_the_task_waits_for() -> None:
 def test_specifiers_of_what_a_preparation_waits_for_are_those_of_the_task() -> None:
     lines = b"[Unit]\nAfter=%p.target db-%j@%i.service %H.target\nWants=%N.socket a%%b.service\n[Unikernel]\nImage=/a\n"
     source = Source(path="/etc/solo5/a-web.unikernel", content=lines)
-    text = preparation(parse_declaration("a-web", [source], host=HostNames()))
+    text = preparation(parse_declaration("a-web", [source], host=HostNames()), HOST)
     assert "After=a-web.target db-web@.service %H.target\n" in text
     assert "Wants=a-web.socket a%%b.service\n" in text
 

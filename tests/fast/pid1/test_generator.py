@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from tests.fast.image import elfbuilder as elf
 
-from solo5_systemd.errors import HostError, NotFoundError, SettingsError
+from solo5_systemd.errors import HostError, ImageError, NotFoundError, SettingsError
 from solo5_systemd.host.tenders import TenderPath
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.names import TaskName
 from solo5_systemd.pid1 import generator, kept
 from solo5_systemd.pid1.generator import Generator
-from solo5_systemd.pid1.kept import is_cleared, kept_refusal, kept_sources, remove_if_gone
+from solo5_systemd.pid1.kept import is_cleared, kept_basis, kept_refusal, kept_sources, remove_if_gone
 from solo5_systemd.settings.model import Settings
 from solo5_systemd.unit.tender import Tender
 
@@ -33,7 +33,8 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     def run(settings: Settings | SettingsError = Settings()) -> list[str]:  # noqa: B008 - frozen
         subject = Generator(
             settings, etc=tmp_path / "etc", system=tmp_path / "system", directory=str(tmp_path / "run"),
-            others=(str(tmp_path / "other"),), systemd=257, owner=(tmp_path / "etc").stat().st_uid,
+            others=(str(tmp_path / "other"),),
+            fstab=tmp_path / "fstab", systemd=257, owner=(tmp_path / "etc").stat().st_uid,
         )  # fmt: skip
         return list(subject.run())
 
@@ -170,15 +171,48 @@ def test_settings_that_cannot_be_read_refuse_each_file_and_keep_the_units_of_run
     assert (tmp_path / "system/web.service").read_text() == before
 
 
-def test_without_a_tender_the_unit_has_the_reason(
+def test_a_tender_that_has_another_abi_version_refuses_the_file(
+    make: Make, web: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def find(_self: TenderPath, target: Target, abi_version: int) -> Tender:
+        raise ImageError(f"the image needs solo5-{target} with ABI version {abi_version}.")
+
+    monkeypatch.setattr(TenderPath, "find", find)
+    assert make() == [f"{web}: the image needs solo5-spt with ABI version 2."]
+    assert "the image needs solo5-spt" in (tmp_path / "system/web.service").read_text()
+
+
+def test_a_tender_that_is_not_there_yet_is_expected_below_a_mount_of_fstab(
     make: Make, web: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def find(_self: TenderPath, target: Target, abi_version: int) -> Tender:
         raise NotFoundError(f"no tender for {target}: expected one.")
 
     monkeypatch.setattr(TenderPath, "find", find)
-    assert make() == [f"{web}: no tender for spt: expected one."]
-    assert "no tender for spt" in (tmp_path / "system/web.service").read_text()
+    (tmp_path / "fstab").write_text(f"# all\n\n/dev/a / ext4\n/dev/b {tmp_path}/opt/solo5 ext4\n")
+    for directory in ("opt/solo5", "opt/solo5/bin"):
+        assert make(Settings(tender_paths=(f"{tmp_path}/missing", f"{tmp_path}/{directory}"))) == []
+        assert f"ExecStart={tmp_path}/{directory}/solo5-spt " in (tmp_path / "system/web.service").read_text()
+
+
+@pytest.mark.parametrize(("there", "expected"), [(("a",), "b"), (("b",), "a"), (("a", "b"), "a"), ((), "a")])
+def test_a_tender_that_is_not_there_yet_is_expected_in_a_directory_that_is_not(
+    make: Make, web: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: tuple[str, ...], expected: str
+) -> None:
+    async def find(_self: TenderPath, target: Target, abi_version: int) -> Tender:
+        raise NotFoundError(f"no tender for {target}: expected one.")
+
+    monkeypatch.setattr(TenderPath, "find", find)
+    for name in there:
+        (tmp_path / name).mkdir()
+    assert make(Settings(tender_paths=(f"{tmp_path}/a", f"{tmp_path}/b"))) == []
+    tender = f"{tmp_path}/{expected}/solo5-spt"
+    text = (tmp_path / "system/web.service").read_text()
+    assert f"ExecStart={tender} " in text
+    assert "BindReadOnlyPaths=-/usr/lib:/usr/lib\n" in text
+    waits = (tmp_path / "system/solo5-prepare@web.service.d/declared.conf").read_text()
+    assert f'RequiresMountsFor="{tender}"\n' in waits
+    assert kept_basis(TaskName("web"), str(tmp_path / "run")).tender == tender
 
 
 def test_an_image_that_is_not_there_yet_is_assumed(
@@ -190,6 +224,7 @@ def test_an_image_that_is_not_there_yet_is_assumed(
     monkeypatch.setattr(generator, "groups_for", groups_for)
     (tmp_path / "web.spt").unlink()
     assert make() == []
+    assert kept_basis(TaskName("web"), str(tmp_path / "run")).nics_assumed
     text = (tmp_path / "system/web.service").read_text()
     assert "ExecStart=/usr/bin/solo5-hvt" in text
     assert "SupplementaryGroups=kvm" in text

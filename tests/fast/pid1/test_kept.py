@@ -1,0 +1,57 @@
+"""What is kept of a declaration is read at a start, whatever is in the files."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from solo5_systemd.errors import HostError
+from solo5_systemd.image.manifest import Device, DeviceKind, Manifest, Target
+from solo5_systemd.names import DeviceName, TaskName
+from solo5_systemd.pid1.kept import Basis, kept_basis
+from solo5_systemd.unit.tender import Tender
+
+HVT = Tender(path="/usr/bin/solo5-hvt", target=Target.HVT, version="1", abi_version=2)
+
+
+def of(*nics: str) -> Basis:
+    devices = tuple(Device(name=DeviceName(name), kind=DeviceKind.NET_BASIC) for name in nics)
+    return Basis.of(HVT, Manifest(target=Target.HVT, abi_version=2, devices=devices), ["{mirage}", "--verbose"])
+
+
+def test_a_unit_file_for_assumed_nics_is_fit_for_an_image_without_them() -> None:
+    with_nics, without = of("service"), of()
+    assert with_nics.fits(of("other", "names"))
+    assert not with_nics.fits(without)
+    assert not without.fits(with_nics)
+    assumed = replace(with_nics, nics_assumed=True)
+    assert assumed.fits(without)
+    assert assumed.fits(with_nics)
+
+
+def test_an_assumed_unit_file_is_for_one_tender_and_the_same_arguments() -> None:
+    assumed = replace(of("service"), nics_assumed=True)
+    for other in (
+        replace(of(), tender="/usr/local/bin/solo5-hvt"),
+        replace(of(), target="spt"),
+        replace(of(), groups=[False, False]),
+    ):
+        assert not assumed.fits(other)
+
+
+def test_a_basis_is_kept_as_text(tmp_path: Path) -> None:
+    (tmp_path / "web").mkdir()
+    kept = replace(of("service"), nics_assumed=True)
+    (tmp_path / "web/basis").write_text(kept.text())
+    assert kept_basis(TaskName("web"), str(tmp_path)) == kept
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"tender": 1, "more": 2}'])
+def test_a_damaged_basis_is_an_error(tmp_path: Path, text: str) -> None:
+    (tmp_path / "web").mkdir()
+    (tmp_path / "web/basis").write_text(text)
+    with pytest.raises(HostError, match="Run: systemctl daemon-reload"):
+        kept_basis(TaskName("web"), str(tmp_path))
+    (tmp_path / "web/basis").unlink()
+    with pytest.raises(HostError, match="cannot be read"):
+        kept_basis(TaskName("web"), str(tmp_path))
