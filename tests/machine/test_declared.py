@@ -363,6 +363,41 @@ def test_the_name_of_another_unit_is_refused(declare: Declarations, name: str) -
     assert re.search(rf"unit {name}.service is (/usr)?/lib/systemd/system/{name}.service already", done.stderr)
 
 
+_OTHER_GENERATOR = """#!/bin/sh
+for file in /etc/containers/systemd/*.container; do
+    name=${file##*/}
+    printf '[Service]\\nExecStart=/bin/true\\n' >"$1/${name%.container}.service"
+done
+printf '[Service]\\nExecStart=/bin/true\\n' >"$3/other.service"
+"""
+
+
+def test_the_name_of_a_unit_that_another_generator_makes_is_refused(declare: Declarations) -> None:
+    script = Path("/etc/systemd/system-generators/other")
+    quadlet = Path("/etc/containers/systemd/web.container")
+    for path in (script, quadlet):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    made = Path("/run/systemd/generator/web.service")
+    try:
+        ours = declare("web", "", image="sleeper.spt")
+        assert unit_property(ours, "FragmentPath") == "/run/systemd/system/web.service"
+        quadlet.write_text("[Container]\nImage=web\n")
+        script.write_text(_OTHER_GENERATOR)
+        script.chmod(0o755)
+        systemctl("daemon-reload")
+        assert unit_property(ours, "FragmentPath") == str(made)
+        assert f"{ETC}/web.unikernel: unit web.service is" in sh(GENERATOR, "/tmp", "/tmp", "/tmp").stderr
+        assert f"unit web.service is {made} already" in ok("solo5ctl", "doctor")
+        # One whose source is not known is hidden, and named afterwards.
+        declare("other", "", image="sleeper.spt")
+        assert "unit other.service is /run/systemd/generator.late/other.service already" in ok("solo5ctl", "doctor")
+    finally:
+        script.unlink()
+        quadlet.unlink()
+        systemctl("daemon-reload")
+    assert unit_property(ours, "FragmentPath") == "/run/systemd/system/web.service"
+
+
 def test_a_name_has_one_task(declare: Declarations, run: Runner) -> None:
     unit = declare("web", "", image="sleeper.spt")
     refused = run.fail("--name", "web", str(GUESTS / "hello.spt"))

@@ -39,6 +39,7 @@ from solo5_systemd.declared.files import (
     own_instances,
     read_sources,
 )
+from solo5_systemd.declared.other_units import UNITS, check_free, is_ours, of_generators
 from solo5_systemd.declared.syntax import Source
 from solo5_systemd.declared.template import is_template, parse_template
 from solo5_systemd.declared.unit_file import (
@@ -55,7 +56,7 @@ from solo5_systemd.declared.unit_file import (
     unit_file,
 )
 from solo5_systemd.declared.update_files import UpdateFiles
-from solo5_systemd.errors import InvalidRequestError, NotFoundError, SettingsError, Solo5Error, TakenError
+from solo5_systemd.errors import InvalidRequestError, NotFoundError, SettingsError, Solo5Error
 from solo5_systemd.files.atomic_file import replace_file
 from solo5_systemd.files.declared_units import DIRECTORY, REFUSED, SOURCES
 from solo5_systemd.host.tenders import TenderPath, groups_for
@@ -78,7 +79,6 @@ from solo5_systemd.pid1.kept import (
     UNCLEARED,
     Basis,
     is_active,
-    is_ours,
     locked,
     remove_files,
     removed_sentence,
@@ -87,11 +87,6 @@ from solo5_systemd.pid1.kept import (
 from solo5_systemd.settings.files import ETC, read_settings
 from solo5_systemd.settings.model import DEFAULT_NETWORK, Settings
 from solo5_systemd.unit.tender import LIBRARIES, Tender
-
-_OWN_UNITS = "solo5-"
-
-OTHERS = ("/etc/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
-"""Where a unit file of the same name would be another program's or the operator's own."""
 
 FSTAB = Path("/etc/fstab")
 
@@ -112,7 +107,8 @@ class Generator:
         etc: directory of the declarations.
         system: directory of unit files.
         directory: with the directories of declared tasks.
-        others: directories with unit files of others.
+        units: directories with unit files.
+        generated: what other generators make; None: as of `of_generators`.
         fstab: file of file systems that are mounted later (fstab(5)).
         settings: of the host; or why they cannot be read, which refuses each declaration.
         systemd: release of systemd.
@@ -126,7 +122,8 @@ class Generator:
         etc: Path = ETC,
         system: Path = SYSTEM,
         directory: str = DIRECTORY,
-        others: Sequence[str] = OTHERS,
+        units: Sequence[str] = UNITS,
+        generated: Mapping[str, Path] | None = None,
         fstab: Path = FSTAB,
         systemd: int,
         owner: int = 0,
@@ -136,7 +133,8 @@ class Generator:
         self._etc = etc
         self._system = system
         self._directory = directory
-        self._others = others
+        self._units = units
+        self._generated = of_generators() if generated is None else generated
         self._fstab = fstab
         self._systemd = systemd
         self._tenders = cache(self._find_tender)
@@ -171,8 +169,9 @@ class Generator:
         path = f"{self._etc}/{name}.unikernel"
         try:
             check_name(name)
-            self._check_free(name)
+            check_free(name, self._generated, self._units)
         except Solo5Error as error:  # there is no unit that could show it
+            self._withdraw(name, path, f"{path}: {error}")
             return f"{path}: {error}"
         try:
             files = self._files(name, read_sources(name, self._etc, owner=self._owner))
@@ -184,6 +183,15 @@ class Generator:
         for mark in (REFUSED, REMOVED):
             (Path(self._directory) / name / mark).unlink(missing_ok=True)
         return ""
+
+    def _withdraw(self, name: str, path: str, sentence: str) -> None:
+        """Remove the unit file of a declaration, which would hide the other unit of its name; not of a running task."""
+        if not is_ours(self._system / f"{name}.service"):
+            return
+        if is_active(f"{name}.service", prepare_service(TaskName(name))):
+            self._refuse(name, path, sentence)
+        else:
+            remove_files(name, self._system, Path(self._directory))
 
     def _refuse(self, name: str, path: str, sentence: str) -> None:
         """Write the unit file of a refused declaration; that of a running task keeps what keeps its preparation."""
@@ -269,22 +277,6 @@ class Generator:
                 loads=LIBRARIES,
                 loads_because=str(error),
             )
-
-    def _check_free(self, name: str) -> None:
-        """Refuse the name of another unit; a mask and an edited copy of ours have precedence."""
-        if name.startswith(_OWN_UNITS):
-            raise TakenError(f"{name} begins with {_OWN_UNITS}, as units of solo5-systemd do: expected another name.")
-        prefix, at, _ = name.partition("@")
-        for unit in dict.fromkeys((f"{name}.service", f"{prefix}{at}.service")):  # an instance of another's template
-            for directory in self._others:
-                other = Path(directory) / unit
-                if not os.path.lexists(other) or os.path.realpath(other) == "/dev/null":
-                    continue
-                if not is_ours(other):
-                    raise TakenError(f"unit {unit} is {other} already: expected a name that no other unit has.")
-            own = self._system / unit
-            if os.path.lexists(own) and not is_ours(own):
-                raise TakenError(f"unit {unit} is {own} already: expected a name that no other unit has.")
 
     def _write(self, name: str, files: "_Files") -> None:
         directory = Path(self._directory) / name

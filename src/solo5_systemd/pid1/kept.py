@@ -13,8 +13,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from solo5_systemd.declared.other_units import is_ours
 from solo5_systemd.declared.syntax import Source
-from solo5_systemd.declared.unit_file import MARK
 from solo5_systemd.errors import HostError
 from solo5_systemd.files.declared_units import DIRECTORY, REFUSED, SOURCES, declaration_directory
 from solo5_systemd.image.manifest import DeviceKind, Manifest
@@ -186,15 +186,6 @@ def kept_refusal(task: TaskName, directory: str = DIRECTORY) -> str:
         return (kept / REFUSED).read_text(encoding="utf-8")
     except OSError:
         return ""
-
-
-def is_ours(path: Path) -> bool:
-    """Return whether the generator has written a file."""
-    try:
-        with path.open("rb") as file:
-            return file.read(len(MARK)) == MARK.encode()
-    except OSError:
-        return False
 
 
 def systemd_release() -> int:

@@ -1,6 +1,6 @@
 """The generator writes unit files to any directory, and knows its own ones again."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -30,10 +30,13 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     for name in ("etc", "system", "other", "units"):
         (tmp_path / name).mkdir()
 
-    def run(settings: Settings | SettingsError = Settings()) -> list[str]:  # noqa: B008 - frozen
+    def run(
+        settings: Settings | SettingsError = Settings(),  # noqa: B008 - frozen
+        generated: Mapping[str, Path] | None = None,
+    ) -> list[str]:
         subject = Generator(
             settings, etc=tmp_path / "etc", system=tmp_path / "system", directory=str(tmp_path / "run"),
-            others=(str(tmp_path / "other"),),
+            units=(str(tmp_path / "system"), str(tmp_path / "other")), generated=generated or {},
             fstab=tmp_path / "fstab", systemd=257, owner=(tmp_path / "etc").stat().st_uid,
         )  # fmt: skip
         return list(subject.run())
@@ -243,6 +246,26 @@ def test_another_unit_of_the_name_is_left_alone(make: Make, web: Path, tmp_path:
     [fault] = make()
     assert fault == f"{web}: unit web.service is {other} already: expected a name that no other unit has."
     assert other.read_text().startswith("[Service]")
+
+
+def test_a_unit_that_another_generator_makes_has_the_name(make: Make, web: Path, tmp_path: Path) -> None:
+    make()
+    running = web.with_name("runs.unikernel")
+    running.write_bytes(web.read_bytes())
+    make()
+    before = (tmp_path / "system/runs.service").read_text()
+    (tmp_path / "units/invocation:runs.service").symlink_to("0123")
+    source = Path("/etc/containers/systemd/web.container")
+    faults = make(generated={"web.service": source, "runs.service": source})
+    assert faults[1] == (
+        f"{web}: unit web.service is made of {source} already: expected a name that no other unit has."
+    )
+    assert not (tmp_path / "system/web.service").exists()
+    assert not (tmp_path / "run/web").exists()
+    text = (tmp_path / "system/runs.service").read_text()
+    assert text.startswith(before)
+    assert text.endswith("Restart=no\n")
+    assert make() == []
 
 
 def test_a_mask_and_an_edited_copy_are_no_other_units(make: Make, web: Path, tmp_path: Path) -> None:

@@ -1,0 +1,104 @@
+"""Find units of others that have the name of a declaration.
+
+Those of generators are found by what they are made of: PID 1 executes all generators at the same time, and empties
+their directories before. A unit there would be hidden by ours, which are in a directory of higher precedence.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from solo5_systemd.declared.unit_file import MARK
+from solo5_systemd.errors import TakenError
+
+UNITS = (
+    "/etc/systemd/system",
+    "/etc/systemd/system.attached",
+    "/run/systemd/transient",
+    "/run/systemd/generator.early",
+    "/run/systemd/system",
+    "/run/systemd/system.attached",
+    "/run/systemd/generator",
+    "/usr/local/lib/systemd/system",
+    "/usr/lib/systemd/system",
+    "/lib/systemd/system",
+    "/run/systemd/generator.late",
+)
+"""Where PID 1 finds unit files (systemd.unit(5)); ours are in /run/systemd/system."""
+
+QUADLETS = ("/etc/containers/systemd", "/run/containers/systemd", "/usr/share/containers/systemd")
+"""Where the generator of podman finds its files (podman-systemd.unit(5))."""
+
+_OF_USERS = "users"
+
+_QUADLET = {
+    ".container": "",
+    ".kube": "",
+    ".pod": "-pod",
+    ".volume": "-volume",
+    ".network": "-network",
+    ".image": "-image",
+    ".build": "-build",
+}
+"""What a file of podman adds to its name for that of its service, without ServiceName=."""
+
+INIT_SCRIPTS = "/etc/init.d"
+"""Of systemd-sysv-generator."""
+
+_OWN_UNITS = "solo5-"
+
+
+def is_ours(path: Path) -> bool:
+    """Return whether the generator has written a file."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(MARK)) == MARK.encode()
+    except OSError:
+        return False
+
+
+def of_generators(quadlets: Sequence[str] = QUADLETS, init_scripts: str = INIT_SCRIPTS) -> Mapping[str, Path]:
+    """Return the services that other generators make, with the file that each is made of."""
+    found = {f"{path.name.removesuffix('.sh')}.service": path for path in _scripts(Path(init_scripts))}
+    return found | {f"{path.stem}{_QUADLET[path.suffix]}.service": path for path in _quadlets(quadlets)}
+
+
+def _scripts(directory: Path) -> Iterator[Path]:
+    with suppress(OSError):
+        yield from (path for path in directory.iterdir() if os.access(path, os.X_OK))
+
+
+def _quadlets(directories: Sequence[str]) -> Iterator[Path]:
+    for top in directories:
+        for parent, below, files in os.walk(top):
+            if parent == top and _OF_USERS in below:
+                below.remove(_OF_USERS)
+            yield from (Path(parent, file) for file in files if Path(file).suffix in _QUADLET)
+
+
+def check_free(name: str, generated: Mapping[str, Path], directories: Sequence[str] = UNITS) -> None:
+    """Check that no other unit has the name of a declaration; a mask and an edited copy of ours have precedence.
+
+    Args:
+        name: of the declaration; of an instance, the template may be another program's.
+        generated: as of `of_generators`.
+        directories: of unit files.
+
+    Raises:
+        TakenError: another unit has the name.
+    """
+    if name.startswith(_OWN_UNITS):
+        raise TakenError(f"{name} begins with {_OWN_UNITS}, as units of solo5-systemd do: expected another name.")
+    prefix, at, _ = name.partition("@")
+    for unit in dict.fromkeys((f"{name}.service", f"{prefix}{at}.service")):
+        files = (Path(directory) / unit for directory in directories)
+        others = (file for file in files if os.path.lexists(file) and not _is_masked(file) and not is_ours(file))
+        other = next(others, generated.get(unit))
+        if other is not None:
+            has = "is" if other.name == unit else "is made of"
+            raise TakenError(f"unit {unit} {has} {other} already: expected a name that no other unit has.")
+
+
+def _is_masked(path: Path) -> bool:
+    return os.path.realpath(path) == "/dev/null"

@@ -1,0 +1,60 @@
+"""A declaration has no name of another unit, whatever makes that unit."""
+
+from pathlib import Path
+
+import pytest
+
+from solo5_systemd.declared.other_units import UNITS, check_free, of_generators
+from solo5_systemd.errors import TakenError
+
+
+@pytest.mark.parametrize(
+    ("file", "unit"),
+    [
+        ("web.container", "web.service"),
+        ("sub/web.kube", "web.service"),
+        ("web@.container", "web@.service"),
+        ("web.pod", "web-pod.service"),
+        ("web.volume", "web-volume.service"),
+    ],
+)
+def test_a_quadlet_is_a_service(tmp_path: Path, file: str, unit: str) -> None:
+    path = tmp_path / file
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("[Container]\n")
+    assert of_generators((str(tmp_path),), "/nothing") == {unit: path}
+    name = unit.removesuffix(".service")
+    with pytest.raises(TakenError, match=f"unit {unit} is made of {path} already: expected a name"):
+        check_free(f"{name}7" if name.endswith("@") else name, {unit: path}, ())
+
+
+def test_what_is_no_service_of_the_system_is_none(tmp_path: Path) -> None:
+    for file in ("users/web.container", "users/1000/web.container", "web.conf", "init.d/README"):
+        path = tmp_path / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o644)
+    assert of_generators((str(tmp_path), str(tmp_path / "missing")), str(tmp_path / "init.d")) == {}
+
+
+def test_an_init_script_is_a_service(tmp_path: Path) -> None:
+    for file in ("web", "other.sh"):
+        (tmp_path / file).touch(mode=0o755)
+    found = of_generators((), str(tmp_path))
+    assert found == {"web.service": tmp_path / "web", "other.service": tmp_path / "other.sh"}
+
+
+def test_the_directories_are_those_of_a_unit_file_of_pid_1() -> None:
+    generators = {f"/run/systemd/generator{suffix}" for suffix in ("", ".early", ".late")}
+    assert generators | {"/run/systemd/transient", "/run/systemd/system"} <= set(UNITS)
+
+
+def test_another_unit_file_has_the_name_and_a_mask_has_none(tmp_path: Path) -> None:
+    other = tmp_path / "web.service"
+    other.symlink_to("/dev/null")
+    check_free("web", {}, [str(tmp_path)])
+    other.unlink()
+    other.write_text("[Service]\n")
+    with pytest.raises(TakenError, match=f"unit web.service is {other} already"):
+        check_free("web", {}, [str(tmp_path)])
+    with pytest.raises(TakenError, match="begins with solo5-"):
+        check_free("solo5-web", {})
