@@ -161,6 +161,7 @@ def sources_json(request: DiskRequest) -> Mapping[str, object]:
         "sector_size": request.sector_size,
         "roots": list(request.roots),
         "members": _paths(request.archive),
+        "excluded": list(request.archive.excluded),
     }
 
 
@@ -169,6 +170,7 @@ def parse_sources(disk: str, document: Mapping[str, Any]) -> DiskRequest | None:
     try:
         archive = ArchiveRequest(
             members=tuple(Member(name=str(name), path=str(path)) for name, path in document["members"]),
+            excluded=tuple(map(str, document.get("excluded", ()))),
             format=ArchiveFormat(document["format"]),
         )
         sector = None if document["sector_size"] is None else int(document["sector_size"])

@@ -10,10 +10,11 @@ import mmap
 import os
 import stat
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from itertools import islice
 from pathlib import Path, PurePath
+from typing import NamedTuple
 
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError
 from solo5_systemd.files.procfs import open_path
@@ -54,7 +55,7 @@ def scan(request: DiskRequest, archive: ArchiveRequest) -> Sequence[Entry]:
             path, _ = _credential(archive.credential)
             _visit_file(request, archive.credential, _opened(str(path)), _limited(request, add))
         else:
-            walk(request, archive.members, add)
+            walk(request, archive, add)
     except OSError as error:
         raise HostError(f"disk {request.disk}: its files cannot be read: {error.strerror}.") from error
     if archive.format is ArchiveFormat.RAW:
@@ -107,7 +108,7 @@ def digest_of(request: DiskRequest, archive: ArchiveRequest, visit: Visit) -> st
                 visit(entry, source)
                 add(entry, source)
 
-            walk(request, archive.members, visit_and_add)
+            walk(request, archive, visit_and_add)
 
         return _archived(request, archive, writer, each)
 
@@ -136,22 +137,38 @@ def _archived(request: DiskRequest, archive: ArchiveRequest, writer: "_Writer", 
 def _sources(request: DiskRequest, archive: ArchiveRequest, target: int) -> Iterator[Callable[[Visit], None]]:
     """Yield what visits all entries. A credential is decrypted to a file beside the target, in memory, too."""
     if not archive.credential:
-        yield lambda visit: walk(request, archive.members, visit)
+        yield lambda visit: walk(request, archive, visit)
         return
     path, is_encrypted = _credential(archive.credential)
     source = _decrypted(archive.credential, path, target) if is_encrypted else _opened(str(path))
     yield lambda visit: _visit_file(request, archive.credential, source, _limited(request, visit))
 
 
-def walk(request: DiskRequest, members: Sequence[Member], visit: Visit) -> None:
+def walk(request: DiskRequest, archive: ArchiveRequest, visit: Visit) -> None:
     """Visit all files and directories of an archive in the order of their names.
 
     Raises:
         Solo5Error: as `scan`.
     """
     limited = _limited(request, visit)
-    for each in sorted(members, key=lambda member: member.name.split("/")):
-        _walk(request, each.name, _open_member(request, each), limited, DEPTH_MAX)
+    for each in sorted(archive.members, key=lambda member: member.name.split("/")):
+        found = _open_member(request, each)
+        _walk(_Tree(request, _excluded(archive, each), limited), each.name, found, DEPTH_MAX)
+
+
+class _Tree(NamedTuple):
+    """A member that is walked; `excluded`: names in the archive that are left out of directories."""
+
+    request: DiskRequest
+    excluded: Container[str]
+    visit: Visit
+
+
+def _excluded(archive: ArchiveRequest, member: Member) -> Container[str]:
+    """Return the names that the excluded paths below a member would have."""
+    path = PurePath(member.path)
+    below = (PurePath(each) for each in archive.excluded)
+    return {f"{member.name}/{each.relative_to(path)}" for each in below if each.is_relative_to(path)}
 
 
 def _limited(request: DiskRequest, visit: Visit) -> Visit:
@@ -167,8 +184,9 @@ def _limited(request: DiskRequest, visit: Visit) -> Visit:
     return limited
 
 
-def _walk(request: DiskRequest, name: str, found: int, visit: Visit, depth: int) -> None:
+def _walk(tree: _Tree, name: str, found: int, depth: int) -> None:
     """Visit what is at a descriptor (O_PATH), which is closed."""
+    request, visit = tree.request, tree.visit
     with closing(_Descriptor(found)):
         mode = os.fstat(found).st_mode
         if stat.S_ISREG(mode):
@@ -186,7 +204,8 @@ def _walk(request: DiskRequest, name: str, found: int, visit: Visit, depth: int)
         with closing(_Descriptor(listed)):
             visit(Entry(name=name, is_directory=True), listed)
             for each in _names(request, listed):
-                _walk(request, f"{name}/{each}", os.open(each, _PLACE, dir_fd=listed), visit, depth - 1)
+                if f"{name}/{each}" not in tree.excluded:
+                    _walk(tree, f"{name}/{each}", os.open(each, _PLACE, dir_fd=listed), depth - 1)
 
 
 def _names(request: DiskRequest, directory: int) -> Sequence[str]:

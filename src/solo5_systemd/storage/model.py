@@ -54,11 +54,13 @@ class ArchiveRequest:
 
     Attributes:
         members: files, and directories with all that is in them; below the roots of the disk's request.
+        excluded: paths on the host, absolute, that are left out of a member's directory.
         format: TAR: POSIX ustar; RAW: the content of one file, with zeros up to the end of a sector.
         credential: name of a system credential (systemd.exec(5)), the one member; empty: none.
     """
 
     members: tuple[Member, ...] = ()
+    excluded: tuple[str, ...] = ()
     format: ArchiveFormat = ArchiveFormat.TAR
     credential: str = ""
 

@@ -437,6 +437,7 @@ def test_files_are_those_of_the_task() -> None:
         ("secrets", "/alloc/web/secrets"),
         ("alloc/data/x", "/alloc/alloc/data/x"),
     ]
+    assert disk.archive.excluded == ("/alloc/web/secrets/api.sock", "/alloc/web/secrets/.nomad-mount")
 
 
 @pytest.mark.parametrize(("text", "size"), [("512", 512), ("64K", 64 << 10), ("1g", 1 << 30), ("2TiB", 2 << 40)])

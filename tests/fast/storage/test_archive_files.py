@@ -7,6 +7,7 @@ import secrets
 import subprocess
 import sys
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,8 @@ import pytest
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error
 from solo5_systemd.names import DeviceName
 from solo5_systemd.storage import archive_files
-from solo5_systemd.storage.archive import Entry, archive_disk, member
-from solo5_systemd.storage.archive_files import scan, write_archive
+from solo5_systemd.storage.archive import Entry, archive_disk, member, parse_sources, sources_json
+from solo5_systemd.storage.archive_files import digest_of, scan, write_archive
 from solo5_systemd.storage.backing_files import ImageFiles
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, Backing, DiskRequest
 from solo5_systemd.storage.start_directories import StartDirectories
@@ -32,9 +33,9 @@ def files(tmp_path: Path) -> Path:
     return tmp_path / "conf"
 
 
-def request(*paths: Path, roots: tuple[str, ...] = (), **more: ArchiveFormat) -> DiskRequest:
+def request(*paths: Path, roots: tuple[str, ...] = (), format: ArchiveFormat = ArchiveFormat.TAR) -> DiskRequest:  # noqa: A002
     members = tuple(member(path.name, str(path)) for path in paths)
-    return archive_disk(DISK, ArchiveRequest(members=members, **more), roots=roots)
+    return archive_disk(DISK, ArchiveRequest(members=members, format=format), roots=roots)
 
 
 def archive_of(wanted: DiskRequest) -> ArchiveRequest:
@@ -111,6 +112,34 @@ def test_without_roots_the_directory_may_be_reached_by_links(files: Path, tmp_pa
     missing = request(tmp_path / "none")
     with pytest.raises(NotFoundError, match="does not exist"):
         scan(missing, archive_of(missing))
+
+
+def test_excluded_paths_are_left_out_of_directories_only(files: Path, tmp_path: Path) -> None:
+    (files / "other").mkdir()
+    for path in (files / "sub" / "fifo", files / "other" / "fifo"):
+        os.mkfifo(path)
+
+    def without(*paths: Path, excluded: Path) -> DiskRequest:
+        wanted = request(*paths)
+        return replace(wanted, archive=replace(archive_of(wanted), excluded=(str(excluded),)))
+
+    good = without(files / "sub", tmp_path, excluded=files / "sub" / "fifo")
+    (files / "other" / "fifo").unlink()
+    names = [entry.name for entry in scan(good, archive_of(good))]
+    assert {"sub", "sub/key"} < set(names)
+    assert f"{tmp_path.name}/conf/sub/key" in names
+    assert not [name for name in names if "fifo" in name]
+    again = parse_sources(DISK, sources_json(good))
+    assert again is not None
+    digest = digest_of(again, archive_of(again), lambda _entry, _source: None)
+    assert digest == written(good, tmp_path.with_name("out"))
+    for bad in (
+        without(files / "sub", excluded=files / "sub" / "fif"),
+        without(files / "sub", excluded=tmp_path / "fifo"),
+        without(files / "sub" / "fifo", excluded=files / "sub" / "fifo"),
+    ):
+        with pytest.raises(InvalidRequestError, match="is a FIFO"):
+            scan(bad, archive_of(bad))
 
 
 def test_kinds_that_are_no_files(files: Path) -> None:

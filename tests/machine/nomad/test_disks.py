@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import GUESTS, eventually, ok, unit_property
+from tests.machine.conftest import GUESTS, eventually, inspect, ok, unit_property
 from tests.machine.nomad.agent import DATA, USUAL, Agent, api
 from tests.machine.nomad.jobs import (
     SCOPE,
@@ -23,6 +23,7 @@ from tests.machine.nomad.jobs import (
     file,
     happens,
     hcl,
+    logs,
     refusal,
     running,
     says,
@@ -338,7 +339,25 @@ def test_files_and_secrets_of_the_task_are_a_disk(jobs: Jobs) -> None:
         ok("nomad", "var", "purge", "nomad/jobs/archived")
 
 
+def test_all_secrets_are_a_disk_without_what_nomad_has_there(jobs: Jobs) -> None:
+    """Nomad makes a socket and a mark in each task's `secrets`; another socket there is refused."""
+    jobs.submit(hcl("whole", archived('"secrets/"', "stay"), task=template("secrets/key", "word")))
+    running("whole")
+    alloc = str(allocations("whole")[0]["ID"])
+    says(alloc, "end at")
+    members = [line for line in logs(alloc).splitlines() if "member " in line]
+    assert [line.split()[1] for line in members] == ["secrets/", "secrets/key"]
+    secret = file(alloc, "guest/secrets")
+    assert {path.name for path in secret.iterdir()} == {"api.sock", ".nomad-mount", "key"}
+    name = unit(alloc).removeprefix("solo5-task-").removesuffix(".service")
+    assert inspect(name)["disks"][0]["outdated"] is False
+    (secret / "key").write_text("another")
+    assert inspect(name)["disks"][0]["outdated"] is True
+
+
 REFUSED_FILES = {
+    "nomads": ('"secrets/api.sock"', "is a socket: expected files and directories only"),
+    "logs": ('"alloc/"', "is a FIFO: expected files and directories only"),
     "outside": ('"/etc/hostname"', "cannot be used: expected a file below"),
     "above": ('"../alloc/x"', "cannot be a name in an archive: expected a path without '..'"),
     "task": ('"tmp"', "cannot be used: expected a file below"),

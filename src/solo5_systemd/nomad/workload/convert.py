@@ -39,6 +39,9 @@ RESERVED_SLICE = "solo5-reserved.slice"
 QUIET = "--solo5:quiet"
 """The first argument by which Solo5's bindings print only aborts."""
 
+OF_NOMAD = ("api.sock", ".nomad-mount")
+"""What Nomad makes in each task's `secrets`: the socket of its API, and the mark of a mounted file system."""
+
 _SLUG_MAX = 40
 _UNFIT = re.compile(r"[^A-Za-z0-9_.]+", re.ASCII)
 
@@ -311,6 +314,7 @@ def _unlimited_disks(task: wire.TaskConfig, options: TaskOptions, plugin: Plugin
 def _archive(disk: DiskOptions, task: wire.TaskConfig) -> DiskRequest:
     """Return a disk with files of the task: of `local`, `secrets` and the directory that tasks share, `alloc`."""
     own, shared = task_directory(task), shared_directory(task)
+    secrets = posixpath.join(own, "secrets")
     members = []
     for file in disk.files:
         first, _, rest = posixpath.normpath(file).partition("/")
@@ -318,9 +322,13 @@ def _archive(disk: DiskOptions, task: wire.TaskConfig) -> DiskRequest:
         members.append(member(file, posixpath.normpath(path)))
     return archive_disk(
         disk.disk,
-        ArchiveRequest(members=tuple(members), format=disk.format or ArchiveFormat.TAR),
+        ArchiveRequest(
+            members=tuple(members),
+            excluded=tuple(posixpath.join(secrets, name) for name in OF_NOMAD),
+            format=disk.format or ArchiveFormat.TAR,
+        ),
         sector_size=disk.sector_size,
-        roots=(posixpath.join(own, "local"), posixpath.join(own, "secrets"), shared),
+        roots=(posixpath.join(own, "local"), secrets, shared),
     )
 
 
