@@ -32,6 +32,7 @@ from solo5_systemd.sanitize import MAX_QUOTE, bounded, unit_file_syntax
 from solo5_systemd.settings import operator_policy
 from solo5_systemd.settings.model import DEFAULT_NETWORK, NAMESPACE_NETWORK, REDIRECT_NETWORK, TASK_UIDS
 from solo5_systemd.settings.resolver import Resolver, reachable
+from solo5_systemd.storage.archive import check_total
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS
 from solo5_systemd.storage.model import BoundDisks, Disk, DiskRequest, MadeDisk
 from solo5_systemd.unit.placeholders import uses_search, uses_servers
@@ -331,7 +332,11 @@ class Starter:
                 await undo(self._disks.release(each))
 
     async def _make(self, request: DiskRequest, new: list[tuple[DiskRequest, MadeDisk]]) -> Disk:
-        """Make a disk, and add it to `new`."""
+        """Make a disk, and add it to `new`, which the caller undoes.
+
+        Raises:
+            Solo5Error: it cannot be made, or is an archive with which those of the task are too large.
+        """
         making = asyncio.ensure_future(self._disks.make(request))
         try:
             made = await asyncio.shield(making)
@@ -340,6 +345,7 @@ class Starter:
             self._undo_later(self._unmake(request, making))
             raise
         new.append((request, made))
+        check_total(each.disk for _, each in new)  # again, since files may have grown since preflight
         return made.disk
 
     async def _unmake(self, request: DiskRequest, making: Awaitable[MadeDisk]) -> None:
@@ -473,6 +479,7 @@ class Starter:
         await self._protected(workload)
         _check_archives(workload)
         disks = [await self._disks.inspect(request) for request in workload.disks]
+        check_total(disks)
         await self._limitable(workload)
         # A second time, for the resolved paths: a symbolic link can lead to any text.
         _fit_for_unit(_resolved(disks))

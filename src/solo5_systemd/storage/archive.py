@@ -11,13 +11,16 @@ from typing import Any
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName
 from solo5_systemd.sanitize import MAX_NAME, bounded
-from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, Member
+from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, Backing, Disk, DiskRequest, Member
 
 BLOCK = tarfile.BLOCKSIZE
 """Bytes; headers and contents of a tar archive begin at multiples of it."""
 
 BYTES_MAX = 16 << 20
-"""Largest archive. It is memory of the host that no limit of the task counts."""
+"""Largest content of an archive, and largest size of a task's archives in all.
+
+They are memory of the host that no limit of the task counts.
+"""
 
 ENTRIES_MAX = 4096
 DEPTH_MAX = 32
@@ -97,6 +100,32 @@ def padded(size: int, unit: int) -> int:
 def tar_size(entries: Iterable[Entry], sector: int) -> int:
     """Return the bytes of a tar archive with its end, in whole sectors."""
     return padded(sum(BLOCK + padded(each.size, BLOCK) for each in entries) + 2 * BLOCK, sector)
+
+
+def size_of(archive: ArchiveRequest, entries: Sequence[Entry], sector: int) -> int:
+    """Return the bytes of an archive of these entries."""
+    if archive.format is ArchiveFormat.TAR:
+        return tar_size(entries, sector)
+    return padded(sum(each.size for each in entries), sector)
+
+
+def check_total(disks: Iterable[Disk]) -> None:
+    """Check the size of a task's archives, which are memory for as long as it runs.
+
+    Args:
+        disks: of the task, also others.
+
+    Raises:
+        InvalidRequestError: they are too large in all.
+    """
+    archives = [disk for disk in disks if disk.backing is Backing.ARCHIVE]
+    if (total := sum(disk.size for disk in archives)) > BYTES_MAX:
+        names = ", ".join(disk.disk for disk in archives)
+        raise InvalidRequestError(
+            f"the archives of disks ({names}) have {total} bytes, which would be in memory: expected at most "
+            f"{BYTES_MAX} in all.",
+            "Use a disk image.",
+        )
 
 
 def check_entry(request: DiskRequest, count: int, size: int) -> None:

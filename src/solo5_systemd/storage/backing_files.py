@@ -22,6 +22,7 @@ from solo5_systemd.files.procfs import (
 )
 from solo5_systemd.sanitize import MAX_QUOTE, bounded, is_plain_path
 from solo5_systemd.settings.model import DISK_COPY_MB, TASK_UIDS
+from solo5_systemd.storage.archive import size_of
 from solo5_systemd.storage.archive_files import scan, write_archive
 from solo5_systemd.storage.bind_mounts import BindMounts
 from solo5_systemd.storage.block_devices import devices_of
@@ -199,8 +200,8 @@ def inspect(
     """
     sector = sector_size(request)
     if request.archive is not None:
-        scan(request, request.archive)
-        return _planned_archive(request, request.archive)
+        size = size_of(request.archive, scan(request, request.archive), sector)
+        return replace(_planned_archive(request, request.archive), size=size)
     how = READ if request.private else how
     if request.create is not None and (planned := _planned(request, request.create, sector)) is not None:
         return planned

@@ -33,7 +33,7 @@ from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, Protoco
 from solo5_systemd.settings.hosts import hosts
 from solo5_systemd.settings.operator_policy import Policy
 from solo5_systemd.settings.resolver import UNSET, Resolver
-from solo5_systemd.storage.archive import archive_disk, member
+from solo5_systemd.storage.archive import BYTES_MAX, archive_disk, member
 from solo5_systemd.storage.io_limits import BlockDevice, IoLimits
 from solo5_systemd.storage.model import ArchiveRequest, DiskRequest, NewFile, named_disk
 from solo5_systemd.unit.property_types import INFINITY
@@ -705,6 +705,19 @@ async def test_a_scope_has_no_archive(machine: Machine, runtime: Runtime) -> Non
     assert not CHANGES & set(machine.steps.taken)
     await runtime.start(workload)
     assert "make disk" in machine.steps.taken
+
+
+@pytest.mark.parametrize("when", ["in preflight", "once they are made"])
+async def test_archives_of_a_task_are_limited_in_all(machine: Machine, runtime: Runtime, when: str) -> None:
+    archive = archive_disk(DeviceName("storage"), ArchiveRequest(members=(member("a", "/a"),)))
+    machine.disks.archive_size = (BYTES_MAX, BYTES_MAX + 1) if when != "in preflight" else (BYTES_MAX + 1, 0)
+    workload = replace(WORKLOAD, disks=(archive,))
+    with pytest.raises(InvalidRequestError, match="archives of disks \\(storage\\) have 16777217 bytes"):
+        await runtime.start(workload)
+    assert ("make disk" in machine.steps.taken) is (when != "in preflight")
+    assert (machine.disks.private, machine.disks.files, machine.holds) == (set(), set(), NOTHING)
+    machine.disks.archive_size = BYTES_MAX, BYTES_MAX
+    await runtime.start(workload)
 
 
 async def test_named_disks_are_checked_against_the_policy(machine: Machine, runtime: Runtime) -> None:

@@ -2,6 +2,7 @@
 
 import io
 import tarfile
+from dataclasses import replace
 
 import pytest
 
@@ -13,13 +14,15 @@ from solo5_systemd.storage.archive import (
     Entry,
     archive_disk,
     check_entry,
+    check_total,
     credential_name,
     header,
     member,
     padded,
+    size_of,
     tar_size,
 )
-from solo5_systemd.storage.model import ArchiveRequest, Member
+from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, Backing, Disk, Member
 
 DISK = DeviceName("config")
 
@@ -71,7 +74,10 @@ def test_a_name_that_is_too_long_is_refused() -> None:
 
 def test_sizes_are_whole_sectors() -> None:
     assert (padded(0, 512), padded(1, 512), padded(512, 512)) == (0, 512, 512)
-    assert tar_size([Entry(name="a", size=1)], 4096) == 4096
+    entries = [Entry(name="a", size=1)]
+    assert size_of(ArchiveRequest(), entries, 4096) == tar_size(entries, 4096) == 4096
+    assert size_of(ArchiveRequest(), entries, 512) == 2048
+    assert size_of(ArchiveRequest(format=ArchiveFormat.RAW), entries, 512) == 512
 
 
 def test_limits() -> None:
@@ -81,6 +87,15 @@ def test_limits() -> None:
         check_entry(request, ENTRIES_MAX + 1, 0)
     with pytest.raises(InvalidRequestError, match="more than 16 MiB"):
         check_entry(request, 1, BYTES_MAX + 1)
+
+
+def test_archives_of_a_task_are_limited_in_all() -> None:
+    half = Disk(disk=DISK, path="/x", sector_size=512, device=None, identity=(1, 1), size=BYTES_MAX // 2)
+    half = replace(half, backing=Backing.ARCHIVE)
+    other = replace(half, backing=Backing.FILE)
+    check_total([half, other, half, other])
+    with pytest.raises(InvalidRequestError, match="archives of disks .config, more. have 16777728 bytes"):
+        check_total([half, other, replace(half, disk=DeviceName("more"), size=half.size + 512)])
 
 
 def test_an_archive_has_files_and_each_once() -> None:

@@ -40,6 +40,7 @@ from solo5_systemd.settings.resolver import UNSET, Resolver
 from solo5_systemd.storage.io_limits import BlockDevice  # noqa: TC001
 from solo5_systemd.storage.model import (
     ArchiveChange,
+    Backing,
     BoundDisks,
     Disk,
     DiskRequest,
@@ -141,10 +142,12 @@ class FakeDisks:
         files: created ones by path; a request with `create` has its file once it is here.
         private: the disks that have a name for the time of a start.
         devices: the block devices under each disk.
+        archive_size: bytes of an archive in preflight, and once it is made.
     """
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
+        self.archive_size = 0, 0
         self.devices: tuple[BlockDevice, ...] = ()
         self.files: set[str] = set()
         self.private: set[str] = set()
@@ -162,21 +165,25 @@ class FakeDisks:
                 or (request.create is not None and request.path not in self.files)
             )
             found = disk(request.disk, path=request.path)
-            return replace(found, planned=planned, io=request.io, devices=self.devices)
+            found = replace(found, planned=planned, io=request.io, devices=self.devices)
+            return found if request.archive is None else self._archive(found, self.archive_size[0])
 
     async def make(self, request: DiskRequest) -> MadeDisk:
-        created = not request.private and request.path not in self.files
-        (self.private if request.private else self.files).add(request.path)
-        backing = backing_of(request, is_device=False)
-        made = replace(disk(request.disk, path=request.path), backing=backing)
+        private = request.private or request.archive is not None
+        created = not private and request.path not in self.files
+        (self.private if private else self.files).add(request.path)
+        made = replace(disk(request.disk, path=request.path), backing=backing_of(request, is_device=False))
+        if request.archive is not None:
+            made = self._archive(made, self.archive_size[1])
         try:
             async with self._steps.step("make disk"):
-                return MadeDisk(
-                    disk=made, created=created, directory=PurePosixPath("/run") if request.private else None
-                )
+                return MadeDisk(disk=made, created=created, directory=PurePosixPath("/run") if private else None)
         except BaseException:
-            (self.private if request.private else self.files).discard(request.path)
+            (self.private if private else self.files).discard(request.path)
             raise
+
+    def _archive(self, found: Disk, size: int) -> Disk:
+        return replace(found, backing=Backing.ARCHIVE, size=size)
 
     async def unmake(self, request: DiskRequest, disk: Disk) -> None:
         async with self._steps.step("unmake disk"):
