@@ -117,13 +117,17 @@ class Machine:
             "tenders": sh("pgrep", "-a", "solo5-(hvt|spt)").stdout,
             "forward": Path("/proc/sys/net/ipv4/ip_forward").read_text(),
             "mounts": sorted(_mounts()),
+            "archives": sorted(map(str, Path("/run/solo5/memory").glob("*"))),
         }
 
 
+KEPT_MOUNTS = ("/run/netns", "/run/solo5/memory")
+"""Mount points of ip-netns(8) and of archives, each made at the first use."""
+
+
 def _mounts() -> list[str]:
-    """Mount points; ip-netns(8) makes one for itself at its first use, and keeps it."""
     points = (line.split()[1] for line in Path("/proc/mounts").read_text().splitlines())
-    return [point for point in points if point != "/run/netns"]
+    return [point for point in points if point not in KEPT_MOUNTS]
 
 
 def _units() -> list[str]:

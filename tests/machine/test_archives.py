@@ -4,22 +4,31 @@ import hashlib
 import os
 import secrets
 import socket
+import stat
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.machine.conftest import GUESTS, Machine, Runner, console, eventually, inspect, ok, says, sh
+from tests.machine.declared import Declarations, declarations, main_pid
 
 from solo5_systemd.unit.tender import PRIVATE
 
 ARCHIVES = Path("/run/solo5/archives")
+MEMORY = Path("/run/solo5/memory")
 
 
 @pytest.fixture(autouse=True)
 def nothing_left(machine: Machine) -> Iterator[None]:
     yield
-    assert not ARCHIVES.exists() or not list(ARCHIVES.iterdir())
+    assert not [*ARCHIVES.glob("*"), *MEMORY.glob("*")]
+
+
+@pytest.fixture
+def declare(machine: Machine) -> Iterator[Declarations]:
+    with declarations() as made:
+        yield made
 
 
 @pytest.fixture
@@ -55,7 +64,10 @@ def test_the_guest_reads_the_files_and_its_writes_change_none(run: Runner, files
     assert (disk["backing"], disk["path"], len(disk["sha256"])) == ("archive", prefix, 64)
     again = run(f"tar.{target}", "stay", options=options(files))
     assert inspect(again)["disks"][0]["sha256"] == disk["sha256"], "the same files make the same bytes"
-    assert sh("sh", "-c", "grep ramfs /proc/mounts | grep solo5").stdout == "", "no file system is left mounted"
+    [mount] = [line for line in Path("/proc/mounts").read_text().splitlines() if " ramfs " in line and "solo5" in line]
+    assert mount.split()[1] == str(MEMORY), "all starts have one file system"
+    assert {"nosuid", "nodev", "noexec", "mode=700"} <= set(mount.split()[3].split(","))
+    assert not list(MEMORY.iterdir()), "which has no name of a running task"
 
 
 def test_tar_of_this_host_reads_the_archive(run: Runner, files: Path, tmp_path: Path) -> None:
@@ -251,9 +263,48 @@ def test_a_starter_that_is_killed_leaves_an_archive_until_the_next_start(run: Ru
     done = subprocess.run(["python3", "-c", KILLED], cwd="/srv", check=False, capture_output=True)
     assert done.returncode == -9, done.stderr.decode()
     [left] = ARCHIVES.iterdir()
+    assert (MEMORY / left.name / "storage").exists()
     assert f"private disk {left}: left by a start that was killed" in ok("solo5ctl", "gc", "--dry-run")
     name = run("tar.spt", options=options(files))
     ok("solo5ctl", "wait", name)
-    assert not list(ARCHIVES.iterdir())
+    assert not [*ARCHIVES.iterdir(), *MEMORY.iterdir()]
     sh("solo5ctl", "rm", "--force", "killed")
     ok("solo5ctl", "gc")
+
+
+def test_a_file_system_of_an_earlier_snapshot_of_the_package_is_removed(run: Runner, files: Path) -> None:
+    """There each archive had a ramfs of its own, in the directory of its start."""
+    old = ARCHIVES / "startold" / "files"
+    old.mkdir(parents=True)
+    ok("mount", "-t", "ramfs", "solo5", str(old))
+    (old / "storage").write_text("secret")
+    assert str(old) in Path("/proc/mounts").read_text()
+    ok("solo5ctl", "wait", run("tar.spt", options=options(files)))
+    assert str(old) not in Path("/proc/mounts").read_text()
+
+
+AS_ANOTHER = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "cat")
+
+
+def test_no_other_user_reaches_the_private_disks_of_a_declared_task(declare: Declarations, tmp_path: Path) -> None:
+    """They keep a name until the task has ended: the process that made them has exited when PID 1 mounts them."""
+    golden = Path("/srv/golden.img")
+    golden.write_bytes(b"golden".ljust(512, b"\0"))
+    try:
+        blocks = f"Block=first={golden},ephemeral\nBlock=second=files:{golden}"
+        unit = declare("pair", blocks, image="sequence.spt")
+        ok("systemctl", "start", unit)
+        disks = [*MEMORY.glob("*/second"), *Path("/var/lib/solo5/copies").glob("*/files/first")]
+        assert len(disks) == 2
+        user = disks[0].stat().st_uid
+        for disk in disks:
+            assert (disk.stat().st_uid, disk.stat().st_mode & 0o777) == (user, 0o600)
+            assert user >= 61184, "it is the task's"
+            for way in (disk, Path(f"/proc/{main_pid(unit)}/root")):
+                refused = sh(*AS_ANOTHER, str(way))
+                assert "Permission denied" in refused.stderr
+        assert {stat.S_IMODE(path.stat().st_mode) for path in (MEMORY, ARCHIVES)} == {0o700}
+        ok("systemctl", "stop", unit)
+        eventually(lambda: not [disk for disk in disks if disk.exists()], "their names end with the task")
+    finally:
+        golden.unlink()

@@ -110,8 +110,8 @@ def test_reinstalled_while_tasks_run(machine: Machine, run: Runner) -> None:
 
 def test_removed_and_purged_while_tasks_run_and_installed_again(machine: Machine, run: Runner) -> None:
     machine.expect(".")  # the service goes while it is in use: whatever it says of that is fair
-    name = run("sleeper.spt", name="survivor")
-    says(name, "sleeping")
+    name = run("tar.spt", "stay", name="survivor", options=("--block", "storage=files:/etc/hostname"))
+    says(name, "end at")
     pid = inspect(name)["pid"]
     ok("dpkg", "--remove", PACKAGE, timeout=300)
     assert Path(f"/proc/{pid}").exists(), "a running guest outlives the package"
@@ -120,5 +120,6 @@ def test_removed_and_purged_while_tasks_run_and_installed_again(machine: Machine
     ok("dpkg", "--purge", PACKAGE, timeout=300)
     assert not Path("/etc/solo5").exists()
     assert not Path("/var/lib/solo5").exists()
+    assert not Path("/run/solo5").exists(), "nor the file system of archives"
     ok("dpkg", "--install", deb(), timeout=300)
     assert "survivor" not in ok("solo5ctl", "ps", "--all", "--quiet")

@@ -363,25 +363,27 @@ class _Writer:
         self._hash = hashlib.sha256()
         self._buffer = mmap.mmap(-1, _BUFFER)
         self._buffer.madvise(mmap.MADV_DONTDUMP)
+        self._used = 0
         self.size = 0
 
     def __enter__(self) -> "_Writer":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._buffer[:] = bytes(_BUFFER)
+        self._buffer[: self._used] = bytes(self._used)
         self._buffer.close()
 
     def put(self, data: bytes) -> None:
         """Write a header."""
-        self._buffer[: len(data)] = data
+        with self._part(len(data)) as view:
+            view[:] = data
         self._flush(len(data))
 
     def copy(self, entry: Entry, source: int) -> None:
         """Write the content of a file, with zeros up to the end of a block."""
         left = entry.size
         while left:
-            with memoryview(self._buffer)[: min(left, _BUFFER)] as view:
+            with self._part(min(left, _BUFFER)) as view:
                 count = os.readv(source, [view])
             if not count:
                 break  # it has become shorter, which the caller finds
@@ -402,6 +404,11 @@ class _Writer:
     def digest(self) -> str:
         """Return the SHA-256, in hexadecimal digits."""
         return self._hash.hexdigest()
+
+    def _part(self, count: int) -> memoryview:
+        """Return the first `count` bytes of the buffer, which are cleared in the end."""
+        self._used = max(self._used, count)
+        return memoryview(self._buffer)[:count]
 
     def _filled(self, source: int, count: int, wanted: int) -> int:
         """Read on after a short read, up to `wanted` bytes or the end of the file; return all bytes."""

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, StartError, TakenError
-from solo5_systemd.files.mounts import detach, mount_memory
 from solo5_systemd.files.procfs import (
     identity,
     is_below,
@@ -53,6 +52,7 @@ USER = "solo5"
 
 COPIES = Path("/var/lib/solo5/copies")
 ARCHIVES = Path("/run/solo5/archives")
+MEMORY = Path("/run/solo5/memory")
 _OPEN = os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _OPEN_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
@@ -84,7 +84,7 @@ class ImageFiles:
     ) -> None:
         self._quotas = quotas
         self._copies = copies or StartDirectories(COPIES)
-        self._archives = archives or StartDirectories(ARCHIVES, mount=mount_memory, unmount=detach)
+        self._archives = archives or StartDirectories(ARCHIVES, memory=MEMORY)
         self._copy_mb = copy_mb
         self._users = users
         self._locks = locks
@@ -120,7 +120,7 @@ class ImageFiles:
     async def release(self, made: MadeDisk) -> None:
         """Remove the names that a private disk needs during a start only."""
         if made.directory is not None:
-            held = StartDirectory(Path(made.directory), made.descriptor)
+            held = StartDirectory(Path(made.directory), made.descriptor, Path(made.disk.path).parent)
             if made.disk.backing is Backing.ARCHIVE:
                 self._archives.remove(held)
             else:
@@ -132,6 +132,9 @@ class ImageFiles:
 
     async def lock(self, disks: Sequence[Disk], task: str = "") -> int:
         """Lock the disks of a task and return the descriptor of the lock; see `locks.lock`, `overlaps.check_unused`."""
+        if all(disk.backing is Backing.ARCHIVE for disk in disks):
+            with suppress(BlockingIOError):  # another process has the guard: wait for it in a thread
+                return lock(disks, directory=self._locks, task=task, wait=False)
 
         def lock_unused() -> int:
             for disk in disks:
@@ -336,7 +339,7 @@ def _planned_archive(request: DiskRequest, archive: ArchiveRequest) -> Disk:
     names = [f"credential {archive.credential}"] if archive.credential else [each.name for each in archive.members]
     return Disk(
         disk=request.disk,
-        path=f"{ARCHIVES}/{request.disk}",
+        path=f"{MEMORY}/{request.disk}",
         sector_size=sector_size(request),
         device=None,
         identity=(0, 0),

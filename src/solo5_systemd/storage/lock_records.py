@@ -99,11 +99,16 @@ def read_record(name: Path) -> Mapping[str, object]:
     return {}
 
 
-def guard_of(directory: Path) -> int:
-    """Lock the directory against other callers, for the microseconds in which names are read and made."""
+def guard_of(directory: Path, *, wait: bool = True) -> int:
+    """Lock the directory against other callers, for the microseconds in which names are read and made.
+
+    Raises:
+        BlockingIOError: another process has the lock, and `wait` is false.
+        OSError: the directory cannot be opened.
+    """
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(descriptor)
         raise

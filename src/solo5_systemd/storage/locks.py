@@ -27,13 +27,14 @@ from solo5_systemd.storage.model import Disk, check_distinct
 from solo5_systemd.storage.overlaps import overlapping
 
 
-def lock(disks: Sequence[Disk], *, directory: Path = LOCKS, task: str = "") -> int:
+def lock(disks: Sequence[Disk], *, directory: Path = LOCKS, task: str = "", wait: bool = True) -> int:
     """Lock all disks until the returned descriptor, and every duplicate in any process, is closed.
 
     Args:
         disks: all disks of one task.
         directory: the directory of lock files.
         task: the name of the task; empty: none.
+        wait: for another process that has the directory's guard.
 
     Returns:
         A descriptor, close-on-exec; a duplicate, such as the tender's standard input, keeps the lock.
@@ -41,10 +42,11 @@ def lock(disks: Sequence[Disk], *, directory: Path = LOCKS, task: str = "") -> i
     Raises:
         InvalidRequestError: two disks are one file.
         TakenError: another task has a disk.
+        BlockingIOError: another process has the guard, and `wait` is false.
         HostError: the directory cannot be used.
     """
     check_distinct(disks)
-    return _guarded(directory, lambda: _lock(disks, directory, task))
+    return _guarded(directory, lambda: _lock(disks, directory, task), wait=wait)
 
 
 def lock_shared(disk: Disk, *, directory: Path = LOCKS) -> int:
@@ -57,14 +59,16 @@ def lock_shared(disk: Disk, *, directory: Path = LOCKS) -> int:
     return _guarded(directory, lambda: _lock_shared(disk, directory))
 
 
-def _guarded(directory: Path, act: Callable[[], int]) -> int:
+def _guarded(directory: Path, act: Callable[[], int], *, wait: bool = True) -> int:
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        guard = guard_of(directory)
+        guard = guard_of(directory, wait=wait)
         try:
             return act()
         finally:
             os.close(guard)
+    except BlockingIOError:
+        raise
     except OSError as error:
         raise HostError(f"disks cannot be locked in {directory}: {error.strerror}.") from error
 

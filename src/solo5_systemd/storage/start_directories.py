@@ -1,6 +1,11 @@
 """Directories of starts in progress, with the names of private disks.
 
-    DIRECTORY/startXXXXXXXX/files/NAME     one directory for each private disk, locked (flock(2)) by its process
+    DIRECTORY/startXXXXXXXX                one directory for each private disk, locked (flock(2)) by its process
+    DIRECTORY/startXXXXXXXX/files/NAME     the disk
+    MEMORY/startXXXXXXXX/NAME              the disk, if it is to be in memory: on one ramfs of all starts
+
+The ramfs is mounted by the first start and stays. A mount for each start would take as long as all other steps for its
+disk: PID 1 makes a unit of each mount and removes it again, and umount2(2) waits for a grace period of the kernel.
 
 systemd binds a disk by its path. Once the unit has its own mount, the name is removed: the file lives as long as the
 unit's mount namespace, and the kernel frees it with the last process of the task, whatever ends it. The kernel drops
@@ -15,21 +20,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from solo5_systemd.errors import HostError
+from solo5_systemd.files.mounts import detach, mount_memory
 from solo5_systemd.storage.locked_directories import PID1_ROOT, LockedDirectories
 
 _FILES = "files"
 
 
 class StartDirectory(NamedTuple):
-    """A directory of one start; `descriptor` has its lock."""
+    """A directory of one start; `descriptor` has its lock, `files` has the disk."""
 
     path: Path
     descriptor: int
-
-    @property
-    def files(self) -> Path:
-        """Return the directory of the disk."""
-        return self.path / _FILES
+    files: Path
 
 
 class StartDirectories:
@@ -37,8 +39,9 @@ class StartDirectories:
 
     Args:
         directory: their parent, which only root can open.
-        mount: mounts a file system on the directory of a disk; None: it is on that of the parent.
-        unmount: undoes it.
+        memory: the mount point of the file system in memory that has the disks; None: they are in `directory`.
+        mount: mounts that file system.
+        unmount: detaches a mount point.
         root: the root directory of PID 1's mount namespace.
     """
 
@@ -46,12 +49,14 @@ class StartDirectories:
         self,
         directory: Path,
         *,
-        mount: Callable[[str], None] | None = None,
-        unmount: Callable[[str], None] | None = None,
+        memory: Path | None = None,
+        mount: Callable[[str], None] = mount_memory,
+        unmount: Callable[[str], None] = detach,
         root: str = PID1_ROOT,
     ) -> None:
         self.directory = directory
         self._directories = LockedDirectories(directory, self._clear, f"the disks of starts in {directory}")
+        self._memory = memory
         self._mount = mount
         self._unmount = unmount
         self._root = root
@@ -63,11 +68,12 @@ class StartDirectories:
             HostError: it cannot be made, or PID 1 does not see it.
         """
         with self._directories.host_errors(), self._directories.exclusive():
-            made = StartDirectory(*self._directories.make())
+            path, descriptor = self._directories.make()
+            made = StartDirectory(path, descriptor, self._memory / path.name if self._memory else path / _FILES)
             try:
+                if self._memory:
+                    self._mount_once(self._memory)
                 made.files.mkdir(mode=0o700)
-                if self._mount is not None:
-                    self._mount(str(made.files))
                 self._check_seen(made.files)
             except BaseException:
                 self.remove(made)
@@ -92,6 +98,12 @@ class StartDirectories:
         """
         return self._directories.sweep(dry_run=dry_run)
 
+    def _mount_once(self, memory: Path) -> None:
+        """Mount the file system in memory unless it is mounted; called with the parent locked."""
+        memory.mkdir(mode=0o700, exist_ok=True)
+        if memory.stat().st_dev == memory.parent.stat().st_dev:
+            self._mount(str(memory))
+
     def _check_seen(self, files: Path) -> None:
         seen, own = Path(f"{self._root}{files}").stat(), files.stat()
         if (seen.st_dev, seen.st_ino) != (own.st_dev, own.st_ino):
@@ -102,12 +114,27 @@ class StartDirectories:
 
     def _clear(self, path: Path) -> None:
         with suppress(OSError):
-            files = path / _FILES
-            if files.is_dir():
-                for file in files.iterdir():
-                    file.unlink()
-                if self._unmount is not None:
-                    with suppress(OSError):  # EINVAL: no mount point, since the start was killed before the mount
-                        self._unmount(str(files))
-                files.rmdir()
+            _remove_files(path / _FILES, self._unmount)
+            if self._memory:
+                _remove_files(self._memory / path.name)
             path.rmdir()
+
+
+def _remove_files(directory: Path, unmount: Callable[[str], None] | None = None) -> None:
+    """Remove a directory with the names in it.
+
+    Args:
+        directory: may not exist, if its start was killed before.
+        unmount: for a directory with a file system of its own, which archives had in earlier snapshots of this package.
+
+    Raises:
+        OSError: it cannot be removed.
+    """
+    if not directory.is_dir():
+        return
+    for file in directory.iterdir():
+        file.unlink()
+    if unmount:
+        with suppress(OSError):  # EINVAL: no mount point
+            unmount(str(directory))
+    directory.rmdir()

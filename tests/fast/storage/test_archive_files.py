@@ -1,7 +1,9 @@
 """Archives of real files: their content, what is refused, and what stays out of a core dump."""
 
+import asyncio
 import errno
 import hashlib
+import mmap
 import os
 import secrets
 import subprocess
@@ -18,6 +20,7 @@ from solo5_systemd.storage import archive_files
 from solo5_systemd.storage.archive import Entry, archive_disk, member, parse_sources, sources_json
 from solo5_systemd.storage.archive_files import digest_of, scan, write_archive
 from solo5_systemd.storage.backing_files import ImageFiles
+from solo5_systemd.storage.lock_records import guard_of
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, Backing, DiskRequest
 from solo5_systemd.storage.start_directories import StartDirectories
 
@@ -267,6 +270,7 @@ async def test_the_backend_makes_and_releases(files: Path, tmp_path: Path) -> No
         "conf",
     )
     made = await disks.make(wanted)
+    assert made.disk.size == planned.size
     path = Path(made.disk.path)
     assert made.disk.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
     assert path.stat().st_mode & 0o777 == 0o600
@@ -277,6 +281,39 @@ async def test_the_backend_makes_and_releases(files: Path, tmp_path: Path) -> No
     with pytest.raises(Solo5Error):
         await disks.make(wanted)
     assert not list((tmp_path / "archives").iterdir())
+
+
+async def test_archives_are_locked_in_the_event_loop_unless_it_would_have_to_wait(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directories, locks = StartDirectories(tmp_path / "archives", root=""), tmp_path / "locks"
+    disks = ImageFiles(locks=locks, archives=directories)
+    made = await disks.make(request(files))
+    with monkeypatch.context() as patched:
+        patched.setattr(asyncio, "to_thread", None)
+        os.close(await disks.lock([made.disk], "web"))
+    guard = guard_of(locks)
+    waiting = asyncio.ensure_future(disks.lock([made.disk], "web"))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    os.close(guard)
+    os.close(await waiting)
+    await disks.release(made)
+
+
+def test_the_buffer_has_no_content_in_the_end(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (files / "key").write_bytes(b"secret" * 2000)
+    closed: list[bytes] = []
+
+    class Buffer(mmap.mmap):
+        def close(self) -> None:
+            closed.append(self[:])
+            super().close()
+
+    monkeypatch.setattr("solo5_systemd.storage.archive_files.mmap.mmap", Buffer)
+    written(request(files / "key"), files / "out")
+    [content] = closed
+    assert content == bytes(len(content))
 
 
 async def test_a_file_system_without_room_is_told(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,28 +46,59 @@ def test_a_sweep_of_nothing(tmp_path: Path) -> None:
     assert StartDirectories(tmp_path / "none").sweep() == ()
 
 
-def test_a_mount_is_undone_with_the_directory(tmp_path: Path) -> None:
-    done: list[str] = []
-    own = StartDirectories(
-        tmp_path,
-        mount=lambda path: done.append(f"mount {path}"),
-        unmount=lambda path: done.append(f"unmount {path}"),
-        root="",
-    )
-    made = own.make()
+def in_memory(directory: Path, mounted: list[str]) -> StartDirectories:
+    """Directories whose file system in memory is that of the tests, so that each start mounts it."""
+    return StartDirectories(directory / "starts", memory=directory / "memory", mount=mounted.append, root="")
+
+
+def test_disks_in_memory_are_beside_the_locked_directories(tmp_path: Path) -> None:
+    mounted: list[str] = []
+    own = in_memory(tmp_path, mounted)
+    made, killed = own.make(), own.make()
+    assert mounted == [str(tmp_path / "memory")] * 2
+    assert made.files == tmp_path / "memory" / made.path.name
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "memory", made.files)} == {0o700}
+    for each in (made, killed):
+        (each.files / "storage").write_bytes(b"x")
+    os.close(killed.descriptor)
+    assert own.sweep() == (str(killed.path),)
+    assert list((tmp_path / "memory").iterdir()) == [made.files]
     own.remove(made)
-    assert done == [f"mount {made.files}", f"unmount {made.files}"]
-    assert not made.path.exists()
+    assert not list((tmp_path / "memory").iterdir()) + list((tmp_path / "starts").iterdir())
 
 
-def test_a_mount_that_fails_leaves_nothing(tmp_path: Path) -> None:
+def test_memory_that_is_mounted_is_not_mounted_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mounted: list[str] = []
+    own, memory, stat = in_memory(tmp_path, mounted), tmp_path / "memory", Path.stat
+
+    def other_device(path: Path, **more: bool) -> os.stat_result:
+        found = stat(path, **more)
+        return os.stat_result((*found[:2], found.st_dev + 1, *found[3:])) if path == memory else found
+
+    monkeypatch.setattr(Path, "stat", other_device)
+    own.remove(own.make())
+    assert mounted == []
+
+
+def test_a_mount_that_fails_leaves_no_directory_of_a_start(tmp_path: Path) -> None:
     def fail(_: str) -> None:
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
-    own = StartDirectories(tmp_path, mount=fail, unmount=fail, root="")
+    own = StartDirectories(tmp_path / "starts", memory=tmp_path / "memory", mount=fail, root="")
     with pytest.raises(HostError, match="cannot be used: Operation not permitted"):
         own.make()
-    assert not list(tmp_path.iterdir())
+    assert not list((tmp_path / "starts").iterdir())
+
+
+def test_a_mount_of_an_earlier_snapshot_is_detached(tmp_path: Path) -> None:
+    detached: list[str] = []
+    own = StartDirectories(tmp_path / "starts", memory=tmp_path / "memory", unmount=detached.append, root="")
+    files = tmp_path / "starts" / "startold" / "files"
+    files.mkdir(parents=True)
+    (files / "storage").write_bytes(b"x")
+    own.sweep()
+    assert detached == [str(files)]
+    assert not list((tmp_path / "starts").iterdir())
 
 
 def test_another_mount_namespace_than_that_of_pid_1_is_told(tmp_path: Path) -> None:
