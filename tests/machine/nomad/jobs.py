@@ -133,9 +133,10 @@ class Jobs:
         running(job, count)
         return [alloc["ID"] for alloc in allocations(job) if alloc["ClientStatus"] == "running"]
 
-    def dispatch(self, job: str, meta: str) -> str:
-        """Dispatch a parameterized job with ``KEY=VALUE``, and return the ID of the new job."""
-        output = ok("nomad", "job", "dispatch", "-detach", "-meta", meta, job)
+    def dispatch(self, job: str, meta: str = "", payload: Path | None = None) -> str:
+        """Dispatch a parameterized job with ``KEY=VALUE`` or a file, and return the ID of the new job."""
+        words = (*(("-meta", meta) if meta else ()), job, *((str(payload),) if payload else ()))
+        output = ok("nomad", "job", "dispatch", "-detach", *words)
         [made] = re.findall(r"Dispatched Job ID += (\S+)", output)
         self.expect(made)
         return str(made)

@@ -1,5 +1,6 @@
 """Templates that change while their task runs: the effect of each change_mode."""
 
+import hashlib
 import json
 from contextlib import ExitStack
 
@@ -113,6 +114,24 @@ def test_an_archive_that_is_older_than_its_files_is_an_event_once(agent: Agent, 
         assert events_with(alloc, CHANGED) == 3, events(alloc)
         assert (task(alloc)["State"], task(alloc)["Restarts"]) == ("running", 0), events(alloc)
         assert unit_property(unit(alloc), "InvocationID") == before
+
+
+def test_restart_brings_the_rendered_file_into_the_archive(jobs: Jobs) -> None:
+    with word("renewed", "one"):
+        [alloc] = jobs.run(hcl("renewed", ARCHIVE, task=template("renewed", "conf/word", '  change_mode = "restart"')))
+        says(alloc, member("one"))
+        put("renewed", "two")
+        says(alloc, member("two"))
+        eventually(lambda: task(alloc)["State"] == "running", "it runs again")
+        assert logs(alloc).count("member local/conf/word") == 2
+        assert not outdated(alloc)
+        assert not events_with(alloc, CHANGED), events(alloc)
+
+
+def member(text: str) -> str:
+    """Return what the guest prints of the template's file with this word."""
+    content = f"{text}\n".encode()
+    return f"member local/conf/word type 0 size {len(content)} sha256 {hashlib.sha256(content).hexdigest()}"
 
 
 def events_with(alloc: str, text: str) -> int:
