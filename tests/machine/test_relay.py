@@ -32,7 +32,7 @@ def test_console_and_tender_messages_are_separate_and_unchanged(run: Runner, con
     stdout, stderr = consoles.forward("apart")
     run("sleeper.hvt", name="apart")
     eventually(lambda: stdout.got == b"sleeping\n", "the line comes while the guest runs")
-    ok("solo5ctl", "stop", "apart")
+    ok("solo5ctl", "stop", "--signal", "INT", "apart")  # its tender writes a line then
     consoles.drain("apart")
     eventually(lambda: stdout.ended and stderr.ended, "both FIFOs end")
     assert stdout.got == b"sleeping\n"
