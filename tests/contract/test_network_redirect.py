@@ -22,7 +22,7 @@ from tests.contract.guest6 import (
     multicast,
 )
 from tests.contract.netns import Outside, link, run
-from tests.contract.netservice import Client, Service, host_state, nic, tcp, udp
+from tests.contract.netservice import Client, Service, host_state, nic, tcp, udp, until
 from tests.contract.test_network_ipv6 import ask6, bound6, sniffer
 from tests.contract.test_network_paths import ask_tcp, ask_udp
 from tests.contract.test_network_policy import arrived, until_pinged
@@ -328,6 +328,15 @@ async def test_rules_that_another_program_changes_are_restored(service: Service,
         service.kill()
         await service.restart()
         assert await ask_udp(group.address, 5353) == b"HELLO"
+
+
+async def test_a_tap_that_another_program_sets_down_is_restored(service: Service, group: Outside) -> None:
+    await service.restart()
+    async with service.client() as client, guest(client, group) as web:
+        group.ip("link", "set", web.tap, "down")
+        await until(lambda: "UP" in group.ip("-o", "link", "show", web.tap).split(">")[0], 60)  # within 20 s
+        assert await ask_udp(group.address, 5353) == b"HELLO"
+        assert f"tap {web.tap} was missing or down" in (await client.recent_repairs())[0].what
 
 
 async def test_it_is_alone_in_its_namespace(service: Service, group: Outside) -> None:

@@ -34,7 +34,7 @@ from solo5_systemd.network.raw_netlink import (
 from solo5_systemd.network.redirect import Uplink
 from solo5_systemd.network.sysctls import IP_FORWARD, is_set_for_link, set_for_link
 from solo5_systemd.network.taps import BridgePort, Taps
-from solo5_systemd.network.veth_taps import make_veth_tap
+from solo5_systemd.network.veth_taps import has_veth_tap, make_veth_tap
 
 with without_init("pyroute2"):  # a database and a command line: 7 MB of memory, and 0.3 s at each start
     from pyroute2 import iproute
@@ -365,9 +365,19 @@ class Links:
         message = self._message(index(bridge))
         return min(TAP_MTU_MAX, message.get_attr("IFLA_MTU")) if message is not None else TAP_MTU_MAX
 
-    def has_tap(self, lease: Lease) -> bool:
-        """Return whether the tap exists, is up and is a port of its bridge."""
-        return self._is_port(lease.tap, lease.bridge)
+    def has_tap(self, lease: Lease, namespace: str = "") -> bool:
+        """Return whether the tap exists, is up and is a port of its bridge.
+
+        Args:
+            lease: of its NIC.
+            namespace: path of the task's own network namespace, whose links have to be up as well; empty: it has none.
+        """
+        return self._is_port(lease.tap, lease.bridge) and (not namespace or has_veth_tap(lease.tap, namespace))
+
+    def has_unbridged_tap(self, lease: Lease) -> bool:
+        """Return whether a tap that is no bridge's port exists and is up."""
+        link = self._link(lease.tap)
+        return link is not None and link.up
 
     def taps(self) -> dict[str, Link]:
         """Return all taps with the prefix `s5-`, by name; of those in a task's own namespace, the host's end."""

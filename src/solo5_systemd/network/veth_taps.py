@@ -10,12 +10,14 @@ guest has taken over reaches what its guest reaches.
 """
 
 import errno
+import fcntl
 import os
 import socket
 import struct
 import sys
 from contextlib import closing
 
+from solo5_systemd.errors import HostError
 from solo5_systemd.network.ipam import TAP_PREFIX
 from solo5_systemd.network.namespaces import NetworkNamespace
 from solo5_systemd.network.raw_netlink import (
@@ -35,6 +37,7 @@ _IFLA_IFNAME, _IFLA_MTU, _IFLA_LINKINFO, _IFLA_NET_NS_FD = 3, 4, 18, 28
 _KIND, _DATA, _PEER = 1, 2, 1
 _IFF_UP = 1
 _NLM_EXCL = 0x200
+_SIOCGIFFLAGS, _IFREQ_FLAGS = 0x8913, struct.Struct("16sH22x")  # linux/sockios.h, if.h
 
 # linux/pkt_sched.h, pkt_cls.h, tc_act/tc_mirred.h
 _TCMSG = struct.Struct("=BxxxiIII")  # family, link, handle, parent, info
@@ -84,6 +87,32 @@ def make_veth_tap(host: NetlinkSocket, name: str, *, uid: int, mtu: int, namespa
                 inside.execute([*_up(tap, mtu), *_up(peer, mtu), *_redirect(tap, peer), *_redirect(peer, tap)])
             finally:
                 inside.close()
+
+
+def has_veth_tap(name: str, namespace: str) -> bool:
+    """Return whether tap and pair in a namespace are up; True where the namespace has no path any more.
+
+    The kernel sends no message of it to other namespaces, and the host's end shows the state of the pair only.
+    """
+    try:
+        with (
+            closing(NetworkNamespace(namespace)) as opened,
+            opened.entered(),
+            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket,
+        ):
+            return all(_is_up(any_socket, link) for link in (name, peer_name(name)))
+    except HostError:
+        return True
+
+
+def _is_up(any_socket: socket.socket, link: str) -> bool:
+    try:
+        answer = fcntl.ioctl(any_socket, _SIOCGIFFLAGS, _IFREQ_FLAGS.pack(link.encode(), 0))
+    except OSError as error:
+        if error.errno != errno.ENODEV:
+            raise
+        return False
+    return bool(_IFREQ_FLAGS.unpack(answer)[1] & _IFF_UP)
 
 
 def _pair(name: str, mtu: int, namespace: int) -> Request:

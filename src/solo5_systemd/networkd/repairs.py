@@ -62,10 +62,13 @@ class Repairs:
         """Whether no other program can change the nftables tables."""
         return self._tables.owned
 
-    def repair_sysctls(self) -> None:
-        """Restore the sysctls of bridges, of whose changes there is no message."""
+    def repair_unannounced(self) -> None:
+        """Restore that of whose changes there is no message: sysctls of bridges, links in tasks' own namespaces."""
         if self._bridges.up:
             self._repair_bridges()
+        apart = {record.reservation.task for record in self._leases.attached() if record.reservation.namespace}
+        if apart:
+            self.repair_links(apart)
 
     def is_expected(self, link: str) -> bool:
         """Return whether a link belongs to a task that is not being released, or is a bridge; safe in any thread.
@@ -113,8 +116,8 @@ class Repairs:
                 self._add(tasks, f"bridge {segment} of network {name} was incomplete: it is restored")
         for task, lease in self._leases.attached_leases():
             wanted = lease.network not in self._missing and (only is None or task in only)
-            if wanted and not self._links.has_tap(lease):
-                namespace = self._namespace_of(task)
+            namespace = self._namespace_of(task)
+            if wanted and not self._links.has_tap(lease, namespace):
                 self._links.make_tap(task, lease, bridges.networks[lease.network], namespace)
                 what = f"tap {lease.tap} was missing, down or not on its bridge: it is restored"
                 if not namespace:  # of a tap in a namespace, the pair alone was deleted
