@@ -1,7 +1,7 @@
 """Guests in a network namespace of other programs, as of a Nomad group in bridge mode."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, closing
 from ipaddress import IPv4Address
 
@@ -13,8 +13,9 @@ from tests.contract.test_network_paths import ask_tcp, ask_udp
 from tests.contract.test_network_policy import bound
 
 from solo5_systemd.errors import HostError, TakenError
-from solo5_systemd.names import TaskName
-from solo5_systemd.network.model import PortRequest, Reservation
+from solo5_systemd.names import DeviceName, TaskName
+from solo5_systemd.network.drops import of_nics
+from solo5_systemd.network.model import PortRequest, Reservation, dropped_by_namespace
 
 NIC = (nic("service", "namespace"),)
 
@@ -68,6 +69,34 @@ async def test_the_traffic_of_its_nic_is_counted(service: Service, group: Outsid
         assert counted.received.packets > 0
     async with service.client() as client:
         assert TaskName("web") not in await client.traffic()
+
+
+async def test_packets_that_its_filter_drops_are_counted_for_its_nic(service: Service, group: Outside) -> None:
+    (service.settings / "own.toml").write_text(
+        f'[network.namespace]\negress = ["{group.host}:9/udp"]\n[network.default]\nrate = ["sent-packets=10000"]\n'
+    )
+    await service.restart()
+    async with service.client() as client:
+        on_host = await client.lease("host")
+        async with guest(client, group, "web") as web:
+            for port in (9, 10, 11):
+                await web.send_udp(IPv4Address(group.host), port, b"out")
+
+            async def counted() -> Mapping[str, int]:
+                counts = dropped_by_namespace(await client.networks())
+                found = (await client.endpoints())[TaskName("web")]
+                return of_nics(found.nics, counts[group.path])[DeviceName("service")]
+
+            async with asyncio.timeout(10):
+                while (await counted())["egress"] < 2:  # noqa: ASYNC110 - the packets are on their way
+                    await asyncio.sleep(0.05)
+            networks = {(each.namespace, str(each.name)): each for each in await client.networks()}
+            assert networks.keys() == {("", "default"), ("", "namespace"), (group.path, "namespace")}
+            assert networks["", "default"].leases == networks[group.path, "namespace"].leases == 1
+            assert str(networks[group.path, "namespace"].policy.rate) == "sent-packets=10000"
+        assert {each.namespace for each in await client.networks()} == {""}
+        assert on_host.network == "default"
+        await client.drop("host")
 
 
 async def test_programs_beside_a_guest_are_at_its_gateway(service: Service, group: Outside) -> None:

@@ -49,9 +49,11 @@ def _read(path: str) -> Endpoints | None:
         return None
     if not isinstance(ports, list) or not all(map(_is_port, ports)):
         return None
+    namespace = record.get("namespace", "")
     return Endpoints(
         tuple(map(_leased, leases)),
         tuple((host_ip, host_port, port, protocol) for _, host_ip, host_port, port, protocol in ports),
+        namespace if isinstance(namespace, str) else "",
     )
 
 

@@ -19,7 +19,7 @@ from solo5_systemd.cgroup.usage import Io, Pressure, Usage
 from solo5_systemd.engine.task import Endpoints, Phase, Sample, Task
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.drops import OF_GUESTS, OF_TAPS, of_nics
-from solo5_systemd.network.model import NetworkOverview
+from solo5_systemd.network.model import NetworkOverview, dropped_by_namespace
 from solo5_systemd.network.tap_counters import Counters, Traffic
 
 if TYPE_CHECKING:
@@ -180,14 +180,15 @@ def _nic_labels(task: TaskName, endpoints: Endpoints | None) -> Iterator[tuple[L
 
 def _network_families(networks: Sequence[NetworkOverview]) -> Iterator[Family]:
     for name, text, read in _NETWORK_METRICS:
-        known = (network for network in networks if network.ipv4 or network.without_ipv4 or network.join is not None)
+        own = (network for network in networks if not network.namespace)
+        known = (network for network in own if network.ipv4 or network.without_ipv4 or network.join is not None)
         found = [({"network": network.name}, read(network)) for network in known]
         values = [(labels, value) for labels, value in found if value is not None]
         yield Family(name=name, kind=Kind.GAUGE, help=text, values=values)
 
 
 def _drop_families(endpoints: Mapping[TaskName, Endpoints], networks: Sequence[NetworkOverview]) -> Iterator[Family]:
-    counted = {network.name: network.dropped for network in networks if network.up}
+    counted = dropped_by_namespace(network for network in networks if network.up)
     yield Family(
         name="solo5_task_network_filtered_packets",
         kind=Kind.COUNTER,
@@ -195,7 +196,7 @@ def _drop_families(endpoints: Mapping[TaskName, Endpoints], networks: Sequence[N
         values=[
             ({"task": task, "nic": nic, "rule": rule}, count)
             for task, found in endpoints.items()
-            for nic, rules in of_nics(found.nics, counted).items()
+            for nic, rules in of_nics(found.nics, counted.get(found.namespace, {})).items()
             for rule, count in rules.items()
         ],
     )
@@ -205,7 +206,7 @@ def _drop_families(endpoints: Mapping[TaskName, Endpoints], networks: Sequence[N
         help="Packets from or to a network dropped by a rule of the packet filter.",
         values=[
             ({"network": name, "rule": rule}, count)
-            for name, dropped in counted.items()
+            for name, dropped in counted.get("", {}).items()
             for rule, count in dropped.by_rule().items()
             if rule not in (*OF_GUESTS, *OF_TAPS)
         ],

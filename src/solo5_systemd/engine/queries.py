@@ -81,9 +81,11 @@ class Queries:
     async def drops(self) -> "Mapping[TaskName, Mapping[DeviceName, Mapping[str, int]]]":
         """Return the packets of each NIC that the packet filter has dropped, by rule; root only."""
         from solo5_systemd.network.drops import of_nics
+        from solo5_systemd.network.model import dropped_by_namespace
 
-        counted = {network.name: network.dropped for network in await self.backends.networks.networks()}
-        return {task: of_nics(found.nics, counted) for task, found in (await self.endpoints()).items()}
+        counted = dropped_by_namespace(await self.backends.networks.networks())
+        endpoints = await self.endpoints()
+        return {task: of_nics(found.nics, counted.get(found.namespace, {})) for task, found in endpoints.items()}
 
     async def console(self, task: "Task", *, last: int | None = None) -> "AsyncGenerator[Line, None]":
         """Yield the lines of a task's console that are in the journal; with `last`, that many at most."""

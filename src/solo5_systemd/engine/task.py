@@ -166,10 +166,12 @@ class Endpoints(NamedTuple):
     Attributes:
         nics: one for each lease.
         ports: address of the host (empty: all), port of the host, port of the guest, and protocol of each.
+        namespace: path of the network namespace that has the networks of its NICs; empty: the host's own.
     """
 
     nics: tuple[LeasedNic, ...] = ()
     ports: tuple[tuple[str, int, int, str], ...] = ()
+    namespace: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

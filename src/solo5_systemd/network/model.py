@@ -5,7 +5,7 @@ same form.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from ipaddress import (
@@ -515,7 +515,7 @@ class RecordedRepair:
     others: int = 0
 
 
-OVERVIEW_SIGNATURE = f"(ssssqbbuubasbasbubbba(st)a(st)(bqsb)(ssasasas){DROPS_SIGNATURE}(ssbbb))"
+OVERVIEW_SIGNATURE = f"(ssssqbbuubasbasbubbba(st)a(st)(bqsb)(ssasasas){DROPS_SIGNATURE}(ssbbb)s)"
 
 _Texts = Sequence[str]
 _Counts = Sequence[Sequence[Any]]
@@ -523,9 +523,8 @@ _Join = Sequence[Any]
 _More = Sequence[Any]
 _Ipv6 = Sequence[Any]
 _Usage = tuple[str, str, str, str, int, bool, bool, int, int]
-Wire = tuple[
-    *_Usage, bool, _Texts, bool, _Texts, bool, int, bool, bool, bool, _Counts, _Counts, _Join, _More, DropsWire, _Ipv6
-]
+_Details = tuple[_Counts, _Counts, _Join, _More, DropsWire, _Ipv6, str]
+Wire = tuple[*_Usage, bool, _Texts, bool, _Texts, bool, int, bool, bool, bool, *_Details]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -551,6 +550,7 @@ class NetworkOverview:
         nat66: IPv6 packets that leave the host get the host's address as their source.
         ra: the host sends router advertisements.
         without_ipv4: guests have IPv6 only.
+        namespace: path of the network namespace of other programs that has it; empty: the host's own.
     """
 
     name: NetworkName
@@ -571,6 +571,7 @@ class NetworkOverview:
     nat66: bool = False
     ra: bool = False
     without_ipv4: bool = False
+    namespace: str = ""
 
     @property
     def has_pool(self) -> bool:
@@ -626,7 +627,7 @@ class NetworkOverview:
         reserved = [*map(str, policy.reserved)]
         others = [*limits, [*map(str, self.resolver.servers)], [*self.resolver.search], reserved]
         ipv6 = [str(self.ipv6 or ""), str(self.gateway6 or ""), self.nat66, self.ra, self.without_ipv4]
-        last = (joined, others, self.dropped.more_to_wire(), ipv6)
+        last = (joined, others, self.dropped.more_to_wire(), ipv6, self.namespace)
         return (self.name, self.bridge, ipv4, gateway4, self.mtu, self.masquerade, *usage, *more, *last)
 
     @classmethod
@@ -636,8 +637,8 @@ class NetworkOverview:
         Raises:
             InvalidRequestError: a field is malformed.
         """
-        name, bridge, ipv4, gateway4, mtu, masquerade, up, leases, free, *opened, refused, fragments = wire[:-4]
-        joined, others, dropped, six = wire[-4:]
+        name, bridge, ipv4, gateway4, mtu, masquerade, up, leases, free, *opened, refused, fragments = wire[:-5]
+        joined, others, dropped, six, namespace = wire[-5:]
         egress, rate, servers, search, reserved = others
         limits = Limits.from_wire(egress, rate)
         policy = network_policy(Fields({**dict(zip(POLICY_KEYS, opened, strict=True)), RESERVED_KEY: reserved}))
@@ -669,7 +670,16 @@ class NetworkOverview:
             nat66=nat66,
             ra=ra,
             without_ipv4=without_ipv4,
+            namespace=namespace,
         )
+
+
+def dropped_by_namespace(networks: Iterable[NetworkOverview]) -> Mapping[str, Mapping[NetworkName, Dropped]]:
+    """Return the counts of dropped packets by namespace, and by network."""
+    found: dict[str, dict[NetworkName, Dropped]] = {}
+    for network in networks:
+        found.setdefault(network.namespace, {})[network.name] = network.dropped
+    return found
 
 
 def is_without_ipv4(network: Network | NetworkSettings) -> bool:

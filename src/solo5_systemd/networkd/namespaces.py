@@ -13,6 +13,7 @@ from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.model import (
     GuestNames,
     LeaseRecord,
+    NetworkOverview,
     NicRequest,
     PortRequest,
     Repair,
@@ -213,6 +214,18 @@ class Namespaces:
 
     def _copy(self) -> Sequence[_Other]:
         return list(self._others.values())
+
+    def overview(self) -> Sequence[NetworkOverview]:
+        """Return every network of the host, in use or only configured, and those in use in other namespaces."""
+        found = [*self.host.overview()]
+        for other in self._copy():
+            if isinstance(other.state, NetworkState):  # otherwise it has no packet filter
+                try:
+                    with self._entered(other.path):
+                        found += other.state.overview_in_use()
+                except Solo5Error as error:
+                    _log.error("counts in network namespace %s cannot be read: %s", other.path, error)
+        return found
 
     # -- repair --------------------------------------------------------------------------------------------------
 

@@ -395,7 +395,7 @@ class Networkd:
         ]
 
     async def _list_networks(self) -> Sequence[object]:
-        return [[list(network.to_wire()) for network in await self._work(self._state.host.overview)]]
+        return [[list(network.to_wire()) for network in await self._work(self._state.overview)]]
 
     async def _collect(self, dry_run: bool) -> Sequence[object]:
         orphans = [*self._state.expired(), *await self._units.over(self._due_without_run())]

@@ -131,13 +131,17 @@ class NetworkState:
         networks = self.bridges.networks
         mtu_of = self._choice.default_mtus()
         known = {each.name: self._configured(each, mtu_of) for each in configured if each.name not in networks}
-        dropped = self._tables.dropped() if self.bridges.up else Dropped()
-        used = {network.name: self._in_use(network, dropped) for network in self.networks()}
+        used = {each.name: each for each in self.overview_in_use()}
         resolvers = {settings.name: settings.resolver for settings in configured}
         return sorted(
             (replace(each, resolver=resolvers.get(name, UNSET)) for name, each in (known | used).items()),
             key=lambda network: network.name,
         )
+
+    def overview_in_use(self) -> Sequence[NetworkOverview]:
+        """Return the networks in use, without their resolvers."""
+        dropped = self._tables.dropped() if self.bridges.up else Dropped()
+        return [replace(self._in_use(network, dropped), namespace=self._namespace) for network in self.networks()]
 
     def _in_use(self, network: Network, dropped: Dropped) -> NetworkOverview:
         leases = self.leases.allocations.leases.get(network.name, 0)

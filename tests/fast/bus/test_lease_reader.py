@@ -31,6 +31,14 @@ def test_the_endpoints_are_those_of_the_reservations(tmp_path: Path) -> None:
     assert read_endpoints(str(tmp_path)) == {each.task: endpoints(each) for each in (WEB, BARE)}
 
 
+def test_the_namespace_is_that_of_the_networks(tmp_path: Path) -> None:
+    record = LeaseRecord(reservation=BARE, nics=(), state=LeaseState.ATTACHED, expires=0, namespace="/run/netns/a")
+    (tmp_path / "bare.json").write_text(json.dumps(lease_record_document(record)))
+    assert read_endpoints(str(tmp_path)) == {"bare": endpoints(BARE)._replace(namespace="/run/netns/a")}
+    (tmp_path / "bare.json").write_text(json.dumps(lease_record_document(record) | {"namespace": 1}))
+    assert read_endpoints(str(tmp_path)) == {"bare": endpoints(BARE)}
+
+
 def test_a_lease_of_an_earlier_version_has_no_ipv6_address(tmp_path: Path) -> None:
     written = document(BARE)
     earlier = [wire[:8] for wire in written["leases"]]  # type: ignore[attr-defined]

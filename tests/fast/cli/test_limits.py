@@ -148,3 +148,19 @@ def test_metrics_count_filtered_packets_by_nic_and_by_network() -> None:
     by_network = {labels["rule"]: value for labels, value in found["solo5_network_filtered_packets"]}
     assert (by_network["host"], by_network["closed"]) == (3, 0)
     assert {labels["network"] for labels, _ in found["solo5_network_filtered_packets"]} == {"default"}
+
+
+def test_metrics_count_filtered_packets_of_guests_in_namespaces_of_other_programs() -> None:
+    """Guests of several namespaces may have the same address."""
+    counted = [
+        replace(NETWORK, namespace=path, dropped=replace(COUNTED, egress={address: count}))
+        for path, count in (("/run/a", 1), ("/run/b", 2))
+        for address in LEASE.addresses
+    ]
+    held = endpoints(Reservation(task=WEB, leases=(LEASE,)))
+    tasks = {TaskName(name): held._replace(namespace=f"/run/{name}") for name in ("a", "b", "c")}
+    found = {each.name: each.values for each in families([], tasks, {}, counted)}
+    values = found["solo5_task_network_filtered_packets"]
+    assert {labels["task"]: value for labels, value in values if labels["rule"] == "egress"} == {"a": 1, "b": 2}
+    assert list(found["solo5_network_filtered_packets"]) == []
+    assert not [labels for each in found.values() for labels, _ in each if labels.get("network") == "default"]

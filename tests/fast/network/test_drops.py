@@ -93,6 +93,7 @@ def test_a_malformed_count_is_one_sentence() -> None:
         ("", "", (), (), ()),
         ([["localhost", 1]], (), (), ()),
         ("", "", False, False, False),
+        "",
     )
     with pytest.raises(InvalidRequestError, match="the counts of dropped packets are malformed"):
         NetworkOverview.from_wire((*wire, *last))

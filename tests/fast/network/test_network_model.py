@@ -51,7 +51,7 @@ def test_what_crosses_the_bus_comes_out_the_same() -> None:
     joined = replace(UNUSED, join=Join(vlan=20, pool=pool, ipv6=True))
     six = replace(NETWORK, ipv6=IPv6Network("fd00:1::/64"), gateway6=IPv6Address("fd00:1::1"), nat66=True)
     six = replace(six, ra=True)
-    for overview in (NETWORK, UNUSED, joined, replace(joined, join=Join()), six):
+    for overview in (NETWORK, UNUSED, joined, replace(joined, join=Join()), six, replace(NETWORK, namespace="/run/a")):
         assert NetworkOverview.from_wire(overview.to_wire()) == overview
 
 
@@ -104,12 +104,13 @@ def test_a_range_that_is_none() -> None:
                 ["", "", [], [], []],
                 [[], [], [], []],
                 NO_IPV6,
+                "",
             )
         )
 
 
 def test_a_prefix_that_is_none() -> None:
-    wire = (*NETWORK.to_wire()[:-1], ["fd00::1/64", "", False, False, False])
+    wire = (*NETWORK.to_wire()[:-2], ["fd00::1/64", "", False, False, False], "")
     with pytest.raises(InvalidRequestError, match="prefix 'fd00::1/64' of network default is not an IPv6 network"):
         NetworkOverview.from_wire(wire)
 

@@ -18,6 +18,7 @@ from solo5_systemd.errors import NoSuchTaskError, Solo5Error
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
 from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.network.drops import of_nics
+from solo5_systemd.network.model import dropped_by_namespace
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.unit.properties import unenforced
 from solo5_systemd.workload import StopSignal, Workload
@@ -173,8 +174,9 @@ class FakeRuntime(Runtime):
         return 0.0125
 
     async def drops(self) -> Mapping[TaskName, Mapping[DeviceName, Mapping[str, int]]]:
-        counted = {network.name: network.dropped for network in await self.backends.networks.networks()}
-        return {task: of_nics(found.nics, counted) for task, found in (await self.endpoints()).items()}
+        counted = dropped_by_namespace(await self.backends.networks.networks())
+        endpoints = await self.endpoints()
+        return {task: of_nics(found.nics, counted.get(found.namespace, {})) for task, found in endpoints.items()}
 
     async def samples(self, *, drops: bool = False) -> Mapping[TaskName, Sample]:
         assert drops in (False, True)

@@ -58,7 +58,7 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
 
 def _list(arguments: Namespace, context: CommandContext) -> int:
     async def command(engine: "Runtime") -> int:
-        networks = await engine.backends.networks.networks()
+        networks = await _of_host(engine)
         if arguments.json:
             context.screen.json([_json(network) for network in networks])
         elif arguments.quiet:
@@ -70,9 +70,14 @@ def _list(arguments: Namespace, context: CommandContext) -> int:
     return context.run(command)
 
 
+async def _of_host(engine: "Runtime") -> "Sequence[NetworkOverview]":
+    """Return the networks of the host, without those in namespaces of other programs, which have one name."""
+    return [network for network in await engine.backends.networks.networks() if not network.namespace]
+
+
 def _inspect(arguments: Namespace, context: CommandContext) -> int:
     async def command(engine: "Runtime") -> int:
-        known = {network.name: network for network in await engine.backends.networks.networks()}
+        known = {network.name: network for network in await _of_host(engine)}
         wanted = [_lookup(name, known) for name in arguments.networks]
         tasks = await engine.tasks(ended=False)  # an ended task has no lease
         repairs = await engine.backends.networks.recent_repairs()
