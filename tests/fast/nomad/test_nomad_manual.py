@@ -23,7 +23,7 @@ from solo5_systemd.nomad.proto.hcl_spec_pb2 import Spec
 from solo5_systemd.settings.model import Settings
 from solo5_systemd.settings.resolver import resolver
 from solo5_systemd.unit.placeholders import mirage, placeholders
-from solo5_systemd.workload import Publish
+from solo5_systemd.workload import Publish, Workload
 
 MANUAL = (Path(__file__).parents[3] / "docs" / "nomad.md").read_text()
 LABELLED = {"nic", "block", "network"}
@@ -94,6 +94,9 @@ EVENTS = [
     messages.leases_attached([LEASE]),
     *messages.port_limits([Publish(host_port=80, port=80)], None),
     *messages.port_limits([], TWO_NICS),
+    *messages.unused_name_servers(
+        Workload(name=TaskName("web"), image="/srv/app", namespace="/run/a", resolver=resolver(["9.9.9.9"], ["lan"]))
+    ),
 ]
 
 

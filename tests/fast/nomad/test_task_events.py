@@ -16,6 +16,7 @@ from solo5_systemd.journal.lines import DroppedLines
 from solo5_systemd.names import TaskName, task_scope, task_service
 from solo5_systemd.network.model import Repair
 from solo5_systemd.nomad.events.stream import BURST, SLOW_START_S
+from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload.convert import name_of
 from solo5_systemd.unit.state import MainCode
 
@@ -43,6 +44,31 @@ async def test_a_task_without_nics_tells_of_no_address(machine: Machine) -> None
     async with agent() as nomad:
         await nomad.start(task_config())
         assert [message.partition(" ")[0] for message in await nomad.messages()] == ["Preflight", "Started"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "unused"),
+    [
+        ((), ["name servers of its group (9.9.9.9, 192.0.2.53): no argument has {dns}", "search domains"]),
+        (("{dns}",), ["search domains of its group (lan): no argument has {search}"]),
+        (("{search}",), ["name servers"]),
+        (("{dns1}", "{search}"), []),
+    ],
+)
+async def test_name_servers_of_a_group_that_its_guest_does_not_get_are_an_event(
+    machine: Machine, arguments: tuple[str, ...], unused: list[str]
+) -> None:
+    task = task_config(args=list(arguments))
+    task.dns.servers.extend(["9.9.9.9", "192.0.2.53"])
+    task.dns.searches.append("lan")
+    task.network_isolation_spec.mode = wire.NetworkIsolationSpec.GROUP
+    task.network_isolation_spec.path = "/var/run/netns/group"
+    async with agent() as nomad:
+        await nomad.start(task)
+        found = [each for each in await nomad.messages() if each.startswith("The guest does not get the ")]
+        assert [
+            each.partition(" get the ")[2][: len(words)] for each, words in zip(found, unused, strict=True)
+        ] == unused
 
 
 @pytest.mark.parametrize(

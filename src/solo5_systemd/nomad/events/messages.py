@@ -12,13 +12,17 @@ from solo5_systemd.nomad.workload.ports import published_nics
 from solo5_systemd.sanitize import bounded
 from solo5_systemd.storage.model import UNREADABLE, ArchiveChange, FullDiskChange
 from solo5_systemd.unit.outcome import Ending, Outcome
-from solo5_systemd.workload import Publish
+from solo5_systemd.unit.placeholders import uses_search, uses_servers
+from solo5_systemd.workload import Publish, Workload
 
 LAST_LINES = 5
 """Console lines that an event quotes."""
 
 PATH_MAX = 200
 """Characters of the path of a disk."""
+
+NAMES_MAX = 200
+"""Characters of a list of names."""
 
 QUOTED_LINE_MAX = 120
 """Characters of a quoted line."""
@@ -94,6 +98,23 @@ def port_limits(publishes: Sequence[Publish], reservation: Reservation | None) -
                 "and Nomad registers one address for all ports of a task"
             )
         )
+
+
+def unused_name_servers(workload: Workload) -> Iterator[TaskEvent]:
+    """Yield an event for name servers, and for search domains, that the guest is not given.
+
+    In a group with a network of its own they may be a CNI plugin's: of others, the start is refused.
+    """
+    servers, search = workload.resolver.servers, workload.resolver.search
+    for what, values, placeholder, used in (
+        ("name servers", servers, "{dns}", uses_servers(workload.arguments)),
+        ("search domains", search, "{search}", uses_search(workload.arguments)),
+    ):
+        if workload.namespace and values and not used:
+            named = bounded(", ".join(map(str, values)), NAMES_MAX)
+            yield TaskEvent(
+                message=f"The guest does not get the {what} of its group ({named}): no argument has {placeholder}"
+            )
 
 
 def slow_start(step: str, seconds: float) -> TaskEvent:

@@ -137,6 +137,8 @@ class TaskStarter:
             progress.publish(messages.started(started.unit, started.invocation))
             for limit in messages.port_limits(request.workload.publish, started.reservation):
                 progress.publish(limit)
+            for unused in messages.unused_name_servers(request.workload):
+                progress.publish(unused)
             return await self._until_ready(config, request, started, progress)
 
     async def _until_ready(

@@ -369,7 +369,7 @@ def _resolver(task: wire.TaskConfig, arguments: Sequence[str], *, by_dhcp: bool)
         ("servers", task.dns.servers, uses_servers(arguments), "{dns}", "--dns-servers={dns.udp}"),
         ("searches", task.dns.searches, uses_search(arguments), "{search}", "--search={search}"),
     ):
-        # A CNI plugin may add them to those of a group with a namespace of its own, unasked.
+        # In a group with a network of its own they may be a CNI plugin's, not the job's: an event reports them instead.
         if values and not (is_used or by_dhcp or ports.namespace(task)):
             raise InvalidRequestError(
                 f"{where}.{key}, which reach a unikernel among its arguments, or by DHCP: expected {placeholder} in "
