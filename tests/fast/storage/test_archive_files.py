@@ -9,6 +9,7 @@ import secrets
 import subprocess
 import sys
 import tarfile
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 
@@ -292,12 +293,20 @@ async def test_archives_are_locked_in_the_event_loop_unless_it_would_have_to_wai
     with monkeypatch.context() as patched:
         patched.setattr(asyncio, "to_thread", None)
         os.close(await disks.lock([made.disk], "web"))
+    in_thread, to_thread = asyncio.Event(), asyncio.to_thread
+
+    def recorded(act: Callable[[], int]) -> Coroutine[object, object, int]:
+        in_thread.set()
+        return to_thread(act)
+
+    monkeypatch.setattr(asyncio, "to_thread", recorded)
     guard = guard_of(locks)
     waiting = asyncio.ensure_future(disks.lock([made.disk], "web"))
-    await asyncio.sleep(0.05)
+    await in_thread.wait()
     assert not waiting.done()
     os.close(guard)
     os.close(await waiting)
+    monkeypatch.undo()
     await disks.release(made)
 
 
