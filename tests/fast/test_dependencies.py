@@ -63,6 +63,10 @@ NO_SOCKETS = {
     "/run/systemd/transient",
     "/run/systemd/units",
     "/run/systemd/system",
+    "/run/systemd/system.attached",
+    "/run/systemd/generator",
+    "/run/systemd/generator.early",
+    "/run/systemd/generator.late",
     "/run/systemd/dynamic-uid",
     "/run/systemd/resolve/resolv.conf",
 }

@@ -127,14 +127,14 @@ POLICY = (
 )
 COUNTS = st.lists(st.tuples(TEXTS, NUMBERS), max_size=2)
 JOIN = st.just((False, 0, "", False))
-OTHERS = st.tuples(TEXTS, TEXTS, st.lists(TEXTS, max_size=2), st.lists(TEXTS, max_size=2))
+OTHERS = st.tuples(TEXTS, TEXTS, *(st.lists(TEXTS, max_size=2) for _ in ("servers", "search", "reserved")))
 DROPS = st.tuples(COUNTS, COUNTS, COUNTS, st.lists(st.tuples(TEXTS, TEXTS, NUMBERS), max_size=2))
 
 
-IPV6 = st.tuples(TEXTS, TEXTS, st.booleans(), st.booleans())
+IPV6 = st.tuples(TEXTS, TEXTS, st.booleans(), st.booleans(), st.booleans())
 
 
-@given(st.tuples(*NETWORK, *POLICY, COUNTS, COUNTS, JOIN, OTHERS, DROPS, IPV6))
+@given(st.tuples(*NETWORK, *POLICY, COUNTS, COUNTS, JOIN, OTHERS, DROPS, IPV6, TEXTS))
 def test_the_body_of_a_network_is_read_or_refused(wire: Wire) -> None:
     network = value_or_refusal(NetworkOverview.from_wire, wire, error=InvalidRequestError)
     assert network is None or NetworkOverview.from_wire(network.to_wire()) == network
