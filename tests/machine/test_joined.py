@@ -1,12 +1,14 @@
 """Tasks on a bridge of others: guests are machines of its LAN."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 from tests.machine.conftest import GUESTS, Machine, Outside, Runner, cable, eventually, inspect, ok, sh, systemctl
+from tests.machine.declared import declarations
 
 IPV4 = "--ipv4={net.service.ipv4_cidr}"
 ON_LAN = ("--net", "service=lan")
@@ -99,6 +101,33 @@ def test_a_guest_without_a_leased_address_has_one_of_its_own(lan: Outside, run: 
         assert "no leased address" in ok("solo5ctl", "inspect", task)
         systemctl("restart", f"solo5-task-{task}")
         answers(lan, "192.0.2.77", "also after a restart")
+
+
+def test_an_update_with_a_pause_keeps_what_the_lan_has_learned(lan: Outside) -> None:
+    """Address and MAC: the other host makes no ARP request here, and would need one if they changed."""
+    images = Path("/srv/updates")
+    with settings(f'[network.lan]\njoin = "br0"\n{POOL}'), declarations() as declare:
+        images.mkdir()
+        try:
+            newer = images / "newer.spt"
+            newer.write_bytes(Path(f"{GUESTS}/net.spt").read_bytes() + b"\0newer")
+            unit = declare("web", f"Memory=64M\nNetwork=service=lan\nArgument={IPV4}")
+            ok("systemctl", "start", unit)
+            before = nic("web")
+            address = str(before["ipv4"]).partition("/")[0]
+            known = ("neighbour", "replace", address, "lladdr", str(before["mac"]), "dev", "eth0", "nud", "permanent")
+            ok("ip", "-netns", lan.namespace, *known)
+            answers(lan, address, "the LAN reaches it")
+            refused = sh("solo5ctl", "update", "web", str(newer))
+            assert "since it publishes no port that could be moved: expected --pause" in refused.stderr
+            done = sh("solo5ctl", "update", "web", str(newer), "--pause", "--watch", "0", timeout=120)
+            assert done.returncode == 0, done.stderr
+            answers(lan, address, "the LAN reaches the new guest")
+            assert inspect("web")["image"] == str(newer)
+            assert nic("web") == before
+        finally:
+            declare.remove()
+            shutil.rmtree(images)
 
 
 @pytest.mark.vm  # the kernel of a container's host may have no VLAN filtering
