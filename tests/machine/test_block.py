@@ -176,7 +176,10 @@ def test_loop_device_as_a_disk(run: Runner, disk: Path) -> None:
 
 @pytest.mark.vm
 def test_what_shares_its_data_with_a_disk_in_use_is_in_use(run: Runner, disk: Path) -> None:
-    """A loop device and its file, a partition and its disk, whichever comes first; and what the kernel itself uses."""
+    """A loop device and what it is attached to, a partition and its disk; and what the kernel itself uses.
+
+    Each of two, whichever comes first.
+    """
 
     def owned(where: str) -> None:
         ok("udevadm", "settle")  # which sets the owner of a node anew
@@ -208,6 +211,22 @@ def test_what_shares_its_data_with_a_disk_in_use_is_in_use(run: Runner, disk: Pa
         refused(str(disk), f"is attached to {Path(device).name}: expected a disk that nothing else uses")
         taken(device, part)
         taken(part, device)
+        stacked = ok("losetup", "--find", "--show", part).strip()  # a loop device of a block device
+        try:
+            taken(stacked)
+            for other in (part, device):
+                refused(other, f"is attached to {Path(stacked).name}: expected a disk that nothing else uses")
+        finally:
+            sh("losetup", "--detach", stacked)
+        for other in (part, device):
+            owned(other)
+            name = run("disk.hvt", "read", "stay", options=("--block", f"storage={other}"))
+            stacked = ok("losetup", "--find", "--show", part).strip()
+            try:
+                refused(stacked, "is in use by another task")
+            finally:
+                sh("losetup", "--detach", stacked)
+            ok("solo5ctl", "rm", "--force", name)
         ok("mkswap", device)
         ok("swapon", device)
         try:
@@ -217,6 +236,31 @@ def test_what_shares_its_data_with_a_disk_in_use_is_in_use(run: Runner, disk: Pa
     finally:
         sh("losetup", "--detach", device)
     taken(str(disk))
+
+
+@pytest.mark.vm
+def test_a_named_disk_of_a_loop_device_is_not_read(run: Runner, tmp_path: Path) -> None:
+    """A task may have the loop device and write to it, so that a copy would be of several instants."""
+    ok("solo5ctl", "disk", "create", "looped", "64K")
+    device = ok("losetup", "--find", "--show", "/var/lib/solo5/disks/looped").strip()
+    try:
+        ok("udevadm", "settle")
+        ok("chown", "solo5:", device)
+        name = run("disk.hvt", "read", "stay", options=("--block", f"storage={device}"))
+        for verb in (
+            ("disk", "export", "looped", str(tmp_path / "copy")),
+            ("disk", "snapshot", "--copy", "looped"),
+            ("disk", "rm", "looped"),
+            ("run", "--block", "storage=disk:looped,ro", f"{GUESTS}/disk.hvt", "read"),
+        ):
+            done = sh("solo5ctl", *verb)
+            assert done.returncode, verb
+            assert f"is attached to {Path(device).name}: expected" in done.stderr
+        ok("solo5ctl", "rm", "--force", name)
+    finally:
+        sh("losetup", "--detach", device)
+    ok("solo5ctl", "disk", "export", "looped", str(tmp_path / "copy"))
+    ok("solo5ctl", "disk", "rm", "looped")
 
 
 def test_other_files_of_the_directory_are_out_of_reach(run: Runner, disk: Path) -> None:

@@ -28,6 +28,7 @@ from solo5_systemd.storage.lock_records import LOCKS
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import SECTOR_SIZE, Disk, NewFile
 from solo5_systemd.storage.new_file import create_file
+from solo5_systemd.storage.overlaps import check_unused
 from solo5_systemd.storage.owner import LOCK_INTERVAL_S, LOCK_TIMEOUT_S
 from solo5_systemd.storage.quota import GetQuotas, admitted
 
@@ -240,10 +241,15 @@ def _disks(directory: Path) -> Iterator[Disk]:
 
 
 def _lock(name: str, disks: tuple[Disk, ...], locks: Path, timeout: float) -> int:
-    """Lock the disks: the lock of a task that has just ended may be held for a moment, see `LOCK_TIMEOUT_S`."""
+    """Lock the disks: the lock of a task that has just ended may be held for a moment, see `LOCK_TIMEOUT_S`.
+
+    A file that is attached to a loop device is in use as well: a task may have that device.
+    """
     deadline = time.monotonic() + timeout
     while True:
         try:
+            for disk in disks:
+                check_unused(disk)
             return lock(disks, directory=locks)
         except TakenError as error:
             if time.monotonic() > deadline:

@@ -313,6 +313,7 @@ def make_copy(
         Solo5Error: as `inspect`; TakenError: a task has the file; HostError: it cannot be copied, or has too much data.
     """
     original = inspect(replace(request, private=False, create=None), users, user=user, how=READ)
+    check_unused(original)
     held = lock_shared(original, directory=locks)
     try:
         made = copies.make()

@@ -291,8 +291,7 @@ class NamedDisks:
             identity=identity(status),
             backing=Backing.NAMED,
         )
-        if not shared:
-            check_unused(disk)
+        check_unused(disk)
         try:
             return lock_shared(disk, directory=self._locks) if shared else lock([disk], directory=self._locks)
         except TakenError as error:

@@ -1,4 +1,6 @@
-"""Disks that share their data with another file or device: a partition and its disk, a loop device and its file.
+"""Disks that share their data with another file or device.
+
+A partition and its disk, a loop device and its file or device, a mapped device and those under it.
 
 A lock has the identity of one of them only. What the kernel itself uses, such as a device with a mounted file system,
 is in use as well, although no task has it.
@@ -17,36 +19,25 @@ from solo5_systemd.files.procfs import identity
 from solo5_systemd.storage.model import Disk
 
 LOOP_GET_STATUS64 = 0x4C05
-"""ioctl(2), from linux/loop.h; the result begins with device and inode of the file, as stat(2) has them."""
+"""ioctl(2), from linux/loop.h; the result begins with st_dev, st_ino and st_rdev of what is attached."""
 
 _LOOP_INFO_SIZE = 232
-_FILE = struct.Struct("=QQ")
+_ATTACHED = struct.Struct("=QQQ")
 _DELETED = " (deleted)"
 
 Identity = tuple[int, int]
 
 
 def overlapping(disk: Disk, sys: Path = Path("/sys"), dev: Path = Path("/dev")) -> Iterator[Identity]:
-    """Yield the identities of what has data of a block device: its disk or its partitions, the file of a loop device.
+    """Yield the identities of all files and devices that share data with a block device, through any number of layers.
 
     Args:
         disk: a checked disk; a file has none.
         sys: where sysfs is mounted.
         dev: the directory of device nodes.
     """
-    if disk.device is None:
-        return
-    major, minor = disk.device
-    directory = (sys / f"dev/block/{major}:{minor}").resolve()
-    if (directory / "partition").exists():
-        directory = directory.parent
-        yield from _device(directory)
-    else:
-        for partition in directory.glob("*/partition"):
-            yield from _device(partition.parent)
-    if (directory / "loop").exists():
-        with suppress(OSError):
-            yield _backing_file(directory, dev)
+    if disk.device is not None:
+        yield from _of_device(disk.identity[0], sys, dev)
 
 
 def check_unused(disk: Disk, sys: Path = Path("/sys"), dev: Path = Path("/dev")) -> None:
@@ -57,16 +48,17 @@ def check_unused(disk: Disk, sys: Path = Path("/sys"), dev: Path = Path("/dev"))
     """
     if disk.is_private or disk.planned:
         return
-    if disk.device is not None:
-        if _is_claimed(disk.path):
-            raise _used(disk, "mounted, or a part of another device", "`lsblk` shows what uses it.")
-        return
+    if disk.device is not None and _is_claimed(disk.path):
+        raise _used(disk, "mounted, or a part of another device", "`lsblk` shows what uses it.")
+    shared = {disk.identity, *overlapping(disk, sys, dev)}
     for loop in (sys / "block").glob("loop*/loop"):
-        if (loop.parent / "ro").read_text().strip() == "1":  # it cannot write
-            continue
-        with suppress(OSError):
-            if _backing_file(loop.parent, dev) == disk.identity:
-                name = loop.parent.name
+        directory = loop.parent.resolve()
+        with suppress(OSError):  # detached meanwhile
+            is_read_only = (directory / "ro").read_text().strip() == "1"
+            if is_read_only or not shared.isdisjoint(_number(directory)):  # the disk itself, or below it
+                continue
+            if _attached(directory, dev) in shared:
+                name = directory.name
                 raise _used(
                     disk, f"attached to {name}", f"Use /dev/{name} as the disk, or detach it: losetup -d {name}"
                 )
@@ -85,14 +77,40 @@ def _is_claimed(path: str) -> bool:
     return False
 
 
-def _device(directory: Path) -> Iterator[Identity]:
+def _of_device(number: int, sys: Path, dev: Path) -> Iterator[Identity]:
+    """Yield what shares data with a device: its disk or its partitions, and what is below them."""
+    directory = (sys / f"dev/block/{os.major(number)}:{os.minor(number)}").resolve()
+    below = [directory]
+    if (directory / "partition").exists():
+        below.append(directory.parent)
+        yield from _number(directory.parent)
+    else:
+        for partition in directory.glob("*/partition"):
+            yield from _number(partition.parent)
+    for each in below:
+        for device, inode in _below(each, dev):
+            yield device, inode
+            if not inode:
+                yield from _of_device(device, sys, dev)
+
+
+def _below(directory: Path, dev: Path) -> Iterator[Identity]:
+    """Yield what a loop device is attached to, or the devices of a mapped one."""
+    for slave in directory.glob("slaves/*"):
+        yield from _number(slave)
+    if (directory / "loop").exists():
+        with suppress(OSError):
+            yield _attached(directory, dev)
+
+
+def _number(directory: Path) -> Iterator[Identity]:
     with suppress(OSError, ValueError):  # removed meanwhile
         major, minor = map(int, (directory / "dev").read_text().split(":"))
         yield os.makedev(major, minor), 0
 
 
-def _backing_file(directory: Path, dev: Path) -> Identity:
-    """Return the identity of a loop device's file; by its path, if there is no device node.
+def _attached(directory: Path, dev: Path) -> Identity:
+    """Return the identity of a loop device's file or block device; by its path, if there is no device node.
 
     Raises:
         OSError: it has none any more.
@@ -104,6 +122,6 @@ def _backing_file(directory: Path, dev: Path) -> Identity:
             fcntl.ioctl(descriptor, LOOP_GET_STATUS64, info)
         finally:
             os.close(descriptor)
-        device, inode = _FILE.unpack_from(info)
-        return device, inode
+        device, inode, number = _ATTACHED.unpack_from(info)
+        return (number, 0) if number else (device, inode)
     return identity(Path((directory / "loop/backing_file").read_text().rstrip("\n").removesuffix(_DELETED)).stat())

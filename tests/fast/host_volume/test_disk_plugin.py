@@ -175,6 +175,20 @@ def test_delete_is_refused_while_a_task_has_a_file_of_it(volumes: Path, state: P
     plugin.delete(removal(volumes), state, locks=tmp_path / "locks")
 
 
+def test_delete_is_refused_while_a_loop_device_has_a_file_of_it(
+    volumes: Path, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugin.create(request(volumes), state)
+
+    def attached(disk: Disk) -> None:
+        raise TakenError(f"disk {disk.disk}: {disk.path!r} is attached to loop0: expected none.")
+
+    monkeypatch.setattr(plugin, "check_unused", attached)
+    with pytest.raises(TakenError, match=f"volume data: '{volumes / ID}/disk.img' is attached to loop0"):
+        plugin.delete(removal(volumes), state, locks=tmp_path / "locks", lock_timeout=0.05)
+    assert (volumes / ID / "disk.img").exists()
+
+
 def test_delete_follows_no_link(volumes: Path, state: Path, tmp_path: Path) -> None:
     (tmp_path / "precious").mkdir()
     volumes.mkdir()

@@ -92,6 +92,21 @@ def test_a_disk_that_a_task_has_stays_as_it_is(disks: NamedDisks, tmp_path: Path
     disks.remove(DATA)
 
 
+def test_a_disk_that_a_loop_device_may_write_is_not_read(
+    disks: NamedDisks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disks.create(DATA, 1024)
+
+    def attached(disk: Disk) -> None:
+        raise TakenError(f"{disk.path} is attached to loop0")
+
+    monkeypatch.setattr("solo5_systemd.storage.named_disks.check_unused", attached)
+    for shared in (False, True):
+        opened = disks.opened(DATA, os.O_RDONLY, shared=shared)
+        with pytest.raises(TakenError, match="data is attached to loop0"), opened:
+            pytest.fail("it was opened")
+
+
 def test_a_disk_of_another_process_has_no_task(disks: NamedDisks, tmp_path: Path) -> None:
     disks.create(DATA, 1024)
     descriptor = held(tmp_path / "disks" / "data", tmp_path / "locks", task="")

@@ -94,10 +94,55 @@ def test_a_loop_device_has_its_file_from_the_kernel(
 
     def ioctl(descriptor: int, request: int, info: bytearray) -> None:
         assert request == overlaps.LOOP_GET_STATUS64
-        overlaps._FILE.pack_into(info, 0, 65025, 4711)
+        overlaps._ATTACHED.pack_into(info, 0, 65025, 4711, 0)
 
     monkeypatch.setattr("fcntl.ioctl", ioctl)
     assert set(overlapping(device(7, 0), sysfs.root, nodes)) == {number(259, 1), (65025, 4711)}
+
+
+@pytest.fixture
+def stacked(sysfs: Sysfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sysfs:
+    """loop1, which is attached to vda2; dm-0, which is mapped to vda3."""
+    sysfs.device("loop1", "7:1")
+    sysfs.device("dm-0", "253:0", slaves=("vda/vda3",))
+    (sysfs.root / "devices/loop1/loop").mkdir()
+    (sysfs.root / "devices/loop1/ro").write_text("0\n")
+    (sysfs.root / "block/loop1").symlink_to(sysfs.root / "devices/loop1")
+    nodes = sysfs.root / "nodes"
+    nodes.mkdir()
+    (nodes / "loop1").touch()
+
+    def ioctl(descriptor: int, request: int, info: bytearray) -> None:
+        devtmpfs, inode = 5, 310  # of the node, the same for each container with a /dev of its own
+        overlaps._ATTACHED.pack_into(info, 0, devtmpfs, inode, os.makedev(254, 2))
+
+    monkeypatch.setattr("fcntl.ioctl", ioctl)
+    return sysfs
+
+
+def test_a_device_overlaps_with_all_that_is_below_it(stacked: Sysfs) -> None:
+    assert found(device(7, 1), stacked) == {number(254, 2), number(254, 0)}
+    assert found(device(253, 0), stacked) == {number(254, 3), number(254, 0)}
+
+
+def test_a_device_of_a_loop_device_is_in_use_and_other_partitions_are_not(stacked: Sysfs) -> None:
+    for disk in (device(254, 2), device(254, 0)):
+        with pytest.raises(TakenError, match="is attached to loop1: expected a disk that nothing else uses"):
+            check_unused(disk, stacked.root, stacked.root / "nodes")
+    for disk in (device(254, 3), device(7, 1)):
+        check_unused(disk, stacked.root, stacked.root / "nodes")
+
+
+def test_one_file_has_no_two_loop_devices_that_write(sysfs: Sysfs, image: Path) -> None:
+    check_unused(device(7, 0), sysfs.root, sysfs.root / "nodes")
+    sysfs.device("loop1", "7:1")
+    (sysfs.root / "devices/loop1/loop").mkdir()
+    (sysfs.root / "devices/loop1/loop/backing_file").write_text(f"{image}\n")
+    (sysfs.root / "devices/loop1/ro").write_text("0\n")
+    (sysfs.root / "block/loop1").symlink_to(sysfs.root / "devices/loop1")
+    for disk, other in ((device(7, 0), "loop1"), (device(259, 1), "loop1"), (device(7, 1), "loop0")):
+        with pytest.raises(TakenError, match=f"is attached to {other}: "):
+            check_unused(disk, sysfs.root, sysfs.root / "nodes")
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,18 @@ async def test_many_copy_at_a_time_and_none_while_a_task_may_write(golden: Path,
     assert not list((tmp_path / "copies").iterdir()) if (tmp_path / "copies").exists() else True
 
 
+async def test_a_file_that_a_loop_device_may_write_is_not_copied(
+    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def attached(disk: Disk) -> None:
+        raise TakenError(f"{disk.path} is attached to loop0")
+
+    monkeypatch.setattr("solo5_systemd.storage.backing_files.check_unused", attached)
+    with pytest.raises(TakenError, match="golden.* is attached to loop0"):
+        await files(tmp_path).make(request(golden))
+    assert not (tmp_path / "copies").exists()
+
+
 async def test_too_much_data_is_refused_and_leaves_nothing(golden: Path, tmp_path: Path) -> None:
     with pytest.raises(
         HostError, match="shares no blocks with .*: expected at most 0 MiB to copy for each run"
