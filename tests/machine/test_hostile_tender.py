@@ -28,6 +28,7 @@ OF_ANY_USER = (
         "got namespace",
         "got code ",
         "got group ",
+        "got growth ",  # of its own disk: a scope has no LimitFSIZE=
     ),
     *(
         "got file /run/solo5/network",
@@ -125,7 +126,7 @@ def test_hostile_tender_of_a_service_gets_nothing(scene: Scene, run: Runner, tmp
     attacker = run("netdisk.spt", *scene.paths, options=("--block", f"storage={own}"))
     says(attacker, "waiting")
     got, tried = verdict(console(attacker))
-    assert len(tried) == 19
+    assert len(tried) == 20
     image = f"/var/lib/solo5/images/{inspect(attacker)['image_sha256']}"
     own_files = {f"got file {image}", "got file /var/lib/solo5/images"}  # a directory with nothing else
     libraries = [word for word in sh("ldd", str(TENDERS / "solo5-spt")).stdout.split() if word.startswith("/")]
@@ -144,6 +145,7 @@ def test_hostile_tender_of_a_service_gets_nothing(scene: Scene, run: Runner, tmp
     assert all(len(each) == 1 for each in numbers), "a group of its own, too"
     assert len(set.union(*numbers)) == 3
     assert own.stat().st_uid == int(next(iter(numbers[2])))
+    assert own.stat().st_size == 4096
     assert not writable_files(attacker) & writable_files(scene.names[0])
 
 
@@ -160,14 +162,15 @@ def test_hostile_tender_of_a_scope_gets_nothing_of_a_task(scene: Scene, tmp_path
         tender.wait()
         ok("solo5ctl", "gc")  # nothing is left of a scope that has ended but its user
     got, tried = verdict(log.read_text())
-    assert len(tried) == 19
+    assert len(tried) == 20
     got = [line for line in got if not line.startswith(OF_ANY_USER)]
     assert not got, got
 
 
-def test_the_attacks_are_attacks(scene: Scene) -> None:
+def test_the_attacks_are_attacks(scene: Scene, tmp_path: Path) -> None:
     """The same program, as root: what it would get is there to be got."""
-    done = subprocess.Popen([HOSTILE, "--", "image", *scene.paths], stdout=subprocess.PIPE, text=True)
+    option = f"--block:storage={disk(tmp_path / 'own.img')}"
+    done = subprocess.Popen([HOSTILE, option, "--", "image", *scene.paths], stdout=subprocess.PIPE, text=True)
     assert done.stdout is not None
     text = ""
     while not text.endswith("waiting\n"):
@@ -177,5 +180,5 @@ def test_the_attacks_are_attacks(scene: Scene) -> None:
     got = {line.split()[1] for line in verdict(text)[0]}
     assert got == {
         *("signal", "limits", "trace", "memory", "process", "tap", "link", "file", "writable", "datagram", "port"),
-        *("raw", "socket", "place", "terminal", "root", "namespace", "group"),
+        *("raw", "socket", "place", "terminal", "root", "namespace", "group", "code", "growth"),
     }

@@ -265,6 +265,7 @@ def _planned(request: DiskRequest, new: NewFile, sector: int) -> Disk | None:
             sector_size=sector,
             device=None,
             identity=(0, 0),
+            size=new.size,
             filesystem=os.fstatvfs(place.directory).f_fsid,
             planned=True,
             backing=backing_of(request, is_device=False),

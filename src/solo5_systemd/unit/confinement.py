@@ -54,6 +54,11 @@ CLONE_NEWUTS = 0x04000000
 """RestrictNamespaces= of a task: UTS namespaces only, which need a capability that it lacks. systemd (252 to 257)
 serializes "no namespaces" as an empty value, which a daemon-reload reads as "all", user namespaces included."""
 
+FILE_SIZE = "LimitFSIZE"
+
+FILTER_SIZE = 32 << 10
+"""Bytes of the largest filter of system calls (BPF_MAXINSNS), which the tenders write to a file in memory."""
+
 SYSTEM_CALLS = (
     # the dynamic loader and the C library, up to main()
     "access arch_prctl brk close execve faccessat faccessat2 fcntl fstat getegid geteuid getgid getpid getrandom "
@@ -102,6 +107,7 @@ def confinement(
         *_execution(tender, image, disks),
         *_since_257(systemd),
         *_devices(manifest, disks),
+        *_file_size(disks),
         *_kernel(manifest),
         *_network(manifest),
     )
@@ -190,6 +196,15 @@ def _devices(manifest: Manifest, disks: Sequence[Disk]) -> Iterator[Property]:
     devices = (f"/dev/block/{disk.device[0]}:{disk.device[1]}" for disk in disks if disk.device is not None)
     nodes = [*_nodes(manifest), *devices]
     yield unit_property("DeviceAllow", [(node, "rw") for node in nodes])
+
+
+def _file_size(disks: Sequence[Disk]) -> Iterator[Property]:
+    """Yield the limit by which no file of a disk becomes larger than the largest disk, and exceeds its quota.
+
+    None where a size is not known, as of a declared task, or is that of a device.
+    """
+    if disks and all(disk.size and disk.device is None for disk in disks):
+        yield unit_property(FILE_SIZE, max(FILTER_SIZE, *(disk.size for disk in disks)))
 
 
 def _kernel(manifest: Manifest) -> Iterator[Property]:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from signal import SIGHUP, SIGTERM
+from typing import cast
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import StoredImage, Target
@@ -26,7 +27,7 @@ from solo5_systemd.network.model import Reservation
 from solo5_systemd.sanitize import MAX_NAME, bounded, name_for_unit
 from solo5_systemd.settings.resolver import UNSET, Resolver
 from solo5_systemd.storage.model import Disk
-from solo5_systemd.unit.confinement import confinement, setpriv_command
+from solo5_systemd.unit.confinement import FILE_SIZE, confinement, setpriv_command
 from solo5_systemd.unit.disk_limits import io_properties
 from solo5_systemd.unit.log_fields import (
     DNS,
@@ -346,9 +347,15 @@ def _resources(workload: Workload) -> Iterator[Property]:
         yield unit_property("CPUWeight", workload.cpu_weight)
 
 
-def _overlay(defaults: Iterable[Property], workload: Workload) -> tuple[Property, ...]:
+def _overlay(defaults: Sequence[Property], workload: Workload) -> tuple[Property, ...]:
     """Return the properties of the unit, overridden by the workload's; lists that accumulate are appended to."""
     cumulative = {"SystemCallFilter"}
-    requested = [parse_property(key, value) for key, value in workload.properties]
+    requested = [_lowered(parse_property(key, value), defaults) for key, value in workload.properties]
     replaced = {p.name for p in requested} - cumulative
     return (*(p for p in defaults if p.name not in replaced), *requested)
+
+
+def _lowered(requested: Property, defaults: Iterable[Property]) -> Property:
+    """Return a requested property; of the size of files, the lower limit of both, since disks have quotas."""
+    ours = [each for each in defaults if each.name == requested.name == FILE_SIZE]
+    return min((requested, *ours), key=lambda each: cast("int", each.value))

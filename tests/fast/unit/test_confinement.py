@@ -1,9 +1,11 @@
+from dataclasses import replace
+
 import pytest
 from tests.support.fakes.images import disk, manifest
 
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.storage.model import Disk
-from solo5_systemd.unit.confinement import IMAGES, ROOT, SYSTEM_CALLS, confinement
+from solo5_systemd.unit.confinement import FILTER_SIZE, IMAGES, ROOT, SYSTEM_CALLS, confinement
 from solo5_systemd.unit.tender import LIBRARIES, Tender
 
 TENDER, IMAGE = "/usr/bin/solo5-x", "/images/x"
@@ -45,6 +47,14 @@ def test_no_task_is_root_or_can_become_it(target: Target, nics: str) -> None:
 
 def test_the_groups_are_those_that_its_nodes_need() -> None:
     assert settings(groups=("kvm",))["SupplementaryGroups"] == ["kvm"]
+
+
+def test_no_file_of_a_disk_grows_beyond_the_largest_one() -> None:
+    one, two = (replace(disk(name), size=size) for name, size in (("one", 1 << 20), ("two", 1 << 30)))
+    assert settings(disks=(one, two))["LimitFSIZE"] == 1 << 30
+    assert settings(disks=(replace(one, size=512),))["LimitFSIZE"] == FILTER_SIZE, "else no tender starts"
+    for others in ((), (disk("unknown"),), (one, replace(disk("vda", device=(254, 0)), size=0))):
+        assert "LimitFSIZE" not in settings(disks=others)
 
 
 @pytest.mark.parametrize(

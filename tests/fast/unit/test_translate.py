@@ -2,7 +2,7 @@ from dataclasses import replace
 from ipaddress import IPv4Address
 
 import pytest
-from tests.support.fakes.images import SHA256, stored
+from tests.support.fakes.images import SHA256, disk, stored
 from tests.support.fakes.tasks import LEASE
 
 from solo5_systemd.errors import InvalidRequestError
@@ -160,6 +160,16 @@ def test_an_operators_property_takes_the_place_of_ours() -> None:
     unit = service(with_workload(properties=(("TimeoutStopSec", "60"), ("MemorySwapMax", "infinity"), ("Nice", "5"))))
     assert (unit.value("TimeoutStopUSec"), unit.value("MemorySwapMax"), unit.value("Nice")) == (60_000_000, INFINITY, 5)
     assert len(set(names(unit))) == len(unit.properties)
+
+
+@pytest.mark.parametrize(
+    "given, with_disk, without", [("4K", 4096, 4096), ("2G", 1 << 30, 2 << 30), ("infinity", 1 << 30, INFINITY)]
+)
+def test_the_size_of_files_is_only_lowered(given: str, with_disk: int, without: int) -> None:
+    parts = with_workload(properties=(("LimitFSIZE", given),))
+    unit = service(replace(parts, disks=(replace(disk(), size=1 << 30),)))
+    assert (unit.value("LimitFSIZE"), names(unit).count("LimitFSIZE")) == (with_disk, 1)
+    assert service(parts).value("LimitFSIZE") == without
 
 
 def test_an_operators_filter_comes_after_ours_and_takes_away_from_it() -> None:

@@ -182,6 +182,24 @@ static void code(void)
     }
 }
 
+/* Whether a disk could become larger than it was, and than its quota. */
+static void growth(void)
+{
+    signal(SIGXFSZ, SIG_IGN);
+    for (char **option = options; *option && strcmp(*option, "--") != 0; option++) {
+        const char *value = strchr(*option, '=');
+        int fd = strncmp(*option, "--block:", 8) == 0 && value ? open(value + 1, O_RDWR | O_CLOEXEC) : -1;
+        struct stat status;
+        if (fd < 0 || fstat(fd, &status) != 0)
+            continue;
+        if (ftruncate(fd, status.st_size + (1 << 20)) == 0 || pwrite(fd, "x", 1, status.st_size + (1 << 20)) == 1)
+            say("got growth %s", value + 1);
+        if (ftruncate(fd, status.st_size) != 0)
+            say("got growth that stays %s", value + 1);
+        close(fd);
+    }
+}
+
 /* In which group of the host's it is: the task's name, and the slice's. */
 static void group(void)
 {
@@ -279,7 +297,7 @@ static void namespaces(void)
 
 static const struct { const char *name; void (*run)(void); } attacks[] = {
     { "signals", signals }, { "limits", limits }, { "trace", trace }, { "memory", memory }, { "processes", processes },
-    { "taps", taps }, { "links", links }, { "files", files }, { "code", code }, { "group", group },
+    { "taps", taps }, { "links", links }, { "files", files }, { "code", code }, { "growth", growth }, { "group", group },
     { "stdin", standard_input }, { "datagrams", datagrams },
     { "ports", ports }, { "raw", raw }, { "sockets", sockets }, { "places", places },
     { "terminals", terminals }, { "become", become }, { "namespaces", namespaces },
