@@ -7,7 +7,7 @@ disk's lock, so that no task has the disk meanwhile.
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -258,7 +258,7 @@ class NamedDisks:
 
         Raises:
             NotFoundError: there is no disk of this name.
-            TakenError: a task has it, or, with an exclusive lock, another process.
+            TakenError: a task has it, or, with an exclusive lock, another process; or it was replaced just now.
             HostError: it cannot be opened, or an OSError of the block.
         """
         path = self._directory / name
@@ -274,6 +274,10 @@ class NamedDisks:
                 raise InvalidRequestError(f"disk {name!r}: {str(path)!r} is no disk: expected a regular file.")
             held = self._lock(name, status, shared=shared)
             try:
+                if not self._has(name, identity(status)):
+                    raise TakenError(
+                        f"disk {name!r} was replaced or removed meanwhile: expected it to stay.", "Repeat the command."
+                    )
                 yield descriptor
             finally:
                 os.close(held)
@@ -281,6 +285,12 @@ class NamedDisks:
             raise HostError(f"disk {name!r} cannot be used: {error.strerror or error}.") from error
         finally:
             os.close(descriptor)
+
+    def _has(self, name: DiskName, file: tuple[int, int]) -> bool:
+        """Return whether a disk is still this file: another process may have restored it before it was locked."""
+        with suppress(FileNotFoundError):
+            return identity((self._directory / name).lstat()) == file
+        return False
 
     def _lock(self, name: DiskName, status: os.stat_result, *, shared: bool) -> int:
         disk = Disk(

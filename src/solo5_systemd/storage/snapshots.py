@@ -1,7 +1,8 @@
 """Snapshots of named disks: files in /var/lib/solo5/disks/.snapshots/DISK, which only root can open.
 
 A snapshot shares blocks with its disk (FICLONE) where the file system can. Its name is that of no disk, so that no task
-can use it. All changes take a lock on the directory of disks.
+can use it. Names are made and removed with a lock on the directory of disks, for microseconds. While a snapshot is
+made, a shared lock on its disk's directory keeps that, and the disk.
 """
 
 import fcntl
@@ -19,10 +20,12 @@ from solo5_systemd.files.procfs import identity
 from solo5_systemd.names import DiskName, SnapshotName, disk_name, snapshot_name
 from solo5_systemd.storage.copies import Progress, copy_data, no_progress, share
 from solo5_systemd.storage.live_clone import PASSES, LiveClone
-from solo5_systemd.storage.lock_records import LOCKS, disks_of, holders
+from solo5_systemd.storage.lock_records import LOCKS, disks_of, holders, is_locked
 from solo5_systemd.storage.model import NAMED_DISKS, SNAPSHOTS, Backing, NewFile
 from solo5_systemd.storage.named_disks import NamedDisk, NamedDisks, write_content
 from solo5_systemd.storage.new_file import create_file
+from solo5_systemd.storage.quota import GetQuotas, admitted, no_quotas
+from solo5_systemd.storage.quota import check as check_quotas
 
 _NEW = ".{}.solo5-restore"
 _ROOT = 0
@@ -64,10 +67,18 @@ class Snapshots:
         directory: of the disks' files.
         locks: the directory of disk locks.
         owner: UID of the files.
+        quotas: returns the quotas of directories; called when a disk is restored.
     """
 
-    def __init__(self, directory: Path = Path(NAMED_DISKS), locks: Path = LOCKS, owner: int = _ROOT) -> None:
+    def __init__(
+        self,
+        directory: Path = Path(NAMED_DISKS),
+        locks: Path = LOCKS,
+        owner: int = _ROOT,
+        quotas: GetQuotas = no_quotas,
+    ) -> None:
         self._directory = directory
+        self._quotas = quotas
         self._locks = locks
         self._owner = owner
         self._disks = NamedDisks(directory, locks, owner)
@@ -101,7 +112,7 @@ class Snapshots:
             TakenError: a task has it, or it has a snapshot of this name.
             HostError: the file system cannot share blocks, and `copy` is false; or the file cannot be made.
         """
-        with self._exclusive(), self._disks.opened(disk, os.O_RDONLY, shared=True) as source, self._made(disk) as place:
+        with self._disks.opened(disk, os.O_RDONLY, shared=True) as source, self._made(disk) as place:
 
             def write(target: int) -> None:
                 if not share(source, target):
@@ -142,7 +153,7 @@ class Snapshots:
             TakenError: a disk has a snapshot of this name.
             HostError: the file system cannot share blocks, or the task has ended.
         """
-        with self._exclusive(), ExitStack() as stack:
+        with ExitStack() as stack:
             disks = tuple(
                 disk_name(Path(each["path"]).name)
                 for each in disks_of(task, self._locks)
@@ -168,22 +179,27 @@ class Snapshots:
         Raises:
             NotFoundError: there is no such disk or snapshot.
             TakenError: a task or another process has the disk.
-            HostError: the file cannot be made. The disk is as before.
+            HostError: the file cannot be made, or exceeds a quota. The disk is as before.
         """
-        with self._exclusive(), self._disks.opened(disk, os.O_RDONLY, shared=False), ExitStack() as stack:
+        with self._disks.opened(disk, os.O_RDONLY, shared=False) as replaced, ExitStack() as stack:
             self.get(disk, name)
             source = _opened(stack, self._place(disk) / name)
+            size = os.fstat(source).st_size
+            quotas, path, what = self._quotas(), self._directory / disk, f"disk {disk!r}"
+            more = size - os.fstat(replaced).st_size
+            check_quotas(quotas, path, more, what)
 
             def write(target: int) -> None:
                 if not share(source, target):
-                    copy_data(source, target, os.fstat(source).st_size, progress, hashed=False)
+                    copy_data(source, target, size, progress, hashed=False)
+                stack.enter_context(admitted(quotas, path, more, what, new=target))  # until the file has replaced it
 
             new = self._directory / _NEW.format(disk)
             new.unlink(missing_ok=True)  # of a restore that was killed
             directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 create_file(directory, new.name, NewFile(size=0), self._owner, write)
-                new.replace(self._directory / disk)
+                new.replace(path)
                 os.fsync(directory)
             finally:
                 new.unlink(missing_ok=True)
@@ -240,6 +256,9 @@ class Snapshots:
         """
 
         def remove_snapshots() -> None:
+            if is_locked(self._place(disk)):
+                sentence = f"disk {disk!r}: a snapshot of it is being made: expected none."
+                raise TakenError(sentence, "Repeat the command.")
             names = self._names(self._place(disk))
             if names and not snapshots:
                 raise TakenError(
@@ -259,22 +278,31 @@ class Snapshots:
 
     @contextmanager
     def _made(self, disk: DiskName) -> Iterator[Path]:
-        """Make the directory of a disk's snapshots; one that is empty after the block is removed."""
+        """Make the directory of a disk's snapshots, and keep it; one that is empty after the block is removed."""
         place = self._place(disk)
         try:
-            place.parent.mkdir(mode=0o700, exist_ok=True)
-            place.mkdir(mode=0o700, exist_ok=True)
-            sync_directory(self._directory)
-            sync_directory(place.parent)
-            yield place
+            with self._exclusive():
+                place.parent.mkdir(mode=0o700, exist_ok=True)
+                place.mkdir(mode=0o700, exist_ok=True)
+                kept = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                fcntl.flock(kept, fcntl.LOCK_SH)  # others are shared, or held within `_exclusive`
+            try:
+                sync_directory(self._directory)
+                sync_directory(place.parent)
+                yield place
+            finally:
+                os.close(kept)
         except OSError as error:
             raise HostError(f"disk {disk!r}: no snapshot can be made in {place}: {error.strerror or error}.") from error
         finally:
-            self._prune(disk)
+            with self._exclusive():
+                self._prune(disk)
 
     def _prune(self, disk: DiskName) -> None:
-        """Remove directories without snapshots."""
+        """Remove directories without snapshots, within `_exclusive`."""
         with suppress(OSError):
+            if is_locked(self._place(disk)):
+                return
             self._place(disk).rmdir()
             (self._directory / SNAPSHOTS).rmdir()
 
@@ -309,7 +337,7 @@ class Snapshots:
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
-        """Lock the directory of disks against other changes of snapshots."""
+        """Lock the directory of disks while names of snapshots are made or removed: no copy is made meanwhile."""
         try:
             descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:  # no disk was ever made: the block finds none

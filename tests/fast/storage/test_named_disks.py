@@ -107,6 +107,23 @@ def test_a_disk_that_a_loop_device_may_write_is_not_read(
             pytest.fail("it was opened")
 
 
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_a_disk_that_is_replaced_before_it_is_locked_is_refused(
+    disks: NamedDisks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_removed: bool
+) -> None:
+    """What is done to a file without a name would be lost: another process has restored a snapshot, for example."""
+    path = Path(disks.create(DATA, 1024).path)
+    other = tmp_path / "other"
+    other.touch()
+
+    def replaced(_disk: Disk) -> None:
+        path.unlink() if is_removed else other.rename(path)
+
+    monkeypatch.setattr("solo5_systemd.storage.named_disks.check_unused", replaced)
+    with pytest.raises(TakenError, match="disk 'data' was replaced or removed meanwhile: expected it to stay"):
+        disks.resize(DATA, 2048)
+
+
 def test_a_disk_of_another_process_has_no_task(disks: NamedDisks, tmp_path: Path) -> None:
     disks.create(DATA, 1024)
     descriptor = held(tmp_path / "disks" / "data", tmp_path / "locks", task="")

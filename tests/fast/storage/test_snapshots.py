@@ -12,7 +12,7 @@ from tests.fast.storage.test_named_disks import held
 from solo5_systemd.errors import HostError, NotFoundError, TakenError
 from solo5_systemd.files.atomic_file import link_unnamed
 from solo5_systemd.names import DeviceName, DiskName, SnapshotName
-from solo5_systemd.storage import copies, snapshots
+from solo5_systemd.storage import copies, quota, snapshots
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import Backing, Disk
 from solo5_systemd.storage.named_disks import NamedDisks
@@ -188,6 +188,67 @@ def test_a_restore_that_was_killed_is_in_nobodys_way(subject: Snapshots, tmp_pat
     (tmp_path / "disks/.data.solo5-restore").write_text("half")
     subject.restore(DATA, ONE)
     assert hidden(tmp_path) == [".snapshots"]
+
+
+def test_a_snapshot_that_exceeds_the_quota_is_not_restored(
+    subject: Snapshots, disks: NamedDisks, tmp_path: Path, no_reflinks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that was made smaller would otherwise give its space to another one, and take it back."""
+    monkeypatch.setattr(quota, "LOCK", tmp_path / "quota.lock")
+    quotas = {str(tmp_path / "disks"): 12288}  # of which the snapshot takes 8192 here
+    limited = Snapshots(tmp_path / "disks", tmp_path / "locks", os.getuid(), lambda: quotas)
+    disks.resize(DATA, 8192)
+    subject.take(DATA, ONE, copy=True)
+    disks.resize(DATA, 512, shrink=True)
+    with pytest.raises(HostError, match="disk 'data' would take 7680 bytes: expected at most 3584, since the quota"):
+        limited.restore(DATA, ONE)
+    assert disks.get(DATA).size == 512
+    assert hidden(tmp_path) == [".snapshots"]
+    quotas[str(tmp_path / "disks")] = 1 << 20
+    assert limited.restore(DATA, ONE).size == 8192
+
+
+@pytest.mark.parametrize("verb", ["take", "restore"])
+def test_a_copy_holds_up_no_other_disk_and_no_name(
+    subject: Snapshots, disks: NamedDisks, tmp_path: Path, no_reflinks: None, verb: str
+) -> None:
+    disks.create(LOGS, 512)
+    subject.take(DATA, ONE, copy=True)
+    during: list[str] = []
+
+    def progress(_done: int) -> None:
+        if during:
+            return
+        during.append("copying")
+        subject.take(LOGS, ONE, copy=True)
+        subject.restore(LOGS, ONE)
+        subject.remove_disk(LOGS, snapshots=True)
+        for act in (lambda: subject.remove_disk(DATA, snapshots=True), lambda: subject.restore(DATA, ONE)):
+            with pytest.raises(TakenError, match="'data' is in use by another process"):
+                act()
+        subject.remove(DATA, ONE)
+
+    write(tmp_path, "content")
+    if verb == "take":
+        subject.take(DATA, TWO, copy=True, progress=progress)
+    else:
+        subject.restore(DATA, ONE, progress)
+    assert during == ["copying"]
+    assert [each.name for each in subject.all()] == (["two"] if verb == "take" else [])
+
+
+def test_a_disk_is_not_removed_before_a_snapshot_of_its_ended_task_has_its_name(
+    subject: Snapshots, tmp_path: Path, reflinks: None
+) -> None:
+    descriptor = taken_by_web(tmp_path, "data")
+    with subject.of_task("web", ONE) as instant:
+        os.close(descriptor)
+        with pytest.raises(TakenError, match="disk 'data': a snapshot of it is being made: expected none"):
+            subject.remove_disk(DATA, snapshots=True)
+        instant.take()
+        instant.keep()
+    subject.remove_disk(DATA, snapshots=True)
+    assert list((tmp_path / "disks").iterdir()) == []
 
 
 def test_a_host_without_disks_has_no_snapshots(tmp_path: Path) -> None:

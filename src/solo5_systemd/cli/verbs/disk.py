@@ -97,18 +97,19 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
 def _disks() -> "NamedDisks":
     from solo5_systemd.storage.named_disks import NamedDisks  # imported here for startup time: `--help` needs none
 
-    def quotas() -> "Mapping[str, int]":
-        from solo5_systemd.settings.files import read_settings
-
-        return read_settings().disk_quotas
-
-    return NamedDisks(quotas=quotas)
+    return NamedDisks(quotas=_quotas)
 
 
 def _snapshots() -> "Snapshots":
     from solo5_systemd.storage.snapshots import Snapshots
 
-    return Snapshots()
+    return Snapshots(quotas=_quotas)
+
+
+def _quotas() -> "Mapping[str, int]":
+    from solo5_systemd.settings.files import read_settings
+
+    return read_settings().disk_quotas
 
 
 def _create(arguments: Namespace, context: CommandContext) -> int:
