@@ -180,6 +180,7 @@ def left_as_found(patience: float = PATIENCE) -> Iterator[Machine]:
     subject = Machine()
     before = subject.snapshot()
     yield subject
+    shutil.rmtree("/var/lib/solo5/mounts", ignore_errors=True)  # of file systems that the block has mounted
     _await_same(subject, before, patience)
     _no_surprise_in_journal(since, subject.expected)
 

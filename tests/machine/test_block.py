@@ -263,6 +263,32 @@ def test_a_named_disk_of_a_loop_device_is_not_read(run: Runner, tmp_path: Path) 
     ok("solo5ctl", "disk", "rm", "looped")
 
 
+def test_no_disk_is_created_while_its_file_system_is_not_mounted(run: Runner, tmp_path: Path) -> None:
+    place, block = Path("/var/lib/solo5/disks"), ("--block", "storage=disk:kept,size=64K")
+    place.mkdir(mode=0o700, exist_ok=True)
+    try:
+        ok("mount", "--bind", str(tmp_path), str(place))
+        name = run("disk.spt", "write=kept", options=block)
+        ok("solo5ctl", "wait", name)
+        ok("solo5ctl", "rm", name)
+        ok("umount", str(place))
+        refused = run.fail(*block, f"{GUESTS}/disk.spt", "read").stderr
+        assert f"nothing is mounted at '{place}': expected the file system that was mounted there" in refused
+        assert not (place / "kept").exists()
+        ok("mount", "--bind", str(tmp_path), str(place))
+        name = run("disk.spt", "read", options=block)
+        says(name, "'kept'")
+        ok("solo5ctl", "wait", name)
+        ok("solo5ctl", "rm", name)
+    finally:
+        ok("umount", str(place))
+    ok("sh", "-c", refused.rpartition("to create disks without it: ")[2])
+    name = run("disk.spt", "read", options=block)
+    ok("solo5ctl", "wait", name)
+    ok("solo5ctl", "rm", name)
+    ok("solo5ctl", "disk", "rm", "kept")
+
+
 def test_other_files_of_the_directory_are_out_of_reach(run: Runner, disk: Path) -> None:
     made(disk.with_name("neighbour.img"))
     name = run("netdisk.spt", options=("--block", f"storage={disk}"))

@@ -26,6 +26,7 @@ from solo5_systemd.storage.archive_files import scan, write_archive
 from solo5_systemd.storage.bind_mounts import BindMounts
 from solo5_systemd.storage.block_devices import devices_of
 from solo5_systemd.storage.copies import copy_data, share
+from solo5_systemd.storage.created_on import check_mounted, remember_mount
 from solo5_systemd.storage.file_access import READ, READ_WRITE, Credentials, may_open
 from solo5_systemd.storage.lock_records import LOCKS
 from solo5_systemd.storage.locks import lock, lock_shared, remove_stale
@@ -259,6 +260,7 @@ def _planned(request: DiskRequest, new: NewFile, sector: int) -> Disk | None:
     try:
         if place.exists:
             return None
+        check_mounted(place.path, _described(request))
         return Disk(
             disk=request.disk,
             path=place.path,
@@ -422,6 +424,8 @@ def _create(request: DiskRequest, new: NewFile, user: str, quotas: Quotas) -> bo
         owner = ROOT if is_in_allocation(request, place.path) else _credentials(user).user
         if place.exists:
             return False
+        check_mounted(place.path, _described(request))
+        remember_mount(place.path)
         with admitted(quotas, place.path, new.size, f"disk {request.disk}"):
             return create_file(place.directory, Path(place.path).name, new, owner)
     except OSError as error:

@@ -213,6 +213,22 @@ def test_file_that_another_user_of_the_volume_has_planted_is_not_used(jobs: Jobs
         victim.unlink()
 
 
+def test_no_disk_is_created_while_the_volumes_file_system_is_not_mounted(
+    jobs: Jobs, static: Path, tmp_path: Path
+) -> None:
+    config = disk("write=kept", block='create = true\nsize = "64K"')
+    ok("mount", "--bind", str(tmp_path), str(STATIC))
+    try:
+        jobs.submit(job("mounted", config))
+        assert allocation(ended("mounted"))["ClientStatus"] == "complete"
+    finally:
+        ok("umount", str(STATIC))
+    jobs.submit(job("unmounted", config))
+    refused("unmounted", f"nothing is mounted at '{STATIC}': expected the file system that was mounted there")
+    assert not list(STATIC.iterdir())
+    assert (tmp_path / "disk.img").read_bytes().startswith(b"kept\0")
+
+
 def test_full_volume(jobs: Jobs, static: Path) -> None:
     """A sparse disk that is larger than its file system: spt's guest gets an error, and hvt ends with one."""
     ok("mount", "-t", "tmpfs", "-o", "size=64k", "full", str(STATIC))
