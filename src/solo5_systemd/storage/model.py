@@ -33,6 +33,10 @@ class Backing(StrEnum):
     ARCHIVE = "archive"
 
 
+PRIVATE = (Backing.COPY, Backing.ARCHIVE)
+"""What exists for one run only, and ends with it."""
+
+
 class ArchiveFormat(StrEnum):
     """The format of an archive."""
 
@@ -152,7 +156,7 @@ class Disk:
     @property
     def is_private(self) -> bool:
         """Return whether the disk exists for one run only, and ends with it."""
-        return self.backing in (Backing.COPY, Backing.ARCHIVE)
+        return self.backing in PRIVATE
 
 
 @dataclass(frozen=True, kw_only=True)

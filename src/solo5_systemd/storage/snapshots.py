@@ -9,7 +9,7 @@ import fcntl
 import os
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from solo5_systemd.names import DiskName, SnapshotName, disk_name, snapshot_name
 from solo5_systemd.storage.copies import Progress, copy_data, no_progress, share
 from solo5_systemd.storage.live_clone import PASSES, LiveClone
 from solo5_systemd.storage.lock_records import LOCKS, disks_of, holders, is_locked
-from solo5_systemd.storage.model import NAMED_DISKS, SNAPSHOTS, Backing, NewFile
+from solo5_systemd.storage.model import NAMED_DISKS, PRIVATE, SNAPSHOTS, Backing, NewFile
 from solo5_systemd.storage.named_disks import NamedDisk, NamedDisks, write_content
 from solo5_systemd.storage.new_file import create_file
 from solo5_systemd.storage.quota import GetQuotas, admitted, no_quotas
@@ -154,11 +154,9 @@ class Snapshots:
             HostError: the file system cannot share blocks, or the task has ended.
         """
         with ExitStack() as stack:
-            disks = tuple(
-                disk_name(Path(each["path"]).name)
-                for each in disks_of(task, self._locks)
-                if each.get("backing") == Backing.NAMED and Path(each["path"]).parent == self._directory
-            )
+            held = disks_of(task, self._locks)
+            disks = tuple(disk_name(Path(each["path"]).name) for each in held if self._is_named(each))
+            others = tuple(each for each in held if not self._is_named(each) and each.get("backing") not in PRIVATE)
             if not disks:
                 raise HostError(f"task {task} has no named disk any more: expected one or more.", "Repeat the command.")
             parts = []
@@ -169,7 +167,7 @@ class Snapshots:
                     raise _taken(disk, name)
                 target = _unnamed(stack, place)
                 parts.append(_Part(disk, source, target, place / name, LiveClone(source, target, share)))
-            instant = Instant(self, task, tuple(parts), self._locks, self._owner)
+            instant = Instant(self, task, tuple(parts), others, self._locks, self._owner)
             instant.prepare()
             yield instant
 
@@ -272,6 +270,10 @@ class Snapshots:
         # The disk goes last: no later disk of its name has its snapshots.
         with self._exclusive():
             self._disks.remove(disk, remove_snapshots)
+
+    def _is_named(self, record: Mapping[str, str]) -> bool:
+        """Return whether the record of a task's disk is that of a named disk."""
+        return record.get("backing") == Backing.NAMED and Path(record["path"]).parent == self._directory
 
     def _place(self, disk: DiskName) -> Path:
         return self._directory / SNAPSHOTS / disk
@@ -378,9 +380,22 @@ class _Part:
 
 
 class Instant:
-    """Snapshots of one instant: `prepare`, `catch_up` before it is frozen, `take` meanwhile, `keep` afterwards."""
+    """Snapshots of one instant: `prepare`, `catch_up` before it is frozen, `take` meanwhile, `keep` afterwards.
 
-    def __init__(self, snapshots: Snapshots, task: str, parts: tuple[_Part, ...], locks: Path, owner: int) -> None:
+    Attributes:
+        left_out: the task's disks by path, which get no snapshot: records with `disk` and `path`.
+    """
+
+    def __init__(
+        self,
+        snapshots: Snapshots,
+        task: str,
+        parts: tuple[_Part, ...],
+        left_out: Sequence[Mapping[str, str]],
+        locks: Path,
+        owner: int,
+    ) -> None:
+        self.left_out = left_out
         self._snapshots = snapshots
         self._task = task
         self._parts = parts

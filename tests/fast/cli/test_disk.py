@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -170,14 +171,18 @@ def reflinks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("solo5_systemd.storage.snapshots.share", share)
 
 
-def of_web(directory: Path, locks: Path) -> int:
-    """Lock the disk `data` as the task `web` does."""
+def of_web(directory: Path, locks: Path, *others: tuple[str, Backing]) -> int:
+    """Lock the disk `data` as the task `web` does, and files of other kinds in `/srv`."""
     status = (directory / "data").stat()
-    disk = Disk(
+    named = Disk(
         disk=DeviceName("d"), path=str(directory / "data"), sector_size=512, device=None,
         identity=(status.st_dev, status.st_ino), backing=Backing.NAMED,
     )  # fmt: skip
-    return lock([disk], directory=locks, task="web")
+    disks = [
+        replace(named, disk=DeviceName(name), path=f"/srv/{name}.img", identity=(1, number), backing=backing)
+        for number, (name, backing) in enumerate(others)
+    ]
+    return lock([named, *disks], directory=locks, task="web")
 
 
 def test_snapshots_of_a_free_disk(solo5ctl: Solo5ctl, directory: Path, reflinks: None) -> None:
@@ -226,6 +231,24 @@ def test_a_snapshot_of_a_disk_in_use_is_of_its_task(
         125,
         True,
     )
+    os.close(descriptor)
+
+
+def test_the_disks_that_a_snapshot_leaves_out_are_named(
+    solo5ctl: Solo5ctl, directory: Path, tmp_path: Path, reflinks: None
+) -> None:
+    solo5ctl.engine.known = {TaskName("web"): running("web")}
+    solo5ctl("disk", "create", "data", "1M")
+    others = (("log", Backing.FILE), ("vg", Backing.DEVICE), ("copy", Backing.COPY), ("conf", Backing.ARCHIVE))
+    descriptor = of_web(directory, tmp_path / "locks", *others)
+    result = solo5ctl("disk", "snapshot", "data", "--as", "one")
+    assert (result.status, result.out, result.err.splitlines()) == (0, "data@one\n", [
+        "solo5ctl: task web was frozen for 12.5 ms.",
+        "solo5ctl: disk log (/srv/log.img) of task web has no snapshot: expected a named disk.",
+        "solo5ctl: disk vg (/srv/vg.img) of task web has no snapshot: expected a named disk.",
+    ])  # fmt: skip
+    made = json.loads(solo5ctl("disk", "snapshot", "data", "--json").out)
+    assert made["left_out"] == [{"disk": "log", "path": "/srv/log.img"}, {"disk": "vg", "path": "/srv/vg.img"}]
     os.close(descriptor)
 
 

@@ -260,10 +260,15 @@ def _snapshot_running(task: TaskName, name: "SnapshotName", arguments: Namespace
         made = instant.keep()
     if arguments.json:
         document = {"snapshots": [_snapshot_json(each) for each in made], "task": task}
-        context.screen.json(document | {"pause_ms": round(pause * 1000, 3)})
+        others = [{"disk": each["disk"], "path": each["path"]} for each in instant.left_out]
+        context.screen.json(document | {"pause_ms": round(pause * 1000, 3), "left_out": others})
     else:
         context.screen.write("".join(f"{each}\n" for each in made))
         context.screen.message(f"task {task} was frozen for {pause * 1000:.1f} ms.")
+        for each in instant.left_out:
+            context.screen.message(
+                f"disk {each['disk']} ({each['path']}) of task {task} has no snapshot: expected a named disk."
+            )
     return 0
 
 
