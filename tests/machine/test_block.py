@@ -53,6 +53,27 @@ def test_what_a_guest_writes_is_in_the_file(run: Runner, disk: Path, target: str
     assert disk.read_bytes()[3 * 512 :].startswith(b"kept\0")
 
 
+def test_a_file_that_root_has_chosen_is_given_and_no_other(run: Runner, tmp_path: Path) -> None:
+    """A link or a directory of another user's could lead to a file that root did not mean."""
+    tmp_path.chmod(0o755)
+    own, theirs = tmp_path / "own.img", tmp_path / "theirs"
+    own.write_bytes(bytes(4096))
+    theirs.mkdir()
+    other = theirs / "other.img"
+    other.write_bytes(bytes(4096))
+    (tmp_path / "link.img").symlink_to(own)
+    ok("chown", "nobody", str(theirs))
+    for refused in (other, tmp_path / "link.img"):
+        done = run.fail("--block", f"storage={refused}", f"{GUESTS}/disk.spt", "read")
+        assert "cannot be written by user solo5: expected write permission" in done.stderr
+    assert own.owner() == other.owner() == "root"
+    name = run("disk.spt", "write=given", options=("--block", f"storage={own}"))
+    ok("solo5ctl", "wait", name)
+    assert own.read_bytes().startswith(b"given\0")
+    ok("solo5ctl", "rm", name)
+    assert own.owner() == "solo5"
+
+
 def test_sector_size(run: Runner, disk: Path) -> None:
     name = run("disk.spt", "sector=1", "write=far", options=("--block", f"storage={disk},sector-size=4096"))
     ok("solo5ctl", "wait", name)

@@ -606,13 +606,14 @@ def _check_kind(request: DiskRequest, mode: int, how: int) -> None:
 def _check_user(request: DiskRequest, path: str, descriptor: int, users: Container[int], user: str, how: int) -> None:
     """Check the owner of a disk: a task's user, root for a file of the allocation, or `user` may write it.
 
-    A file that is only copied has to be readable for `user`, unless the caller may use any file of the host.
+    A file that is only copied has to be readable for `user`, unless the caller may use any file of the host. Such a
+    caller may also give any file, if only root can have put it at the path.
     """
     if how == READ and not request.roots:
         return
     status = os.fstat(descriptor)
     credentials = _credentials(user)
-    if status.st_uid in users:
+    if status.st_uid in users or _is_roots_choice(request, path, status):
         return
     if is_in_allocation(request, path):  # not by mode: a file planted by another user may be writable for everyone
         if status.st_uid != credentials.user:
@@ -627,6 +628,12 @@ def _check_user(request: DiskRequest, path: str, descriptor: int, users: Contain
             f"disk {request.disk}: {request.path!r} cannot be {verb} by user {user}: expected {noun} permission.",
             f"Run: chown {user} {path}   or: setfacl -m u:{user}:{letters} {path}",
         )
+
+
+def _is_roots_choice(request: DiskRequest, path: str, status: os.stat_result) -> bool:
+    """Return whether no job and no other user than root could have chosen the file, by a link or in a directory."""
+    is_file = stat.S_ISREG(status.st_mode)
+    return is_file and not request.roots and path == request.path and not is_exposed(path)
 
 
 def owner_of(path: str, user: str = USER) -> int:

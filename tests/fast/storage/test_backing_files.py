@@ -11,6 +11,7 @@ import pytest
 
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, TakenError
 from solo5_systemd.names import DeviceName
+from solo5_systemd.storage import backing_files
 from solo5_systemd.storage.backing_files import ImageFiles, inspect, reopen
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import Disk, DiskRequest
@@ -154,8 +155,26 @@ def test_a_read_only_file_system_is_the_hosts_refusal(file: Path, monkeypatch: p
 
 def test_a_file_that_tenders_may_not_write_is_refused_with_what_to_do(file: Path) -> None:
     file.chmod(0o644)
+    of_a_job = replace(request(file), roots=(str(file.parent),))
     with pytest.raises(HostError, match=f"cannot be written by user other.* Run: chown other {file}"):
-        inspect(request(file), user="other")
+        inspect(of_a_job, user="other")
+
+
+def test_a_file_that_only_root_can_have_chosen_needs_no_permission(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a link, or in a directory of theirs, another user could choose whose file is given."""
+    file.chmod(0o644)
+    monkeypatch.setattr(backing_files, "is_exposed", lambda path: path != str(file))
+    assert inspect(request(file), user="other").path == str(file)
+    link = tmp_path / "link"
+    link.symlink_to(file)
+    other = tmp_path / "other.img"
+    other.write_bytes(file.read_bytes())
+    other.chmod(0o644)
+    for refused in (request(link), request(other), replace(request(file), roots=(str(tmp_path),))):
+        with pytest.raises(HostError, match="cannot be written by user other"):
+            inspect(refused, user="other")
 
 
 def test_an_access_control_list_may_allow_it(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
