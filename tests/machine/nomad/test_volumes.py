@@ -229,6 +229,20 @@ def test_no_disk_is_created_while_the_volumes_file_system_is_not_mounted(
     assert (tmp_path / "disk.img").read_bytes().startswith(b"kept\0")
 
 
+def test_a_volume_is_found_by_its_destination_which_need_not_be_its_name(jobs: Jobs, static: Path) -> None:
+    """The Nomad of these tests is older than 1.11.5, and does not pass the name."""
+
+    def job_of(name: str, word: str) -> str:
+        elsewhere = MOUNT.replace('destination = "data"', 'destination = "/srv/elsewhere"')
+        return job(name, disk("write=found", "read", block='create = true\nsize = "64K"', name=word), mount=elsewhere)
+
+    jobs.submit(job_of("by-destination", "srv/elsewhere"))
+    completed("by-destination", "sector 0: 'found'")
+    jobs.submit(job_of("by-name", "data"))
+    shown = refusal(refused("by-name", "expected the volume or the destination of a volume_mount of the task"))
+    assert "Nomad before 1.11.5 passes the destination only: give it the volume's name." in shown
+
+
 def test_full_volume(jobs: Jobs, static: Path) -> None:
     """A sparse disk that is larger than its file system: spt's guest gets an error, and hvt ends with one."""
     ok("mount", "-t", "tmpfs", "-o", "size=64k", "full", str(STATIC))
