@@ -18,6 +18,7 @@ from solo5_systemd.files.procfs import identity
 from solo5_systemd.storage.lock_records import holders
 
 PLACE = Path("/var/lib/solo5/disks")
+STATE = "/var/lib/solo5/"
 GOLDEN = f"{PREFIX}golden"
 NEWEST_OF_GOLDEN = 200
 FILE = Path("/srv/chaos/word")
@@ -136,6 +137,10 @@ def left(writers: Mapping[str, str], used: Collection[str], declared: int = 0) -
     for line in Path("/proc/mounts").read_text().splitlines():
         if (point := line.split()[1]).startswith(tuple(f"{place}/" for place in _FOR_A_WHILE)):
             yield f"mount {point} is nobody's"
+    for backing in Path("/sys/block").glob("loop*/loop/backing_file"):  # a container shows those of its host, too
+        with suppress(OSError):  # it was detached just now
+            if (file := backing.read_text().strip()).startswith(STATE):
+                yield f"{backing.parts[3]} of {file} is nobody's"
     for unit in systemctl("list-units", "--plain", "--no-legend", "solo5-thaw@*").splitlines():
         yield f"unit {unit.split()[0]} is nobody's"
     yield from _files(used)

@@ -11,7 +11,7 @@ from tests.machine.chaos.model import SHORT, Door, Guest, Task
 from tests.machine.chaos.run import ChaosError, run
 from tests.machine.conftest import Machine, ok
 from tests.machine.nomad.agent import Agent
-from tests.machine.records import records
+from tests.machine.records import can_share_blocks, records
 
 from solo5_systemd.files.procfs import identity
 from solo5_systemd.names import DeviceName
@@ -95,6 +95,11 @@ def test_what_is_left_of_a_disk_is_complained_of(agent: Agent, machine: Machine)
         descriptor = lock(_held(path), task="nobody")
         assert Truth().complaints({}) == ["locked disks: {'nobody': 1}, expected {}"]
         os.close(descriptor)
+        if can_share_blocks():  # which gives the machine nodes of loop devices
+            loop = ok("losetup", "--find", "--show", str(path)).strip()
+            complaints = Truth().complaints({})
+            ok("losetup", "--detach", loop)
+            assert complaints == [f"{Path(loop).name} of {path} is nobody's"]
         with path.open("r+b") as file:
             file.write(b"x")
         assert Truth().complaints({}) == [f"{disks.GOLDEN} has changed"]
