@@ -1,6 +1,7 @@
 """The example jobs run."""
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -9,7 +10,19 @@ from typing import Any
 import pytest
 from tests.machine.conftest import GUESTS, Machine, Outside, eventually, inspect, ok, sh
 from tests.machine.nomad.agent import DISKS, NODE_ADDRESS, USUAL, Agent
-from tests.machine.nomad.jobs import Jobs, allocation, allocations, ended, port, registered, running, status, unit
+from tests.machine.nomad.jobs import (
+    Jobs,
+    allocation,
+    allocations,
+    ended,
+    logs,
+    port,
+    registered,
+    running,
+    says,
+    status,
+    unit,
+)
 from tests.machine.nomad.test_joined import restart_with
 
 EXAMPLES = Path(__file__).parents[3] / "examples/nomad"
@@ -64,6 +77,37 @@ def storage() -> Iterator[Path]:
 def test_disk(jobs: Jobs, storage: Path) -> None:
     submit(jobs, "disk", "disk")
     completes("disk", "on the disk")
+
+
+def test_files_are_configuration_and_a_secret(jobs: Jobs) -> None:
+    ok("nomad", "var", "put", "-force", "nomad/jobs/files", "token=of this job")
+    try:
+        submit(jobs, "files", "files")
+        digest = hashlib.sha256(b"of this job").hexdigest()
+        completes("files", f"member secrets/token type 0 size 11 sha256 {digest}")
+        completes("files", "member local/app.toml type 0 size 9")
+    finally:
+        ok("nomad", "var", "purge", "nomad/jobs/files")
+
+
+def test_disks_that_stay_and_that_end_with_the_task(jobs: Jobs, configured: Callable[[str], None]) -> None:
+    ok("solo5ctl", "disk", "create", "ledger-blank", "64M")
+    try:
+        configured("disks")
+        submit(jobs, "disks", "disks")
+        running("disks")
+        alloc = allocations("disks")[0]["ID"]
+        says(alloc, "config: 'first ledger'", name="ledger")
+        says(alloc, "count 3", name="ledger")
+        ok("nomad", "alloc", "restart", alloc)
+        blank = "scratch: newest 0"
+        eventually(lambda: logs(alloc, name="ledger").count(blank) == 2, "each start has blank scratch space")
+        newest = [int(number) for number in re.findall(r"data: newest (\d+)", logs(alloc, name="ledger"))]
+        assert newest[0] == 0 < 3 <= newest[1], "the data stay"
+    finally:
+        jobs.purge()
+        for disk in ("ledger-blank", "ledger-data"):
+            ok("solo5ctl", "disk", "rm", disk)
 
 
 def test_everywhere(agent: Agent, jobs: Jobs) -> None:
