@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 from tests.machine.conftest import GUESTS, Machine, Outside, eventually, inspect, ok, sh
-from tests.machine.nomad.agent import DISKS, NODE_ADDRESS, USUAL, Agent
+from tests.machine.nomad.agent import DISKS, NODE_ADDRESS, USUAL, Agent, api
 from tests.machine.nomad.jobs import (
     Jobs,
     allocation,
     allocations,
+    deployment,
     ended,
     logs,
     port,
@@ -23,6 +24,7 @@ from tests.machine.nomad.jobs import (
     status,
     unit,
 )
+from tests.machine.nomad.test_deployments import becomes, versions
 from tests.machine.nomad.test_joined import restart_with
 
 EXAMPLES = Path(__file__).parents[3] / "examples/nomad"
@@ -124,6 +126,45 @@ def test_server_answers_from_outside(jobs: Jobs, outside: Outside, example: str,
     running(name)
     web = port(allocations(name)[0]["ID"], "http")
     eventually(lambda: "--ipv4=" in outside.tcp(NODE_ADDRESS, web), "the guest answers")
+
+
+def test_canary_answers_beside_the_old_version_until_it_is_promoted(jobs: Jobs, outside: Outside) -> None:
+    def answer(alloc: str) -> str:
+        return outside.tcp(NODE_ADDRESS, port(alloc, "http"))
+
+    submit(jobs, "canary", "canary")
+    becomes("canary", "successful", 0)
+    submit(jobs, "canary", "canary", "-var", "version=2")
+    eventually(lambda: versions("canary") == [0, 1], "the canary runs beside the old version")
+    old, new = (alloc["ID"] for alloc in sorted(allocations("canary"), key=lambda alloc: alloc["JobVersion"]))
+    eventually(lambda: "--version=2" in answer(new), "the canary answers at a port of its own")
+    assert "--version=1" in answer(old)
+    assert len(registered("canary")) == 2
+    healthy = lambda: deployment("canary")["TaskGroups"]["web"]["HealthyAllocs"] == 1  # noqa: E731
+    eventually(healthy, "the canary is healthy")
+    ok("nomad", "deployment", "promote", "-detach", deployment("canary")["ID"])
+    becomes("canary", "successful", 1)
+    eventually(lambda: versions("canary") == [1], "the old version has ended")
+    assert "--version=2" in answer(new)
+
+
+def test_canary_with_a_static_port_needs_another_node(jobs: Jobs, outside: Outside, tmp_path: Path) -> None:
+    text = (EXAMPLES / "canary.nomad.hcl").read_text()
+    static = tmp_path / "static.nomad.hcl"
+    static.write_text(text.replace("to = 80", "to = 80\n static = 8751"))
+    jobs.expect("canary")
+    ok("nomad", "job", "run", "-detach", str(static))
+    becomes("canary", "successful", 0)
+    ok("nomad", "job", "run", "-detach", "-var", "version=2", str(static))
+
+    def dimensions() -> list[str]:
+        evaluations = api("/v1/job/canary/evaluations")
+        failed = [group for each in evaluations for group in (each.get("FailedTGAllocs") or {}).values()]
+        return [name for group in failed for name in group["DimensionExhausted"] or {}]
+
+    eventually(lambda: any("reserved port collision" in name for name in dimensions()), "no node has the port left")
+    assert versions("canary") == [0]
+    assert "--version=1" in outside.tcp(NODE_ADDRESS, 8751)
 
 
 def test_mirage_has_its_address_name_servers_and_port(jobs: Jobs, outside: Outside) -> None:
