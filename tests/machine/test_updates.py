@@ -6,6 +6,7 @@ import re
 import shutil
 import socket
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,7 +18,7 @@ from tests.machine.traffic import requests
 
 from solo5_systemd.declared.update_files import sha256
 
-PORT = 8750
+PORT, ECHO = 8750, 8752
 WEB = f"Memory=64M\nPublish={PORT}:80\nArgument={{mirage}}"
 DROP_IN = ETC / "web.unikernel.d/50-update.conf"
 
@@ -231,6 +232,62 @@ def test_a_connection_that_began_before_an_update_goes_on_until_it_ends(web: str
         assert f"--ipv4={old} ".encode() not in answered[1]
     eventually(lambda: image_of("web") == newer, "the old guest has ended with its last connection")
     whole(web)
+
+
+class Stream(threading.Thread):
+    """Sends random bytes to the guest's echo port without a pause, and compares what comes back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.over = threading.Event()
+        self.same = 0
+        self.ended = ""
+
+    def run(self) -> None:
+        with socket.create_connection(("127.0.0.1", ECHO), 30) as connection:
+            while not self.over.is_set():
+                sent, received = os.urandom(500), b""  # the guest takes 512 at a time
+                connection.sendall(sent)
+                while len(received) < len(sent) and (part := connection.recv(4096)):
+                    received += part
+                if received != sent:
+                    self.ended = f"after {self.same} bytes: {len(received)} of {len(sent)}"
+                    return
+                self.same += len(sent)
+
+    def goes_on(self) -> None:
+        """It is in flight before and after this moment."""
+        before = self.same
+        eventually(lambda: self.same > before + 10_000 or self.ended, "bytes go on to arrive")
+        assert not self.ended
+
+
+def test_what_is_in_flight_while_ports_are_moved_arrives_whole(declare: Declarations, newer: str) -> None:
+    """Both turns: from the old guest to the one beside it, and from that to the task itself."""
+    unit = declare("web", f"{WEB}\nPublish={ECHO}:7", rest="[Unit]\nStartLimitIntervalSec=0")
+    ok("systemctl", "start", unit)
+    eventually(answers, "it answers")
+    first, second = Stream(), Stream()
+    try:
+        first.start()
+        first.goes_on()
+        ok("solo5ctl", "update", "web", newer, "--no-block", "--watch", "0", "--drain", "10min")
+        eventually(lambda: unit_property("solo5-update@web.service", "ActiveState") == "active", "it has the ports")
+        second.start()
+        for each in (first, second):
+            each.goes_on()
+        first.over.set()
+        phase = DIRECTORY / "web/update.phase"
+        eventually(lambda: phase.read_text() == "draining", "the ports are moved back")
+        second.goes_on()
+    finally:
+        for each in (first, second):
+            each.over.set()
+            if each.is_alive():
+                each.join(timeout=30)
+    assert (first.ended, second.ended) == ("", "")
+    whole(unit)
+    assert image_of("web") == newer
 
 
 def answer_on(connection: socket.socket) -> bytes:
@@ -465,8 +522,10 @@ def test_what_cannot_be_updated_is_refused_in_one_sentence(declare: Declarations
     assert "may be gone at the next boot" in update(str(passing)).stderr
     passing.unlink()
     assert "task web has no earlier image" in sh("solo5ctl", "rollback", "web").stderr
-    other = update(f"{GUESTS}/netdisk.spt")
-    assert "has no disk" in other.stderr or "has the devices" in other.stderr or "disk storage" in other.stderr
+    has, had = "NIC management, NIC service", "NIC service"
+    refused = update(f"{GUESTS}/net2.spt").stderr
+    assert f"net2.spt has the devices {has}: expected those of the running image ({had})" in refused
+    assert "disk storage" in update(f"{GUESTS}/netdisk.spt").stderr
     text = images / "text.hvt"
     text.write_text("no image")
     assert "is not" in update(str(text)).stderr
