@@ -1,6 +1,7 @@
 """The package is installed again, or PID 1 executes itself anew, at any step of a start, an update and a rollback."""
 
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,7 +15,7 @@ __all__ = ["declare", "images", "newer", "web"]
 
 UPDATE = "solo5-update@web.service"
 PHASE = DIRECTORY / "web/update.phase"
-PHASES = ("beside", "switching", "draining")
+PHASES = ("beside", "switching", "draining", "pausing")
 
 
 @contextmanager
@@ -43,6 +44,16 @@ def test_a_start_at_any_moment_of_an_upgrade_is_whole_or_nothing(web: str, machi
     whole(web)
 
 
+@pytest.mark.parametrize("delay_s", [0, 0.05, 0.1, 0.2, 0.4, 0.8])
+def test_a_daemon_reexec_during_a_start_ends_in_a_task_that_runs(web: str, delay_s: float) -> None:
+    ok("systemctl", "stop", web)
+    ok("systemctl", "start", "--no-block", web)
+    time.sleep(delay_s)
+    systemctl("daemon-reexec")
+    eventually(answers, "it answers")
+    whole(web)
+
+
 @pytest.mark.parametrize("by", ["upgrade", "daemon-reexec"])
 @pytest.mark.parametrize("phase", PHASES)
 def test_an_update_and_a_rollback_go_on_or_are_undone(
@@ -52,7 +63,8 @@ def test_an_update_and_a_rollback_go_on_or_are_undone(
     old = image_of("web")
     for words in (("update", "web", newer), ("rollback", "web")):
         before = image_of("web")
-        ok("solo5ctl", *words, "--no-block", "--watch", "0")
+        pause = ["--pause"] if phase == "pausing" else []
+        ok("solo5ctl", *words, "--no-block", "--watch", "0", *pause)
         eventually(lambda: PHASE.exists() and PHASE.read_text() == phase, f"it is {phase}")
         if by == "upgrade":
             with reinstallation():

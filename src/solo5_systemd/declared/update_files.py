@@ -45,7 +45,7 @@ class Phase(StrEnum):
     """The task itself is started with the new image, while the ports lead to the guest beside it."""
 
     DRAINING = "draining"
-    """The ports lead to the task again."""
+    """The task runs the new image, and the ports are moved back to it, or were."""
 
     PAUSING = "pausing"
     """The task is started with the new image, and there is no guest beside it."""

@@ -286,8 +286,8 @@ class Updater:
         except Solo5Error as error:
             raise await self._switch_back(error, request) from error
         await self._images.finish()
-        await self._take_ports_back()
         self._begin("draining")
+        await self._take_ports_back()
         self._progress.step(f"task {self._name} runs the new image and has its ports again")
         await self._drain(third, second, request.drain or 0.0)
         await self.remove_next()

@@ -120,7 +120,7 @@ async def update(name: TaskName) -> None:
     """Update a task.
 
     Raises:
-        Solo5Error: it is as it was before.
+        Solo5Error: it does not run the new image.
     """
     files = UpdateFiles(name)
     reporter = Reporter(name, files)
@@ -140,6 +140,10 @@ async def update(name: TaskName) -> None:
             old = read_facts(str(files.running_image)).manifest
             try:
                 await updater.update(declaration.workload, request, declaration.ready, old)
+            except Solo5Error as error:
+                if files.phase is not Phase.DRAINING:
+                    raise
+                reporter.step(f"the rest of the update is repeated: {error}")  # by ExecStopPost=
             finally:
                 if updater.whole:
                     files.phase = None
