@@ -60,13 +60,21 @@ OURS = {"/usr/bin/python3", "/usr/bin/solo5ctl"}
 """Programs in units that are this package's, or run it."""
 
 NO_SOCKETS = {
+    "/run/systemd/generator",
+    "/run/systemd/generator.early",
+    "/run/systemd/generator.late",
+    "/run/systemd/system",
+    "/run/systemd/system.attached",
     "/run/systemd/transient",
     "/run/systemd/units",
+<<<<<<< ours
     "/run/systemd/system",
     "/run/systemd/system.attached",
     "/run/systemd/generator",
     "/run/systemd/generator.early",
     "/run/systemd/generator.late",
+=======
+>>>>>>> theirs
     "/run/systemd/dynamic-uid",
     "/run/systemd/resolve/resolv.conf",
 }
