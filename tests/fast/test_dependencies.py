@@ -67,14 +67,6 @@ NO_SOCKETS = {
     "/run/systemd/system.attached",
     "/run/systemd/transient",
     "/run/systemd/units",
-<<<<<<< ours
-    "/run/systemd/system",
-    "/run/systemd/system.attached",
-    "/run/systemd/generator",
-    "/run/systemd/generator.early",
-    "/run/systemd/generator.late",
-=======
->>>>>>> theirs
     "/run/systemd/dynamic-uid",
     "/run/systemd/resolve/resolv.conf",
 }

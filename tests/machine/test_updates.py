@@ -343,6 +343,16 @@ def test_a_reload_has_the_result_of_its_update(declare: Declarations, images: Pa
     assert main_pid("web.service") != before
 
 
+def test_the_declaration_has_the_time_in_which_a_guest_has_to_become_ready(declare: Declarations, newer: str) -> None:
+    unit = declare("web", f"{WEB}\nReady=tcp:81\nTimeout=1s")
+    ok("systemctl", "start", unit)
+    assert "the new guest was not ready within 1 s (tcp:81)" in update(newer).stderr
+    assert "the new guest was not ready within 2 s (tcp:81)" in update(newer, "--timeout", "2s").stderr
+    whole(unit)
+    declare("web", f"{WEB}\nTimeout=2min")
+    assert unit_property(unit, "TimeoutStartUSec") == "2min 10s"  # of systemctl reload
+
+
 def test_a_guest_that_ends_within_the_watch_gives_the_ports_back(web: str, newer: str) -> None:
     before = main_pid(web)
     with subprocess.Popen(

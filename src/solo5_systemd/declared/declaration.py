@@ -31,7 +31,7 @@ NEWEST = 257
 """The newest release of systemd whose settings are known."""
 
 UPDATE_MAX_S = 86400.0
-"""Seconds; the longest Drain= and Watch=."""
+"""Seconds; the longest Timeout=, Drain= and Watch=."""
 
 _EXPANDED = frozenset({"Slice"})
 """Settings of [Service] that are part of the task and have specifiers; in others, `%` is a percentage."""
@@ -52,6 +52,7 @@ class Declaration:
         service: those of [Service], without the settings that are properties of the workload.
         install: those of [Install].
         ready: what makes an updated guest ready; None: not set.
+        timeout: seconds in which an updated guest has to become ready; None: not set.
         drain: seconds that connections of an old guest may last after an update; None: not set.
         watch: seconds in which an updated guest must not end; None: not set.
         paths: of the files, the declaration first.
@@ -63,6 +64,7 @@ class Declaration:
     service: tuple[Assignment, ...] = ()
     install: tuple[Assignment, ...] = ()
     ready: Ready | None = None
+    timeout: float | None = None
     drain: float | None = None
     watch: float | None = None
     paths: tuple[str, ...] = ()
@@ -131,6 +133,7 @@ def parse_declaration(
         service=tuple(passed_on["Service"]),
         install=tuple(passed_on["Install"]),
         ready=values.one("Ready", lambda text: parse_ready(text, "Ready="), None),
+        timeout=values.one("Timeout", _update_time, None),
         drain=values.one("Drain", _update_time, None),
         watch=values.one("Watch", _update_time, None),
         paths=tuple(source.path for source in sources),

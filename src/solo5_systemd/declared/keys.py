@@ -83,6 +83,7 @@ KEYS: Mapping[str, Key] = {
         _words("LogField", "KEY=VALUE…", "--log-field"),
         # Updates
         Key(name="Ready", form="tcp:PORT|udp:PORT|console:PATTERN", at_start=True),
+        Key(name="Timeout", form="TIME"),
         Key(name="Drain", form="TIME", at_start=True),
         Key(name="Watch", form="TIME", at_start=True),
     )

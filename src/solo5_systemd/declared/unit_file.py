@@ -45,6 +45,12 @@ SANDBOX_IMAGE = f"{IMAGES}/unikernel"
 NOT_RETRIED = "63 64"
 """Exit statuses of a guest that a restart repeats: --help, and a wrong argument (MirageOS, cmdliner)."""
 
+_RELOAD_MARGIN_S = 10.0
+"""What `systemctl reload` may take beyond Timeout=, for the start of the new guest."""
+
+_START_TIMEOUT_S = 90.0
+"""PID 1's own DefaultTimeoutStartSec= (systemd-system.conf(5))."""
+
 _WAS_REFUSED = " was refused."
 _REFUSED_SINCE = "\n# Refused since:\n"
 
@@ -270,6 +276,9 @@ def _service(declaration: Declaration, host: Host) -> Iterator[str]:
     yield f"RestartPreventExitStatus={NOT_RETRIED}"
     for entry in declared(parts, f"{own}/image", user_of(declaration.workload.name)):
         yield from lines(entry)
+    reload = (declaration.timeout or 0.0) + _RELOAD_MARGIN_S
+    if reload > _START_TIMEOUT_S:  # the limit of ExecReload= as well
+        yield f"TimeoutStartSec={reload:g}"
     yield from (f"DeviceAllow={disk.path} rw" for disk in declaration.workload.disks if disk.path.startswith("/dev/"))
     yield from (str(line) for line in declaration.service)
 

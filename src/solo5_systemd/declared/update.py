@@ -12,7 +12,7 @@ from solo5_systemd.network.model import PortRequest, Protocol
 from solo5_systemd.workload import Workload
 
 READY_TIMEOUT_S = 20.0
-"""Seconds in which a new guest has to become ready, unless the request has others, or a reload ends before."""
+"""Seconds in which a new guest has to become ready, unless Timeout= or the request has others; a reload may end before."""
 
 DRAIN_S = 60.0
 """Seconds that connections of a guest may last after its ports were moved, unless Drain= or the request has others."""
@@ -31,7 +31,7 @@ class UpdateRequest:
     Attributes:
         image: path of the new image; empty: that of the declaration, which may have changed.
         ready: what makes the new guest ready; None: Ready=, or its first published TCP port.
-        timeout: seconds in which it has to become ready.
+        timeout: seconds in which it has to become ready; None: Timeout=, or `READY_TIMEOUT_S`.
         drain: seconds that connections of a guest may last after its ports were moved; None: Drain=, or `DRAIN_S`.
         watch: seconds for which the new guest is watched before the old one is stopped; None: Watch=, or `WATCH_S`.
         pause: stop the old guest before the new one is started.
@@ -39,16 +39,24 @@ class UpdateRequest:
 
     image: str = ""
     ready: Ready | None = None
-    timeout: float = READY_TIMEOUT_S
+    timeout: float | None = None
     drain: float | None = None
     watch: float | None = None
     pause: bool = False
 
-    def completed(self, ready: Ready | None, drain: float | None, watch: float | None) -> "UpdateRequest":
+    def completed(
+        self,
+        ready: Ready | None,
+        *,
+        timeout: float | None = None,
+        drain: float | None = None,
+        watch: float | None = None,
+    ) -> "UpdateRequest":
         """Return the request with the values of the declaration, or the defaults, where it has none."""
         return replace(
             self,
             ready=self.ready or ready,
+            timeout=next(each for each in (self.timeout, timeout, READY_TIMEOUT_S) if each is not None),
             drain=next(each for each in (self.drain, drain, DRAIN_S) if each is not None),
             watch=next(each for each in (self.watch, watch, WATCH_S) if each is not None),
         )
@@ -77,7 +85,7 @@ def parse_request(document: object) -> UpdateRequest:
     return UpdateRequest(
         image=fields.text("image"),
         ready=parse_ready(ready, "ready") if ready else None,
-        timeout=fields.integer("timeout_ms", low=0, high=_LONGEST) / 1000,
+        timeout=_seconds(fields, "timeout_ms"),
         drain=_seconds(fields, "drain_ms"),
         watch=_seconds(fields, "watch_ms"),
         pause=fields.boolean("pause"),

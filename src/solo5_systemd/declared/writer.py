@@ -36,6 +36,7 @@ class Written:
         service: settings of [Service] besides the properties of the workload.
         install: settings of [Install].
         ready: what makes an updated guest ready; None: not set.
+        timeout: seconds; None: not set.
         drain: seconds; None: not set.
         watch: seconds; None: not set.
         comments: lines before the first section.
@@ -46,6 +47,7 @@ class Written:
     service: Sequence[Line] = ()
     install: Sequence[Line] = ()
     ready: Ready | None = None
+    timeout: float | None = None
     drain: float | None = None
     watch: float | None = None
     comments: Sequence[str] = ()
@@ -63,6 +65,7 @@ def of_declaration(declaration: Declaration) -> Written:
         service=service,
         install=install,
         ready=declaration.ready,
+        timeout=declaration.timeout,
         drain=declaration.drain,
         watch=declaration.watch,
     )
@@ -134,7 +137,7 @@ def _lines(written: Written) -> Iterator[Line]:
     yield from _journal(workload)
     if written.ready is not None:
         yield "Ready", _whole(str(written.ready))
-    for key, seconds in (("Drain", written.drain), ("Watch", written.watch)):
+    for key, seconds in (("Timeout", written.timeout), ("Drain", written.drain), ("Watch", written.watch)):
         if seconds is not None:
             yield key, format_time_span(round(seconds * 10**6))
 

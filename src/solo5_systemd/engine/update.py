@@ -268,7 +268,7 @@ class Updater:
             async with self._in_time(until):
                 async with starter.service(workload, NoCallbacks()) as started:
                     second = _Run(state=started.state, reservation=started.reservation or Reservation(task=self._next))
-                evidence = await self._until_ready(second, condition, request.timeout)
+                evidence = await self._until_ready(second, condition, request.timeout or 0.0)
                 await self._networks.move_ports(self._name, self._next)
             self._progress.step(f"the new guest, task {self._next}, has the published ports: {evidence}")
             self._progress.serving()
@@ -279,7 +279,7 @@ class Updater:
             await asyncio.shield(self.abandon())
             raise
         try:
-            third, _ = await self._run_again(condition, request.timeout)
+            third, _ = await self._run_again(condition, request.timeout or 0.0)
         except StoppedError:
             await self._leave_stopped()
             raise
@@ -513,7 +513,7 @@ class Updater:
             raise
         begun = loop.time()
         try:
-            run, evidence = await self._run_again(condition, request.timeout)
+            run, evidence = await self._run_again(condition, request.timeout or 0.0)
             pause = loop.time() - begun
             self._progress.step(f"task {self._name} runs the new image: {evidence}, after a pause of {pause:.2f} s")
             self._progress.serving()
@@ -539,7 +539,7 @@ class Updater:
 
     async def _return_to_earlier(self, request: UpdateRequest) -> None:
         await self._images.revert()
-        await self._run_again(self._usual, max(request.timeout, READY_TIMEOUT_S))
+        await self._run_again(self._usual, max(request.timeout or 0.0, READY_TIMEOUT_S))
 
     @property
     def _return_of_ports(self) -> str:

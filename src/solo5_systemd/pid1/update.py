@@ -204,10 +204,10 @@ async def _end(updater: Updater, images: ImageSwitch, declaration: Declaration |
     if declaration is None or files.phase in (Phase.BESIDE, Phase.DRAINING):
         await updater.abandon()
     else:
-        request = (files.request() or UpdateRequest()).completed(declaration.ready, None, None)
+        request = (files.request() or UpdateRequest()).completed(declaration.ready, timeout=declaration.timeout)
         condition = ready_by(request.ready, await updater.ports())
         try:
-            await updater.complete(condition, request.timeout)
+            await updater.complete(condition, request.timeout or 0.0)
         except StoppedError:
             await images.revert()
             await updater.abandon()
@@ -215,7 +215,7 @@ async def _end(updater: Updater, images: ImageSwitch, declaration: Declaration |
             await images.revert()
             usual = ready_by(declaration.ready, await updater.ports())
             with suppress(StoppedError):
-                await updater.complete(usual, READY_TIMEOUT_S, restart=True)
+                await updater.complete(usual, declaration.timeout or READY_TIMEOUT_S, restart=True)
         else:
             await (images.finish if files.switched else images.revert)()
     files.phase = None
@@ -227,7 +227,9 @@ def _requested(files: UpdateFiles, declaration: Declaration) -> UpdateRequest:
     if request is None:
         request = UpdateRequest()
         files.write_request(request)  # there is one as long as an update is under way
-    return request.completed(declaration.ready, declaration.drain, declaration.watch)
+    return request.completed(
+        declaration.ready, timeout=declaration.timeout, drain=declaration.drain, watch=declaration.watch
+    )
 
 
 def check_in_effect(name: TaskName) -> None:

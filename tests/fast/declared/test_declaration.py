@@ -93,6 +93,7 @@ Block=files=files:/etc/a,/etc/b
 Label=TEAM=web "NOTE=a b"
 LogField=OTHER=1
 Ready=console:^listening on .*
+Timeout=40
 Drain=1min
 Watch=5m
 [Service]
@@ -256,6 +257,7 @@ def test_a_name_that_no_unit_can_have_is_refused(name: str) -> None:
         ("Ready=tcp", 3, "Ready= 'tcp' is not a condition"),
         ("Ready=tcp:0", 3, "port 0 does not exist"),
         ("Ready=console:", 3, "Ready= 'console:' has no usable pattern"),
+        ("Timeout=soon", 3, "Timeout=soon is not a time: expected a time span"),
         ("Drain=soon", 3, "Drain=soon is not a time: expected a time span"),
         ("Watch=2d", 3, "Watch=2d is too long: expected at most 1d."),
         ("CPUWeight=5\n[Service]\nCPUWeight=6", 5, "CPUWeight= is set in [Service], and CPUWeight= in [Unikernel]"),

@@ -11,6 +11,7 @@ from solo5_systemd.declared.readiness import ReadyLine, ReadyPort
 from solo5_systemd.declared.syntax import Source, parse_file
 from solo5_systemd.declared.update import (
     DRAIN_S,
+    READY_TIMEOUT_S,
     WATCH_S,
     UpdateRequest,
     check_beside,
@@ -47,11 +48,11 @@ def test_a_request_as_a_document_is_the_same_request(request_: UpdateRequest) ->
 
 
 def test_a_request_is_completed_by_the_declaration_and_then_by_defaults() -> None:
-    assert UpdateRequest().completed(None, None, None) == UpdateRequest(drain=DRAIN_S, watch=WATCH_S)
-    declared = UpdateRequest().completed(TCP_443, 0.0, 5.0)
-    assert (declared.ready, declared.drain, declared.watch) == (TCP_443, 0.0, 5.0)
-    own = UpdateRequest(ready=ReadyLine(pattern="up"), drain=1.0, watch=0.0)
-    assert own.completed(TCP_443, 0.0, 5.0) == own
+    assert UpdateRequest().completed(None) == UpdateRequest(timeout=READY_TIMEOUT_S, drain=DRAIN_S, watch=WATCH_S)
+    declared = UpdateRequest().completed(TCP_443, timeout=90.0, drain=0.0, watch=5.0)
+    assert declared == UpdateRequest(ready=TCP_443, timeout=90.0, drain=0.0, watch=5.0)
+    own = UpdateRequest(ready=ReadyLine(pattern="up"), timeout=0.0, drain=1.0, watch=0.0)
+    assert own.completed(TCP_443, timeout=90.0, drain=0.0, watch=5.0) == own
 
 
 @pytest.mark.parametrize("wrong", [{"timeout_ms": -1}, {"ready": "http"}, {"pause": "yes"}, {"watch_ms": 1e9}])

@@ -42,7 +42,9 @@ def add_update_options(parser: Parser) -> None:
         help="tcp:PORT, udp:PORT or console:PATTERN (default: Ready= of the declaration, or its first TCP port)",
     )  # fmt: skip
     parser.add_argument(
-        "--timeout", metavar="TIME", default="20s", help="time for the new guest to become ready (default: 20s)"
+        "--timeout",
+        metavar="TIME",
+        help="time for the new guest to become ready (default: Timeout= of the declaration, or 20s)",
     )
     parser.add_argument(
         "--drain", metavar="TIME",
@@ -92,7 +94,7 @@ def requested(arguments: Namespace, image: str) -> "UpdateRequest":
     return UpdateRequest(
         image=image,
         ready=parse_ready(arguments.ready, "--ready") if arguments.ready else None,
-        timeout=seconds(arguments.timeout, "--timeout") or 0.0,
+        timeout=seconds(arguments.timeout, "--timeout"),
         drain=seconds(arguments.drain, "--drain"),
         watch=seconds(arguments.watch, "--watch"),
         pause=arguments.pause,
