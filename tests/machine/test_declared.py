@@ -263,6 +263,38 @@ def test_a_wrong_argument_is_not_tried_again(declare: Declarations) -> None:
     eventually(lambda: int(unit_property(other, "NRestarts")) >= 2, "another status is tried again")
 
 
+def test_a_restart_that_cannot_help_is_withheld_and_a_manual_start_is_not(declare: Declarations) -> None:
+    rest = "[Unit]\nStartLimitIntervalSec=0\n[Service]\nRestart=on-failure\nRestartSec=100ms\n"
+    unit = declare("small", "Argument=how=memory", image="aborter.spt", rest=rest)
+    said = "Restart=on-failure does not start it again"
+    for starts in (1, 2):
+        ok("systemctl", "start", unit)
+        eventually(lambda n=starts: journal(unit).count(said) == n, "the unit shows it")  # type: ignore[misc]
+        eventually(lambda: not (DIRECTORY / "small/uncleared").exists(), "it is cleared up")
+        eventually(lambda: unit_property(unit, "ActiveState") == "inactive", "no start is queued")
+        assert (unit_property(unit, "Result"), unit_property(unit, "NRestarts")) == ("exit-code", "1")
+        assert (said in status(unit), journal(unit).count(said)) == (True, starts)
+    assert "its image alone fills its memory, which has to be raised. Restart=on-failure" in journal(unit)
+    alarmed = rest.replace("StartLimitIntervalSec=0", "OnFailure=solo5-alarm.service")
+    other = declare("alarmed", "Argument=how=memory", image="aborter.spt", rest=alarmed)
+    ok("systemctl", "start", other)
+    eventually(lambda: unit_property(other, "ActiveState") == "failed", "systemd gives up")
+    assert "Triggering OnFailure= dependencies" in journal(other)
+    eventually(lambda: said in journal(other), "the unit shows the outcome")
+
+
+def test_a_restart_that_systemd_does_not_make_is_reported(declare: Declarations) -> None:
+    unit = declare("web", "Argument=exit=64", image="hello.spt", rest="[Service]\nRestart=always\n")
+    ok("systemctl", "start", unit)
+    reason = "the guest exited with 64 (invalid arguments); a retry cannot help: its arguments have to change."
+    eventually(lambda: f"{reason} Restart=always does not start it again." in status(unit), "the unit shows the reason")
+    assert unit_property(unit, "NRestarts") == "0"
+    other = declare("other", "Argument=exit=64", image="hello.spt")
+    ok("systemctl", "start", other)
+    eventually(lambda: not (DIRECTORY / "other/uncleared").exists(), "it is cleared up")
+    assert "start it again" not in journal(other)
+
+
 # --- what cannot start -----------------------------------------------------------------------------------------------
 
 
@@ -291,6 +323,48 @@ def test_an_image_without_nics_that_comes_late_starts_without_a_daemon_reload(de
         assert inspect("web")["nics"] == []
     finally:
         image.unlink()
+
+
+def test_a_directory_that_cannot_be_written_is_named_where_an_operator_looks(declare: Declarations) -> None:
+    unit = declare("web", "", image="sleeper.spt")
+    own = DIRECTORY / "web"
+    ok("mount", "--bind", str(own), str(own))
+    try:
+        ok("mount", "-o", "remount,bind,ro", str(own))
+        assert sh("systemctl", "start", unit).returncode == 1
+        assert re.search(f"{own}/[a-z]+ cannot be written: Read-only file system: expected room", status(unit))
+    finally:
+        ok("umount", str(own))
+    started(unit)
+    ok("systemctl", "stop", unit)
+    eventually(lambda: not (own / "uncleared").exists(), "it is cleared up")
+    # A file system without room for what the start writes.
+    sources, basis = (own / "sources").read_bytes(), (own / "basis").read_bytes()
+    ok("mount", "-t", "tmpfs", "-o", "mode=0755,nr_inodes=7", "tmpfs", str(own))
+    try:
+        (own / "sources").write_bytes(sources)
+        (own / "basis").write_bytes(basis)
+        assert sh("systemctl", "start", unit).returncode == 1
+        assert "cannot be written: No space left on device: expected room" in status(unit)
+        eventually(lambda: not (own / "uncleared").exists(), "it is cleared up")
+    finally:
+        ok("umount", str(own))
+    started(unit)
+
+
+def test_a_tender_that_is_missing_is_named_where_an_operator_looks(declare: Declarations) -> None:
+    settings, directory = ETC / "tenders.toml", Path("/srv/tenders")
+    settings.write_text(f'tender_paths = ["{directory}"]\n')
+    try:
+        unit = declare("web", "", image="sleeper.spt")
+        assert sh("systemctl", "start", unit).returncode == 1
+        assert f"solo5-spt is not in {directory}: expected the tender there." in status(unit)
+        ok("cp", "--recursive", "/usr/local/bin", str(directory))
+        assert f"{directory}/solo5-spt" in Path(f"/proc/{started(unit)}/cmdline").read_text()
+    finally:
+        sh("systemctl", "stop", "web")
+        settings.unlink()
+        sh("rm", "-rf", str(directory))
 
 
 def test_a_port_that_is_taken_is_named(declare: Declarations, run: Runner) -> None:

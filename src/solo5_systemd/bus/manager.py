@@ -18,6 +18,7 @@ from solo5_systemd.cgroup.cgroupfs import ScopeFields, control_group
 from solo5_systemd.concurrency import gather, retry
 from solo5_systemd.dbus_api.messages import Variant
 from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
+from solo5_systemd.files.declared_units import declared_service
 from solo5_systemd.names import (
     DECLARED_OUTCOME,
     OUTCOME,
@@ -42,20 +43,28 @@ from solo5_systemd.unit.properties import (
 from solo5_systemd.unit.property_types import INFINITY
 from solo5_systemd.unit.state import (
     OUTCOME_PROPERTIES,
+    TYPE_END_PROPERTIES,
     TYPE_START_PROPERTIES,
+    UNIT_END_PROPERTIES,
     UNIT_OUTCOME_PROPERTIES,
     UNIT_START_PROPERTIES,
     ActiveState,
+    EndedRun,
     Invocation,
+    MainCode,
     UnitState,
     after_run,
     invocation,
+    unit_state,
 )
 
 START_RETRIES = 10
 """Number of retries of a start while a dependency of the unit is being stopped. Bounded: at a shutdown it stays so."""
 
 OUTCOME_PATTERNS = (f"{OUTCOME}@*.target", f"{DECLARED_OUTCOME}@*.target")
+
+
+_OF_RUN = ("LogExtraFields", "Restart")
 
 
 class Manager(UnitReader):
@@ -227,6 +236,26 @@ class Manager(UnitReader):
     async def active_state(self, unit: str) -> ActiveState:
         """Return ActiveState= of a unit, with one D-Bus call."""
         return ActiveState(str((await self._properties(unit_path(unit), [(UNIT, "ActiveState")])).get("ActiveState")))
+
+    async def ended_run(self, task: TaskName) -> EndedRun | None:
+        """Return the last run of a declared task's service; None if it has not run, or runs."""
+        unit = declared_service(task)
+        names = [(INTERFACES[UnitKind.SERVICE], name) for name in (*TYPE_END_PROPERTIES[UnitKind.SERVICE], *_OF_RUN)]
+        names += [
+            (UNIT, name)
+            for name in ("ActiveState", "SubState", *UNIT_END_PROPERTIES, "InvocationID", "Job", "OnFailure")
+        ]
+        found = await self._properties(unit_path(unit), names)
+        state = unit_state(unit, found, task)
+        # Since systemd 254 it is not over between an end and the start that follows.
+        restarts = str(found.get("SubState")).startswith("auto-restart")
+        if state is None or state.main_code == MainCode.NONE or not (state.over or restarts):
+            return None
+        job = found.get("Job")
+        queued = restarts or (isinstance(job, list) and bool(job[0]))
+        return EndedRun(
+            state=state, restart=str(found.get("Restart")), queued=queued, on_failure=bool(found.get("OnFailure"))
+        )
 
     async def was_refused(self, unit: str) -> bool:
         """Return whether the last start of a service failed an assertion, or before its main process, by D-Bus."""

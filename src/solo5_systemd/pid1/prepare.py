@@ -10,16 +10,18 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from solo5_systemd.daemon import fdstore
 from solo5_systemd.daemon.process import log_about
 from solo5_systemd.declared.declaration import declared_task, parse_declaration
 from solo5_systemd.declared.files import host_names
+from solo5_systemd.declared.restarts import is_withheld, may_be_withheld, not_restarted
 from solo5_systemd.declared.unit_file import environment, user_of
 from solo5_systemd.engine.backends import Disks
 from solo5_systemd.engine.prepare import Prepared, Preparer
@@ -61,10 +63,16 @@ from solo5_systemd.users.registry import RECORDS
 from solo5_systemd.users.user_record import named_record
 from solo5_systemd.wiring import machine
 
+if TYPE_CHECKING:
+    from solo5_systemd.wiring import Machine
+
 ENVIRONMENT = "environment"
 """Without this file the task's service does not start."""
 
 _HELD = "held"
+_REPORTED = "reported"
+"""The file with the invocation of the run whose end was reported: a start that fails has no end of its own."""
+
 _WARNING = 4
 """A priority of syslog(3)."""
 
@@ -79,12 +87,14 @@ async def prepare(name: TaskName) -> None:
         Solo5Error: the task cannot start.
     """
     own = Path(DIRECTORY) / name
-    (own / ENVIRONMENT).unlink(missing_ok=True)
+    with _written(own):
+        (own / ENVIRONMENT).unlink(missing_ok=True)
     if sentence := kept_refusal(name):
         raise InvalidRequestError(sentence)
     sources = kept_sources(name)
-    own.mkdir(mode=0o755, exist_ok=True)  # of an instance, whose template has been read
-    (own / UNCLEARED).touch()
+    with _written(own):
+        own.mkdir(mode=0o755, exist_ok=True)  # of an instance, whose template has been read
+        (own / UNCLEARED).touch()
     settings = read_settings()
     served = [network.name for network in settings.networks if network.policy.dhcp]
     declaration = parse_declaration(name, sources, host=host_names(), served=served, systemd=systemd_release())
@@ -103,11 +113,24 @@ async def prepare(name: TaskName) -> None:
         prepared = await preparer.prepare(declaration.workload)
         try:
             _check_basis(prepared)
-            _write(own, prepared)
+            with _written(own):
+                _write(own, prepared)
             fdstore.store(_HELD, prepared.held)
         except BaseException:
             await backends.networks.release(name)
             raise
+
+
+@contextmanager
+def _written(own: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise HostError(
+            f"{error.filename or own} cannot be written: {error.strerror}: expected room in a file system that is not "
+            "read-only.",
+            f"See: findmnt --target {own}; df {own}",
+        ) from error
 
 
 def _report(name: TaskName, sentence: str) -> None:
@@ -122,6 +145,8 @@ async def clear(name: TaskName) -> None:
     await asyncio.to_thread(_log_stderr, name)
     async with machine(read_settings) as backends:  # not read here: they may be invalid by now
         await _drop_held(name, backends.disks)
+        with suppress(Solo5Error):  # of the journal
+            await _withhold(name, own, backends)
         if not await asyncio.to_thread(is_cleared, name):
             await backends.units.stop(outcome_target(name))
             await backends.networks.forget(name)
@@ -131,6 +156,37 @@ async def clear(name: TaskName) -> None:
         if is_instance(name) and name not in await backends.units.outcome_targets():
             forget_instance(name)
     (own / UNCLEARED).unlink(missing_ok=True)
+
+
+async def _withhold(name: TaskName, own: Path, backends: "Machine") -> None:
+    """Report an end after which a restart cannot help, and cancel a restart that would be made all the same."""
+    run = await backends.units.ended_run(name)
+    if run is None or run.restart == "no" or run.state.result == "success" or not own.exists():
+        return
+    if _reported(own) == run.state.invocation:
+        return
+    if run.queued and (run.on_failure or not may_be_withheld(run.state)):  # OnFailure= would never be followed
+        return
+    from solo5_systemd.unit.outcome import outcome
+
+    await backends.console.sync(name, run.state.log_namespace)
+    found = outcome(run.state, await backends.console.exit_messages(run.state))
+    sentence = not_restarted(name, found, run.restart)
+    if not sentence or (run.queued and not is_withheld(found)):
+        return
+    if run.queued:
+        await backends.units.stop(declared_service(name))
+    _report(name, sentence)
+    with suppress(OSError):
+        replace_file(own / _REPORTED, run.state.invocation)
+
+
+def _reported(own: Path) -> str:
+    """Return the invocation whose end has been reported."""
+    try:
+        return (own / _REPORTED).read_text(encoding="utf-8")
+    except OSError:
+        return ""
 
 
 async def _stop_outcome(name: TaskName) -> None:
@@ -218,7 +274,8 @@ def _log_stderr(name: TaskName) -> None:
     lines = stderr_lines(name)
     if not os.path.ismount(own / TENDER):  # the preparation had failed before
         return
-    replace_file(own / STDERR, "".join(f"{line}\n" for line in lines))
+    with suppress(OSError):  # a full /run is no reason to keep the mount, or the locks
+        replace_file(own / STDERR, "".join(f"{line}\n" for line in lines))
     _unmount(own / TENDER)
     namespace = prepared_fields(name).get(LOG_NAMESPACE, "")
     for line in lines:
@@ -280,7 +337,8 @@ def main(words: Sequence[str]) -> int:
     try:
         name = declared_task(words[-1])
         asyncio.run(act(name))
-    except Solo5Error as error:
-        log_about(declared_service(TaskName(words[-1])), str(error))
-        return error.exit_status
+    except (Solo5Error, OSError) as error:
+        failed = error if isinstance(error, Solo5Error) else HostError(f"{act.__name__} failed: {error}.")
+        log_about(declared_service(TaskName(words[-1])), str(failed))
+        return failed.exit_status
     return 0

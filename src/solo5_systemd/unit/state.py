@@ -174,6 +174,23 @@ class UnitState:
         return 0 < self.active_exit < self.main_exit
 
 
+@dataclass(frozen=True, kw_only=True)
+class EndedRun:
+    """The last run of a service, which has ended.
+
+    Attributes:
+        state: of the unit.
+        restart: Restart=.
+        queued: PID 1 starts it again.
+        on_failure: it has OnFailure=, which systemd follows when it gives up.
+    """
+
+    state: UnitState
+    restart: str
+    queued: bool
+    on_failure: bool
+
+
 def unit_state(unit: str, properties: Mapping[str, object], task: TaskName | None = None) -> UnitState | None:
     """Return the state of a unit from its D-Bus properties, or None if it is not a task's unit.
 

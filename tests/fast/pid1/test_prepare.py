@@ -1,0 +1,35 @@
+"""What a preparation reports of its own failures."""
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from solo5_systemd.errors import HostError
+from solo5_systemd.names import TaskName
+from solo5_systemd.pid1 import prepare
+
+
+@pytest.mark.parametrize("words", [["web"], ["--clear", "web"]])
+def test_an_error_of_the_kernel_is_a_sentence_in_the_journal_of_the_unit(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(name: TaskName) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", f"/run/solo5/declared/{name}/x")
+
+    logged: list[tuple[str, str]] = []
+    verb = "clear" if "--clear" in words else "prepare"
+    fail.__name__ = verb
+    monkeypatch.setattr(prepare, verb, fail)
+    monkeypatch.setattr(prepare, "log_about", lambda unit, text: logged.append((unit, text)))
+    assert prepare.main(words) == 125
+    assert logged == [
+        ("web.service", f"{verb} failed: [Errno 28] No space left on device: '/run/solo5/declared/web/x'.")
+    ]
+
+
+async def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "web").write_text("no directory")
+    monkeypatch.setattr(prepare, "DIRECTORY", str(tmp_path))
+    with pytest.raises(HostError, match="web/environment cannot be written: Not a directory: expected room"):
+        await prepare.prepare(TaskName("web"))
