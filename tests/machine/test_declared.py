@@ -102,6 +102,21 @@ def test_what_systemctl_edit_mask_and_disable_do(declare: Declarations) -> None:
     started(unit)
 
 
+def test_a_timer_starts_it(declare: Declarations) -> None:
+    unit = declare("web", "Argument=exit=0", image="hello.spt")
+    timer = Path("/etc/systemd/system/web.timer")
+    timer.write_text("[Timer]\nOnActiveSec=100ms\nOnUnitInactiveSec=100ms\nAccuracySec=1ms\n")
+    systemctl("daemon-reload")
+    try:
+        ok("systemctl", "start", "web.timer")
+        eventually(lambda: journal(unit).count("solo5_exit(0) called") >= 2, "it is started again after its end")
+        assert "web.timer" in status(unit)
+    finally:
+        ok("systemctl", "stop", "web.timer")
+        timer.unlink()
+        systemctl("daemon-reload")
+
+
 def test_the_sandbox_is_that_of_every_task(declare: Declarations, run: Runner) -> None:
     unit = declare("web", "Memory=64M\nBlock=storage=disk:sandbox,size=1M,create\nCPUs=0.5", image="netdisk.hvt")
     pid = started(unit)
