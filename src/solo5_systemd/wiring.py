@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.bus.connection import Connection, system_bus
 from solo5_systemd.bus.manager import Manager
-from solo5_systemd.engine.runtime import Runtime
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.backends import (
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
         Usages,
         Users,
     )
+    from solo5_systemd.engine.runtime import Runtime
     from solo5_systemd.settings.model import Settings
     from solo5_systemd.users.user_record import GivenDisk
 
@@ -170,11 +170,13 @@ async def machine(settings: "Callable[[], Settings]") -> AsyncGenerator[Machine,
 
 
 @asynccontextmanager
-async def connect(settings: "Callable[[], Settings]") -> AsyncGenerator[Runtime, None]:
+async def connect(settings: "Callable[[], Settings]") -> "AsyncGenerator[Runtime, None]":
     """Yield the engine on this host.
 
     Raises:
         HostError: the system bus cannot be reached.
     """
+    from solo5_systemd.engine.runtime import Runtime  # not for a preparation of a declared task
+
     async with machine(settings) as backends:
         yield Runtime(backends)

@@ -1,12 +1,12 @@
 """The process of a service: options, log, D-Bus connection, watchdog, exit status."""
 
-import argparse
 import asyncio
 import logging
 import os
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from solo5_systemd.dbus_api.message_bus import SOCKET, MessageBus, connect
 from solo5_systemd.dependencies import EXIT_CONFIG, advice, without_init
@@ -15,13 +15,16 @@ from solo5_systemd.errors import DependencyError, HostError, Solo5Error
 with without_init("pystemd"):  # lxml with libxml2: 6 MB of memory
     from pystemd.daemon import notify
 
+if TYPE_CHECKING:
+    import argparse
+
 EXIT_RESTART = 75
 """The exit status after which systemd restarts the service (RestartForceExitStatus=): EX_TEMPFAIL of sysexits(3)."""
 
 
 def argument_parser(
     prog: str, description: str, *, state: Path, state_help: str, idle_timeout: float
-) -> argparse.ArgumentParser:
+) -> "argparse.ArgumentParser":
     """Return a parser with the options of every service.
 
     Args:
@@ -31,6 +34,8 @@ def argument_parser(
         state_help: the help text of --state.
         idle_timeout: the default of --idle, in seconds.
     """
+    import argparse  # not for what PID 1 executes for a moment
+
     parser = argparse.ArgumentParser(prog=prog, description=description)
     parser.add_argument("--state", default=state, type=Path, metavar="DIR", help=f"{state_help} (default: %(default)s)")
     idle = "exit after being idle for this time (default: %(default)s)"

@@ -7,9 +7,9 @@ here, since the process ends before the task does: they are returned, and stored
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from solo5_systemd.declared.update import next_task
-from solo5_systemd.engine.backends import Backends
 from solo5_systemd.engine.start import MakeRoom, Plan, Starter, undo
 from solo5_systemd.engine.task import NoCallbacks
 from solo5_systemd.errors import InvalidRequestError, TakenError
@@ -19,6 +19,9 @@ from solo5_systemd.storage.model import Disk, DiskRequest, MadeDisk
 from solo5_systemd.unit.tender import device_options, lasting_path
 from solo5_systemd.unit.translate import each_argument
 from solo5_systemd.workload import Workload
+
+if TYPE_CHECKING:
+    from solo5_systemd.engine.backends import Backends
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +63,7 @@ class Preparer(Starter):
 
     def __init__(
         self,
-        backends: Backends,
+        backends: "Backends",
         make_room: MakeRoom,
         *,
         remembered: Callable[[Sequence[NicRequest]], Sequence[NicRequest]],

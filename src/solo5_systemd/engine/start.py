@@ -9,9 +9,8 @@ import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from solo5_systemd.engine.backends import Backends
 from solo5_systemd.engine.task import Preflight, SpawnProcess, StartCallbacks, Started
 from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, StartError, StoreFullError, TakenError
 from solo5_systemd.files.declared_units import forget_instance, is_declared, units_of
@@ -43,6 +42,9 @@ from solo5_systemd.unit.tender import Tender, sandbox_path
 from solo5_systemd.unit.translate import Parts, argv, log_fields, scope, service
 from solo5_systemd.users.user_record import AllocatedUser, GivenDisk, RangeUsedUpError
 from solo5_systemd.workload import MIB, Publish, Workload
+
+if TYPE_CHECKING:
+    from solo5_systemd.engine.backends import Backends
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +176,7 @@ class Starter:
         make_room: removes unused images from the image store, and returns their SHA-256.
     """
 
-    def __init__(self, backends: Backends, make_room: MakeRoom) -> None:
+    def __init__(self, backends: "Backends", make_room: MakeRoom) -> None:
         self._make_room = make_room
         self._images = backends.images
         self._tenders = backends.tenders

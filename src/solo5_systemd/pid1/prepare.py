@@ -23,7 +23,6 @@ from solo5_systemd.declared.declaration import declared_task, parse_declaration
 from solo5_systemd.declared.files import host_names
 from solo5_systemd.declared.restarts import is_withheld, may_be_withheld, not_restarted
 from solo5_systemd.declared.unit_file import environment, user_of
-from solo5_systemd.engine.backends import Disks
 from solo5_systemd.engine.prepare import Prepared, Preparer
 from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error
 from solo5_systemd.files.atomic_file import replace_file
@@ -64,6 +63,7 @@ from solo5_systemd.users.user_record import named_record
 from solo5_systemd.wiring import machine
 
 if TYPE_CHECKING:
+    from solo5_systemd.engine.backends import Disks
     from solo5_systemd.wiring import Machine
 
 ENVIRONMENT = "environment"
@@ -194,7 +194,7 @@ async def _stop_outcome(name: TaskName) -> None:
         await backends.units.stop(outcome_target(name))
 
 
-async def _drop_held(name: TaskName, disks: Disks) -> None:
+async def _drop_held(name: TaskName, disks: "Disks") -> None:
     """Release the locks of the last start, whose tender has ended, and remove what they protected."""
     for fds in fdstore.restored().values():
         for fd in fds:

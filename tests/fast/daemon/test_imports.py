@@ -19,6 +19,24 @@ LATER = {"elftools", "nftables", "pyroute2", "pystemd"} | {
 }
 """Modules that a plugin needs for a fingerprint or a task: Nomad launches several for their names and schemas only."""
 
+OF_OTHER_PATHS = {"argparse", "ssl"} | {
+    f"solo5_systemd.{name}"
+    for name in ("engine.backends", "engine.gc", "engine.runtime", "engine.stop", "host.tenders", "pid1.generator")
+}
+"""What a preparation of a declared task does not need, or only for some tasks: a boot has one for each task."""
+
+PREPARATION = """
+import json, sys
+from solo5_systemd.pid1 import __main__ as program
+
+program.gc.disable = lambda: None
+try:
+    program.main("prepare", [])  # without a name: it imports all that a preparation does
+except IndexError:
+    pass
+print(json.dumps(sorted(sys.modules)))
+"""
+
 SERVICE = """
 import json, sys
 from types import SimpleNamespace
@@ -61,6 +79,12 @@ def test_a_service_imports_no_module_that_it_does_not_use(service: str, librarie
     found = modules(SERVICE, service)
     assert service in found
     assert found & UNUSED <= libraries
+
+
+def test_a_preparation_imports_nothing_of_other_paths() -> None:
+    found = modules(PREPARATION)
+    assert "solo5_systemd.pid1.prepare" in found
+    assert found & OF_OTHER_PATHS == set()
 
 
 def test_a_plugin_imports_no_module_that_it_does_not_use() -> None:
