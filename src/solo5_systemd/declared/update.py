@@ -12,7 +12,8 @@ from solo5_systemd.network.model import PortRequest, Protocol
 from solo5_systemd.workload import Workload
 
 READY_TIMEOUT_S = 20.0
-"""Seconds in which a new guest has to become ready, unless Timeout= or the request has others; a reload may end before."""
+"""Seconds in which a new guest has to become ready, unless Timeout= or the request has others, or a reload ends sooner.
+"""
 
 DRAIN_S = 60.0
 """Seconds that connections of a guest may last after its ports were moved, unless Drain= or the request has others."""
