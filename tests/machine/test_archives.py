@@ -3,6 +3,8 @@
 import hashlib
 import os
 import secrets
+import shutil
+import signal
 import socket
 import stat
 import subprocess
@@ -130,6 +132,59 @@ def test_a_secret_is_nowhere_but_in_the_guests_disk(run: Runner, tmp_path: Path)
     assert everywhere(secret, source) == [], "nor when its tender was killed by a signal that dumps core"
     source.unlink()
     eventually(lambda: not list(Path("/run/solo5/users").glob("[!.]*")), "its user is free")
+
+
+DUMPS = Path("/run/dumps")
+"""The kernel takes at most 127 bytes of a pattern."""
+
+PIPED = f"""#!/bin/sh
+exec /bin/cat > {DUMPS}/core.$1
+"""
+
+
+HOLDER = """
+import signal, sys
+held = sys.stdin.read()
+print(flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.vm  # kernel.core_pattern is one setting of the host and all its containers
+def test_a_core_dump_that_the_kernel_pipes_has_no_secret(run: Runner, tmp_path: Path) -> None:
+    """The kernel does so in spite of LimitCORE=0, as another process with the same limit shows."""
+    secret = secrets.token_hex(16).encode()
+    source, pattern, program = tmp_path / "secret", Path("/proc/sys/kernel/core_pattern"), DUMPS / "program"
+    source.write_bytes(secret)
+    DUMPS.mkdir()
+    program.write_text(PIPED)
+    program.chmod(0o755)
+    before = pattern.read_text()
+    pattern.write_text(f"|{program} %P")
+    try:
+        holder = subprocess.Popen(
+            ["prlimit", "--core=0", "python3", "-c", HOLDER],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        with holder:
+            assert holder.stdin is not None
+            assert holder.stdout is not None
+            holder.stdin.write(secret)
+            holder.stdin.close()
+            holder.stdout.readline()
+            holder.send_signal(signal.SIGABRT)
+        name = run("disk.spt", "read", "stay", options=options(source, ",format=raw"))
+        says(name, f"sector 0: '{secret.decode()}'")
+        pid = inspect(name)["pid"]
+        assert int(Path(f"/proc/{pid}/coredump_filter").read_text(), 16) == 0
+        ok("kill", "-ABRT", str(pid))
+        ok("solo5ctl", "wait", name)
+        cores = [DUMPS / f"core.{each}" for each in (holder.pid, pid)]
+        eventually(lambda: all(core.exists() for core in cores), "both are piped")
+        assert [secret in core.read_bytes() for core in cores] == [True, False]
+    finally:
+        pattern.write_text(before)
+        shutil.rmtree(DUMPS)
 
 
 def test_the_memory_of_an_archive_is_ramfs_that_is_never_swapped(run: Runner, files: Path) -> None:

@@ -112,6 +112,7 @@ def _executed_rows() -> Iterator[PropertyInfo]:
     yield from _of("KeyringMode User", types.TEXT)
     yield from _of("SupplementaryGroups SystemCallArchitectures", types.WORDS)
     yield from _of("CapabilityBoundingSet", types.CAPABILITIES)
+    yield from _of("CoredumpFilter", types.MASK)
     yield from _of("UMask", types.MODE)
     yield from _of("MemoryDenyWriteExecute", types.ONLY_YES, settable=True)
     yield from _of("SystemCallFilter", types.SYSTEM_CALLS, settable=True)

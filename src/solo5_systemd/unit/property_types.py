@@ -148,6 +148,7 @@ PROCESSOR_TIME = PropertyType(
 
 CAPABILITIES = PropertyType(signature="t", format=lambda value: "" if value == 0 else f"{value:#x}")
 NAMESPACES = PropertyType(signature="t", format=lambda value: "yes" if value == 0 else f"{value:#x}")
+MASK = PropertyType(signature="t", format=lambda value: f"{value:#x}")
 MODE = PropertyType(signature="u", format=lambda value: f"{value:04o}")
 INTEGER = PropertyType(signature="i")
 PIDS = PropertyType(signature="au")

@@ -170,6 +170,7 @@ def service(parts: Parts) -> TransientUnit:
         *_namespace(parts),
         unit_property("TimeoutStartUSec", 30 * SECOND),  # for a caller that waits
         *_stop_properties(parts.tender),
+        *_core_dumps(parts),
         *_console(parts),
         *_stdin(parts),
         *_resources(parts.workload),
@@ -204,6 +205,7 @@ def declared(parts: Parts, image_source: str, user: str) -> tuple[Property, ...]
         unit_property("Type", "exec"),
         *_namespace(parts),
         *_stop_properties(parts.tender),
+        *_core_dumps(parts),
         *_console(parts),
         *_resources(parts.workload),
         *confinement(
@@ -281,6 +283,16 @@ def _stop_properties(tender: Tender) -> Iterator[Property]:
     yield unit_property("TimeoutStopUSec", int(STOP_TIMEOUT_S * SECOND))
     # Else hvt becomes a zombie leader, which only SIGKILL ends, when the reader of its console closes the pipe.
     yield unit_property("IgnoreSIGPIPE", False)
+
+
+def _core_dumps(parts: Parts) -> Iterator[Property]:
+    """Yield that a core dump has no memory, unless LimitCORE= permits core files and no archive may be in one.
+
+    The kernel pipes a core dump into the program of kernel.core_pattern whatever LimitCORE= is (core(5)).
+    """
+    limits = [parse_property(key, text).value for key, text in parts.workload.properties if key == "LimitCORE"]
+    if not any(limits) or any(disk.archive for disk in parts.workload.disks):
+        yield unit_property("CoredumpFilter", 0)
 
 
 def _console(parts: Parts) -> Iterator[Property]:

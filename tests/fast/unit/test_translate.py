@@ -11,11 +11,12 @@ from solo5_systemd.names import DeviceName, TaskName, UnitKind
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.settings.hosts import hosts
 from solo5_systemd.settings.resolver import Resolver
-from solo5_systemd.storage.model import DiskRequest
-from solo5_systemd.unit.properties import Property, TransientUnit
+from solo5_systemd.storage.archive import archive_disk
+from solo5_systemd.storage.model import ArchiveRequest, DiskRequest
+from solo5_systemd.unit.properties import Property, TransientUnit, directive
 from solo5_systemd.unit.property_types import INFINITY
 from solo5_systemd.unit.tender import Tender
-from solo5_systemd.unit.translate import Parts, argv, each_argument, log_fields, scope, service
+from solo5_systemd.unit.translate import Parts, argv, declared, each_argument, log_fields, scope, service
 from solo5_systemd.workload import MIB, Workload
 
 WEB = TaskName("web")
@@ -170,6 +171,30 @@ def test_the_size_of_files_is_only_lowered(given: str, with_disk: int, without: 
     unit = service(replace(parts, disks=(replace(disk(), size=1 << 30),)))
     assert (unit.value("LimitFSIZE"), names(unit).count("LimitFSIZE")) == (with_disk, 1)
     assert service(parts).value("LimitFSIZE") == without
+
+
+ARCHIVE = archive_disk(DeviceName("config"), ArchiveRequest(credential="key"))
+DISK = DiskRequest(disk=DeviceName("data"), path="/srv/data")
+
+
+@pytest.mark.parametrize(
+    "limits, disks, filtered",
+    [
+        ((), (), True),
+        (("0",), (DISK,), True),
+        (("1M",), (DISK,), False),
+        (("infinity",), (), False),
+        (("infinity",), (DISK, ARCHIVE), True),
+        ((), (ARCHIVE,), True),
+    ],
+)
+def test_a_core_dump_has_no_memory_but_for_an_operator_that_permits_core_files(
+    limits: tuple[str, ...], disks: tuple[DiskRequest, ...], filtered: bool
+) -> None:
+    parts = with_workload(properties=tuple(("LimitCORE", limit) for limit in limits), disks=disks)
+    for found in (service(parts).properties, declared(parts, "/srv/image", "solo5-web")):
+        lines = [directive(each) for each in found if each.name == "CoredumpFilter"]
+        assert lines == (["CoredumpFilter=0x0"] if filtered else [])
 
 
 def test_an_operators_filter_comes_after_ours_and_takes_away_from_it() -> None:
