@@ -57,7 +57,8 @@ def test_every_file_of_the_package_that_messages_and_manuals_name_is_installed(
     texts += [ok("zcat", "-f", str(file)).replace("\\-", "-") for file in manuals]
     named = {path.rstrip(".") for text in texts for path in re.findall(r"/usr/[\w./@-]*solo5[\w./@-]*", text)}
     assert {"/usr/lib/sysusers.d/solo5-systemd.conf", "/usr/lib/nomad/plugins/solo5"} < named
-    assert [path for path in sorted(named - {"/usr/lib/solo5", "/usr/bin/solo5-hvt"}) if not Path(path).exists()] == []
+    tenders = {"/usr/lib/solo5", "/usr/bin/solo5-hvt", "/usr/bin/solo5-spt"}
+    assert [path for path in sorted(named - tenders) if not Path(path).exists()] == []
 
 
 @pytest.mark.vm  # a container may lack the controllers of cgroup v2
