@@ -446,6 +446,8 @@ class Updater:
             state = await self._not_stopped()
             self._has_run = False
             over = state is None or state.over
+            if not over:  # StartLimitBurst= is for crashes: an operator's updates in a row are not refused half-way
+                await self._units.reset_failed([self._service])
             try:
                 await self._units.restart(self._service, running=not over)
             except JobConflictError:  # a stop is enqueued, of the task or of its last preparation
