@@ -3,7 +3,7 @@
 from ipaddress import IPv4Address
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from solo5_systemd.declared.declaration import Declaration, declared_task, parse_declaration
@@ -371,6 +371,7 @@ LINES = st.lists(
 
 
 @settings(max_examples=50)
+@example(SITE.splitlines())
 @given(LINES)
 def test_any_lines_are_a_declaration_or_one_sentence_with_the_file(lines: list[str]) -> None:
     try:

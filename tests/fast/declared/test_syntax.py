@@ -1,7 +1,7 @@
 """Unit file syntax: what is read, what is refused, and where an error is."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from solo5_systemd.declared.syntax import FILE_MAX_BYTES, Source, parse_file, split_words
@@ -56,6 +56,7 @@ def test_a_line_that_systemd_would_skip_is_refused_with_its_place(content: bytes
         parsed(content)
 
 
+@example(b"[Unikernel]\nImage=/srv/web.hvt\n")
 @given(st.binary(max_size=200))
 def test_any_bytes_are_assignments_or_one_sentence(content: bytes) -> None:
     found: list[tuple[str, str, str, int]] = []
