@@ -211,12 +211,14 @@ def check_families(reservation: Reservation) -> None:
     for port in reservation.ports:
         lease = reservation.lease(port.nic)
         if not destinations(port, lease):
-            lacks, other = ("IPv4", 6) if lease.ipv4 is None else ("IPv6", 4)
-            hint = f"Set network.{lease.network}.ipv6 = true below /etc/solo5, or p" if other == 4 else "P"
+            lacks, hint = "IPv4", "Publish the port at an IPv6 address."
+            if lease.ipv4 is not None:
+                setting = f"network.{lease.network}.ipv6 = true"
+                lacks, hint = "IPv6", f"Set {setting} below /etc/solo5, or publish the port at an IPv4 address."
             raise InvalidRequestError(
                 f"port {show_port(port)} cannot be published to NIC {port.nic}: it has no {lacks} address in network "
                 f"{lease.network}.",
-                f"{hint}ublish the port at an IPv{other} address.",
+                hint,
             )
 
 
