@@ -45,7 +45,8 @@ async def test_neighbours_receive_it_unless_they_are_isolated(
             with outside.entered():
                 beyond = member("veth-out", outside.address)
             here = member("solo5-default", str(a.gateway))
-            await a.resolve(a.gateway)  # its port is up
+            for guest in (a, b, c):
+                await guest.resolve(guest.gateway)  # its port is up: a bridge floods to no other
             mac = b"\x01\0\x5e" + struct.pack("!I", int(GROUP) & 0x7FFFFF)[1:]
             a.send(a.ipv4(mac, GROUP, UDP, datagram(FIRST)))
             a.send(a.udp6(multicast(GROUP6), GROUP6, PORT, SECOND))
