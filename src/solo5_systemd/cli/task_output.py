@@ -194,7 +194,7 @@ def _outcome_fields(outcome: "Outcome") -> Iterator[tuple[str, str]]:
 
 def lease_text(lease: "Lease") -> str:
     """Return a lease in one line."""
-    six = f"{lease.ipv6}, gateway {lease.gateway6}, " if lease.ipv6 else ""
+    six = f"{lease.ipv6}, gateway {lease.gateway6 or '-'}, " if lease.ipv6 else ""
     four = f"{lease.ipv4 or 'no leased address'}, gateway {lease.gateway4 or '-'}, "
     return (
         f"on {lease.network}: {four if lease.ipv4 or not six else ''}{six}"
@@ -272,7 +272,8 @@ def _lease_json(lease: "Lease") -> dict[str, object]:
         "network": lease.network,
         "ipv4": str(lease.ipv4) if lease.ipv4 else None,
         "gateway4": str(lease.gateway4) if lease.gateway4 else None,
-        **({"ipv6": str(lease.ipv6), "gateway6": str(lease.gateway6)} if lease.ipv6 else {}),
+        **({"ipv6": str(lease.ipv6)} if lease.ipv6 else {}),
+        **({"gateway6": str(lease.gateway6)} if lease.gateway6 else {}),
         "mac": lease.mac,
         "mtu": lease.mtu,
         "tap": lease.tap,

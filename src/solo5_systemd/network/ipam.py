@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.names import DeviceName, NetworkName, TaskName
-from solo5_systemd.network.ipam6 import free_address, slaac_address
+from solo5_systemd.network.ipam6 import bounds6, free_address, slaac_address
 from solo5_systemd.network.model import (
     IpAddress,
     Lease,
@@ -25,7 +25,7 @@ from solo5_systemd.network.model import (
     Reservation,
     is_without_ipv4,
 )
-from solo5_systemd.settings.ipv6 import is_host6
+from solo5_systemd.settings.ipv6 import Pool6, is_host6
 from solo5_systemd.settings.model import DEFAULT_NETWORK, MTU, NetworkSettings, default_bridge
 from solo5_systemd.settings.reserved_addresses import Reserved, is_reserved, number_within
 
@@ -377,24 +377,27 @@ class _Choice:
             return None
         if network.ra:
             return self._slaac(nic, network, network.ipv6, mac)
-        address = nic.ipv6 or self._address6(nic.nic, network.ipv6, network.policy.reserved)
+        address = nic.ipv6 or self._address6(nic.nic, bounds6(network, network.ipv6), network.policy.reserved)
         if address is None:
+            pool = network.join.pool6_text if network.join else ""
+            larger = f"a larger pool6 of network.{network.name}" if pool else f"a shorter network.{network.name}.ipv6"
             raise TakenError(
-                f"network {network.name} has no free address for NIC {nic.nic}: all of {network.ipv6} are taken.",
-                f"End a task, or set a shorter prefix as network.{network.name}.ipv6 below /etc/solo5.",
+                f"network {network.name} has no free address for NIC {nic.nic}: all of {pool or network.ipv6} are "
+                "taken.",
+                f"End a task, or set {larger} below /etc/solo5.",
             )
         self._addresses[address] = f"task {self._task}"
         return IPv6Interface((address, network.ipv6.prefixlen))
 
-    def _address6(self, nic: DeviceName, prefix: IPv6Network, reserved: Reserved) -> IPv6Address | None:
+    def _address6(self, nic: DeviceName, pool: Pool6, reserved: Reserved) -> IPv6Address | None:
         used = self._allocations.addresses
 
         def is_taken(address: IPv6Address) -> bool:
             return bool(self._owner(address, self._addresses, used)) or is_reserved(address, reserved)
 
         words = self._task, nic
-        free = free_address(prefix, words, lambda each: is_taken(each) or self._is_remembered(each))
-        return free or free_address(prefix, words, is_taken)
+        free = free_address(pool, words, lambda each: is_taken(each) or self._is_remembered(each))
+        return free or free_address(pool, words, is_taken)
 
     def _slaac(self, nic: NicRequest, network: Network, prefix: IPv6Network, mac: MacAddress) -> IPv6Interface:
         """Return the address that the guest gives itself: with another one it would have two, one of them dropped."""
@@ -551,7 +554,8 @@ def _check_usable6(address: IPv6Address, nic: DeviceName, network: Network) -> N
         raise InvalidRequestError(
             f"address {address} for NIC {nic} is requested in network {network.name}, which leases no IPv6 address: "
             "expected a request without one.",
-            "A guest may give itself an address of the LAN, where ipv6 = true."
+            f"Set the LAN's prefix as network.{network.name}.ipv6 below /etc/solo5; with ipv6 = true, a guest gives "
+            "itself any address."
             if network.join
             else f"Set network.{network.name}.ipv6 = true below /etc/solo5.",
         )
@@ -559,6 +563,14 @@ def _check_usable6(address: IPv6Address, nic: DeviceName, network: Network) -> N
         raise InvalidRequestError(
             f"address {address} for NIC {nic} is not a guest's in network {network.name}: expected one in "
             f"{network.ipv6}, other than the first and the gateway's, {network.gateway6}."
+            if network.gateway6
+            else f"address {address} for NIC {nic} is not a guest's in network {network.name}: expected one in "
+            f"{network.ipv6}, other than the first."
+        )
+    lowest, highest = bounds6(network, network.ipv6)
+    if not lowest <= address <= highest:
+        raise InvalidRequestError(
+            f"address {address} for NIC {nic} is outside network {network.name}: expected one in {lowest}-{highest}."
         )
 
 

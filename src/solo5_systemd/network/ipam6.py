@@ -9,7 +9,7 @@ from ipaddress import IPv6Address, IPv6Network
 from solo5_systemd.errors import HostError
 from solo5_systemd.names import NetworkName
 from solo5_systemd.network.model import IpAddress, Network
-from solo5_systemd.settings.ipv6 import Ipv6
+from solo5_systemd.settings.ipv6 import Ipv6, Pool6
 from solo5_systemd.settings.model import DEFAULT_NETWORK
 
 _APPLICATION = bytes.fromhex("5d1c0f6b3a8e4f3f9e0b6a1f7c2d8e55")
@@ -89,12 +89,17 @@ def _free_prefix(
     )
 
 
-def free_address(prefix: IPv6Network, words: Iterable[str], taken: Callable[[IPv6Address], bool]) -> IPv6Address | None:
-    """Return the first free address of a prefix, from the one derived from these words on; None: all are taken."""
-    hosts = prefix.num_addresses - 1  # all but the first, which is any router's
+def free_address(pool: Pool6, words: Iterable[str], taken: Callable[[IPv6Address], bool]) -> IPv6Address | None:
+    """Return the first free address of a pool, from the one derived from these words on; None: all are taken."""
+    hosts = int(pool[1]) - int(pool[0]) + 1
     first = _number("ipv6", *words)
-    addresses = (prefix.network_address + 1 + (first + offset) % hosts for offset in range(hosts))
+    addresses = (pool[0] + (first + offset) % hosts for offset in range(hosts))
     return next((address for address in addresses if not taken(address)), None)
+
+
+def bounds6(network: Network, prefix: IPv6Network) -> Pool6:
+    """Return the first and last address for guests: of the pool, or of the prefix, whose first is any router's."""
+    return (network.join and network.join.pool6) or (prefix[1], prefix[-1])
 
 
 def link_local(mac: str) -> IPv6Address:

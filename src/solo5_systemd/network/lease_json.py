@@ -28,6 +28,7 @@ from solo5_systemd.network.model import (
     limits_of,
     with_limits,
 )
+from solo5_systemd.settings.ipv6 import address_pool6
 from solo5_systemd.settings.model import Join, address_pool, network_policy, policy_table
 
 VERSION = 1
@@ -137,14 +138,14 @@ def network_document(network: Network) -> dict[str, object]:
 def _ipv6_document(network: Network) -> dict[str, object]:
     return {
         "prefix": str(network.ipv6),
-        "gateway": str(network.gateway6),
+        "gateway": str(network.gateway6 or ""),
         "nat66": network.nat66,
         **({"ra": True, "dns6": [*map(str, network.dns6)]} if network.ra else {}),
     }
 
 
 def _join_document(join: Join) -> dict[str, object]:
-    return {"vlan": join.vlan, "pool": join.pool_text, "ipv6": join.ipv6}
+    return {"vlan": join.vlan, "pool": join.pool_text, "ipv6": join.ipv6, "pool6": join.pool6_text}
 
 
 def parse_network(document: object) -> Network:
@@ -173,7 +174,7 @@ def parse_network(document: object) -> Network:
         join=join,
         shared=fields.has("shared") and fields.boolean("shared"),
         ipv6=ipv6.parsed("prefix", IPv6Network) if ipv6 else None,
-        gateway6=ipv6.parsed("gateway", ipv6_address) if ipv6 else None,
+        gateway6=ipv6.parsed("gateway", ipv6_address) if ipv6 and ipv6.text("gateway") else None,
         nat66=ipv6 is not None and ipv6.boolean("nat66"),
         ra=ipv6 is not None and ipv6.boolean("ra", default=False),
         dns6=tuple(ipv6.each("dns6", ipv6_address)) if ipv6 is not None else (),
@@ -185,6 +186,7 @@ def _parse_join(fields: Fields) -> Join:
         vlan=fields.integer("vlan", low=0, high=4094),
         pool=fields.parsed("pool", address_pool) if fields.text("pool") else None,
         ipv6=fields.boolean("ipv6"),
+        pool6=fields.parsed("pool6", address_pool6) if fields.text("pool6", "") else None,
     )
 
 

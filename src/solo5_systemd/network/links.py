@@ -220,7 +220,7 @@ class Links:
 
     def has_gateway6(self, network: Network) -> bool:
         """Return whether the network's bridge has its IPv6 address and, if shared, its route; True without IPv6."""
-        if network.ipv6 is None:
+        if not network.routes6:
             return True
         with _kernel_errors(f"bridge {network.bridge}"):
             bridge = index(network.bridge)

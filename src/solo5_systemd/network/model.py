@@ -23,7 +23,7 @@ from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName, NetworkName, TaskName, device_name, network_name
 from solo5_systemd.network.drops import DROPS_SIGNATURE, Dropped, DropsWire
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
-from solo5_systemd.settings.ipv6 import Ipv6
+from solo5_systemd.settings.ipv6 import Ipv6, address_pool6
 from solo5_systemd.settings.model import (
     CLOSED,
     POLICY_KEYS,
@@ -90,7 +90,7 @@ class Network:
         join: the bridge is one of others; None: one of this service.
         shared: the bridge is in the network namespace of other programs, which share their loopback with its guests.
         ipv6: its prefix; None: guests have no leased IPv6 address, and on a bridge of this service no IPv6.
-        gateway6: the bridge's address; None without a prefix.
+        gateway6: the bridge's address, or that of a joined network's router; None without one.
         nat66: IPv6 packets that leave the host get the host's address as their source.
         ra: the host sends router advertisements, and the leased IPv6 addresses are those of SLAAC.
         dns6: the name servers in these.
@@ -110,6 +110,11 @@ class Network:
     nat66: bool = False
     ra: bool = False
     dns6: tuple[IPv6Address, ...] = ()
+
+    @property
+    def routes6(self) -> bool:
+        """Whether the host is the router of its IPv6 prefix: not on a bridge of others."""
+        return self.ipv6 is not None and self.join is None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +195,7 @@ class Lease:
         ipv4: None: the network has IPv6 only, or the guest of a joined one has an address of the LAN's DHCP, or none.
         gateway4: None: there is none.
         ipv6: None: the network has no IPv6 prefix.
-        gateway6: None without `ipv6`.
+        gateway6: as `gateway4`.
     """
 
     nic: DeviceName
@@ -515,7 +520,7 @@ class RecordedRepair:
     others: int = 0
 
 
-OVERVIEW_SIGNATURE = f"(ssssqbbuubasbasbubbba(st)a(st)(bqsb)(ssasasas){DROPS_SIGNATURE}(ssbbb)s)"
+OVERVIEW_SIGNATURE = f"(ssssqbbuubasbasbubbba(st)a(st)(bqsbs)(ssasasas){DROPS_SIGNATURE}(ssbbb)s)"
 
 _Texts = Sequence[str]
 _Counts = Sequence[Sequence[Any]]
@@ -622,7 +627,7 @@ class NetworkOverview:
         given = (policy.fragments, policy.dhcp, policy.task_namespace)
         more = (*opened, policy.metadata, policy.connections, *given, *counts)
         join = self.join or Join()
-        joined = [self.join is not None, join.vlan, join.pool_text, join.ipv6]
+        joined = [self.join is not None, join.vlan, join.pool_text, join.ipv6, join.pool6_text]
         limits = [*Limits(egress=policy.egress, rate=policy.rate).to_wire()]
         reserved = [*map(str, policy.reserved)]
         others = [*limits, [*map(str, self.resolver.servers)], [*self.resolver.search], reserved]
@@ -712,7 +717,12 @@ def _dropped_from_wire(refused: _Counts, fragments: _Counts, more: DropsWire) ->
 
 
 def _join_from_wire(wire: _Join) -> Join | None:
-    joined, vlan, pool, ipv6 = wire
+    joined, vlan, pool, ipv6, pool6 = wire
     if not joined:
         return None
-    return Join(vlan=vlan, pool=address_pool(pool) if pool else None, ipv6=ipv6)
+    return Join(
+        vlan=vlan,
+        pool=address_pool(pool) if pool else None,
+        ipv6=ipv6,
+        pool6=address_pool6(pool6) if pool6 else None,
+    )

@@ -99,7 +99,9 @@ BRIDGE_CHAINS = """
         icmpv6 type nd-neighbor-advert @th,192,16 0x0201 iifname . @th,208,48 @linked goto announced6
         drop
     }
+    # Without a leased address, on a bridge of others, any one is: its own MAC is checked alone.
     chain announced6 {
+        iifname . ether saddr @unleased6 accept
         icmpv6 type nd-neighbor-solicit iifname . ether saddr . ip6 saddr @guests6 accept
         icmpv6 type nd-neighbor-solicit ip6 saddr :: iifname . ether saddr @ipv6 \\
             iifname . @th,64,64 . @th,128,64 @advertised accept

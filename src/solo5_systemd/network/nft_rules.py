@@ -10,6 +10,7 @@ into a set, and crashes at the first rule that uses it.
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from ipaddress import IPv6Address
 
 from solo5_systemd.names import NetworkName
 from solo5_systemd.network.drops import RULES
@@ -25,7 +26,7 @@ from solo5_systemd.network.model import (
     Reservation,
     destinations,
 )
-from solo5_systemd.network.nft_ip6 import BRIDGE_CHAINS, BRIDGE_SETS, ip6
+from solo5_systemd.network.nft_ip6 import BRIDGE_CHAINS, BRIDGE_SETS, GROUPS, ip6
 from solo5_systemd.network.nft_objects import EGRESS, RATES, made, rate_values, removed
 from solo5_systemd.settings.egress import Destination
 from solo5_systemd.settings.model import Join
@@ -41,8 +42,8 @@ GUESTS6 = "guests6"
 PLAIN, PLAIN6 = "plain", "plain6"
 """The sets of the taps without rate limits and egress list, each with its MAC and its leased address of one family."""
 
-UNLEASED = "unleased"
-"""The set of the taps without a leased address, on bridges of others, each with its MAC address."""
+UNLEASED, UNLEASED6 = "unleased", "unleased6"
+"""The sets of the taps without a leased IPv4 or IPv6 address, on bridges of others, each with its MAC address."""
 
 PUBLISHED = ("published", "published_at")
 """The maps from a published port to a guest's address and port."""
@@ -88,7 +89,8 @@ ASKERS_BURST, ASKERS_RATE = 20, 5
 LIMITED = "limited"
 """The chain of the connection limits, the only one whose rules depend on the networks that are up."""
 
-_TABLES = """
+_TABLES = (
+    """
 table ip solo5 {
     OWNED
     set bridges { type ifname; }
@@ -262,6 +264,7 @@ table bridge solo5 {
     set unleased { type ifname . ether_addr; }
     set whole { type ifname; }
     set ipv6 { type ifname . ether_addr; }
+    set unleased6 { type ifname . ether_addr; }
     set reflected { type ifname . ifname; }
     map returned { type ifname : ether_addr; }
     set fragments { type ipv4_addr; counter; }
@@ -332,7 +335,7 @@ BRIDGE_SETS
     }
 BRIDGE_CHAINS
     # From taps on bridges of others: no frames for bridges (spanning tree, LLDP, LACP), and no tagged frames, which
-    # would enter another VLAN. A guest is no DHCP server and, by IPv6, no router of the LAN and no querier of groups.
+    # would enter another VLAN.
     chain joining {
         ether daddr and ff:ff:ff:ff:ff:f0 == 01:80:c2:00:00:00 goto dropped_unsafe
         ether type { 0x8100, 0x88a8, 0x9100 } goto dropped_unsafe
@@ -341,17 +344,24 @@ BRIDGE_CHAINS
         ether type arp iifname . ether saddr . arp saddr ip @guests \\
             iifname . arp saddr ether . arp saddr ip @guests accept
         ether type arp iifname . ether saddr @unleased iifname . arp saddr ether @unleased accept
-        ether type ip6 iifname . ether saddr @ipv6 goto neighbouring
+        ether type ip6 iifname . ether saddr @ipv6 goto joining6
         goto dropped_spoofed
     }
     chain served {
         ip frag-off & 0x3fff != 0 iifname @whole drop
         goto proper
     }
-    chain neighbouring {
+    # A guest is no router of the LAN, no querier of groups and no DHCP server. Its neighbours are the LAN's, at their
+    # link-local addresses as well.
+    chain joining6 {
         icmpv6 type { nd-router-advert, nd-redirect, mld-listener-query } goto dropped_unsafe
         udp dport 546 goto dropped_unsafe
-        accept
+        icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } goto neighbours6
+        exthdr frag exists iifname @whole drop
+        iifname . ether saddr @unleased6 accept
+        ip6 saddr :: icmpv6 type { GROUPS } accept
+        iifname . ether saddr . ip6 saddr @guests6 accept
+        goto dropped_spoofed
     }
     # A guest is no DHCP server, and no querier of groups (IGMP type 0x11). The host reassembles fragments before table
     # ip, in one memory (ipfrag_high_thresh) for all of its traffic.
@@ -411,7 +421,10 @@ BRIDGE_CHAINS
         drop
     }
 }
-""".replace("BRIDGE_SETS\n", BRIDGE_SETS).replace("BRIDGE_CHAINS\n", BRIDGE_CHAINS.lstrip("\n"))
+""".replace("BRIDGE_SETS\n", BRIDGE_SETS)
+    .replace("BRIDGE_CHAINS\n", BRIDGE_CHAINS.lstrip("\n"))
+    .replace("GROUPS", GROUPS)
+)
 
 
 def _counted(family: str) -> str:
@@ -483,8 +496,8 @@ _RULE_BREAK = "\n        "
 
 
 def has_ipv6(networks: Iterable[Network]) -> bool:
-    """Return whether one of these networks has IPv6, so that table ip6 exists."""
-    return any(network.ipv6 is not None for network in networks)
+    """Return whether the host routes IPv6 for one of these networks, so that table ip6 exists."""
+    return any(network.routes6 for network in networks)
 
 
 def limited6(networks: Sequence[Network]) -> Sequence[str]:
@@ -578,7 +591,7 @@ def elements(ruleset: Ruleset) -> tuple[Element, ...]:
     """Return all elements of all tables, each once: several networks may join one bridge."""
     networks, reservations = ruleset.networks, ruleset.reservations
     of_networks = (element for network in networks for element in network_elements(network, networks))
-    six = {network.name for network in networks if network.ipv6}
+    six = {network.name for network in networks if network.routes6}
     of_segments = (
         element for segment, name in ruleset.segments for element in _segment(segment, name, six=name in six)
     )
@@ -809,8 +822,19 @@ def _joined_guest(lease: Lease, join: Join, *, fragments: bool) -> tuple[Element
     return (
         _bridged("joined", tap),
         _bridged(GUESTS, tap, lease.mac, str(lease.address)) if lease.address else _bridged(UNLEASED, tap, lease.mac),
-        *((_bridged("ipv6", tap, lease.mac),) if join.ipv6 else ()),
+        *(_joined_guest6(lease) if join.ipv6 else ()),
         *(() if fragments else (_bridged("whole", tap),)),
+    )
+
+
+def _joined_guest6(lease: Lease) -> tuple[Element, ...]:
+    if lease.address6 is not None:
+        return tuple(_addressed6(lease, lease.address6))
+    tap = _quoted(lease.tap)
+    return (
+        _bridged("ipv6", tap, lease.mac),
+        _bridged("linked", tap, _number(lease.mac)),
+        _bridged(UNLEASED6, tap, lease.mac),
     )
 
 
@@ -833,8 +857,8 @@ def _guest(lease: Lease, fragments: bool) -> tuple[Element, ...]:
 
 
 def _asking(lease: Lease) -> Iterator[Element]:
-    """Yield the elements of a guest with DHCP. Listings of nftables have bytes of the payload as decimal numbers."""
-    tap, hardware = _quoted(lease.tap), str(int(lease.mac.replace(":", ""), 16))
+    """Yield the elements of a guest with DHCP."""
+    tap, hardware = _quoted(lease.tap), _number(lease.mac)
     for own in (0, int(lease.address or 0)):
         key = (tap, lease.mac, hardware, str(own))
         yield Element(family="bridge", name="asking", key=key, value=(bridge_mac(lease.network),))
@@ -845,21 +869,29 @@ def _guest6(lease: Lease, fragments: bool) -> tuple[Element, ...]:
     """Return the elements of a NIC's IPv6 address, and of its link-local one."""
     if lease.address6 is None:
         return ()
-    tap, leased = _quoted(lease.tap), str(lease.address6)
-    addresses = (lease.address6, link_local(lease.mac))
-    # Numbers: nftables knows these fields by place and length only.
-    mac = str(int(lease.mac.replace(":", ""), 16))
-    targets = ((str(int(each) >> 64), str(int(each) & ((1 << 64) - 1))) for each in addresses)
+    leased = str(lease.address6)
     return (
-        *(_bridged(GUESTS6, tap, lease.mac, str(address)) for address in addresses),
-        _bridged("near6", lease.mac, str(addresses[1])),
-        *(_bridged("advertised", tap, *target) for target in targets),
-        _bridged("linked", tap, mac),
-        _bridged("ipv6", tap, lease.mac),
+        *_addressed6(lease, lease.address6),
+        _bridged("near6", lease.mac, str(link_local(lease.mac))),
         *(() if fragments else (_bridged(FRAGMENTS6, leased),)),
         _member("leased", leased, family="ip6"),
         _member(REFUSED, leased, family="ip6"),
     )
+
+
+def _addressed6(lease: Lease, leased: IPv6Address) -> Iterator[Element]:
+    """Yield the elements by which a guest has, and advertises, its leased and its link-local address only."""
+    tap = _quoted(lease.tap)
+    for address in (leased, link_local(lease.mac)):
+        yield _bridged(GUESTS6, tap, lease.mac, str(address))
+        yield _bridged("advertised", tap, str(int(address) >> 64), str(int(address) & ((1 << 64) - 1)))
+    yield _bridged("linked", tap, _number(lease.mac))
+    yield _bridged("ipv6", tap, lease.mac)
+
+
+def _number(mac: str) -> str:
+    """Return a MAC as a decimal number: nftables has no names for the fields of these sets, and lists them so."""
+    return str(int(mac.replace(":", ""), 16))
 
 
 def _published(port: PortRequest, lease: Lease) -> Iterator[Element]:

@@ -64,7 +64,7 @@ class Bridges:
         before = self.ruleset()
         if network.join is None:
             self._save_sysctls()
-        if network.ipv6 is not None:
+        if network.routes6:
             self.ipv6.save_sysctls(shared=network.shared)
         self.up.add(network.name)
         try:
@@ -180,7 +180,7 @@ class Bridges:
     def is_gateway(self, link: int) -> bool:
         """Return whether a link, by its index, is a bridge with an IPv6 address; safe in any thread."""
         networks = list(self.networks.values())
-        return any(network.ipv6 is not None and links.index(network.bridge) == link for network in networks)
+        return any(network.routes6 and links.index(network.bridge) == link for network in networks)
 
     @property
     def forwarding(self) -> bool:
@@ -189,8 +189,8 @@ class Bridges:
 
     @property
     def forwarding6(self) -> bool:
-        """Whether a network with IPv6 is up: the host forwards IPv6 packets for it."""
-        return any(network.ipv6 is not None for name, network in self.networks.items() if self.is_up(name))
+        """Whether a network with IPv6 and a bridge of this service is up: the host forwards IPv6 packets for it."""
+        return any(network.routes6 for name, network in self.networks.items() if self.is_up(name))
 
     @property
     def loopback6(self) -> bool:

@@ -56,6 +56,9 @@ class Ipv6:
             if known is None or known.ipv6 is None:
                 chosen.append(network)
                 continue
+            if network.join is not None:  # the LAN's: bridged, and routed by others
+                chosen.append(replace(network, ipv6=known.ipv6.prefix, gateway6=known.ipv6.gateway))
+                continue
             if not ipv6_sysctls.is_available():
                 raise HostError(
                     f"network {network.name} has IPv6, and this host's kernel has none (ipv6.disable=1).",

@@ -1,4 +1,4 @@
-"""The IPv6 settings of a network on a bridge of this service: `ipv6`, `gateway6`, `nat66`, `ra`."""
+"""The IPv6 settings of a network: `ipv6`, `gateway6`, `nat66`, `ra`, and `pool6` on a bridge of others."""
 
 from dataclasses import dataclass
 from ipaddress import IPv6Address, IPv6Network
@@ -7,6 +7,10 @@ from solo5_systemd.decode import Fields
 from solo5_systemd.errors import SettingsError
 
 IPV6_KEYS = ("ipv6", "gateway6", "nat66", "ra")
+POOL6_KEY = "pool6"
+
+Pool6 = tuple[IPv6Address, IPv6Address]
+"""The first and last address for guests of a network on a bridge of others."""
 
 SLAAC_LENGTH = 64
 """Bits of a prefix in which a guest gives itself an address: the other 64 are of its MAC (RFC 2464, section 4)."""
@@ -68,6 +72,50 @@ def ipv6_settings(fields: Fields, mtu: int) -> Ipv6 | None:
         nat66=fields.boolean("nat66", default=False),
         ra=ra,
     )
+
+
+def joined_ipv6(fields: Fields) -> tuple[bool, Ipv6 | None, Pool6 | None]:
+    """Return the IPv6 settings of the table of a network on a bridge of others, whose other keys are ignored.
+
+    Returns:
+        Whether guests may send IPv6; prefix and router of the LAN, None where no address is leased; and the pool.
+
+    Raises:
+        Solo5Error: (of the class of `fields`) a value is invalid, or has no meaning without a prefix.
+    """
+    wanted, prefix = _prefix(fields)
+    if prefix is None:
+        for key in ("gateway6", POOL6_KEY):
+            if fields.has(key):
+                raise SettingsError(
+                    f'{fields.path(key)} is set without a prefix: expected one such as ipv6 = "fd00::/64".'
+                )
+        return wanted, None, None
+    gateway = fields.parsed("gateway6", IPv6Address) if fields.has("gateway6") else None
+    if gateway is not None and not (is_host6(gateway, prefix) or gateway.is_link_local):
+        raise fields.wrong("gateway6", str(gateway), "the router's link-local address, or its one in the ipv6 prefix")
+    pool = fields.parsed(POOL6_KEY, address_pool6) if fields.has(POOL6_KEY) else None
+    if pool is not None and not all(is_host6(address, prefix) for address in pool):
+        raise fields.wrong(POOL6_KEY, fields.text(POOL6_KEY), "addresses inside the network's ipv6 prefix")
+    if pool is not None and gateway is not None and pool[0] <= gateway <= pool[1]:
+        raise fields.wrong(POOL6_KEY, fields.text(POOL6_KEY), f"a pool without gateway6, {gateway}")
+    return True, Ipv6(prefix=prefix, gateway=gateway), pool
+
+
+def address_pool6(text: str) -> Pool6:
+    """Return the first and last address of a pool.
+
+    Raises:
+        SettingsError: malformed.
+    """
+    first, _, last = text.partition("-")
+    try:
+        pool = IPv6Address(first.strip()), IPv6Address(last.strip())
+    except ValueError:
+        pool = None
+    if pool is None or pool[1] < pool[0]:
+        raise SettingsError(f"{text!r} is not a pool: expected two addresses such as 2001:db8:1::200-2001:db8:1::2ff.")
+    return pool
 
 
 def _prefix(fields: Fields) -> tuple[bool, IPv6Network | None]:

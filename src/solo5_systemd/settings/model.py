@@ -36,7 +36,10 @@ vlan = 20                 # default: that of a new port of the bridge
 ipv4 = "192.168.1.0/24"   # default: guests have addresses of the LAN's DHCP
 pool = "192.168.1.200-192.168.1.230"  # default: each NIC requests its address
 gateway4 = "192.168.1.1"  # default: none
-ipv6 = false              # true: guests may send IPv6
+ipv6 = false              # true: guests may send IPv6 from any address; or the LAN's prefix, such as "2001:db8:1::/64":
+                          # each gets an address in it, and beside it:
+# pool6 = "2001:db8:1::200-2001:db8:1::2ff"  # default: all of the prefix
+# gateway6 = "fe80::1"    # default: none
 """
 
 import hashlib
@@ -50,7 +53,7 @@ from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError, SettingsError
 from solo5_systemd.names import NetworkName, log_namespace, network_name
 from solo5_systemd.settings.egress import Egress, egress
-from solo5_systemd.settings.ipv6 import IPV6_KEYS, IPV6_MTU, Ipv6, ipv6_settings
+from solo5_systemd.settings.ipv6 import IPV6_KEYS, IPV6_MTU, POOL6_KEY, Ipv6, Pool6, ipv6_settings, joined_ipv6
 from solo5_systemd.settings.rate import UNLIMITED, Rate, rate
 from solo5_systemd.settings.reserved_addresses import RESERVED_KEY, Reserved, address_range, check_within
 from solo5_systemd.settings.resolver import UNSET, Resolver, resolver_of
@@ -141,16 +144,23 @@ class Join:
         vlan: the VLAN of the ports of guests; 0: that of a new port of the bridge.
         pool: the first and last address for guests; None: each NIC requests its address.
         ipv6: guests may send IPv6.
+        pool6: the first and last IPv6 address for guests; None: each of the network's prefix, if it has one.
     """
 
     vlan: int = 0
     pool: tuple[IPv4Address, IPv4Address] | None = None
     ipv6: bool = False
+    pool6: Pool6 | None = None
 
     @property
     def pool_text(self) -> str:
         """Return the pool as in the settings; empty without one."""
         return f"{self.pool[0]}-{self.pool[1]}" if self.pool else ""
+
+    @property
+    def pool6_text(self) -> str:
+        """Return the IPv6 pool as in the settings; empty without one."""
+        return f"{self.pool6[0]}-{self.pool6[1]}" if self.pool6 else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +174,7 @@ class NetworkSettings:
         gateway4: the host's address in it; None: the first one. With `join`, a router's; None: there is none.
         mtu: of its bridge, in bytes; None: `default_mtu`. With `join`, the bridge's own is used instead.
         join: the bridge is one of others; None: one that this package makes.
-        ipv6: None: guests have no IPv6, or, with `join`, what `Join.ipv6` permits.
+        ipv6: None: guests have no IPv6, or, with `join`, what `Join.ipv6` permits. With `join`, a prefix of the LAN's.
         resolver: name servers and search domains of its guests; empty: the host's.
         shared: it is in the network namespace of other programs (`of_namespace`).
         redirect: (of the network `namespace`) a guest may have the interface of its namespace.
@@ -390,12 +400,12 @@ RESOLVER_KEYS = ("dns", "search")
 _POLICY = (*POLICY_KEYS, *LIMIT_KEYS)
 NETWORK_KEYS = ("ipv4", "gateway4", *IPV6_KEYS, RESERVED_KEY, "bridge", "mtu", "masquerade", *RESOLVER_KEYS, *_POLICY)
 REDIRECT_KEY = "redirect"
-JOIN_KEYS = ("join", "vlan", "pool")
+JOIN_KEYS = ("join", "vlan", "pool", POOL6_KEY)
 INHERITED_KEYS = ("metadata", "connections", "fragments", *LIMIT_KEYS)
 """The keys of `[network.namespace]` that it has from the network `default` where it does not set them."""
 _RANGES = ("ipv4", "gateway4", "ipv6", "gateway6")
 _OF_NAMESPACE = (*_RANGES, "mtu", *RESOLVER_KEYS, "isolated", *INHERITED_KEYS, REDIRECT_KEY)
-_WITH_JOIN = (*JOIN_KEYS, "ipv6", "ipv4", "gateway4", *RESOLVER_KEYS, "isolated", "fragments", "rate", "task_namespace")
+_WITH_JOIN = (*JOIN_KEYS, *_RANGES, *RESOLVER_KEYS, "isolated", "fragments", "rate", "task_namespace")
 
 
 def _table(name: NetworkName, tables: Fields, default: Fields) -> Fields:
@@ -489,6 +499,7 @@ def _joining(name: NetworkName, fields: Fields) -> NetworkSettings:
         raise fields.wrong("pool", fields.text("pool"), "addresses inside the network's ipv4 range")
     if pool is not None and gateway4 is not None and pool[0] <= gateway4 <= pool[1]:
         raise fields.wrong("pool", fields.text("pool"), f"a pool without gateway4, {gateway4}")
+    may_send6, ipv6, pool6 = joined_ipv6(fields)
     return NetworkSettings(
         name=name,
         bridge=bridge,
@@ -499,8 +510,10 @@ def _joining(name: NetworkName, fields: Fields) -> NetworkSettings:
         join=Join(
             vlan=fields.integer("vlan", low=1, high=4094) if fields.has("vlan") else 0,
             pool=pool,
-            ipv6=fields.boolean("ipv6", default=False),
+            ipv6=may_send6,
+            pool6=pool6,
         ),
+        ipv6=ipv6,
         resolver=resolver_of(fields),
     )
 

@@ -20,7 +20,7 @@ UNUSED = NetworkOverview(
 
 
 POLICY = (False, (), False, (), False, 4096, False, False, False)
-NO_JOIN = (False, 0, "", False)
+NO_JOIN = (False, 0, "", False, "")
 NO_IPV6 = ("", "", False, False, False)
 LAST = (NO_JOIN, ("", "", (), (), ()), ((), (), (), ()), NO_IPV6, "")
 LAN = NetworkOverview(
@@ -142,20 +142,50 @@ def test_a_joined_network_is_shown_with_its_bridge_and_the_source_of_addresses(
         "pooled  br0     192.168.1.0/24  192.168.1.1  1       30",
     ]
     text = solo5ctl("network", "inspect", "lan", "pooled").out
-    for line in ("Joins: br0 (of others)", "Joins: br0 (missing)", "VLAN: 20", "VLAN: of a new port", "IPv6: yes"):
+    for line in (
+        "Joins: br0 (of others)",
+        "Joins: br0 (missing)",
+        "VLAN: 20",
+        "VLAN: of a new port",
+        "IPv6: any address",
+    ):
         assert f" {line}\n" in text
     assert "Addresses: by DHCP of the LAN, or none\n" in text
     assert "Addresses: leased from 192.168.1.200-192.168.1.230\n" in text
     assert "Masquerade" not in text
     requested = replace(POOLED, join=Join())
     engine.machine.networks.overview = (requested,)
-    assert "Addresses: requested by each NIC\n" in solo5ctl("network", "inspect", "lan").out
+    text = solo5ctl("network", "inspect", "lan").out
+    assert "Addresses: requested by each NIC\n" in text
+    assert " IPv6: no\n" in text
     lan = json.loads(solo5ctl("network", "ls", "--json").out)[0]
     assert (lan["join"], lan["ipv6"], lan["ipv4"]) == (True, False, "192.168.1.0/24")
     assert not {"vlan", "pool", "free"} & lan.keys()
     engine.machine.networks.overview = (replace(POOLED, join=replace(POOL, vlan=20)),)
     lan = json.loads(solo5ctl("network", "ls", "--json").out)[0]
     assert (lan["vlan"], lan["pool"], lan["free"]) == (20, "192.168.1.200-192.168.1.230", 30)
+
+
+def test_a_joined_network_with_leased_ipv6_addresses_is_shown_with_their_source(
+    solo5ctl: Solo5ctl, engine: FakeRuntime
+) -> None:
+    prefix = IPv6Network("2001:db8:1::/64")
+    six = replace(POOLED, ipv6=prefix, join=replace(POOL, ipv6=True))
+    for overview, lines, keys in (
+        (six, ("IPv6 addresses: leased from 2001:db8:1::/64", "IPv6 gateway: -"), {}),
+        (
+            replace(six, gateway6=IPv6Address("fe80::1"), join=replace(six.join or POOL, pool6=(prefix[2], prefix[9]))),
+            ("IPv6 addresses: leased from 2001:db8:1::2-2001:db8:1::9", "IPv6 gateway: fe80::1"),
+            {"pool6": "2001:db8:1::2-2001:db8:1::9", "gateway6": "fe80::1"},
+        ),
+    ):
+        engine.machine.networks.overview = (overview,)
+        text = solo5ctl("network", "inspect", "lan").out
+        for line in ("IPv6 prefix: 2001:db8:1::/64", *lines):
+            assert f"{line}\n" in text
+        lan = json.loads(solo5ctl("network", "ls", "--json").out)[0]
+        assert lan["ipv6"] == "2001:db8:1::/64"
+        assert {key: value for key, value in lan.items() if key in ("pool6", "gateway6", "ra", "nat66")} == keys
 
 
 def test_a_network_with_ipv6_is_shown_with_its_prefix(solo5ctl: Solo5ctl, engine: FakeRuntime) -> None:

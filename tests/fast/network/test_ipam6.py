@@ -120,11 +120,31 @@ def test_a_requested_address_is_leased_or_refused() -> None:
             leases("b", replace(nic(), ipv6=address), networks=(six(),))
     for of, hint in (
         (network(), "Set network.default.ipv6 = true"),
-        (replace(network(), join=Join()), "address of the LAN"),
+        (replace(network(), join=Join()), "Set the LAN's prefix as network.default.ipv6"),
     ):
         with pytest.raises(InvalidRequestError, match="leases no IPv6 address") as caught:
             leases("b", wanted, networks=(of,))
         assert hint in str(caught.value)
+
+
+def test_a_pool_is_the_limit_of_addresses_on_a_bridge_of_others() -> None:
+    whole = replace(six(), ipv4=None, gateway4=None, gateway6=None, join=Join(ipv6=True))
+    (lease,) = leases("a", nic(), networks=(whole,))
+    assert lease.address6 in PREFIX
+    for address in (PREFIX[0], IPv6Address("2001:db8:2::7")):
+        with pytest.raises(InvalidRequestError, match=r"expected one in 2001:db8:1::/64, other than the first\."):
+            leases("b", replace(nic(), ipv6=address), networks=(whole,))
+    pooled = replace(whole, gateway6=IPv6Address("fe80::1"), join=Join(ipv6=True, pool6=(PREFIX[5], PREFIX[6])))
+    (one,), held = leases("a", nic(), networks=(pooled,)), []
+    assert one.gateway6 == IPv6Address("fe80::1")
+    held.append(Reservation(task=TaskName("a"), leases=(one,)))
+    (other,) = leases("b", nic(), networks=(pooled,), held=held)
+    assert {one.address6, other.address6} == {PREFIX[5], PREFIX[6]}
+    held.append(Reservation(task=TaskName("b"), leases=(other,)))
+    with pytest.raises(TakenError, match=r"all of 2001:db8:1::5-2001:db8:1::6 are taken.\s+.*larger pool6"):
+        leases("c", nic(), networks=(pooled,), held=held)
+    with pytest.raises(InvalidRequestError, match=r"outside network default: expected one in 2001:db8:1::5-"):
+        leases("c", replace(nic(), ipv6=PREFIX[7]), networks=(pooled,))
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,8 @@ JOINED = replace(
 )
 RANGE = IPv4Network("10.77.0.0/24")
 POOLED = replace(NETWORK, gateway4=None, join=Join(pool=(RANGE[2], RANGE[9])))
+OF_LAN = IPv6Network("2001:db8:1::/64")
+JOINED6 = replace(JOINED, ipv6=OF_LAN, join=Join(ipv6=True, pool6=(OF_LAN[2], OF_LAN[9])))
 
 
 EARLIER = {
@@ -95,7 +97,7 @@ def test_what_is_written_is_read() -> None:
     wanted = replace(RECORD.nics[0], ipv6=IPv6Address("fd00:1::7"))
     both = replace(RECORD, reservation=replace(RESERVATION, leases=(six,)), nics=(wanted,))
     assert parse_lease_record(written(lease_record_document(both))) == both
-    for network in (NETWORK, JOINED, POOLED, SIX, ADVERTISED):
+    for network in (NETWORK, JOINED, POOLED, JOINED6, SIX, ADVERTISED):
         assert parse_network(written(network_document(network))) == network
     assert parse_texts({"a": "b"}) == {"a": "b"}
 

@@ -48,7 +48,8 @@ def test_what_crosses_the_bus_comes_out_the_same() -> None:
     for nic in (NIC, NicRequest(nic=DeviceName("service"))):
         assert NicRequest.from_wire(nic.to_wire()) == nic
     pool = IPv4Address("192.168.1.200"), IPv4Address("192.168.1.230")
-    joined = replace(UNUSED, join=Join(vlan=20, pool=pool, ipv6=True))
+    pool6 = IPv6Address("fd00:1::2"), IPv6Address("fd00:1::9")
+    joined = replace(UNUSED, join=Join(vlan=20, pool=pool, ipv6=True, pool6=pool6))
     six = replace(NETWORK, ipv6=IPv6Network("fd00:1::/64"), gateway6=IPv6Address("fd00:1::1"), nat66=True)
     six = replace(six, ra=True)
     for overview in (NETWORK, UNUSED, joined, replace(joined, join=Join()), six, replace(NETWORK, namespace="/run/a")):

@@ -4,7 +4,7 @@ tests/contract/test_network_policy.py sends such packets through a kernel.
 """
 
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Network
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
 
 import pytest
 from tests.fast.network.packets import Packet, verdict
@@ -309,7 +309,13 @@ JOINED = replace(network(), name=NetworkName("default"), bridge="br0", join=Join
         (
             replace(JOINED, policy=NetworkPolicy(fragments=True), join=Join(ipv6=True)),
             False,
-            ["joined { TAP }", "unleased { TAP . 02:00:00:00:00:09 }", "ipv6 { TAP . 02:00:00:00:00:09 }"],
+            [
+                "joined { TAP }",
+                "unleased { TAP . 02:00:00:00:00:09 }",
+                "ipv6 { TAP . 02:00:00:00:00:09 }",
+                "linked { TAP . 2199023255561 }",
+                "unleased6 { TAP . 02:00:00:00:00:09 }",
+            ],
         ),
     ],
 )
@@ -323,6 +329,25 @@ def test_a_guest_on_a_bridge_of_others_has_elements_of_table_bridge_alone(
         f"element bridge solo5 {one.replace('TAP', GUEST)}" for one in expected
     ]
     assert [str(each) for each in made if each.family == "ip"] == [BRIDGED]
+
+
+def test_a_guest_with_a_leased_address_of_ipv6_on_a_bridge_of_others_advertises_it_alone() -> None:
+    (lease,) = RESERVATION.leases
+    prefix = IPv6Network("2001:db8:1::/64")
+    network = replace(JOINED, ipv6=prefix, join=Join(ipv6=True))
+    held = Reservation(task=TaskName("a"), leases=(replace(lease, ipv6=IPv6Interface("2001:db8:1::7/64")),))
+    made = nft_rules.elements(Ruleset(networks=(network,), reservations=(held,)))
+    assert {each.family for each in made} == {"ip", "bridge"}, "the host is no router of it"
+    assert [(each.name, each.key[-1]) for each in made if each.family == "bridge" and "6" in each.name] == [
+        ("guests6", "2001:db8:1::7"),
+        ("guests6", "fe80::ff:fe00:9"),
+        ("ipv6", "02:00:00:00:00:09"),
+    ]
+    assert [each.key[1:] for each in made if each.name == "advertised"] == [
+        (str(0x20010DB800010000), "7"),
+        (str(0xFE80 << 48), str(0x000000FFFE000009)),
+    ]
+    assert not nft_rules.has_ipv6([network])
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,7 @@ SHOWN: Mapping[str, str] = {
     "network.join": JOINED,
     "network.vlan": JOINED,
     "network.pool": JOINED,
+    "network.pool6": JOINED,
     "network.ipv6": JOINED,
     "network.gateway6": NETWORK,
     "network.nat66": NETWORK,

@@ -212,5 +212,6 @@ def test_no_rate_limit_is_written_since_it_replaces_that_of_the_default() -> Non
 
 
 def test_a_network_that_joins_a_bridge_is_written_as_it_is_set() -> None:
-    lan = {"join": "br0", "vlan": "20", "ipv4": "192.168.1.0/24", "pool": "192.168.1.2-192.168.1.9", "ipv6": True}
+    lan = {"join": "br0", "vlan": "20", "ipv4": "192.168.1.0/24", "pool": "192.168.1.2-192.168.1.9"}
+    lan |= {"ipv6": "2001:db8:1::/64", "pool6": "2001:db8:1::2-2001:db8:1::9", "gateway6": "fe80::1"}
     assert plugin_config(packed(network={"lan": lan})).network_settings == {"lan": lan | {"vlan": 20}}

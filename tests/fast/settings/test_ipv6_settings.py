@@ -7,8 +7,11 @@ from tests.fast.settings.test_settings_model import parse
 
 from solo5_systemd.errors import SettingsError
 from solo5_systemd.settings.ipv6 import Ipv6
+from solo5_systemd.settings.model import Join, NetworkSettings
 
 PREFIX = IPv6Network("2001:db8:1::/64")
+LAN = '[network.lan]\njoin = "br0"\n'
+PREFIXED = f'{LAN}ipv6 = "{PREFIX}"\n'
 
 
 @pytest.mark.parametrize(
@@ -60,9 +63,24 @@ def test_ipv6_is_a_word_or_a_prefix(text: str, read: Ipv6 | None) -> None:
             "network.b.ipv6 is 2001:db8:1::/80, which overlaps network.default's 2001:db8:1::/64",
         ),
         ('[network.lan]\njoin = "br0"\nnat66 = true', "network.lan.nat66 is set beside join"),
+        (f"{LAN}gateway6 = 'fe80::1'", "network.lan.gateway6 is set without a prefix: expected one such as ipv6 ="),
+        (f"{LAN}ipv6 = true\npool6 = 'fd00::1-fd00::2'", "network.lan.pool6 is set without a prefix"),
         (
-            '[network.lan]\njoin = "br0"\nipv6 = "2001:db8:1::/64"',
-            "network.lan.ipv6 is '2001:db8:1::/64': expected true or",
+            f"{PREFIXED}gateway6 = '2001:db8:2::1'",
+            "network.lan.gateway6 is '2001:db8:2::1': expected the router's link",
+        ),
+        (f"{PREFIXED}pool6 = '2001:db8:2::1-2001:db8:2::2'", "expected addresses inside the network's ipv6 prefix"),
+        (f"{PREFIXED}pool6 = '2001:db8:1::-2001:db8:1::2'", "expected addresses inside the network's ipv6 prefix"),
+        (f"{PREFIXED}pool6 = '2001:db8:1::5'", "'2001:db8:1::5' is not a pool: expected two addresses such as"),
+        (f"{PREFIXED}pool6 = '2001:db8:1::5-2001:db8:1::4'", "is not a pool: expected two addresses such as"),
+        (
+            f"{PREFIXED}pool6 = '2001:db8:1::1-2001:db8:1::4'\ngateway6 = '2001:db8:1::2'",
+            "expected a pool without gateway6, 2001:db8:1::2",
+        ),
+        ("pool6 = 'fd00::1-fd00::2'", "network.default.pool6 is set without join"),
+        (
+            'ipv6 = "2001:db8:1::/64"\n' + PREFIXED,
+            "network.lan.ipv6 is 2001:db8:1::/64, which overlaps network.default",
         ),
     ],
 )
@@ -70,6 +88,21 @@ def test_a_wrong_value_is_refused_in_one_sentence(text: str, words: str) -> None
     with pytest.raises(SettingsError) as caught:
         parse(f"[network.default]\n{text}")
     assert words in str(caught.value)
+
+
+def test_a_bridge_of_others_has_any_address_or_those_of_a_prefix() -> None:
+    def read(text: str) -> NetworkSettings:
+        return parse(text).networks[1]
+
+    for text, may_send in (("", False), ("ipv6 = false", False), ("ipv6 = true", True)):
+        assert (read(LAN + text).join, read(LAN + text).ipv6) == (Join(ipv6=may_send), None)
+    assert (read(PREFIXED).join, read(PREFIXED).ipv6) == (Join(ipv6=True), Ipv6(prefix=PREFIX))
+    for gateway in (IPv6Address("fe80::1"), PREFIX[1]):
+        lan = read(f"{PREFIXED}gateway6 = '{gateway}'\npool6 = '{PREFIX[2]} - {PREFIX[9]}'")
+        assert (lan.join, lan.ipv6) == (
+            Join(ipv6=True, pool6=(PREFIX[2], PREFIX[9])),
+            Ipv6(prefix=PREFIX, gateway=gateway),
+        )
 
 
 def test_a_network_can_have_ipv6_alone() -> None:

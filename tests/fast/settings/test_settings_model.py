@@ -207,7 +207,7 @@ def test_a_network_joins_a_bridge_of_others() -> None:
     ("text", "words"),
     [
         *(
-            (f"{key} = {value}", rf"network\.lan\.{key} is set beside join: expected one of join, vlan, pool, ipv6")
+            (f"{key} = {value}", rf"network\.lan\.{key} is set beside join: expected one of join, vlan, pool, pool6")
             for key, value in (
                 ("bridge", '"x"'),
                 ("mtu", "1500"),

@@ -16,7 +16,9 @@ network "lan" {
   join = "br7"
   ipv4 = "10.66.0.0/24"
   pool = "10.66.0.200-10.66.0.209"
-  ipv6 = true
+  ipv6 = "fd66::/64"
+  pool6 = "fd66::200-fd66::209"
+  gateway6 = "fe80::1"
 }
 network "tagged" {
   join = "br7"
@@ -70,9 +72,12 @@ def test_a_job_joins_the_lan_of_its_node(lan: Jobs) -> None:
     assert (nic(alloc)["bridge"], nic(alloc)["gateway4"]) == ("br7", None)
     assert address in [f"10.66.0.{number}" for number in range(200, 210)]
     eventually(lambda: registered("joined") == [(address, 80)], "it is registered at its own address")
-    happens(alloc, f"NIC service has {address} in network lan")
+    address6 = nic(alloc)["ipv6"].partition("/")[0]
+    happens(alloc, f"NIC service has {address} and {address6} in network lan")
     about = json.loads(ok("solo5ctl", "network", "inspect", "--json", "lan"))[0]
-    assert (about["pool"], about["ipv6"], about["bridge"]) == ("10.66.0.200-10.66.0.209", True, "br7")
+    assert (about["pool"], about["ipv6"], about["bridge"]) == ("10.66.0.200-10.66.0.209", "fd66::/64", "br7")
+    assert (about["pool6"], about["gateway6"]) == ("fd66::200-fd66::209", "fe80::1")
+    assert nic(alloc)["ipv6"] in [f"fd66::20{number}/64" for number in range(10)]
     assert nic(alloc)["tap"] in ok("nft", "list", "set", "bridge", "solo5", "ipv6")
 
     alloc = ended(lan.submit(hcl("tagged", server("tagged", ""))))

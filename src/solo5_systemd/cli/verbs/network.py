@@ -226,7 +226,12 @@ def _joined_fields(network: "NetworkOverview", join: "Join") -> "Iterator[tuple[
     yield "Gateway", str(network.gateway4 or "-")
     yield "MTU", str(network.mtu or "-")
     yield "Isolated", _yes(network.policy.isolated)
-    yield "IPv6", _yes(join.ipv6)
+    if network.ipv6 is None:
+        yield "IPv6", "any address" if join.ipv6 else "no"
+    else:
+        yield "IPv6 prefix", str(network.ipv6)
+        yield "IPv6 addresses", f"leased from {join.pool6_text or network.ipv6}"
+        yield "IPv6 gateway", str(network.gateway6 or "-")
 
 
 def _source_of_addresses(network: "NetworkOverview", join: "Join") -> str:
@@ -307,9 +312,12 @@ def _json(network: "NetworkOverview") -> dict[str, object]:
         document |= {"join": True, "ipv6": network.join.ipv6}
         document |= {"vlan": network.join.vlan} if network.join.vlan else {}
         document |= {"pool": network.join.pool_text} if network.join.pool else {}
+        document |= {"pool6": network.join.pool6_text} if network.join.pool6 else {}
     if network.ipv6 is not None:
-        document |= {"ipv6": str(network.ipv6), "gateway6": str(network.gateway6), "nat66": network.nat66}
-        document |= {"ra": network.ra}
+        document["ipv6"] = str(network.ipv6)
+        document |= {"nat66": network.nat66, "ra": network.ra} if network.join is None else {}
+    if network.gateway6 is not None:
+        document["gateway6"] = str(network.gateway6)
     if network.ipv4 is not None:
         document["ipv4"] = str(network.ipv4)
     if network.has_pool:

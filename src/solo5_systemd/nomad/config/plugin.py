@@ -229,7 +229,7 @@ def _network_settings(fields: Fields) -> dict[str, dict[str, object]]:
 
 def _network(fields: Fields) -> dict[str, object]:
     fields.allow(*schema.names(schema.NETWORK))
-    keys = ("join", "pool", "gateway4", "gateway6", "bridge")
+    keys = ("join", "pool", "pool6", "gateway4", "gateway6", "bridge")
     texts = {key: fields.text(key) for key in keys if fields.has(key)}
     mtu = {"mtu": fields.number("mtu", low=68, high=65521)} if fields.has("mtu") else {}
     vlan = {"vlan": fields.number("vlan", low=1, high=4094)} if fields.has("vlan") else {}

@@ -58,6 +58,7 @@ NETWORK = table(
     attribute("join", TEXT),
     attribute("vlan", NUMBER),
     attribute("pool", TEXT),
+    attribute("pool6", TEXT),
     attribute("ipv4", TEXT),
     attribute("gateway4", TEXT),
     attribute("ipv6", TEXT),
