@@ -42,8 +42,11 @@ VOLUMES = Path("/srv/volumes")
 CNI = Path("/etc/cni.d")
 """The directory of the networks of CNI, for `network { mode = "cni/NAME" }`."""
 
-# Where the agent ends, its plugins and tasks do not: KillMode=process.
+# Where the agent ends, its plugins and tasks do not: KillMode=process. Tests restart it as often as they like: by
+# default, PID 1 refuses the sixth start within ten seconds.
 _SERVICE = """
+[Unit]
+StartLimitIntervalSec=0
 [Service]
 ExecStart=/usr/local/bin/nomad agent -config {config}
 KillMode=process
