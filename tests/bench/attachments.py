@@ -1,52 +1,91 @@
-"""What one task's network costs solo5-networkd beside many: Reserve, Attach and Release, without a unit.
+"""What one task's network costs solo5-networkd beside many: `python3 -m tests.bench.attachments` in a machine, as root.
 
-The floor is a tap that is made, bridged and deleted by the same messages to the kernel, without leases, rules or D-Bus.
+That is Reserve, Attach and Release, without a unit. The floor is a tap that is made, bridged and deleted by the same
+messages to the kernel, without leases, rules or D-Bus.
 """
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from socket import if_nametoindex
 
 from tests.bench.driver import CONFIG, OURS, TASK, Driver, Plugin, driver
-from tests.bench.figures import Report, times
+from tests.bench.figures import Figure, Report, times
 from tests.contract.netns import run
 
 from solo5_systemd.bus.connection import system_bus
 from solo5_systemd.bus.network_client import Networkd
-from solo5_systemd.names import DeviceName, TaskName
+from solo5_systemd.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.model import NicRequest, PortRequest, Protocol
 from solo5_systemd.network.taps import BridgePort, Taps, delete
 
 ROUNDS = 40
-NIC = NicRequest(nic=DeviceName("service"))
+CROWDS = (1, 100, 1000)
+"""Numbers of attached networks of other tasks, ascending."""
+
+NIC = NicRequest(nic=DeviceName("service"), network=NetworkName("wide"))
 BRIDGE = "by-hand"
 PORT = BridgePort(mac="02:00:00:00:00:77", isolated=False)
 APART = "apart"
 """A network whose tasks have namespaces of their own; see `SETTINGS`."""
 
-SETTINGS = f'[network.{APART}]\nipv4 = "10.154.0.0/18"\ntask_namespace = true\n'
-"""A file of /etc/solo5."""
+SETTINGS = f"""
+[network.wide]
+ipv4 = "10.155.0.0/18"
+[network.{APART}]
+ipv4 = "10.154.0.0/18"
+task_namespace = true
+"""
+_FILE = Path("/etc/solo5/bench-networks.toml")
 
 
-async def attached(report: Report, tasks: int) -> None:
-    """Attach and release the network of one task with a published port, beside so many, in turns with the floor."""
+def configure() -> None:
+    """Have the networks of this file."""
+    _FILE.write_text(SETTINGS)
+
+
+async def attached(report: Report) -> None:
+    """Attach and release the network of one task with a published port, beside each crowd, in turns with the floor."""
+    others: list[TaskName] = []
+    medians: list[float] = []
+    async with system_bus() as connection:
+        client = Networkd(connection)
+        try:
+            for crowd in CROWDS:
+                while len(others) < crowd:
+                    others.append(TaskName(f"bench-other-{len(others)}"))
+                    await client.reserve(others[-1], [NIC], [])
+                    await client.attach(others[-1])
+                with _bridge():
+                    ours, floors = await _beside(client)
+                name = f"network of a task, reserved, attached and released beside {crowd}"
+                report.add(found := times(name, ours, floors, plot="network", tasks=crowd))
+                medians.append(found.ours)
+        finally:
+            for other in others:
+                await client.release(other)
+                await client.forget(other)
+    name = f"the same beside {CROWDS[-1]} (floor: beside {CROWDS[0]})"
+    report.add(Figure(name=name, unit="ms", ours=medians[-1], floor=medians[0]))
+
+
+async def _beside(client: Networkd) -> tuple[list[float], list[float]]:
+    """Return the milliseconds of each turn of ours, and of the floor."""
     ours: list[float] = []
     floors: list[float] = []
-    async with system_bus() as connection:
-        client, task = Networkd(connection), TaskName("bench-network")
-        ports = [PortRequest(nic=NIC.nic, host_port=7654, port=80, protocol=Protocol.TCP)]
-        with _bridge():
-            for _ in range(ROUNDS):
-                begun = time.perf_counter()
-                await client.reserve(task, [NIC], ports)
-                await client.attach(task)
-                await client.release(task)
-                ours.append((time.perf_counter() - begun) * 1000)
-                await client.forget(task)
-                floors.append(_by_hand())
-    name = f"network of a task, reserved, attached and released beside {tasks}"
-    report.add(times(name, ours, floors, plot="network", tasks=tasks))
+    task = TaskName("bench-network")
+    ports = [PortRequest(nic=NIC.nic, host_port=7654, port=80, protocol=Protocol.TCP)]
+    for _ in range(ROUNDS):
+        begun = time.perf_counter()
+        await client.reserve(task, [NIC], ports)
+        await client.attach(task)
+        await client.release(task)
+        ours.append((time.perf_counter() - begun) * 1000)
+        await client.forget(task)
+        floors.append(_by_hand())
+    return ours, floors
 
 
 def _by_hand() -> float:
@@ -93,3 +132,13 @@ async def _apart() -> AsyncIterator[Driver]:
     plugin = Plugin(config=OURS.config, task=TASK | {"config": config, "job": "apart"})
     async with driver(plugin) as subject:
         yield subject
+
+
+def main() -> None:
+    """Print the figures of networks without units."""
+    configure()
+    asyncio.run(attached(Report()))
+
+
+if __name__ == "__main__":
+    main()

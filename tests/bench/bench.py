@@ -23,7 +23,6 @@ from tests.bench.peers.compare import compare, table
 
 AT_ONCE = 16
 CROWDS = (1, 100, 500)
-APART = Path("/etc/solo5/bench-apart.toml")
 RECOVERED = 1000
 TURNS = 4
 """Turns of floor and ours beside each crowd; each turn of ours has a new plugin process."""
@@ -82,7 +81,6 @@ class Bench:
         for crowd in self.crowds:
             await scale.started(self.driver, self.report, crowd)
             await self.driver.do("watch")
-            await attachments.attached(self.report, crowd)
             await self.beside(crowd)
         most = self.crowds[-1]
         await asyncio.to_thread(scale.services_killed, self.report, most)
@@ -221,9 +219,10 @@ def main() -> int:
         report.more["peers"] = asdict(found)
         report.write()
     if not arguments.only_peers:
-        APART.write_text(attachments.SETTINGS)
+        attachments.configure()
         for figure in (*kernel_paths.figures(), *paths.figures()):
             report.add(figure)
+        asyncio.run(attachments.attached(report))
         asyncio.run(measure(rounds, arguments.tasks, report))
         asyncio.run(attachments.namespaces(report, rounds))
         asyncio.run(disks.measure(report, rounds * 2))
