@@ -1,16 +1,16 @@
 """Guests in a network namespace of other programs, as of a Nomad group in bridge mode."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, closing
 from ipaddress import IPv4Address
 
 import pytest
 from tests.contract.guest import Guest
 from tests.contract.netns import Outside, link, run
-from tests.contract.netservice import Client, Service, host_state, nic, tcp, udp
+from tests.contract.netservice import Client, Service, host_state, nic, tcp, udp, until
 from tests.contract.test_network_paths import ask_tcp, ask_udp
-from tests.contract.test_network_policy import bound
+from tests.contract.test_network_policy import FORWARD, bound
 
 from solo5_systemd.errors import HostError, TakenError
 from solo5_systemd.names import DeviceName, TaskName
@@ -235,3 +235,36 @@ async def test_what_guests_have_in_a_namespace_is_not_what_the_host_has(service:
             assert await ask_tcp("127.0.0.1", 8080) == b"HELLO"
             await web.send_udp(IPv4Address(group.host), 8081, b"x")
         await client.drop("other")
+
+
+async def test_what_other_programs_change_in_it_is_restored_at_once(service: Service, group: Outside) -> None:
+    """Before the regular check, which is due after 20 s."""
+    await service.restart("--shared-tables")
+    async with service.client() as client, guest(client, group, "web", tcp(8080)) as web:
+        changes: list[tuple[str, Callable[[], bool], str]] = [
+            ("ip link set solo5-namespace down", lambda: is_up("solo5-namespace"), "bridge solo5-namespace"),
+            (f"ip link set {web.tap} nomaster", lambda: link(web.tap).get("master") == "solo5-namespace", web.tap),
+            ("ip address flush dev solo5-namespace", lambda: str(web.gateway) in shown(), "bridge solo5-namespace"),
+            ("ip link delete solo5-namespace", lambda: is_up("solo5-namespace"), "bridge solo5-namespace"),
+            ("sysctl -q -w net.ipv4.ip_forward=0", lambda: FORWARD.read_text() == "1\n", "net.ipv4.ip_forward"),
+            ("nft flush ruleset", lambda: "solo5" in run("nft", "list", "tables"), "nftables"),
+        ]
+        for command, is_restored, what in changes:
+            with group.entered():
+                run(*command.split())
+            await until(lambda check=is_restored: entered_holds(group, check), 15)  # type: ignore[misc]
+            assert await ask_tcp(group.address, 8080) == b"HELLO", command
+            assert any(what in each.what for each in (await client.recent_repairs())[:2])  # bridge and tap
+
+
+def entered_holds(group: Outside, holds: Callable[[], bool]) -> bool:
+    with group.entered():
+        return holds()
+
+
+def is_up(name: str) -> bool:
+    return "UP" in link(name).get("flags", ())
+
+
+def shown() -> str:
+    return run("ip", "-o", "address", "show", "dev", "solo5-namespace")

@@ -334,7 +334,7 @@ async def test_a_tap_that_another_program_sets_down_is_restored(service: Service
     await service.restart()
     async with service.client() as client, guest(client, group) as web:
         group.ip("link", "set", web.tap, "down")
-        await until(lambda: "UP" in group.ip("-o", "link", "show", web.tap).split(">")[0], 60)  # within 20 s
+        await until(lambda: "UP" in group.ip("-o", "link", "show", web.tap).split(">")[0], 15)  # of 20 s
         assert await ask_udp(group.address, 5353) == b"HELLO"
         assert f"tap {web.tap} was missing or down" in (await client.recent_repairs())[0].what
 

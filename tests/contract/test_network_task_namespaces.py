@@ -124,7 +124,7 @@ async def test_a_link_in_it_that_is_set_down_is_restored_under_a_running_guest(a
     async with apart.client() as client, guest(client, "web", tcp(8080)) as web:
         name = {"tap": web.tap, "pair": peer_name(web.tap)}[which]
         inside("web", "ip", "link", "set", name, "down")
-        await until(lambda: "UP" in inside("web", "ip", "-o", "link", "show", name).split(">")[0], 60)  # within 20 s
+        await until(lambda: "UP" in inside("web", "ip", "-o", "link", "show", name).split(">")[0], 15)  # of 20 s
         assert await ask_tcp("127.0.0.1", 8080) == b"HELLO"
         assert f"tap {web.tap} was missing, down" in (await client.recent_repairs())[0].what
 

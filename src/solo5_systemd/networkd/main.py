@@ -14,6 +14,7 @@ from solo5_systemd.network.remembered import ADDRESSES, RememberedAddresses
 from solo5_systemd.networkd.dhcp_files import DIRECTORY, DhcpFiles
 from solo5_systemd.networkd.dhcp_servers import DhcpServers
 from solo5_systemd.networkd.held_ports import HeldPorts, UnheldPorts
+from solo5_systemd.networkd.namespace_watches import NamespaceWatches
 from solo5_systemd.networkd.namespaces import Namespaces
 from solo5_systemd.networkd.redirect_state import RedirectState
 from solo5_systemd.networkd.service import IDLE_TIMEOUT_S, Networkd
@@ -67,7 +68,7 @@ async def _serve(options: argparse.Namespace) -> bool:
     def owner_of(task: TaskName) -> int:
         return uid_of(task) or owner
 
-    def make_state() -> Namespaces:
+    def make_state(watches: NamespaceWatches) -> Namespaces:
         settings = CachedSettings(options.settings)
         store, links = LeaseStore(options.state), Links(owner_of)
         host = NetworkState(
@@ -110,7 +111,7 @@ async def _serve(options: argparse.Namespace) -> bool:
                 namespace=namespace,
             )
 
-        return Namespaces(host, store, make_other)
+        return Namespaces(host, store, make_other, watches)
 
     bus = await process.connect_system_bus()
     networkd = Networkd(

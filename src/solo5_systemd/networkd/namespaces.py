@@ -21,6 +21,7 @@ from solo5_systemd.network.model import (
 )
 from solo5_systemd.network.namespaces import NetworkNamespace
 from solo5_systemd.network.nft_rules import Element
+from solo5_systemd.networkd.namespace_watches import NamespaceWatches
 from solo5_systemd.networkd.redirect_state import RedirectState
 from solo5_systemd.networkd.state import NetworkState, Remains
 from solo5_systemd.settings.model import REDIRECT_NETWORK
@@ -50,12 +51,14 @@ class Namespaces:
         host: the state of the host's own namespace.
         store: the files of the host's own namespace.
         make_state: makes the state of a namespace, in a thread that has entered it.
+        watches: of the other namespaces, and of those that tasks of the host have of their own.
     """
 
-    def __init__(self, host: NetworkState, store: LeaseStore, make_state: MakeState) -> None:
+    def __init__(self, host: NetworkState, store: LeaseStore, make_state: MakeState, watches: NamespaceWatches) -> None:
         self.host = host
         self._store = store
         self._make_state = make_state
+        self._watches = watches
         self._others: dict[str, _Other] = {}
         self._tasks: dict[TaskName, _Other] = {}
         self._lost: dict[TaskName, LeaseRecord] = {}
@@ -71,6 +74,8 @@ class Namespaces:
     def recover(self) -> Sequence[TaskName]:
         """Make the kernel's state match the files, at start-up; return the tasks whose release was interrupted."""
         unfinished = [*self.host.recover()]
+        for record in self.host.leases.attached():
+            self._watch_own(record.reservation.namespace)
         found: dict[str, list[LeaseRecord]] = {}
         for record in self._store.others():
             found.setdefault(record.namespace, []).append(record)
@@ -132,7 +137,9 @@ class Namespaces:
         request = None if other else self._requested(task)
         path = other.path if other else request.namespace if request else ""
         if not path:
-            return self.host.attach(task)
+            redirected = self.host.attach(task)
+            self._watch_own(self._own_namespace(task))
+            return redirected
         with self._entered(path, redirected=request is not None and _is_redirected([request])) as other:
             redirected = other.state.attach(task)
             self._tasks[task] = other
@@ -161,11 +168,24 @@ class Namespaces:
             return
         other = self._tasks.get(task)
         if other is None:
+            self._watches.close(self._own_namespace(task))
             self.host.end_release(task)
             return
         with self._entered(other.path):
             other.state.end_release(task)
         del self._tasks[task]
+
+    def _own_namespace(self, task: TaskName) -> str:
+        """Return the path of the namespace that a task of the host has of its own; empty: it has none."""
+        record = self.host.leases.get(task)
+        return record.reservation.namespace if record else ""
+
+    def _watch_own(self, path: str) -> None:
+        if path:
+            try:
+                self._watches.open(path)
+            except Solo5Error as error:  # removed by another program, with its links
+                _log.warning("%s", error)
 
     def move_ports(self, source: TaskName, target: TaskName) -> None:
         """Move ports as `NetworkState.move_ports`, between tasks of the host's own network namespace."""
@@ -240,8 +260,8 @@ class Namespaces:
         self.host.repairs.remove_orphaned_taps()
         self._everywhere(lambda state: state.repairs.remove_orphaned_taps())
 
-    def _everywhere(self, repair: Callable[[NetworkState | RedirectState], None]) -> None:
-        for other in self._copy():
+    def _everywhere(self, repair: Callable[[NetworkState | RedirectState], None], only: Collection[str] = ()) -> None:
+        for other in (each for each in self._copy() if not only or each.path in only):
             try:
                 with self._entered(other.path):
                     if other.path in self._unrestored:
@@ -251,8 +271,13 @@ class Namespaces:
             except Solo5Error as error:
                 _log.error("network repair in namespace %s failed: %s", other.path, error)
 
-    def repair_others(self) -> None:
-        """Restore bridges, taps and tables of other namespaces, of which no netlink message reaches this service."""
+    def repair_others(self, only: Collection[str] = ()) -> None:
+        """Restore bridges, taps and tables of other namespaces.
+
+        Args:
+            only: the paths of those in which something has changed, also of those of tasks of the host; empty: all
+                others than these, since not every change has a netlink message.
+        """
 
         def restore(state: NetworkState | RedirectState) -> None:
             try:
@@ -260,7 +285,10 @@ class Namespaces:
             finally:
                 state.repairs.repair_changed(None)
 
-        self._everywhere(restore)
+        self._everywhere(restore, only)
+        held = (record.reservation for record in self.host.leases.attached() if only)
+        if tasks := {each.task for each in held if each.namespace in only}:
+            self.host.repairs.repair_links(tasks)
 
     @property
     def has_repairs(self) -> bool:
@@ -291,6 +319,7 @@ class Namespaces:
             if not other.state.leases.records and path in self._others:
                 del self._others[path]
                 self._unrestored.discard(path)
+                self._watches.close(path)
                 other.state.close()
                 other.namespace.close()
 
@@ -299,6 +328,7 @@ class Namespaces:
         try:
             with namespace.entered():
                 state = self._make_state(path, redirected)
+            self._watches.open(path, rules=redirected or not self.host.repairs.owns_tables)
         except BaseException:
             namespace.close()
             raise

@@ -63,7 +63,7 @@ class Repairs:
         return self._tables.owned
 
     def repair_unannounced(self) -> None:
-        """Restore that of whose changes there is no message: sysctls of bridges, links in tasks' own namespaces."""
+        """Restore that of whose changes there may be no message: sysctls of bridges, links in tasks' own namespaces."""
         if self._bridges.up:
             self._repair_bridges()
         apart = {record.reservation.task for record in self._leases.attached() if record.reservation.namespace}

@@ -26,6 +26,7 @@ from solo5_systemd.network.routes import RouteWatch
 from solo5_systemd.networkd.dhcp_servers import DhcpServers
 from solo5_systemd.networkd.held_ports import BARRIER_TIMEOUT_S, wait_until_free
 from solo5_systemd.networkd.leases import now
+from solo5_systemd.networkd.namespace_watches import NamespaceWatches
 from solo5_systemd.networkd.namespaces import Namespaces, delete_remains
 from solo5_systemd.networkd.overtaken import OvertakenNetworks
 from solo5_systemd.networkd.state import Remains
@@ -66,7 +67,7 @@ class Networkd:
     def __init__(
         self,
         bus: MessageBus,
-        make_state: Callable[[], Namespaces],
+        make_state: Callable[[NamespaceWatches], Namespaces],
         units: TaskUnits,
         servers: DhcpServers,
         *,
@@ -85,6 +86,7 @@ class Networkd:
         self._rules_changed = False
         self._links_changed: frozenset[str] | None = frozenset()
         self._gateway_removed = False
+        self._namespaces_changed: set[str] = set()
         self._overtaken = OvertakenNetworks()
         self._route_watch = RouteWatch()
         self._routes_changed = False
@@ -99,7 +101,8 @@ class Networkd:
 
     async def serve(self, ready: Callable[[], None], stopping: Callable[[], None]) -> bool:
         """Recover the state, answer calls, and return after `idle` seconds; see `daemon.service.Service.serve`."""
-        self._state = await self._work(self._make_state)
+        watches = NamespaceWatches(asyncio.get_running_loop(), self._on_namespace)
+        self._state = await self._work(self._make_state, watches)
         unfinished = await self._work(self._state.recover)
         if self._state.host.dhcp.in_use or self._servers.running():
             await self._try_serve_dhcp()
@@ -431,6 +434,10 @@ class Networkd:
             self._gateway_removed = True
             self._wake.set()
 
+    def _on_namespace(self, path: str) -> None:
+        self._namespaces_changed.add(path)
+        self._wake.set()
+
     def _on_routes(self) -> None:
         self._route_watch.drain()
         self._check_routes_soon()
@@ -485,6 +492,10 @@ class Networkd:
                 await asyncio.sleep(_LINKS_SETTLE_S)
                 changed, self._links_changed = self._links_changed, frozenset()
                 await self._work(self._state.host.repairs.repair_changed, changed)
+            if self._namespaces_changed:
+                await asyncio.sleep(_LINKS_SETTLE_S)
+                paths, self._namespaces_changed = self._namespaces_changed, set()
+                await self._work(self._state.repair_others, paths)
             if self._routes_changed:
                 self._routes_changed = False
                 await self._work(self._check_routes)

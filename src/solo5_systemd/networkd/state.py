@@ -262,7 +262,7 @@ class NetworkState:
                 raise
         else:  # a second start: its unit gets as long to run as the first one's
             self.repairs.repair_links({task})
-            if record.reservation.namespace:  # of changes in it there is no message
+            if record.reservation.namespace:  # such as a namespace that was made again
                 for lease in record.reservation.leases:
                     self._make_tap(record.reservation, lease)
             self.leases.save_attached(record)

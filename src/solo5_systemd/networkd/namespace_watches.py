@@ -1,0 +1,64 @@
+"""Watches for changes of links, addresses and rules in other network namespaces than the host's."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import closing
+
+from solo5_systemd.network.links import AddressWatch, LinkWatch
+from solo5_systemd.network.namespaces import NetworkNamespace
+from solo5_systemd.network.nft_tables import RulesetWatch
+
+_Watch = LinkWatch | AddressWatch | RulesetWatch
+
+
+class NamespaceWatches:
+    """Netlink sockets of namespaces, since the kernel sends no message of one to another.
+
+    They are opened and closed in the writer thread, and read by the event loop. A socket keeps its namespace alive.
+
+    Args:
+        loop: the event loop.
+        changed: called in it with the path of a namespace in which a link was removed or set down, an address was
+            removed, or this service's rules were changed.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, changed: Callable[[str], None]) -> None:
+        self._loop = loop
+        self._changed = changed
+        self._open: dict[str, tuple[_Watch, ...]] = {}
+
+    def open(self, path: str, *, rules: bool = False) -> None:
+        """Watch a namespace; nothing is done for one that is watched.
+
+        Args:
+            path: of the namespace.
+            rules: watch nftables, too: others can change the tables.
+
+        Raises:
+            HostError: the namespace does not exist.
+        """
+        if path in self._open:
+            return
+        with closing(NetworkNamespace(path)) as namespace, namespace.entered():
+            watches = (LinkWatch(), AddressWatch(), *((RulesetWatch(),) if rules else ()))
+        self._open[path] = watches
+        self._loop.call_soon_threadsafe(self._start, path, watches)
+
+    def close(self, path: str) -> None:
+        """End the watch of a namespace; idempotent."""
+        if path in self._open:
+            self._loop.call_soon_threadsafe(self._end, self._open.pop(path))
+
+    def _start(self, path: str, watches: tuple[_Watch, ...]) -> None:
+        for watch in watches:
+            self._loop.add_reader(watch.fileno(), self._on_readable, path, watch)
+
+    def _end(self, watches: tuple[_Watch, ...]) -> None:
+        for watch in watches:
+            self._loop.remove_reader(watch.fileno())
+            watch.close()
+
+    def _on_readable(self, path: str, watch: _Watch) -> None:
+        found = watch.removed() if isinstance(watch, AddressWatch) else watch.changed()
+        if found or found is None:  # None: messages were lost
+            self._changed(path)
