@@ -10,12 +10,14 @@ import subprocess
 import time
 from contextlib import aclosing, closing
 from ipaddress import IPv4Address
+from pathlib import Path
 
 import pytest
 from tests.contract.guest import UDP, Guest
 from tests.contract.netns import link, run
 from tests.contract.netservice import Client, Service, host_state, nic, tcp, udp, until
 from tests.contract.test_network_paths import ask_udp
+from tests.contract.test_network_policy import FORWARD
 from tests.support.nft_listing import settled
 
 from solo5_systemd.names import TaskName
@@ -176,6 +178,25 @@ async def test_an_attach_is_no_message_to_the_watch_and_a_release_few(service: S
             run("ip", "link", "set", first.tap, "down")
             assert first.tap in (watch.changed() or ())
             await client.drop("a")
+
+
+async def test_what_is_changed_while_the_service_is_down_is_restored_by_its_start(service: Service) -> None:
+    (service.settings / "own.toml").write_text("[network.default]\nipv6 = true\n")
+    await service.restart()
+    async with service.client() as client:
+        await client.lease("a", udp(5353))
+    flags = (FORWARD, Path("/proc/sys/net/ipv6/conf/all/forwarding"))
+    service.kill()
+    for flag in flags:
+        flag.write_text("0\n")
+    await service.restart()
+    assert [flag.read_text() for flag in flags] == ["1\n", "1\n"]
+    async with service.client() as client:
+        assert sorted(each.what for each in await client.recent_repairs()) == [
+            "net.ipv4.ip_forward was not 1: it is set again",
+            "net.ipv6.conf.all.forwarding was not 1: it is set again",
+        ]
+        await client.drop("a")
 
 
 async def test_a_damaged_lease_file_is_rebuilt_from_the_kernel(service: Service) -> None:

@@ -410,7 +410,7 @@ class NetworkState:
         self.dhcp.restore(self.leases.attached(), self.bridges.networks)
         if self.bridges.up:
             self.bridges.replace_tables()
-            self.repairs.repair_links()
+            self.repairs.repair_changed(None)
             self.repairs.set_ports()
         self.bridges.restore_unused_sysctls()
         self.bridges.remove_idle()
