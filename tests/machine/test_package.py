@@ -111,6 +111,8 @@ def test_reinstalled_while_tasks_run(machine: Machine, run: Runner) -> None:
 
 def test_removed_and_purged_while_tasks_run_and_installed_again(machine: Machine, run: Runner) -> None:
     machine.expect(".")  # the service goes while it is in use: whatever it says of that is fair
+    ok("solo5ctl", "disk", "create", "kept", "1M")
+    ok("solo5ctl", "disk", "snapshot", "kept", "--as", "before", "--copy")
     name = run("tar.spt", "stay", name="survivor", options=("--block", "storage=files:/etc/hostname"))
     says(name, "end at")
     pid = inspect(name)["pid"]
@@ -118,9 +120,15 @@ def test_removed_and_purged_while_tasks_run_and_installed_again(machine: Machine
     assert Path(f"/proc/{pid}").exists(), "a running guest outlives the package"
     assert Path("/etc/solo5/solo5.toml").exists(), "configuration stays until purge"
     ok("systemctl", "stop", f"solo5-task-{name}.service")
-    ok("dpkg", "--purge", PACKAGE, timeout=300)
+    purged = ok("dpkg", "--purge", PACKAGE, timeout=300)
+    assert "named disks are kept in /var/lib/solo5/disks; remove them with: rm -r /var/lib/solo5\n" in purged
     assert not Path("/etc/solo5").exists()
-    assert not Path("/var/lib/solo5").exists()
+    assert [path.name for path in Path("/var/lib/solo5").iterdir()] == ["disks"]
     assert not Path("/run/solo5").exists(), "nor the file system of archives"
     ok("dpkg", "--install", deb(), timeout=300)
     assert "survivor" not in ok("solo5ctl", "ps", "--all", "--quiet")
+    ok("solo5ctl", "disk", "rm", "kept@before", "kept")
+    ok("dpkg", "--remove", PACKAGE, timeout=300)
+    assert "named disks" not in ok("dpkg", "--purge", PACKAGE, timeout=300)
+    assert not Path("/var/lib/solo5").exists()
+    ok("dpkg", "--install", deb(), timeout=300)
