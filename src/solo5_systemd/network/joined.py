@@ -8,6 +8,7 @@ from solo5_systemd.names import NetworkName
 from solo5_systemd.network.ipam import BRIDGE_PORTS
 from solo5_systemd.network.model import Network, NicRequest, PortRequest
 from solo5_systemd.network.port_conflicts import show_port
+from solo5_systemd.settings.ipv6 import IPV6_MTU
 
 TAP_MTU_MAX = 65521
 
@@ -142,5 +143,15 @@ def check_unpublished(networks: Sequence[Network], nics: Iterable[NicRequest], p
 
 
 def with_mtu(network: Network, facts: BridgeFacts) -> Network:
-    """Return a network with the present MTU of its bridge."""
+    """Return a network with the present MTU of its bridge.
+
+    Raises:
+        HostError: it is too small for IPv6, which the network has.
+    """
+    if network.join and network.join.ipv6 and facts.mtu < IPV6_MTU:
+        raise HostError(
+            f"bridge {network.bridge} of network {network.name} has an MTU of {facts.mtu} bytes: expected at "
+            f"least {IPV6_MTU}, the smallest of IPv6.",
+            f"`ip link set {network.bridge} mtu {IPV6_MTU}`, or leave out network.{network.name}.ipv6.",
+        )
     return replace(network, mtu=min(facts.mtu, TAP_MTU_MAX))

@@ -120,6 +120,13 @@ def test_a_usable_bridge_gives_a_guest_its_mtu() -> None:
     assert with_mtu(on, replace(facts, mtu=65535)).mtu == 65521
 
 
+def test_a_bridge_with_an_mtu_below_that_of_ipv6_is_for_networks_without_it() -> None:
+    small = replace(BRIDGE, mtu=1279)
+    assert with_mtu(network(Join()), small).mtu == 1279
+    with pytest.raises(HostError, match="bridge br0 of network lan has an MTU of 1279 bytes: expected at least 1280"):
+        with_mtu(network(Join(ipv6=True)), small)
+
+
 def test_all_ports_of_a_bridge_count_and_a_guest_that_has_a_tap_counts_once() -> None:
     on = network(POOL)
     others = [f"veth{number}" for number in range(1000)]
