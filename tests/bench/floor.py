@@ -26,7 +26,8 @@ from solo5_systemd.names import TaskName, network_service, outcome_target
 from solo5_systemd.network.lease_recovery import tap_alias
 from solo5_systemd.network.links import index
 from solo5_systemd.network.model import Lease, MacAddress, PortRequest, Protocol, Reservation
-from solo5_systemd.network.nft_rules import TABLE, tables, task_elements
+from solo5_systemd.network.nft_elements import TABLE, task_elements
+from solo5_systemd.network.nft_rules import tables
 from solo5_systemd.nomad.config.plugin import PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.task.start import _job_request

@@ -19,10 +19,10 @@ from tests.bench.paths import BARE, ORDERS, OURS, TRACKED, nft
 from tests.contract.netns import Outside, private_namespace, run
 
 from solo5_systemd.names import DeviceName, NetworkName, TaskName
-from solo5_systemd.network import nft_rules
+from solo5_systemd.network import nft_elements, nft_rules
 from solo5_systemd.network.ipam import bridge_mac
 from solo5_systemd.network.model import Lease, MacAddress, Network, PortRequest, Protocol, Reservation
-from solo5_systemd.network.nft_rules import Ruleset
+from solo5_systemd.network.nft_elements import Ruleset
 
 TURNS, WINDOWS, ROUND_TRIPS = 30, 8, 250
 """Turns of each mode, and windows of each turn: the fastest of all counts, which other programs disturb least."""
@@ -50,7 +50,7 @@ PORTS = tuple(
     PortRequest(nic=LEASE.nic, host_port=PUBLISHED, port=PORT, protocol=each) for each in (Protocol.UDP, Protocol.TCP)
 )
 RULESET = Ruleset(networks=(NETWORK,), reservations=(Reservation(task=TaskName("a"), leases=(LEASE,), ports=PORTS),))
-DORMANT = "".join(f"\nadd table {family} {nft_rules.TABLE} {{ flags dormant; }}" for family in ("ip", "bridge"))
+DORMANT = "".join(f"\nadd table {family} {nft_elements.TABLE} {{ flags dormant; }}" for family in ("ip", "bridge"))
 MODES = {OURS: "", TRACKED: DORMANT}
 
 

@@ -7,7 +7,7 @@ from tests.fast.network.test_nft_rules import RESERVATION
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.names import TaskName
-from solo5_systemd.network.nft_rules import Element, Ruleset, elements
+from solo5_systemd.network.nft_elements import Element, Ruleset, elements
 from solo5_systemd.network.nft_tables import Tables
 
 RULESET = Ruleset(reservations=[RESERVATION])

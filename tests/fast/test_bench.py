@@ -12,7 +12,7 @@ from tests.bench.floor import _property
 from solo5_systemd.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.ipam import free_addresses
 from solo5_systemd.network.model import Lease, MacAddress, PortRequest, Protocol, Reservation
-from solo5_systemd.network.nft_rules import Element, task_elements
+from solo5_systemd.network.nft_elements import Element, task_elements
 from solo5_systemd.network.raw_netlink import NLM_ACK, attributes
 from solo5_systemd.settings.model import parse_settings
 from solo5_systemd.unit.properties import Property

@@ -26,8 +26,8 @@ from solo5_systemd.network.model import (
     host_address,
     mac_address,
 )
+from solo5_systemd.network.nft_elements import GUESTS, GUESTS6, PUBLISHED, UNLEASED, Element
 from solo5_systemd.network.nft_objects import EGRESS, RATES
-from solo5_systemd.network.nft_rules import GUESTS, GUESTS6, PUBLISHED, UNLEASED, Element
 from solo5_systemd.settings.egress import Destination, destination
 from solo5_systemd.settings.rate import FIELDS as RATE_FIELDS
 from solo5_systemd.settings.rate import Rate

@@ -1,7 +1,7 @@
-"""The nftables tables `ip`, `ip6` and `bridge solo5`, in the syntax of nft(8): rules, elements, transactions.
+"""The nftables tables `ip`, `ip6` and `bridge solo5`, in the syntax of nft(8): rules and transactions.
 
-Table ip6 exists while a network with IPv6 is up. Networks, guests and published ports are elements of sets and maps. So
-the cost of a packet and of a change does not grow with the number of tasks.
+Table ip6 exists while a network with IPv6 is up. Networks, guests and published ports are elements of sets and maps
+(`nft_elements`). So the cost of a packet and of a change does not grow with the number of tasks.
 
 Text instead of libnftables' JSON: the JSON parser of nftables 1.0.6 (Debian 12) turns a map with a concatenated value
 into a set, and crashes at the first rule that uses it.
@@ -9,58 +9,14 @@ into a set, and crashes at the first rule that uses it.
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from ipaddress import IPv6Address
 
-from solo5_systemd.names import NetworkName
 from solo5_systemd.network.drops import RULES
-from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
-from solo5_systemd.network.ipam import bridge_mac, segment_link
-from solo5_systemd.network.ipam6 import link_local
-from solo5_systemd.network.model import (
-    EVERY_IPV6,
-    IpAddress,
-    Lease,
-    Network,
-    PortRequest,
-    Reservation,
-    destinations,
-)
+from solo5_systemd.network.model import Network
+from solo5_systemd.network.nft_elements import TABLE, Element, Ruleset, elements, has_ipv6
 from solo5_systemd.network.nft_ip6 import BRIDGE_CHAINS, BRIDGE_SETS, GROUPS, ip6
-from solo5_systemd.network.nft_objects import EGRESS, RATES, made, rate_values, removed
-from solo5_systemd.settings.egress import Destination
-from solo5_systemd.settings.model import Join
+from solo5_systemd.network.nft_objects import EGRESS
 
-TABLE = "solo5"
 FAMILIES = ("ip", "ip6", "bridge")
-GUESTS = "guests"
-"""The set of the taps with a leased address, each with its MAC and IPv4 address."""
-
-GUESTS6 = "guests6"
-"""The set of the taps with a leased IPv6 address, each with its MAC, and both this and its link-local address."""
-
-PLAIN, PLAIN6 = "plain", "plain6"
-"""The sets of the taps without rate limits and egress list, each with its MAC and its leased address of one family."""
-
-UNLEASED, UNLEASED6 = "unleased", "unleased6"
-"""The sets of the taps without a leased IPv4 or IPv6 address, on bridges of others, each with its MAC address."""
-
-PUBLISHED = ("published", "published_at")
-"""The maps from a published port to a guest's address and port."""
-
-REFUSED = "refused"
-"""The set whose elements count dropped packets of new connections, by the guest's address."""
-
-FRAGMENTS, FRAGMENTS6 = "fragments", "fragments6"
-"""The sets whose elements count dropped IPv4 and IPv6 fragments, by the guest's address."""
-
-UNLISTED, UNLISTED6 = "unlisted", "unlisted6"
-"""The sets whose elements count dropped packets for destinations that a guest's egress omits: UNLISTED in each table,
-in table bridge of IPv4, and UNLISTED6 there of IPv6.
-"""
-
-OVER_SENT, OVER_RECEIVED = "over_sent", "over_received"
-"""The sets whose elements count frames that a rate limit has dropped, by tap."""
 
 FLOWS = "flows"
 """The dynamic set whose elements count a guest's open connections (`ct count`); the kernel adds and removes them."""
@@ -495,11 +451,6 @@ def tables(
 _RULE_BREAK = "\n        "
 
 
-def has_ipv6(networks: Iterable[Network]) -> bool:
-    """Return whether the host routes IPv6 for one of these networks, so that table ip6 exists."""
-    return any(network.routes6 for network in networks)
-
-
 def limited6(networks: Sequence[Network]) -> Sequence[str]:
     """Return the rules of the chain `limited` of table ip6."""
     return [ip6(rule) for rule in limited([network for network in networks if network.ipv6])]
@@ -529,211 +480,6 @@ def _limit(connections: int, networks: Sequence[Network]) -> Sequence[str]:
     return (
         f"iifname {{ {bridges} }} meta l4proto tcp update @opened {{ ip saddr {rate} }} goto refuse",
         f"iifname {{ {bridges} }} add @{FLOWS} {{ ip saddr ct count over {connections} }} goto refuse",
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Element:
-    """One element of a set or, with a value, of a map; of the maps EGRESS and RATES, with the object that it leads to.
-
-    Its value is then that of the object: the entries of an egress list, or rate and burst.
-    """
-
-    family: str
-    name: str
-    key: tuple[str, ...]
-    value: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        value = f" : {' . '.join(self.value)}" if self.value else ""
-        return f"element {self.family} {TABLE} {self.name} {{ {' . '.join(self.key)}{value} }}"
-
-    def added(self) -> Sequence[str]:
-        """Return the commands that add it; idempotent."""
-        if self.has_object:
-            return made(TABLE, self.family, self.name, self.key[0], self.value)
-        return (f"add {self}",)
-
-    def deleted(self) -> Sequence[str]:
-        """Return the commands that delete it; they fail if it is missing."""
-        if self.has_object:
-            return removed(TABLE, self.family, self.name, self.key[0])
-        return (f"delete {self}",)
-
-    @property
-    def has_object(self) -> bool:
-        """Whether it leads to an object of its own."""
-        return self.name == EGRESS or self.name in RATES
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ruleset:
-    """The input from which the tables are made.
-
-    Attributes:
-        networks: the networks that are up.
-        reservations: the reservations that are attached.
-        segments: the further bridges of these networks, each with its network. Their names reach table ip only with
-            br_netfilter, which passes bridged packets through it.
-        forwards: packets between other links are accepted: the host forwarded packets before the first network was up,
-            or none of the networks has a bridge of this service.
-        forwards6: the same of IPv6 packets.
-    """
-
-    networks: Sequence[Network] = ()
-    reservations: Sequence[Reservation] = ()
-    segments: Sequence[tuple[str, NetworkName]] = ()
-    forwards: bool = False
-    forwards6: bool = False
-
-
-def elements(ruleset: Ruleset) -> tuple[Element, ...]:
-    """Return all elements of all tables, each once: several networks may join one bridge."""
-    networks, reservations = ruleset.networks, ruleset.reservations
-    of_networks = (element for network in networks for element in network_elements(network, networks))
-    six = {network.name for network in networks if network.routes6}
-    of_segments = (
-        element for segment, name in ruleset.segments for element in _segment(segment, name, six=name in six)
-    )
-    of_tasks = (element for reservation in reservations for element in task_elements(reservation, networks))
-    found = dict.fromkeys((*of_networks, *of_segments, *of_tasks))
-    return tuple(found) if six else tuple(each for each in found if each.family != "ip6")
-
-
-def network_elements(network: Network, networks: Sequence[Network]) -> tuple[Element, ...]:
-    """Return the elements of a network; `networks` are all that are up, for its `reach`."""
-    bridge = _quoted(network.bridge)
-    if network.join is not None:
-        families = ("ip", "ip6") if has_ipv6(networks) else ("ip",)
-        return tuple(_member("bridged", bridge, bridge, family=family) for family in families)
-    reached = [other.bridge for other in networks if other.name in network.policy.reach and other.join is None]
-    of_ip = [_member("bridges", bridge)]  # of a network with IPv6 only: what its guests send by IPv4 is of no network
-    if network.ipv4 is not None:
-        of_ip = [*_network_elements("ip", str(network.ipv4), network, reached, masquerade=network.masquerade)]
-    of_ip += _shared("ip", bridge, network.gateway4) if network.shared else ()
-    of_ip += (_member("dhcp", bridge),) if network.policy.dhcp else ()
-    if network.ipv6 is None:
-        return tuple(of_ip)
-    of_ip6 = list(_network_elements("ip6", str(network.ipv6), network, reached, masquerade=network.nat66))
-    if network.shared:
-        of_ip6 += (*_shared("ip6", bridge, network.gateway6), _member("looped", "::1", family="ip6"))
-    return (*of_ip, *of_ip6)
-
-
-def _network_elements(
-    family: str, inside: str, network: Network, reached: Sequence[str], *, masquerade: bool
-) -> Iterator[Element]:
-    """Yield the elements of a network in table ip or ip6.
-
-    Args:
-        family: of the table.
-        inside: the range of the network.
-        network: the network.
-        reached: the bridges of the networks in its `reach`.
-        masquerade: packets that leave the host get its address as their source.
-    """
-    bridge, policy = _quoted(network.bridge), network.policy
-    paths = ([] if policy.isolated else [network.bridge]) + list(reached)
-    services = [(bridge, port.protocol, str(port.port)) for port in dict.fromkeys(policy.host)]
-    members = (
-        ("bridges", [(bridge,)]),
-        ("within", [(inside, inside)]),
-        ("masqueraded", [(inside,)] if masquerade else []),
-        ("paths", [(bridge, _quoted(other)) for other in paths]),
-        ("routed", [(bridge,)] if policy.routed else []),
-        ("metadata", [(bridge,)] if policy.metadata else []),
-        ("services", services),
-    )
-    for name, keys in members:
-        for key in keys:
-            yield _member(name, *key, family=family)
-
-
-def _shared(family: str, bridge: str, gateway: IpAddress | None) -> tuple[Element, ...]:
-    """Return the elements of a network whose gateway leads to the loopback of the programs beside its guests."""
-    return _member("shared", bridge, family=family), _member("gateways", bridge, str(gateway), family=family)
-
-
-def _segment(segment: str, network: NetworkName, *, six: bool) -> tuple[Element, ...]:
-    name, port = _quoted(segment), _quoted(segment_link(segment)[0])
-    families = ("ip", "ip6") if six else ("ip",)
-    return (
-        *(_member(of, name, family=family) for family in families for of in ("bridges", "segments")),
-        Element(family="bridge", name="reflected", key=(port, port)),
-        Element(family="bridge", name="returned", key=(port,), value=(bridge_mac(network),)),
-    )
-
-
-def _member(name: str, *key: str, family: str = "ip") -> Element:
-    return Element(family=family, name=name, key=key)
-
-
-def task_elements(reservation: Reservation, networks: Sequence[Network]) -> tuple[Element, ...]:
-    """Return the elements of a task; `networks` are all that are up."""
-    named = {network.name: network for network in networks}
-    return (
-        *(
-            element
-            for lease in reservation.leases
-            for element in _lease_elements(
-                lease, named.get(lease.network), reservation.limits.get(lease.nic, NO_LIMITS)
-            )
-        ),
-        *(element for port in reservation.ports for element in _published(port, reservation.lease(port.nic))),
-    )
-
-
-def _lease_elements(lease: Lease, network: Network | None, wanted: Limits) -> tuple[Element, ...]:
-    fragments = network is not None and network.policy.fragments
-    limits = wanted.under(network.policy) if network is not None else wanted
-    if network is not None and network.join is not None:
-        return (*_joined_guest(lease, network.join, fragments=fragments), *_rates(lease, limits))
-    served = _asking(lease) if network is not None and network.policy.dhcp else ()
-    own = (*_guest(lease, fragments), *_guest6(lease, fragments))
-    return (*own, *_plain(lease, limits), *served, *_egress(lease, limits), *_rates(lease, limits))
-
-
-def _plain(lease: Lease, limits: Limits) -> Iterator[Element]:
-    """Yield the elements by which the frames of a guest without limits pass table bridge after one lookup."""
-    if limits.egress is not None or rate_values(limits.rate):
-        return
-    tap = _quoted(lease.tap)
-    for name, address in ((PLAIN, lease.address), (PLAIN6, lease.address6)):
-        if address is not None:
-            yield _bridged(name, tap, lease.mac, str(address))
-
-
-def _egress(lease: Lease, limits: Limits) -> tuple[Element, ...]:
-    """Return the elements of a guest's egress list; none without a list."""
-    if limits.egress is None:
-        return ()
-    tap, gateway = _quoted(lease.tap), bridge_mac(lease.network)
-    return (
-        *(element for address in lease.addresses for element in _listed(address, limits.egress)),
-        Element(family="bridge", name="confined", key=(tap,), value=(gateway,)),
-        Element(family="bridge", name="secluded", key=(lease.mac,), value=(gateway,)),
-    )
-
-
-def _listed(address: IpAddress, listed: Iterable[Destination]) -> tuple[Element, ...]:
-    """Return the elements of one address of a guest, whose chain has the entries of its version of IP alone."""
-    family, unlisted = ("ip", UNLISTED) if address.version == 4 else ("ip6", UNLISTED6)
-    entries = (each for entry in listed for each in entry.by_protocol() if each.network.version == address.version)
-    return (
-        _member(UNLISTED, str(address), family=family),
-        Element(family=family, name=EGRESS, key=(str(address),), value=tuple(map(str, entries))),
-        _bridged(unlisted, str(address)),
-    )
-
-
-def _rates(lease: Lease, limits: Limits) -> tuple[Element, ...]:
-    values = rate_values(limits.rate)
-    if not values:
-        return ()
-    tap = _quoted(lease.tap)
-    return (
-        *(_bridged(name, tap) for name in ("rated", OVER_SENT, OVER_RECEIVED)),
-        *(Element(family="bridge", name=name, key=(tap,), value=value) for name, value in values.items()),
     )
 
 
@@ -815,95 +561,3 @@ def add(elements: Iterable[Element]) -> str:
 def delete(elements: Iterable[Element]) -> str:
     """Return the transaction that deletes these elements; it fails as a whole if one is missing."""
     return "\n".join(command for element in elements for command in element.deleted())
-
-
-def _joined_guest(lease: Lease, join: Join, *, fragments: bool) -> tuple[Element, ...]:
-    tap = _quoted(lease.tap)
-    return (
-        _bridged("joined", tap),
-        _bridged(GUESTS, tap, lease.mac, str(lease.address)) if lease.address else _bridged(UNLEASED, tap, lease.mac),
-        *(_joined_guest6(lease) if join.ipv6 else ()),
-        *(() if fragments else (_bridged("whole", tap),)),
-    )
-
-
-def _joined_guest6(lease: Lease) -> tuple[Element, ...]:
-    if lease.address6 is not None:
-        return tuple(_addressed6(lease, lease.address6))
-    tap = _quoted(lease.tap)
-    return (
-        _bridged("ipv6", tap, lease.mac),
-        _bridged("linked", tap, _number(lease.mac)),
-        _bridged(UNLEASED6, tap, lease.mac),
-    )
-
-
-def _bridged(name: str, *key: str) -> Element:
-    return Element(family="bridge", name=name, key=key)
-
-
-def _guest(lease: Lease, fragments: bool) -> tuple[Element, ...]:
-    tap, address = _quoted(lease.tap), str(lease.address)
-    reflected = Element(family="bridge", name="reflected", key=(tap, tap))
-    if lease.address is None:
-        return (reflected,)
-    return (
-        Element(family="bridge", name=GUESTS, key=(tap, lease.mac, address)),
-        reflected,
-        *(() if fragments else (Element(family="bridge", name=FRAGMENTS, key=(address,)),)),
-        _member("leased", address),
-        _member(REFUSED, address),
-    )
-
-
-def _asking(lease: Lease) -> Iterator[Element]:
-    """Yield the elements of a guest with DHCP."""
-    tap, hardware = _quoted(lease.tap), _number(lease.mac)
-    for own in (0, int(lease.address or 0)):
-        key = (tap, lease.mac, hardware, str(own))
-        yield Element(family="bridge", name="asking", key=key, value=(bridge_mac(lease.network),))
-    yield Element(family="bridge", name="answered", key=(tap, hardware))
-
-
-def _guest6(lease: Lease, fragments: bool) -> tuple[Element, ...]:
-    """Return the elements of a NIC's IPv6 address, and of its link-local one."""
-    if lease.address6 is None:
-        return ()
-    leased = str(lease.address6)
-    return (
-        *_addressed6(lease, lease.address6),
-        _bridged("near6", lease.mac, str(link_local(lease.mac))),
-        *(() if fragments else (_bridged(FRAGMENTS6, leased),)),
-        _member("leased", leased, family="ip6"),
-        _member(REFUSED, leased, family="ip6"),
-    )
-
-
-def _addressed6(lease: Lease, leased: IPv6Address) -> Iterator[Element]:
-    """Yield the elements by which a guest has, and advertises, its leased and its link-local address only."""
-    tap = _quoted(lease.tap)
-    for address in (leased, link_local(lease.mac)):
-        yield _bridged(GUESTS6, tap, lease.mac, str(address))
-        yield _bridged("advertised", tap, str(int(address) >> 64), str(int(address) & ((1 << 64) - 1)))
-    yield _bridged("linked", tap, _number(lease.mac))
-    yield _bridged("ipv6", tap, lease.mac)
-
-
-def _number(mac: str) -> str:
-    """Return a MAC as a decimal number: nftables has no names for the fields of these sets, and lists them so."""
-    return str(int(mac.replace(":", ""), 16))
-
-
-def _published(port: PortRequest, lease: Lease) -> Iterator[Element]:
-    """Yield the elements of a published port, in the table of each family of its destinations."""
-    key, host_ip = (port.protocol.value, str(port.host_port)), port.host_ip
-    for address in destinations(port, lease):
-        family, value = "ip" if address.version == 4 else "ip6", (str(address), str(port.port))
-        if host_ip is None or host_ip == EVERY_IPV6:
-            yield Element(family=family, name="published", key=key, value=value)
-        else:
-            yield Element(family=family, name="published_at", key=(str(host_ip), *key), value=value)
-
-
-def _quoted(link: str) -> str:
-    return f'"{link}"'

@@ -13,16 +13,11 @@ from typing import Any, TypeVar
 import nftables
 
 from solo5_systemd.errors import HostError
-from solo5_systemd.network import nft_rules
+from solo5_systemd.network import nft_elements, nft_rules
 from solo5_systemd.network.conntrack import udp_ports
 from solo5_systemd.network.drops import RULES, Dropped
 from solo5_systemd.network.model import IpAddress
-from solo5_systemd.network.nft_objects import is_of_guest, listed_objects, object_name
-from solo5_systemd.network.nft_rules import (
-    CONTACTED,
-    DYNAMIC,
-    FAMILIES,
-    FLOWS,
+from solo5_systemd.network.nft_elements import (
     FRAGMENTS,
     FRAGMENTS6,
     OVER_RECEIVED,
@@ -34,6 +29,8 @@ from solo5_systemd.network.nft_rules import (
     Element,
     Ruleset,
 )
+from solo5_systemd.network.nft_objects import is_of_guest, listed_objects, object_name
+from solo5_systemd.network.nft_rules import CONTACTED, DYNAMIC, FAMILIES, FLOWS
 from solo5_systemd.network.raw_netlink import NETLINK_NETFILTER, NetlinkSocket, attribute, attributes, nested
 
 # linux/netfilter/nfnetlink.h, nf_tables.h: subsystem 10, its messages, the group that announces them.
@@ -110,7 +107,7 @@ class Tables:
         if (
             not self._built
             or before.forwards != after.forwards
-            or not self.are_intact(lambda: nft_rules.elements(before))
+            or not self.are_intact(lambda: nft_elements.elements(before))
         ):
             self.replace(after)
         elif commands:

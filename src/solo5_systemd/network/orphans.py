@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from solo5_systemd.network import nft_rules
+from solo5_systemd.network import nft_elements
 from solo5_systemd.network.ipam import TAP_PREFIX
 from solo5_systemd.network.lease_files import (
     STATE,
@@ -13,7 +13,7 @@ from solo5_systemd.network.lease_files import (
     read_lease_records,
     read_networks,
 )
-from solo5_systemd.network.nft_rules import Element, Ruleset
+from solo5_systemd.network.nft_elements import Element, Ruleset
 from solo5_systemd.network.tap_counters import read_tap_owner
 
 LINKS = Path("/sys/class/net")
@@ -55,4 +55,4 @@ def _elements(state: Path) -> list[str]:
 
 def _expected(state: Path) -> tuple[Element, ...]:
     reservations = [record.reservation for record in read_lease_records(state)]
-    return nft_rules.elements(Ruleset(networks=read_networks(state), reservations=reservations))
+    return nft_elements.elements(Ruleset(networks=read_networks(state), reservations=reservations))

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 from solo5_systemd.errors import HostError, Solo5Error
 from solo5_systemd.names import NetworkName
-from solo5_systemd.network import ipv6_sysctls, links, nft_rules, sysctls
+from solo5_systemd.network import ipv6_sysctls, links, nft_elements, sysctls
 from solo5_systemd.network.ipam import segment_link, segments
 from solo5_systemd.network.joined import BridgeFacts, usable_bridge
 from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.links import Links
 from solo5_systemd.network.model import Lease, Network, Reservation
-from solo5_systemd.network.nft_rules import Element, Ruleset
+from solo5_systemd.network.nft_elements import Element, Ruleset
 from solo5_systemd.network.nft_tables import Tables
 from solo5_systemd.networkd.ipv6 import Ipv6
 from solo5_systemd.networkd.leases import Leases
@@ -228,7 +228,7 @@ class Bridges:
 
     def elements(self) -> Sequence[Element]:
         """Return the nftables elements of all attached tasks."""
-        return nft_rules.elements(self.ruleset())
+        return nft_elements.elements(self.ruleset())
 
     def replace_tables(self) -> None:
         """Make the nftables tables anew."""
@@ -274,4 +274,4 @@ class Bridges:
             self._tables.replace(self.ruleset())
 
     def _task_elements(self, reservation: Reservation) -> Sequence[Element]:
-        return nft_rules.task_elements(reservation, tuple(self.networks.values()))
+        return nft_elements.task_elements(reservation, tuple(self.networks.values()))

@@ -20,7 +20,7 @@ from solo5_systemd.network.model import (
     Reservation,
 )
 from solo5_systemd.network.namespaces import NetworkNamespace
-from solo5_systemd.network.nft_rules import Element
+from solo5_systemd.network.nft_elements import Element
 from solo5_systemd.networkd.namespace_watches import NamespaceWatches
 from solo5_systemd.networkd.redirect_state import RedirectState
 from solo5_systemd.networkd.state import NetworkState, Remains

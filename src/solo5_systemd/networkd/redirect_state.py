@@ -23,7 +23,7 @@ from solo5_systemd.network.model import (
     Repair,
     Reservation,
 )
-from solo5_systemd.network.nft_rules import Element
+from solo5_systemd.network.nft_elements import Element
 from solo5_systemd.network.redirect import TABLE, check_redirected, redirect_rules, redirected_lease
 from solo5_systemd.networkd.leases import Leases
 from solo5_systemd.networkd.state import Remains

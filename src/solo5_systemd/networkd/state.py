@@ -7,7 +7,7 @@ from ipaddress import IPv4Network, IPv6Network
 
 from solo5_systemd.errors import InvalidRequestError, NotFoundError, Solo5Error, TakenError
 from solo5_systemd.names import TaskName, task_namespace
-from solo5_systemd.network import links, nft_rules
+from solo5_systemd.network import links, nft_elements
 from solo5_systemd.network.conntrack import RedirectedPort
 from solo5_systemd.network.drops import Dropped
 from solo5_systemd.network.guest_limits import NO_LIMITS
@@ -31,7 +31,7 @@ from solo5_systemd.network.model import (
     destinations,
 )
 from solo5_systemd.network.namespaces import NetworkNamespace
-from solo5_systemd.network.nft_rules import Element
+from solo5_systemd.network.nft_elements import Element
 from solo5_systemd.network.nft_tables import Tables
 from solo5_systemd.network.port_conflicts import (
     BoundPort,
@@ -233,9 +233,9 @@ class NetworkState:
         """Return the result of `reserve` and the nftables elements that `attach` would add; changes nothing."""
         reservation, networks = self._find_or_choose(task, nics, ports, bound_ports() if ports else ())
         before = self.bridges.ruleset()
-        known = set(nft_rules.elements(before))
+        known = set(nft_elements.elements(before))
         after = replace(before, networks=(*before.networks, *networks), reservations=(reservation,))
-        return reservation, tuple(element for element in nft_rules.elements(after) if element not in known)
+        return reservation, tuple(element for element in nft_elements.elements(after) if element not in known)
 
     def attach(self, task: TaskName) -> frozenset[RedirectedPort]:
         """Make the taps and firewall elements of a reservation, which a released task gets again; idempotent.

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import IPv6Network, ip_address, ip_network
 
-from solo5_systemd.network import nft_rules
-from solo5_systemd.network.nft_rules import Element, Ruleset
+from solo5_systemd.network import nft_elements, nft_rules
+from solo5_systemd.network.nft_elements import Element, Ruleset
 
 GUESTS = {"solo5-front": "10.77.0.5", "solo5-back": "10.78.0.5"}
 """The leased address of each bridge."""
@@ -45,7 +45,7 @@ class Packet:
 def verdict(plan: Ruleset, packet: Packet, family: str = "ip") -> str:
     """Return `accept` or `drop`, by the filter chains of table ip or ip6 at the input or forward hook."""
     text = nft_rules.tables(plan.networks, forwards=plan.forwards, forwards6=plan.forwards6, owned=True)
-    rules = _Rules(text, nft_rules.elements(plan), family)
+    rules = _Rules(text, nft_elements.elements(plan), family)
     to = packet.to or (
         GUESTS.get(packet.oif, "192.0.2.9") if family == "ip" else GUESTS6.get(packet.oif, "2001:db8::9")
     )

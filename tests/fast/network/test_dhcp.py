@@ -7,7 +7,7 @@ import pytest
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName, NetworkName, TaskName
-from solo5_systemd.network import dhcp, nft_rules
+from solo5_systemd.network import dhcp
 from solo5_systemd.network.ipam import bridge_mac
 from solo5_systemd.network.lease_json import lease_record_document, parse_lease_record
 from solo5_systemd.network.model import (
@@ -20,6 +20,7 @@ from solo5_systemd.network.model import (
     Network,
     Reservation,
 )
+from solo5_systemd.network.nft_elements import task_elements
 from solo5_systemd.settings.model import Join, NetworkPolicy
 from solo5_systemd.settings.resolver import resolver
 
@@ -111,7 +112,7 @@ def test_a_network_of_others_has_no_server_of_ours() -> None:
 
 
 def test_a_guest_has_elements_for_its_own_messages_only() -> None:
-    of_task = nft_rules.task_elements(Reservation(task=WEB, leases=(LEASE,)), (NETWORK,))
+    of_task = task_elements(Reservation(task=WEB, leases=(LEASE,)), (NETWORK,))
     found = {element.name: str(element) for element in of_task if element.name in ("asking", "answered")}
     number = int("02005e100001", 16)
     assert found["answered"] == f'element bridge solo5 answered {{ "s5-abc" . {number} }}'
@@ -120,7 +121,7 @@ def test_a_guest_has_elements_for_its_own_messages_only() -> None:
         ('"s5-abc"', LEASE.mac, str(number), str(int(IPv4Address("10.9.0.7")))),
     ]
     assert {element.value for element in of_task if element.name == "asking"} == {(bridge_mac(NETWORK.name),)}
-    plain = nft_rules.task_elements(Reservation(task=WEB, leases=(LEASE,)), (replace(NETWORK, policy=NetworkPolicy()),))
+    plain = task_elements(Reservation(task=WEB, leases=(LEASE,)), (replace(NETWORK, policy=NetworkPolicy()),))
     assert not {"asking", "answered"} & {element.name for element in plain}
 
 

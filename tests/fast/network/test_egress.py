@@ -17,6 +17,7 @@ from solo5_systemd.network import nft_rules
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits, check_limits, limits_to_wire
 from solo5_systemd.network.lease_recovery import recover_lease_record, tap_alias
 from solo5_systemd.network.model import NicRequest, limits_of, with_limits
+from solo5_systemd.network.nft_elements import Element, task_elements
 from solo5_systemd.network.nft_objects import listed_objects, made, removed
 from solo5_systemd.settings.egress import (
     Destination,
@@ -219,10 +220,10 @@ def test_a_listing_has_the_values_of_objects() -> None:
 
 def test_a_guest_with_limits_has_further_elements() -> None:
     lease = replace(RESERVATION.leases[0], network=NetworkName("default"))
-    without = nft_rules.task_elements(RESERVATION, [network()])
+    without = task_elements(RESERVATION, [network()])
     limits = Limits(egress=egress(["10.0.0.0/8:53", "[2001:db8::1]"]), rate=Rate(sent=10**6, received_packets=50))
     held = replace(RESERVATION, leases=(lease,), limits={SERVICE: limits})
-    more = [each for each in nft_rules.task_elements(held, [network()]) if each not in without]
+    more = [each for each in task_elements(held, [network()]) if each not in without]
     assert [(each.family, each.name, each.value) for each in more] == [
         ("ip", "unlisted", ()),
         ("ip", "egress", ("10.0.0.0/8:53/tcp", "10.0.0.0/8:53/udp")),
@@ -238,7 +239,7 @@ def test_a_guest_with_limits_has_further_elements() -> None:
     assert nft_rules.add(more).count("\n") > len(more)
     assert nft_rules.delete(more).count("delete ") == len(more) + 3
     joined = replace(network(), join=Join())
-    names = {each.name for each in nft_rules.task_elements(held, [joined])}
+    names = {each.name for each in task_elements(held, [joined])}
     assert "rated" in names
     assert "egress" not in names
 
@@ -281,8 +282,8 @@ def test_a_guest_with_both_addresses_has_a_chain_for_each() -> None:
     limits = Limits(egress=egress(["[2001:db8::/32]:53", "10.0.0.0/8/icmp", "[::/0]/icmp"]))
     held = replace(RESERVATION, leases=(SIX,), limits={SERVICE: limits}, ports=())
     check_limits([NicRequest(nic=SERVICE, limits=limits)], [BOTH])
-    without = nft_rules.task_elements(replace(held, limits={}), [BOTH])
-    more = [each for each in nft_rules.task_elements(held, [BOTH]) if each not in without]
+    without = task_elements(replace(held, limits={}), [BOTH])
+    more = [each for each in task_elements(held, [BOTH]) if each not in without]
     assert [(each.family, each.name, each.key[0], each.value) for each in more[:6]] == [
         ("ip", "unlisted", GUEST, ()),
         ("ip", "egress", GUEST, ("10.0.0.0/8/icmp",)),
@@ -307,7 +308,7 @@ def test_a_guest_with_both_addresses_has_a_chain_for_each() -> None:
 
 def test_a_list_without_ipv6_is_an_empty_chain_of_ipv6() -> None:
     held = replace(RESERVATION, leases=(SIX,), limits={SERVICE: Limits(egress=egress(["0.0.0.0/0"]))})
-    [chain] = [each for each in nft_rules.task_elements(held, [BOTH]) if (each.family, each.name) == ("ip6", "egress")]
+    [chain] = [each for each in task_elements(held, [BOTH]) if (each.family, each.name) == ("ip6", "egress")]
     assert chain.added()[2] == f"add rule ip6 solo5 {CHAIN6} goto unlisted"
 
 
@@ -388,9 +389,9 @@ def test_the_settings_of_a_network_have_both() -> None:
 def test_a_damaged_record_is_rebuilt_with_its_limits() -> None:
     limits = Limits(egress=egress(LISTED), rate=Rate(sent=10**6, received_packets=50))
     held = replace(RESERVATION, limits={SERVICE: limits}, ports=())
-    elements = [nft_rules.Element(family=each.family, name=each.name, value=each.value,
+    elements = [Element(family=each.family, name=each.name, value=each.value,
                                   key=tuple(word.strip('"') for word in each.key))
-                for each in nft_rules.task_elements(held, [network()])]  # fmt: skip
+                for each in task_elements(held, [network()])]  # fmt: skip
     tap = held.leases[0].tap
     record = recover_lease_record(held.task, {tap: (tap_alias(held.task, SERVICE), network())}, elements)
     assert record is not None
@@ -406,9 +407,9 @@ def test_a_damaged_record_is_rebuilt_with_its_limits() -> None:
 def test_a_damaged_record_of_both_addresses_is_rebuilt_with_its_list() -> None:
     limits = Limits(egress=egress(["10.0.0.0/8", "[2001:db8::/32]:53/udp"]))
     held = replace(RESERVATION, leases=(SIX,), limits={SERVICE: limits}, ports=())
-    elements = [nft_rules.Element(family=each.family, name=each.name, value=each.value,
+    elements = [Element(family=each.family, name=each.name, value=each.value,
                                   key=tuple(word.strip('"') for word in each.key))
-                for each in nft_rules.task_elements(held, [BOTH])]  # fmt: skip
+                for each in task_elements(held, [BOTH])]  # fmt: skip
     record = recover_lease_record(held.task, {SIX.tap: (tap_alias(held.task, SERVICE), BOTH)}, elements)
     assert record is not None
     assert record.reservation.limits == held.limits

@@ -9,7 +9,7 @@ from tests.fast.network.test_nft_rules import RESERVATION, SERVICE
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.lease_recovery import recover_lease_record, tap_alias, tap_network, tap_owner
 from solo5_systemd.network.model import EVERY_IPV6, LeaseState
-from solo5_systemd.network.nft_rules import network_elements, task_elements
+from solo5_systemd.network.nft_elements import network_elements, task_elements
 from solo5_systemd.settings.model import Join
 
 (LEASE,) = RESERVATION.leases

@@ -16,8 +16,8 @@ from solo5_systemd.names import NetworkName
 from solo5_systemd.network import nft_rules
 from solo5_systemd.network.ipam import segments
 from solo5_systemd.network.model import EVERY_IPV6, Network, PortRequest, Protocol, Reservation
+from solo5_systemd.network.nft_elements import Ruleset, elements, network_elements, task_elements
 from solo5_systemd.network.nft_ip6 import METADATA6, ip6
-from solo5_systemd.network.nft_rules import Ruleset
 from solo5_systemd.settings.model import CLOSED, Join, NetworkPolicy
 
 FRONT, BACK, LAN = "solo5-front", "solo5-back", "eth0"
@@ -132,7 +132,7 @@ def test_a_changed_limit_is_changed_in_both_tables() -> None:
 
 def test_a_network_and_a_task_are_elements() -> None:
     network = six(linked_network("front", NetworkPolicy(routed=True, fragments=True)), nat66=True)
-    of_network = map(str, nft_rules.network_elements(network, [network]))
+    of_network = map(str, network_elements(network, [network]))
     assert [each for each in of_network if "ip6" in each] == [
         'element ip6 solo5 bridges { "solo5-front" }',
         "element ip6 solo5 within { fd00:77::/64 . fd00:77::/64 }",
@@ -140,7 +140,7 @@ def test_a_network_and_a_task_are_elements() -> None:
         'element ip6 solo5 paths { "solo5-front" . "solo5-front" }',
         'element ip6 solo5 routed { "solo5-front" }',
     ]
-    added = set(map(str, nft_rules.task_elements(HELD, []))) - set(map(str, nft_rules.task_elements(RESERVATION, [])))
+    added = set(map(str, task_elements(HELD, []))) - set(map(str, task_elements(RESERVATION, [])))
     assert added == {
         f"element bridge solo5 guests6 {{ {GUEST} . 02:00:00:00:00:09 . fd00:77::5 }}",
         f"element bridge solo5 guests6 {{ {GUEST} . 02:00:00:00:00:09 . {LINK_LOCAL} }}",
@@ -162,14 +162,14 @@ def test_a_guest_calls_any_port_of_programs_that_share_its_namespace(shared: boo
     own = replace(plan(), networks=(replace(six(linked_network("front")), shared=shared), six(linked_network("back"))))
     assert verdict(own, Packet(iif=FRONT, what="tcp 9191", source=GUESTS6[FRONT]), "ip6") == expected
     assert verdict(own, Packet(iif=BACK, what="tcp 9191", source=GUESTS6[BACK]), "ip6") == "drop"
-    found = [each for each in nft_rules.elements(own) if each.family == "ip6" and each.name in ("gateways", "looped")]
+    found = [each for each in elements(own) if each.family == "ip6" and each.name in ("gateways", "looped")]
     assert [each.key for each in found] == ([('"solo5-front"', "fd00:77::1"), ("::1",)] if shared else [])
 
 
 def test_ports_at_ipv6_addresses_are_elements_of_table_ip6_alone() -> None:
     every = PortRequest(nic=SERVICE, host_ip=EVERY_IPV6, host_port=81, port=80, protocol=Protocol.TCP)
     one = replace(every, host_ip=IPv6Address("2001:db8::1"))
-    made = map(str, nft_rules.task_elements(replace(HELD, ports=(every, one)), []))
+    made = map(str, task_elements(replace(HELD, ports=(every, one)), []))
     assert [each for each in made if "published" in each] == [
         "element ip6 solo5 published { tcp . 81 : fd00:77::5 . 80 }",
         "element ip6 solo5 published_at { 2001:db8::1 . tcp . 81 : fd00:77::5 . 80 }",
@@ -181,13 +181,10 @@ def test_segments_and_bridges_of_others_have_elements_in_both_tables() -> None:
     [segment, *_] = segments(network.bridge)
     joined = replace(linked_network("back"), bridge="br0", join=Join())
     made = {
-        str(each)
-        for each in nft_rules.elements(Ruleset(networks=(network, joined), segments=[(segment, NetworkName("front"))]))
+        str(each) for each in elements(Ruleset(networks=(network, joined), segments=[(segment, NetworkName("front"))]))
     }
     for family in ("ip", "ip6"):
         assert f'element {family} solo5 bridges {{ "{segment}" }}' in made
         assert f'element {family} solo5 segments {{ "{segment}" }}' in made
         assert f'element {family} solo5 bridged {{ "br0" . "br0" }}' in made
-    assert not any(
-        each.family == "ip6" for each in nft_rules.elements(replace(plan4(), networks=(joined,), reservations=()))
-    )
+    assert not any(each.family == "ip6" for each in elements(replace(plan4(), networks=(joined,), reservations=())))

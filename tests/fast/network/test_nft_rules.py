@@ -10,11 +10,11 @@ import pytest
 from tests.fast.network.packets import Packet, verdict
 
 from solo5_systemd.names import DeviceName, NetworkName, TaskName
-from solo5_systemd.network import nft_rules
+from solo5_systemd.network import nft_elements, nft_rules
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
 from solo5_systemd.network.ipam import bridge_mac, segment_link, segments
 from solo5_systemd.network.model import Lease, MacAddress, Network, PortRequest, Protocol, Reservation
-from solo5_systemd.network.nft_rules import Ruleset
+from solo5_systemd.network.nft_elements import Ruleset
 from solo5_systemd.settings.egress import egress
 from solo5_systemd.settings.model import CLOSED, HostPort, Join, NetworkPolicy
 from solo5_systemd.settings.rate import Rate
@@ -221,7 +221,7 @@ def network(*, masquerade: bool = True, connections: int = 4096) -> Network:
 
 
 def test_a_task_is_elements_alone() -> None:
-    elements = nft_rules.task_elements(RESERVATION, [])
+    elements = nft_elements.task_elements(RESERVATION, [])
     assert list(map(str, elements)) == ELEMENTS
     assert nft_rules.add(elements).splitlines() == [f"add {element}" for element in ELEMENTS]
     assert nft_rules.delete(elements).splitlines() == [f"delete {element}" for element in ELEMENTS]
@@ -236,7 +236,7 @@ def test_a_network_is_elements_alone() -> None:
     ]
     for masquerade, expected in ((True, elements), (False, elements[:3])):
         made = network(masquerade=masquerade)
-        assert sorted(map(str, nft_rules.network_elements(made, [made]))) == sorted(expected)
+        assert sorted(map(str, nft_elements.network_elements(made, [made]))) == sorted(expected)
 
 
 def test_a_segment_is_elements_and_the_first_one_a_chain() -> None:
@@ -292,7 +292,7 @@ def test_a_change_touches_what_differs_alone() -> None:
     commands = nft_rules.change(before, after).splitlines()
     assert commands[: len(ELEMENTS)] == [f"delete {element}" for element in ELEMENTS]
     assert commands[len(ELEMENTS)] == "flush chain ip solo5 limited"
-    elements = nft_rules.network_elements(other, [first, other])
+    elements = nft_elements.network_elements(other, [first, other])
     assert commands[-len(elements) :] == [f"add {element}" for element in elements]
     assert nft_rules.change(before, before) == ""
     assert "limited" not in nft_rules.change(after, replace(after, reservations=[RESERVATION]))
@@ -324,7 +324,7 @@ def test_a_guest_on_a_bridge_of_others_has_elements_of_table_bridge_alone(
 ) -> None:
     (lease,) = RESERVATION.leases
     held = Reservation(task=TaskName("a"), leases=(lease if leased else replace(lease, ipv4=None, gateway4=None),))
-    made = nft_rules.elements(Ruleset(networks=(changed,), reservations=(held,)))
+    made = nft_elements.elements(Ruleset(networks=(changed,), reservations=(held,)))
     assert [str(each) for each in made if each.family == "bridge"] == [
         f"element bridge solo5 {one.replace('TAP', GUEST)}" for one in expected
     ]
@@ -336,7 +336,7 @@ def test_a_guest_with_a_leased_address_of_ipv6_on_a_bridge_of_others_advertises_
     prefix = IPv6Network("2001:db8:1::/64")
     network = replace(JOINED, ipv6=prefix, join=Join(ipv6=True))
     held = Reservation(task=TaskName("a"), leases=(replace(lease, ipv6=IPv6Interface("2001:db8:1::7/64")),))
-    made = nft_rules.elements(Ruleset(networks=(network,), reservations=(held,)))
+    made = nft_elements.elements(Ruleset(networks=(network,), reservations=(held,)))
     assert {each.family for each in made} == {"ip", "bridge"}, "the host is no router of it"
     assert [(each.name, each.key[-1]) for each in made if each.family == "bridge" and "6" in each.name] == [
         ("guests6", "2001:db8:1::7"),
@@ -347,7 +347,7 @@ def test_a_guest_with_a_leased_address_of_ipv6_on_a_bridge_of_others_advertises_
         (str(0x20010DB800010000), "7"),
         (str(0xFE80 << 48), str(0x000000FFFE000009)),
     ]
-    assert not nft_rules.has_ipv6([network])
+    assert not nft_elements.has_ipv6([network])
 
 
 @pytest.mark.parametrize(
@@ -363,10 +363,10 @@ def test_frames_of_a_guest_with_limits_meet_every_rule(limits: Limits, plain: bo
     """The others pass after one lookup, which none of a bridge of others is in."""
     held = replace(RESERVATION, limits={SERVICE: limits})
     for network_of, expected in ((network(), plain), (JOINED, False)):
-        made = nft_rules.task_elements(held, [network_of])
-        assert any(each.name == nft_rules.PLAIN for each in made) is expected
+        made = nft_elements.task_elements(held, [network_of])
+        assert any(each.name == nft_elements.PLAIN for each in made) is expected
     limited = replace(network(), policy=NetworkPolicy(egress=()))
-    assert not any(each.name == nft_rules.PLAIN for each in nft_rules.task_elements(RESERVATION, [limited]))
+    assert not any(each.name == nft_elements.PLAIN for each in nft_elements.task_elements(RESERVATION, [limited]))
 
 
 BRIDGED = 'element ip solo5 bridged { "br0" . "br0" }'
@@ -375,7 +375,7 @@ BRIDGED = 'element ip solo5 bridged { "br0" . "br0" }'
 def test_frames_within_a_joined_bridge_are_forwarded_with_br_netfilter() -> None:
     """Also where several networks join it; and none from there to another link."""
     joining = replace(plan(), networks=(*plan().networks, JOINED, replace(JOINED, name=NetworkName("second"))))
-    assert [str(each) for each in nft_rules.elements(joining)].count(BRIDGED) == 1
+    assert [str(each) for each in nft_elements.elements(joining)].count(BRIDGED) == 1
     assert verdict(joining, Packet(iif="br0", oif="br0")) == "accept"
     assert verdict(plan(), Packet(iif="br0", oif="br0")) == "drop"
     assert verdict(joining, Packet(iif="br0", oif=WAN)) == "drop"
@@ -383,7 +383,7 @@ def test_frames_within_a_joined_bridge_are_forwarded_with_br_netfilter() -> None
 
 def test_a_network_on_a_bridge_of_others_is_neither_reached_nor_limited() -> None:
     front = replace(network(), name=NetworkName("front"), policy=NetworkPolicy(reach=(JOINED.name,)))
-    made = map(str, nft_rules.network_elements(front, (front, JOINED)))
+    made = map(str, nft_elements.network_elements(front, (front, JOINED)))
     assert [each for each in made if "br0" in each] == []
     assert nft_rules.limited((front, JOINED)) == nft_rules.limited((front,))
 
@@ -394,13 +394,13 @@ def test_a_guest_calls_any_port_of_programs_that_share_its_namespace(shared: boo
     assert verdict(own, Packet(iif=FRONT, what="tcp 9191")) == expected
     assert verdict(own, Packet(iif=BACK, what="tcp 9191")) == "drop"
     gateway = ('"solo5-front"', "10.77.0.1")
-    assert [each.key for each in nft_rules.elements(own) if each.name == "gateways"] == ([gateway] if shared else [])
+    assert [each.key for each in nft_elements.elements(own) if each.name == "gateways"] == ([gateway] if shared else [])
 
 
 def test_a_network_with_ipv6_alone_has_its_bridge_in_table_ip_and_no_range() -> None:
     """So a packet of IPv4 from its bridge is one of a network, and closed."""
     prefix, gateway = IPv6Network("fd00:1::/64"), IPv6Address("fd00:1::1")
     alone = replace(network(), ipv4=None, gateway4=None, ipv6=prefix, gateway6=gateway)
-    made = nft_rules.network_elements(alone, [alone])
+    made = nft_elements.network_elements(alone, [alone])
     assert [str(each) for each in made if each.family == "ip"] == ['element ip solo5 bridges { "solo5-x.y" }']
     assert "element ip6 solo5 within { fd00:1::/64 . fd00:1::/64 }" in map(str, made)
