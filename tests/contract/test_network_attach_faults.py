@@ -1,122 +1,207 @@
 """Faults of the kernel during an attach: one sentence, and nothing is left of it."""
 
-import asyncio
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from tests.contract.netservice import Service, host_state, nic, tcp, udp
+from tests.contract import failing_networkd
+from tests.contract.netns import Outside, entered, run
+from tests.contract.netservice import Client, Service, host_state, nic, tcp, udp
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.guest_limits import Limits
-from solo5_systemd.network.model import Reservation
+from solo5_systemd.network.model import NicRequest, PortRequest, Reservation
 from solo5_systemd.settings.egress import egress
 
 A = TaskName("a")
-NETWORKS = '[network.default]\nipv4 = "10.77.0.0/24"\nipv6 = true\n[network.back]\nipv4 = "10.78.0.0/24"\n'
-_FAILING = """
-import errno, os, socket, sys
-from pathlib import Path
-import nftables
-from solo5_systemd.network import taps
-from solo5_systemd.networkd import main as program
+_PROGRAM = str(Path(failing_networkd.__file__))
+_BACK = '[network.back]\nipv4 = "10.78.0.0/24"\n'
+_LIMITS = Limits(egress=egress(["192.0.2.0/24", "2001:db8::/32"]))
 
-plan, kind = Path({plan!r}), {kind!r}
 
-def fails():
-    '''Count down to the call that fails; without a plan, none does.'''
-    try:
-        with plan.open("r+") as file:  # the test may remove it meanwhile
-            left = int(file.read())
-            file.seek(0)
-            file.write(f"{{left - 1:9}}")
-    except FileNotFoundError:
-        return False
-    return left == 0
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where the NICs of a task are.
 
-def send(original):
-    def replaced(self, data, *rest):
-        if self.family == socket.AF_NETLINK and self.proto == socket.NETLINK_ROUTE and fails():
-            raise OSError(getattr(errno, kind), os.strerror(getattr(errno, kind)))
-        return original(self, data, *rest)
-    return replaced
+    Attributes:
+        settings: of the networks.
+        nics: of the task.
+        ports: of the task.
+        namespace: path of the network namespace of other programs that has the task; empty: the host's own.
+        alike: the kinds of calls that its attach does without, or makes as one to the host's own networks.
+    """
 
-def create(name, uid):
-    if fails():
-        raise OSError(getattr(errno, kind), os.strerror(getattr(errno, kind)))
-    create_tap(name, uid)
+    settings: str
+    nics: Sequence[NicRequest]
+    ports: Sequence[PortRequest] = (tcp(8080), udp(5353))
+    namespace: str = ""
+    alike: Sequence[str] = ()
 
-def command(self, text):
-    if text.startswith("list") or not fails():
-        return cmd(self, text)
-    return 1, "", "Error: Could not process rule: Operation not permitted\\n"
+    def state(self) -> tuple[str, ...]:
+        """Return all state that the service may change; that of the host is compared at the end in any case."""
+        if not self.namespace:
+            return host_state()
+        with entered(self.namespace):
+            return host_state()
 
-create_tap, cmd = taps.create_tap, nftables.Nftables.cmd
-if kind == "EPERM":
-    nftables.Nftables.cmd = command
-elif kind == "EBUSY":
-    taps.create_tap = create
-else:
-    socket.socket.send, socket.socket.sendto = send(socket.socket.send), send(socket.socket.sendto)
-sys.exit(program.main())
-"""
-"""The service, of whose calls one fails: a message to rtnetlink, a tap, or a transaction of nftables."""
 
-SENTENCES = {
-    "ENOBUFS": "No buffer space available",
-    "EBUSY": "Device or resource busy",
-    "EPERM": "nftables refused a change: Error: Could not process rule: Operation not permitted",
+PLACES = {
+    "networks": Place(
+        settings=f'[network.default]\nipv4 = "10.77.0.0/24"\nipv6 = true\n{_BACK}',
+        nics=(nic("service", limits=_LIMITS), nic("admin", "back")),
+        alike=["setns"],
+    ),
+    "a bridge of others": Place(
+        settings='[network.lan]\njoin = "br0"\nipv4 = "192.168.1.0/24"\npool = "192.168.1.9-192.168.1.99"\n' + _BACK,
+        nics=(nic("admin", "lan"), nic("service", "back", limits=Limits(egress=egress(["192.0.2.0/24"])))),
+        alike=["setns", "nfnetlink", "ioctl", "sysctl"],
+    ),
+    "a namespace of its own": Place(
+        settings=f"[network.default]\ntask_namespace = true\nipv6 = true\n{_BACK}",
+        nics=(nic("service", limits=_LIMITS), nic("admin", "back")),
+        alike=["nfnetlink", "sysctl"],
+    ),
+    "the namespace of a group": Place(
+        settings="",
+        nics=(nic("service", "namespace", limits=_LIMITS), nic("admin", "namespace")),
+        namespace="group",
+        alike=["nfnetlink", "ioctl", "sysctl"],
+    ),
+    "the interface of a group": Place(
+        settings="[network.namespace]\nredirect = true\n",
+        nics=(nic("service", "redirect"),),
+        ports=(tcp(80, 80),),
+        namespace="group",
+        alike=["nfnetlink"],
+    ),
 }
+LASTING = [(place, kind) for place, of in PLACES.items() for kind in failing_networkd.FAULTS if kind not in of.alike]
+ONCE = [(place, kind) for place, kind in LASTING if kind != "dump"]
 
 
-@pytest.mark.parametrize("kind", SENTENCES)
-async def test_each_step_of_an_attach_with_two_nics_is_undone(service: Service, tmp_path: Path, kind: str) -> None:
+@pytest.fixture
+def place(service: Service, outside: Outside, request: pytest.FixtureRequest) -> Iterator[Place]:
+    """A place, with the bridge and the namespace of other programs that it needs; they stay as they were."""
+    found = PLACES[request.param]
+    (service.settings / "solo5.toml").write_text(found.settings)
+    run("ip", "link", "add", "br0", "type", "bridge")
+    run("ip", "link", "set", "br0", "up")
+    outside.ip("link", "set", "lo", "up")
+    outside.ip("route", "add", "default", "via", outside.host)
+    outside.ip("address", "add", "2001:db8:f::2/64", "dev", f"{outside.link}-out", "nodad")
+    yield replace(found, namespace=outside.path if found.namespace else "")
+    run("ip", "link", "del", "br0")
+
+
+@pytest.mark.parametrize(("place", "kind"), ONCE, indirect=["place"])
+async def test_each_step_of_an_attach_is_undone(service: Service, place: Place, tmp_path: Path, kind: str) -> None:
     """Each in turn fails once. A change of nftables that fails is repeated with all rules: then nothing has failed."""
-    (service.settings / "solo5.toml").write_text(NETWORKS)
-    plan = tmp_path / "plan"
-    service.start(program=("-c", _FAILING.format(plan=str(plan), kind=kind)))
+    plan, before = tmp_path / "plan", place.state()
+    service.start(program=(_PROGRAM, str(plan), kind))
     await service.ready()
-    limits = Limits(egress=egress(["192.0.2.0/24", "2001:db8::/32"]))
-    nics = (nic("service", limits=limits), nic("admin", "back"))
     async with service.client() as client:
-        had = await client.reserve(A, nics, (tcp(8080), udp(5353)))
-        before = host_state()
-        await client.attach(A)
-        whole = host_state()
-        await client.drop("a")
-        failed = 0
-        for step in range(100):
-            assert await client.reserve(A, nics, had.ports) == had
-            _write(plan, step)
-            [error] = await asyncio.gather(client.attach(A), return_exceptions=True)
+        had, whole = await _attached(client, place)
+        errors = []
+        for step in range(200):
+            assert await _reserve(client, place) == had
+            _write(plan, str(step))
+            error = await _attach(client, had)
+            left = int(plan.read_text())
+            plan.unlink()
             if error is not None:
-                failed += 1
-                assert isinstance(error, HostError)
-                assert SENTENCES[kind] in str(error), step
-                plan.unlink()
-                assert _found(had) == [], step
-                await client.attach(A)
-            left = int(plan.read_text()) if plan.exists() else -1
-            plan.unlink(missing_ok=True)
-            assert (await client.reservation(A), host_state()) == (had, whole), step
-            await client.drop("a")
-            assert host_state() == before, step
+                errors.append(str(error))
+                assert _found(had, place) == [], (step, error)
+            if error is None or step % 2:  # otherwise the reservation ends like this
+                await client.attach(A, had.namespace)
+                assert (await client.reservation(A), place.state()) == (had, whole), step
+            await _drop(client)
+            assert place.state() == before, step
             if left >= 0:  # this step is behind the last one
                 break
-        assert failed >= 1
+        assert errors
+        assert [text for text in errors if not _is_clear(text, kind)] == []
 
 
-def _write(plan: Path, step: int) -> None:
+@pytest.mark.parametrize(("place", "kind"), LASTING, indirect=["place"])
+async def test_a_fault_that_lasts_is_its_first_sentence_and_leaves_nothing_once_it_is_over(
+    service: Service, place: Place, tmp_path: Path, kind: str
+) -> None:
+    """Also where the undoing fails as well, of an attach by systemd, whose reservation has been released."""
+    plan, before = tmp_path / "plan", place.state()
+    service.start(program=(_PROGRAM, str(plan), kind))
+    await service.ready()
+    async with service.client() as client:
+        had, whole = await _attached(client, place)
+        errors = []
+        for step in range(0, 200, 7):
+            assert await _reserve(client, place) == had
+            if step % 2 or kind == "dump":  # a first attach lists nothing
+                await client.attach(A, had.namespace)
+                await client.drop("a")
+            _write(plan, f"{step}+")
+            error = await _attach(client, had)
+            plan.unlink()
+            if error is not None:
+                errors.append(str(error))
+                await client.attach(A, had.namespace)
+            assert (await client.reservation(A), place.state()) == (had, whole), (step, error)
+            await _drop(client)
+            assert place.state() == before, (step, error)
+            if error is None:
+                break
+        assert errors
+        assert [text for text in errors if not _is_clear(text, kind)] == []
+
+
+async def _attached(client: Client, place: Place) -> tuple[Reservation, tuple[str, ...]]:
+    """Return a reservation, and the state with it attached, then release it."""
+    had = await _reserve(client, place)
+    await client.attach(A, had.namespace)
+    whole = place.state()
+    await _drop(client)
+    return had, whole
+
+
+async def _reserve(client: Client, place: Place) -> Reservation:
+    return await client.reserve(A, place.nics, place.ports, namespace=place.namespace)
+
+
+async def _attach(client: Client, reservation: Reservation) -> HostError | None:
+    try:
+        await client.attach(A, reservation.namespace)
+    except HostError as error:
+        return error
+    return None
+
+
+async def _drop(client: Client) -> None:
+    await client.drop("a")
+    await client.forget(A)
+
+
+def _is_clear(text: str, kind: str) -> bool:
+    """Return whether an error is one of the project, with the kernel's word for it."""
+    words = os.strerror(failing_networkd.FAULTS[kind])
+    return words in text and "\n" not in text
+
+
+def _write(plan: Path, text: str) -> None:
     """Write it in one step: the service reads it at any time."""
     new = plan.with_suffix(".new")
-    new.write_text(str(step))
+    new.write_text(text)
     new.replace(plan)
 
 
-def _found(reservation: Reservation) -> list[str]:
+def _found(reservation: Reservation, place: Place) -> list[str]:
     """Return the taps of which the kernel has a link or a rule."""
-    state = host_state()
-    return [lease.tap for lease in reservation.leases if any(lease.tap in each for each in state)]
+    with entered(place.namespace) if place.namespace else nullcontext():
+        state = f"{socket.if_nameindex()} {run('nft', 'list', 'ruleset')}"
+    return [lease.tap for lease in reservation.leases if lease.tap in state]
 
 
 _ELSEWHERE = """
@@ -141,7 +226,7 @@ async def test_a_service_without_what_it_needs_leaves_nothing(service: Service, 
         reservation = await client.reserve(A, (nic("service"), nic("admin")), (tcp(8080),))
         with pytest.raises(HostError, match=words):
             await client.attach(A)
-        assert _found(reservation) == []
+        assert _found(reservation, Place(settings="", nics=())) == []
         await client.drop("a")
         assert (await client.reservations(), host_state()) == ((), before)
 

@@ -55,6 +55,7 @@ _IFF_UP = 1
 _AF_BRIDGE = 7
 _RT_SCOPE_UNIVERSE, _RT_TABLE_LOCAL = 0, 255
 _LOOPBACK6 = "::1"
+_NAMES = {"addr": "addresses", "default_routes": "routes"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,10 +95,10 @@ class Links:
     def routed_ranges(self, ours: Sequence[str]) -> Iterator[IPv4Network]:
         """Yield the ranges of the host's routes and addresses, without those of the links `ours`."""
         skip = {index(name) for name in ours}
-        for route in self._route.get_routes(family=socket.AF_INET):
+        for route in self._list("routes", family=socket.AF_INET):
             if route.get_attr("RTA_DST") and route.get_attr("RTA_OIF") not in skip:
                 yield _range(route.get_attr("RTA_DST"), route["dst_len"])
-        for address in self._route.get_addr(family=socket.AF_INET):
+        for address in self._list("addr", family=socket.AF_INET):
             if address["index"] not in skip:
                 yield _range(address.get_attr("IFA_LOCAL"), address["prefixlen"])
 
@@ -139,13 +140,13 @@ class Links:
         )
 
     def _default_route(self, family: int) -> tuple[int, str] | None:
-        for route in self._route.get_default_routes(family=family):
+        for route in self._list("default_routes", family=family):
             if route.get_attr("RTA_OIF"):
                 return route.get_attr("RTA_OIF"), route.get_attr("RTA_GATEWAY") or ""
         return None
 
     def _global_address(self, family: int, number: int) -> str:
-        for address in self._route.get_addr(family=family, index=number):
+        for address in self._list("addr", family=family, index=number):
             if address["scope"] == _RT_SCOPE_UNIVERSE:
                 text = address.get_attr("IFA_LOCAL") or address.get_attr("IFA_ADDRESS")
                 return f"{text}/{address['prefixlen']}"
@@ -159,14 +160,14 @@ class Links:
     def routed_prefixes(self, ours: Sequence[str]) -> Iterator[IPv6Network]:
         """Yield the prefixes of the host's IPv6 routes, those of its addresses included, without those of `ours`."""
         skip = {index(name) for name in ours}
-        for route in self._route.get_routes(family=socket.AF_INET6):
+        for route in self._list("routes", family=socket.AF_INET6):
             if route.get_attr("RTA_DST") and route.get_attr("RTA_OIF") not in skip:
                 yield IPv6Network((route.get_attr("RTA_DST"), route["dst_len"]), strict=False)
 
     def local_addresses(self, versions: Iterable[int] = (4,)) -> frozenset[IpAddress]:
         """Return all addresses of the host, of IPv4, IPv6 or both."""
         families = (socket.AF_INET if version == 4 else socket.AF_INET6 for version in versions)
-        addresses = (address for family in families for address in self._route.get_addr(family=family))
+        addresses = (address for family in families for address in self._list("addr", family=family))
         texts = (address.get_attr("IFA_LOCAL") or address.get_attr("IFA_ADDRESS") for address in addresses)
         return frozenset(map(ip_address, texts))
 
@@ -185,7 +186,7 @@ class Links:
             return False
         if network.ipv4 is None:
             return True
-        addresses = self._route.get_addr(family=socket.AF_INET, index=index(network.bridge))
+        addresses = self._list("addr", family=socket.AF_INET, index=index(network.bridge))
         return str(network.gateway4) in {address.get_attr("IFA_LOCAL") for address in addresses} and is_set_for_link(
             "ipv4", network.bridge, "route_localnet", "1"
         )
@@ -224,7 +225,7 @@ class Links:
             return True
         with _kernel_errors(f"bridge {network.bridge}"):
             bridge = index(network.bridge)
-            addresses = self._route.get_addr(family=socket.AF_INET6, index=bridge)
+            addresses = self._list("addr", family=socket.AF_INET6, index=bridge)
             has_route = not network.shared or self._has_loopback_route(bridge)
         return has_route and any(address.get_attr("IFA_ADDRESS") == str(network.gateway6) for address in addresses)
 
@@ -243,7 +244,7 @@ class Links:
             )
 
     def _has_loopback_route(self, bridge: int) -> bool:
-        routes = self._route.get_routes(family=socket.AF_INET6, table=_RT_TABLE_LOCAL)
+        routes = self._list("routes", family=socket.AF_INET6, table=_RT_TABLE_LOCAL)
         return any((route.get_attr("RTA_DST"), route.get_attr("RTA_OIF")) == (_LOOPBACK6, bridge) for route in routes)
 
     def make_segment(self, network: Network, segment: str) -> None:
@@ -305,7 +306,7 @@ class Links:
         ours = {number for number, name in socket.if_nameindex() if name.startswith(TAP_PREFIX)}
         number = index(bridge)
         with _kernel_errors(f"bridge {bridge}"):
-            entries = self._route.get_neighbours(family=_AF_BRIDGE)
+            entries = self._list("neighbours", family=_AF_BRIDGE)
         return frozenset(
             entry.get_attr("NDA_LLADDR")
             for entry in entries
@@ -418,10 +419,17 @@ class Links:
     def _message(self, number: int) -> Any | None:
         try:
             return self._route.get_links(number)[0] if number else None
-        except NetlinkError as error:
-            if error.code != errno.ENODEV:  # the link was deleted after if_nametoindex(3)
-                raise
-            return None
+        except (NetlinkError, OSError) as error:
+            if isinstance(error, NetlinkError) and error.code == errno.ENODEV:  # deleted after if_nametoindex(3)
+                return None
+            raise HostError(f"the kernel refused to show link {number}: {_reason(error)}.") from error
+
+    def _list(self, what: str, **selection: Any) -> tuple[Any, ...]:
+        """Return what the kernel has of `routes`, `addr`, `neighbours` or `default_routes`; raises HostError."""
+        try:
+            return tuple(getattr(self._route, f"get_{what}")(**selection))
+        except (NetlinkError, OSError) as error:
+            raise HostError(f"the kernel refused to list {_NAMES.get(what, what)}: {_reason(error)}.") from error
 
 
 class LinkWatch(NetlinkSocket):
@@ -587,5 +595,8 @@ def _kernel_errors(link: str) -> Iterator[None]:
     try:
         yield
     except (NetlinkError, OSError) as error:
-        reason = error.args[1] if len(error.args) > 1 else str(error)
-        raise HostError(f"the kernel refused to change {link}: {reason}.") from error
+        raise HostError(f"the kernel refused to change {link}: {_reason(error)}.") from error
+
+
+def _reason(error: Exception) -> str:
+    return str(error.args[1] if len(error.args) > 1 else error)

@@ -118,6 +118,10 @@ class Tables:
             if not done:
                 self.replace(after)
 
+    def distrust(self) -> None:
+        """Have the next `change` replace the tables: what they are changed from may not be what they have."""
+        self._built = {}
+
     def _build(self, commands: str, known: int | None) -> bool:
         """Run a transaction and list the rules; return whether the listing is certain to be the transaction's result.
 
@@ -328,9 +332,15 @@ class Tables:
 
     def _current_generation(self) -> int:
         # Without NLM_F_DUMP and NLM_F_ACK the reply is a single NEWGEN message.
-        for kind, body in self._netfilter.request(_GETGEN, 0, _NFGENMSG.pack(0, 0, 0)):
-            if kind == _NEWGEN:
-                return int.from_bytes(attributes(body[_NFGENMSG.size :])[_GEN_ID])
+        try:
+            for kind, body in self._netfilter.request(_GETGEN, 0, _NFGENMSG.pack(0, 0, 0)):
+                if kind == _NEWGEN:
+                    return int.from_bytes(attributes(body[_NFGENMSG.size :])[_GEN_ID])
+        except OSError as error:
+            raise HostError(
+                f"the ruleset generation of nftables cannot be read: {error.strerror}.",
+                "`nft list ruleset` shows whether nftables can be read at all.",
+            ) from error
         raise HostError("nftables has no ruleset generation: expected Linux 4.3 or later.")
 
 

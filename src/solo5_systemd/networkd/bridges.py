@@ -78,6 +78,7 @@ class Bridges:
                 self._links.make_bridge(network)
         except Solo5Error:
             self.up.discard(network.name)
+            self._tables.distrust()
             raise
 
     def _bring_up_segment(self, network: Network, segment: str) -> None:
@@ -88,6 +89,7 @@ class Bridges:
             self._links.make_segment(network, segment)
         except Solo5Error:
             del self.segments[segment]
+            self._tables.distrust()
             raise
 
     def remove_idle(self) -> None:
@@ -95,21 +97,23 @@ class Bridges:
         idle = [network for name, network in self.networks.items() if not self._leases.allocations.leases.get(name)]
         if not idle:
             return
-        for network in idle:
-            if network.join is None:
-                links.delete_links(self._own_bridges(network))
+        links.delete_links(link for network in idle if network.join is None for link in self._own_bridges(network))
         before = self.ruleset()
         self.up -= {network.name for network in idle}
         self.segments = {segment: name for segment, name in self.segments.items() if name in self.up}
-        if not self.forwarding6:
-            self.ipv6.restore_sysctls(is_router=self._is_router6)  # first: without rules, nothing may be forwarded
-        if not self.forwarding:
-            self._restore_sysctls()  # first: without rules, nothing may be forwarded
-            self._store.remove_sysctls()
-        if self.up:
-            self._tables.change(before, self.ruleset())
-        else:
-            self._tables.remove()
+        try:
+            if not self.forwarding6:
+                self.ipv6.restore_sysctls(is_router=self._is_router6)  # first: without rules, nothing may be forwarded
+            if not self.forwarding:
+                self._restore_sysctls()  # first: without rules, nothing may be forwarded
+                self._store.remove_sysctls()
+            if self.up:
+                self._tables.change(before, self.ruleset())
+            else:
+                self._tables.remove()
+        except Solo5Error:  # to be repeated
+            self._tables.distrust()
+            raise
         for network in idle:
             self._store.remove_network(network.name)
             del self.networks[network.name]

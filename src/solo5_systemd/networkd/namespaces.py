@@ -141,8 +141,11 @@ class Namespaces:
             self._watch_own(self._own_namespace(task))
             return redirected
         with self._entered(path, redirected=request is not None and _is_redirected([request])) as other:
-            redirected = other.state.attach(task)
-            self._tasks[task] = other
+            try:
+                redirected = other.state.attach(task)
+            finally:
+                if other.state.leases.get(task) is not None:  # also one whose attach failed and could not be undone
+                    self._tasks[task] = other
             if redirected:
                 _delete_flows(lambda: delete_udp_flows(redirected))
             return frozenset()

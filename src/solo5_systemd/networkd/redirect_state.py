@@ -26,7 +26,7 @@ from solo5_systemd.network.model import (
 from solo5_systemd.network.nft_elements import Element
 from solo5_systemd.network.redirect import TABLE, check_redirected, redirect_rules, redirected_lease
 from solo5_systemd.networkd.leases import Leases
-from solo5_systemd.networkd.state import Remains
+from solo5_systemd.networkd.state import Remains, attempt_each
 
 _log = logging.getLogger(__name__)
 
@@ -112,15 +112,21 @@ class RedirectState:
         record = held or self._reserve_again(task)
         try:
             self._make(record)
+            self.leases.save_attached(record)
         except Solo5Error:
             if record.state is LeaseState.RESERVED:  # otherwise a guest may be running with both
-                links.delete_links(lease.tap for lease in record.reservation.leases)
+                self._undo_attach(record.reservation)
                 if held is None:
                     self.end_release(task)
-                self._delete_table()  # last: it may fail for the same reason
             raise
-        self.leases.save_attached(record)
         return frozenset()
+
+    def _undo_attach(self, reservation: Reservation) -> None:
+        attempt_each(
+            f"the attach of task {reservation.task}",
+            lambda: links.delete_links(lease.tap for lease in reservation.leases),
+            self._delete_table,
+        )
 
     def _reserve_again(self, task: TaskName) -> LeaseRecord:
         kept = self.leases.request(task)

@@ -258,7 +258,7 @@ class NetworkState:
                 self._undo_attach(record.reservation)
                 if held is None:
                     self._ports.release(host_ports(record.reservation))
-                    self.end_release(task)
+                    attempt_each(f"the reservation of task {task}", lambda: self.end_release(task))
                 raise
         else:  # a second start: its unit gets as long to run as the first one's
             self.repairs.repair_links({task})
@@ -379,9 +379,19 @@ class NetworkState:
         self._tables.reread_flows()
 
     def end_release(self, task: TaskName) -> None:
-        """Remove the networks without a lease, and the lease record of a task whose taps are deleted."""
+        """Remove the networks without a lease, and the lease record of a task whose taps are deleted.
+
+        Raises:
+            HostError: the kernel refused; the task keeps its record, and the release is to be repeated.
+        """
+        record = self.leases.get(task)
         self.leases.forget(task)
-        self.bridges.remove_idle()
+        try:
+            self.bridges.remove_idle()
+        except Solo5Error:
+            if record is not None:
+                self.leases.remember(record)
+            raise
         self._store.remove_lease_record(task)  # last: without it, callers take the release to be over
 
     # -- recovery and repair -------------------------------------------------------------------------------------
@@ -455,9 +465,12 @@ class NetworkState:
         self._links.make_tap(reservation.task, lease, network, reservation.namespace)
 
     def _undo_attach(self, reservation: Reservation) -> None:
-        if self.bridges.up:
-            self.bridges.replace_tables()
-        links.delete_links(lease.tap for lease in reservation.leases)
+        """Undo an attach as far as the kernel lets it; the release of the reservation does the rest."""
+        attempt_each(
+            f"the attach of task {reservation.task}",
+            lambda: self.bridges.replace_tables() if self.bridges.up else None,
+            lambda: links.delete_links(lease.tap for lease in reservation.leases),
+        )
         self.dhcp.remove(reservation, self.bridges.networks)
 
     def _recover_damaged_records(self) -> None:
@@ -545,6 +558,18 @@ class NetworkState:
             changed = _with_policy(network, known) if known is not None else network
             if changed != network:
                 self.bridges.add(changed)
+
+
+def attempt_each(what: str, *steps: Callable[[], object]) -> None:
+    """Undo what has failed step by step, of which one that fails prevents no other, and is logged.
+
+    The error that the caller raises is the first one, which is the reason.
+    """
+    for step in steps:
+        try:
+            step()
+        except Solo5Error as error:
+            _log.error("undoing %s failed: %s", what, error)
 
 
 def _without_bridges(reservation: Reservation) -> Reservation:

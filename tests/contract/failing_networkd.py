@@ -1,0 +1,155 @@
+"""solo5-networkd, some of whose system calls fail: a program of its own, which tests start in its place.
+
+    failing_networkd.py PLAN KIND [OPTION …]
+
+The file PLAN has the number of calls of a kind that succeed before one that fails, and `+` behind it if all later ones
+fail, too. Each call counts it down. Without the file, none fails.
+"""
+
+import errno
+import fcntl
+import os
+import socket
+import struct
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import nftables
+
+from solo5_systemd.errors import HostError
+from solo5_systemd.network.namespaces import NetworkNamespace
+from solo5_systemd.network.raw_netlink import NETLINK_NETFILTER, NETLINK_ROUTE, NetlinkSocket, Request
+from solo5_systemd.networkd import main as program
+
+FAULTS = {
+    "rtnetlink": errno.ENOBUFS,
+    "dump": errno.ENOBUFS,
+    "nfnetlink": errno.ENOMEM,
+    "nftables": errno.EPERM,
+    "ioctl": errno.EMFILE,
+    "sysctl": errno.EROFS,
+    "setns": errno.EACCES,
+    "file": errno.ENOSPC,
+}
+"""The kinds of calls, each with its error: messages that change links, those that list them, those about elements, …"""
+
+_KIND = struct.Struct("=4xH")  # of struct nlmsghdr
+_IOCTLS = (0x400454CA, 0x400454CB, 0x400454CC, 0x8946)  # TUNSETIFF, TUNSETPERSIST, TUNSETOWNER, SIOCETHTOOL
+
+
+class Faults:
+    """The calls that fail."""
+
+    def __init__(self, plan: Path, kind: str) -> None:
+        self._plan, self.kind = plan, kind
+
+    def due(self, kind: str) -> bool:
+        """Count a call of a kind; return whether it fails."""
+        if kind != self.kind:
+            return False
+        try:
+            with self._plan.open("r+") as file:  # the test may remove it meanwhile
+                text = file.read().strip()
+                left = int(text.rstrip("+"))
+                file.seek(0)
+                file.write(f"{left - 1}{'+' if '+' in text else ''}".ljust(12))
+        except FileNotFoundError:
+            return False
+        return left == 0 or (left < 0 and "+" in text)
+
+    def check(self, kind: str) -> None:
+        """Count a call of a kind; raise its error if it fails."""
+        if self.due(kind):
+            code = FAULTS[kind]
+            raise OSError(code, os.strerror(code))
+
+
+def patch(faults: Faults) -> None:
+    """Have calls of this process fail."""
+    _patch_messages(faults)
+    _patch(nftables.Nftables, "cmd", lambda cmd: lambda self, text: _transaction(faults, cmd, self, text))
+    _patch(fcntl, "ioctl", lambda ioctl: lambda fd, request, *rest: _ioctl(faults, ioctl, fd, request, *rest))
+    _patch(Path, "write_text", lambda write: lambda self, *rest, **more: _write(faults, write, self, *rest, **more))
+    _patch(NetworkNamespace, "enter", lambda enter: lambda self: _enter(faults, enter, self))
+    _patch(Path, "replace", lambda replace: lambda self, target: _replace(faults, replace, self, target))
+
+
+def _patch(owner: Any, name: str, of: Callable[[Any], Any]) -> None:
+    setattr(owner, name, of(getattr(owner, name)))
+
+
+def _patch_messages(faults: Faults) -> None:
+    """Have messages fail: those of the project's sockets one by one, as the kernel refuses them."""
+    run = NetlinkSocket.run
+    one_by_one: list[NetlinkSocket] = []
+
+    def run_some(self: NetlinkSocket, requests: Sequence[Request]) -> Sequence[int]:
+        codes: list[int] = []
+        for request in requests:
+            kind = _kind(self._socket.proto, request[0])
+            if faults.due(kind):
+                codes.append(FAULTS[kind])
+                continue
+            one_by_one.append(self)
+            try:
+                codes += run(self, [request])
+            finally:
+                one_by_one.pop()
+        return codes
+
+    def send(original: Any) -> Any:
+        def replaced(self: socket.socket, data: bytes, *rest: Any) -> int:
+            if self.family == socket.AF_NETLINK and not one_by_one:
+                faults.check(_kind(self.proto, *_KIND.unpack_from(data)))
+            return int(original(self, data, *rest))
+
+        return replaced
+
+    _patch(NetlinkSocket, "run", lambda _: run_some)
+    for name in ("send", "sendto"):
+        _patch(socket.socket, name, send)
+
+
+def _kind(protocol: int, message: int) -> str:
+    """Return the kind of a message; of those of rtnetlink, one of four gets objects (linux/rtnetlink.h)."""
+    if protocol == NETLINK_ROUTE:
+        return "dump" if message % 4 == 2 else "rtnetlink"
+    return "nfnetlink" if protocol == NETLINK_NETFILTER else ""
+
+
+def _transaction(faults: Faults, cmd: Any, self: Any, text: str) -> Any:
+    if text.startswith("list") or not faults.due("nftables"):
+        return cmd(self, text)
+    return 1, "", "Error: Could not process rule: Operation not permitted\n"
+
+
+def _ioctl(faults: Faults, ioctl: Any, fd: Any, request: int, *rest: Any) -> Any:
+    if request in _IOCTLS:
+        faults.check("ioctl")
+    return ioctl(fd, request, *rest)
+
+
+def _write(faults: Faults, write: Any, self: Path, *rest: Any, **more: Any) -> Any:
+    if self.is_relative_to("/proc/sys"):
+        faults.check("sysctl")
+    return write(self, *rest, **more)
+
+
+def _enter(faults: Faults, enter: Any, self: NetworkNamespace) -> None:
+    if not self.path.startswith("/proc/thread-self") and faults.due("setns"):
+        code = FAULTS["setns"]
+        raise HostError(f"network namespace {self.path} cannot be entered: {os.strerror(code)}.")
+    enter(self)
+
+
+def _replace(faults: Faults, replace: Any, self: Path, target: Path) -> Any:
+    if self.name.startswith("."):  # of `replace_file`
+        faults.check("file")
+    return replace(self, target)
+
+
+if __name__ == "__main__":
+    patch(Faults(Path(sys.argv.pop(1)), sys.argv.pop(1)))
+    sys.exit(program.main())
