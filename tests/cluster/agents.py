@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.cluster.machines import Peer
 from tests.machine.conftest import GUESTS, eventually, ok, sh
-from tests.machine.nomad.agent import DATA, LACKS_CONTROLLERS, PLUGINS, api
+from tests.machine.nomad.agent import DATA, LACKS_CONTROLLERS, PLUGINS, VOLUME_PLUGINS, api
 
 CLIENTS = tuple(Peer(f"client{number}") for number in (1, 2, 3))
 SERVER = "server"
@@ -64,6 +64,7 @@ client {{
   enabled           = true
   network_interface = "host0"
   servers           = ["{SERVER}"]
+  host_volume_plugin_dir = "{VOLUME_PLUGINS}"
   options           = {{
     "fingerprint.denylist" = "env_aws,env_gce,env_azure,env_digitalocean,consul,vault"
     "driver.allowlist"     = "solo5"
