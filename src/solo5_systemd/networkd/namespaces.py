@@ -288,7 +288,10 @@ class Namespaces:
             finally:
                 state.repairs.repair_changed(None)
 
-        self._everywhere(restore, only)
+        # The end of a task is a change as well, after which there may be nothing to restore.
+        attached = {other.path for other in self._copy() if other.path in only and other.state.leases.attached()}
+        if attached or not only:
+            self._everywhere(restore, attached)
         held = (record.reservation for record in self.host.leases.attached() if only)
         if tasks := {each.task for each in held if each.namespace in only}:
             self.host.repairs.repair_links(tasks)
