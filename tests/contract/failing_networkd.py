@@ -2,6 +2,8 @@
 
     failing_networkd.py PLAN KIND [OPTION …]
 
+KIND is one of FAULTS, or a module that the kernel lacks, one of MODULES, from the first call on.
+
 The file PLAN has the number of calls of a kind that succeed before one that fails, and `+` behind it if all later ones
 fail, too. Each call counts it down. Without the file, none fails.
 """
@@ -34,6 +36,17 @@ FAULTS = {
     "file": errno.ENOSPC,
 }
 """The kinds of calls, each with its error: messages that change links, those that list them, those about elements, …"""
+
+RENAMED = {
+    "bridge": (b"bridge\0", b"bri*ge\0"),
+    "veth": (b"veth\0", b"ve*h\0"),
+    "sch_ingress": (b"ingress\0", b"ing*ess\0"),
+    "cls_u32": (b"u32\0", b"u*2\0"),
+    "act_mirred": (b"mirred\0", b"mir*ed\0"),
+}
+"""By module, the kind in messages of rtnetlink that is renamed: the kernel's error is that for one that it lacks."""
+
+MODULES = (*RENAMED, "tun", "nf_tables", "nft_fwd_netdev")
 
 _KIND = struct.Struct("=4xH")  # of struct nlmsghdr
 _IOCTLS = (0x400454CA, 0x400454CB, 0x400454CC, 0x8946)  # TUNSETIFF, TUNSETPERSIST, TUNSETOWNER, SIOCETHTOOL
@@ -74,6 +87,46 @@ def patch(faults: Faults) -> None:
     _patch(Path, "write_text", lambda write: lambda self, *rest, **more: _write(faults, write, self, *rest, **more))
     _patch(NetworkNamespace, "enter", lambda enter: lambda self: _enter(faults, enter, self))
     _patch(Path, "replace", lambda replace: lambda self, target: _replace(faults, replace, self, target))
+
+
+def remove(module: str, set_attribute: Callable[[Any, str, Any], None] = setattr) -> None:
+    """Have this process find a kernel without a module."""
+
+    def send(original: Any) -> Any:
+        def replaced(self: socket.socket, data: bytes, *rest: Any) -> int:
+            if self.family == socket.AF_NETLINK:
+                data = _without(module, self.proto, bytes(data))
+            return int(original(self, data, *rest))
+
+        return replaced
+
+    for name in ("send", "sendto"):
+        set_attribute(socket.socket, name, send(getattr(socket.socket, name)))
+    open_, cmd = os.open, nftables.Nftables.cmd
+
+    def opened(path: Any, *rest: Any, **more: Any) -> int:
+        if module == "tun" and path == "/dev/net/tun":
+            raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))  # misc_open of drivers/char/misc.c
+        return open_(path, *rest, **more)
+
+    def transaction(self: Any, text: str) -> Any:
+        if module == "nf_tables":  # nfnetlink_rcv_batch of net/netfilter/nfnetlink.c
+            return 1, "", "Error: Could not process rule: Operation not supported\n"
+        if module == "nft_fwd_netdev" and "fwd to" in text:  # nf_tables_expr_parse of net/netfilter/nf_tables_api.c
+            return 1, "", "Error: Could not process rule: No such file or directory\n"
+        return cmd(self, text)
+
+    set_attribute(os, "open", opened)
+    set_attribute(nftables.Nftables, "cmd", transaction)
+
+
+def _without(module: str, protocol: int, data: bytes) -> bytes:
+    """Return messages that request what no module has in the place of what a module has."""
+    if protocol == NETLINK_ROUTE and module in RENAMED:
+        return data.replace(*RENAMED[module])
+    if protocol == NETLINK_NETFILTER and module == "nf_tables":
+        return data[:5] + b"\x3c" + data[6:]  # the first message's subsystem
+    return data
 
 
 def _patch(owner: Any, name: str, of: Callable[[Any], Any]) -> None:
@@ -151,5 +204,9 @@ def _replace(faults: Faults, replace: Any, self: Path, target: Path) -> Any:
 
 
 if __name__ == "__main__":
-    patch(Faults(Path(sys.argv.pop(1)), sys.argv.pop(1)))
+    plan, kind = Path(sys.argv.pop(1)), sys.argv.pop(1)
+    if kind in MODULES:
+        remove(kind)
+    else:
+        patch(Faults(plan, kind))
     sys.exit(program.main())

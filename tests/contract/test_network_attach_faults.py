@@ -204,6 +204,43 @@ def _found(reservation: Reservation, place: Place) -> list[str]:
     return [lease.tap for lease in reservation.leases if lease.tap in state]
 
 
+_REDIRECTION = (
+    r"the redirection of s5-\w+ in /run/netns/solo5-a cannot be made: No such file or directory; expected a kernel "
+    r"with modules sch_ingress, cls_u32, act_mirred\. `modprobe -a sch_ingress cls_u32 act_mirred`"
+)
+WITHOUT_MODULES = {
+    "bridge": ("networks", r"solo5-\w+ cannot be made: Operation not supported; .*module bridge\. `modprobe bridge`"),
+    "veth": ("a namespace of its own", r"s5-\w+ cannot be made: Operation not supported; .* veth\. `modprobe veth`"),
+    "sch_ingress": ("a namespace of its own", _REDIRECTION),
+    "cls_u32": ("a namespace of its own", _REDIRECTION),
+    "act_mirred": ("a namespace of its own", _REDIRECTION),
+    "tun": ("networks", r"tap s5-\w+ cannot be made: No such device; .* with module tun\. `modprobe tun` loads it"),
+    "nf_tables": ("the namespace of a group", r"nftables cannot be read: Invalid argument\. `modprobe nf_tables`"),
+    "nft_fwd_netdev": (
+        "the interface of a group",
+        r"nftables refused a change: .*No such file or directory\. .* `modprobe -a nf_tables nft_fwd_netdev` loads",
+    ),
+}
+_MISSING = [(place, module) for module, (place, _) in WITHOUT_MODULES.items()]
+
+
+@pytest.mark.parametrize(("place", "module"), _MISSING, indirect=["place"])
+async def test_a_kernel_without_a_module_is_one_sentence_that_names_it(
+    service: Service, place: Place, module: str
+) -> None:
+    before = place.state()
+    service.start(program=(_PROGRAM, "/nonexistent", module))
+    await service.ready()
+    async with service.client() as client:
+        for _ in range(2):
+            had = await _reserve(client, place)
+            with pytest.raises(HostError, match=WITHOUT_MODULES[module][1]):
+                await client.attach(A, had.namespace)
+            assert _found(had, place) == []
+            await _drop(client)
+            assert place.state() == before
+
+
 _ELSEWHERE = """
 import os, sys
 command = {command!r}
@@ -211,7 +248,10 @@ os.execvp(command[0], [*command, sys.executable, "-m", "solo5_systemd.networkd",
 """
 WITHOUT = {
     "a device for taps": ("mount --bind /dev/null /dev/net/tun", "tap s5-.*: Inappropriate ioctl for device"),
-    "the module of taps": ("mount -t tmpfs none /dev/net", "tap s5-.*: No such file or directory"),
+    "the module of taps": (
+        "mount -t tmpfs none /dev/net",
+        "tap s5-.* cannot be made: No such file or directory; .* `modprobe tun`",
+    ),
 }
 
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from solo5_systemd.host.other_filters import DroppingChain
 from solo5_systemd.image.manifest import SUPPORTED_ABI, Target
 from solo5_systemd.names import journald_of
+from solo5_systemd.network.modules import NF_TABLES
+from solo5_systemd.network.modules import remedy as remedy_of_modules
 from solo5_systemd.network.overtaken import Overtaken, remedy
 from solo5_systemd.settings.model import Join, NetworkSettings
 from solo5_systemd.unit.properties import missing_controllers
@@ -60,6 +62,7 @@ class Kernel:
         br_netfilter: bridged frames pass the IP forward hook, too (net.bridge.bridge-nf-call-iptables).
         run_free: free bytes in /run.
         overtaken: the ranges of networks from which a route of another program takes packets.
+        missing_modules: the modules without which a task has no network, besides nf_tables; None: only root can check.
     """
 
     mmap_min_addr: int | None = None
@@ -70,6 +73,7 @@ class Kernel:
     br_netfilter: bool = False
     run_free: int | None = None
     overtaken: Sequence[Overtaken] = ()
+    missing_modules: Sequence[str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -309,6 +313,8 @@ def _kernel(kernel: Kernel) -> Iterator[Fact]:
         bad=kernel.overcommit == NEVER_OVERCOMMIT,
     )
     yield _firewall(kernel)
+    if kernel.missing_modules:
+        yield modules(kernel)
     for name, tables, command in (
         ("forwarding", kernel.forwarding_tables, AS_ROUTER),
         ("forwarding of IPv6", kernel.forwarding_tables6, AS_ROUTER6),
@@ -331,6 +337,17 @@ def _kernel(kernel: Kernel) -> Iterator[Fact]:
         yield _broken("/run", f"{kernel.run_free >> 10} KiB free", "Free some space: leases are kept there.")
 
 
+def modules(kernel: Kernel) -> Fact:
+    """Return the fact about missing modules of the kernel."""
+    missing = kernel.missing_modules or ()
+    return Fact(
+        name="kernel modules",
+        value=f"{', '.join(missing)} missing",
+        verdict=Verdict.LIMITED,
+        advice=f"Tasks get no network: {remedy_of_modules(missing)}",
+    )
+
+
 def _setting(name: str, value: int | None, advice: str, *, bad: bool) -> Fact:
     if value is None:
         return Fact(name=name, value="unknown", verdict=Verdict.LIMITED, advice="The setting cannot be read.")
@@ -342,6 +359,8 @@ def _setting(name: str, value: int | None, advice: str, *, bad: bool) -> Fact:
 def _firewall(kernel: Kernel) -> Fact:
     if kernel.dropping_chains is None:
         advice = "Networks need nftables; only root can check it."
+        if kernel.missing_modules is not None:
+            advice = f"Tasks get no network: {remedy_of_modules(NF_TABLES)}"
         return Fact(name="nftables", value="unavailable", verdict=Verdict.LIMITED, advice=advice)
     problem = filter_problem(kernel)
     if not problem:

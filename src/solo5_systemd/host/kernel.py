@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from solo5_systemd.errors import DependencyError
 from solo5_systemd.host.checks import Kernel
+from solo5_systemd.host.modules import missing_modules
 from solo5_systemd.host.other_filters import (
     LEGACY,
     DroppingChain,
@@ -20,6 +22,7 @@ from solo5_systemd.host.other_filters import (
     translating,
 )
 from solo5_systemd.network.overtaken import Overtaken, in_main_table
+from solo5_systemd.network.raw_netlink import check_netfilter
 from solo5_systemd.settings.model import NetworkSettings
 from solo5_systemd.unit.confinement import KVM
 
@@ -47,8 +50,13 @@ def read_kernel(root: Path = Path("/"), networks: Sequence[NetworkSettings] = ()
         forwarding_tables6=forwarding6,
         br_netfilter=_number(settings / "net/bridge/bridge-nf-call-iptables") == 1,
         run_free=_free(root / "run"),
+        missing_modules=_missing_modules(networks) if root == Path("/") else None,
         overtaken=overtaken([network.bridge for network in networks if network.join is None], root),
     )
+
+
+def _missing_modules(networks: Sequence[NetworkSettings]) -> Sequence[str] | None:
+    return missing_modules(redirects=any(network.policy.task_namespace for network in networks))
 
 
 def overtaken(bridges: Sequence[str], root: Path = Path("/")) -> Sequence[Overtaken]:
@@ -95,8 +103,13 @@ def _filters(
     try:
         from nftables import Nftables
 
+        check_netfilter()
         nft = Nftables()
-    except (ImportError, OSError):  # python3-nftables or libnftables.so is not installed
+    except (
+        ImportError,
+        OSError,
+        DependencyError,
+    ):  # python3-nftables, libnftables.so or the module nfnetlink is missing
         return None, (), ()
     nft.set_json_output(True)
     nft.set_stateless_output(True)

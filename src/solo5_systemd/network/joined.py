@@ -61,7 +61,8 @@ def usable_bridge(network: Network, facts: BridgeFacts | None) -> BridgeFacts:
     if vlan and not facts.vlan_filtering:
         raise HostError(
             f"bridge {bridge} of network {name} does not filter VLANs (vlan_filtering 0): expected 1, for VLAN {vlan}.",
-            f"`ip link set {bridge} type bridge vlan_filtering 1`, or leave out network.{name}.vlan.",
+            f"`ip link set {bridge} type bridge vlan_filtering 1` (which a kernel without VLAN_8021Q and "
+            f"BRIDGE_VLAN_FILTERING refuses), or leave out network.{name}.vlan.",
         )
     if facts.vlan_filtering and not vlan and not facts.default_pvid:
         raise HostError(

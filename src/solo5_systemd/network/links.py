@@ -20,6 +20,7 @@ from solo5_systemd.network.ipam import TAP_PREFIX, bridge_mac, segment_link
 from solo5_systemd.network.joined import TAP_MTU_MAX, BridgeFacts
 from solo5_systemd.network.lease_recovery import tap_alias
 from solo5_systemd.network.model import IpAddress, Lease, Network, mac_address
+from solo5_systemd.network.modules import BRIDGE, VETH, needing
 from solo5_systemd.network.raw_netlink import (
     NETLINK_ROUTE,
     NLM_DUMP,
@@ -262,7 +263,8 @@ class Links:
             set_for_link("ipv4", segment, "arp_ignore", "8")  # no reply: the first bridge has the gateway's address
             down, up = segment_link(segment)
             if not (index(down) and index(up)):
-                self._route.link("add", ifname=down, kind="veth", mtu=network.mtu, peer={"ifname": up})
+                with needing(VETH, f"link {down}"):
+                    self._route.link("add", ifname=down, kind="veth", mtu=network.mtu, peer={"ifname": up})
                 self._route.link("set", index=index(up), mtu=network.mtu)
             for end, bridge in ((down, network.bridge), (up, segment)):
                 set_for_link("ipv6", end, "disable_ipv6", "1")
@@ -394,16 +396,17 @@ class Links:
         """Create the network's first bridge or a segment, without ports, unless it exists."""
         name = segment or network.bridge
         if not index(name):
-            self._route.link(
-                "add",
-                ifname=name,
-                kind="bridge",
-                address=bridge_mac(network.name, segment),
-                mtu=network.mtu,
-                br_stp_state=0,
-                br_forward_delay=0,  # a new port forwards at once
-                br_mcast_snooping=0,  # with it, the bridge sends MLD and IGMP queries
-            )
+            with needing(BRIDGE, f"bridge {name}"):
+                self._route.link(
+                    "add",
+                    ifname=name,
+                    kind="bridge",
+                    address=bridge_mac(network.name, segment),
+                    mtu=network.mtu,
+                    br_stp_state=0,
+                    br_forward_delay=0,  # a new port forwards at once
+                    br_mcast_snooping=0,  # with it, the bridge sends MLD and IGMP queries
+                )
         elif not self.has_bridge(network, segment):
             raise TakenError(
                 f"link {name} exists and is not a bridge of solo5-networkd: expected a free name.",

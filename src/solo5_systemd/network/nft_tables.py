@@ -17,6 +17,7 @@ from solo5_systemd.network import nft_elements, nft_rules
 from solo5_systemd.network.conntrack import udp_ports
 from solo5_systemd.network.drops import RULES, Dropped
 from solo5_systemd.network.model import IpAddress
+from solo5_systemd.network.modules import NF_TABLES, nft_hint, remedy
 from solo5_systemd.network.nft_elements import (
     FRAGMENTS,
     FRAGMENTS6,
@@ -31,7 +32,14 @@ from solo5_systemd.network.nft_elements import (
 )
 from solo5_systemd.network.nft_objects import is_of_guest, listed_objects, object_name
 from solo5_systemd.network.nft_rules import CONTACTED, DYNAMIC, FAMILIES, FLOWS
-from solo5_systemd.network.raw_netlink import NETLINK_NETFILTER, NetlinkSocket, attribute, attributes, nested
+from solo5_systemd.network.raw_netlink import (
+    NETLINK_NETFILTER,
+    NetlinkSocket,
+    attribute,
+    attributes,
+    check_netfilter,
+    nested,
+)
 
 # linux/netfilter/nfnetlink.h, nf_tables.h: subsystem 10, its messages, the group that announces them.
 _NEWGEN, _GETGEN, _GETELEMENT = 10 << 8 | 15, 10 << 8 | 16, 10 << 8 | 13
@@ -43,6 +51,8 @@ _GEN_ID = 1
 _SET_TABLE, _SET_NAME, _SET_ELEMENTS, _ELEMENT, _ELEMENT_KEY, _VALUE = 1, 2, 3, 1, 1, 1
 _OWNED_PROBE = f"table ip {TABLE}-probe {{ flags owner, persist; }}"
 _NFGENMSG = struct.Struct("=BBH")
+
+_MODULES = ("nf_tables", "nft_chain_nat", "nft_ct", "nft_masq", "nft_nat", "nft_limit", "nft_connlimit")
 
 K = TypeVar("K")
 
@@ -70,6 +80,7 @@ class Tables:
             owned: make the tables with an owner where kernel and nftables support that: `flush ruleset` by another
                 program skips them, and no repair is needed.
         """
+        check_netfilter()
         try:
             self._nft = nftables.Nftables()
         except OSError as error:  # libnftables.so cannot be loaded
@@ -140,8 +151,12 @@ class Tables:
         return self._generation is not None
 
     def remove(self) -> None:
-        """Remove all tables; idempotent."""
-        self._run(nft_rules.remove(owned=self._owned))
+        """Remove all tables; idempotent, also on a kernel without nftables."""
+        try:
+            self._run(nft_rules.remove(owned=self._owned))
+        except HostError:
+            if any(self._listing()[0].values()):
+                raise
         self._generation, self._built = None, {}
         self._flows_are_lost = False
 
@@ -307,7 +322,7 @@ class Tables:
         code, output, error = self._nft.cmd(commands)
         if code:
             reason = next((line for line in str(error).splitlines() if line.strip()), "no reason given")
-            raise HostError(f"nftables refused a change: {reason}.", "`nft list ruleset` shows the present rules.")
+            raise HostError(f"nftables refused a change: {reason}.", nft_hint(reason, _MODULES))
         return str(output)
 
     def _listing(self) -> tuple[Mapping[str, list[object]], set[Element]]:
@@ -337,10 +352,8 @@ class Tables:
                 if kind == _NEWGEN:
                     return int.from_bytes(attributes(body[_NFGENMSG.size :])[_GEN_ID])
         except OSError as error:
-            raise HostError(
-                f"the ruleset generation of nftables cannot be read: {error.strerror}.",
-                "`nft list ruleset` shows whether nftables can be read at all.",
-            ) from error
+            hint = remedy(NF_TABLES) if error.errno == errno.EINVAL else "`nft list ruleset` shows whether others can."
+            raise HostError(f"nftables cannot be read: {error.strerror}.", hint) from error
         raise HostError("nftables has no ruleset generation: expected Linux 4.3 or later.")
 
 

@@ -8,7 +8,8 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from solo5_systemd.errors import HostError
+from solo5_systemd.errors import DependencyError, HostError
+from solo5_systemd.network.modules import NF_TABLES, remedy
 
 NLM_REQUEST, NLM_ACK, NLM_REPLACE, NLM_DUMP, NLM_CREATE = 0x1, 0x4, 0x100, 0x300, 0x400
 NLMSG_ERROR, NLMSG_DONE = 2, 3
@@ -196,6 +197,20 @@ class NetlinkSocket:
         """
         for _, kind, body in _messages(self._socket.recv(_BUFFER)):
             yield kind, body
+
+
+def check_netfilter() -> None:
+    """Check that sockets of nfnetlink can be opened: libnftables ends the process where they cannot (exit status 3).
+
+    Raises:
+        DependencyError: the kernel has no nfnetlink.
+    """
+    try:
+        socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_NETFILTER).close()
+    except OSError as error:
+        raise DependencyError(
+            f"nftables cannot be used: {error.strerror}; expected a kernel with module nf_tables.", remedy(NF_TABLES)
+        ) from error
 
 
 def attribute(kind: int, *values: bytes) -> bytes:

@@ -17,6 +17,8 @@ from solo5_systemd.network.model import Lease, MacAddress, NicRequest, PortReque
 from solo5_systemd.network.nft_ip6 import GROUPS
 
 TABLE = "netdev solo5"
+MODULES = ("nf_tables", "nft_fwd_netdev")
+"""The kernel's modules that the rules need."""
 
 
 @dataclass(frozen=True, kw_only=True)

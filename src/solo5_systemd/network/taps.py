@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from solo5_systemd.network.modules import TUN, needing
 from solo5_systemd.network.raw_netlink import (
     NETLINK_ROUTE,
     NLM_CREATE,
@@ -182,8 +183,10 @@ def create_tap(name: str, uid: int) -> None:
 
     Raises:
         OSError: the kernel refused; EBUSY: a tender has it.
+        HostError: there is no device for taps.
     """
-    descriptor = os.open(_TUN, os.O_RDWR | os.O_CLOEXEC)
+    with needing(TUN, f"tap {name}"):
+        descriptor = os.open(_TUN, os.O_RDWR | os.O_CLOEXEC)
     try:
         fcntl.ioctl(descriptor, _TUNSETIFF, struct.pack("16sH22x", name.encode(), _IFF_TAP | _IFF_NO_PI))
         fcntl.ioctl(descriptor, _TUNSETOWNER, uid)

@@ -19,6 +19,7 @@ from contextlib import closing
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.network.ipam import TAP_PREFIX
+from solo5_systemd.network.modules import REDIRECTION, VETH, needing
 from solo5_systemd.network.namespaces import NetworkNamespace
 from solo5_systemd.network.raw_netlink import (
     NETLINK_ROUTE,
@@ -74,7 +75,8 @@ def make_veth_tap(host: NetlinkSocket, name: str, *, uid: int, mtu: int, namespa
     """
     with closing(NetworkNamespace(namespace)) as opened:
         if not exists:
-            host.execute([_pair(name, mtu, opened.descriptor)])
+            with needing(VETH, f"link {name}"):
+                host.execute([_pair(name, mtu, opened.descriptor)])
         with opened.entered():
             keep_or_create_tap(name, uid)  # a tender that runs has it where its pair alone was deleted
             inside = NetlinkSocket(NETLINK_ROUTE)
@@ -84,7 +86,9 @@ def make_veth_tap(host: NetlinkSocket, name: str, *, uid: int, mtu: int, namespa
                 for code in inside.run([(_DELQDISC, 0, _ingress(link)) for link in (tap, peer)]):
                     if code not in _GONE:
                         raise OSError(code, os.strerror(code))
-                inside.execute([*_up(tap, mtu), *_up(peer, mtu), *_redirect(tap, peer), *_redirect(peer, tap)])
+                inside.execute([*_up(tap, mtu), *_up(peer, mtu)])
+                with needing(REDIRECTION, f"the redirection of {name} in {namespace}"):
+                    inside.execute([*redirection(tap, peer), *redirection(peer, tap)])
             finally:
                 inside.close()
 
@@ -130,7 +134,7 @@ def _up(link: int, mtu: int) -> tuple[Request, ...]:
     return ((_SETLINK, 0, header + attribute(_IFLA_MTU, mtu.to_bytes(4, sys.byteorder))),)
 
 
-def _redirect(link: int, to: int) -> tuple[Request, ...]:
+def redirection(link: int, to: int) -> tuple[Request, ...]:
     """Return the requests for a redirection of all frames that arrive at a link, by tc (u32, mirred)."""
     mirred = struct.pack("=IIiiiiI", 0, 0, _STOLEN, 0, 0, _EGRESS_REDIRECT, to)
     action = attribute(_ACTION_KIND, b"mirred\0") + nested(_ACTION_OPTIONS, attribute(_MIRRED_PARAMETERS, mirred))

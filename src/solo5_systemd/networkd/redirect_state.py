@@ -23,8 +23,9 @@ from solo5_systemd.network.model import (
     Repair,
     Reservation,
 )
+from solo5_systemd.network.modules import nft_hint
 from solo5_systemd.network.nft_elements import Element
-from solo5_systemd.network.redirect import TABLE, check_redirected, redirect_rules, redirected_lease
+from solo5_systemd.network.redirect import MODULES, TABLE, check_redirected, redirect_rules, redirected_lease
 from solo5_systemd.networkd.leases import Leases
 from solo5_systemd.networkd.state import Remains, attempt_each
 
@@ -230,7 +231,7 @@ class _Nft:
         code, _, error = self._nft.cmd(commands)
         if code:
             reason = next((line for line in str(error).splitlines() if line.strip()), "no reason given")
-            raise HostError(f"nftables refused a change: {reason}.", "`nft list ruleset` shows the present rules.")
+            raise HostError(f"nftables refused a change: {reason}.", nft_hint(reason, MODULES))
 
     def listed(self) -> str:
         """Return the table, without counters; empty where it does not exist."""

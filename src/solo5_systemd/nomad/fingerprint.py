@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from solo5_systemd.host.checks import Fact, Host, Verdict, cgroups, facts, filter_problem, filter_remedy
+from solo5_systemd.host.checks import Fact, Host, Verdict, cgroups, facts, filter_problem, filter_remedy, modules
 from solo5_systemd.image.manifest import SUPPORTED_ABI, Target
 from solo5_systemd.nomad.config.plugin import WHERE, PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
@@ -115,6 +115,8 @@ def _broken_for_scheduler(host: Host, config: PluginConfig) -> Iterator[Fact]:
     if host.kernel.dropping_chains is None:
         advice = "Load the kernel module nf_tables: modprobe nf_tables"
         yield Fact(name="nftables", value="cannot be queried", verdict=Verdict.BROKEN, advice=advice)
+    if host.kernel.missing_modules:
+        yield replace(modules(host.kernel), verdict=Verdict.BROKEN)
     problem = host.devices.get(KVM, "")
     if problem and host.tenders and all(tender.target is Target.HVT for tender in host.tenders):
         yield Fact(name=KVM, value="cannot be used", verdict=Verdict.BROKEN, advice=problem)

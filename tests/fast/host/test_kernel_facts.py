@@ -45,6 +45,8 @@ def test_a_kernel_that_is_as_it_should_be_needs_no_advice(name: str, value: str)
         ("mmap_min_addr", Kernel(), "unknown", "cannot be read"),
         ("overcommit", replace(GOOD, overcommit=2), "2", "may be refused"),
         ("nftables", Kernel(), "unavailable", "root"),
+        ("nftables", Kernel(missing_modules=()), "unavailable", "get no network: `modprobe nf_tables` loads it"),
+        ("kernel modules", replace(GOOD, missing_modules=("tun",)), "tun missing", "no network: `modprobe tun` loads"),
         (
             "nftables",
             replace(GOOD, dropping_chains=(DROPPING, replace(DROPPING, name="inet fw forward", remedy=("more",)))),

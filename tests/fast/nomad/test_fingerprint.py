@@ -77,6 +77,7 @@ def test_a_good_node_tells_all_there_is() -> None:
         ({"store": ("/var/lib/solo5/images", 1 << 20)}, "image store: /var/lib/solo5/images, 1 MiB free. Free some"),
         ({"kernel": Kernel(run_free=0)}, "/run: 0 KiB free. Free some space: leases are kept there."),
         ({"kernel": replace(GOOD.kernel, dropping_chains=None)}, "nftables: cannot be queried. Load the kernel module"),
+        ({"kernel": replace(GOOD.kernel, missing_modules=("bridge", "tun"))}, "kernel modules: bridge, tun missing."),
         ({"controllers": None}, "cgroups: version 1. Limits of tasks do not hold: boot with systemd.unified"),
         ({"controllers": ("cpu", "cpuset")}, "cgroups: version 2 without memory, pids. Limits of tasks do not hold"),
         ({"tenders": (HVT,), "devices": {"/dev/kvm": "It is closed."}}, "/dev/kvm: cannot be used. It is closed."),

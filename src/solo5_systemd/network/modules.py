@@ -1,0 +1,69 @@
+"""The kernel's modules that networks need, and its errors for one that is missing.
+
+The kernel loads a module when a program first needs it. It cannot where the modules of the running kernel are not
+installed (a minimal kernel, one that was replaced since the boot), in a container of a host without them, or after
+kernel.modules_disabled=1. The errors are those of Linux 6.18 for a kind that no module has:
+
+    rtnetlink, a link of an unknown kind                EOPNOTSUPP (rtnl_newlink of net/core/rtnetlink.c)
+    rtnetlink, an unknown qdisc, filter or action       ENOENT (qdisc_create, tcf_proto_lookup_ops, tc_action_load_ops)
+    open(2) of a character device without a driver      ENODEV (misc_open); ENOENT without the node
+    a netlink socket of an unknown protocol             EPROTONOSUPPORT
+    nfnetlink, an unknown subsystem                     EINVAL; in a transaction EOPNOTSUPP
+"""
+
+import errno
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from solo5_systemd.errors import HostError
+
+BRIDGE, VETH, TUN, NF_TABLES = ("bridge",), ("veth",), ("tun",), ("nf_tables",)
+REDIRECTION = ("sch_ingress", "cls_u32", "act_mirred")
+"""The modules of a redirection of all frames by tc(8): for networks with `task_namespace`."""
+
+_ABSENT = (errno.EOPNOTSUPP, errno.ENOENT, errno.ENODEV)
+
+
+@contextmanager
+def needing(modules: Sequence[str], what: str) -> Iterator[None]:
+    """Turn the kernel's error for a missing module into one that names it; others are raised as they are.
+
+    Args:
+        modules: those that the block needs.
+        what: what it makes, such as `bridge solo5-default`.
+
+    Raises:
+        HostError: a module is missing.
+    """
+    try:
+        yield
+    except Exception as error:
+        if getattr(error, "code", getattr(error, "errno", None)) not in _ABSENT:  # pyroute2 has its own class
+            raise
+        reason = error.args[1] if len(error.args) > 1 else error
+        raise HostError(
+            f"{what} cannot be made: {reason}; expected a kernel with {_named(modules)}.", remedy(modules)
+        ) from error
+
+
+def remedy(modules: Sequence[str]) -> str:
+    """Return what to do about missing modules."""
+    several = "-a " if len(modules) > 1 else ""
+    return (
+        f"`modprobe {several}{' '.join(modules)}` loads it; if that finds none, install the modules of the running "
+        "kernel (`uname -r`), or boot the kernel that is installed. A container has those of its host."
+    )
+
+
+def _named(modules: Sequence[str]) -> str:
+    return f"module {modules[0]}" if len(modules) == 1 else f"modules {', '.join(modules)}"
+
+
+def nft_hint(reason: str, modules: Sequence[str]) -> str:
+    """Return what to do about a change that nftables refused: with modules where it may be for want of one.
+
+    A missing table or element has the same error as a missing module.
+    """
+    shown = "`nft list ruleset` shows the present rules."
+    absence = ("No such file or directory", "Operation not supported")
+    return f"{shown} If a module is missing: {remedy(modules)}" if any(each in reason for each in absence) else shown
