@@ -1,0 +1,54 @@
+"""One connection to a guest, and datagrams beside it, while the daemons of other programs start, reload and restart."""
+
+import pytest
+from tests.machine.beside.conftest import Program, doctor, remedy
+from tests.machine.beside.test_bridges import LIBVIRT
+from tests.machine.beside.test_filters import DOCKER, FIREWALLD, UFW
+from tests.machine.beside.test_managers import NETWORK_MANAGER, NETWORKD
+from tests.machine.conftest import Machine, Outside, Runner, eventually, ok
+from tests.machine.test_network import GATEWAY, IPV4
+from tests.machine.traffic import Traffic, traffic
+
+NFTABLES = Program(
+    "nftables.service",
+    first=["systemctl start nftables"],
+    again=["systemctl reload nftables", "systemctl restart nftables"],
+    last=["systemctl stop nftables"],
+)
+PROGRAMS = [DOCKER, FIREWALLD, UFW, LIBVIRT, NETWORK_MANAGER, NETWORKD, NFTABLES]
+PORT = 7007
+
+
+def carries(flow: Traffic) -> None:
+    """Messages come back on the first connection."""
+    before = flow.tally()
+
+    def more() -> bool:
+        now = flow.tally()
+        assert now.broken == ""
+        return now.echoed > before.echoed
+
+    eventually(more, "messages come back")
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+def test_a_connection_is_held_through_all_that_a_daemon_does(
+    machine: Machine, outside: Outside, run: Runner, program: Program
+) -> None:
+    """It pauses where the start closes the way, until the command that doctor has is executed."""
+    run("net.hvt", IPV4, GATEWAY, options=("-p", f"{PORT}:7", "-p", f"{PORT}:7/udp"))
+    try:
+        with traffic(outside, outside.here, PORT, patience=1) as flow:
+            carries(flow)
+            program.do(program.first)
+            if doctor()["verdict"] != "ok":
+                ok("sh", "-ec", remedy())
+            carries(flow)
+            for command in program.again:
+                program.do([command])
+                carries(flow)
+            print(f"{program.name}: {flow.tally()}")
+            before = flow.tally().lost
+            assert flow.tally().lost == before, "datagrams come back again, too"
+    finally:
+        program.do(program.last)
