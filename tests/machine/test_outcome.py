@@ -17,6 +17,8 @@ from tests.machine import records
 from tests.machine.conftest import GUESTS, Machine, Runner, inspect, ok, says, sh, unit_property
 from tests.machine.mishaps import end_main_thread, going_down
 
+from solo5_systemd.storage.lock_records import holders
+
 TARGETS = ["hvt", "spt"]
 Told = tuple[str, str, int | None, int | None, bool]
 """Guest, its arguments; exit code and signal, and whether a retry can help."""
@@ -302,6 +304,57 @@ def test_a_block_device_with_errors_ends_hvt_and_is_an_error_of_an_spt_guest(run
     assert (hvt["ending"], hvt["retry"]) == ("tender-failed", True)
     assert hvt["sentence"] == "the tender failed: Fatal error when reading: Input/output error"
     assert (spt["ending"], "full_disks" in spt) == ("aborted", False), "this guest gives up by itself"
+
+
+@contextmanager
+def plugged(count: int) -> Iterator[list[str]]:
+    """Plug SCSI disks in and give them to tasks; yield the paths of their nodes. At the end nothing has them open."""
+    ok("modprobe", "scsi_debug", "dev_size_mb=8", f"max_luns={count}")
+    try:
+        ok("udevadm", "settle")  # which sets the owner of a node anew
+        found = Path("/sys/bus/pseudo/drivers/scsi_debug").glob("adapter*/host*/target*/*/block/*")
+        nodes = sorted(f"/dev/{each.name}" for each in found)
+        ok("chown", "solo5:", *nodes)
+        yield nodes
+    finally:
+        ok("modprobe", "--remove", "scsi_debug")
+
+
+GONE = ("read only 0 out of 512 bytes", "No space left on device", "Input/output error", "cannot read the sector")
+"""The error of a device without a size, or, in the moment of its removal, one of the device; and spt's guest's own."""
+
+
+@pytest.mark.vm  # a container has no devices of its own
+def test_a_block_device_that_is_pulled_out_is_named(run: Runner) -> None:
+    """A read is at the end of the device, and a write has no space on it: no error says that it is gone."""
+    with plugged(5) as nodes:
+        by_hvt, by_spt, first, second, kept = nodes
+        hvt, spt = (
+            run(f"disk.{target}", "watch", options=("--block", f"storage={node}"))
+            for target, node in zip(TARGETS, (by_hvt, by_spt), strict=True)
+        )
+        writing = run(
+            "sequence.hvt", "every=1000", options=("--block", f"first={first}", "--block", f"second={second}")
+        )
+        staying = run("disk.hvt", "read", "stay", options=("--block", f"storage={kept}"))
+        says(writing, "writing")
+        for name in (hvt, spt, staying):
+            says(name, "sector 0: ''")
+        assert changed(staying) == ""
+        for node in (by_hvt, by_spt, second, kept):
+            Path("/sys/block", Path(node).name, "device/delete").write_text("1")
+        told = waited(hvt, spt, writing)
+        assert (inspect(staying)["phase"], changed(staying)) == ("running", "its device is gone")
+        ok("solo5ctl", "stop", staying)
+        ok("solo5ctl", "rm", hvt, spt, writing, staying)
+        assert not list(Path("/var/lib/solo5/users").iterdir()), "no user is kept for it"
+        assert not holders(), "nothing is locked"
+    assert [told[name]["ending"] for name in (hvt, spt, writing)] == ["tender-failed", "aborted", "tender-failed"]
+    for name, disk, node in ((hvt, "storage", by_hvt), (spt, "storage", by_spt), (writing, "second", second)):
+        cause, _, added = told[name]["sentence"].partition("; ")
+        assert cause.endswith(GONE), cause
+        assert added == f"the device of disk {disk} ({node}) is gone"
+    assert told[hvt]["lost_disks"] == [{"disk": "storage", "path": by_hvt}]
 
 
 def test_a_tap_that_is_deleted_ends_hvt_and_an_spt_guest_goes_on(machine: Machine, run: Runner) -> None:

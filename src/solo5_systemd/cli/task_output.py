@@ -114,7 +114,7 @@ Disks = Sequence[Mapping[str, Any]]
 
 Each has `disk`, `backing`, `path`, `sha256`, the names of the `devices` under it, `io_limits`, and in `device_io` what
 the task has read and written on the first of these devices; `full` if no space is left in its file system; `outdated`
-of an archive, if its files would make another one now; `change`: what another program has done to the file.
+of an archive, if its files would make another one now; `change`: what has been done to the file or device.
 """
 
 
@@ -253,6 +253,7 @@ def outcome_json(outcome: "Outcome") -> dict[str, object]:
         "memory_peak": outcome.memory_peak,
         "full_disks": [{"disk": each.disk, "path": each.path, "free": each.free} for each in outcome.full_disks]
         or None,
+        "lost_disks": [{"disk": each.disk, "path": each.path} for each in outcome.lost_disks] or None,
     }
     return {key: value for key, value in document.items() if value is not None}
 

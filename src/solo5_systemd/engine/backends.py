@@ -28,7 +28,16 @@ from solo5_systemd.network.model import (
 )
 from solo5_systemd.network.tap_counters import Traffic
 from solo5_systemd.settings.resolver import Resolver
-from solo5_systemd.storage.model import ArchiveChange, BoundDisks, Disk, DiskRequest, FullDisk, FullDiskChange, MadeDisk
+from solo5_systemd.storage.model import (
+    ArchiveChange,
+    BoundDisks,
+    Disk,
+    DiskRequest,
+    FullDisk,
+    FullDiskChange,
+    LostDisk,
+    MadeDisk,
+)
 from solo5_systemd.unit.exit_messages import ExitMessages
 from solo5_systemd.unit.properties import Property, TransientUnit, UnitFiles
 from solo5_systemd.unit.state import ActiveState, Invocation, UnitState
@@ -535,6 +544,9 @@ class DiskSpace(Protocol):
 
     async def full_disks(self, task: TaskName) -> Sequence[FullDisk]:
         """Return the disks of a task's last run whose file system is full; none where that is not known."""
+
+    async def lost_disks(self, task: TaskName) -> Sequence[LostDisk]:
+        """Return the disks of a task's last run whose block device is gone; none where that is not known."""
 
     async def changes(self) -> Sequence[FullDiskChange]:
         """Return the disks of running tasks whose file system has become full, or has space again, since the last call.

@@ -1,4 +1,4 @@
-"""What other programs have done to the file of a disk since the start of its task, as its path and size show it.
+"""What has been done to the file or device of a disk since the start of its task, as its path and size show it.
 
 The task has the file of its start, whatever its path leads to. A hole that is punched into it shows nowhere: its
 sectors are zeros for the guest.
@@ -7,18 +7,26 @@ sectors are zeros for the guest.
 import os
 import stat
 from collections.abc import Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
 
+from solo5_systemd.storage.lost_devices import is_lost
 from solo5_systemd.storage.model import Backing
 
 
-def change_of(disk: Mapping[str, str], identities: Collection[tuple[int, int]]) -> str:
+def change_of(disk: Mapping[str, str], identities: Collection[tuple[int, int]], sys: Path = Path("/sys")) -> str:
     """Return what has changed, as the end of a sentence; empty: nothing, or it is not known.
 
     Args:
         disk: as the lock file of its task has it.
         identities: of the task's disks.
+        sys: where sysfs is mounted.
     """
     path, size = disk.get("path", ""), disk.get("size", "")
+    if disk.get("backing") == Backing.DEVICE:
+        with suppress(OSError):
+            return "its device is gone" if is_lost(path, identities, sys) else ""
+        return ""
     if not size or disk.get("backing") not in (Backing.FILE, Backing.NAMED):
         return ""
     try:

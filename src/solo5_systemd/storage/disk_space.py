@@ -1,4 +1,4 @@
-"""Which disks of a task are on a full file system: its tender reports an error number, and no disk.
+"""Which disks of a task are on a full file system, or have lost their device: a tender reports a number, and no disk.
 
 The disks of an ended task are those of its last lock file, which has lost its lock and has its names until another task
 has the disk, or `remove_stale`. A task that goes on is found by its file system: `SpaceWatch`.
@@ -7,13 +7,17 @@ has the disk, or `remove_stale`. A task that goes on is found by its file system
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.storage.lock_records import LOCKS, read_record, records_of_tasks
-from solo5_systemd.storage.model import SNAPSHOTS, Backing, FullDisk, FullDiskChange
+from solo5_systemd.storage.lost_devices import is_lost
+from solo5_systemd.storage.model import SNAPSHOTS, Backing, FullDisk, FullDiskChange, LostDisk
+
+_Found = TypeVar("_Found", FullDisk, LostDisk)
 
 COPIES = Path("/var/lib/solo5/copies")
 
@@ -39,13 +43,24 @@ class DiskSpace:
         """Return the disks of a task's last run whose file system is full; none where that is not known in time."""
         return self.find(task)
 
+    async def lost_disks(self, task: str) -> Sequence[LostDisk]:
+        """Return the disks of a task's last run whose block device is gone; none where that is not known in time."""
+        return self.find_lost(task)
+
     def find(self, task: str) -> Sequence[FullDisk]:
-        """Return the same; a system call that hangs is left behind in its thread."""
-        found: list[FullDisk] = []
+        """Return the full ones; a system call that hangs is left behind in its thread."""
+        return self._found_in_time(lambda: full_disks(task, self._locks, self._copies))
+
+    def find_lost(self, task: str) -> Sequence[LostDisk]:
+        """Return the lost ones likewise."""
+        return self._found_in_time(lambda: lost_disks(task, self._locks))
+
+    def _found_in_time(self, search: Callable[[], Iterable[_Found]]) -> Sequence[_Found]:
+        found: list[_Found] = []
 
         def find() -> None:
             with suppress(OSError):  # not root, or a file system that has failed
-                found.extend(full_disks(task, self._locks, self._copies))
+                found.extend(search())
 
         return () if self._run(find).is_alive() else tuple(found)
 
@@ -90,6 +105,12 @@ class DiskSpaceInThread(DiskSpace):
         import asyncio  # here: `solo5ctl inspect` has no event loop
 
         return await asyncio.to_thread(self.find, task)
+
+    async def lost_disks(self, task: str) -> Sequence[LostDisk]:
+        """See `DiskSpace.lost_disks`."""
+        import asyncio
+
+        return await asyncio.to_thread(self.find_lost, task)
 
     async def changes(self) -> Sequence[FullDiskChange]:
         """See `DiskSpace.changes`."""
@@ -175,6 +196,19 @@ def full_disks(task: str, locks: Path = LOCKS, copies: Path = COPIES) -> Iterato
         found = _full(disk, identities, copies)
         if found is not None:
             yield found
+
+
+def lost_disks(task: str, locks: Path = LOCKS, sys: Path = Path("/sys")) -> Iterator[LostDisk]:
+    """Yield the disks of a task's last run whose block device is gone.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    identities, record = _last(task, locks)
+    for disk in _disks(record):
+        path = disk.get("path", "")
+        if disk.get("backing") == Backing.DEVICE and is_lost(path, identities, sys):
+            yield LostDisk(disk=disk.get("disk", ""), path=path)
 
 
 def _disks(record: Mapping[str, object]) -> Iterator[Mapping[str, str]]:

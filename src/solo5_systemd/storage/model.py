@@ -175,6 +175,19 @@ class FullDisk:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LostDisk:
+    """A disk whose block device is gone.
+
+    Attributes:
+        disk: its name in the manifest.
+        path: where the device node was.
+    """
+
+    disk: str
+    path: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class FullDiskChange:
     """A disk of a running task whose file system has become full, or has space again.
 

@@ -17,7 +17,7 @@ from solo5_systemd.unit.exit_messages import ExitMessages, signal_name, tender_m
 from solo5_systemd.unit.state import MainCode, UnitState
 
 if TYPE_CHECKING:
-    from solo5_systemd.storage.model import FullDisk
+    from solo5_systemd.storage.model import FullDisk, LostDisk
 
 
 class Ending(StrEnum):
@@ -54,6 +54,7 @@ class Outcome:
         memory_peak: bytes, of guest and tender together; None before systemd 256, which does not keep it after the end.
         last_lines: the last lines of the console, for outcomes that need an explanation.
         full_disks: disks whose file system was full when the outcome was read.
+        lost_disks: disks whose block device was gone when the outcome was read.
     """
 
     ending: Ending
@@ -64,6 +65,7 @@ class Outcome:
     memory_peak: int | None = None
     last_lines: Sequence[str] = ()
     full_disks: "Sequence[FullDisk]" = ()
+    lost_disks: "Sequence[LostDisk]" = ()
 
     @property
     def retry(self) -> bool:
@@ -78,7 +80,8 @@ class Outcome:
     @property
     def plain(self) -> bool:
         """Return whether exit code and signal are enough, so that Nomad needs no exit message."""
-        return self.clean or (self.ending is Ending.EXITED and self.retry and not self.full_disks)
+        by_disk = self.full_disks or self.lost_disks
+        return self.clean or (self.ending is Ending.EXITED and self.retry and not by_disk)
 
     @property
     def verdict(self) -> str:
@@ -159,6 +162,16 @@ def with_full_disks(found: Outcome, disks: "Sequence[FullDisk]") -> Outcome:
     each = (f"disk {disk.disk} ({bounded(disk.path, MAX_QUOTE)})" for disk in disks)
     sentence = f"{found.sentence}; no space is left in the file system of {' and of '.join(each)}"
     return replace(found, sentence=sentence, full_disks=tuple(disks))
+
+
+def with_lost_disks(found: Outcome, disks: "Sequence[LostDisk]") -> Outcome:
+    """Return an outcome that names the disks without their device, of which a tender has “No space left on device”."""
+    if not disks:
+        return found
+    each = " and ".join(f"disk {disk.disk} ({bounded(disk.path, MAX_QUOTE)})" for disk in disks)
+    gone = f"the devices of {each} are gone" if len(disks) > 1 else f"the device of {each} is gone"
+    sentence = f"{found.sentence}; {gone}"
+    return replace(found, sentence=sentence, lost_disks=tuple(disks))
 
 
 def _outcome(state: UnitState, messages: ExitMessages) -> Outcome:

@@ -11,7 +11,7 @@ from solo5_systemd.cli import task_output
 from solo5_systemd.engine.task import Endpoints, Phase
 from solo5_systemd.names import DeviceName, TaskName, UnitKind
 from solo5_systemd.network.model import PortRequest, Protocol, Reservation
-from solo5_systemd.storage.model import FullDisk
+from solo5_systemd.storage.model import FullDisk, LostDisk
 from solo5_systemd.unit.outcome import Ending, Outcome
 
 MINUTE = 60_000_000
@@ -147,6 +147,12 @@ def test_json_of_an_outcome_has_the_disks_without_space() -> None:
     full = (FullDisk(disk="data", path="/srv/data.img", free=0),)
     shown = task_output.outcome_json(Outcome(ending=Ending.TENDER_FAILED, sentence="…", full_disks=full))
     assert shown["full_disks"] == [{"disk": "data", "path": "/srv/data.img", "free": 0}]
+
+
+def test_json_of_an_outcome_has_the_disks_whose_device_is_gone() -> None:
+    lost = (LostDisk(disk="data", path="/dev/sda"),)
+    shown = task_output.outcome_json(Outcome(ending=Ending.TENDER_FAILED, sentence="…", lost_disks=lost))
+    assert shown["lost_disks"] == [{"disk": "data", "path": "/dev/sda"}]
 
 
 def test_fields_of_a_failure_show_whether_a_retry_can_help() -> None:

@@ -17,7 +17,7 @@ from solo5_systemd.engine.task import Phase, Task
 from solo5_systemd.errors import HostError, NoSuchTaskError
 from solo5_systemd.journal.lines import Line, Stream
 from solo5_systemd.names import TaskName
-from solo5_systemd.storage.model import FullDisk
+from solo5_systemd.storage.model import FullDisk, LostDisk
 from solo5_systemd.unit.outcome import Ending
 from solo5_systemd.unit.state import MainCode
 from solo5_systemd.workload import Workload
@@ -120,10 +120,19 @@ async def test_a_failure_names_the_disks_without_space(machine: Machine, runtime
     assert outcome.full_disks == (full,)
 
 
+async def test_a_failure_names_the_disks_whose_device_is_gone(machine: Machine, runtime: Runtime, web: Task) -> None:
+    lost = LostDisk(disk="data", path="/dev/sda")
+    machine.disk_space.lost[WEB] = (lost,)
+    machine.units.end(UNIT, MainCode.EXITED, 3)
+    outcome = (await runtime.task(WEB)).outcome
+    assert outcome is not None
+    assert outcome.lost_disks == (lost,)
+
+
 async def test_a_plain_end_is_told_without_reading_the_journal(machine: Machine, runtime: Runtime, web: Task) -> None:
     machine.units.end(UNIT, MainCode.EXITED, 0)
     assert (await runtime.task(WEB)).outcome is not None
-    assert not {"sync", "exit_messages", "look for full disks"} & set(machine.steps.taken)
+    assert not {"sync", "exit_messages", "look for full disks", "look for lost disks"} & set(machine.steps.taken)
 
 
 # --- wait ----------------------------------------------------------------------------------------------------

@@ -1,6 +1,9 @@
 """What holds for every test of storage."""
 
+import os
+import stat
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,3 +16,38 @@ def mounts(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
     directory = tmp_path_factory.mktemp("state") / "mounts"
     monkeypatch.setattr(created_on, "MOUNTS", directory)
     return directory
+
+
+class Device:
+    """A block device 8:0 as lstat(2), fstat(2) and sysfs show it: a test without root can make no node.
+
+    Args:
+        directory: for its node and its sysfs.
+        patch: for lstat(2) of its node.
+    """
+
+    def __init__(self, directory: Path, patch: pytest.MonkeyPatch) -> None:
+        self.path = directory / "dev/sda"
+        self.sys = directory / "sys"
+        self.number = os.makedev(8, 0)
+        self.size = self.sys / "dev/block/8:0/size"
+        self.path.parent.mkdir()
+        self.path.touch()
+        self.size.parent.mkdir(parents=True)
+        self.size.write_text("16384\n")
+        (self.size.parent / "queue").mkdir()
+        (self.size.parent / "queue/logical_block_size").write_text("4096\n")
+        lstat, fstat = os.lstat, os.fstat
+        node, inode = SimpleNamespace(st_mode=stat.S_IFBLK | 0o600, st_rdev=self.number), self.path.stat().st_ino
+        patch.setattr(os, "fstat", lambda file: node if fstat(file).st_ino == inode else fstat(file))
+        patch.setattr(os, "lstat", lambda path: node if str(path) == str(self.path) and lstat(path) else lstat(path))
+
+    def pull(self) -> None:
+        """Remove it, as the kernel does."""
+        self.path.unlink()
+        self.size.unlink()
+
+
+@pytest.fixture
+def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Device:
+    return Device(tmp_path, monkeypatch)

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.fast.storage.conftest import Device
 
 from solo5_systemd.storage.changed_files import change_of
 
@@ -44,7 +45,15 @@ def test_path_and_size_are_those_of_the_start(file: Path) -> None:
 def test_what_is_not_known_is_no_change(file: Path) -> None:
     before = file.stat()
     os.truncate(file, 512)
-    for backing in ("private copy", "archive", "block device"):
+    for backing in ("private copy", "archive"):
         assert change(file, before, backing=backing) == ""
     assert change(file, before, size="") == ""
-    assert change(file.parent / ("x" * 300), before) == ""
+    for backing in ("file", "block device"):
+        assert change(file.parent / ("x" * 300), before, backing=backing) == ""
+
+
+def test_a_device_is_the_one_of_the_start_or_gone(device: Device) -> None:
+    disk = {"disk": "data", "backing": "block device", "path": str(device.path)}
+    assert change_of(disk, {(device.number, 0)}, device.sys) == ""
+    device.pull()
+    assert change_of(disk, {(device.number, 0)}, device.sys) == "its device is gone"

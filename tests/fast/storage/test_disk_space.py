@@ -8,13 +8,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tests.fast.storage.conftest import Device
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.names import DeviceName
 from solo5_systemd.storage import disk_space
-from solo5_systemd.storage.disk_space import DiskSpace, DiskSpaceInThread, SpaceWatch, full_disks
+from solo5_systemd.storage.disk_space import DiskSpace, DiskSpaceInThread, SpaceWatch, full_disks, lost_disks
 from solo5_systemd.storage.locks import lock
-from solo5_systemd.storage.model import SECTOR_SIZE, SNAPSHOTS, Backing, Disk, FullDisk, FullDiskChange
+from solo5_systemd.storage.model import SECTOR_SIZE, SNAPSHOTS, Backing, Disk, FullDisk, FullDiskChange, LostDisk
 
 FULL = SimpleNamespace(f_bavail=0, f_frsize=4096, f_blocks=1 << 20)
 FREE = SimpleNamespace(f_bavail=1 << 19, f_frsize=4096, f_blocks=1 << 20)
@@ -286,3 +287,19 @@ async def test_what_cannot_be_read_is_not_known(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(os, "statvfs", lambda path: FULL)
     [each] = await DiskSpaceInThread(tmp_path / "locks", tmp_path).full_disks("web")
     assert each.disk == "one"
+
+
+async def test_disks_whose_device_is_gone_are_named(tmp_path: Path, locks: Path, device: Device) -> None:
+    name = DeviceName("data")
+    data = Disk(
+        disk=name, path=str(device.path), sector_size=SECTOR_SIZE, device=(8, 0), identity=(device.number, 0),
+        backing=Backing.DEVICE,
+    )  # fmt: skip
+    ended(locks, data, disk("file", sparse(tmp_path / "one")))
+    assert list(lost_disks("web", locks, device.sys)) == []
+    device.pull()
+    lost = LostDisk(disk="data", path=str(device.path))
+    assert list(lost_disks("web", locks, device.sys)) == [lost]
+    for space in (DiskSpace(locks, locks), DiskSpaceInThread(locks, locks)):
+        assert await space.lost_disks("web") == (lost,)
+        assert await space.lost_disks("none") == ()

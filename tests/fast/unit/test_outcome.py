@@ -5,9 +5,17 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from solo5_systemd.names import TaskName, task_scope, task_service
-from solo5_systemd.storage.model import FullDisk
+from solo5_systemd.storage.model import FullDisk, LostDisk
 from solo5_systemd.unit.exit_messages import ExitMessages, UnitMessage
-from solo5_systemd.unit.outcome import Ending, Outcome, is_plain, is_unambiguous, outcome, with_full_disks
+from solo5_systemd.unit.outcome import (
+    Ending,
+    Outcome,
+    is_plain,
+    is_unambiguous,
+    outcome,
+    with_full_disks,
+    with_lost_disks,
+)
 from solo5_systemd.unit.state import ActiveState, MainCode, UnitState
 
 MIB = 1 << 20
@@ -343,6 +351,17 @@ def test_an_outcome_names_the_disks_without_space() -> None:
     both = with_full_disks(failed, [data, logs]).sentence
     assert both.endswith("of disk data (/srv/data.img) and of disk logs (/srv/logs.img)")
     assert with_full_disks(failed, []) is failed
+
+
+def test_an_outcome_names_the_disks_whose_device_is_gone() -> None:
+    data, logs = (LostDisk(disk=name, path=f"/dev/vg/{name}") for name in ("data", "logs"))
+    failed = outcome(exited(3))
+    found = with_lost_disks(failed, [data])
+    assert found.sentence == "the guest exited with 3; the device of disk data (/dev/vg/data) is gone"
+    assert (failed.plain, found.plain, found.lost_disks) == (True, False, (data,))
+    both = with_lost_disks(failed, [data, logs]).sentence
+    assert both.endswith("; the devices of disk data (/dev/vg/data) and disk logs (/dev/vg/logs) are gone")
+    assert with_lost_disks(failed, []) is failed
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.claim or row.sentence)

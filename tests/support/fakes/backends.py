@@ -46,6 +46,7 @@ from solo5_systemd.storage.model import (
     DiskRequest,
     FullDisk,
     FullDiskChange,
+    LostDisk,
     MadeDisk,
     backing_of,
 )
@@ -627,16 +628,21 @@ class FakeUsages:
 
 
 class FakeDiskSpace:
-    """The file systems of disks; `full`: by task."""
+    """The file systems of disks; `full` and `lost`: by task."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self.full: dict[TaskName, tuple[FullDisk, ...]] = {}
+        self.lost: dict[TaskName, tuple[LostDisk, ...]] = {}
         self.changed: list[FullDiskChange] = []
 
     async def full_disks(self, task: TaskName) -> Sequence[FullDisk]:
         async with self._steps.step("look for full disks"):
             return self.full.get(task, ())
+
+    async def lost_disks(self, task: TaskName) -> Sequence[LostDisk]:
+        async with self._steps.step("look for lost disks"):
+            return self.lost.get(task, ())
 
     async def changes(self) -> Sequence[FullDiskChange]:
         async with self._steps.step("look for changes of full disks"):

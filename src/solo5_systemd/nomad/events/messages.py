@@ -250,6 +250,7 @@ def exit_event(outcome: Outcome) -> TaskEvent:
         "oom_killed": "true" if outcome.ending is Ending.OUT_OF_MEMORY else None,
         "memory_peak": outcome.memory_peak,
         "full_disks": " ".join(each.disk for each in outcome.full_disks) or None,
+        "lost_disks": " ".join(each.disk for each in outcome.lost_disks) or None,
     }
     annotations = {key: str(value) for key, value in details.items() if value is not None}
     sentence = outcome.verdict
