@@ -160,7 +160,14 @@ _solo5ctl() {
                 _solo5ctl_words "$(solo5ctl disk ls -q 2>/dev/null)" "$current"
             fi
             ;;
-        "disk inspect" | "disk resize" | "disk snapshot")
+        "disk inspect")
+            if [[ $current == */* ]]; then
+                _solo5ctl_files "$current"
+                return
+            fi
+            _solo5ctl_words "$(solo5ctl disk ls -q 2>/dev/null)" "$current"
+            ;;
+        "disk resize" | "disk snapshot")
             _solo5ctl_words "$(solo5ctl disk ls -q 2>/dev/null)" "$current"
             ;;
         network) _solo5ctl_words "ls inspect repairs" "$current" ;;

@@ -1,6 +1,7 @@
 """Disks: writes reach the file, one task at a time has a disk, and it is the checked file."""
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -191,6 +192,11 @@ def test_loop_device_as_a_disk(run: Runner, disk: Path) -> None:
         ok("solo5ctl", "wait", name)
         ok("blockdev", "--flushbufs", device)
         assert disk.read_bytes().startswith(b"looped\0")
+        of_device, of_file = json.loads(ok("solo5ctl", "disk", "inspect", "--json", device, str(disk)))
+        assert of_device == {
+            "path": device, "backing": "block device", "size": 64 << 10, "sector_size": 512, "in_use": False,
+        }  # fmt: skip
+        assert of_file["use"] == f"attached to {Path(device).name}"
     finally:
         sh("losetup", "--detach", device)
 
@@ -268,6 +274,7 @@ def test_a_named_disk_of_a_loop_device_is_not_read(run: Runner, tmp_path: Path) 
         ok("udevadm", "settle")
         ok("chown", "solo5:", device)
         name = run("disk.hvt", "read", "stay", options=("--block", f"storage={device}"))
+        assert f"Task: {name}\n" in ok("solo5ctl", "disk", "inspect", device)
         for verb in (
             ("disk", "export", "looped", str(tmp_path / "copy")),
             ("disk", "snapshot", "--copy", "looped"),

@@ -48,8 +48,15 @@ def check_unused(disk: Disk, sys: Path = Path("/sys"), dev: Path = Path("/dev"))
     """
     if disk.is_private or disk.planned:
         return
+    if (use := kernel_use(disk, sys, dev)) is not None:
+        how, hint = use
+        raise TakenError(f"disk {disk.disk}: {disk.path!r} is {how}: expected a disk that nothing else uses.", hint)
+
+
+def kernel_use(disk: Disk, sys: Path = Path("/sys"), dev: Path = Path("/dev")) -> tuple[str, str] | None:
+    """Return how the kernel uses a disk, as the end of a sentence, and what to do; None if it does not."""
     if disk.device is not None and _is_claimed(disk.path):
-        raise _used(disk, "mounted, or a part of another device", "`lsblk` shows what uses it.")
+        return "mounted, or a part of another device", "`lsblk` shows what uses it."
     shared = {disk.identity, *overlapping(disk, sys, dev)}
     for loop in (sys / "block").glob("loop*/loop"):
         directory = loop.parent.resolve()
@@ -59,13 +66,8 @@ def check_unused(disk: Disk, sys: Path = Path("/sys"), dev: Path = Path("/dev"))
                 continue
             if _attached(directory, dev) in shared:
                 name = directory.name
-                raise _used(
-                    disk, f"attached to {name}", f"Use /dev/{name} as the disk, or detach it: losetup -d {name}"
-                )
-
-
-def _used(disk: Disk, how: str, hint: str) -> TakenError:
-    return TakenError(f"disk {disk.disk}: {disk.path!r} is {how}: expected a disk that nothing else uses.", hint)
+                return f"attached to {name}", f"Use /dev/{name} as the disk, or detach it: losetup -d {name}"
+    return None
 
 
 def _is_claimed(path: str) -> bool:

@@ -93,6 +93,7 @@ def test_bash_offers_all_tasks(verb: str) -> None:
         (["run", "--net", "service", "=", "de"], {"default"}),
         (["network", "inspect", ""], {"default"}),
         (["disk", "inspect", ""], {"data"}),
+        (["disk", "inspect", "/dev/nul"], {"/dev/null"}),
         (["disk", "rm", "data", ""], {"data", "data@one", "other@two"}),
         (["disk", "export", ""], {"data", "data@one", "other@two"}),
         (["disk", "snapshot", ""], {"data"}),

@@ -267,6 +267,36 @@ def test_an_interrupted_snapshot_is_none(
     os.close(descriptor)
 
 
+def test_inspect_of_a_path(solo5ctl: Solo5ctl, tmp_path: Path) -> None:
+    path = tmp_path / "web.img"
+    path.write_bytes(bytes(1024))
+    solo5ctl("disk", "create", "data", "1M")
+    named, plain = solo5ctl("disk", "inspect", "data", str(path)).out.split("\n\n")
+    assert "Name: data\n" in named
+    assert f"Path: {path}\n" in plain
+    assert "Backing: file\n" in plain
+    assert "Size: 1K (1024 bytes)\n" in plain
+    [shown] = json.loads(solo5ctl("disk", "inspect", "--json", str(path)).out)
+    assert shown == {"path": str(path), "backing": "file", "size": 1024, "in_use": False}
+    assert "does not exist" in solo5ctl("disk", "inspect", str(tmp_path / "none")).err
+
+
+@pytest.mark.parametrize(
+    ("words", "tool"),
+    [
+        (("resize", "/dev/vg/web", "1G"), "lvresize --size SIZE VG/LV"),
+        (("snapshot", "/dev/vg/web"), "lvcreate -s"),
+        (("restore", "/dev/vg/web", "one"), "lvconvert --merge"),
+    ],
+)
+def test_a_disk_by_path_has_its_own_tools(solo5ctl: Solo5ctl, words: tuple[str, ...], tool: str) -> None:
+    refused = solo5ctl("disk", *words)
+    assert refused.status == 125
+    assert "'/dev/vg/web' is a path: expected the name of a named disk" in refused.err
+    assert tool in refused.err
+    assert "is not usable" in solo5ctl("disk", "create", "/dev/vg/web", "1G").err
+
+
 @pytest.mark.parametrize(
     "word", ["data@", "@one", "data@../x", "data@.x", "data@a b", "data@one@two", "data@" + "x" * 65]
 )

@@ -1,4 +1,4 @@
-"""`solo5ctl disk`: creates, lists and removes named disks and their snapshots."""
+"""`solo5ctl disk`: creates, lists and removes named disks and their snapshots; inspects disks by path, too."""
 
 import os
 import sys
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from solo5_systemd.engine.runtime import Runtime
-    from solo5_systemd.names import SnapshotName
+    from solo5_systemd.names import DiskName, SnapshotName
+    from solo5_systemd.storage.disk_paths import DiskPath
     from solo5_systemd.storage.named_disks import NamedDisk, NamedDisks
     from solo5_systemd.storage.snapshots import Snapshot, Snapshots
 
@@ -44,9 +45,11 @@ def configure(parser: Parser) -> None:
     ls.add_argument("-q", "--quiet", action="store_true", help="print names only")
     ls.add_argument("--snapshots", action="store_true", help="list the snapshots of all disks instead")
     inspect = _add(verbs, "inspect", "show details of disks", _inspect)
-    inspect.add_argument("names", metavar="NAME", nargs="+", type=disk_name, help="name of a disk")
+    inspect.add_argument(
+        "names", metavar="NAME|PATH", nargs="+", type=_name_or_path, help="name of a disk; path of a file or device"
+    )
     resize = _add(verbs, "resize", "change the size of a disk that no task has", _resize)
-    _add_name(resize)
+    _add_name(resize, "lvresize --size SIZE VG/LV, zfs set volsize=SIZE POOL/VOLUME, truncate --size=SIZE FILE")
     resize.add_argument("size", metavar="SIZE", type=disk_size, help="new size, such as 128M")
     resize.add_argument("--shrink", action="store_true", help="permit a smaller size, which loses the disk's end")
     remove = _add(verbs, "rm", "remove disks that no task has, or snapshots", _remove)
@@ -61,7 +64,7 @@ def configure(parser: Parser) -> None:
     export.add_argument("name", metavar="NAME[@SNAPSHOT]", type=disk_or_snapshot, help="name of a disk or snapshot")
     export.add_argument("file", metavar="FILE", help="file to create; '-': standard output")
     snapshot = _add(verbs, "snapshot", "make a snapshot of a disk; of all disks of the task that has it", _snapshot)
-    _add_name(snapshot)
+    _add_name(snapshot, "solo5ctl freeze TASK; lvcreate -s -n SNAPSHOT VG/LV, zfs snapshot; solo5ctl thaw TASK")
     snapshot.add_argument(
         "--as", metavar="SNAPSHOT", dest="snapshot", type=snapshot_name, help="name (default: the time in UTC)"
     )
@@ -69,7 +72,7 @@ def configure(parser: Parser) -> None:
         "--copy", action="store_true", help="copy the data if the file system shares no blocks; no task has the disk"
     )
     restore = _add(verbs, "restore", "replace the content of a disk that no task has by a snapshot", _restore)
-    _add_name(restore)
+    _add_name(restore, "solo5ctl stop TASK; lvconvert --merge VG/SNAPSHOT, zfs rollback")
     restore.add_argument("snapshot", metavar="SNAPSHOT", type=snapshot_name, help="name of a snapshot of the disk")
 
 
@@ -82,8 +85,26 @@ def _add(verbs: "object", name: str, summary: str, act: "Callable[[Namespace, Co
     return parser
 
 
-def _add_name(parser: Parser) -> None:
-    parser.add_argument("name", metavar="NAME", type=disk_name, help="name of the disk")
+def _add_name(parser: Parser, by_path: str = "") -> None:
+    """Add the argument NAME; `by_path`: what does the same to a disk by path, which has its own tools."""
+
+    def parse(text: str) -> "DiskName":
+        if by_path and _is_path(text):
+            raise InvalidRequestError(
+                f"{text!r} is a path: expected the name of a named disk (`solo5ctl disk ls`).",
+                f"For a disk by path: {by_path}",
+            )
+        return disk_name(text)
+
+    parser.add_argument("name", metavar="NAME", type=parse, help="name of the disk")
+
+
+def _is_path(text: str) -> bool:
+    return "/" in text
+
+
+def _name_or_path(text: str) -> str:
+    return text if _is_path(text) else disk_name(text)
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
@@ -160,18 +181,54 @@ def _row(disk: "NamedDisk", now: int) -> tuple[str, ...]:
     return disk.name, size(disk.size), size(disk.allocated), _holder(disk), used
 
 
-def _holder(disk: "NamedDisk") -> str:
+def _holder(disk: "NamedDisk | DiskPath") -> str:
     """Return the task that has a disk, `(in use)` for a reader, or nothing."""
     return "" if disk.task is None else disk.task or "(in use)"
 
 
 def _inspect(arguments: Namespace, context: CommandContext) -> int:
-    disks, made = [_disks().get(name) for name in arguments.names], _snapshots().of
+    disks = [_at_path(name) if _is_path(name) else _disks().get(name) for name in arguments.names]
     if arguments.json:
-        context.screen.json([_json(disk) | {"snapshots": list(map(_snapshot_json, made(disk.name)))} for disk in disks])
+        context.screen.json([_inspected_json(disk) for disk in disks])
     else:
-        context.screen.write("\n".join(fields(_fields(disk, made(disk.name))) for disk in disks))
+        context.screen.write("\n".join(fields(_inspected_fields(disk)) for disk in disks))
     return 0
+
+
+def _at_path(path: str) -> "DiskPath":
+    from solo5_systemd.storage.disk_paths import inspect_path  # imported here for startup time
+
+    return inspect_path(path)
+
+
+def _inspected_json(disk: "NamedDisk | DiskPath") -> dict[str, object]:
+    from solo5_systemd.storage.named_disks import NamedDisk
+
+    if isinstance(disk, NamedDisk):
+        return _json(disk) | {"snapshots": [_snapshot_json(each) for each in _snapshots().of(disk.name)]}
+    known: dict[str, object] = {"sector_size": disk.sector_size, "task": disk.task or None, "use": disk.use or None}
+    document: dict[str, object] = {
+        "path": disk.path,
+        "backing": disk.backing.value,
+        "size": disk.size,
+        "in_use": disk.task is not None,
+    }
+    return document | {key: value for key, value in known.items() if value is not None}
+
+
+def _inspected_fields(disk: "NamedDisk | DiskPath") -> list[tuple[str, str]]:
+    from solo5_systemd.storage.named_disks import NamedDisk
+
+    if isinstance(disk, NamedDisk):
+        return _fields(disk, _snapshots().of(disk.name))
+    return [
+        ("Path", disk.path),
+        ("Backing", disk.backing.value),
+        ("Size", f"{size(disk.size)} ({disk.size} bytes)"),
+        ("Sector size", "" if disk.sector_size is None else str(disk.sector_size)),
+        ("Task", _holder(disk)),
+        ("Kernel", disk.use),
+    ]
 
 
 def _fields(disk: "NamedDisk", snapshots: "Sequence[Snapshot]") -> list[tuple[str, str]]:
