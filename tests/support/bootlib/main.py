@@ -12,7 +12,7 @@ from .abandoned import run_directory
 from .background import begun
 from .checkout import CHECKOUT
 from .control import Control
-from .errors import MachineError, MachineTimeoutError
+from .errors import MachineError, MachineGoneError, MachineTimeoutError
 from .machine import Machine, Wanted
 from .report import not_running, progress, show_console
 from .session import Copy, Meanwhile, listening
@@ -20,6 +20,8 @@ from .terminal import shell
 
 FAILED, TIMED_OUT = 125, 124  # as env(1) and timeout(1) answer; everything else is COMMAND's own
 AGAIN = 75  # EX_TEMPFAIL of sysexits.h: COMMAND wants the machine to boot again
+_ATTEMPTS = 2
+"""At a command on a virtual machine whose kernel its emulation kills now and then; see `vm.is_killed`."""
 
 
 def main(words: list[str]) -> int:
@@ -49,16 +51,32 @@ def _boot(asked: argparse.Namespace) -> int:
     wanted = Wanted(
         tree=tree, layer=upper, release=asked.release, memory=asked.memory, cpus=asked.cpus, reboots=asked.reboot
     )
-    with cache.in_use(tree, upper.parent), run_directory() as run:
+    with cache.in_use(tree, upper.parent):
+        for _ in range(1, _ATTEMPTS):
+            try:
+                return _run(wanted, asked, copies)
+            except _KilledError as error:
+                progress(f"{error}; its emulation killed the kernel: booting again, for the whole command …")
+        return _run(wanted, asked, copies)
+
+
+class _KilledError(MachineError):
+    """The machine's kernel was killed by its emulation."""
+
+
+def _run(wanted: Wanted, asked: argparse.Namespace, copies: list[Copy]) -> int:
+    with run_directory() as run:
         try:
             if asked.machines:
                 return _several(wanted, run, asked, copies)
             with _backend(asked.backend, wanted, run) as machine:
                 not_running("the machine", machine.state)
                 return _use(machine, asked, copies)
-        except MachineError:
+        except MachineError as error:
             for console in (run / "console", *run.glob("*/console")):
                 show_console(console)
+            if asked.backend == "vm" and isinstance(error, MachineGoneError) and vm.is_killed(run / "console"):
+                raise _KilledError(str(error)) from error
             raise
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from . import cache, enclosure, trees
 from .abandoned import run_directory
-from .accelerator import accelerator
+from .accelerator import EMULATION, accelerator
 from .disk import disk
 from .errors import MachineError, MachineGoneError
 from .machine import Machine, Wanted
@@ -53,6 +53,16 @@ def booted(wanted: Wanted, run: Path) -> Iterator[Machine]:
         with cache.in_use(warm), _running(emulator, run, _wake(made, warm, wanted), _WAKE_SECONDS) as session:
             state = json.loads((warm / "state.json").read_text())
             yield Machine(session=session, console=run / "console", state=state)
+
+
+def is_killed(console: Path) -> bool:
+    """Return whether an emulated machine's kernel panicked.
+
+    QEMU runs the processors of an emulated machine in threads, and now and then one of them is found within an
+    instruction of the kernel that another one has just replaced (a jump label, as of the hooks of nf_tables in
+    ip_rcv). A panic of a machine on real processors is not excused so.
+    """
+    return accelerator() == EMULATION and b"Kernel panic - not syncing: " in console.read_bytes()
 
 
 def _snapshot(emulator: Path, made: Path, wanted: Wanted) -> Path:
