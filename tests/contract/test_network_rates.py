@@ -20,6 +20,8 @@ from solo5_systemd.settings.rate import rate
 SECONDS = 1.5
 """The time of a flood."""
 
+FLOODS = 8
+
 HEADERS = 28
 
 
@@ -60,6 +62,17 @@ def flood(send: Callable[[], object], seconds: float) -> float:
     return time.monotonic() - begun
 
 
+def is_held(send: Callable[[], object], direction: str, tap: str, at: int, *, packets: bool) -> bool:
+    """Return whether as many bytes or packets pass as a limit permits, and no more.
+
+    Fewer pass where this process does not run all the time, as on a busy machine: one flood of several has to reach it.
+    """
+    found: list[float] = []
+    while not found or (found[-1] < 0.8 * at and len(found) < FLOODS):
+        found.append(measure(send, direction, tap)[packets])
+    return max(found) <= 1.2 * at and found[-1] >= 0.8 * at
+
+
 def measure(send: Callable[[], object], direction: str, tap: str) -> tuple[float, float]:
     """Return the bytes and packets per second that pass during a flood, once it is above the limit."""
     while not over(direction, tap):
@@ -84,8 +97,7 @@ async def test_what_a_guest_sends_is_held_within_its_limit(
             count("prerouting")
             data = _udp(4000, 7, bytes(size - HEADERS))
             frame = guest.ipv4(await guest.resolve(guest.gateway), IPv4Address(outside.address), UDP, data)
-            found = measure(lambda: guest.send(frame), "sent", guest.tap)
-            assert 0.8 * per_second <= found["packets" in text] <= 1.2 * per_second
+            assert is_held(lambda: guest.send(frame), "sent", guest.tap, per_second, packets="packets" in text)
             run("nft", "delete table bridge test")
         await client.drop("a")
 
@@ -104,8 +116,11 @@ async def test_what_a_guest_receives_is_held_within_its_limit(
                 sender.sendto(b"FIRST", (str(guest.ip), 7))
                 await guest.heard(lambda frame: b"FIRST" in frame)
                 data = b"\0" * (size - HEADERS)
-                found = measure(lambda: sender.sendto(data, (str(guest.ip), 7)), "received", guest.tap)
-            assert 0.8 * per_second <= found["packets" in text] <= 1.2 * per_second
+
+                def send() -> object:
+                    return sender.sendto(data, (str(guest.ip), 7))
+
+                assert is_held(send, "received", guest.tap, per_second, packets="packets" in text)
             run("nft", "delete table bridge test")
         await client.drop("a")
 

@@ -2,13 +2,13 @@
 
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import pytest
 from tests.machine.conftest import Machine, eventually, ok, sh, systemctl, unit_property
 from tests.machine.declared import DIRECTORY
 from tests.machine.test_package import deb
-from tests.machine.test_updates import answers, declare, image_of, images, newer, update, web, whole
+from tests.machine.test_updates import answers, declare, drained, image_of, images, newer, update, web, whole
 
 __all__ = ["declare", "images", "newer", "web"]
 
@@ -71,13 +71,14 @@ def test_an_update_and_a_rollback_go_on_or_are_undone(
     for words in (("update", "web", newer), ("rollback", "web")):
         before = image_of("web")
         pause = ["--pause"] if phase == "pausing" else []
-        ok("solo5ctl", *words, "--no-block", "--watch", "0", *pause)
-        eventually(lambda: PHASE.exists() and PHASE.read_text() == phase, f"it is {phase}")
-        if by == "upgrade":
-            with reinstallation():
-                pass
-        else:
-            systemctl("daemon-reexec")
+        ok("solo5ctl", *words, "--no-block", "--watch", "3s" if phase == "draining" else "0", *pause)
+        with drained() if phase == "draining" else nullcontext():
+            eventually(lambda: PHASE.exists() and PHASE.read_text() == phase, f"it is {phase}")
+            if by == "upgrade":
+                with reinstallation():
+                    pass
+            else:
+                systemctl("daemon-reexec")
         eventually(lambda: unit_property(UPDATE, "ActiveState") in ("inactive", "failed"), "it is over", 120)
         sh("systemctl", "reset-failed", UPDATE)
         whole(web)

@@ -1,13 +1,12 @@
 """Updates and rollbacks of declared tasks of which a program is killed at any step: one whole task remains."""
 
-import socket
 import subprocess
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 
 import pytest
 from tests.machine.conftest import Machine, eventually, ok, unit_property
 from tests.machine.declared import DIRECTORY
-from tests.machine.test_updates import PORT, declare, image_of, images, newer, update, web, whole
+from tests.machine.test_updates import declare, drained, image_of, images, newer, update, web, whole
 
 __all__ = ["declare", "images", "newer", "web"]
 
@@ -34,9 +33,7 @@ def test_an_update_that_is_killed_leaves_one_whole_task(web: str, newer: str, ho
     ok("solo5ctl", *words, "--no-block", "--watch", "3s" if slow else "0")
     with ExitStack() as stack:
         if slow:
-            eventually(lambda: unit_property(unit, "ActiveState") == "active", "the ports are moved")
-            # For which web.next is drained.
-            stack.enter_context(socket.create_connection(("127.0.0.1", PORT), 5))
+            stack.enter_context(drained())
         eventually(lambda: own.exists() and own.read_text() == seen, f"the update is {phase}")
         ok("systemctl", *(("kill", "--signal=KILL", "--kill-whom=main") if by == "kill" else ("stop",)), unit)
     whole(web)
@@ -56,10 +53,12 @@ def test_an_update_goes_on_or_is_undone_when_the_network_service_is_killed(
         old, new = new, old
         assert update(old, "--watch", "0", "--pause").returncode == 0
     own = DIRECTORY / "web/update.phase"
-    words = ["solo5ctl", how, "web", *([new] if how == "update" else []), "--watch", "0"]
+    watch = "3s" if phase == "draining" else "0"
+    words = ["solo5ctl", how, "web", *([new] if how == "update" else []), "--watch", watch]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as done:
-        eventually(lambda: own.exists() and own.read_text() == phase, f"the update is {phase}")
-        ok("systemctl", "kill", "--signal=KILL", "--kill-whom=main", "solo5-networkd.service")
+        with drained() if phase == "draining" else nullcontext():
+            eventually(lambda: own.exists() and own.read_text() == phase, f"the update is {phase}")
+            ok("systemctl", "kill", "--signal=KILL", "--kill-whom=main", "solo5-networkd.service")
         _, error = done.communicate(timeout=120)
     print(how, phase, done.returncode, error)
     whole(web)

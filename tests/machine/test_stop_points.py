@@ -155,13 +155,17 @@ def each(act: Callable[[Point], object], points: list[Point]) -> None:
 
 
 def is_whole_or_nothing(life: Life) -> bool:
-    """A unit with its network, the same unit ended and without one, or neither."""
+    """A unit with its network, the same unit ended and without one, or neither.
+
+    Between a start that is killed and the unit that PID 1 loads for it, another start may take the disk back, which
+    the tender then cannot open: seen once, on a busy machine.
+    """
     found = sh("solo5ctl", "inspect", "--json", life.name)
     if found.returncode != 0:
         return not has_lease(life)
     [task] = json.loads(found.stdout)
     if task["phase"] == "ended":
-        return task["outcome"]["ending"] == "stopped" and not has_lease(life)
+        return task["outcome"]["ending"] in ("stopped", "tender-refused") and not has_lease(life)
     return bool(task["phase"] == "running" and task["nics"])
 
 

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,14 @@ def web(declare: Declarations) -> str:
     ok("systemctl", "start", unit)
     eventually(answers, "it answers")
     return unit
+
+
+@contextmanager
+def drained() -> Iterator[None]:
+    """Hold a connection to the guest beside, for which it is drained: without one, that phase is over at once."""
+    eventually(lambda: unit_property("solo5-update@web.service", "ActiveState") == "active", "the ports are moved")
+    with socket.create_connection(("127.0.0.1", PORT), 5):
+        yield
 
 
 @pytest.fixture
