@@ -105,11 +105,7 @@ def _filters(
 
         check_netfilter()
         nft = Nftables()
-    except (
-        ImportError,
-        OSError,
-        DependencyError,
-    ):  # python3-nftables, libnftables.so or the module nfnetlink is missing
+    except (ImportError, OSError, DependencyError):  # of python3-nftables, libnftables.so, the module nfnetlink
         return None, (), ()
     nft.set_json_output(True)
     nft.set_stateless_output(True)

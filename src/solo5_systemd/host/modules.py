@@ -1,15 +1,14 @@
 """The kernel's modules that networks need: which are missing."""
 
-import ctypes
 import errno
 import os
 import socket
 import struct
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 
 from solo5_systemd.network.modules import BRIDGE, REDIRECTION, TUN, VETH
+from solo5_systemd.network.namespaces import in_new_namespace
 from solo5_systemd.network.raw_netlink import (
     NETLINK_ROUTE,
     NLM_CREATE,
@@ -20,12 +19,9 @@ from solo5_systemd.network.raw_netlink import (
 )
 from solo5_systemd.network.veth_taps import redirection
 
-_CLONE_NEWNET = 0x40000000  # linux/sched.h
 _LOOPBACK = 1
 _NEWLINK, _IFINFOMSG, _IFLA_IFNAME, _IFLA_LINKINFO, _KIND = 16, struct.Struct("=BxHiII"), 3, 18, 1
 _TUN = "/dev/net/tun"
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def missing_modules(*, redirects: bool = False) -> Sequence[str] | None:
@@ -37,25 +33,13 @@ def missing_modules(*, redirects: bool = False) -> Sequence[str] | None:
     Args:
         redirects: some tasks have a network namespace of their own.
     """
-    found: list[str] = []
-    refused: list[OSError] = []
-
-    def in_thread() -> None:  # which ends in the new namespace: no other code runs there
-        try:
-            found.extend(_missing(redirects=redirects))
-        except OSError as error:
-            refused.append(error)
-
-    thread = threading.Thread(target=in_thread)
-    thread.start()
-    thread.join()
-    return None if refused else found
+    try:
+        return in_new_namespace(lambda: list(_missing(redirects=redirects)))
+    except OSError:
+        return None
 
 
 def _missing(*, redirects: bool) -> Iterator[str]:
-    if _libc.unshare(_CLONE_NEWNET):
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
     with closing(NetlinkSocket(NETLINK_ROUTE)) as route:
         for [kind] in (BRIDGE, VETH) if redirects else (BRIDGE,):
             if route.run([_link(kind)]) == [errno.EOPNOTSUPP]:

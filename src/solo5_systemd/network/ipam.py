@@ -25,7 +25,8 @@ from solo5_systemd.network.model import (
     Reservation,
     is_without_ipv4,
 )
-from solo5_systemd.settings.ipv6 import Pool6, is_host6
+from solo5_systemd.settings.address_pool import Pool6
+from solo5_systemd.settings.ipv6 import is_host6
 from solo5_systemd.settings.model import DEFAULT_NETWORK, MTU, NetworkSettings, default_bridge
 from solo5_systemd.settings.reserved_addresses import Reserved, is_reserved, number_within
 
@@ -560,12 +561,10 @@ def _check_usable6(address: IPv6Address, nic: DeviceName, network: Network) -> N
             else f"Set network.{network.name}.ipv6 = true below /etc/solo5.",
         )
     if not is_host6(address, network.ipv6) or address == network.gateway6:
+        gateway = f" and the gateway's, {network.gateway6}" if network.gateway6 else ""
         raise InvalidRequestError(
             f"address {address} for NIC {nic} is not a guest's in network {network.name}: expected one in "
-            f"{network.ipv6}, other than the first and the gateway's, {network.gateway6}."
-            if network.gateway6
-            else f"address {address} for NIC {nic} is not a guest's in network {network.name}: expected one in "
-            f"{network.ipv6}, other than the first."
+            f"{network.ipv6}, other than the first{gateway}."
         )
     lowest, highest = bounds6(network, network.ipv6)
     if not lowest <= address <= highest:

@@ -9,7 +9,8 @@ from ipaddress import IPv6Address, IPv6Network
 from solo5_systemd.errors import HostError
 from solo5_systemd.names import NetworkName
 from solo5_systemd.network.model import IpAddress, Network
-from solo5_systemd.settings.ipv6 import Ipv6, Pool6
+from solo5_systemd.settings.address_pool import Pool6
+from solo5_systemd.settings.ipv6 import Ipv6
 from solo5_systemd.settings.model import DEFAULT_NETWORK
 
 _APPLICATION = bytes.fromhex("5d1c0f6b3a8e4f3f9e0b6a1f7c2d8e55")

@@ -28,8 +28,8 @@ from solo5_systemd.network.model import (
     limits_of,
     with_limits,
 )
-from solo5_systemd.settings.ipv6 import address_pool6
-from solo5_systemd.settings.model import Join, address_pool, network_policy, policy_table
+from solo5_systemd.settings.address_pool import address_pool, address_pool6
+from solo5_systemd.settings.model import Join, network_policy, policy_table
 
 VERSION = 1
 

@@ -23,14 +23,14 @@ from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName, NetworkName, TaskName, device_name, network_name
 from solo5_systemd.network.drops import DROPS_SIGNATURE, Dropped, DropsWire
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
-from solo5_systemd.settings.ipv6 import Ipv6, address_pool6
+from solo5_systemd.settings.address_pool import address_pool, address_pool6
+from solo5_systemd.settings.ipv6 import Ipv6
 from solo5_systemd.settings.model import (
     CLOSED,
     POLICY_KEYS,
     Join,
     NetworkPolicy,
     NetworkSettings,
-    address_pool,
     network_policy,
 )
 from solo5_systemd.settings.reserved_addresses import RESERVED_KEY

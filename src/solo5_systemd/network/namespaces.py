@@ -5,10 +5,10 @@ import fcntl
 import os
 import stat
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.names import DeviceName, TaskName
@@ -21,6 +21,7 @@ _OWN = "/proc/thread-self/ns/net"
 _COUNTERS = Path("/proc/thread-self/net/dev")
 
 _libc = ctypes.CDLL(None, use_errno=True)
+T = TypeVar("T")
 
 
 class NetworkNamespace:
@@ -87,6 +88,26 @@ class NetworkNamespace:
         if _libc.setns(self._fd, _CLONE_NEWNET):
             reason = os.strerror(ctypes.get_errno())
             raise HostError(f"network namespace {self.path} cannot be entered: {reason}.")
+
+
+def in_new_namespace(act: Callable[[], T]) -> T:
+    """Return the result of a function that runs in a new network namespace, which ends with it unless it is kept.
+
+    It runs in a thread that ends there, so that no other code does.
+
+    Raises:
+        OSError: the kernel refused the namespace; and what the function raises.
+    """
+    from concurrent.futures import ThreadPoolExecutor  # imported here for startup time
+
+    def enter_and_act() -> T:
+        if _libc.unshare(_CLONE_NEWNET):
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+        return act()
+
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(enter_and_act).result()
 
 
 def read_traffic_elsewhere(state: Path = STATE) -> dict[TaskName, Mapping[DeviceName, Traffic]]:

@@ -7,21 +7,18 @@ The alias of its loopback link marks it, set before it is mounted: a namespace o
 neither used nor removed.
 """
 
-import ctypes
 import os
 import socket
 import stat
 import struct
-import threading
 from contextlib import closing, suppress
 from pathlib import Path
 
 from solo5_systemd.errors import HostError, TakenError
 from solo5_systemd.files.mounts import bind_mount, detach
-from solo5_systemd.network.namespaces import NetworkNamespace
+from solo5_systemd.network.namespaces import NetworkNamespace, in_new_namespace
 from solo5_systemd.network.raw_netlink import NETLINK_ROUTE, NLM_ACK, NetlinkSocket, attribute, attributes
 
-_CLONE_NEWNET = 0x40000000  # linux/sched.h
 _OWN = "/proc/thread-self/ns/net"
 _WITHOUT_IPV6 = ("all", "default")
 
@@ -29,8 +26,6 @@ _WITHOUT_IPV6 = ("all", "default")
 _GETLINK, _SETLINK, _IFLA_IFALIAS, _LOOPBACK = 18, 19, 20, 1
 _IFINFOMSG = struct.Struct("=BxHiII")  # family, type, index, flags, changed flags
 _LOOPBACK_LINK = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, _LOOPBACK, 0, 0)
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def make(path: str) -> None:
@@ -47,31 +42,19 @@ def make(path: str) -> None:
         )
     with suppress(HostError), closing(NetworkNamespace(path)):
         return
-    failed: list[OSError] = []
-
-    def in_thread() -> None:  # which ends in the new namespace: no other code runs there
-        try:
-            _make(path)
-        except OSError as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=in_thread)
-    thread.start()
-    thread.join()
-    if failed:
+    try:
+        in_new_namespace(lambda: _make(path))
+    except OSError as error:
         raise HostError(
-            f"network namespace {path} cannot be made: {failed[0].strerror}.",
+            f"network namespace {path} cannot be made: {error.strerror}.",
             "Set task_namespace = false in the settings of the task's network to start it without.",
-        ) from failed[0]
+        ) from error
 
 
 def _make(path: str) -> None:
     Path(path).parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0))
-    if _libc.unshare(_CLONE_NEWNET):
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
     for links in _WITHOUT_IPV6:  # before there is a link: none gets an address
         with suppress(OSError):  # a kernel without IPv6
             Path(f"/proc/sys/net/ipv6/conf/{links}/disable_ipv6").write_text("1", encoding="ascii")

@@ -263,8 +263,10 @@ class Namespaces:
         self.host.repairs.remove_orphaned_taps()
         self._everywhere(lambda state: state.repairs.remove_orphaned_taps())
 
-    def _everywhere(self, repair: Callable[[NetworkState | RedirectState], None], only: Collection[str] = ()) -> None:
-        for other in (each for each in self._copy() if not only or each.path in only):
+    def _everywhere(
+        self, repair: Callable[[NetworkState | RedirectState], None], only: Collection[str] | None = None
+    ) -> None:
+        for other in (each for each in self._copy() if only is None or each.path in only):
             try:
                 with self._entered(other.path):
                     if other.path in self._unrestored:
@@ -274,26 +276,18 @@ class Namespaces:
             except Solo5Error as error:
                 _log.error("network repair in namespace %s failed: %s", other.path, error)
 
-    def repair_others(self, only: Collection[str] = ()) -> None:
-        """Restore bridges, taps and tables of other namespaces.
+    def repair_others(self) -> None:
+        """Restore bridges, taps and tables of other namespaces: not every change in them has a netlink message."""
+        self._everywhere(_restore_all)
 
-        Args:
-            only: the paths of those in which something has changed, also of those of tasks of the host; empty: all
-                others than these, since not every change has a netlink message.
+    def repair_changed(self, paths: Collection[str]) -> None:
+        """Restore the same of namespaces in which something has changed, and the links in those of tasks of the host.
+
+        The end of a task is a change as well, after which there may be nothing to restore.
         """
-
-        def restore(state: NetworkState | RedirectState) -> None:
-            try:
-                state.repairs.repair_tables()
-            finally:
-                state.repairs.repair_changed(None)
-
-        # The end of a task is a change as well, after which there may be nothing to restore.
-        attached = {other.path for other in self._copy() if other.path in only and other.state.leases.attached()}
-        if attached or not only:
-            self._everywhere(restore, attached)
-        held = (record.reservation for record in self.host.leases.attached() if only)
-        if tasks := {each.task for each in held if each.namespace in only}:
+        self._everywhere(_restore_all, {each.path for each in self._copy() if each.state.leases.attached()} & {*paths})
+        held = (record.reservation for record in self.host.leases.attached())
+        if tasks := {each.task for each in held if each.namespace in paths}:
             self.host.repairs.repair_links(tasks)
 
     @property
@@ -340,6 +334,13 @@ class Namespaces:
             raise
         self._others[path] = _Other(path, namespace, state)
         return self._others[path]
+
+
+def _restore_all(state: NetworkState | RedirectState) -> None:
+    try:
+        state.repairs.repair_tables()
+    finally:
+        state.repairs.repair_changed(None)
 
 
 def _wants_interface(nics: Sequence[NicRequest]) -> bool:

@@ -495,7 +495,7 @@ class Networkd:
             if self._namespaces_changed:
                 await asyncio.sleep(_LINKS_SETTLE_S)
                 paths, self._namespaces_changed = self._namespaces_changed, set()
-                await self._work(self._state.repair_others, paths)
+                await self._work(self._state.repair_changed, paths)
             if self._routes_changed:
                 self._routes_changed = False
                 await self._work(self._check_routes)

@@ -5,12 +5,10 @@ from ipaddress import IPv6Address, IPv6Network
 
 from solo5_systemd.decode import Fields
 from solo5_systemd.errors import SettingsError
+from solo5_systemd.settings.address_pool import Pool6, address_pool6
 
 IPV6_KEYS = ("ipv6", "gateway6", "nat66", "ra")
 POOL6_KEY = "pool6"
-
-Pool6 = tuple[IPv6Address, IPv6Address]
-"""The first and last address for guests of a network on a bridge of others."""
 
 SLAAC_LENGTH = 64
 """Bits of a prefix in which a guest gives itself an address: the other 64 are of its MAC (RFC 2464, section 4)."""
@@ -100,22 +98,6 @@ def joined_ipv6(fields: Fields) -> tuple[bool, Ipv6 | None, Pool6 | None]:
     if pool is not None and gateway is not None and pool[0] <= gateway <= pool[1]:
         raise fields.wrong(POOL6_KEY, fields.text(POOL6_KEY), f"a pool without gateway6, {gateway}")
     return True, Ipv6(prefix=prefix, gateway=gateway), pool
-
-
-def address_pool6(text: str) -> Pool6:
-    """Return the first and last address of a pool.
-
-    Raises:
-        SettingsError: malformed.
-    """
-    first, _, last = text.partition("-")
-    try:
-        pool = IPv6Address(first.strip()), IPv6Address(last.strip())
-    except ValueError:
-        pool = None
-    if pool is None or pool[1] < pool[0]:
-        raise SettingsError(f"{text!r} is not a pool: expected two addresses such as 2001:db8:1::200-2001:db8:1::2ff.")
-    return pool
 
 
 def _prefix(fields: Fields) -> tuple[bool, IPv6Network | None]:

@@ -52,8 +52,9 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Network
 from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError, SettingsError
 from solo5_systemd.names import NetworkName, log_namespace, network_name
+from solo5_systemd.settings.address_pool import Pool4, Pool6, address_pool
 from solo5_systemd.settings.egress import Egress, egress
-from solo5_systemd.settings.ipv6 import IPV6_KEYS, IPV6_MTU, POOL6_KEY, Ipv6, Pool6, ipv6_settings, joined_ipv6
+from solo5_systemd.settings.ipv6 import IPV6_KEYS, IPV6_MTU, POOL6_KEY, Ipv6, ipv6_settings, joined_ipv6
 from solo5_systemd.settings.rate import UNLIMITED, Rate, rate
 from solo5_systemd.settings.reserved_addresses import RESERVED_KEY, Reserved, address_range, check_within
 from solo5_systemd.settings.resolver import UNSET, Resolver, resolver_of
@@ -148,7 +149,7 @@ class Join:
     """
 
     vlan: int = 0
-    pool: tuple[IPv4Address, IPv4Address] | None = None
+    pool: Pool4 | None = None
     ipv6: bool = False
     pool6: Pool6 | None = None
 
@@ -523,22 +524,6 @@ def _link_name(fields: Fields, key: str, default: str | None = None) -> str:
     if not _LINK.fullmatch(name) or name in (".", ".."):
         raise fields.wrong(key, name, "a link name of at most 15 letters, digits, '_', '.' or '-'")
     return name
-
-
-def address_pool(text: str) -> tuple[IPv4Address, IPv4Address]:
-    """Return the first and last address of a pool.
-
-    Raises:
-        SettingsError: malformed.
-    """
-    first, _, last = text.partition("-")
-    try:
-        pool = IPv4Address(first.strip()), IPv4Address(last.strip())
-    except ValueError:
-        pool = None
-    if pool is None or pool[1] < pool[0]:
-        raise SettingsError(f"{text!r} is not a pool: expected two addresses such as 192.168.1.200-192.168.1.230.")
-    return pool
 
 
 def of_namespace(settings: Settings, mtu: int | None, *, ipv6: bool = False) -> Settings:

@@ -1,7 +1,7 @@
 """Block devices of disks that the machine has lost: unplugged, detached, removed from under a task.
 
 The tender keeps the dead device open. Since the kernel has set its size to 0 (Linux 6.1 and later), a read is at the
-end of the file, and a write has “No space left on device”: no error says that the device is gone.
+end of the file, and a write has “No space left on device”: no error number stands for a device that is gone.
 """
 
 import os

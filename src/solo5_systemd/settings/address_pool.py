@@ -1,0 +1,35 @@
+"""The addresses for guests of a network on a bridge of others, as text: the first and the last one."""
+
+from ipaddress import IPv4Address, IPv6Address
+from typing import TypeVar
+
+from solo5_systemd.errors import SettingsError
+
+Pool4 = tuple[IPv4Address, IPv4Address]
+Pool6 = tuple[IPv6Address, IPv6Address]
+_Address = TypeVar("_Address", IPv4Address, IPv6Address)
+
+
+def address_pool(text: str) -> Pool4:
+    """Return the first and last IPv4 address of a pool.
+
+    Raises:
+        SettingsError: malformed.
+    """
+    return _pool(text, IPv4Address, "192.168.1.200-192.168.1.230")
+
+
+def address_pool6(text: str) -> Pool6:
+    """Return the first and last IPv6 address of a pool; raises as `address_pool`."""
+    return _pool(text, IPv6Address, "2001:db8:1::200-2001:db8:1::2ff")
+
+
+def _pool(text: str, kind: type[_Address], example: str) -> tuple[_Address, _Address]:
+    first, _, last = text.partition("-")
+    try:
+        pool = kind(first.strip()), kind(last.strip())
+    except ValueError:
+        pool = None
+    if pool is None or pool[1] < pool[0]:
+        raise SettingsError(f"{text!r} is not a pool: expected two addresses such as {example}.")
+    return pool
