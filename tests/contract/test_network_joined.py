@@ -19,7 +19,7 @@ from tests.contract.test_network_policy import FORWARD, arrived, bound, datagram
 
 from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.names import TaskName
-from solo5_systemd.network.model import Lease
+from solo5_systemd.network.model import Lease, Reservation
 
 IGMP = 2
 
@@ -422,13 +422,8 @@ async def service_is_restarted(service: Service) -> None:
     await service.restart()
 
 
-@pytest.mark.parametrize("settings", [POOL, LAN], ids=["leased", "unleased"])
-async def test_a_restart_and_damaged_files_leave_guests_and_bridge_as_they_are(
-    service: Service, lan: Lan, settings: str
-) -> None:
-    await join(service, settings)
-    async with service.client() as client:
-        wanted = await client.have("a", nics=(nic("service", "lan"),))
+async def stays(service: Service, wanted: Reservation) -> None:
+    """Kill the service, damage each of its files, and find the guest, the rules and the bridge as they were."""
     before, rules = state(), host_state()
     for damaged in (None, "tasks/a.json", "networks/lan.json"):
         service.kill()
@@ -438,6 +433,17 @@ async def test_a_restart_and_damaged_files_leave_guests_and_bridge_as_they_are(
         async with service.client() as client:
             assert (await client.reservations()) == (wanted,)
         assert (changes(before), host_state()) == ({}, rules)
+
+
+@pytest.mark.parametrize("settings", [POOL, LAN], ids=["leased", "unleased"])
+async def test_a_restart_and_damaged_files_leave_guests_and_bridge_as_they_are(
+    service: Service, lan: Lan, settings: str
+) -> None:
+    await join(service, settings)
+    async with service.client() as client:
+        wanted = await client.have("a", nics=(nic("service", "lan"),))
+    before = state()
+    await stays(service, wanted)
     async with Guest(wanted.leases[0]) as guest:
         guest.ip = wanted.leases[0].address or IPv4Address("192.168.1.77")
         await calls(lan, guest)
