@@ -471,7 +471,7 @@ def test_a_task_that_has_another_disk_than_the_one_that_was_checked_is_not_start
     other.chmod(0o666)
 
     def replace() -> None:
-        [path] = BOUND.glob("*/storage")
+        [path] = BOUND.glob("*/*")
         ok("umount", str(path))
         ok("mount", "--bind", str(other), str(path))
 
@@ -496,9 +496,49 @@ def test_what_a_start_that_was_killed_has_bound_is_removed_by_gc(machine: Machin
     disk = filled(task_directory / "local" / "disk.img", "own")
     done = subprocess.run([sys.executable, "-c", KILLED, str(disk)], cwd="/srv", check=False)
     assert done.returncode == -signal.SIGKILL
-    [left] = BOUND.glob("*/storage")
+    [left] = BOUND.glob("*/*")
     assert os.path.samefile(left, disk)  # noqa: PTH121 - of two paths
     line = f"bind mounts of disks {left.parent}: left by a start that was killed"
     assert line in ok("solo5ctl", "gc", "--dry-run")
     assert line in ok("solo5ctl", "gc")
     assert not list(BOUND.iterdir())
+
+
+@pytest.fixture
+def released(tmp_path: Path) -> Iterator[Path]:
+    """The file that PID 1 waits for before it starts task `killed`, which it has loaded."""
+    path = tmp_path / "released"
+    holding = Path("/run/systemd/system/holding.service")
+    drop_in = Path("/run/systemd/system/solo5-task-killed.service.d/held.conf")
+    drop_in.parent.mkdir()
+    drop_in.write_text("[Unit]\nRequires=holding.service\nAfter=holding.service\n")
+    holding.write_text(f"[Service]\nType=oneshot\nExecStart=sh -c 'until test -e {path}; do sleep 0.05; done'\n")
+    ok("systemctl", "daemon-reload")
+    yield path
+    path.touch()
+    ok("systemctl", "stop", holding.name)
+    for file in (holding, drop_in):
+        file.unlink()
+    drop_in.parent.rmdir()
+    ok("systemctl", "daemon-reload")
+
+
+@pytest.mark.parametrize("how", ["", ",ephemeral"])
+def test_a_start_that_is_killed_once_pid_1_has_its_unit_keeps_what_pid_1_is_to_mount(
+    run: Runner, task_directory: Path, released: Path, how: str
+) -> None:
+    disk = filled(task_directory / "local" / "disk.img", "own")
+    run.names.append("killed")
+    words = ["solo5ctl", "run", "--detach", "--name=killed", f"--block=storage={disk}{how}"]
+    caller = subprocess.Popen([*words, str(GUESTS / "disk.spt"), "read", "stay"], stderr=subprocess.DEVNULL)
+    eventually(lambda: unit_property("solo5-task-killed.service", "Job") != "", "PID 1 has the unit")
+    caller.kill()
+    caller.wait()
+    other = filled(task_directory / "local" / "other.img", "other")
+    ok("solo5ctl", "run", "--rm", f"--block=storage={other}{how}", str(GUESTS / "disk.spt"), "read")
+    assert "killed" not in ok("solo5ctl", "gc")
+    released.touch()
+    says("killed", "sector 0: 'own'")
+    ok("solo5ctl", "rm", "--force", "killed")
+    assert "left by a start that was killed" in ok("solo5ctl", "gc")
+    assert not [*BOUND.iterdir(), *Path("/var/lib/solo5/copies").iterdir()]

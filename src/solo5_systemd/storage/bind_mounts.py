@@ -9,8 +9,9 @@ from pathlib import Path
 from solo5_systemd.errors import HostError
 from solo5_systemd.files.mounts import bind_mount, detach
 from solo5_systemd.files.procfs import identity
+from solo5_systemd.storage.lock_records import LOCKS, name_of
 from solo5_systemd.storage.locked_directories import PID1_ROOT, LockedDirectories
-from solo5_systemd.storage.model import BoundDisks, Disk
+from solo5_systemd.storage.model import BoundDisks, Disk, check_distinct
 
 DIRECTORY = Path("/run/solo5/binds")
 
@@ -22,16 +23,18 @@ class BindMounts:
     directory on that path, it may lead to another file by then. Such a disk is bound by its verified file descriptor to
     a path that only root may change, and the unit binds it from there.
 
-        /run/solo5/binds/startXXXXXXXX/NAME    one directory for each start, locked (flock(2)) by its process
+        /run/solo5/binds/startXXXXXXXX/LOCK    one directory for each start, locked (flock(2)) by its process; a disk
+                                               has the name of its lock, since stat(2) of a remote file may hang
 
-    The kernel drops the lock with the process, so a directory without a lock is a killed start's. `sweep` removes it:
-    before the next bind, when the driver recovers tasks, and in `solo5ctl gc`.
+    `sweep` removes the directories of killed starts: before the next bind, when the driver recovers tasks, and in
+    `solo5ctl gc`.
 
     Args:
         directory: the parent of the starts' directories.
         mount: binds one path to another.
         unmount: undoes it.
         root: the root directory of PID 1's mount namespace.
+        locks: the directory of disk locks.
     """
 
     def __init__(
@@ -41,8 +44,11 @@ class BindMounts:
         mount: Callable[[str, str], None] | None = None,
         unmount: Callable[[str], None] | None = None,
         root: str = PID1_ROOT,
+        locks: Path = LOCKS,
     ) -> None:
-        self._directories = LockedDirectories(directory, self._clear, f"the bind mounts of disks, {directory},")
+        self._directories = LockedDirectories(
+            directory, self._clear, _locks, f"the bind mounts of disks, {directory},", locks
+        )
         self._mount = mount or bind_mount
         self._unmount = unmount or detach
         self._root = root
@@ -55,8 +61,10 @@ class BindMounts:
             reopen: opens the verified file with O_PATH.
 
         Raises:
+            InvalidRequestError: two disks are one file.
             HostError: a file was replaced since its check, or cannot be bound.
         """
+        check_distinct(disks)
         if not any(disk.exposed for disk in disks):
             return BoundDisks(disks=tuple(disks))
         with self._directories.host_errors():
@@ -88,7 +96,7 @@ class BindMounts:
         return self._directories.sweep(dry_run=dry_run)
 
     def _bind(self, disk: Disk, directory: Path, reopen: Callable[[Disk], int]) -> Disk:
-        target = str(directory / disk.disk)
+        target = str(directory / name_of(disk.identity))
         descriptor = reopen(disk)
         try:
             os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
@@ -115,3 +123,9 @@ class BindMounts:
                     self._unmount(str(file))
                 file.unlink()
             directory.rmdir()
+
+
+def _locks(directory: Path) -> Sequence[str]:
+    with suppress(FileNotFoundError):  # the start has finished since the directory was listed
+        return [file.name for file in directory.iterdir()]
+    return ()

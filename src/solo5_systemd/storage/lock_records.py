@@ -4,7 +4,7 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -113,6 +113,32 @@ def guard_of(directory: Path, *, wait: bool = True) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def name_of(identity: tuple[int, int]) -> str:
+    """Return the name of the lock file of the disk with an identity: device and inode."""
+    device, inode = identity
+    return f"{device:x}-{inode:x}"
+
+
+def is_any_locked(names: Iterable[str], directory: Path = LOCKS) -> bool:
+    """Return whether one of some disks is locked.
+
+    Args:
+        names: of lock files.
+        directory: the directory of lock files.
+
+    Raises:
+        OSError: the directory cannot be opened.
+    """
+    try:
+        guard = guard_of(directory)
+    except FileNotFoundError:
+        return False
+    try:
+        return any(is_locked(directory / name) for name in names)
+    finally:
+        os.close(guard)
 
 
 def is_locked(name: Path) -> bool:

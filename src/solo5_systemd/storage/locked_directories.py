@@ -2,17 +2,21 @@
 
     PARENT/startXXXXXXXX    one for each start, locked (flock(2)) by its process
 
-The kernel drops the lock with the process, so a directory without a lock is a killed start's.
+The kernel drops the lock with the process, so a directory without a lock is a killed start's. Its unit may be about to
+start nevertheless, if the start was killed after its StartTransientUnit call: PID 1 has yet to mount what is in the
+directory, and has the locks of the disks since the call. So a directory stays as long as one of its disks is locked:
+until the task ends, if it has come to one.
 """
 
 import fcntl
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from solo5_systemd.errors import HostError
+from solo5_systemd.storage.lock_records import LOCKS, is_any_locked
 
 PID1_ROOT = "/proc/1/root"
 """The root directory of PID 1's mount namespace."""
@@ -26,13 +30,24 @@ class LockedDirectories:
     Args:
         parent: made where it is missing.
         clear: removes a directory with its contents; after an error, the next sweep retries.
+        disks: returns the names of the locks of a directory's disks.
         what: the subject of errors.
+        locks: the directory of disk locks.
     """
 
-    def __init__(self, parent: Path, clear: Callable[[Path], None], what: str) -> None:
+    def __init__(
+        self,
+        parent: Path,
+        clear: Callable[[Path], None],
+        disks: Callable[[Path], Iterable[str]],
+        what: str,
+        locks: Path = LOCKS,
+    ) -> None:
         self._parent = parent
         self._clear = clear
+        self._disks = disks
         self._what = what
+        self._locks = locks
 
     def make(self) -> tuple[Path, int]:
         """Remove the directories of killed starts, and make one; return it with the descriptor that has its lock.
@@ -68,6 +83,8 @@ class LockedDirectories:
                 continue
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if is_any_locked(self._disks(each), self._locks):
+                    continue
                 left.append(str(each))
                 if not dry_run:
                     self._clear(each)

@@ -22,7 +22,7 @@ from pathlib import Path
 from solo5_systemd.errors import HostError, TakenError
 from solo5_systemd.files.atomic_file import link_unnamed, open_unnamed
 from solo5_systemd.storage.archive import sources_json
-from solo5_systemd.storage.lock_records import LOCKS, guard_of, is_locked
+from solo5_systemd.storage.lock_records import LOCKS, guard_of, is_locked, name_of
 from solo5_systemd.storage.model import Disk, check_distinct
 from solo5_systemd.storage.overlaps import overlapping
 
@@ -94,16 +94,16 @@ def remove_stale(directory: Path = LOCKS) -> None:
 
 
 def _lock(disks: Sequence[Disk], directory: Path, task: str) -> int:
-    names = [directory / _name(disk) for disk in disks]
+    names = [directory / name_of(disk.identity) for disk in disks]
     for disk, name in zip(disks, names, strict=True):
-        if is_locked(name) or any(is_locked(directory / _name_of(each)) for each in overlapping(disk)):
+        if is_locked(name) or any(is_locked(directory / name_of(each)) for each in overlapping(disk)):
             raise _taken(disk)
     record = {"task": task, "disks": [_disk_record(disk) for disk in disks], **_archives(disks)} if task else {}
     return _linked(directory, names, json.dumps(record), fcntl.LOCK_EX)
 
 
 def _lock_shared(disk: Disk, directory: Path) -> int:
-    name = directory / _name(disk)
+    name = directory / name_of(disk.identity)
     if not is_locked(name):
         return _linked(directory, [name], "{}", fcntl.LOCK_SH)
     descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -162,12 +162,3 @@ def _make_lock_file(directory: Path, content: bytes) -> int:
         return os.open(f"/proc/self/fd/{writable}", os.O_RDONLY | os.O_CLOEXEC)
     finally:
         os.close(writable)
-
-
-def _name(disk: Disk) -> str:
-    return _name_of(disk.identity)
-
-
-def _name_of(identity: tuple[int, int]) -> str:
-    device, inode = identity
-    return f"{device:x}-{inode:x}"

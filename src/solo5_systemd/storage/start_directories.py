@@ -8,19 +8,20 @@ The ramfs is mounted by the first start and stays. A mount for each start would 
 disk: PID 1 makes a unit of each mount and removes it again, and umount2(2) waits for a grace period of the kernel.
 
 systemd binds a disk by its path. Once the unit has its own mount, the name is removed: the file lives as long as the
-unit's mount namespace, and the kernel frees it with the last process of the task, whatever ends it. The kernel drops
-the lock with the starter, so a directory without a lock is a killed start's. `sweep` removes it, and takes nothing from
-a task that runs.
+unit's mount namespace, and the kernel frees it with the last process of the task, whatever ends it. `sweep` removes the
+directories of killed starts, and takes nothing from a task that runs.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.files.mounts import detach, mount_memory
+from solo5_systemd.files.procfs import identity
+from solo5_systemd.storage.lock_records import LOCKS, name_of
 from solo5_systemd.storage.locked_directories import PID1_ROOT, LockedDirectories
 
 _FILES = "files"
@@ -43,6 +44,7 @@ class StartDirectories:
         mount: mounts that file system.
         unmount: detaches a mount point.
         root: the root directory of PID 1's mount namespace.
+        locks: the directory of disk locks.
     """
 
     def __init__(
@@ -53,9 +55,12 @@ class StartDirectories:
         mount: Callable[[str], None] = mount_memory,
         unmount: Callable[[str], None] = detach,
         root: str = PID1_ROOT,
+        locks: Path = LOCKS,
     ) -> None:
         self.directory = directory
-        self._directories = LockedDirectories(directory, self._clear, f"the disks of starts in {directory}")
+        self._directories = LockedDirectories(
+            directory, self._clear, self._disks, f"the disks of starts in {directory}", locks
+        )
         self._memory = memory
         self._mount = mount
         self._unmount = unmount
@@ -69,7 +74,7 @@ class StartDirectories:
         """
         with self._directories.host_errors(), self._directories.exclusive():
             path, descriptor = self._directories.make()
-            made = StartDirectory(path, descriptor, self._memory / path.name if self._memory else path / _FILES)
+            made = StartDirectory(path, descriptor, self._files(path))
             try:
                 if self._memory:
                     self._mount_once(self._memory)
@@ -97,6 +102,14 @@ class StartDirectories:
             HostError: the parent cannot be read or written.
         """
         return self._directories.sweep(dry_run=dry_run)
+
+    def _files(self, path: Path) -> Path:
+        return self._memory / path.name if self._memory else path / _FILES
+
+    def _disks(self, path: Path) -> Sequence[str]:
+        with suppress(FileNotFoundError):  # the start was killed before
+            return [name_of(identity(file.stat())) for file in self._files(path).iterdir()]
+        return ()
 
     def _mount_once(self, memory: Path) -> None:
         """Mount the file system in memory unless it is mounted; called with the parent locked."""

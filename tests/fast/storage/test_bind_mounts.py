@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd.errors import HostError, StartError
+from solo5_systemd.errors import HostError, InvalidRequestError, StartError
 from solo5_systemd.files.procfs import identity, is_exposed
 from solo5_systemd.names import DeviceName
 from solo5_systemd.storage.backing_files import ImageFiles, check_bound, reopen
 from solo5_systemd.storage.bind_mounts import BindMounts
+from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import BoundDisks, Disk
 
 
@@ -101,7 +102,7 @@ def test_a_failing_mount_is_an_error_of_one_sentence(tmp_path: Path) -> None:
     def refuse(*_: str) -> None:
         raise OSError(22, "Invalid argument")
 
-    with pytest.raises(HostError, match="'.*1.img' cannot be bound to .*storage: Invalid argument"):
+    with pytest.raises(HostError, match="'.*1.img' cannot be bound to .*: Invalid argument"):
         BindMounts(tmp_path / "run", mount=refuse, unmount=unmount, root="").bind([disk(tmp_path / "1.img")], reopen)
     assert list((tmp_path / "run").iterdir()) == []
 
@@ -131,6 +132,28 @@ def test_what_a_killed_start_has_left_is_removed_and_what_is_in_use_stays(tmp_pa
     assert left(tmp_path) == [living.directory]
     mounts.unbind(living)
     assert mounts.sweep() == ()
+
+
+def test_a_killed_start_keeps_what_its_unit_is_to_mount_as_long_as_a_disk_is_locked(tmp_path: Path) -> None:
+    """PID 1 has the locks from the message on that starts the unit, and mounts the disks later."""
+    locks = tmp_path / "locks"
+    mounts = BindMounts(tmp_path / "run", mount=bind, unmount=unmount, root="", locks=locks)
+    one = disk(tmp_path / "1.img")
+    killed = mounts.bind([one], reopen)
+    held = lock([one], directory=locks, task="one")
+    os.close(killed.descriptor)
+    assert mounts.sweep() == ()
+    mounts.unbind(mounts.bind([disk(tmp_path / "2.img")], reopen))
+    assert Path(killed.disks[0].path).samefile(one.path)
+    os.close(held)
+    assert mounts.sweep() == (str(killed.directory),)
+
+
+def test_one_file_is_bound_for_one_disk(tmp_path: Path, mounts: BindMounts) -> None:
+    one = disk(tmp_path / "1.img")
+    with pytest.raises(InvalidRequestError, match="two"):
+        mounts.bind([one, replace(one, disk=DeviceName("two"))], reopen)
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_next_start_removes_what_a_killed_one_has_left(tmp_path: Path, mounts: BindMounts) -> None:

@@ -7,6 +7,10 @@ from pathlib import Path
 import pytest
 
 from solo5_systemd.errors import HostError
+from solo5_systemd.files.procfs import identity
+from solo5_systemd.names import DeviceName
+from solo5_systemd.storage.locks import lock
+from solo5_systemd.storage.model import Disk
 from solo5_systemd.storage.start_directories import StartDirectories
 
 
@@ -32,6 +36,35 @@ def test_a_sweep_takes_what_no_process_has_locked(directories: StartDirectories)
     assert directories.sweep() == (str(killed.path),)
     assert list(directories.directory.iterdir()) == [running.path]
     directories.remove(running)
+
+
+@pytest.mark.parametrize("is_in_memory", [False, True])
+def test_a_killed_start_keeps_a_disk_that_its_unit_is_to_mount_as_long_as_it_is_locked(
+    tmp_path: Path, is_in_memory: bool
+) -> None:
+    """PID 1 has the locks from the message on that starts the unit, and mounts the disk later."""
+    locks, memory = tmp_path / "locks", tmp_path / "memory" if is_in_memory else None
+    directories = StartDirectories(tmp_path / "s", memory=memory, mount=lambda _: None, root="", locks=locks)
+    killed = directories.make()
+    path = killed.files / "storage"
+    path.write_bytes(b"x")
+    disk = Disk(
+        disk=DeviceName("storage"), path=str(path), sector_size=512, device=None, identity=identity(path.stat())
+    )
+    held = lock([disk], directory=locks, task="one")
+    os.close(killed.descriptor)
+    assert directories.sweep() == ()
+    directories.remove(directories.make())
+    assert path.exists()
+    os.close(held)
+    assert directories.sweep() == (str(killed.path),)
+
+
+def test_a_start_that_is_killed_before_its_directory_has_files_is_swept(directories: StartDirectories) -> None:
+    killed = directories.make()
+    killed.files.rmdir()
+    os.close(killed.descriptor)
+    assert directories.sweep() == (str(killed.path),)
 
 
 def test_the_next_start_sweeps(directories: StartDirectories) -> None:
