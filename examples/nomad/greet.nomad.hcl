@@ -1,4 +1,4 @@
-# A parameterised job: `nomad job dispatch -meta greeting=hi greet`. What a job is told reaches the guest as arguments.
+# A parameterised job: `nomad job dispatch -meta greeting=hi greet`. The values of a dispatch reach the guest as arguments.
 job "greet" {
   type = "batch"
 

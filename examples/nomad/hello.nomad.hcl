@@ -1,4 +1,4 @@
-# A unikernel that says hello and ends: its exit status is the task's.
+# A unikernel that prints a greeting and exits: its exit status is the task's.
 job "hello" {
   type = "batch"
 

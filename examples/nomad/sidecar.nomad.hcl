@@ -1,4 +1,4 @@
-# HAProxy in front of a unikernel, in the group's own network: it speaks TLS at the group's port, and HTTP to 127.0.0.1:80.
+# HAProxy in front of a unikernel, in the group's own network: TLS at the group's port, HTTP to 127.0.0.1:80.
 # The node needs a certificate, and CNI's plugins: apt install containernetworking-plugins iptables, and cni_path in the agent's client block.
 job "sidecar" {
   group "shop" {

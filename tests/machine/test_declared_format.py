@@ -154,6 +154,21 @@ def static(machine: Machine) -> Iterator[Callable[[str], str]]:
         sh("systemctl", "reset-failed", path.name)
 
 
+def test_a_static_unit_has_no_disk_whose_path_another_user_can_change(run: Runner, tmp_path: Path) -> None:
+    """Root's chown, and PID 1's bind, would follow a link that such a user puts there."""
+    directory = tmp_path / "theirs"
+    directory.mkdir()
+    directory.chmod(0o777)
+    disk = directory / "disk.img"
+    disk.write_bytes(bytes(512))
+    ok("chown", "solo5:", str(disk))
+    name = run("disk.spt", "read", "stay", options=("--block", f"storage={disk}"))
+    refused = sh("solo5ctl", "export", "--unit", name)
+    assert refused.returncode == 125
+    assert f"disk storage of task {name} is '{disk}', where a user other than root can put another" in refused.stderr
+    assert f"Block=storage={disk}" in ok("solo5ctl", "export", name)
+
+
 def test_a_static_unit_has_the_addresses_and_the_sandbox(run: Runner, static: Callable[[str], str]) -> None:
     """It starts where no other program of the package than the network's can be executed, and stops without a rest."""
 

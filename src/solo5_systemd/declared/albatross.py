@@ -194,7 +194,7 @@ def _arguments(unikernel: Unikernel, notes: list[str]) -> Iterator[str]:
     if unikernel.add_name:
         yield f"--name={_labels(unikernel)[-1]}"
         notes.append(
-            "albatross gives the guest its name as the first argument. If it exits with 64, it does not know --name: "
+            "albatross gives the guest its name as the first argument. If it exits with 64, it has no argument --name: "
             "remove that from Argument=."
         )
     for each in unikernel.arguments:

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from solo5_systemd.declared.writer import Written
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import Target
-from solo5_systemd.names import TaskName
+from solo5_systemd.names import DeviceName, TaskName, device_name, disk_name
 from solo5_systemd.network.guest_limits import NO_LIMITS
 from solo5_systemd.network.model import Lease, NicRequest, Reservation
 from solo5_systemd.options.disks import disk as parse_disk
-from solo5_systemd.storage.model import NAMED_DISKS, Backing, DiskRequest
+from solo5_systemd.storage.model import NAMED_DISKS, Backing, DiskRequest, named_disk
 from solo5_systemd.unit.log_fields import DNS, DNS_SEARCH, HOSTNAME, HOSTS, NETWORK_NAMESPACE
 from solo5_systemd.unit.placeholders import mirage
 from solo5_systemd.unit.property_types import INFINITY
@@ -162,9 +162,8 @@ def _disks(task: RunningTask, notes: _Notes) -> Iterator[DiskRequest]:
         if record.get("backing") == Backing.ARCHIVE:
             notes.add(f"Disk {name} is an archive of {record.get('path', 'files')}: add Block={name}=files:PATH.")
             continue
-        found = parse_disk(f"{name}={_where(record.get('path', ''))}", "Block=")
         yield replace(
-            found,
+            _request(device_name(name), record.get("path", "")),
             sector_size=None if sector == 512 else sector,
             private=record.get("backing") == Backing.COPY,
             io=parse_disk(",".join((f"{name}=/", *record.get("io", "").split())), "Block=").io,
@@ -173,9 +172,10 @@ def _disks(task: RunningTask, notes: _Notes) -> Iterator[DiskRequest]:
         notes.add(f"Disk {name} is not known: add Block={name}=FILE.")
 
 
-def _where(path: str) -> str:
+def _request(disk: DeviceName, path: str) -> DiskRequest:
+    """Return a request of a path, which is not parsed: a job may choose a name such as `a.img,ephemeral`."""
     directory, _, name = path.rpartition("/")
-    return f"disk:{name}" if directory == NAMED_DISKS else path
+    return named_disk(disk, disk_name(name)) if directory == NAMED_DISKS else DiskRequest(disk=disk, path=path)
 
 
 def _note_the_rest(task: RunningTask, workload: Workload, notes: _Notes) -> None:

@@ -237,7 +237,7 @@ class Runtime(Queries):
         if number not in (*SIGNALS.values(), SIGKILL):
             raise InvalidRequestError(
                 f"signal {number} cannot be sent: expected INT or TERM, which a tender handles, or KILL.",
-                "To stop and continue a guest: solo5ctl freeze, solo5ctl thaw",
+                "To pause and resume a guest: solo5ctl freeze, solo5ctl thaw.",
             )
         state = await self._state(name)
         if state.over:

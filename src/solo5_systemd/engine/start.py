@@ -753,7 +753,7 @@ def _in_namespace(workload: Workload, nics: Sequence[NicRequest]) -> Sequence[Ni
         if nic.network not in (DEFAULT_NETWORK, NAMESPACE_NETWORK, REDIRECT_NETWORK):
             raise InvalidRequestError(
                 f"NIC {nic.nic} is on network {nic.network}, which is not in network namespace {workload.namespace}: "
-                "expected none.",
+                "expected default, or redirect.",
                 "Remove the NIC's network, or run the task without a network namespace.",
             )
     return tuple(nic if nic.network == REDIRECT_NETWORK else replace(nic, network=NAMESPACE_NETWORK) for nic in nics)

@@ -131,6 +131,44 @@ def _may_be_changed(entry: Path, root: int) -> bool:
     return not directory.st_mode & stat.S_ISVTX or entry.lstat().st_uid != root
 
 
+def own_way(path: str, *, root: int = ROOT) -> Path | None:
+    """Return where a path leads, unless a user other than root can change a symbolic link on its way.
+
+    Directories on the way may be another user's: a file that such a user puts there is that user's own. By a link, it
+    could be anyone's.
+
+    Args:
+        path: absolute, or relative to the current directory.
+        root: UID of the user that may.
+
+    Returns:
+        The path without symbolic links; None if a link can be changed, or nothing is there. A caller that has the file
+        open compares the two, since the way may have changed in between.
+    """
+    at, rest, links = Path("/"), _names(Path.cwd() / path), 0
+    try:
+        while rest:
+            name = rest.pop()
+            entry = at.parent if name == ".." else at / name
+            if not stat.S_ISLNK(entry.lstat().st_mode):
+                at = entry
+                continue
+            links += 1
+            if links > _MOST_LINKS or _may_be_changed(entry, root):
+                return None
+            target = entry.readlink()
+            rest += _names(target)
+            at = Path("/") if target.is_absolute() else at
+    except OSError:
+        return None
+    return at
+
+
+def _names(path: PurePath) -> list[str]:
+    """Return the components of a path, the last one first."""
+    return [name for name in reversed(path.parts) if name != "/"]
+
+
 def is_below(path: str, roots: Sequence[str]) -> bool:
     """Return whether a path without symbolic links is below one of `roots`, which may contain links."""
     return any(PurePath(path).is_relative_to(os.path.realpath(root)) for root in roots)
@@ -242,4 +280,4 @@ def _components(path: str, roots: Sequence[tuple[PurePath, PurePath]]) -> list[s
         if written.is_relative_to(root):
             written = real / written.relative_to(root)
             break
-    return [name for name in reversed(written.parts) if name != "/"]
+    return _names(written)

@@ -17,8 +17,8 @@ from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError
-from solo5_systemd.files.procfs import open_path
-from solo5_systemd.sanitize import MAX_NAME, bounded
+from solo5_systemd.files.procfs import identity, open_path, own_way
+from solo5_systemd.sanitize import MAX_NAME, MAX_QUOTE, bounded
 from solo5_systemd.storage.archive import BLOCK, DEPTH_MAX, ENTRIES_MAX, Entry, check_entry, header, padded, tar_size
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, Member, sector_size
 
@@ -247,8 +247,9 @@ def _open_member(request: DiskRequest, member: Member) -> int:
     try:
         if request.roots:
             return _open_beneath(path, request.roots)
-        parent, _ = open_path(what, str(path.parent), ())
+        parent, place = open_path(what, str(path.parent), ())
         with closing(_Descriptor(parent)):
+            _check_way(what, path, parent, place)
             return os.open(path.name, _PLACE, dir_fd=parent)
     except OSError as error:
         if request.roots and error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES):
@@ -261,13 +262,26 @@ def _open_member(request: DiskRequest, member: Member) -> int:
         raise HostError(f"{what} cannot be opened: {error.strerror}.") from error
 
 
+def _check_way(what: str, path: PurePath, parent: int, place: str) -> None:
+    """Check that no user other than root has led a path to another directory, by a link."""
+    own = own_way(str(path.parent))
+    if own is None or identity(own.lstat()) != identity(os.fstat(parent)):
+        raise InvalidRequestError(
+            f"{what} is behind a symbolic link that a user other than root can change: expected a path without it.",
+            f"It leads to {bounded(f'{place}/{path.name}', MAX_QUOTE)} now.",
+        )
+
+
 def _open_beneath(path: PurePath, roots: Sequence[str]) -> int:
-    """Open a path below one of the roots component by component, following no symbolic link."""
-    for root in roots:
+    """Open a path below one of the roots component by component, following no symbolic link.
+
+    A root is no link either: a task's `local` is in a directory that every user may write. Links above it are followed.
+    """
+    for root in map(PurePath, roots):
         if not path.is_relative_to(root) or ".." in path.parts:
             continue
-        found = os.open(os.path.realpath(root), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        for name in path.relative_to(root).parts:
+        found = os.open(os.path.realpath(root.parent), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        for name in path.relative_to(root.parent).parts:
             with closing(_Descriptor(found)):
                 if stat.S_ISLNK(os.fstat(found).st_mode):
                     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
@@ -283,18 +297,17 @@ def parents(request: DiskRequest) -> Iterator[int]:
     """
     for each in request.archive.members if request.archive else ():
         path = PurePath(each.path)
-        for root in request.roots:
+        for root in map(PurePath, request.roots):
             if path.is_relative_to(root):
                 yield from _directories(root, path.relative_to(root).parts[:-1])
                 break
 
 
-def _directories(root: str, names: Sequence[str]) -> Iterator[int]:
+def _directories(root: PurePath, names: Sequence[str]) -> Iterator[int]:
     with suppress(OSError), ExitStack() as opened:
-        found = os.open(os.path.realpath(root), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        found = os.open(os.path.realpath(root.parent), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         opened.callback(os.close, found)
-        yield found
-        for name in names:
+        for name in (root.name, *names):
             found = os.open(name, _PLACE | os.O_DIRECTORY, dir_fd=found)
             opened.callback(os.close, found)
             yield found

@@ -17,6 +17,7 @@ from solo5_systemd.files.procfs import (
     mount_point_of,
     open_in_thread,
     open_path,
+    own_way,
     path_of,
 )
 from solo5_systemd.sanitize import MAX_QUOTE, bounded, is_plain_path
@@ -606,14 +607,16 @@ def _check_kind(request: DiskRequest, mode: int, how: int) -> None:
 def _check_user(request: DiskRequest, path: str, descriptor: int, users: Container[int], user: str, how: int) -> None:
     """Check the owner of a disk: a task's user, root for a file of the allocation, or `user` may write it.
 
-    A file that is only copied has to be readable for `user`, unless the caller may use any file of the host. Such a
-    caller may also give any file, if only root can have put it at the path.
+    A file that is only copied has to be readable for `user`. A caller that may use any file of the host may also give
+    any file, if only root can have put it at the path.
     """
-    if how == READ and not request.roots:
-        return
     status = os.fstat(descriptor)
     credentials = _credentials(user)
-    if status.st_uid in users or _is_roots_choice(request, path, status):
+    if _is_roots_choice(request, path, status):
+        return
+    if status.st_uid in users:
+        if not request.roots:
+            _check_way(request, path, status)
         return
     if is_in_allocation(request, path):  # not by mode: a file planted by another user may be writable for everyone
         if status.st_uid != credentials.user:
@@ -628,6 +631,23 @@ def _check_user(request: DiskRequest, path: str, descriptor: int, users: Contain
             f"disk {request.disk}: {request.path!r} cannot be {verb} by user {user}: expected {noun} permission.",
             f"Run: chown {user} {path}   or: setfacl -m u:{user}:{letters} {path}",
         )
+
+
+def _check_way(request: DiskRequest, path: str, status: os.stat_result) -> None:
+    """Check that no other user than root has led the path to the disk of an earlier task, by a link."""
+    place = own_way(request.path)
+    try:
+        is_own = place is not None and identity(place.lstat()) == identity(status)
+    except OSError:  # it was changed meanwhile
+        is_own = False
+    if not is_own:
+        raise InvalidRequestError(
+            f"{_described(request)} is the disk {path!r} of a task, by a symbolic link that a user other than root can "
+            "change: expected a path without one.",
+            "Name the disk itself.",
+        )
+    if is_exposed(path):
+        check_single_link(request, status)
 
 
 def _is_roots_choice(request: DiskRequest, path: str, status: os.stat_result) -> bool:

@@ -101,15 +101,31 @@ def used(directory: str, but: tuple[int, int] | None = None) -> int:
         but: the file that does not count.
     """
     total, seen = 0, {but}
-    places = [os.path.realpath(directory)]
+    places: list[tuple[str, tuple[int, int] | None]] = [(os.path.realpath(directory), None)]
     while places:  # no recursion: others may have nested directories
-        with suppress(OSError), os.scandir(places.pop()) as entries:
+        place, expected = places.pop()
+        with suppress(OSError), _listed(place, expected) as entries:
             for entry in entries:
                 with suppress(OSError):
                     status = entry.stat(follow_symlinks=False)
-                    if stat.S_ISDIR(status.st_mode) and entry.path != _UNCOUNTED:
-                        places.append(entry.path)
+                    path = f"{place}/{entry.name}"
+                    if stat.S_ISDIR(status.st_mode) and path != _UNCOUNTED:
+                        places.append((path, identity(status)))
                     elif stat.S_ISREG(status.st_mode) and identity(status) not in seen:
                         seen.add(identity(status))
                         total += max(status.st_size, status.st_blocks * 512)
     return total
+
+
+@contextmanager
+def _listed(place: str, expected: tuple[int, int] | None) -> Iterator[Iterator["os.DirEntry[str]"]]:
+    """Yield the entries of a directory; of none in its place, such as by a link that another user has put there."""
+    descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if expected is not None and identity(os.fstat(descriptor)) != expected:
+            yield iter(())
+            return
+        with os.scandir(descriptor) as entries:
+            yield entries
+    finally:
+        os.close(descriptor)

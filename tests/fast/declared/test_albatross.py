@@ -61,7 +61,7 @@ def test_the_whole_of_a_unikernel() -> None:
     made = converted(unikernel, IMAGE, known)
     assert made.text == (
         "# Unikernel foo:web of albatross, written by solo5ctl convert.\n"
-        "# albatross gives the guest its name as the first argument. If it exits with 64, it does not know --name: "
+        "# albatross gives the guest its name as the first argument. If it exits with 64, it has no argument --name: "
         "remove that from Argument=.\n"
         "# Addresses in Argument= are as they were. {mirage} has those that the task is given.\n"
         "# Memory= is for guest (30 MiB) and tender (10 MiB).\n"

@@ -84,6 +84,13 @@ def test_disks_are_files_named_disks_and_copies_and_others_are_comments() -> Non
     ]
 
 
+@pytest.mark.parametrize("name", ["a.img,ephemeral", "a.img,sector-size=4096", "a.img,read_bps=1M"])
+def test_the_name_of_a_file_has_no_options(name: str) -> None:
+    """A job chooses it. The declaration would be of another file."""
+    with pytest.raises(InvalidRequestError, match="a declaration cannot describe its disks"):
+        lines(replace(TASK, disks=[{"disk": "a", "backing": "file", "path": f"/srv/{name}"}]))
+
+
 def test_a_task_of_nomad_has_its_job_in_comments_and_its_labels() -> None:
     nomad = {"NOMAD_JOB_NAME": "site", "NOMAD_GROUP_NAME": "g\nExecStart=", "NOMAD_TASK_NAME": "web", "TEAM": "a"}
     namespace = {"SOLO5_NETWORK_NAMESPACE": "/var/run/netns/x", "SOLO5_DNS": "9.9.9.9"}

@@ -10,7 +10,7 @@ import pytest
 
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError
 from solo5_systemd.files import procfs
-from solo5_systemd.files.procfs import exists, open_in_thread, open_path
+from solo5_systemd.files.procfs import exists, open_in_thread, open_path, own_way
 
 
 def found(path: Path | str, *roots: Path | str) -> str:
@@ -201,3 +201,25 @@ def test_mount_points_are_unescaped(tmp_path: Path) -> None:
     assert "/proc" in procfs.mount_points()
     with pytest.raises(HostError, match="/proc cannot be read"):
         procfs.mount_points(tmp_path / "absent")
+
+
+def test_a_way_by_links_that_only_root_can_change_is_its_own(tmp_path: Path) -> None:
+    """The owner of this test's files stands for root."""
+    me = os.getuid()
+    inner = tmp_path / "a" / "b"
+    inner.mkdir(parents=True)
+    (inner / "file").touch()
+    (tmp_path / "relative").symlink_to("a/../a/b")
+    (tmp_path / "absolute").symlink_to(tmp_path / "relative")
+    assert own_way(str(tmp_path / "absolute" / "file"), root=me) == inner / "file"
+    assert own_way(str(tmp_path / "absolute" / "file"), root=me + 1) is None
+    assert own_way(str(inner / "file"), root=me + 1) == inner / "file", "there is no link on it"
+    (tmp_path / "a").chmod(0o777)
+    assert own_way(str(tmp_path / "absolute" / "file"), root=me) == inner / "file"
+    (tmp_path / "a" / "theirs").symlink_to("b")
+    assert own_way(str(tmp_path / "a" / "theirs" / "file"), root=me) is None
+    (tmp_path / "to-theirs").symlink_to("a/theirs")
+    assert own_way(str(tmp_path / "to-theirs" / "file"), root=me) is None, "a link of root's to another user's"
+    (tmp_path / "loop").symlink_to("loop")
+    assert own_way(str(tmp_path / "loop"), root=me) is None
+    assert own_way(str(tmp_path / "none"), root=me) is None

@@ -11,15 +11,17 @@ import sys
 import tarfile
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error
+from solo5_systemd.files.procfs import own_way
 from solo5_systemd.names import DeviceName
 from solo5_systemd.storage import archive_files
 from solo5_systemd.storage.archive import Entry, archive_disk, member, parse_sources, sources_json
-from solo5_systemd.storage.archive_files import digest_of, scan, write_archive
+from solo5_systemd.storage.archive_files import digest_of, parents, scan, write_archive
 from solo5_systemd.storage.backing_files import ImageFiles
 from solo5_systemd.storage.lock_records import guard_of
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, Backing, DiskRequest
@@ -103,6 +105,45 @@ def test_links_are_followed_nowhere_below_a_root(files: Path, tmp_path: Path) ->
         wanted = request(path, roots=roots)
         with pytest.raises(InvalidRequestError, match=words):
             scan(wanted, archive_of(wanted))
+
+
+def test_a_root_that_became_a_link_is_not_followed(files: Path, tmp_path: Path) -> None:
+    """`local` is in the task's directory, which every user may write."""
+    wanted = request(files / "sub", roots=(str(files),))
+    assert len(list(parents(wanted))) == 1
+    victim = tmp_path / "victim"
+    files.rename(victim)
+    files.symlink_to(victim)
+    for path in (files / "sub", files):
+        wanted = request(path, roots=(str(files),))
+        with pytest.raises(InvalidRequestError, match=r"cannot be used: expected a file below|is a symbolic link"):
+            scan(wanted, archive_of(wanted))
+    assert not list(parents(request(files / "sub", roots=(str(files),))))
+
+
+def test_without_roots_no_link_is_followed_that_another_user_can_change(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive_files, "own_way", partial(own_way, root=os.getuid()))
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    theirs.chmod(0o777)
+    (theirs / "app").symlink_to(files)
+    wanted = request(theirs / "app" / "b.toml")
+    with pytest.raises(InvalidRequestError, match="behind a symbolic link that a user other than root can") as caught:
+        scan(wanted, archive_of(wanted))
+    assert f"{files}/b.toml" in caught.value.hint
+    theirs.chmod(0o755)
+    assert len(scan(wanted, archive_of(wanted))) == 1
+
+
+def test_a_directory_that_was_replaced_since_it_was_opened_is_refused(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive_files, "own_way", lambda _: tmp_path)
+    wanted = request(files / "b.toml")
+    with pytest.raises(InvalidRequestError, match="is behind a symbolic link"):
+        scan(wanted, archive_of(wanted))
 
 
 def test_without_roots_the_directory_may_be_reached_by_links(files: Path, tmp_path: Path) -> None:
@@ -338,6 +379,7 @@ async def test_a_file_system_without_room_is_told(files: Path, tmp_path: Path, m
 
 HOLDER = """
 import sys
+from solo5_systemd.files.procfs import own_way
 from solo5_systemd.names import DeviceName
 from solo5_systemd.storage.archive import archive_disk, member
 from solo5_systemd.storage.archive_files import _Writer, write_archive

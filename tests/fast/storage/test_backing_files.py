@@ -4,15 +4,18 @@ import re
 import stat
 import struct
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, TakenError
+from solo5_systemd.files.procfs import is_exposed, own_way
 from solo5_systemd.names import DeviceName
 from solo5_systemd.storage import backing_files
 from solo5_systemd.storage.backing_files import ImageFiles, inspect, reopen
+from solo5_systemd.storage.file_access import READ, READ_WRITE
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import Disk, DiskRequest
 
@@ -175,6 +178,56 @@ def test_a_file_that_only_root_can_have_chosen_needs_no_permission(
     for refused in (request(link), request(other), replace(request(file), roots=(str(tmp_path),))):
         with pytest.raises(HostError, match="cannot be written by user other"):
             inspect(refused, user="other")
+
+
+def test_a_file_that_is_only_copied_is_one_that_the_user_may_read(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a link, another user could have root copy a file that only root can read: a snapshot, or a disk."""
+    file.chmod(0o600)
+    monkeypatch.setattr(backing_files, "is_exposed", lambda path: path != str(file))
+    assert inspect(request(file), user="other", how=READ).path == str(file)
+    (tmp_path / "link").symlink_to(file)
+    with pytest.raises(HostError, match="cannot be read by user other"):
+        inspect(request(tmp_path / "link"), user="other", how=READ)
+    file.chmod(0o644)
+    assert inspect(request(tmp_path / "link"), user="other", how=READ).path == str(file)
+
+
+@pytest.mark.parametrize("how", [READ, READ_WRITE])
+def test_a_link_does_not_lead_to_the_disk_of_an_ended_task(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: int
+) -> None:
+    """Such a disk has its task's user as the owner until the task is removed, and no lock."""
+    file.chmod(0o600)
+    me = os.getuid()
+    monkeypatch.setattr(backing_files, "own_way", partial(own_way, root=me))
+    monkeypatch.setattr(backing_files, "is_exposed", partial(is_exposed, root=me))
+    users = [me]
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    theirs.chmod(0o777)
+    (theirs / "link").symlink_to(file)
+    with pytest.raises(InvalidRequestError, match=f"is the disk '{file}' of a task, by a symbolic link that a user"):
+        inspect(request(theirs / "link"), users, user="other", how=how)
+    own = tmp_path / "own"
+    own.symlink_to(file)
+    assert inspect(request(own), users, user="other", how=how).path == str(file)
+    file.rename(theirs / "disk.img")
+    assert inspect(request(theirs / "disk.img"), users, user="other", how=how).exposed
+    (theirs / "second").hardlink_to(theirs / "disk.img")
+    with pytest.raises(InvalidRequestError, match="has 2 names"):
+        inspect(request(theirs / "second"), users, user="other", how=how)
+
+
+def test_a_disk_of_a_task_that_was_replaced_since_it_was_opened_is_refused(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in (tmp_path, tmp_path / "gone"):
+        monkeypatch.setattr(backing_files, "own_way", lambda _, place=place: place)
+        monkeypatch.setattr(backing_files, "is_exposed", lambda _: True)
+        with pytest.raises(InvalidRequestError, match="by a symbolic link that a user other than root can change"):
+            inspect(request(file), [os.getuid()], user="other")
 
 
 def test_an_access_control_list_may_allow_it(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,29 @@ def test_deeply_nested_directories_are_counted(tmp_path: Path) -> None:
     sparse(top.parent / "x", 512)
     assert used(str(tmp_path)) == 512
     subprocess.run(["rm", "--recursive", str(tmp_path / "d")], check=True)  # too deep for pytest's own removal
+
+
+def test_a_directory_that_becomes_a_link_meanwhile_does_not_count(
+    volumes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user's files elsewhere are not in the volume, in whose place a link to them leads."""
+    sparse(tmp_path / "outside/deep/large.img", 1 << 40)
+    sparse(volumes / "one/deep/disk.img", 64 * K)
+    real = os.open
+
+    def swapped(swap: str, path: str, flags: int, *more: int) -> int:
+        if path.endswith(swap) and not (volumes / "moved").exists():
+            (volumes / "one").rename(volumes / "moved")
+            (volumes / "one").symlink_to(tmp_path / "outside")
+        return real(path, flags, *more)
+
+    for swap in ("volumes/one", "one/deep"):
+        monkeypatch.setattr("os.open", partial(swapped, swap))
+        assert used(str(volumes)) == 0
+        monkeypatch.undo()
+        (volumes / "one").unlink()
+        (volumes / "moved").rename(volumes / "one")
+    assert used(str(volumes)) == 64 * K
 
 
 def test_snapshots_of_named_disks_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -392,6 +392,22 @@ def test_the_payload_of_a_dispatch_is_a_file_of_the_guest(jobs: Jobs, tmp_path: 
     says(alloc, of("local/order", b"ten of them"))
 
 
+def test_a_directory_of_the_task_that_another_user_replaced_is_not_archived(jobs: Jobs, tmp_path: Path) -> None:
+    """Every user may rename `local`, if the way to the task's directory is open."""
+    secret = tmp_path / "app.toml"
+    secret.write_text("secret")
+    jobs.submit(hcl("replaced", archived('"local/app.toml"', "stay"), task=template("local/app.toml", "port = 80")))
+    running("replaced")
+    alloc = str(allocations("replaced")[0]["ID"])
+    says(alloc, "member local/app.toml type 0 size 9")
+    local = file(alloc, "guest/local")
+    local.rename(local.with_name("moved"))
+    local.symlink_to(tmp_path)
+    ok("nomad", "alloc", "restart", alloc, "guest")
+    assert ended("replaced") == alloc
+    assert "cannot be used: expected a file below" in refusal(alloc)
+
+
 REFUSED_FILES = {
     "nomads": ('"secrets/api.sock"', "is a socket: expected files and directories only"),
     "logs": ('"alloc/"', "is a FIFO: expected files and directories only"),

@@ -36,7 +36,9 @@ def configure(parser: Parser) -> None:
     """Add the options."""
     parser.usage = "solo5ctl disk create|ls|inspect|resize|rm|import|export|snapshot|restore ..."
     parser.epilog = EPILOG
-    verbs = parser.add_subparsers(metavar="VERB", required=True, dest="disk_verb", parser_class=Parser)
+    verbs = parser.add_subparsers(
+        prog="solo5ctl disk", metavar="VERB", required=True, dest="disk_verb", parser_class=Parser
+    )
     create = _add(verbs, "create", "create a disk of zeros", _create)
     _add_name(create)
     create.add_argument("size", metavar="SIZE", type=disk_size, help="size of the disk, such as 64M")

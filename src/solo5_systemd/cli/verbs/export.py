@@ -55,12 +55,30 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
         if arguments.unit:
             from solo5_systemd.declared.static_unit import static_unit
 
+            _check_paths(running)
             context.screen.write(static_unit(running, _unit_text(task.unit)))
         else:
             context.screen.write(write_declaration(exported(running)))
         return 0
 
     return context.query(command)
+
+
+def _check_paths(task: "RunningTask") -> None:
+    """Refuse a disk whose path leads to what a user other than root puts there: root gives it to the unit's user.
+
+    Raises:
+        InvalidRequestError: there is one.
+    """
+    from solo5_systemd.files.procfs import is_exposed
+
+    for each in task.disks:
+        if is_exposed(each["path"]):
+            raise InvalidRequestError(
+                f"disk {each['disk']} of task {task.name} is {each['path']!r}, where a user other than root can put "
+                "another file: expected a path that only root can change.",
+                "Move the disk. Without --unit, the declaration has it, and its starts check it.",
+            )
 
 
 def _unit_text(unit: str) -> str:

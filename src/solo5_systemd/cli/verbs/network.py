@@ -28,7 +28,9 @@ def configure(parser: Parser) -> None:
     parser.usage = "solo5ctl network [ls|inspect|repairs] [NETWORK...]"
     if isinstance(parser, VerbParser):
         parser.rewrite = with_verb
-    verbs = parser.add_subparsers(metavar="VERB", required=True, dest="network_verb", parser_class=Parser)
+    verbs = parser.add_subparsers(
+        prog="solo5ctl network", metavar="VERB", required=True, dest="network_verb", parser_class=Parser
+    )
     ls = verbs.add_parser("ls", help="list networks", description="List networks.")
     ls.add_argument("-q", "--quiet", action="store_true", help="print names only")
     ls.add_output_options(json=True)

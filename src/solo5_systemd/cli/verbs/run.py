@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 EPILOG = """\
 Without --net, each NIC of the image is connected to the network 'default'. ARGs may contain placeholders such as
-{name}, {net.NIC.ipv4} and {dns}; {mirage} stands for MirageOS' --ipv4 and --ipv4-gateway; {{ and }} are literal
-braces. See solo5ctl(1).
+{name}, {net.NIC.ipv4} and {dns}; {mirage} stands for MirageOS' --ipv4 and --ipv4-gateway, and on a network with IPv6
+also for --ipv6 and --ipv6-gateway; {{ and }} are literal braces. See solo5ctl(1).
 
   solo5ctl run hello.spt
   solo5ctl run -d --name web -m 64M -p 8080:80 web.hvt {mirage}

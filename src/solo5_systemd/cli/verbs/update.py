@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
-from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.errors import InvalidRequestError, NotFoundError
 
 if TYPE_CHECKING:
     from solo5_systemd.declared.update import UpdateRequest
@@ -72,7 +72,8 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
     files = updates.files_of(name, context)
     image = str(Path(arguments.image).resolve()) if arguments.image else ""
     if image and not Path(image).is_file():
-        raise InvalidRequestError(f"image {arguments.image} is not a file: expected a Solo5 unikernel.")
+        error = InvalidRequestError if Path(image).exists() else NotFoundError
+        raise error(f"image {arguments.image} is not a file: expected a Solo5 unikernel.")
     if image.startswith(_PASSING):
         raise InvalidRequestError(
             f"image {image} may be gone at the next boot, when the task needs it: expected one outside of "

@@ -193,7 +193,7 @@ def _refuse_unsupported(task: wire.TaskConfig) -> None:
         name = wire.NetworkIsolationSpec.NetworkIsolationMode.Name(mode)
         raise InvalidRequestError(
             f"task {task.name} is in a group with a network of mode {name}: expected HOST or GROUP.",
-            'Use network { mode = "host" }, "bridge", "none" or "cni/NAME".',
+            'Use network { mode = "host" }, "bridge" or "cni/NAME".',
         )
 
 
