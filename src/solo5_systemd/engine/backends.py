@@ -149,16 +149,30 @@ class Users(Protocol):
     async def disk_taken(self, uid: int, disk: GivenDisk) -> None:
         """Record that a disk of this user belongs to another one, on stable storage. It raises nothing."""
 
-    async def release(self, task: TaskName) -> None:
-        """Free the user of a task that is not running. Idempotent; without effect while a start holds the user."""
+    async def release(self, task: TaskName, held: int | None = None) -> None:
+        """Free the user of a task that is not running. Idempotent; without effect while a start holds the user.
+
+        `held` is the descriptor of the caller's own start, which is closed.
+        """
+
+    def removal(self, task: TaskName) -> AbstractAsyncContextManager[None]:
+        """Return a block in which no start acquires the task's user; it is freed at the end, unless that raises.
+
+        Raises:
+            TakenError: a start holds the user for too long.
+        """
 
     async def tasks(self) -> Collection[TaskName]:
         """Return the tasks that have a user and no start in progress; without root, possibly not all."""
 
-    async def collect(self, loaded: Callable[[], Awaitable[Collection[TaskName]]]) -> Sequence[TaskName]:
+    async def collect(
+        self,
+        loaded: Callable[[], Awaitable[Collection[TaskName]]],
+        before: Callable[[TaskName], Awaitable[None]],
+    ) -> Sequence[TaskName]:
         """Free the users of tasks that `loaded` does not return, and return these tasks.
 
-        `loaded` is called under the lock that keeps starts from acquiring a user.
+        `before` is called for each of them first, under the lock that keeps starts from acquiring the user.
         """
 
     async def reclaim(self) -> Sequence[str]:

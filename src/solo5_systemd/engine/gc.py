@@ -62,10 +62,8 @@ class Collector:
         return await self._collect_users()
 
     async def _collect_users(self) -> Sequence[TaskName]:
-        freed = await self._backends.users.collect(self._backends.units.names)
-        for task in freed:  # a request has the same life as its task's user
-            await self._backends.networks.forget(task)
-        return freed
+        # A request has the same life as its task's user.
+        return await self._backends.users.collect(self._backends.units.names, self._backends.networks.forget)
 
     async def images(self, *, min_age: float, dry_run: bool = False) -> Sequence[str]:
         """Remove images that no task runs, unused for `min_age` seconds; return their SHA-256."""

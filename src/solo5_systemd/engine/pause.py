@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.errors import HostError, Solo5Error, TakenError
 from solo5_systemd.names import thaw_service
+from solo5_systemd.storage.lock_records import guard_of
 from solo5_systemd.unit.state import UnitState
 
 if TYPE_CHECKING:
@@ -113,17 +114,14 @@ def _locked(directory: Path, unit: str) -> Iterator[None]:
     path = directory / unit
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _remove_stale(directory)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        descriptor = _created(directory, path)
+    except BlockingIOError as error:
+        raise TakenError(
+            f"{unit} is frozen for another snapshot: expected one at a time.", "Repeat the command."
+        ) from error
     except OSError as error:
         raise HostError(f"{path} cannot be created: {error.strerror}.") from error
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise _busy(unit) from error
-        if not os.fstat(descriptor).st_nlink:  # the last one removed it between open(2) and flock(2)
-            raise _busy(unit)
         try:
             yield
         finally:
@@ -132,13 +130,33 @@ def _locked(directory: Path, unit: str) -> Iterator[None]:
         os.close(descriptor)
 
 
+def _created(directory: Path, path: Path) -> int:
+    """Create and lock a file, with the directory locked: no other process removes it as a stale one in between.
+
+    Raises:
+        BlockingIOError: another process has it.
+        OSError: it cannot be created.
+    """
+    guard = guard_of(directory)
+    try:
+        _remove_stale(directory)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+    finally:
+        os.close(guard)
+
+
 def _remove_stale(directory: Path) -> None:
-    """Remove files without a lock, of processes that were killed before PID 1 had started what removes them."""
+    """Remove files without a lock, of processes that were killed before PID 1 had started what removes them.
+
+    No other process creates a file meanwhile, so that each name is that of the file that is locked here, or of none.
+    """
     for path in directory.iterdir():
         with suppress(FileNotFoundError, BlockingIOError), path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink()
-
-
-def _busy(unit: str) -> TakenError:
-    return TakenError(f"{unit} is frozen for another snapshot: expected one at a time.", "Repeat the command.")

@@ -164,6 +164,13 @@ class _Made:
     used: bool = False
 
 
+@dataclass(kw_only=True)
+class _Finished:
+    """The unit of a start that has succeeded; empty: it has not yet."""
+
+    unit: str = ""
+
+
 class _NameTakenError(TakenError):
     """A concurrent start of the same name has made its unit: its resources must not be undone by this start."""
 
@@ -211,6 +218,7 @@ class Starter:
         """
         async with (
             self._prepared(workload, progress) as prepared,
+            self._finished(workload.name) as finished,
             self._made(prepared) as made,
             self._bound(made.plan.disks) as disks,
         ):
@@ -224,6 +232,7 @@ class Starter:
                     # Again after the start: the path of a disk can change before systemd mounts it.
                     await self._disks.check_bound(seen, begun.main_pid)
                     yield plan.started(unit.name, begun)
+                finished.unit = unit.name
 
     @asynccontextmanager
     async def scope(
@@ -232,6 +241,7 @@ class Starter:
         """Start a scope with the process of `spawn` in it; otherwise as `service`."""
         async with (
             self._prepared(workload, progress) as prepared,
+            self._finished(workload.name) as finished,
             self._made(prepared) as made,
             self._held(made.plan) as (image, disks, fds),
             self._attached(made.plan.reservation),
@@ -244,6 +254,7 @@ class Starter:
                 async with self._started(plan, unit, UnitFiles()) as begun:
                     made.used = True
                     yield plan.started(unit.name, begun)
+                finished.unit = unit.name
 
     @asynccontextmanager
     async def _prepared(self, workload: Workload, progress: StartCallbacks) -> AsyncGenerator[Plan, None]:
@@ -270,11 +281,11 @@ class Starter:
             if held.adopted:
                 await self._check_free(name)
             yield held.uid
-        except BaseException as error:
+        except _NameTakenError:  # the user belongs to the other start
             os.close(held.descriptor)
-            # With _NameTakenError, the user belongs to the other start.
-            if not isinstance(error, _NameTakenError):
-                await undo(self._free_user(name))
+            raise
+        except BaseException:
+            await undo(self._free_user(name, held.descriptor))
             raise
         # The lock of the user; from here on its unit shows that it is in use.
         os.close(held.descriptor)
@@ -284,8 +295,7 @@ class Starter:
         try:
             return await self._users.acquire(name)
         except RangeUsedUpError:
-            for freed in await self._users.collect(self._units.names):
-                await self._networks.forget(freed)
+            await self._users.collect(self._units.names, self._networks.forget)
             await self._users.reclaim()
             return await self._users.acquire(name)
 
@@ -301,10 +311,17 @@ class Starter:
                 f"See: solo5ctl inspect {name}",
             )
 
-    async def _free_user(self, name: TaskName) -> None:
-        """Free the user, unless a concurrent start of the same name has succeeded."""
-        if not await self._units.is_running(name):
-            await self._users.release(name)
+    async def _free_user(self, name: TaskName, held: int | None = None) -> None:
+        """Free the user, unless its unit runs: that of a concurrent start, or one that could not be stopped."""
+        try:
+            is_running = await self._units.is_running(name)
+        except BaseException:
+            _close(held)
+            raise
+        if is_running:
+            _close(held)
+        else:
+            await self._users.release(name, held)
 
     @asynccontextmanager
     async def _made(self, plan: Plan) -> AsyncGenerator[_Made, None]:
@@ -426,17 +443,28 @@ class Starter:
             keep: keep the outcome and the user.
             unit: its service or scope; empty: either.
         """
-        if not keep:
-            await self._units.stop(outcome_target(name))
-            await self._units.reset_failed([unit] if unit else units_of(name))
-        # solo5-networkd releases the network of a unit that has ended; this call waits for it, and covers a reservation
-        # without a unit. The lease record is read first: the call activates the service.
+        if keep:  # a retained service can be started again by systemctl
+            await self._release(name)
+            return
+        # Once the unit is gone, another start may use the name: it would lose what is removed here by the name.
+        async with self._users.removal(name):
+            await self._discard(name, unit)
+
+    async def _discard(self, name: TaskName, unit: str) -> None:
+        """Remove all but the user; the caller has its lock."""
+        await self._units.stop(outcome_target(name))
+        await self._units.reset_failed([unit] if unit else units_of(name))
+        await self._release(name)
+        await self._networks.forget(name)
+        forget_instance(name)
+
+    async def _release(self, name: TaskName) -> None:
+        """Release the network: solo5-networkd does so when a unit has ended; this waits, and covers one without a unit.
+
+        The lease record is read first: the call activates the service.
+        """
         if await self._networks.reservation(name) is not None:
             await self._networks.release(name)
-        if not keep:  # a retained service can be started again by systemctl
-            await self._networks.forget(name)
-            await self._users.release(name)
-            forget_instance(name)
 
     async def _check(self, workload: Workload, find_image: FindImage) -> Plan:
         """Run preflight: find every predictable failure before anything is created.
@@ -640,8 +668,20 @@ class Starter:
             raise
 
     async def _stop_and_discard(self, name: TaskName, unit: str) -> None:
+        """Undo the start of a unit, under the lock of the start."""
         await self._units.stop(unit)
-        await self.discard(name)
+        await self._discard(name, unit)
+
+    @asynccontextmanager
+    async def _finished(self, name: TaskName) -> AsyncGenerator[_Finished, None]:
+        """Stop the unit of a start that has succeeded and is cancelled while its last steps are undone."""
+        finished = _Finished()
+        try:
+            yield finished
+        except BaseException:
+            if finished.unit:
+                await undo(self._stop_and_discard(name, finished.unit))
+            raise
 
     async def _start(self, plan: Plan, unit: TransientUnit, files: UnitFiles) -> Invocation:
         name = plan.name
@@ -670,6 +710,11 @@ class Starter:
         messages = await self._console.failure_messages(unit, namespace)
         quoted = messages[-1] if messages else f"job result {error.result!r}"
         return StartError(f"task {name} did not start: its {part} failed: {quoted}", f"See: journalctl -u {unit}")
+
+
+def _close(descriptor: int | None) -> None:
+    if descriptor is not None:
+        os.close(descriptor)
 
 
 def _given(disk: Disk) -> GivenDisk:

@@ -149,6 +149,7 @@ class Housekeeping:
                 await _logged("gc of images", self._collect_images(gc.image_age))
                 await _logged("gc of users", self._collect_users())
                 await _logged("reclaim of given disks", self._reclaim_disks())
+                await _logged("removal of stale bind mounts", self._remove_mounts())
             if gc.enabled and not gc.tasks:
                 await _logged("gc of retained tasks", remove_orphaned(self._session))
 

@@ -1,7 +1,8 @@
 """solo5-update@NAME.service: updates a declared task.
 
-    update NAME           the update that `solo5ctl update` has requested, or that of `systemctl reload NAME`
-    update --end NAME     after its end: if it was interrupted, the task is made whole
+    update NAME                 the update that `solo5ctl update` has requested, or that of `systemctl reload NAME`
+    update --end NAME           after its end: if it was interrupted, the task is made whole
+    update --last-end NAME      the same, where that has failed or was killed
 
 The unit is started once the new guest has the published ports, and runs until the update is over.
 """
@@ -9,8 +10,9 @@ The unit is started once the new guest has the published ports, and runs until t
 import asyncio
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from solo5_systemd.daemon.process import log_about, notify_ready
@@ -100,6 +102,8 @@ class ImageSwitch:
             await self._units.reload()
         except BaseException:
             self._files.unset_image()
+            with suppress(Solo5Error):  # it may have taken effect, though the reply is late or lost
+                await asyncio.shield(self._units.reload())
             raise
 
     async def revert(self) -> None:
@@ -153,11 +157,16 @@ async def update(name: TaskName) -> None:
     files.log(f"task {name} is updated", end=0)
 
 
-async def end(name: TaskName) -> None:
+async def end(name: TaskName, *, is_last: bool = False) -> None:
     """Make a task whole of which an update was interrupted: it has the new image, or the earlier one.
 
+    Args:
+        name: of the task.
+        is_last: the next attempt is that of another update, which has a request of its own.
+
     Raises:
-        Solo5Error: it is neither; a guest beside it has its ports then.
+        Solo5Error: it is neither; a guest beside it has its ports then. The record of the update stays for the next
+            attempt.
     """
     files = UpdateFiles(name)
     reporter = Reporter(name, files)
@@ -171,11 +180,12 @@ async def end(name: TaskName) -> None:
             reporter.step(f"it was interrupted ({phase}); task {name} is whole")
     except Solo5Error as error:
         reporter.failed(error)
+        if is_last:
+            files.remove_request()
         raise
-    finally:
-        files.end()
-        if is_instance(name):
-            await _forget_instance(name)
+    files.end()
+    if is_instance(name):
+        await _forget_instance(name)
 
 
 async def _forget_instance(name: TaskName) -> None:
@@ -297,7 +307,11 @@ def _parsed(name: TaskName, sources: Sequence[Source]) -> Declaration:
 
 def main(words: Sequence[str]) -> int:
     """Update, or end an update; return the exit status."""
-    act = end if words[:1] == ["--end"] else update
+    ends: Mapping[str, Callable[[TaskName], Coroutine[None, None, None]]] = {
+        "--end": end,
+        "--last-end": partial(end, is_last=True),
+    }
+    act = ends.get("".join(words[:1]), update)
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
     try:
         name = declared_task(words[-1])

@@ -21,9 +21,11 @@ import logging
 import os
 import pwd
 import random
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
 from solo5_systemd.errors import HostError, Solo5Error, TakenError
 from solo5_systemd.files.atomic_file import link_unnamed, open_unnamed, replace_file
@@ -45,10 +47,25 @@ RECORDS = Path("/run/userdb")
 RECLAIM_TIMEOUT_S = 5.0
 """How long the first start of a boot waits for the disks of earlier boots, whose file systems may hang."""
 
+LOCK_TIMEOUT_S = 5.0
+"""How long a start or a removal waits for another one of the same task, or for a collection, before it fails."""
+
+LOCK_POLL_S = 0.02
+
 _LAST = ".last"
 _RECLAIMED = ".reclaimed"
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+async def _nothing(_: TaskName) -> None:
+    pass
+
+
+class _StartingError(TakenError):
+    """Another process has the lock of a task's file."""
 
 
 class Users:
@@ -90,7 +107,7 @@ class Users:
         """
         await self._reclaim_first()
         with _host_errors(self._state):
-            held = self._acquire(task)
+            held = await self._patiently(lambda: self._acquire(task))
         try:
             if not self._resolved:  # once per process: it depends on the host, not on the task
                 await asyncio.to_thread(_check_resolved, held.uid)
@@ -125,15 +142,58 @@ class Users:
         except HostError as error:  # the user stays allocated, and the start goes on
             _log.warning("%s", error)
 
-    async def release(self, task: TaskName) -> None:
-        """Free the user of a task; a no-op without one, or during a start of the task."""
-        await asyncio.to_thread(self._release, task)  # in a thread: a given disk may be on a remote file system
+    async def release(self, task: TaskName, held: int | None = None) -> None:
+        """Free the user of a task; a no-op without one, or during a start of the task.
 
-    def _release(self, task: TaskName) -> None:
+        Args:
+            task: the task.
+            held: descriptor with the lock of the start that the user was allocated for, which is closed; None: none.
+        """
+        await asyncio.to_thread(self._release, task, held)  # in a thread: a given disk may be on a remote file system
+
+    def _release(self, task: TaskName, held: int | None) -> None:
         with _host_errors(self._state):
-            descriptor = self._lock_file(task)
+            descriptor = self._lock_file(task) if held is None else held
             if descriptor is not None:
                 self._free(task, descriptor)
+
+    @asynccontextmanager
+    async def removal(self, task: TaskName) -> AsyncGenerator[None, None]:
+        """Keep starts of a task out during the block, which removes the task; then free its user.
+
+        Raises:
+            TakenError: a start of the task is in progress for LOCK_TIMEOUT_S.
+        """
+        with _host_errors(self._state):
+            descriptor, is_new = await self._patiently(lambda: self._lock_or_create(task))
+        try:
+            yield
+        except BaseException:
+            if is_new:
+                (self._state / task).unlink(missing_ok=True)
+            os.close(descriptor)
+            raise
+        if is_new:  # there is no user, and no search for one
+            (self._state / task).unlink(missing_ok=True)
+            os.close(descriptor)
+        else:
+            await self.release(task, descriptor)
+
+    def _lock_or_create(self, task: TaskName) -> tuple[int, bool]:
+        self._state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = self._lock_file(task)
+        return (self._create_file(task), True) if descriptor is None else (descriptor, False)
+
+    async def _patiently(self, lock: Callable[[], T]) -> T:
+        """Call a function until no other process has the lock that it needs."""
+        end = time.monotonic() + LOCK_TIMEOUT_S
+        while True:
+            try:
+                return lock()
+            except _StartingError:
+                if time.monotonic() > end:
+                    raise
+            await asyncio.sleep(LOCK_POLL_S)
 
     async def tasks(self) -> Collection[TaskName]:
         """Return the tasks with a user and no start in progress; none for a caller without permission."""
@@ -146,16 +206,23 @@ class Users:
                     free.append(task)
         return free
 
-    async def collect(self, loaded: Callable[[], Awaitable[Collection[TaskName]]]) -> Sequence[TaskName]:
+    async def collect(
+        self,
+        loaded: Callable[[], Awaitable[Collection[TaskName]]],
+        before: Callable[[TaskName], Awaitable[None]] = _nothing,
+    ) -> Sequence[TaskName]:
         """Free the users of tasks without a unit.
 
         Args:
-            loaded: returns the tasks with a unit; called with the files of the others locked against starts.
+            loaded: returns the tasks with a unit. It is called first without a lock, since the start of a task that has
+                one would wait for it; then with the files of the others locked against starts.
+            before: is called for each task without a unit before its user is freed, with its file locked.
         """
         locked: dict[TaskName, int] = {}
         try:
             with _host_errors(self._state):
-                for task in self._task_names():
+                names = self._task_names()
+                for task in set(names).difference(await loaded()) if names else ():
                     descriptor = self._lock_file(task)
                     if descriptor is not None:
                         locked[task] = descriptor
@@ -164,6 +231,7 @@ class Users:
                     os.close(locked.pop(task))
                 stale = sorted(locked)
                 for task in stale:
+                    await before(task)
                     await asyncio.to_thread(self._free, task, locked.pop(task))
         finally:
             for descriptor in locked.values():
@@ -237,7 +305,7 @@ class Users:
             link_unnamed(descriptor, self._state / task)
         except FileExistsError as error:
             os.close(descriptor)
-            raise TakenError(
+            raise _StartingError(
                 f"task name {task!r} is taken: another start of it is in progress.", "`solo5ctl ps` lists the tasks."
             ) from error
         except BaseException:

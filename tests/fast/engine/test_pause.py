@@ -4,6 +4,7 @@ import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.fakes.backends import Machine
@@ -12,6 +13,7 @@ from solo5_systemd.engine import pause
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.names import TaskName
+from solo5_systemd.storage.lock_records import guard_of
 from solo5_systemd.unit.state import MainCode
 from solo5_systemd.workload import Workload
 
@@ -116,12 +118,24 @@ async def test_one_process_at_a_time(machine: Machine, web: Runtime, directory: 
     assert "freeze" not in machine.steps.taken
 
 
-async def test_a_lock_file_that_was_removed_meanwhile_is_no_lock(
+async def test_no_other_pause_removes_a_lock_file_between_its_creation_and_its_lock(
     web: Runtime, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fcntl, "flock", lambda descriptor, how: (directory / UNIT).unlink())
-    with pytest.raises(TakenError, match="expected one at a time"):
-        await web.while_frozen(WEB, nothing)
+    """The sweep of another process waits for the directory, which is locked meanwhile."""
+    real, kept = fcntl.flock, []
+
+    def locking(descriptor: Any, how: int) -> None:
+        number = descriptor if isinstance(descriptor, int) else descriptor.fileno()
+        if Path(f"/proc/self/fd/{number}").readlink() == directory / UNIT:
+            with pytest.raises(BlockingIOError):
+                guard_of(directory, wait=False)
+            kept.append(descriptor)
+        real(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", locking)
+    await web.while_frozen(WEB, nothing)
+    assert len(kept) == 1
+    assert not list(directory.iterdir())
 
 
 async def test_a_lock_that_cannot_be_made_is_one_sentence(web: Runtime, directory: Path) -> None:

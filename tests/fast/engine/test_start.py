@@ -103,7 +103,7 @@ async def test_a_start_is_check_reserve_start_and_says_what_a_look_would(machine
         *("is_taken", "total_memory", "take image", "find tender", "find groups", "inspect disk"),
         *("acquire user", "reserve", "bind disks", "lock disks", "record disks", "change owner"),
         *("open stderr", "attach"),
-        *("start unit", "check bound disks"),
+        *("start unit", "check bound disks", "unbind disks"),
     ]
     assert machine.holds == ({UNIT}, {WEB})
     assert (machine.disks.bound, machine.disks.seen) == (0, ("/run/solo5-disks/storage",))
@@ -606,7 +606,7 @@ async def _cancelled_while_it_hangs(machine: Machine, workload: Workload = WORKL
 @pytest.mark.parametrize("late", [False, True], ids=["before its effect", "after its effect"])
 async def test_a_start_that_is_cancelled_leaves_nothing_wherever_it_is(late: bool) -> None:
     steps = await _steps_of_a_start("done")
-    assert steps[-1] == "check bound disks"
+    assert steps[-1] == "unbind disks"
     for number, step in enumerate(steps):
         machine = _full("done", number, late=late)
         await _cancelled_while_it_hangs(machine)
@@ -667,7 +667,7 @@ async def test_a_created_file_is_removed_by_a_start_that_is_cancelled_before_its
         machine.steps.go_on.set()
         for _ in range(100):
             await asyncio.sleep(0)
-        kept = {"/srv/disk.img"} if step == "check bound disks" else set()
+        kept = {"/srv/disk.img"} if step in ("check bound disks", "unbind disks", "release disk") else set()
         assert (machine.disks.files, machine.holds) == (kept, NOTHING), f"cancelled in {step!r}"
 
 
@@ -685,6 +685,52 @@ async def test_a_private_disk_has_its_name_until_the_unit_has_it(
     assert "make disk" in machine.steps.taken
     assert (machine.disks.private, machine.disks.files) == (set(), set())
     assert [disks for disks in machine.users.disks.values() if disks] == [], "it has no record: it ends with its task"
+
+
+async def test_a_start_that_is_cancelled_while_the_name_of_its_disk_is_removed_leaves_no_unit(
+    machine: Machine, runtime: Runtime
+) -> None:
+    machine.steps.hang_on = "release disk"
+    await _cancelled_while_it_hangs(machine, PRIVATE)
+    machine.steps.go_on.set()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert (machine.holds, machine.disks.private) == (NOTHING, set())
+
+
+async def test_a_scope_that_is_cancelled_while_the_name_of_its_disk_is_removed_leaves_no_unit(
+    machine: Machine, runtime: Runtime
+) -> None:
+    machine.steps.hang_on = "release disk"
+    spawn = Spawn(machine.steps)
+    starting = asyncio.ensure_future(scoped(runtime, PRIVATE, spawn))
+    await machine.steps.hanging.wait()
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    machine.steps.go_on.set()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert (machine.holds, machine.disks.private) == (NOTHING, set())
+    for descriptor in spawn.descriptors:  # the caller's, once its process was executed
+        os.close(descriptor)
+
+
+async def test_a_removal_leaves_a_start_of_its_name_alone_that_begins_meanwhile(
+    machine: Machine, runtime: Runtime
+) -> None:
+    """Once the unit is gone, the name is free, and what is removed by the name is the new task's."""
+    started = await runtime.start(WORKLOAD)
+    machine.units.end(started.state.unit, MainCode.EXITED, 0)
+    machine.steps.hang_on = "release"
+    removing = asyncio.ensure_future(runtime.remove(WORKLOAD.name))
+    await machine.steps.hanging.wait()
+    assert machine.users.starting == {WORKLOAD.name}, "a start waits for this lock"
+    machine.steps.go_on.set()
+    await removing
+    machine.users.starting.add(WORKLOAD.name)
+    with pytest.raises(TakenError, match="another start of it is in progress"):
+        await runtime.discard(WORKLOAD.name)
 
 
 async def test_a_cancelled_start_leaves_no_private_disk() -> None:

@@ -201,9 +201,9 @@ async def test_child_of_a_failed_start_has_ended_before_its_disks_are_freed(
     freed: list[list[bool]] = []
     release = machine.users.release
 
-    async def freeing(*arguments: TaskName) -> None:
+    async def freeing(task: TaskName, held: int | None = None) -> None:
         freed.append([is_alive(pid) for pid in children(machine)])
-        await release(*arguments)
+        await release(task, held)
 
     monkeypatch.setattr(machine.users, "release", freeing)
     machine.steps.hang_on, machine.steps.late = "start unit", True

@@ -18,7 +18,7 @@ from solo5_systemd.errors import DependencyError, HostError, TakenError
 from solo5_systemd.names import TaskName
 from solo5_systemd.users import registry
 from solo5_systemd.users.registry import Users, uid_of
-from solo5_systemd.users.user_record import GivenDisk
+from solo5_systemd.users.user_record import AllocatedUser, GivenDisk
 
 WEB, DB = TaskName("web"), TaskName("db")
 
@@ -184,6 +184,75 @@ def test_start_that_is_killed_at_any_step_leaves_nothing_that_a_collection_misse
             break
     assert statuses[-1] == 0
     assert statuses.count(9) >= 5
+
+
+async def test_a_start_waits_for_another_process_that_has_its_users_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = users(tmp_path)
+    with started(of, WEB) as first:
+        tried = asyncio.Event()
+        real = of._acquire
+
+        def trying(task: TaskName) -> AllocatedUser:
+            tried.set()
+            return real(task)
+
+        monkeypatch.setattr(of, "_acquire", trying)
+        waiting = asyncio.ensure_future(of.acquire(WEB))
+        await tried.wait()
+        assert not waiting.done()
+    held = await waiting
+    assert (held.uid, held.adopted) == (first, True)
+    monkeypatch.setattr(registry, "LOCK_TIMEOUT_S", 0.03)
+    for act in (of.acquire(WEB), of.removal(WEB).__aenter__()):
+        with pytest.raises(TakenError, match="another start of it is in progress"):
+            await act
+    os.close(held.descriptor)
+
+
+async def test_a_collection_holds_no_lock_of_a_task_with_a_unit_while_pid_1_is_asked(tmp_path: Path) -> None:
+    """A restart of a declared task, which keeps its user, would wait for PID 1's answer or fail."""
+    of = users(tmp_path)
+    with started(of, WEB), started(of, DB):
+        pass
+    freed: list[str] = []
+
+    async def loaded() -> Collection[TaskName]:
+        with started(of, WEB):
+            return {WEB}
+
+    async def before(task: TaskName) -> None:
+        assert of._lock_file(task) is None, "no start has its name before its request is gone"
+        freed.append(task)
+
+    assert await of.collect(loaded, before) == ["db"]
+    assert freed == ["db"]
+
+
+async def test_a_removal_keeps_starts_out_and_frees_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "LOCK_TIMEOUT_S", 0.03)
+    of = users(tmp_path)
+    for has_user in (True, False):
+        if has_user:
+            with started(of, WEB):
+                pass
+        async with of.removal(WEB):
+            with pytest.raises(TakenError):
+                await of.acquire(WEB)
+        assert left(tmp_path) == set()
+        with pytest.raises(HostError):
+            async with of.removal(WEB):
+                raise HostError("no answer.")
+        assert left(tmp_path) == set()
+    with started(of, WEB) as uid:
+        pass
+    with pytest.raises(HostError):
+        async with of.removal(WEB):
+            raise HostError("no answer.")
+    assert uid_of(WEB, tmp_path / "users") == uid, "for the next attempt"
+    with started(of, WEB):
+        pass
 
 
 async def test_collection_frees_the_users_of_tasks_without_a_unit(tmp_path: Path) -> None:

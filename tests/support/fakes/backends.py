@@ -17,7 +17,7 @@ from tests.support.fakes.tasks import LEASE, STARTED, endpoints
 from solo5_systemd.cgroup.usage import Usage
 from solo5_systemd.engine.backends import Backends
 from solo5_systemd.engine.task import Endpoints
-from solo5_systemd.errors import NotFoundError, StoreFullError
+from solo5_systemd.errors import NotFoundError, StoreFullError, TakenError
 from solo5_systemd.image.manifest import StoredImage, Target
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
 from solo5_systemd.names import DeviceName, NetworkName, TaskName
@@ -191,7 +191,8 @@ class FakeDisks:
             self.files.discard(request.path)
 
     async def release(self, made: MadeDisk) -> None:
-        self.private.discard(made.disk.path)
+        async with self._steps.step("release disk"):
+            self.private.discard(made.disk.path)
 
     async def lock(self, disks: Sequence[Disk], task: str = "") -> int:
         async with self._steps.step("lock disks"):
@@ -218,7 +219,8 @@ class FakeDisks:
 
     async def unbind(self, bound: BoundDisks) -> None:
         if bound.directory is not None:
-            self.bound -= 1
+            async with self._steps.step("unbind disks"):
+                self.bound -= 1
 
     async def check_bound(self, disks: Sequence[tuple[Disk, str]], pid: int) -> None:
         if disks:
@@ -305,18 +307,38 @@ class FakeUsers:
     def next_uid(self) -> int:
         return max(self.held.values(), default=61199) + 1
 
-    async def release(self, task: TaskName) -> None:
-        async with self._steps.step("free user"):
-            self.held.pop(task, None)
+    async def release(self, task: TaskName, held: int | None = None) -> None:
+        try:
+            async with self._steps.step("free user"):
+                self.held.pop(task, None)
+        finally:
+            if held is not None:
+                os.close(held)
+
+    @asynccontextmanager
+    async def removal(self, task: TaskName) -> AsyncGenerator[None, None]:
+        if task in self.starting:
+            raise TakenError(f"task name {task!r} is taken: another start of it is in progress.")
+        self.starting.add(task)
+        try:
+            yield
+        finally:
+            self.starting.discard(task)
+        await self.release(task)
 
     async def tasks(self) -> Collection[TaskName]:
         async with self._steps.step("users"):
             return self.held.keys() - self.starting
 
-    async def collect(self, loaded: Callable[[], Awaitable[Collection[TaskName]]]) -> Sequence[TaskName]:
+    async def collect(
+        self,
+        loaded: Callable[[], Awaitable[Collection[TaskName]]],
+        before: Callable[[TaskName], Awaitable[None]],
+    ) -> Sequence[TaskName]:
         async with self._steps.step("collect users"):
             stale = sorted(self.held.keys() - self.starting - {*await loaded()})
             for task in stale:
+                await before(task)
                 del self.held[task]
             return stale
 

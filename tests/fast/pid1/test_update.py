@@ -1,0 +1,97 @@
+"""Updates of a declared task where PID 1 or solo5-networkd does not answer; machine tests have the others."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from solo5_systemd.declared.update import UpdateRequest
+from solo5_systemd.declared.update_files import Phase, UpdateFiles
+from solo5_systemd.engine.runtime import Runtime
+from solo5_systemd.errors import HostError
+from solo5_systemd.names import TaskName
+from solo5_systemd.pid1 import update
+
+WEB = TaskName("web")
+
+
+class Declared:
+    """The drop-in of an update: `read` is what PID 1 has of it, `written` what is in the file."""
+
+    def __init__(self) -> None:
+        self.written = self.read = "old"
+        self.reloads = 0
+
+    def set_image(self, image: str, _: str, *, lasting: bool) -> None:
+        assert lasting
+        self.written = image
+
+    def unset_image(self) -> None:
+        self.written = "old"
+
+    def keep(self, _: str) -> None:
+        pass
+
+    async def reload(self) -> None:
+        """A daemon-reload, of whose first one the reply is lost."""
+        self.read = self.written
+        self.reloads += 1
+        if self.reloads == 1:
+            raise HostError("no answer from PID 1.")
+
+
+async def test_a_reload_that_took_effect_without_a_reply_is_undone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the task would have the new image at its next start, though the update failed."""
+    declared = Declared()
+    monkeypatch.setattr(update, "check_in_effect", lambda _: None)
+    monkeypatch.setattr(update, "sha256", lambda _: "")
+    monkeypatch.setattr(update, "prepared_fields", lambda _: {})
+    monkeypatch.setattr(update, "declared_image", lambda *_: "old")
+    runtime = SimpleNamespace(backends=SimpleNamespace(units=declared))
+    images = update.ImageSwitch(WEB, cast(UpdateFiles, declared), cast(Runtime, runtime), "new")
+    with pytest.raises(HostError, match="no answer"):
+        await images.switch()
+    assert (declared.written, declared.read) == ("old", "old")
+
+
+@pytest.mark.parametrize("is_repeated", [True, False])
+async def test_an_end_that_fails_is_made_again_by_the_second_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_repeated: bool
+) -> None:
+    """The guest beside the task has its ports until an end of the update has succeeded."""
+    ends: list[str] = []
+
+    def files(name: TaskName) -> UpdateFiles:
+        return UpdateFiles(name, etc=tmp_path, directory=tmp_path, previous=tmp_path / "previous")
+
+    @asynccontextmanager
+    async def connect(_: object) -> AsyncGenerator[Any, None]:
+        yield SimpleNamespace(backends=SimpleNamespace(units=None))
+
+    async def failing_once(*_: object) -> None:
+        ends.append("end")
+        if len(ends) == 1:
+            raise HostError("solo5-networkd does not answer.")
+
+    for name, value in (
+        ("UpdateFiles", files), ("connect", connect), ("_end", failing_once),
+        ("_present_declaration", lambda _: None), ("_updater", lambda *_: None), ("sha256", lambda _: ""),
+    ):  # fmt: skip
+        monkeypatch.setattr(update, name, value)
+    monkeypatch.setattr(update.Reporter, "step", lambda *_: None)
+    monkeypatch.setattr(update.Reporter, "failed", lambda *_: None)
+    (tmp_path / WEB).mkdir()
+    files(WEB).phase = Phase.BESIDE
+    files(WEB).write_request(UpdateRequest())
+    with pytest.raises(HostError, match="does not answer"):
+        await update.end(WEB)
+    assert (files(WEB).phase, files(WEB).under_way) == (Phase.BESIDE, True)
+    if not is_repeated:
+        ends.clear()
+    with nullcontext() if is_repeated else pytest.raises(HostError, match="does not answer"):
+        await update.end(WEB, is_last=True)
+    assert files(WEB).phase is (None if is_repeated else Phase.BESIDE), "the next update ends it first"
+    assert not files(WEB).under_way
