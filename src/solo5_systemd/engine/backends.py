@@ -65,6 +65,9 @@ class Images(Protocol):
     async def open(self, image: StoredImage) -> int:
         """Open a stored image with O_PATH."""
 
+    async def hold(self, image: StoredImage) -> int:
+        """Keep a stored image until the returned descriptor is closed."""
+
     async def collect(self, keep: frozenset[str], *, dry_run: bool, min_age: float = 60.0) -> Sequence[str]:
         """Remove images whose SHA-256 is not in `keep`, unused for `min_age` seconds; return their SHA-256."""
 

@@ -261,12 +261,16 @@ class Starter:
         """Run preflight, allocate the user and reserve the network; undo both if the block raises."""
         progress.on_step("checking the image and what it needs")
         plan = await self._check(workload, self._image)
-        progress.on_preflight(plan.preflight)
-        progress.on_step("reserving addresses")
-        async with self._allocated(workload.name) as user, self._reserved(plan) as reservation:
-            progress.on_leases(reservation.leases)
-            progress.on_step("attaching its network")
-            yield replace(plan, parts=replace(_reserved_parts(plan.parts, reservation), user=user))
+        held = await self._images.hold(plan.image)  # until the unit shows that it is in use
+        try:
+            progress.on_preflight(plan.preflight)
+            progress.on_step("reserving addresses")
+            async with self._allocated(workload.name) as user, self._reserved(plan) as reservation:
+                progress.on_leases(reservation.leases)
+                progress.on_step("attaching its network")
+                yield replace(plan, parts=replace(_reserved_parts(plan.parts, reservation), user=user))
+        finally:
+            os.close(held)
 
     @asynccontextmanager
     async def _allocated(self, name: TaskName) -> AsyncGenerator[int, None]:

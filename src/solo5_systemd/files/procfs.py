@@ -145,7 +145,7 @@ def own_way(path: str, *, root: int = ROOT) -> Path | None:
         The path without symbolic links; None if a link can be changed, or nothing is there. A caller that has the file
         open compares the two, since the way may have changed in between.
     """
-    at, rest, links = Path("/"), _names(Path.cwd() / path), 0
+    at, rest, links = Path("/"), _names(Path(path).absolute()), 0
     try:
         while rest:
             name = rest.pop()

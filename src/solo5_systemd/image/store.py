@@ -44,7 +44,7 @@ LARGE = 64 << 20
 LARGE_AT_ONCE = 2
 
 MIN_AGE_S = 60.0
-"""How long after its last use an image without a task is kept: its start may be in progress."""
+"""How long after its last use an image without a task is kept: its start may be in progress. See also `hold`."""
 
 _SIZE_HINT = "The operator sets the size of images in plugin.solo5.config.ceilings.image_mb."
 _MEMO_MAX_AGE_S = 30 * 86400.0
@@ -118,6 +118,21 @@ class ImageStore:
         with _store_errors(self._directory):
             return os.open(image.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
 
+    async def hold(self, image: StoredImage) -> int:
+        """Keep a stored image, whatever its age, until the returned descriptor is closed.
+
+        Raises:
+            HostError: it was removed from the store.
+        """
+        with _store_errors(self._directory):
+            descriptor = os.open(image.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_SH)
+            except BaseException:
+                os.close(descriptor)
+                raise
+            return descriptor
+
     async def collect(self, keep: Set[str], *, min_age: float = MIN_AGE_S, dry_run: bool = False) -> tuple[str, ...]:
         """Remove unused images, and memos that are damaged, old or without an image.
 
@@ -177,7 +192,8 @@ class ImageStore:
         with _store_errors(self._directory), self._lock(fcntl.LOCK_EX):
             before = time.time() - min_age
             images = {file.name: file for file in self._images()}
-            unused = {n: file for n, file in images.items() if n not in keep and file.stat().st_mtime < before}
+            old = {n: file for n, file in images.items() if n not in keep and file.stat().st_mtime < before}
+            unused = {n: file for n, file in old.items() if not _is_held(file)}
             if not dry_run:
                 for file in (*unused.values(), *self._stale_memos(images.keys() - unused.keys())):
                     file.unlink()
@@ -452,3 +468,14 @@ def _store_errors(directory: Path) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise StoreFullError(sentence, "Free some space in its file system.") from error
         raise HostError(sentence) from error
+
+
+def _is_held(file: Path) -> bool:
+    descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

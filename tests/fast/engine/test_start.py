@@ -716,6 +716,19 @@ async def test_a_scope_that_is_cancelled_while_the_name_of_its_disk_is_removed_l
         os.close(descriptor)
 
 
+async def test_the_image_is_held_until_the_start_is_over(machine: Machine) -> None:
+    """It may take longer than a collection keeps an image without a task."""
+    machine.steps.hang_on = "start unit"
+    starting = asyncio.ensure_future(Runtime(machine.backends).start(WORKLOAD))
+    await machine.steps.hanging.wait()
+    [held] = machine.images.held
+    os.fstat(held)
+    machine.steps.go_on.set()
+    await starting
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(held)
+
+
 async def test_a_removal_leaves_a_start_of_its_name_alone_that_begins_meanwhile(
     machine: Machine, runtime: Runtime
 ) -> None:

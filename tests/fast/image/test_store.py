@@ -500,6 +500,18 @@ async def test_collect_spares_an_image_that_was_taken_a_moment_ago(store: ImageS
     assert await store.collect(set()) == ()
 
 
+async def test_collect_spares_an_image_that_a_start_holds(store: ImageStore, image: Path, tmp_path: Path) -> None:
+    """A start that copies disks, or waits for a network, may take longer than the age at which images are removed."""
+    old = aged(await store.take(str(image)))
+    held = await store.hold(old)
+    assert await store.collect(set(), dry_run=True) == ()
+    assert await store.collect(set()) == ()
+    os.close(held)
+    assert await store.collect(set()) == (old.sha256,)
+    with pytest.raises(HostError, match="No such file"):
+        await store.hold(old)
+
+
 async def test_collect_removes_memos_that_are_damaged_or_old(store: ImageStore, image: Path, tmp_path: Path) -> None:
     await store.take(str(image))
     memos = tmp_path / "store" / "memos"

@@ -78,6 +78,7 @@ class FakeImages:
         self.collected: frozenset[str] | None = None
         self.min_age = 0.0
         self.opened: list[int] = []
+        self.held: list[int] = []
 
     async def take(self, path: str, roots: Sequence[str], largest: int | None) -> StoredImage:
         async with self._steps.step("take image"):
@@ -97,6 +98,10 @@ class FakeImages:
             if path not in self.files:
                 raise NotFoundError(f"image {path} is not there.")
             return self.files[path]
+
+    async def hold(self, image: StoredImage) -> int:
+        self.held.append(os.open("/dev/null", os.O_RDONLY))
+        return self.held[-1]
 
     async def open(self, image: StoredImage) -> int:
         async with self._steps.step("open image"):
