@@ -4,6 +4,7 @@ The freezer of a cgroup outlives the process that set it. So PID 1 starts `units
 for a lock of this process: the kernel drops the lock with the process, and PID 1 thaws the task.
 """
 
+import errno
 import fcntl
 import os
 import time
@@ -131,7 +132,7 @@ def _locked(directory: Path, unit: str) -> Iterator[None]:
 
 
 def _created(directory: Path, path: Path) -> int:
-    """Create and lock a file, with the directory locked: no other process removes it as a stale one in between.
+    """Create and lock a file, with the directory locked: no other pause removes it as a stale one in between.
 
     Raises:
         BlockingIOError: another process has it.
@@ -146,6 +147,9 @@ def _created(directory: Path, path: Path) -> int:
         except BaseException:
             os.close(descriptor)
             raise
+        if not os.fstat(descriptor).st_nlink:  # the end of a pause removed it between open(2) and flock(2)
+            os.close(descriptor)
+            raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK))
         return descriptor
     finally:
         os.close(guard)

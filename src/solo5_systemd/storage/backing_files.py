@@ -653,7 +653,7 @@ def _check_way(request: DiskRequest, path: str, status: os.stat_result) -> None:
 def _is_roots_choice(request: DiskRequest, path: str, status: os.stat_result) -> bool:
     """Return whether no job and no other user than root could have chosen the file, by a link or in a directory."""
     is_file = stat.S_ISREG(status.st_mode)
-    return is_file and not request.roots and path == request.path and not is_exposed(path)
+    return is_file and not request.roots and not is_exposed(path) and own_way(request.path) == Path(path)
 
 
 def owner_of(path: str, user: str = USER) -> int:

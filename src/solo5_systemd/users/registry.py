@@ -113,8 +113,10 @@ class Users:
                 await asyncio.to_thread(_check_resolved, held.uid)
                 self._resolved = True
         except BaseException:
-            os.close(held.descriptor)
-            await self.release(task)
+            if held.adopted:  # perhaps from a start that has succeeded
+                os.close(held.descriptor)
+            else:
+                await asyncio.shield(self.release(task, held.descriptor))
             raise
         return held
 
@@ -162,10 +164,16 @@ class Users:
         """Keep starts of a task out during the block, which removes the task; then free its user.
 
         Raises:
-            TakenError: a start of the task is in progress for LOCK_TIMEOUT_S.
+            TakenError: a start of the task has just succeeded, or is in progress for LOCK_TIMEOUT_S.
         """
+        has_waited = asyncio.Event()
         with _host_errors(self._state):
-            descriptor, is_new = await self._patiently(lambda: self._lock_or_create(task))
+            descriptor, is_new = await self._patiently(lambda: self._lock_or_create(task), has_waited)
+        if has_waited.is_set() and not is_new:  # a failed start, a removal and a collection remove the file
+            os.close(descriptor)
+            raise TakenError(
+                f"task {task!r} was started meanwhile: expected one that is not being started.", "Repeat the command."
+            )
         try:
             yield
         except BaseException:
@@ -177,15 +185,15 @@ class Users:
             (self._state / task).unlink(missing_ok=True)
             os.close(descriptor)
         else:
-            await self.release(task, descriptor)
+            await asyncio.shield(self.release(task, descriptor))  # which closes it, also after a cancellation
 
     def _lock_or_create(self, task: TaskName) -> tuple[int, bool]:
         self._state.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = self._lock_file(task)
         return (self._create_file(task), True) if descriptor is None else (descriptor, False)
 
-    async def _patiently(self, lock: Callable[[], T]) -> T:
-        """Call a function until no other process has the lock that it needs."""
+    async def _patiently(self, lock: Callable[[], T], has_waited: asyncio.Event | None = None) -> T:
+        """Call a function until no other process has the lock that it needs; set `has_waited` if one has it first."""
         end = time.monotonic() + LOCK_TIMEOUT_S
         while True:
             try:
@@ -193,6 +201,8 @@ class Users:
             except _StartingError:
                 if time.monotonic() > end:
                     raise
+            if has_waited is not None:
+                has_waited.set()
             await asyncio.sleep(LOCK_POLL_S)
 
     async def tasks(self) -> Collection[TaskName]:
@@ -229,14 +239,19 @@ class Users:
                 kept = frozenset(await loaded()) if locked else frozenset[TaskName]()
                 for task in locked.keys() & kept:  # first: the work below may be slow, and would block their release
                     os.close(locked.pop(task))
-                stale = sorted(locked)
-                for task in stale:
-                    await before(task)
-                    await asyncio.to_thread(self._free, task, locked.pop(task))
+                freed = []
+                for task in sorted(locked):
+                    try:
+                        await before(task)
+                    except Solo5Error as error:  # the next collection repeats it, and the others are freed now
+                        _log.warning("the user of task %s is kept: %s", task, error)
+                        continue
+                    await asyncio.shield(asyncio.to_thread(self._free, task, locked.pop(task)))
+                    freed.append(task)
         finally:
             for descriptor in locked.values():
                 os.close(descriptor)
-        return stale
+        return freed
 
     async def reclaim(self) -> Sequence[str]:
         """Reclaim the disks of users without a task; returns one sentence for each disk that failed."""

@@ -138,6 +138,21 @@ async def test_no_other_pause_removes_a_lock_file_between_its_creation_and_its_l
     assert not list(directory.iterdir())
 
 
+async def test_a_lock_file_that_was_removed_meanwhile_is_no_lock(
+    web: Runtime, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of another pause removes it, and so does its thaw unit."""
+    real = fcntl.flock
+
+    def locking(descriptor: Any, how: int) -> None:
+        (directory / UNIT).unlink(missing_ok=True)
+        real(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", locking)
+    with pytest.raises(TakenError, match="expected one at a time"):
+        await web.while_frozen(WEB, nothing)
+
+
 async def test_a_lock_that_cannot_be_made_is_one_sentence(web: Runtime, directory: Path) -> None:
     directory.write_text("no directory")
     with pytest.raises(HostError, match="pauses.* cannot be created"):

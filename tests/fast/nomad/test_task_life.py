@@ -1,6 +1,7 @@
 """The life of a task as Nomad sees it: start, wait, stop, destroy."""
 
 import asyncio
+from contextlib import AbstractAsyncContextManager
 from itertools import count
 
 import pytest
@@ -12,7 +13,7 @@ from tests.support.fakes.clock import passed
 from tests.support.fakes.images import stored
 
 from solo5_systemd.errors import HostError, NoSuchTaskError, TakenError
-from solo5_systemd.names import task_service
+from solo5_systemd.names import TaskName, task_service
 from solo5_systemd.nomad import handle
 from solo5_systemd.nomad.logs import DRAIN_TIMEOUT_S
 from solo5_systemd.nomad.proto import driver_pb2 as wire
@@ -288,6 +289,27 @@ async def test_a_destroyed_id_can_be_destroyed_again(machine: Machine) -> None:
         await nomad.start(task_config())
         await asyncio.gather(nomad.destroy(), nomad.destroy())
     assert machine.holds == NOTHING
+
+
+async def test_a_task_whose_user_another_process_holds_for_a_moment_is_destroyed(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nomad calls DestroyTask once."""
+    refusals = 0
+    removal = machine.users.removal
+
+    def held_first(task: TaskName) -> AbstractAsyncContextManager[None]:
+        nonlocal refusals
+        refusals += 1
+        if refusals == 1:
+            raise TakenError("another start of it is in progress.")
+        return removal(task)
+
+    async with agent() as nomad:
+        await nomad.start(task_config())
+        monkeypatch.setattr(machine.users, "removal", held_first)
+        await nomad.destroy()
+    assert (refusals, machine.holds) == (2, NOTHING)
 
 
 async def test_an_end_is_read_once_for_all_who_ask(machine: Machine, fifos: Fifos) -> None:

@@ -170,8 +170,11 @@ def test_a_file_that_only_root_can_have_chosen_needs_no_permission(
     file.chmod(0o644)
     monkeypatch.setattr(backing_files, "is_exposed", lambda path: path != str(file))
     assert inspect(request(file), user="other").path == str(file)
+    monkeypatch.setattr(backing_files, "own_way", partial(own_way, root=os.getuid()))
     link = tmp_path / "link"
     link.symlink_to(file)
+    assert inspect(request(link), user="other").path == str(file), "a link of root's"
+    tmp_path.chmod(0o777)
     other = tmp_path / "other.img"
     other.write_bytes(file.read_bytes())
     other.chmod(0o644)
@@ -187,7 +190,10 @@ def test_a_file_that_is_only_copied_is_one_that_the_user_may_read(
     file.chmod(0o600)
     monkeypatch.setattr(backing_files, "is_exposed", lambda path: path != str(file))
     assert inspect(request(file), user="other", how=READ).path == str(file)
+    monkeypatch.setattr(backing_files, "own_way", partial(own_way, root=os.getuid()))
     (tmp_path / "link").symlink_to(file)
+    assert inspect(request(tmp_path / "link"), user="other", how=READ).path == str(file), "a link of root's"
+    tmp_path.chmod(0o777)
     with pytest.raises(HostError, match="cannot be read by user other"):
         inspect(request(tmp_path / "link"), user="other", how=READ)
     file.chmod(0o644)

@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import AsyncGenerator, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -228,6 +229,89 @@ async def test_a_collection_holds_no_lock_of_a_task_with_a_unit_while_pid_1_is_a
 
     assert await of.collect(loaded, before) == ["db"]
     assert freed == ["db"]
+
+
+async def test_a_removal_that_waited_for_a_start_leaves_its_user_alone(tmp_path: Path) -> None:
+    of = users(tmp_path)
+    with started(of, WEB) as uid:
+        removing = asyncio.ensure_future(of.removal(WEB).__aenter__())
+        await turns(of)
+    with pytest.raises(TakenError, match="task 'web' was started meanwhile"):
+        await removing
+    assert uid_of(WEB, tmp_path / "users") == uid
+    held = of._acquire(DB)
+    removing = asyncio.ensure_future(anext(removed(of, DB)))
+    await turns(of)
+    await of.release(DB, held.descriptor)
+    await removing
+    assert left(tmp_path) == {"web", f"{uid}.user", f"solo5-{uid}.user"}
+
+
+async def turns(of: Users) -> None:
+    """Let others run until they wait for a lock."""
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
+async def removed(of: Users, task: TaskName) -> AsyncGenerator[None, None]:
+    async with of.removal(task):
+        pass
+    yield
+
+
+async def test_a_removal_that_is_cancelled_while_its_thread_waits_keeps_no_lock(tmp_path: Path) -> None:
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1, "asyncio"))
+    of = users(tmp_path)
+    with started(of, WEB):
+        pass
+    goes_on = threading.Event()
+    busy = asyncio.ensure_future(asyncio.to_thread(goes_on.wait, 60))
+    removing = asyncio.ensure_future(anext(removed(of, WEB)))
+    await turns(of)
+    removing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await removing
+    goes_on.set()
+    await busy
+    await asyncio.to_thread(int)  # behind the removal
+    assert left(tmp_path) == set()
+    os.close((await of.acquire(WEB)).descriptor)
+
+
+async def test_a_cancelled_start_leaves_the_user_that_it_adopted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: int) -> None:
+        raise HostError("not resolved.")
+
+    of = users(tmp_path)
+    with started(of, WEB) as uid:
+        pass
+    monkeypatch.setattr(registry, "_check_resolved", fail)
+    with pytest.raises(HostError):
+        await of.acquire(WEB)
+    assert uid_of(WEB, tmp_path / "users") == uid
+    with pytest.raises(HostError):
+        await of.acquire(DB)
+    assert uid_of(DB, tmp_path / "users") is None
+
+
+async def test_a_collection_goes_on_after_a_task_whose_network_is_not_released(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    of = users(tmp_path)
+    with started(of, WEB), started(of, DB):
+        pass
+
+    async def fail(task: TaskName) -> None:
+        if task == DB:
+            raise HostError("no answer.")
+
+    for _ in range(2):
+        await of.collect(_none, fail)
+        assert await of.tasks() == ["db"]
+    assert "the user of task db is kept: no answer." in caplog.text
+    assert await of.collect(_none) == ["db"]
 
 
 async def test_a_removal_keeps_starts_out_and_frees_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,8 +55,9 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
         if arguments.unit:
             from solo5_systemd.declared.static_unit import static_unit
 
+            text = static_unit(running, _unit_text(task.unit))
             _check_paths(running)
-            context.screen.write(static_unit(running, _unit_text(task.unit)))
+            context.screen.write(text)
         else:
             context.screen.write(write_declaration(exported(running)))
         return 0

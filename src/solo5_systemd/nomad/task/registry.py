@@ -279,7 +279,7 @@ class TaskRegistry:
 
         await retry(
             discard,
-            HostError,
+            (HostError, TakenError),
             interval_s=RETRY_INTERVAL_S,
             timeout_s=REMOVE_TIMEOUT_S,
             on_failure=lambda error: _log.info("removal of task %s failed, retrying: %s", name, error),
