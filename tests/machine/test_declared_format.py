@@ -200,7 +200,7 @@ def test_a_static_unit_has_the_addresses_and_the_sandbox(run: Runner, static: Ca
 
 
 def test_a_static_unit_has_its_disk(run: Runner, static: Callable[[str], str]) -> None:
-    disk = Path("/var/tmp/a \\ disk:50%.img")
+    disk = Path("/srv/a \\ disk:50%.img")
     disk.write_bytes(bytes(64 << 10))
     ok("chown", "solo5:", str(disk))
     try:
