@@ -162,11 +162,11 @@ async def end(name: TaskName, *, is_last: bool = False) -> None:
 
     Args:
         name: of the task.
-        is_last: the next attempt is that of another update, which has a request of its own.
+        is_last: there is no further attempt.
 
     Raises:
-        Solo5Error: it is neither; a guest beside it has its ports then. The record of the update stays for the next
-            attempt.
+        Solo5Error: it is neither; a guest beside it has its ports then. The record of the update stays, unless this is
+            the last attempt: an operator makes the task whole.
     """
     files = UpdateFiles(name)
     reporter = Reporter(name, files)
@@ -181,7 +181,7 @@ async def end(name: TaskName, *, is_last: bool = False) -> None:
     except Solo5Error as error:
         reporter.failed(error)
         if is_last:
-            files.remove_request()
+            files.end()
         raise
     files.end()
     if is_instance(name):
