@@ -125,3 +125,15 @@ def test_a_page_has_its_sections(page: str) -> None:
     assert text.startswith(".TH ")
     assert '\n.SH "WHAT CAN GO WRONG"\n' in text
     assert '\n.SH "SEE ALSO"\n' in text
+
+
+@pytest.mark.parametrize("page", sorted(page.name for page in MAN.iterdir()))
+def test_a_page_names_units_that_exist(page: str) -> None:
+    named = set(re.findall(r"\b(solo5-[a-z-]+@)[A-Z]+\.([a-z]+)", source(page)))
+    units = MAN.parents[1] / "units"
+    assert [name for name, kind in named if not (units / f"{name}.{kind}").exists()] == []
+
+
+@pytest.mark.parametrize("page", sorted(page.name for page in MAN.iterdir()))
+def test_a_macro_begins_its_line(page: str) -> None:
+    assert re.findall(r"^.*\S \.(?:TP|PP|[BIR]{1,2}) .*$", source(page), re.MULTILINE) == []
