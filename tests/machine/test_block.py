@@ -62,13 +62,14 @@ def test_a_file_that_root_has_chosen_is_given_and_no_other(run: Runner, tmp_path
     theirs.mkdir()
     other = theirs / "other.img"
     other.write_bytes(bytes(4096))
+    (theirs / "link.img").symlink_to(own)
     (tmp_path / "link.img").symlink_to(own)
     ok("chown", "nobody", str(theirs))
-    for refused in (other, tmp_path / "link.img"):
+    for refused in (other, theirs / "link.img"):
         done = run.fail("--block", f"storage={refused}", f"{GUESTS}/disk.spt", "read")
         assert "cannot be written by user solo5: expected write permission" in done.stderr
     assert own.owner() == other.owner() == "root"
-    name = run("disk.spt", "write=given", options=("--block", f"storage={own}"))
+    name = run("disk.spt", "write=given", options=("--block", f"storage={tmp_path}/link.img"))
     ok("solo5ctl", "wait", name)
     assert own.read_bytes().startswith(b"given\0")
     ok("solo5ctl", "rm", name)
