@@ -162,7 +162,7 @@ class Users(Protocol):
         """Return a block in which no start acquires the task's user; it is freed at the end, unless that raises.
 
         Raises:
-            TakenError: a start holds the user for too long.
+            TakenError: a start has just succeeded, or holds the user for too long.
         """
 
     async def tasks(self) -> Collection[TaskName]:

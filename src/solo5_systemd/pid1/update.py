@@ -170,7 +170,7 @@ async def end(name: TaskName, *, is_last: bool = False) -> None:
     """
     files = UpdateFiles(name)
     reporter = Reporter(name, files)
-    phase = files.phase
+    phase, is_over = files.phase, is_last
     try:
         if phase is not None:
             async with connect(read_settings) as runtime:
@@ -178,14 +178,15 @@ async def end(name: TaskName, *, is_last: bool = False) -> None:
                 declaration = _present_declaration(name)
                 await _end(_updater(runtime, name, declaration, images, reporter), images, declaration, files)
             reporter.step(f"it was interrupted ({phase}); task {name} is whole")
+        is_over = True
     except Solo5Error as error:
         reporter.failed(error)
-        if is_last:
-            files.end()
         raise
-    files.end()
-    if is_instance(name):
-        await _forget_instance(name)
+    finally:
+        if is_over:
+            files.end()
+            if is_instance(name):
+                await _forget_instance(name)
 
 
 async def _forget_instance(name: TaskName) -> None:

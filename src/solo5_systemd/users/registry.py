@@ -107,7 +107,7 @@ class Users:
         """
         await self._reclaim_first()
         with _host_errors(self._state):
-            held = await self._patiently(lambda: self._acquire(task))
+            held, _ = await self._patiently(lambda: self._acquire(task))
         try:
             if not self._resolved:  # once per process: it depends on the host, not on the task
                 await asyncio.to_thread(_check_resolved, held.uid)
@@ -166,43 +166,42 @@ class Users:
         Raises:
             TakenError: a start of the task has just succeeded, or is in progress for LOCK_TIMEOUT_S.
         """
-        has_waited = asyncio.Event()
         with _host_errors(self._state):
-            descriptor, is_new = await self._patiently(lambda: self._lock_or_create(task), has_waited)
-        if has_waited.is_set() and not is_new:  # a failed start, a removal and a collection remove the file
+            (descriptor, is_new), has_waited = await self._patiently(lambda: self._lock_or_create(task))
+        if has_waited and not is_new:  # a failed start, a removal and a collection remove the file
             os.close(descriptor)
             raise TakenError(
                 f"task {task!r} was started meanwhile: expected one that is not being started.", "Repeat the command."
             )
+        if is_new:  # there is no user, and no search for one
+            try:
+                yield
+            finally:
+                (self._state / task).unlink(missing_ok=True)
+                os.close(descriptor)
+            return
         try:
             yield
         except BaseException:
-            if is_new:
-                (self._state / task).unlink(missing_ok=True)
             os.close(descriptor)
             raise
-        if is_new:  # there is no user, and no search for one
-            (self._state / task).unlink(missing_ok=True)
-            os.close(descriptor)
-        else:
-            await asyncio.shield(self.release(task, descriptor))  # which closes it, also after a cancellation
+        await asyncio.shield(self.release(task, descriptor))  # which closes it, also after a cancellation
 
     def _lock_or_create(self, task: TaskName) -> tuple[int, bool]:
         self._state.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = self._lock_file(task)
         return (self._create_file(task), True) if descriptor is None else (descriptor, False)
 
-    async def _patiently(self, lock: Callable[[], T], has_waited: asyncio.Event | None = None) -> T:
-        """Call a function until no other process has the lock that it needs; set `has_waited` if one has it first."""
-        end = time.monotonic() + LOCK_TIMEOUT_S
+    async def _patiently(self, lock: Callable[[], T]) -> tuple[T, bool]:
+        """Call a function until no other process has the lock that it needs; return also whether one had it."""
+        end, has_waited = time.monotonic() + LOCK_TIMEOUT_S, False
         while True:
             try:
-                return lock()
+                return lock(), has_waited
             except _StartingError:
                 if time.monotonic() > end:
                     raise
-            if has_waited is not None:
-                has_waited.set()
+            has_waited = True
             await asyncio.sleep(LOCK_POLL_S)
 
     async def tasks(self) -> Collection[TaskName]:

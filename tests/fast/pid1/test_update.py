@@ -91,6 +91,14 @@ async def test_an_end_that_fails_is_made_again_by_the_second_one(
     assert (files(WEB).phase, files(WEB).under_way) == (Phase.BESIDE, True)
     if not is_repeated:
         ends.clear()
+    forgotten: list[TaskName] = []
+
+    async def forget(name: TaskName) -> None:
+        forgotten.append(name)
+
+    monkeypatch.setattr(update, "_forget_instance", forget)
+    monkeypatch.setattr(update, "is_instance", lambda _: True)
     with nullcontext() if is_repeated else pytest.raises(HostError, match="does not answer"):
         await update.end(WEB, is_last=True)
+    assert forgotten == [WEB], "an instance that was removed meanwhile is not listed any more"
     assert (files(WEB).phase, files(WEB).under_way) == (None, False), "what is left then is an operator's"

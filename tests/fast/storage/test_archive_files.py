@@ -379,7 +379,6 @@ async def test_a_file_system_without_room_is_told(files: Path, tmp_path: Path, m
 
 HOLDER = """
 import sys
-from solo5_systemd.files.procfs import own_way
 from solo5_systemd.names import DeviceName
 from solo5_systemd.storage.archive import archive_disk, member
 from solo5_systemd.storage.archive_files import _Writer, write_archive
