@@ -143,7 +143,7 @@ def own_way(path: str, *, root: int = ROOT) -> Path | None:
 
     Returns:
         The path without symbolic links; None if a link can be changed, or nothing is there. A caller that has the file
-        open compares the two, since the way may have changed in between.
+        open compares it with the path of that (`path_of`), since the way may have changed in between.
     """
     at, rest, links = Path("/"), _names(Path(path).absolute()), 0
     try:

@@ -17,7 +17,7 @@ from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError
-from solo5_systemd.files.procfs import identity, open_path, own_way
+from solo5_systemd.files.procfs import open_path, own_way
 from solo5_systemd.sanitize import MAX_NAME, MAX_QUOTE, bounded
 from solo5_systemd.storage.archive import BLOCK, DEPTH_MAX, ENTRIES_MAX, Entry, check_entry, header, padded, tar_size
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, Member, sector_size
@@ -249,7 +249,7 @@ def _open_member(request: DiskRequest, member: Member) -> int:
             return _open_beneath(path, request.roots)
         parent, place = open_path(what, str(path.parent), ())
         with closing(_Descriptor(parent)):
-            _check_way(what, path, parent, place)
+            _check_way(what, path, place)
             return os.open(path.name, _PLACE, dir_fd=parent)
     except OSError as error:
         if request.roots and error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES):
@@ -262,10 +262,9 @@ def _open_member(request: DiskRequest, member: Member) -> int:
         raise HostError(f"{what} cannot be opened: {error.strerror}.") from error
 
 
-def _check_way(what: str, path: PurePath, parent: int, place: str) -> None:
-    """Check that no user other than root has led a path to another directory, by a link."""
-    own = own_way(str(path.parent))
-    if own is None or identity(own.lstat()) != identity(os.fstat(parent)):
+def _check_way(what: str, path: PurePath, place: str) -> None:
+    """Check that no user other than root has led a path to another directory, `place`, by a link."""
+    if own_way(str(path.parent)) != Path(place):
         raise InvalidRequestError(
             f"{what} is behind a symbolic link that a user other than root can change: expected a path without it.",
             f"It leads to {bounded(f'{place}/{path.name}', MAX_QUOTE)} now.",

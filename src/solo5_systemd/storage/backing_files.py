@@ -635,12 +635,7 @@ def _check_user(request: DiskRequest, path: str, descriptor: int, users: Contain
 
 def _check_way(request: DiskRequest, path: str, status: os.stat_result) -> None:
     """Check that no other user than root has led the path to the disk of an earlier task, by a link."""
-    place = own_way(request.path)
-    try:
-        is_own = place is not None and identity(place.lstat()) == identity(status)
-    except OSError:  # it was changed meanwhile
-        is_own = False
-    if not is_own:
+    if own_way(request.path) != Path(path):
         raise InvalidRequestError(
             f"{_described(request)} is the disk {path!r} of a task, by a symbolic link that a user other than root can "
             "change: expected a path without one.",
