@@ -107,6 +107,10 @@ def test_aborter_aborts(tender: Tender) -> None:
     assert ended.status == 255
     assert ended.lines[-1].startswith("Solo5: ABORT: aborter.c:")
     assert tender.run("aborter", "how=call").lines == ["Solo5: solo5_abort() called"]
+    for how, words in (("start", "Not enough heap memory to reserve minor heaps"), ("collect", "during minor GC")):
+        fatal, called = tender.run("aborter", f"how={how}").lines
+        assert words in fatal
+        assert called == "Solo5: solo5_abort() called"
     assert tender.run("aborter", "how=memory").lines[-1].endswith(": Not enough memory")
 
 

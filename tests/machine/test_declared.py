@@ -278,22 +278,28 @@ def test_a_wrong_argument_is_not_tried_again(declare: Declarations) -> None:
     eventually(lambda: int(unit_property(other, "NRestarts")) >= 2, "another status is tried again")
 
 
-def test_a_restart_that_cannot_help_is_withheld_and_a_manual_start_is_not(declare: Declarations) -> None:
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [("memory", "its image alone fills its memory, which has to be raised"), ("start", "of the task: raise it")],
+)
+def test_a_restart_that_cannot_help_is_withheld_and_a_manual_start_is_not(
+    declare: Declarations, how: str, reason: str
+) -> None:
     rest = "[Unit]\nStartLimitIntervalSec=0\n[Service]\nRestart=on-failure\nRestartSec=100ms\n"
-    unit = declare("small", "Argument=how=memory", image="aborter.spt", rest=rest)
+    unit = declare(f"small-{how}", f"Argument=how={how}", image="aborter.spt", rest=rest)
     said = "Restart=on-failure does not start it again"
     for starts in (1, 2):
         ok("systemctl", "start", unit)
         eventually(lambda n=starts: journal(unit).count(said) == n, "the unit shows it")  # type: ignore[misc]
-        eventually(lambda: not (DIRECTORY / "small/uncleared").exists(), "it is cleared up")
+        eventually(lambda: not (DIRECTORY / f"small-{how}/uncleared").exists(), "it is cleared up")
         eventually(lambda: unit_property(unit, "ActiveState") == "inactive", "no start is queued")
         # One restart was queued after each start; PID 1 of systemd 252 counts on over a start by hand.
         assert unit_property(unit, "Result") == "exit-code"
         assert int(unit_property(unit, "NRestarts")) in (1, starts)
         assert (said in status(unit), journal(unit).count(said)) == (True, starts)
-    assert "its image alone fills its memory, which has to be raised. Restart=on-failure" in journal(unit)
+    assert f"{reason}. Restart=on-failure" in journal(unit)
     alarmed = rest.replace("StartLimitIntervalSec=0", "OnFailure=solo5-alarm.service")
-    other = declare("alarmed", "Argument=how=memory", image="aborter.spt", rest=alarmed)
+    other = declare(f"alarmed-{how}", "Argument=how=memory", image="aborter.spt", rest=alarmed)
     ok("systemctl", "start", other)
     eventually(lambda: unit_property(other, "ActiveState") == "failed", "systemd gives up")
     assert "Triggering OnFailure= dependencies" in journal(other)

@@ -30,7 +30,7 @@ VERBS = {
     "metrics": "print metrics in the OpenMetrics format",
     "freeze": "freeze tasks",
     "thaw": "thaw frozen tasks",
-    "image": "show the requirements of an image and whether it can run here",
+    "image": "show the requirements of images and whether they can run here",
     "disk": "create, list and remove named disks",
     "network": "list and inspect networks",
     "doctor": "check this machine",

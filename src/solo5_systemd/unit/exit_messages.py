@@ -18,7 +18,18 @@ _IN_RUN = re.compile(r"^(Fatal |KVM: |Invalid guest )")
 _ASSERTION = re.compile(r"Assertion .* failed")
 _TRAP = re.compile(r"\btrap: type=")
 _IMAGE_FILLS_MEMORY = re.compile(r"ABORT: .*\bNot enough memory", re.IGNORECASE)
-_OUT_OF_MEMORY = re.compile(r"Fatal error: (exception Out.of.memory|out of memory)", re.IGNORECASE)
+# caml_fatal_error(3) of OCaml's runtime, 4.14 to 5.3 (runtime/*.c): some texts have the prefix twice.
+_OUT_OF_MEMORY = re.compile(
+    r"Fatal error: (exception (Stdlib\.)?Out.of.memory|(?!exception ).*("
+    r"out of memory|not enough (heap )?memory|no memory for|allocation failure|(failed to|cannot|could not) allocate))",
+    re.IGNORECASE,
+)
+_NO_ROOM_TO_START = re.compile(
+    r"Fatal error: (?!exception ).*(reserve minor heaps|failed to (allocate|create)|(allocate|memory for) initial)",
+    re.IGNORECASE,
+)
+_EXCEPTION = re.compile(r"^Fatal error: exception ")
+_ABORT_CALLED = "Solo5: solo5_abort() called"
 _REQUEST = re.compile(r"\S+: (?:Sen[td]\w*|Killed unit cgroup with) (?:signal )?SIG(\w+)\b.* on client request")
 _STOP_JOB = frozenset({"de5b426a63be47a7b6ac3eaac82e2f6f", "9d1aaa27d60140bd96365438aad20286"})
 _OOM_KILL = frozenset({"fe6faa94e7774663a0da52717891d8ef", "d989611b15e44c9dbf31e3c81256e4ed"})
@@ -86,6 +97,16 @@ class ExitMessages:
         return _last(self.guest, _OUT_OF_MEMORY)
 
     @property
+    def no_room_to_start(self) -> str | None:
+        """Return the guest's line that its memory is too small for OCaml's runtime to start, or None."""
+        return _last(self.guest, _NO_ROOM_TO_START)
+
+    @property
+    def exception(self) -> str | None:
+        """Return the guest's line with the OCaml exception that no function caught, or None."""
+        return _last(self.guest, _EXCEPTION)
+
+    @property
     def trap(self) -> str | None:
         """Return the guest's line with the trap's type, or else one that mentions a trap, or None."""
         return _last(self.guest, _TRAP) or _containing(self.guest, "trap")
@@ -94,6 +115,14 @@ class ExitMessages:
     def abort(self) -> str | None:
         """Return the guest's last line that mentions an abort, or None."""
         return _containing(self.guest, "abort")
+
+    @property
+    def before_abort(self) -> str | None:
+        """Return the guest's own line before that of solo5_abort(), which has no reason; or None."""
+        lines = [line for line in self.guest if line.strip()]
+        called = next((at for at in reversed(range(len(lines))) if _ABORT_CALLED in lines[at]), 0)
+        own = lines[called - 1 : called] if called else []
+        return _stripped(line for line in own if not line.startswith("Solo5: "))
 
     @property
     def assertion_failed(self) -> bool:

@@ -115,9 +115,14 @@ _EXPLAINED: Mapping[int, tuple[str, str]] = {
 }
 """Exit statuses of mirage-runtime: the explanation to append, and why a retry cannot help."""
 
+EXIT_UNCAUGHT = 2
+"""Exit status of an OCaml program after an exception that no function caught."""
+
 EXIT_STDIN = 208
-EXIT_NAMESPACE = 226
 """Exit status of a task with disks that is started without its disk locks (systemd.exec(5))."""
+
+EXIT_NAMESPACE = 226
+"""The same of a task whose image or private disk is gone."""
 
 _GUEST_FAULTS = (signals.SIGSEGV, signals.SIGILL, signals.SIGBUS, signals.SIGFPE, signals.SIGTRAP)
 _LIMITS = ("timeout", "watchdog")
@@ -239,14 +244,16 @@ def _exited(state: UnitState, messages: ExitMessages) -> Outcome:
     if status == 1:
         return _exited_1(state, messages)
     # Before the abort: a runtime without memory ends with 255, too.
-    memory = _exhausted(status, messages)
+    memory = _exhausted(state, messages) if status in (EXIT_UNCAUGHT, 255) else None
     if memory is not None:
         return memory
-    return _aborted(messages) if status == 255 else _guest_exited(status)
+    return _aborted(messages) if status == 255 else _guest_exited(status, messages.exception)
 
 
-def _guest_exited(status: int) -> Outcome:
+def _guest_exited(status: int, exception: str | None = None) -> Outcome:
     meaning, futile = _EXPLAINED.get(status, ("", "" if status else NOT_FAILED))
+    if status == EXIT_UNCAUGHT and exception:
+        meaning = f": {exception}"
     return Outcome(
         ending=Ending.EXITED, exit_code=status, sentence=f"the guest exited with {status}{meaning}", futile=futile
     )
@@ -277,11 +284,15 @@ def _stop_caught(state: UnitState) -> bool:
     return state.stop_requested and state.main_status == 1 and state.tender != "spt"
 
 
-def _exhausted(status: int, messages: ExitMessages) -> Outcome | None:
-    """Return the outcome of a guest without free memory: OCaml exits with 2 on an uncaught exception, or aborts."""
-    line = messages.image_fills_memory if status == 255 else None
-    futile = "its image alone fills its memory, which has to be raised" if line else ""
-    line = line or (messages.out_of_memory if status in (2, 255) else None)
+def _exhausted(state: UnitState, messages: ExitMessages) -> Outcome | None:
+    """Return the outcome of a guest without free memory, or None: OCaml exits with 2, or aborts."""
+    futile, status = "", state.main_status
+    line = messages.out_of_memory
+    if status == 255 and messages.image_fills_memory:
+        line, futile = messages.image_fills_memory, "its image alone fills its memory, which has to be raised"
+    elif messages.no_room_to_start:
+        has = f" the {_mib(state.memory_max)} of the task" if state.memory_max else " the task has"
+        line, futile = messages.no_room_to_start, f"its runtime needs more memory than{has}: raise it"
     if line is None:
         return None
     return Outcome(
@@ -295,8 +306,9 @@ def _exhausted(status: int, messages: ExitMessages) -> Outcome | None:
 def _aborted(messages: ExitMessages) -> Outcome:
     if messages.trap:
         return Outcome(ending=Ending.TRAPPED, exit_code=255, sentence=f"the guest trapped: {messages.trap}")
+    after = f" after “{messages.before_abort}”" if messages.before_abort else ""
     text = f": {messages.abort}" if messages.abort else ""
-    return Outcome(ending=Ending.ABORTED, exit_code=255, sentence=f"the guest aborted{text}")
+    return Outcome(ending=Ending.ABORTED, exit_code=255, sentence=f"the guest aborted{after}{text}")
 
 
 def _refused(text: str, exit_code: int | None = None, signal: int | None = None) -> Outcome:

@@ -50,6 +50,9 @@ HVT_GRANULE = 2
 HVT_MAXIMUM = 4096
 """MiB; hvt's limit on x86-64."""
 
+RUNTIME_NEEDS_MORE = "its runtime needs more, OCaml 5 about 4M"
+"""What no note of an image has. OCaml 5.3 reserves 2 MiB for its minor heap, and starts in twice as much."""
+
 MINIMUM = {Target.HVT: 4, Target.SPT: 2}
 """MiB below which no image boots."""
 
@@ -95,7 +98,7 @@ def guest_memory(allotment: int, facts: ImageFacts) -> int:
         raise InvalidRequestError(
             f"memory {allotment // MIB}M leaves the guest {mib} MiB of the {least} that this image needs "
             f"({extra} MiB are the tender's).",
-            f"Ask for {least + extra}M or more.",
+            f"Ask for {least + extra}M or more: that is the size of the image; {RUNTIME_NEEDS_MORE}.",
         )
     return mib
 

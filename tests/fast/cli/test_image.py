@@ -21,6 +21,7 @@ DEVICES = (
 
 def report(target: Target, *problems: HostError) -> ImageReport:
     return ImageReport(
+        path="web.hvt",
         facts=ImageFacts(
             manifest=Manifest(target=target, abi_version=2, devices=DEVICES),
             entry=0x100000,
@@ -44,10 +45,11 @@ def test_an_image_that_can_run(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPat
     result = solo5ctl("image", "web.hvt", root=False)
     assert (result.status, result.out) == (
         0,
+        "   Image: web.hvt\n"
         "  Target: hvt, ABI version 2\n"
         "     NIC: service\n"
         "    Disk: storage\n"
-        "  Memory: 14M to 4162M, 10M or more of it for the tender\n"
+        "  Memory: 14M to 4162M, 10M or more of it for the tender; its runtime needs more, OCaml 5 about 4M\n"
         "  Tender: /x/solo5 (version 0.12.1)\n"
         "Runnable: yes\n",
     )
@@ -60,30 +62,36 @@ def test_an_image_that_cannot_run_has_its_problems_and_exit_status_126(
     result = solo5ctl("image", "web.spt")
     assert result.status == 126
     assert result.out.endswith("Runnable: no\n Problem: a is missing. Do b.\n Problem: c.\n")
-    assert "  Memory: 10M or more, 8M or more of it for the tender\n" in result.out
+    assert (
+        "  Memory: 10M or more, 8M or more of it for the tender; its runtime needs more, OCaml 5 about 4M\n"
+        in result.out
+    )
 
 
 def test_json(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
     looked(monkeypatch, report(Target.HVT))
-    assert json.loads(solo5ctl("image", "--json", "web.hvt").out) == {
-        "target": "hvt",
-        "abi_version": 2,
-        "devices": [
-            {"name": "service", "kind": "NET_BASIC"},
-            {"name": "storage", "kind": "BLOCK_BASIC"},
-        ],
-        "memory_min": 14 << 20,
-        "memory_max": 4162 << 20,
-        "runnable": True,
-        "problems": [],
-        "tender": "/x/solo5",
-        "tender_version": "0.12.1",
-    }
+    assert json.loads(solo5ctl("image", "--json", "web.hvt").out) == [
+        {
+            "image": "web.hvt",
+            "target": "hvt",
+            "abi_version": 2,
+            "devices": [
+                {"name": "service", "kind": "NET_BASIC"},
+                {"name": "storage", "kind": "BLOCK_BASIC"},
+            ],
+            "memory_min": 14 << 20,
+            "memory_max": 4162 << 20,
+            "runnable": True,
+            "problems": [],
+            "tender": "/x/solo5",
+            "tender_version": "0.12.1",
+        }
+    ]
 
 
 def test_json_of_an_image_that_cannot_run(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
     looked(monkeypatch, report(Target.SPT, HostError("a.")))
-    document = json.loads(solo5ctl("image", "--json", "web.spt").out)
+    [document] = json.loads(solo5ctl("image", "--json", "web.spt").out)
     assert (document["runnable"], document["problems"]) == (False, ["a."])
     assert not {"tender", "memory_max"} & set(document)
 
@@ -107,3 +115,22 @@ def test_a_directory_is_no_image(solo5ctl: Solo5ctl, tmp_path: Path) -> None:
     assert solo5ctl("image", str(tmp_path)).err == (
         f"solo5ctl: image '{tmp_path}' is a directory: expected a regular file.\n"
     )
+
+
+def test_an_image_that_cannot_be_read_hides_no_other(
+    solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    looked(monkeypatch, report(Target.SPT))
+    found = image._check_image
+
+    async def look(path: str) -> ImageReport:
+        if path == "missing":
+            raise HostError("missing: no such file.")
+        return await found(path)
+
+    monkeypatch.setattr(image, "_check_image", look)
+    result = solo5ctl("image", "web.hvt", "missing", "web.hvt")
+    assert (result.status, result.err) == (HostError.exit_status, "solo5ctl: missing: no such file.\n")
+    assert [line for line in result.out.splitlines() if "Image:" in line or not line] == [
+        "   Image: web.hvt", "", "   Image: web.hvt",
+    ]  # fmt: skip

@@ -82,6 +82,17 @@ NOT_FAILED, STOP_REQUESTED = "nothing failed", "the stop was requested"
 CHANGE = "image, arguments, devices or host have to change"
 MORE = "its memory has to be raised"
 SENT_NOT = ", which systemd did not send"
+OCAML = (
+    ("Fatal error: Not enough heap memory to reserve minor heaps", True),
+    ("Fatal error: Fatal error: No memory for minor heap", False),
+    ("Fatal error: cannot allocate initial major heap", True),
+    ("Fatal error: not enough memory for initial page table", True),
+    ("Fatal error: Failed to allocate all_domains", True),
+    ("Fatal error: Failed to create main domain", True),
+    ("Fatal error: allocation failure during minor GC", False),
+    ("Fatal error: not enough memory", False),
+    ("Fatal error: not enough memory for the mark stack", False),
+)
 OOM_LINE = "solo5-task-web.service: A process of this unit has been killed by the OOM killer."
 ROWS = [
     # the guest's own
@@ -110,8 +121,17 @@ ROWS = [
     ),
     Row(exited(255), Ending.ABORTED, "the guest aborted", 255, guest=HELLO, code=255),
     Row(
+        exited(255), Ending.ABORTED, "the guest aborted after “x”: Solo5: solo5_abort() called", 255,
+        guest=("Solo5: Memory map", "x", "", "Solo5: solo5_abort() called"), code=255,
+    ),
+    Row(
         exited(255), Ending.ABORTED, "the guest aborted: Solo5: solo5_abort() called", 255,
-        guest=("x", "Solo5: solo5_abort() called"), code=255,
+        guest=("Solo5: Memory map", "Solo5: solo5_abort() called"), code=255,
+        claim="a line of Solo5's is none of the guest's",
+    ),
+    Row(
+        exited(2), Ending.EXITED, "the guest exited with 2: Fatal error: exception Not_found", 2,
+        guest=("Fatal error: exception Not_found", "Raised at Main.f", "Solo5: solo5_exit(2) called"), code=2,
     ),
     Row(
         exited(255), Ending.TRAPPED, "the guest trapped: Solo5: trap: type=#PF ec=0x0", 255,
@@ -128,6 +148,19 @@ ROWS = [
     Row(
         exited(255), Ending.GUEST_OUT_OF_MEMORY, "the guest ran out of its own memory: Fatal error: out of memory", 255,
         guest=("Fatal error: out of memory", "Solo5: solo5_abort() called"), code=255,
+    ),
+    *(
+        Row(
+            exited(255), Ending.GUEST_OUT_OF_MEMORY, f"the guest ran out of its own memory: {line}", 255,
+            guest=(line, "Solo5: solo5_abort() called"), code=255,
+            futile="its runtime needs more memory than the task has: raise it" if at_start else "", claim=line,
+        )
+        for line, at_start in OCAML
+    ),
+    Row(
+        replace(exited(255), memory_max=16 << 20), Ending.GUEST_OUT_OF_MEMORY,
+        f"the guest ran out of its own memory: {OCAML[0][0]}", 255, guest=(OCAML[0][0],), code=255,
+        futile="its runtime needs more memory than the 16 MiB of the task: raise it",
     ),
     Row(
         exited(255), Ending.GUEST_OUT_OF_MEMORY,

@@ -1,4 +1,4 @@
-"""`solo5ctl image`: shows an image's requirements and whether it can run here. Read-only, without root."""
+"""`solo5ctl image`: shows the requirements of images and whether they can run here. Read-only, without root."""
 
 import asyncio
 from argparse import Namespace
@@ -12,7 +12,7 @@ from solo5_systemd.host.tenders import TenderPath, groups_for
 from solo5_systemd.image.manifest import DeviceKind, ImageFacts, Target
 from solo5_systemd.image.store import read_facts
 from solo5_systemd.settings.files import read_settings
-from solo5_systemd.unit.tender import HVT_MAXIMUM, Tender, least_guest_memory, overhead
+from solo5_systemd.unit.tender import HVT_MAXIMUM, RUNTIME_NEEDS_MORE, Tender, least_guest_memory, overhead
 from solo5_systemd.workload import MIB
 
 
@@ -21,11 +21,13 @@ class ImageReport:
     """An image's requirements and the result of the check.
 
     Attributes:
+        path: of the image, as given.
         facts: read from the ELF file.
         tender: the installed tender for it; None: there is none.
         problems: why it cannot run here; empty: it can.
     """
 
+    path: str
     facts: ImageFacts
     tender: Tender | None
     problems: tuple[Solo5Error, ...]
@@ -46,18 +48,25 @@ class ImageReport:
 
 def configure(parser: Parser) -> None:
     """Add the options."""
-    parser.add_argument("image", metavar="IMAGE", help="path of the image")
+    parser.add_argument("images", metavar="IMAGE", nargs="+", help="path of an image")
     parser.add_output_options(json=True)
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
     """Run `solo5ctl image` and return the exit status."""
-    report = asyncio.run(_check_image(arguments.image))
+    reports: list[ImageReport] = []
+    status = 0
+    for path in arguments.images:
+        try:
+            reports.append(asyncio.run(_check_image(path)))
+        except Solo5Error as error:
+            context.screen.error(error)
+            status = max(status, error.exit_status)
     if arguments.json:
-        context.screen.json(_json(report))
+        context.screen.json([_json(report) for report in reports])
     else:
-        context.screen.write(fields(_fields(report)))
-    return ImageError.exit_status if report.problems else 0
+        context.screen.write("\n".join(fields(_fields(report)) for report in reports))
+    return max(status, *(ImageError.exit_status if report.problems else 0 for report in reports), 0)
 
 
 async def _check_image(path: str) -> ImageReport:
@@ -73,7 +82,7 @@ async def _check_image(path: str) -> ImageReport:
         groups_for(manifest.target, nics=bool(manifest.names(DeviceKind.NET_BASIC)))
     except Solo5Error as error:
         problems.append(error)
-    return ImageReport(facts=facts, tender=tender, problems=tuple(problems))
+    return ImageReport(path=path, facts=facts, tender=tender, problems=tuple(problems))
 
 
 def _fields(report: ImageReport) -> list[tuple[str, str]]:
@@ -81,8 +90,9 @@ def _fields(report: ImageReport) -> list[tuple[str, str]]:
     most = f" to {_mib(report.most_memory)}" if report.most_memory else " or more"
     least = f"{overhead(manifest, least_guest_memory(report.facts))}M"
     tender = f"{report.tender.path} (version {report.tender.version})" if report.tender else ""
-    tender_memory = f"{least} or more of it for the tender"
+    tender_memory = f"{least} or more of it for the tender; {RUNTIME_NEEDS_MORE}"
     return [
+        ("Image", report.path),
         ("Target", f"{manifest.target}, ABI version {manifest.abi_version}"),
         *((_KINDS[device.kind], device.name) for device in manifest.devices),
         ("Memory", f"{_mib(report.min_memory)}{most}, {tender_memory}"),
@@ -102,6 +112,7 @@ _KINDS = {DeviceKind.NET_BASIC: "NIC", DeviceKind.BLOCK_BASIC: "Disk"}
 def _json(report: ImageReport) -> dict[str, object]:
     manifest = report.facts.manifest
     document: dict[str, object] = {
+        "image": report.path,
         "target": manifest.target.value,
         "abi_version": manifest.abi_version,
         "devices": [{"name": device.name, "kind": device.kind.value} for device in manifest.devices],
