@@ -60,6 +60,7 @@ def _rows() -> Iterator[PropertyInfo]:
     # Of systemd.unit(5), systemd.service(5), systemd.scope(5) and systemd.kill(5)
     yield from _of("Description NotifyAccess Type", types.TEXT)
     yield from _of("After Requires Wants", types.WORDS)
+    yield from _of("IgnoreOnIsolate", types.BOOLEAN)
     yield from _of("ExecStart", types.COMMANDS)
     yield from _of("ExecStart", types.COMMANDS_WITH_FLAGS, "ExecStartEx")
     yield from _of("PIDs", types.PIDS)

@@ -166,6 +166,7 @@ def service(parts: Parts) -> TransientUnit:
         unit_property("Type", "exec"),  # the start job fails if the tender cannot be executed
         exec_start(argv(parts)),
         unit_property("Wants", [outcome_target(parts.workload.name)]),
+        unit_property("IgnoreOnIsolate", True),  # no target wants it, and it outlives rescue mode, as a scope does
         *_network_dependency(parts),
         *_namespace(parts),
         unit_property("TimeoutStartUSec", 30 * SECOND),  # for a caller that waits
