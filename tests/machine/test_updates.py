@@ -553,6 +553,29 @@ def test_edits_that_are_not_in_effect_are_no_part_of_an_update(web: str, newer: 
     whole(web)
 
 
+@pytest.mark.parametrize("disk", ["files:/srv/site", "/srv/site/page,ephemeral"])
+def test_a_task_whose_disks_are_its_own_is_updated_beside_itself(declare: Declarations, images: Path, disk: str) -> None:
+    site = Path("/srv/site")
+    site.mkdir()
+    try:
+        (site / "page").write_bytes(bytes(1 << 20))
+        unit = declare("web", f"{WEB}\nBlock=storage={disk}", image="netdisk.spt")
+        ok("systemctl", "start", unit)
+        eventually(answers, "it answers")
+        newer = images / "newer.spt"
+        newer.write_bytes(Path(f"{GUESTS}/netdisk.spt").read_bytes() + b"\0newer")
+        before = main_pid(unit)
+        done = update(str(newer), "--watch", "0")
+        assert done.returncode == 0, done.stderr
+        assert "the new guest, task web.next, has the published ports" in done.stdout
+        assert (image_of("web"), main_pid(unit) != before) == (str(newer), True)
+        whole(unit)
+        declare.remove()
+        assert not [*Path("/var/lib/solo5/copies").glob("*"), *Path("/run/solo5/memory").glob("*")]
+    finally:
+        shutil.rmtree(site)
+
+
 def test_a_task_with_a_disk_is_updated_with_a_pause_only(declare: Declarations, images: Path) -> None:
     unit = declare("web", f"{WEB}\nBlock=storage=disk:update,size=1M,create", image="netdisk.spt")
     try:

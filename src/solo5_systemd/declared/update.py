@@ -132,8 +132,10 @@ def check_beside(workload: Workload, ports: Collection[PortRequest]) -> None:
     Raises:
         InvalidRequestError: with the reason, and what to do.
     """
-    if workload.disks:
-        reason = f"disk {workload.disks[0].disk} has one writer"
+    # Each start makes its own archives and private copies.
+    shared = [disk.disk for disk in workload.disks if not (disk.private or disk.archive)]
+    if shared:
+        reason = f"disk {shared[0]} has one writer"
     elif workload.namespace:
         reason = f"it shares network namespace {workload.namespace} with other programs"
     elif not ports:

@@ -108,6 +108,8 @@ def test_a_task_that_cannot_run_twice_is_refused(
     with pytest.raises(InvalidRequestError, match=f"without a pause, since {reason}.*: expected --pause"):
         check_beside(workload, ports)
     check_beside(WEB, (HTTPS,))
+    copy = DiskRequest(disk=DeviceName("data"), path="/d", private=True)
+    check_beside(replace(WEB, disks=(copy,)), (HTTPS,))
 
 
 def manifest(*names: str) -> Manifest:
