@@ -554,7 +554,7 @@ def test_edits_that_are_not_in_effect_are_no_part_of_an_update(web: str, newer: 
 
 
 @pytest.mark.parametrize("disk", ["files:/srv/site", "/srv/site/page,ephemeral"])
-def test_a_task_whose_disks_are_its_own_is_updated_beside_itself(declare: Declarations, images: Path, disk: str) -> None:
+def test_a_task_whose_disks_are_its_own_needs_no_pause(declare: Declarations, images: Path, disk: str) -> None:
     site = Path("/srv/site")
     site.mkdir()
     try:
