@@ -11,7 +11,7 @@ BACKEND ?= container
 PROTOS := $(wildcard src/solo5_systemd/*/proto/*.proto)
 MESSAGES := $(PROTOS:.proto=_pb2.py)
 REPORTS := build/reports
-TIERS := nomad vm container contract bookworm beside bare-bookworm bare-trixie cluster  # vm beside the one that mostly waits
+TIERS := nomad vm container contract bookworm beside bare-bookworm bare-trixie cluster short  # vm beside the one that mostly waits
 export PYTHONDONTWRITEBYTECODE := 1
 export PYTHONPATH := $(CURDIR)/src
 
@@ -51,9 +51,12 @@ covered: proto ## the fast tests, and that they execute every line of the pure f
 	PATH="$(VENV)/bin:$$PATH" tests/pure-coverage build/coverage
 
 DURATION ?= 3600
+IMAGES ?= 10000
+EXAMPLES ?= 1000
 .PHONY: fuzz
 fuzz: proto ## hostile images and property tests for DURATION=3600 seconds, with new seeds; SEED= for the same again
-	PATH="$(VENV)/bin:$$PATH" python3 -m tests.hostile --duration $(DURATION) $(if $(SEED),--seed $(SEED))
+	PATH="$(VENV)/bin:$$PATH" python3 -m tests.hostile --duration $(DURATION) --images $(IMAGES) \
+	    --examples $(EXAMPLES) $(if $(SEED),--seed $(SEED))
 
 .PHONY: collected
 collected: proto # the names of all tests there are, for check-ran
@@ -75,7 +78,7 @@ bare: bare-bookworm bare-trixie ## lint, fast and pip where nothing is installed
 # lint reads sources, and mypy with the types of its Python's library: once, with the oldest Python that will do.
 .PHONY: bare-bookworm bare-trixie
 bare-bookworm: IN_BARE := lint fast pip collected
-bare-trixie: IN_BARE := covered pip
+bare-trixie: IN_BARE := help clean covered pip
 bare-bookworm bare-trixie: bare-%: setup
 	tests/machine/bare --release $* --copy-out $(REPORTS):$(REPORTS)/$@ -- make $(IN_BARE)
 
@@ -148,17 +151,20 @@ bookworm: setup ## some of the same on Debian 12, whose systemd is the oldest th
 .PHONY: vm
 vm: setup ## tests on a virtual machine with a kernel of its own
 	$(call pytest_in_machine,$@,--backend vm --with nomad --packages xfsprogs,--timeout=900 -m 'vm or everywhere' /srv/tests/machine)
-	$(call reboot_vm,1,50)
 
 ROUNDS ?= 20
 TASKS ?= 1 100 500
 PEER_PACKAGES := python3-matplotlib,podman,crun,conmon,netavark
-IN_BENCH := $(if $(PEERS),--with raw_exec --packages $(PEER_PACKAGES),xfsprogs --copy $(PEERS):/srv/peers \
-    --copy build/answer:/usr/local/bin/answer,--with nomad --packages xfsprogs)
+ifdef PEERS
+IN_BENCH := --with raw_exec --packages $(PEER_PACKAGES),xfsprogs --copy $(PEERS):/srv/peers \
+    --copy build/answer:/usr/local/bin/answer
+else
+IN_BENCH := --with nomad --packages xfsprogs
+endif
 .PHONY: bench
-bench: build/floor $(if $(PEERS),build/answer) ## figures beside their floor, and plots, in build/; TASKS="1 2000", ROUNDS=10, PEERS=DIR, ONLY=peers
+bench: build/floor $(if $(PEERS),build/answer) ## figures beside their floor, and plots, in build/; TASKS="1 2000", ROUNDS=10, PEERS=DIR, ONLY=peers, SHORT=1
 	$(BOOT) --backend container $(IN_BENCH) --copy build/floor:/usr/local/bin/floor \
-	    --copy-out /tmp/bench.json:build/bench.json -- env PYTHONPATH=/srv \
+	    --copy-out /tmp/bench.json:build/bench.json -- env PYTHONPATH=/srv BENCH_SHORT=$(SHORT) \
 	    python3 -m tests.bench.bench --rounds $(ROUNDS) --tasks $(TASKS) --json /tmp/bench.json \
 	    $(if $(PEERS),--peers /srv/peers $(if $(filter peers,$(ONLY)),--only-peers))
 	$(MAKE) plots
@@ -181,6 +187,17 @@ build/answer: tests/bench/peers/answer.c | setup
 .PHONY: deb
 deb: setup ## the Debian package, in dist/
 	packaging/build-deb dist
+
+# Each target that no tier is, or has: tests/fast/test_tiers.py compares.
+.PHONY: short
+short: setup ## every other target in its shortest form: it starts, measures or tests something, and ends
+	$(MAKE) demo deb
+	$(MAKE) fuzz DURATION=0 IMAGES=200 EXAMPLES=50
+	$(MAKE) chaos OPERATIONS=10
+	$(MAKE) updates UPDATES=1 RATE=300
+	$(MAKE) snapshots SNAPSHOTS=10
+	$(MAKE) bench SHORT=1 ROUNDS=4 TASKS=1
+	$(MAKE) reboots REBOOTS=1 DECLARED=50
 
 .PHONY: setup
 setup: ## what this machine needs to build and boot another

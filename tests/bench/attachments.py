@@ -12,6 +12,7 @@ from pathlib import Path
 from socket import if_nametoindex
 
 from tests.bench.driver import CONFIG, OURS, TASK, Driver, Plugin, driver
+from tests.bench.extent import extent
 from tests.bench.figures import Figure, Report, times
 from tests.contract.netns import run
 
@@ -21,8 +22,8 @@ from solo5_systemd.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.model import NicRequest, PortRequest, Protocol
 from solo5_systemd.network.taps import BridgePort, Taps, delete
 
-ROUNDS = 40
-CROWDS = (1, 100, 1000)
+ROUNDS = extent(40, 2)
+CROWDS = extent((1, 100, 1000), (1, 3))
 """Numbers of attached networks of other tasks, ascending."""
 
 NIC = NicRequest(nic=DeviceName("service"), network=NetworkName("wide"))

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from tests.bench import attachments, disks, groups, kernel_paths, paths, processes, sampling, scale
+from tests.bench import attachments, declared, disks, groups, kernel_paths, paths, processes, sampling, scale
 from tests.bench.console import consoles
 from tests.bench.driver import SETTINGS, Driver, driver
+from tests.bench.extent import SHORT, extent
 from tests.bench.figures import Figure, Report, times
 from tests.bench.floor import Floor, floor
 from tests.bench.peers.compare import CROWDS as PEER_CROWDS
@@ -23,15 +24,15 @@ from tests.bench.peers.compare import compare, table
 
 AT_ONCE = 16
 CROWDS = (1, 100, 500)
-RECOVERED = 1000
-TURNS = 4
+RECOVERED = extent(1000, 20)
+TURNS = extent(4, 1)
 """Turns of floor and ours beside each crowd; each turn of ours has a new plugin process."""
 
-IDLE = 20.0
+IDLE = extent(20.0, 1.0)
 """Seconds that an idle driver is watched."""
 
 SETTLE = 12.0
-"""Seconds before that: the relay is idle ten seconds after the last line of a console."""
+"""Seconds before that: the relay is idle ten seconds after a console's last line, and a service without tasks exits."""
 
 
 @dataclass(kw_only=True)
@@ -103,7 +104,7 @@ class Bench:
         self.report.add(times(f"StartTask {where}, {AT_ONCE} at a time", ours.together, floors.together))
         self.pairs(f"start, stop and destroy {where}, {AT_ONCE} at a time", ours, floors, crowd)
         if crowd == 1:
-            pings = await self.driver.starts(self.rounds // 2, 1, until="ping")
+            pings = await self.driver.starts(max(1, self.rounds // 2), 1, until="ping")
             self.report.add(times(f"StartTask {where} until it answers a ping", pings, floors.single))
             return
         await self.ps(crowd)
@@ -123,7 +124,7 @@ class Bench:
 
     async def ps(self, tasks: int) -> None:
         ours, floors = [], []
-        for _ in range(self.rounds // 4):
+        for _ in range(max(1, self.rounds // 4)):
             floors.append(processes.whole("python3", "-I", "-c", "import asyncio"))
             ours.append(processes.whole("solo5ctl", "ps"))
         self.report.add(times(f"solo5ctl ps, {tasks} tasks", ours, floors))
@@ -133,7 +134,7 @@ class Bench:
         imports = "import asyncio, time; time.sleep({})"
         for sleep, words in ((0.1, ("stats", "--no-stream", "--interval", "0.1")), (0, ("metrics",))):
             ours, floors = [], []
-            for _ in range(self.rounds // 4):
+            for _ in range(max(1, self.rounds // 4)):
                 floors.append(processes.whole("python3", "-I", "-c", imports.format(sleep)))
                 ours.append(processes.whole("solo5ctl", *words))
             self.report.add(times(f"solo5ctl {words[0]}, {tasks} tasks", ours, floors))
@@ -149,7 +150,7 @@ class Bench:
     async def launch(self) -> None:
         ours: list[float] = []
         floors: list[float] = []
-        for _ in range(self.rounds // 4):
+        for _ in range(max(1, self.rounds // 4)):
             floors.append(processes.whole("python3", "-I", "-c", "import grpc.aio"))
             ours += (await self.driver.do("launch", count=1)).milliseconds
         self.report.add(times("plugin, from exec to handshake", ours, floors))
@@ -163,13 +164,11 @@ class Bench:
     async def idle(self, tasks: int) -> None:
         """As an agent leaves it alone: with its streams open, and statistics every second."""
         await self.driver.do("watch")
-        running = processes.ours(await self._pid())
+        plugin = await self._pid()
         await asyncio.sleep(SETTLE)
-        before = {name: processes.ran(pid) for name, pid in running.items()}
-        await asyncio.sleep(IDLE)
-        for name, pid in running.items():
-            spent = (processes.ran(pid) - before[name]) / IDLE * 60
-            self.report.add(Figure(name=f"CPU of {name}, {tasks} idle tasks", unit="ms/min", ours=spent))
+        for name, spent in (await processes.watched(plugin, IDLE)).items():
+            cpu = spent / IDLE * 60
+            self.report.add(Figure(name=f"CPU of {name}, {tasks} idle tasks", unit="ms/min", ours=cpu))
 
     async def fingerprint(self) -> None:
         pid = await self._pid()
@@ -212,9 +211,9 @@ def main() -> int:
     parser.add_argument("--only-peers", action="store_true", help="leave out everything else")
     arguments = parser.parse_args()
     report = Report(arguments.json)
-    rounds = max(10, arguments.rounds)
+    rounds = arguments.rounds if SHORT else max(10, arguments.rounds)
     if arguments.peers:
-        found = asyncio.run(compare(arguments.peers, rounds // 10, arguments.peer_tasks))
+        found = asyncio.run(compare(arguments.peers, max(1, rounds // 10), arguments.peer_tasks))
         print(table(found), flush=True)
         report.more["peers"] = asdict(found)
         report.write()
@@ -226,6 +225,7 @@ def main() -> int:
         asyncio.run(measure(rounds, arguments.tasks, report))
         asyncio.run(attachments.namespaces(report, rounds))
         asyncio.run(disks.measure(report, rounds * 2))
+        declared.measure(report)
         consoles(report, rounds)
         groups.measure(report)
     return 0

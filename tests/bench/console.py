@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.bench import processes
+from tests.bench.extent import extent
 from tests.bench.figures import Figure, Report, times
 from tests.machine.conftest import GUESTS, Outside, cable, eventually
 from tests.machine.consoles import UNLIMITED, Consoles, relay_pid, shell_task
@@ -31,7 +32,7 @@ TALKER = (
 )
 ECHO = f'network {{\n  port "echo" {{\n    static = {PORT}\n    to = 7\n  }}\n}}\n'
 
-FLOOD = 100_000
+FLOOD = extent(100_000, 2_000)
 """Lines, of 80 bytes each."""
 
 LOOK = 0.0005

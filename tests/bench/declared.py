@@ -1,16 +1,20 @@
-"""What declared tasks cost: a daemon-reload with 0, 1, 50 and 500 files, and the CPU time of a start's preparation.
+"""What declared tasks cost: a daemon-reload beside so many files, and the CPU time of a start's preparation.
 
-In a booted machine:  python3 -m tests.bench.declared [--rounds N] [--counts 0 1 50 500]
+In a booted machine, as root:  python3 -m tests.bench.declared
 """
 
-import argparse
-import os
 import resource
-import statistics
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from tests.bench.extent import extent
+from tests.bench.figures import Report, times
+
+COUNTS = extent((0, 1, 50, 500), (0, 5))
+ROUNDS = extent(7, 1)
 ETC = Path("/etc/solo5")
 MASK = Path("/etc/systemd/system-generators/solo5-generator")
 """As a link to /dev/null it keeps PID 1 from executing the generator (systemd.generator(7))."""
@@ -21,6 +25,7 @@ NAME = "bench-{:03}"
 
 def declare(count: int) -> None:
     """Have so many files, each of a task with a NIC and a port; none is started."""
+    ETC.mkdir(exist_ok=True)
     for path in ETC.glob("bench-*.unikernel"):
         path.unlink()
     for number in range(count):
@@ -28,54 +33,55 @@ def declare(count: int) -> None:
         (ETC / f"{NAME.format(number)}.unikernel").write_text(text)
 
 
-def reload_ms(rounds: int) -> float:
-    """Return the median time of a daemon-reload, in milliseconds, after one that is not counted."""
-    times = []
-    for _ in range(rounds + 1):
-        begun = time.monotonic()
-        subprocess.run(["systemctl", "daemon-reload"], check=True)
-        times.append(1000 * (time.monotonic() - begun))
-    return statistics.median(times[1:])
-
-
-def preparation_ms(rounds: int, *words: str) -> float:
-    """Return the median CPU time of a preparation as PID 1 executes it, in milliseconds: user and system."""
-    times = []
-    for _ in range(rounds + 1):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run(["/usr/bin/python3", "-I", "-m", "solo5_systemd.pid1", "prepare", *words], check=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        times.append(1000 * (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime))
-    return statistics.median(times[1:])
-
-
-def main() -> None:
-    """Print the figures, with the load beside which they were measured."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--counts", type=int, nargs="*", default=[0, 1, 50, 500])
-    arguments = parser.parse_args()
-    ETC.mkdir(exist_ok=True)
-    print(f"load average at the beginning: {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors")
-    declare(0)
+@contextmanager
+def masked() -> Iterator[None]:
+    """Have a daemon-reload without the generator."""
     MASK.parent.mkdir(exist_ok=True)
     MASK.symlink_to("/dev/null")
     try:
-        print(f"daemon-reload without the generator: {reload_ms(arguments.rounds):.0f} ms")
+        yield
     finally:
         MASK.unlink()
-    for count in arguments.counts:
-        declare(count)
-        print(f"daemon-reload with {count} files: {reload_ms(arguments.rounds):.0f} ms")
-    declare(1)
+
+
+def reload_ms() -> float:
+    """Return the milliseconds of a daemon-reload."""
+    begun = time.monotonic()
     subprocess.run(["systemctl", "daemon-reload"], check=True)
-    name = NAME.format(0)
-    print(f"CPU time of a preparation: {preparation_ms(arguments.rounds, name):.0f} ms")
-    print(f"CPU time of a clear-up: {preparation_ms(arguments.rounds, '--clear', name):.0f} ms")
-    declare(0)
-    subprocess.run(["systemctl", "daemon-reload"], check=True)
-    print(f"load average at the end: {os.getloadavg()[0]:.1f}")
+    return 1000 * (time.monotonic() - begun)
+
+
+def preparation_ms(*words: str) -> float:
+    """Return the CPU time of a preparation as PID 1 executes it, in milliseconds: user and system."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(["/usr/bin/python3", "-I", "-m", "solo5_systemd.pid1", "prepare", *words], check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return 1000 * (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+
+
+def measure(report: Report) -> None:
+    """Add the figures; the floor of a daemon-reload is one without the generator, in turns."""
+    try:
+        for count in COUNTS:
+            declare(count)
+            ours, floor = [], []
+            for turn in range(ROUNDS + 1):
+                took = reload_ms()
+                with masked():
+                    least = reload_ms()
+                if turn:  # not the first: the unit files of what was declared before
+                    ours.append(took)
+                    floor.append(least)
+            report.add(times(f"daemon-reload, {count} declarations", ours, floor))
+        declare(1)
+        reload_ms()
+        for what, words in (("preparation", ()), ("clear-up", ("--clear",))):
+            spent = [preparation_ms(*words, NAME.format(0)) for _ in range(ROUNDS + 1)]
+            report.add(times(f"CPU time of a declared task's {what}", spent[1:]))
+    finally:
+        declare(0)
+        reload_ms()
 
 
 if __name__ == "__main__":
-    main()
+    measure(Report())

@@ -6,12 +6,13 @@ From the client's event "Received" to "Started", in milliseconds, as the agent r
 import shutil
 from collections import defaultdict
 
+from tests.bench.extent import extent
 from tests.bench.figures import Report, times
 from tests.contract.netns import run
 from tests.machine.nomad.agent import Agent
 from tests.machine.nomad.jobs import NEVER_AGAIN, SERVER, Jobs, allocation, group_hcl, task_hcl
 
-TURNS = 8
+TURNS = extent(8, 1)
 BRIDGE = f'{NEVER_AGAIN}network {{\n  mode = "bridge"\n}}\n'
 RAW_EXEC = task_hcl("guest", 'command = "/bin/sleep"\nargs = ["1000"]', driver="raw_exec")
 OURS = task_hcl("guest", SERVER)

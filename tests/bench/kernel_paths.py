@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from pathlib import Path
 
+from tests.bench.extent import extent
 from tests.bench.figures import Figure, spread
 from tests.bench.paths import BARE, ORDERS, OURS, TRACKED, nft
 from tests.contract.netns import Outside, private_namespace, run
@@ -24,7 +25,7 @@ from solo5_systemd.network.ipam import bridge_mac
 from solo5_systemd.network.model import Lease, MacAddress, Network, PortRequest, Protocol, Reservation
 from solo5_systemd.network.nft_elements import Ruleset
 
-TURNS, WINDOWS, ROUND_TRIPS = 30, 8, 250
+TURNS, WINDOWS, ROUND_TRIPS = extent((30, 8, 250), (6, 1, 50))
 """Turns of each mode, and windows of each turn: the fastest of all counts, which other programs disturb least."""
 
 PORT, PUBLISHED = 7, 7007

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from itertools import permutations
 from pathlib import Path
 
+from tests.bench.extent import extent
 from tests.bench.figures import Figure, spread
 from tests.contract.netns import Outside, run
 
 GUEST = Path("/srv/guests/net.spt")
-TURNS = 60
+TURNS = extent(60, 6)
 ROUND_TRIPS = 300
 WINDOW, SIZE, SECONDS = 32, 1400, 0.1
 """Datagrams under way, their bytes, and for how long they are sent in each turn."""

@@ -1,5 +1,6 @@
 """What our processes take, as the kernel counts it."""
 
+import asyncio
 import contextlib
 import os
 import subprocess
@@ -52,6 +53,17 @@ def ran(pid: int) -> float:
     """
     threads = Path(f"/proc/{pid}/task").iterdir()
     return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e6
+
+
+async def watched(plugin: int, seconds: float) -> dict[str, float]:
+    """Return the milliseconds that each of our processes runs within so many seconds, by name.
+
+    A service without tasks exits at some time; one that does so in these seconds has no value.
+    """
+    before = {(name, pid): ran(pid) for name, pid in ours(plugin).items()}
+    await asyncio.sleep(seconds)
+    still = ours(plugin)
+    return {name: ran(pid) - earlier for (name, pid), earlier in before.items() if still.get(name) == pid}
 
 
 def spent(pids: Mapping[str, int]) -> dict[str, int]:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import grpc.aio
 from google.protobuf.duration_pb2 import Duration
+from tests.bench.extent import extent
 
 from solo5_systemd.cgroup.cgroupfs import CgroupFs
 from solo5_systemd.goplugin.rpc import service_handler
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from solo5_systemd.nomad.engine import EngineSession
 
 TASKS = 500
-WARM, WATCHED = 5.0, 10.0
+WARM, WATCHED = extent((5.0, 10.0), (0.5, 1.5))
 """Seconds."""
 
 FILES = {

@@ -1,6 +1,7 @@
 """The engine on a machine in memory, for whoever asks for it; and what holds for every test here."""
 
 import asyncio
+import os
 from contextlib import suppress
 
 import pytest
@@ -19,7 +20,8 @@ with suppress(ModuleNotFoundError):  # in a test machine, where only those run t
 
     _UNHURRIED = settings(deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
     settings.register_profile("gate", _UNHURRIED, derandomize=True)
-    settings.register_profile("fuzz", _UNHURRIED, max_examples=1000, print_blob=True)
+    examples = int(os.environ.get("FUZZ_EXAMPLES", "1000"))
+    settings.register_profile("fuzz", _UNHURRIED, max_examples=examples, print_blob=True)
     settings.load_profile("gate")
 
 

@@ -1,6 +1,9 @@
 """The floor of the benchmark: how units and elements are handed to it, and how CPU time is divided."""
 
+import asyncio
+import os
 import struct
+import subprocess
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from ipaddress import IPv4Address, IPv4Interface
@@ -114,3 +117,16 @@ def test_cpu_time_of_a_part_is_taken_from_the_rest() -> None:
 def test_the_network_of_the_benchmark_has_room_for_as_many_tasks_as_a_network_can_have() -> None:
     [network] = parse_settings(tomllib.loads(driver.SETTINGS)).networks
     assert free_addresses(network, 0) == 10_000
+
+
+def test_a_service_that_exits_while_it_is_watched_has_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answers() -> Iterator[dict[str, int]]:
+        yield {"plugin": os.getpid(), "solo5-networkd": service.pid}
+        service.kill()
+        service.wait()
+        yield {"plugin": os.getpid()}
+
+    with subprocess.Popen(["sleep", "60"]) as service:
+        found = answers()
+        monkeypatch.setattr(processes, "ours", lambda _: next(found))
+        assert set(asyncio.run(processes.watched(os.getpid(), 0))) == {"plugin"}

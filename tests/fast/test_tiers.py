@@ -85,3 +85,23 @@ def test_progress_shows_the_last_line_with_text_in_it() -> None:
     assert tiers.last_line("a\nb\n\n") == "b"
     assert tiers.last_line("") == "no output yet"
     assert tiers.last_line("x" * 50 + "y" * 50, 10) == "xxxxx…yyyyy"
+
+
+def test_every_target_of_the_makefile_is_run_by_a_tier() -> None:
+    """A target runs what it needs, and what its recipe calls; `make test` runs `TIERS`."""
+    text = (CHECKOUT / "Makefile").read_text()
+    rules = re.findall(r"^([a-z -]+):(?!=)([^#\n]*)(.*)\n((?:\t.*\n)*)", text, re.MULTILINE)
+    [tiers_of_test] = re.findall(r"^TIERS := ([a-z -]+)", text, re.MULTILINE)
+    runs = {"test": set(tiers_of_test.split())}
+    for targets, needed, _, recipe in rules:
+        words = [needed.partition(":=")[2] or needed, *re.findall(r"\$\(MAKE\) ([a-z -]+)", recipe)]
+        for target in targets.split():
+            runs.setdefault(target, set()).update(word for words_ in words for word in words_.split())
+    reached, waiting = set[str](), ["test"]
+    while waiting:
+        target = waiting.pop()
+        waiting += () if target in reached else runs.get(target, ())
+        reached.add(target)
+    listed = {target for targets, _, comment, _ in rules if comment for target in targets.split()}
+    assert listed - reached == {"bare"}  # bare-bookworm and bare-trixie by one word
+    assert len(listed) > 20

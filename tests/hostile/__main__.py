@@ -4,6 +4,7 @@ A fault ends it with exit status 1, and with the command that does the same roun
 """
 
 import argparse
+import os
 import random
 import subprocess
 import sys
@@ -31,7 +32,7 @@ def main(words: list[str]) -> int:
     seed = wanted.seed if wanted.seed is not None else random.SystemRandom().randrange(1 << 32)
     while True:
         print(f"──── seed {seed}; again: make fuzz DURATION=1 SEED={seed}", flush=True)
-        if not (_images(seed, wanted.images) and _properties(seed)):
+        if not (_images(seed, wanted.images) and _properties(seed, wanted.examples)):
             print(f"FAILED; again: make fuzz DURATION=1 SEED={seed}", flush=True)
             return 1
         if time.monotonic() > end:
@@ -44,6 +45,7 @@ def _parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--duration", type=float, default=3600, help="seconds; then no round begins (%(default)s)")
     parser.add_argument("--seed", type=int, help="of the first round (default: another each time)")
     parser.add_argument("--images", type=int, default=IMAGES, help="of each round (%(default)s)")
+    parser.add_argument("--examples", type=int, default=1000, help="of each property and round (%(default)s)")
     parser.add_argument("--image", type=int, default=0, metavar="NUMBER", help="with --write: of the seed's corpus")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write one image, and do nothing else")
     return parser.parse_args(words)
@@ -61,8 +63,10 @@ def _images(seed: int, count: int) -> bool:
     return not figures.faults
 
 
-def _properties(seed: int) -> bool:
-    return subprocess.run([*PROPERTIES, f"--hypothesis-seed={seed}", "tests/fast"], check=False).returncode == 0
+def _properties(seed: int, examples: int) -> bool:
+    environment = {**os.environ, "FUZZ_EXAMPLES": str(examples)}
+    words = [*PROPERTIES, f"--hypothesis-seed={seed}", "tests/fast"]
+    return subprocess.run(words, check=False, env=environment).returncode == 0
 
 
 if __name__ == "__main__":
