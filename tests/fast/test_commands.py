@@ -74,21 +74,26 @@ CALLS = sorted({" ".join(call.split()) for paper in PAPERS for call in _CALL.fin
 def complaint(words: Sequence[str]) -> str:
     """Return why a command would not be accepted; empty: it would."""
     try:
-        match words:
-            case ["solo5ctl", *rest]:
-                parser.parse(rest)
-            case ["make", *rest]:
-                return _make(rest)
-            case ["tests/machine/boot", *rest]:
-                return "" if "[OPTION]…" in rest or "--shell" in rest else _boot(rest)
-            case ["systemctl", *rest]:
-                return _systemctl(rest)
-            case ["python3", "-m", module, *_]:
-                return "" if importlib.util.find_spec(module) else f"no module {module}"
-            case _:
-                return ""
+        return _complaint(words)
     except (Exception, SystemExit) as error:
         return f"{type(error).__name__}: {error}"
+
+
+def _complaint(words: Sequence[str]) -> str:
+    match words:
+        case ["solo5ctl", *rest]:
+            parser.parse(rest)
+        case ["make", *rest]:
+            return _make(rest)
+        case ["tests/machine/boot", *rest]:
+            return "" if "[OPTION]…" in rest or "--shell" in rest else _boot(rest)
+        case ["systemctl", *rest]:
+            return _systemctl(rest)
+        case ["python3", "-m", module, *_]:
+            return "" if importlib.util.find_spec(module) else f"no module {module}"
+        case _:
+            pass
+    return ""
 
 
 def _make(words: Sequence[str]) -> str:
