@@ -80,7 +80,10 @@ STARTS = ("run", "run --detach", "run --scope", "run --dry-run")
 READS = ("ps", "inspect", "export", "logs", "stats", "metrics")
 """Verbs that call systemd through libsystemd, without an event loop."""
 
-CALLS = ("ps --all", "stop", "kill", "rm", "wait", "freeze", "thaw", "network", "gc", "update", "rollback", *STARTS)
+CALLS = (
+    *("ps --all", "stop", "kill", "rm", "wait", "restart", "freeze", "thaw", "network", "gc", "update", "rollback"),
+    *STARTS,
+)
 """Verbs that call systemd or a service in an event loop."""
 
 TASKS = (*READS, *CALLS)

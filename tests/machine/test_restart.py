@@ -128,6 +128,15 @@ def tap_removed_and_service_stopped(name: str) -> None:
     restart(name)
 
 
+def restart_by_solo5ctl(name: str) -> None:
+    ok("solo5ctl", "restart", name)
+
+
+def restart_of_a_frozen_task(name: str) -> None:
+    ok("solo5ctl", "freeze", name)
+    ok("solo5ctl", "restart", name)
+
+
 def stop_and_start(name: str) -> None:
     ok("systemctl", "stop", service(name))
     ok("systemctl", "start", service(name))
@@ -150,6 +159,8 @@ def start_by_another_unit(name: str) -> None:
 WITH_DISK = (
     restart,
     restart_twice,
+    restart_by_solo5ctl,
+    restart_of_a_frozen_task,
     restart_of_the_network_unit,
     restart_after_that_of_the_network_unit,
     restart_policy,

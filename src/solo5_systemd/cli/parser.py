@@ -23,6 +23,7 @@ VERBS = {
     "convert": "write declarations of the unikernels in a dump of albatross",
     "logs": "show the console of a task",
     "stop": "stop tasks",
+    "restart": "stop and start tasks",
     "kill": "send a signal to tasks",
     "rm": "remove ended tasks",
     "wait": "wait for tasks to end and print their exit statuses",

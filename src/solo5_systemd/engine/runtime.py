@@ -18,7 +18,7 @@ from solo5_systemd.engine.stop import SIGKILL, SIGNALS, Stopper
 from solo5_systemd.engine.task import NoCallbacks, SpawnProcess, StartCallbacks, Started, Task, phase
 from solo5_systemd.errors import InvalidRequestError, NoSuchTaskError, TakenError
 from solo5_systemd.journal.lines import Line
-from solo5_systemd.names import TaskName
+from solo5_systemd.names import TaskName, UnitKind
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.unit.outcome import Outcome
 from solo5_systemd.unit.properties import parse_property, unit_property
@@ -243,6 +243,24 @@ class Runtime(Queries):
         if state.over:
             raise InvalidRequestError(f"task {name} has ended: there is nothing to send a signal to.")
         await self._stopper.signal(state, number)
+
+    async def restart(self, name: TaskName) -> None:
+        """Have PID 1 stop and start a task's service, as `systemctl restart` does; a frozen one is thawed first.
+
+        Raises:
+            InvalidRequestError: it is a scope.
+            NoSuchTaskError: there is none of this name.
+            HostError: it did not start.
+        """
+        state = await self._state(name)
+        if state.kind is UnitKind.SCOPE:
+            raise InvalidRequestError(
+                f"task {name} is a scope: expected a service, whose process systemd executes.",
+                "Stop it, and start it again as it was started.",
+            )
+        if state.frozen:  # PID 1 stops no frozen process
+            await self._units.thaw(state.unit)
+        await self._units.restart(state.unit)
 
     async def freeze(self, name: TaskName) -> None:
         """Freeze a running task.

@@ -119,7 +119,7 @@ def test_freeze_and_thaw(solo5ctl: Solo5ctl) -> None:
     assert solo5ctl.engine.known["web"].phase is Phase.RUNNING  # type: ignore[index]
 
 
-@pytest.mark.parametrize("verb", ["stop", "kill", "rm", "freeze", "thaw"])
+@pytest.mark.parametrize("verb", ["stop", "restart", "kill", "rm", "freeze", "thaw"])
 def test_one_unknown_name_does_not_prevent_the_others(solo5ctl: Solo5ctl, verb: str) -> None:
     result = solo5ctl(verb, "gone", "web")
     assert result.status == 125
@@ -127,7 +127,7 @@ def test_one_unknown_name_does_not_prevent_the_others(solo5ctl: Solo5ctl, verb: 
     assert result.err == "solo5ctl: no task is named 'gone'.\nList them: solo5ctl ps --all\n"
 
 
-@pytest.mark.parametrize("verb", ["stop", "kill", "rm", "freeze", "thaw", "run", "gc"])
+@pytest.mark.parametrize("verb", ["stop", "restart", "kill", "rm", "freeze", "thaw", "run", "gc"])
 def test_verbs_that_change_something_require_root(solo5ctl: Solo5ctl, verb: str) -> None:
     result = solo5ctl(verb, *([] if verb == "gc" else ["web"]), root=False)
     assert result.status == 125

@@ -66,6 +66,7 @@ async def test_those_that_live_are_listed_without_those_that_ended(
         lambda runtime: runtime.kill(WEB, 15),
         lambda runtime: runtime.wait(WEB),
         lambda runtime: runtime.remove(WEB),
+        lambda runtime: runtime.restart(WEB),
         lambda runtime: runtime.freeze(WEB),
         lambda runtime: runtime.thaw(WEB),
     ],

@@ -23,7 +23,7 @@ chroot . sh -euc 'cd /build/solo5-systemd
     lintian --fail-on error,warning --suppress-tags initial-upload-closes-no-bugs ../*.changes'
 cp build/*.deb build/*.changes build/*.buildinfo "$work"
 cd /
-umount -R "$work/merged"
+umount -R --lazy "$work/merged"  # a process of lintian may still be ending
 rm -r "$work/upper" "$work/overlay" "$work/merged" "$work/source"
 """
 

@@ -159,6 +159,10 @@ class FakeRuntime(Runtime):
     async def wait(self, name: TaskName) -> Task:
         return await self.task(name)
 
+    async def restart(self, name: TaskName) -> None:
+        await self.task(name)
+        self.calls.append(("restart", name))
+
     async def freeze(self, name: TaskName) -> None:
         self.known[name] = replace(await self.task(name), phase=Phase.FROZEN)
 
