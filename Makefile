@@ -110,13 +110,13 @@ cluster: setup ## several machines: a Nomad server and three clients
 	$(call pytest_in_machine,$@,--backend container --with nomad --machines $(CLUSTER), \
 	    --timeout=400 -rP /srv/tests/cluster)
 
-reboot_vm = $(BOOT) --reboot --packages xfsprogs --timeout 3600 -- env PYTHONPATH=/srv python3 -m tests.machine.reboots --reboots $1 --tasks $2
-
 REBOOTS ?= 10
 DECLARED ?= 50
+IN_VM ?= $(DECLARED)
 .PHONY: reboots
-reboots: setup ## reboots of a vm with declared tasks; of a container, beside as many bare units; REBOOTS=10, DECLARED=50
-	$(call reboot_vm,$(REBOOTS),$(DECLARED))
+reboots: setup ## reboots of a vm with declared tasks; of a container, beside as many bare units; REBOOTS=10, DECLARED=50, IN_VM=50
+	$(BOOT) --reboot --packages xfsprogs --timeout 3600 -- env PYTHONPATH=/srv \
+	    python3 -m tests.machine.reboots --reboots $(REBOOTS) --tasks $(IN_VM)
 	$(BOOT) --backend container --machines server,client1 --timeout 7200 -- env PYTHONPATH=/srv \
 	    python3 -m tests.cluster.reboots --reboots $(REBOOTS) --tasks $(DECLARED)
 
@@ -138,6 +138,14 @@ SNAPSHOTS ?= 1000
 snapshots: setup ## snapshots of a guest that writes: each is of one instant, and how long the pauses are; SNAPSHOTS=1000
 	$(BOOT) --backend container --packages xfsprogs -- env SNAPSHOTS=$(SNAPSHOTS) python3 -m pytest -rP \
 	    -m vm --timeout=3600 /srv/tests/machine/test_snapshots.py
+
+attack_in = env PYTHONPATH=/srv python3 -m tests.attacks $1 --only '$(ONLY)'
+
+.PHONY: attack
+attack: proto ## the attacks of docs/security.md, a line for each; ONLY=TEXT of the row, VM=1 for those of a vm, too
+	PATH="$(VENV)/bin:$$PATH" python3 -m tests.attacks host --only '$(ONLY)'
+	$(BOOT) --backend container --with nomad --packages xfsprogs -- $(call attack_in,container)
+	$(if $(VM),$(BOOT) --with nomad --packages xfsprogs -- $(call attack_in,vm))
 
 .PHONY: bookworm
 bookworm: setup ## some of the same on Debian 12, whose systemd is the oldest that will do
@@ -197,7 +205,8 @@ short: setup ## every other target in its shortest form: it starts, measures or 
 	$(MAKE) updates UPDATES=1 RATE=300
 	$(MAKE) snapshots SNAPSHOTS=10
 	$(MAKE) bench SHORT=1 ROUNDS=4 TASKS=1
-	$(MAKE) reboots REBOOTS=1 DECLARED=50
+	$(MAKE) reboots REBOOTS=1 DECLARED=50 IN_VM=10
+	$(MAKE) attack ONLY=forge
 
 .PHONY: setup
 setup: ## what this machine needs to build and boot another

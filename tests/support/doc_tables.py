@@ -2,6 +2,8 @@
 
 import ast
 import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -22,6 +24,27 @@ def missing(cell: str) -> list[str]:
     named = [match.groups() for each in quoted if (match := re.fullmatch(r"([^`]+)::(test_\w+)(?:\[\w+\])?", each))]
     gone = [f"{path}::{name}" for path, name in named if name not in _names(TESTS / path)]
     return gone if quoted and len(named) == len(quoted) else [f"no test in {cell!r}"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attack:
+    """A row of the table in docs/security.md: `attacker → asset`, and the tests that perform it."""
+
+    name: str
+    row: str
+    tests: tuple[str, ...]
+
+    def with_tests(self, tests: Iterable[str]) -> "Attack":
+        """Return the same attack with other tests."""
+        return replace(self, tests=tuple(tests))
+
+
+def attacks() -> list[Attack]:
+    """Return the attacks of docs/security.md, in its order."""
+    section = (DOCS / "security.md").read_text().partition("## What stops what")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\|.*\|$", section, re.MULTILINE)[2:]
+    cells = ([cell.strip() for cell in row.strip("|").split("|")] for row in rows)
+    return [Attack(name=row[0], row=" | ".join(row), tests=tuple(re.findall(r"`([^`]+)`", row[-1]))) for row in cells]
 
 
 def table(text: str, heading: str) -> dict[str, dict[str, str]]:

@@ -1,0 +1,61 @@
+"""`make attack`: a line for each row of docs/security.md, which is repelled only if all of its tests pass."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.attacks import here
+from tests.support.doc_tables import Attack
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+TESTS = """
+import pytest
+
+@pytest.fixture
+def missing():
+    raise OSError
+
+def test_holds(): assert True
+def test_opens(): assert False, "it is open"
+def test_has_no_way(missing): assert True
+@pytest.mark.parametrize("way", ["near", "far"])
+def test_of_two_ways(way): assert way == "near"
+"""
+PROGRAM = """
+import sys
+from pathlib import Path
+from tests import attacks
+from tests.support.doc_tables import Attack
+attacks.TESTS = Path.cwd() / "tests"
+tests = [("fast/test_it.py::test_" + name for name in names.split(",")) for names in sys.argv[1:]]
+sys.exit(attacks.perform([Attack(name=f"row {n}", row="", tests=tuple(each)) for n, each in enumerate(tests)], "host"))
+"""
+
+
+@pytest.mark.parametrize(
+    "tests, verdict, status",
+    [
+        ("holds", "repelled", 0),
+        ("of_two_ways[near]", "repelled", 0),
+        ("of_two_ways", "GOT", 1),
+        ("opens,holds", "GOT", 1),
+        ("has_no_way", "untried", 1),
+    ],
+)
+def test_an_attack_is_repelled_if_all_its_tests_pass(tmp_path: Path, tests: str, verdict: str, status: int) -> None:
+    (tmp_path / "tests" / "fast").mkdir(parents=True)
+    (tmp_path / "tests" / "fast" / "test_it.py").write_text(TESTS)
+    words = [sys.executable, "-c", PROGRAM, "holds", tests]
+    environment = {"PYTHONPATH": str(CHECKOUT), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    lines = {line.partition("  row")[2][1:2]: line.split()[0] for line in done.stdout.splitlines() if "  row" in line}
+    assert (lines, done.returncode) == ({"0": "repelled", "1": verdict}, status), done.stdout + done.stderr
+    assert ("it is open" in done.stdout) == ("opens" in tests)
+
+
+def test_each_test_has_one_place() -> None:
+    tests = ("fast/test_a.py::test_a", "machine/test_b.py::test_b", "machine/beside/test_c.py::test_c")
+    attack = Attack(name="", row="", tests=tests)
+    assert here(attack, "host").tests == tests[:1]
+    assert here(attack, "container").tests == here(attack, "vm").tests == tests[1:2]
