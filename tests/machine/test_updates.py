@@ -553,6 +553,69 @@ def test_edits_that_are_not_in_effect_are_no_part_of_an_update(web: str, newer: 
     whole(web)
 
 
+@pytest.fixture
+def dependents() -> Iterator[list[str]]:
+    """Units that a restart of the task restarts, each by another dependency."""
+    kinds = ("Requires", "BindsTo", "PartOf")
+    paths = [Path(f"/run/systemd/system/by-{kind.lower()}.service") for kind in kinds]
+    for kind, path in zip(kinds, paths, strict=True):
+        path.write_text(f"[Unit]\n{kind}=web.service\nAfter=web.service\n[Service]\nExecStart=sleep infinity\n")
+    systemctl("daemon-reload")
+    names = [path.name for path in paths]
+    yield names
+    ok("systemctl", "stop", *names)
+    for path in paths:
+        path.unlink()
+    systemctl("daemon-reload")
+
+
+def are_active(units: list[str]) -> bool:
+    return all(unit_property(unit, "ActiveState") == "active" for unit in units)
+
+
+def test_an_update_names_the_units_that_it_restarts_and_leaves_them_running(
+    web: str, newer: str, dependents: list[str]
+) -> None:
+    ok("systemctl", "start", *dependents)
+    done = update(newer, "--watch", "0")
+    assert done.returncode == 0, done.stderr
+    assert f"units that are restarted with web.service: {', '.join(sorted(dependents))}" in done.stdout
+    eventually(lambda: are_active(dependents), "they run")
+
+
+def test_a_start_that_fails_once_returns_to_the_earlier_image(web: str, newer: str, dependents: list[str]) -> None:
+    ok("systemctl", "start", *dependents)
+    old, failed = image_of("web"), Path("/run/failed-once")
+    drop_in = Path("/run/systemd/system/web.service.d/once.conf")
+    drop_in.parent.mkdir()
+    drop_in.write_text(f"[Service]\nExecStartPre=+/bin/sh -c '[ -e {failed} ] || {{ : >{failed}; exit 1; }}'\n")
+    systemctl("daemon-reload")
+    try:
+        done = update(newer, "--watch", "0")
+        assert done.returncode != 0
+        assert "web.service did not start" in done.stderr
+        assert "starts neither" not in done.stderr
+        assert image_of("web") == old
+        whole(web)
+        eventually(lambda: are_active(dependents), "what depends on the task runs")
+    finally:
+        shutil.rmtree(drop_in.parent)
+        failed.unlink(missing_ok=True)
+        systemctl("daemon-reload")
+
+
+def test_a_frozen_task_is_refused_with_what_to_type(web: str, newer: str) -> None:
+    before = main_pid(web)
+    ok("solo5ctl", "freeze", "web")
+    for options in ((), ("--pause",)):
+        refused = update(newer, *options)
+        assert "task web is frozen: expected one that runs." in refused.stderr
+        assert "solo5ctl thaw web" in refused.stderr
+    ok("solo5ctl", "thaw", "web")
+    whole(web)
+    assert main_pid(web) == before
+
+
 @pytest.mark.parametrize("disk", ["files:/srv/site", "/srv/site/page,ephemeral"])
 def test_a_task_whose_disks_are_its_own_needs_no_pause(declare: Declarations, images: Path, disk: str) -> None:
     site = Path("/srv/site")

@@ -30,6 +30,7 @@ from solo5_systemd.names import (
 )
 from solo5_systemd.unit.outcome import is_plain
 from solo5_systemd.unit.properties import (
+    JobAssertError,
     JobCanceledError,
     JobConflictError,
     JobFailedError,
@@ -65,6 +66,11 @@ OUTCOME_PATTERNS = (f"{OUTCOME}@*.target", f"{DECLARED_OUTCOME}@*.target")
 
 
 _OF_RUN = ("LogExtraFields", "Restart")
+
+_RESTARTED_WITH = ("RequiredBy", "RequisiteOf", "BoundBy", "ConsistsOf", "PropagatesStopTo")
+"""Properties with the units to which PID 1 propagates a restart (systemd.unit(5), "Mapping of unit properties")."""
+
+_OWN = ("solo5-", "solo5.")
 
 
 class Manager(UnitReader):
@@ -166,8 +172,17 @@ class Manager(UnitReader):
                 raise JobConflictError(f"{unit} is not started again: {error.text.rstrip('.')}.") from error
         if result == "canceled":
             raise JobCanceledError(f"{unit} was stopped before it was started again.")
+        if result == "assert":
+            raise JobAssertError(f"{unit} did not start: its preparation has failed, or was being stopped.")
         if result != "done":
             raise HostError(f"{unit} did not start: job result {result!r}.", f"See: systemctl status {unit}")
+
+    async def dependents(self, unit: str) -> Sequence[str]:
+        """Return the active units of others that PID 1 stops and starts with a unit, in order."""
+        found = await self._properties(unit_path(unit), [(UNIT, name) for name in _RESTARTED_WITH])
+        named = sorted({str(name) for names in found.values() if isinstance(names, list) for name in names})
+        rows = [ListedUnit(*row) for row in await self._list_all("ListUnitsByNames", named)] if named else []
+        return [row.unit for row in rows if row.active not in ("inactive", "failed") and not row.unit.startswith(_OWN)]
 
     async def reload(self) -> None:
         """Have PID 1 read all unit files again."""

@@ -340,6 +340,13 @@ class Units(UnitQueries, Protocol):
             HostError: it did not start.
         """
 
+    async def dependents(self, unit: str) -> Sequence[str]:
+        """Return the active units of others that PID 1 stops and starts with a unit, such as by Requires=.
+
+        Raises:
+            HostError: PID 1 does not reply.
+        """
+
     async def was_refused(self, unit: str) -> bool:
         """Return whether the last start of a service failed before its main process: its outcome is of the run before.
 

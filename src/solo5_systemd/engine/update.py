@@ -38,10 +38,10 @@ from solo5_systemd.errors import (
     StartError,
 )
 from solo5_systemd.image.manifest import Manifest
-from solo5_systemd.names import TaskName, host_name, primary_nic
+from solo5_systemd.names import TaskName, host_name, prepare_service, primary_nic
 from solo5_systemd.network.model import Endpoint, IpAddress, Lease, PortRequest, Reservation
 from solo5_systemd.unit.outcome import REQUESTED, Outcome
-from solo5_systemd.unit.properties import JobCanceledError, JobConflictError
+from solo5_systemd.unit.properties import JobAssertError, JobCanceledError, JobConflictError
 from solo5_systemd.unit.state import ActiveState, UnitState
 from solo5_systemd.workload import Workload
 
@@ -171,6 +171,7 @@ class Updater:
         self._service = service
         self._images = images
         self._progress = progress
+        self._dependents: Sequence[str] = ()
 
     async def update(self, declared: Workload, request: UpdateRequest, usual: Ready | None, old: Manifest) -> None:
         """Update the task; if that fails, it is as before.
@@ -194,6 +195,9 @@ class Updater:
             )
         condition = ready_by(request.ready, ports)
         self._usual = ready_by(usual, ports)
+        self._dependents = await self._units.dependents(self._service)
+        if self._dependents:
+            self._progress.step(f"units that are restarted with {self._service}: {', '.join(self._dependents)}")
         starter = NextStarter(self._backends, self._make_room, self._name, ports, old)
         if isinstance(condition, ReadyLine):
             from solo5_systemd.readiness.probe import check_pattern
@@ -304,6 +308,10 @@ class Updater:
         if state is None or state.over or not state.main_pid:
             raise InvalidRequestError(
                 f"task {self._name} does not run: expected one that does.", f"Start it: systemctl start {self._name}"
+            )
+        if state.frozen:  # it answers no stop, and its connections do not end
+            raise InvalidRequestError(
+                f"task {self._name} is frozen: expected one that runs.", f"Thaw it: solo5ctl thaw {self._name}"
             )
         reservation = await self._networks.reservation(self._name)
         return _Run(state=state, reservation=reservation or Reservation(task=self._name))
@@ -433,6 +441,8 @@ class Updater:
             raise self._stopped() from None
         try:
             run = await self._present()
+            for unit in self._dependents:  # those of a start that has failed are stopped
+                await self._units.begin(unit)
             return run, await self._until_ready(run, condition, timeout_s)
         except Solo5Error as error:
             if await self._is_stopped():
@@ -454,6 +464,12 @@ class Updater:
                 if asyncio.get_running_loop().time() >= until:
                     raise
                 self._has_run = has_run
+                await asyncio.sleep(PROBE_INTERVAL_S)
+                continue
+            except JobAssertError:  # the stop of its last preparation was still queued
+                failed = await self._units.active_state(prepare_service(self._name)) is ActiveState.FAILED
+                if failed or asyncio.get_running_loop().time() >= until:
+                    raise
                 await asyncio.sleep(PROBE_INTERVAL_S)
                 continue
             self._has_run = has_run = True

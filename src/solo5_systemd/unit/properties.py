@@ -162,6 +162,10 @@ class JobConflictError(JobCanceledError):
     """A job would cancel another one, such as a stop by the operator; it was not enqueued."""
 
 
+class JobAssertError(HostError):
+    """A unit was not started, since an assertion of it failed: AssertPathExists= of what its preparation makes."""
+
+
 class JobFailedError(Exception):
     """A job of systemd ended with another result than `done`.
 

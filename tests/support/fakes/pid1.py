@@ -77,6 +77,7 @@ class FakeUnits:
         self.canceled = False
         self.stopped_before = False
         self.conflicts = 0
+        self.restarted_with: Sequence[str] = ()
 
     # --- calls ------------------------------------------------------------------------------------
 
@@ -132,6 +133,10 @@ class FakeUnits:
     async def begin(self, unit: str) -> None:
         async with self._steps.step(f"begin {unit}"):
             pass
+
+    async def dependents(self, unit: str) -> Sequence[str]:
+        async with self._steps.step(f"dependents {unit}"):
+            return self.restarted_with
 
     async def was_refused(self, unit: str) -> bool:
         async with self._steps.step("was_refused"):
