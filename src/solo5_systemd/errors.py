@@ -59,6 +59,20 @@ class SettingsError(Solo5Error):
     dbus_name = "org.solo5.Error.Settings"
 
 
+def unquoted(place: str, sentence: str) -> SettingsError:
+    """Return the error of a file that not every user may read: units, journal and events show it to those who may not.
+
+    Args:
+        place: file, line and key.
+        sentence: of the error, with values; what it says that was expected is kept, and nothing else.
+    """
+    _, expected, form = sentence.rpartition(": expected ")
+    return SettingsError(
+        f"{place} is not valid{expected}{form if expected else '.'}",
+        "The value is not shown, since not every user may read the file.",
+    )
+
+
 class ImageError(Solo5Error):
     """The image is not a unikernel that this host can run."""
 

@@ -26,9 +26,12 @@ def bus() -> Iterator[PrivateBus]:
 
 
 @pytest.fixture
-def service(namespace: None, bus: PrivateBus, tmp_path: Path) -> Iterator[Service]:
-    """The service, not yet started; in the end, with all tasks released, nothing of it is left."""
-    with leaving_nothing(tmp_path, bus) as service:
+def service(namespace: None, bus: PrivateBus) -> Iterator[Service]:
+    """The service, not yet started; in the end, with all tasks released, nothing of it is left.
+
+    In a directory of root's alone, on the way too, as settings are.
+    """
+    with TemporaryDirectory(dir="/run") as directory, leaving_nothing(Path(directory), bus) as service:
         yield service
 
 

@@ -10,6 +10,7 @@ from tests.support.fakes.clock import LeapingPolicy
 from tests.support.settled import no_task_left, pytest_configure, pytest_itemcollected, pytest_runtest_call
 
 from solo5_systemd.engine.runtime import Runtime
+from solo5_systemd.files import own_files
 
 __all__ = ["no_task_left", "pytest_configure", "pytest_itemcollected", "pytest_runtest_call"]
 
@@ -23,6 +24,14 @@ with suppress(ModuleNotFoundError):  # in a test machine, where only those run t
     examples = int(os.environ.get("FUZZ_EXAMPLES", "1000"))
     settings.register_profile("fuzz", _UNHURRIED, max_examples=examples, print_blob=True)
     settings.load_profile("gate")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_files_below_tmp(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """In the place of root and `/`: the caller, and the directory of all tests, since /tmp is everybody's."""
+    own_files.ROOT, own_files.TOP = os.geteuid(), tmp_path_factory.getbasetemp()
+    own_files.TOP.chmod(0o755)
+    os.umask(0o022)
 
 
 @pytest.fixture

@@ -1,12 +1,10 @@
 """Read declarations: /etc/solo5/NAME.unikernel, and the drop-ins of NAME.unikernel.d.
 
-The files are root's configuration. A symbolic link is followed, as one of configuration management; what it leads to
-must be a file of root's that no other user may write.
+The files are root's configuration, read by `files.own_files`. A symbolic link of root's is followed, as one of
+configuration management.
 """
 
-import errno
 import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,12 +13,8 @@ from solo5_systemd.declared.specifiers import HostNames
 from solo5_systemd.declared.syntax import FILE_MAX_BYTES, Source
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, SettingsError
 from solo5_systemd.files.atomic_file import replace_file
+from solo5_systemd.files.own_files import check_own, is_mask, list_own, read_own
 from solo5_systemd.settings.files import ETC
-
-_READS = 3
-"""Attempts to read a file that is written at the same time."""
-
-_MASK = "/dev/null"
 
 
 def declarations(directory: Path = ETC) -> tuple[str, ...]:
@@ -38,7 +32,7 @@ def declarations(directory: Path = ETC) -> tuple[str, ...]:
         return ()
     except OSError as error:
         raise SettingsError(f"{directory} cannot be read: {error.strerror}.") from error
-    return tuple(path.name.removesuffix(SUFFIX) for path in found if not _is_masked(path))
+    return tuple(path.name.removesuffix(SUFFIX) for path in found if not is_mask(path))
 
 
 def own_instances(template: str, directory: Path = ETC) -> frozenset[str]:
@@ -63,7 +57,7 @@ def check_name(name: str) -> None:
     declared_task(f"{name}1" if name.endswith("@") else name)
 
 
-def read_sources(name: str, directory: Path = ETC, *, owner: int = 0) -> tuple[Source, ...]:
+def read_sources(name: str, directory: Path = ETC) -> tuple[Source, ...]:
     """Return the files of a declaration: its own or its template's, then all drop-ins sorted by their names.
 
     Of a template: its own and its drop-ins.
@@ -74,18 +68,17 @@ def read_sources(name: str, directory: Path = ETC, *, owner: int = 0) -> tuple[S
     Args:
         name: `web`, `web@1` for an instance, `web@` for a template.
         directory: of the declarations.
-        owner: UID that the files must have.
 
     Raises:
         InvalidRequestError: the name is not that of a declaration.
         NotFoundError: there is no such file.
-        SettingsError: a file cannot be read, is not a file, or may be written by other users.
+        SettingsError: a file cannot be read, is not a file, or other users may change it or which file it is.
     """
     check_name(name)
     prefix, _, instance = name.partition("@")
     names = (name, f"{prefix}@") if instance else (name,)
     own = next((path for path in (directory / f"{each}{SUFFIX}" for each in names) if _exists(path)), None)
-    if own is not None and _is_masked(own):
+    if own is not None and is_mask(own):
         raise NotFoundError(f"declaration {name!r} is masked: {own} is a link to /dev/null.", f"Remove it: rm {own}")
     if own is None:
         raise NotFoundError(
@@ -93,8 +86,13 @@ def read_sources(name: str, directory: Path = ETC, *, owner: int = 0) -> tuple[S
             "List them: ls /etc/solo5",
         )
     drop_ins = {path.name: path for each in reversed(names) for path in _drop_ins(directory / f"{each}{SUFFIX}.d")}
-    files = (own, *(path for _, path in sorted(drop_ins.items()) if not _is_masked(path)))
-    return tuple(Source(path=str(path), content=_read(path, owner)) for path in files)
+    files = (own, *(path for _, path in sorted(drop_ins.items()) if not is_mask(path)))
+    return tuple(_source(path) for path in files)
+
+
+def _source(path: Path) -> Source:
+    found = read_own(path, FILE_MAX_BYTES)
+    return Source(path=str(path), content=found.content, is_public=found.is_public)
 
 
 def write_source(name: str, text: str, directory: Path = ETC, *, replace: bool = False) -> Path:
@@ -108,12 +106,14 @@ def write_source(name: str, text: str, directory: Path = ETC, *, replace: bool =
 
     Raises:
         InvalidRequestError: the name is not that of a declaration, or there is one of this name.
+        SettingsError: users other than root may change the directory, or which one it is.
         HostError: it cannot be written.
     """
     declared_task(name)
     path = directory / f"{name}{SUFFIX}"
     try:
         directory.mkdir(exist_ok=True)
+        check_own(directory)
         if not replace and _exists(path):
             raise InvalidRequestError(f"{path} exists: expected a new name.", "Add --replace to replace it.")
         replace_file(path, text, mode=0o644, several_writers=True, durable=True)
@@ -123,71 +123,11 @@ def write_source(name: str, text: str, directory: Path = ETC, *, replace: bool =
 
 
 def _drop_ins(directory: Path) -> Iterator[Path]:
-    try:
-        yield from (path for path in directory.iterdir() if path.name.endswith(".conf") and path.name[0] != ".")
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise SettingsError(f"{directory} cannot be read: {error.strerror}.") from error
+    return (directory / name for name in list_own(directory) if name.endswith(".conf") and name[0] != ".")
 
 
 def _exists(path: Path) -> bool:
     return os.path.lexists(path)  # a link that leads nowhere is an error, not an absent file
-
-
-def _is_masked(path: Path) -> bool:
-    return path.is_symlink() and os.path.realpath(path) == _MASK
-
-
-def _read(path: Path, owner: int) -> bytes:
-    """Return the content of a file that did not change while it was read."""
-    for _ in range(_READS):
-        descriptor = _open(path)
-        try:
-            before = os.fstat(descriptor)
-            _check(path, before, owner)
-            content = _all(path, descriptor)
-            if _stamp(before) == _stamp(os.fstat(descriptor)) and len(content) == before.st_size:
-                return content
-        finally:
-            os.close(descriptor)
-    raise SettingsError(f"{path} changes while it is read: expected a file that is written once, and renamed.")
-
-
-def _open(path: Path) -> int:
-    try:
-        # Not blocking: a FIFO would wait for its writer.
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    except OSError as error:
-        reason = "the link leads nowhere" if error.errno == errno.ENOENT else os.strerror(error.errno or 0)
-        raise SettingsError(f"{path} cannot be read: {reason}.") from error
-
-
-def _all(path: Path, descriptor: int) -> bytes:
-    content = b""
-    try:
-        while len(content) <= FILE_MAX_BYTES and (part := os.read(descriptor, FILE_MAX_BYTES)):
-            content += part
-    except OSError as error:
-        raise SettingsError(f"{path} cannot be read: {error.strerror}.") from error
-    return content
-
-
-def _check(path: Path, status: os.stat_result, owner: int) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        raise SettingsError(f"{path} is not a regular file: expected a declaration.")
-    if status.st_size > FILE_MAX_BYTES:
-        raise SettingsError(f"{path} has {status.st_size} bytes: expected at most {FILE_MAX_BYTES}.")
-    if status.st_uid != owner or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise SettingsError(
-            f"{path} may be changed by a user other than root (UID {status.st_uid}, mode "
-            f"{stat.S_IMODE(status.st_mode):04o}): expected a file of root's with mode 0644.",
-            f"Check its content, then: chown root: {path}; chmod go-w {path}",
-        )
-
-
-def _stamp(status: os.stat_result) -> tuple[int, int, int]:
-    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def host_names() -> HostNames:

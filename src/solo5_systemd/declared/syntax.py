@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from solo5_systemd.errors import SettingsError
+from solo5_systemd.errors import SettingsError, unquoted
 from solo5_systemd.sanitize import bounded
 
 FILE_MAX_BYTES = 1 << 20
@@ -36,10 +36,17 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A file as it was read: a declaration, or a drop-in of one."""
+    """A file as it was read: a declaration, or a drop-in of one.
+
+    Attributes:
+        path: of the file.
+        content: of the file.
+        is_public: every user may read it; otherwise, no value is quoted in an error.
+    """
 
     path: str
     content: bytes
+    is_public: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +59,7 @@ class Assignment:
         value: without blanks around it; of continued lines, joined by a blank each. Empty: it resets the key.
         path: of the file.
         line: number of the first line, from 1.
+        is_public: of the file.
     """
 
     section: str
@@ -59,10 +67,14 @@ class Assignment:
     value: str
     path: str
     line: int
+    is_public: bool = True
 
     def error(self, sentence: str, hint: str = "") -> SettingsError:
         """Return the error of this line."""
-        return SettingsError(f"{self.path}:{self.line}: {sentence}", hint)
+        place = f"{self.path}:{self.line}"
+        if not self.is_public:
+            return unquoted(f"{place}: {self.key}=", sentence)
+        return SettingsError(f"{place}: {sentence}", hint)
 
     def __str__(self) -> str:
         return f"{self.key}={self.value}"
@@ -78,7 +90,7 @@ def parse_file(source: Source) -> tuple[Assignment, ...]:
     """
     if len(source.content) > FILE_MAX_BYTES:
         raise SettingsError(f"{source.path} is larger than {FILE_MAX_BYTES} bytes: expected a declaration.")
-    found = _assignments(_text(source.content, source.path), source.path)
+    found = _assignments(_text(source.content, source.path), source)
     return tuple(each for each in found if not each.section.startswith("X-") and not each.key.startswith("X-"))
 
 
@@ -96,28 +108,27 @@ def _text(content: bytes, path: str) -> str:
     return text
 
 
-def _assignments(text: str, path: str) -> Iterator[Assignment]:
-    section = ""
+def _assignments(text: str, source: Source) -> Iterator[Assignment]:
+    """Yield the assignments; errors quote no text, since the file may be no declaration and have secrets."""
+    section, path = "", source.path
     for number, line in _logical_lines(text, path):
         if line.startswith("["):
             section = line[1:-1]
             if not line.endswith("]") or not section or set(section) & set("[]"):
-                raise SettingsError(
-                    f"{path}:{number}: {_show(line)} is not a section: expected one such as [Unikernel]."
-                )
+                raise SettingsError(f"{path}:{number}: the line is not a section: expected one such as [Unikernel].")
             continue
         key, equals, value = line.partition("=")
         key = key.rstrip(_BLANKS)
         if not equals or not key:
-            raise SettingsError(f"{path}:{number}: {_show(line)} is not an assignment: expected Key=value.")
+            raise SettingsError(f"{path}:{number}: the line is not an assignment: expected Key=value.")
         if not section:
-            raise SettingsError(f"{path}:{number}: {_show(key)} is before any section: expected it below [Unikernel].")
+            raise SettingsError(f"{path}:{number}: the line is before any section: expected it below [Unikernel].")
         value = value.strip(_BLANKS)
         if _is_continued(value):  # copied to a unit file, it would continue in the line that follows there
             raise SettingsError(
-                f"{path}:{number}: the value of {_show(key)} ends in a backslash: expected two of them."
+                f"{path}:{number}: the value of {bounded(key, _SHOWN)}= ends in a backslash: expected two of them."
             )
-        yield Assignment(section=section, key=key, value=value, path=path, line=number)
+        yield Assignment(section=section, key=key, value=value, path=path, line=number, is_public=source.is_public)
 
 
 def _logical_lines(text: str, path: str) -> Iterator[tuple[int, str]]:
@@ -142,10 +153,6 @@ def _logical_lines(text: str, path: str) -> Iterator[tuple[int, str]]:
 def _is_continued(line: str) -> bool:
     """Return whether a line ends in a backslash that no other one precedes."""
     return (len(line) - len(line.rstrip("\\"))) % 2 == 1
-
-
-def _show(text: str) -> str:
-    return repr(bounded(text, _SHOWN))
 
 
 def split_words(text: str) -> tuple[str, ...]:

@@ -20,11 +20,20 @@ from enum import StrEnum
 from pathlib import Path
 
 from solo5_systemd.declared.declaration import SUFFIX
+from solo5_systemd.declared.syntax import FILE_MAX_BYTES
 from solo5_systemd.declared.update import UpdateRequest, parse_request
 from solo5_systemd.decode import Fields, json_document
-from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, TakenError
+from solo5_systemd.errors import (
+    HostError,
+    InvalidRequestError,
+    NotFoundError,
+    SettingsError,
+    Solo5Error,
+    TakenError,
+)
 from solo5_systemd.files.atomic_file import replace_file
 from solo5_systemd.files.declared_units import DIRECTORY, UPDATE
+from solo5_systemd.files.own_files import check_own, read_own
 from solo5_systemd.names import TaskName, template_of
 from solo5_systemd.settings.files import ETC
 
@@ -267,6 +276,7 @@ class UpdateFiles:
             lasting: `takes_declared` only once the declared image is another one.
 
         Raises:
+            SettingsError: users other than root may change its directory, or which one it is.
             HostError: it cannot be written.
         """
         text = f"""\
@@ -279,8 +289,7 @@ SHA256={sha256(declared) if lasting else ""}
 Image={path.replace("%", "%%")}
 """
         try:
-            self.drop_in.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            replace_file(self.drop_in, text, mode=0o644, durable=True)
+            self._write_drop_in(text)
         except OSError as error:
             raise HostError(f"{self.drop_in} cannot be written: {error.strerror}.") from error
 
@@ -291,23 +300,28 @@ Image={path.replace("%", "%%")}
 
     def remove_drop_in(self) -> None:
         """Have the declaration name its own image."""
-        with suppress(OSError):
+        with suppress(OSError, SettingsError):
+            check_own(self.drop_in.parent)
             self.drop_in.unlink(missing_ok=True)
             self.drop_in.parent.rmdir()
 
     def unset_image(self) -> None:
         """Make the drop-in what it was when `keep` was called."""
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, SettingsError):
             before = json.loads(self._kept.read_bytes())["drop_in"]
             if before:
-                self.drop_in.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-                replace_file(self.drop_in, before, mode=0o644, durable=True)
+                self._write_drop_in(before)
             else:
                 self.remove_drop_in()
 
+    def _write_drop_in(self, text: str) -> None:
+        self.drop_in.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        check_own(self.drop_in.parent)
+        replace_file(self.drop_in, text, mode=0o644, durable=True)
+
     def _drop_in_text(self) -> str:
-        with suppress(OSError):
-            return self.drop_in.read_text(encoding="utf-8")
+        with suppress(SettingsError):
+            return read_own(self.drop_in, FILE_MAX_BYTES).content.decode()
         return ""
 
     @property

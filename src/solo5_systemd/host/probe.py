@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from solo5_systemd.dependencies import DEPENDENCIES, DHCP_SERVER, Dependency, Kind
-from solo5_systemd.errors import Solo5Error
+from solo5_systemd.errors import SettingsError, Solo5Error
 from solo5_systemd.host.checks import Host
 from solo5_systemd.host.kernel import kvm_problem, read_kernel
 from solo5_systemd.host.tenders import TenderPath, groups_for
@@ -57,6 +57,11 @@ async def probe(root: Path = Path("/"), *, systemd: int | None = None, settings:
     problem = ""
     if settings is None:
         settings, problem = _settings(root)
+    tenders: tuple[Tender, ...] = ()
+    try:
+        tenders = await _tenders(settings)
+    except SettingsError as error:
+        problem = problem or str(error)
     return Host(
         systemd=_systemd_version() if systemd is None else systemd,
         booted=(root / "run/systemd/system").is_dir(),
@@ -65,7 +70,7 @@ async def probe(root: Path = Path("/"), *, systemd: int | None = None, settings:
         files={f"/{name}": (root / name).exists() for name in FILES},
         user=_user_exists(USER),
         settings=problem,
-        tenders=await _tenders(settings),
+        tenders=tenders,
         tender_paths=settings.tender_paths,
         devices={
             KVM: _problem(lambda: groups_for(Target.HVT, nics=False)) or kvm_problem(),
@@ -127,7 +132,7 @@ def _settings(root: Path) -> tuple[Settings, str]:
     try:
         return read_settings(root / ETC.relative_to("/"), root / RUN.relative_to("/")), ""
     except Solo5Error as error:
-        return Settings(), error.sentence
+        return Settings(), str(error)
 
 
 async def _tenders(settings: Settings) -> tuple[Tender, ...]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from solo5_systemd.concurrency import reaped
 from solo5_systemd.errors import HostError, ImageError, NotFoundError
+from solo5_systemd.files.own_files import check_own
 from solo5_systemd.host.loader import UnknownFilesError, mapped_files
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.unit.confinement import KVM, ROOT, TUN, USER
@@ -92,6 +93,7 @@ class TenderPath:
         Raises:
             NotFoundError: the search path has no tender of this target.
             ImageError: all tenders of this target have another ABI version.
+            SettingsError: as of `all`.
         """
         seen: list[Tender] = []
         async for tender in self.all(target, abi_version):
@@ -112,21 +114,30 @@ class TenderPath:
         return groups_for(target, nics=nics)
 
     async def all(self, target: Target, abi_version: int | None = None) -> AsyncGenerator[Tender, None]:
-        """Yield all tenders of this target in the search path, `solo5-TARGET.ABI` before `solo5-TARGET`."""
+        """Yield all tenders of this target in the search path, `solo5-TARGET.ABI` before `solo5-TARGET`.
+
+        Raises:
+            SettingsError: users other than root may change one, or which file it is: root executes it.
+        """
         names = [f"solo5-{target}"] if abi_version is None else [f"solo5-{target}.{abi_version}", f"solo5-{target}"]
         for directory in self._directories:
             for name in names:
                 path = Path(directory, name)
-                if path.is_file() and os.access(path, os.X_OK) and (tender := await self._query(path, target)):
-                    yield tender
+                if path.is_file() and os.access(path, os.X_OK):
+                    check_own(path)
+                    if tender := await self._query(path, target):
+                        yield tender
 
     async def _query(self, path: Path, target: Target) -> Tender | None:
         status = path.stat()
         key = f"{status.st_dev:x}-{status.st_ino:x}-{status.st_size:x}-{status.st_mtime_ns:x}-{status.st_ctime_ns:x}"
         memo = self._cache / key
+        loads, because = _loads(str(path))
         try:
             output = os.readlink(memo)  # noqa: PTH115 - the target is text, not a path
         except OSError:
+            for library in () if because else loads:
+                check_own(Path(library))
             output = await _version(path)
             with suppress(OSError):  # only a cache: a read-only or full /run must not fail the start
                 memo.parent.mkdir(parents=True, exist_ok=True)
@@ -134,7 +145,6 @@ class TenderPath:
         version, abi = _VERSION.search(output), _ABI.search(output)
         if abi is None:
             return None
-        loads, because = _loads(str(path))
         return Tender(
             path=str(path),
             target=target,

@@ -8,7 +8,6 @@ The network service reads them for each address that it chooses: one stat(2) as 
 import json
 import logging
 import os
-import stat
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
@@ -16,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from solo5_systemd.decode import json_document
-from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error
+from solo5_systemd.errors import HostError, Solo5Error
 from solo5_systemd.files.atomic_file import replace_file
+from solo5_systemd.files.own_files import read_own
 from solo5_systemd.names import NetworkName, TaskName, is_task_name
 from solo5_systemd.network.ipam import Remembered
 from solo5_systemd.network.lease_json import parse_remembered, remembered_document
@@ -35,40 +35,17 @@ _TIME_SETTLE_S = 2.0
 _log = logging.getLogger(__name__)
 
 
-def read_addresses(task: TaskName, directory: Path = ADDRESSES, *, owner: int = 0) -> tuple[NicRequest, ...]:
+def read_addresses(task: TaskName, directory: Path = ADDRESSES) -> tuple[NicRequest, ...]:
     """Return the NICs of a task with the addresses that they had last; none without a file.
 
-    Args:
-        task: its name.
-        directory: of the files.
-        owner: UID that the file must have.
-
     Raises:
-        InvalidRequestError: the file is malformed, too large, no regular file or not the owner's.
-        HostError: it cannot be read.
+        InvalidRequestError: the file is malformed.
+        SettingsError: it cannot be read, or is not only root's (`read_own`).
     """
     path = directory / f"{task}{_SUFFIX}"
-    try:
-        content = _content(path, owner)
-    except FileNotFoundError:
+    if not os.path.lexists(path):
         return ()
-    except OSError as error:
-        raise HostError(f"{path} cannot be read: {error.strerror}.") from error
-    return parse_remembered(json_document(content, "the file"))
-
-
-def _content(path: Path, owner: int) -> bytes:
-    # Not blocking: a FIFO would wait for its writer.
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != owner or status.st_size > _FILE_MAX_BYTES:
-            raise InvalidRequestError(
-                f"{path} is not usable: expected a regular file of UID {owner} with at most {_FILE_MAX_BYTES} bytes."
-            )
-        return os.read(descriptor, _FILE_MAX_BYTES)
-    finally:
-        os.close(descriptor)
+    return parse_remembered(json_document(read_own(path, _FILE_MAX_BYTES).content, "the file"))
 
 
 def write_addresses(task: TaskName, nics: Sequence[NicRequest], directory: Path = ADDRESSES) -> None:
@@ -107,12 +84,10 @@ class RememberedAddresses:
 
     Args:
         directory: of the files.
-        owner: UID that the files must have.
     """
 
-    def __init__(self, directory: Path = ADDRESSES, *, owner: int = 0) -> None:
+    def __init__(self, directory: Path = ADDRESSES) -> None:
         self._directory = directory
-        self._owner = owner
         self._stamp: tuple[int, ...] = ()
         self._files: dict[TaskName, _File] = {}
         self._remembered: Remembered = {}
@@ -167,7 +142,7 @@ class RememberedAddresses:
 
     def _nics(self, task: TaskName) -> tuple[NicRequest, ...]:
         try:
-            return read_addresses(task, self._directory, owner=self._owner)
+            return read_addresses(task, self._directory)
         except Solo5Error as error:
             _log.warning("the addresses that declared task %s had last are not known: %s", task, error)
             return ()

@@ -26,7 +26,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -112,7 +112,6 @@ class Generator:
         fstab: file of file systems that are mounted later (fstab(5)).
         settings: of the host; or why they cannot be read, which refuses each declaration.
         systemd: release of systemd.
-        owner: UID that the declarations must have.
     """
 
     def __init__(
@@ -126,9 +125,7 @@ class Generator:
         generated: Mapping[str, Path] | None = None,
         fstab: Path = FSTAB,
         systemd: int,
-        owner: int = 0,
     ) -> None:
-        self._owner = owner
         self._given = settings
         self._etc = etc
         self._system = system
@@ -174,7 +171,7 @@ class Generator:
             self._withdraw(name, path, f"{path}: {error}")
             return f"{path}: {error}"
         try:
-            files = self._files(name, read_sources(name, self._etc, owner=self._owner))
+            files = self._files(name, read_sources(name, self._etc))
         except Solo5Error as error:
             sentence = str(error) if str(error).startswith(path) else f"{path}: {error}"
             self._refuse(name, path, sentence)
@@ -330,7 +327,7 @@ class _Files:
 
 
 def _kept(sources: Sequence[Source]) -> str:
-    return json.dumps([{"path": each.path, "content": each.content.decode("latin-1")} for each in sources])
+    return json.dumps([{**asdict(each), "content": each.content.decode("latin-1")} for each in sources])
 
 
 def _unchanged(text: str) -> str:

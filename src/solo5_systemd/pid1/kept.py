@@ -104,7 +104,7 @@ def kept_sources(task: TaskName, directory: str = DIRECTORY) -> Sequence[Source]
     path = Path(declaration_directory(task, directory)) / SOURCES
     try:
         return [
-            Source(path=each["path"], content=each["content"].encode("latin-1"))
+            Source(path=each["path"], content=each["content"].encode("latin-1"), is_public=each.get("is_public", False))
             for each in json.loads(path.read_bytes())
         ]
     except (OSError, ValueError, KeyError, TypeError) as error:

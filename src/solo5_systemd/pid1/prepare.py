@@ -76,6 +76,10 @@ _REPORTED = "reported"
 _WARNING = 4
 """A priority of syslog(3)."""
 
+_NO_CONFIGURATION = 0o660
+"""The mode of root's files with text of a tender: as root's group may write them, `own_files` refuses them also where a
+link of root's leads to them."""
+
 _BARRIER_TIMEOUT_S = 10.0
 _LOCKS_POLL_S = 0.02
 
@@ -259,6 +263,7 @@ def _make_room_for_stderr(own: Path) -> None:
         directory.mkdir(mode=0o700, exist_ok=True)
         _unmount(directory)
         mount_bounded(str(directory), STDERR_MAX)
+        directory.chmod(_NO_CONFIGURATION | 0o110)
     except OSError as error:
         raise HostError(f"{directory} cannot be mounted: {error.strerror}.") from error
 
@@ -275,7 +280,7 @@ def _log_stderr(name: TaskName) -> None:
     if not os.path.ismount(own / TENDER):  # the preparation had failed before
         return
     with suppress(OSError):  # a full /run is no reason to keep the mount, or the locks
-        replace_file(own / STDERR, "".join(f"{line}\n" for line in lines))
+        replace_file(own / STDERR, "".join(f"{line}\n" for line in lines), mode=_NO_CONFIGURATION)
     _unmount(own / TENDER)
     namespace = prepared_fields(name).get(LOG_NAMESPACE, "")
     for line in lines:
@@ -298,15 +303,14 @@ class Addresses:
     Args:
         name: of the task.
         directory: of the files.
-        owner: UID that the files must have.
     """
 
-    def __init__(self, name: TaskName, directory: Path = ADDRESSES, *, owner: int = 0) -> None:
+    def __init__(self, name: TaskName, directory: Path = ADDRESSES) -> None:
         self._name = name
         self._directory = directory
         self._saved: tuple[NicRequest, ...] = ()
         try:
-            self._saved = read_addresses(name, directory, owner=owner)
+            self._saved = read_addresses(name, directory)
         except Solo5Error as error:
             _report(name, f"the addresses that the task had last are not known: {error}")
 

@@ -9,14 +9,18 @@ from contextlib import suppress
 from functools import reduce
 from pathlib import Path
 
-from solo5_systemd.errors import HostError, SettingsError
+from solo5_systemd.errors import HostError, SettingsError, unquoted
 from solo5_systemd.files.atomic_file import replace_file
+from solo5_systemd.files.own_files import list_own, read_own
 from solo5_systemd.settings.model import Settings, check_reach, parse_settings
 
 ETC = Path("/etc/solo5")
 
 RUN = Path("/run/solo5/settings")
 """Networks that the Nomad driver's configuration defines. As with systemd's files, /etc overrides /run, key by key."""
+
+_FILE_MAX_BYTES = 1 << 20
+"""Of a file; networks for all of a Nomad server's namespaces have some kilobytes."""
 
 
 def read_settings(directory: Path = ETC, run: Path = RUN) -> Settings:
@@ -27,20 +31,32 @@ def read_settings(directory: Path = ETC, run: Path = RUN) -> Settings:
         run: of files for this boot, read first.
 
     Raises:
-        SettingsError: a file cannot be read, is not TOML, or has an unknown key or an invalid value.
+        SettingsError: a file cannot be read, is not TOML, or has an unknown key or an invalid value; or other users may
+            change it, or which file it is.
     """
-    files = (file for place in (run, directory) for file in sorted(place.glob("*.toml")))
-    documents = {file: _document(file) for file in files}
+    files = [place / name for place in (run, directory) for name in sorted(list_own(place)) if name.endswith(".toml")]
+    read = {file: read_own(file, _FILE_MAX_BYTES) for file in files}
+    documents = {file: _document(file, found.content) for file, found in read.items()}
     nothing: dict[str, object] = {}
     merged = reduce(_merge, documents.values(), nothing)
     try:
-        settings = parse_settings(merged, str(directory))
-    except SettingsError:
+        settings = parse_settings(merged)
+        check_reach(settings)
+    except SettingsError as error:
         for file, document in documents.items():  # name the file if it is invalid by itself
-            parse_settings(document, str(file))
-        raise
-    check_reach(settings)
+            try:
+                parse_settings(document)
+            except SettingsError as own:
+                raise _located(file, own, is_public=read[file].is_public) from error
+        raise _located(directory, error, is_public=all(found.is_public for found in read.values())) from error
     return settings
+
+
+def _located(place: Path, error: SettingsError, *, is_public: bool) -> SettingsError:
+    """Return an error with the place before it, and without values if not every user may read them."""
+    if is_public:
+        return SettingsError(f"{place}: {error.sentence}", error.hint)
+    return unquoted(f"{place}: {error.sentence.split()[0].removesuffix(':')}", error.sentence)
 
 
 _TIMES_SETTLE_S = 2.0
@@ -102,16 +118,18 @@ def write_networks(file: Path, networks: Mapping[str, Mapping[str, object]]) -> 
         if not text:
             file.unlink(missing_ok=True)
             return
-        file.parent.mkdir(parents=True, exist_ok=True)
+        file.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         replace_file(file, text, mode=0o644)
     except OSError as error:
         raise HostError(f"{file} cannot be written: {error.strerror}.") from error
 
 
-def _document(file: Path) -> dict[str, object]:
+def _document(file: Path, content: bytes) -> dict[str, object]:
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        return tomllib.loads(content.decode())
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{file} cannot be read as TOML: it is not UTF-8.") from error
+    except tomllib.TOMLDecodeError as error:  # has line and column, and names no text but keys
         raise SettingsError(f"{file} cannot be read as TOML: {error}.") from error
 
 

@@ -48,6 +48,7 @@ async def test_a_processor_without_virtualization_is_found(tmp_path: Path) -> No
 async def test_wrong_settings_are_a_fact_and_no_error(tmp_path: Path) -> None:
     (tmp_path / "etc/solo5").mkdir(parents=True)
     (tmp_path / "etc/solo5/a.toml").write_text("nonsense = 1\n")
+    tmp_path.chmod(0o755)
     host = await probe(tmp_path)
     assert "nonsense is not a known key" in host.settings
     assert host.tender_paths

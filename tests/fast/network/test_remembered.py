@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fast.network.test_ipam import nic
 
-from solo5_systemd.errors import HostError, InvalidRequestError
+from solo5_systemd.errors import HostError, InvalidRequestError, SettingsError
 from solo5_systemd.names import TaskName
 from solo5_systemd.network import remembered
 from solo5_systemd.network.lease_json import parse_remembered, remembered_document
@@ -20,7 +20,6 @@ from solo5_systemd.network.remembered import RememberedAddresses, read_addresses
 
 WEB, MAC = TaskName("web"), "02:00:00:00:00:09"
 NICS = (nic(ip="10.77.0.5", mac=MAC), nic("management"))
-OWNER = os.getuid()
 
 
 @pytest.fixture
@@ -28,9 +27,9 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[TaskName]:
     """The tasks whose file was read."""
     tasks: list[TaskName] = []
 
-    def counted(task: TaskName, directory: Path, *, owner: int) -> tuple[NicRequest, ...]:
+    def counted(task: TaskName, directory: Path) -> tuple[NicRequest, ...]:
         tasks.append(task)
-        return read_addresses(task, directory, owner=owner)
+        return read_addresses(task, directory)
 
     monkeypatch.setattr(remembered, "read_addresses", counted)
     return tasks
@@ -38,10 +37,10 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[TaskName]:
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     directory = tmp_path / "new"
-    assert read_addresses(WEB, directory, owner=OWNER) == ()
+    assert read_addresses(WEB, directory) == ()
     write_addresses(WEB, NICS, directory)
-    assert read_addresses(WEB, directory, owner=OWNER) == NICS
-    assert RememberedAddresses(directory, owner=OWNER)() == {IPv4Address("10.77.0.5"): "web", MAC: "web"}
+    assert read_addresses(WEB, directory) == NICS
+    assert RememberedAddresses(directory)() == {IPv4Address("10.77.0.5"): "web", MAC: "web"}
     assert directory.stat().st_mode & 0o777 == 0o700
 
 
@@ -70,7 +69,7 @@ def test_a_file_is_read_again_only_if_the_directory_has_changed(
 ) -> None:
     later = time.time() + 3600
     write_addresses(WEB, NICS, tmp_path)
-    subject = RememberedAddresses(tmp_path, owner=OWNER)
+    subject = RememberedAddresses(tmp_path)
     monkeypatch.setattr(time, "time", lambda: later)
     assert subject() is subject()
     assert read == ["web"]
@@ -84,7 +83,7 @@ def test_a_file_is_read_again_only_if_the_directory_has_changed(
 
 
 def test_changes_within_the_resolution_of_file_times_are_seen(tmp_path: Path) -> None:
-    subject = RememberedAddresses(tmp_path, owner=OWNER)
+    subject = RememberedAddresses(tmp_path)
     for number in range(2, 30):
         write_addresses(WEB, [nic(ip=f"10.77.0.{number}")], tmp_path)
         os.utime(tmp_path, (7, 7))
@@ -93,7 +92,7 @@ def test_changes_within_the_resolution_of_file_times_are_seen(tmp_path: Path) ->
 
 def test_without_a_directory_nothing_is_remembered(tmp_path: Path) -> None:
     directory = tmp_path / "declared"
-    subject = RememberedAddresses(directory, owner=OWNER)
+    subject = RememberedAddresses(directory)
     assert subject() == {}
     write_addresses(WEB, NICS, directory)
     assert len(subject()) == 2
@@ -111,13 +110,13 @@ def test_a_damaged_file_is_left_out_with_a_line_in_the_log(
     (tmp_path / "types.json").write_text('[["service", 1]]')
     (tmp_path / "values.json").write_text('[["service", "default", "10.77.0", "", ""]]')
     (tmp_path / "large.json").write_text(" " * 70_000 + "[]")
-    (tmp_path / "link.json").symlink_to("web.json")
+    (tmp_path / "link.json").symlink_to("nowhere")
     (tmp_path / "directory.json").mkdir()
     os.mkfifo(tmp_path / "fifo.json")
     (tmp_path / "no task.json").touch()
     (tmp_path / ".web.json.new").touch()
     (tmp_path / "web.txt").touch()
-    subject = RememberedAddresses(tmp_path, owner=OWNER)
+    subject = RememberedAddresses(tmp_path)
     assert set(subject().values()) == {"web"}
     for name in ("json", "nested", "types", "values", "large", "link", "directory", "fifo"):
         assert f"the addresses that declared task {name} had last are not known: " in caplog.text
@@ -128,16 +127,15 @@ def test_a_damaged_file_is_left_out_with_a_line_in_the_log(
     assert len(read) == count, "once"
 
 
-def test_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
+def test_a_file_of_other_users_is_refused(tmp_path: Path) -> None:
     write_addresses(WEB, NICS, tmp_path)
-    with pytest.raises(InvalidRequestError, match=f"is not usable: expected a regular file of UID {OWNER + 1} with"):
-        read_addresses(WEB, tmp_path, owner=OWNER + 1)
-    assert RememberedAddresses(tmp_path, owner=OWNER + 1)() == {}
+    tmp_path.chmod(0o777)
+    with pytest.raises(SettingsError, match=f"{tmp_path} may be changed by every user"):
+        read_addresses(WEB, tmp_path)
+    assert RememberedAddresses(tmp_path)() == {}
 
 
 def test_a_directory_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(HostError, match="cannot be written: Not a directory"):
         write_addresses(WEB, NICS, tmp_path / "file/declared")
-    with pytest.raises(HostError, match="cannot be read: Not a directory"):
-        read_addresses(WEB, tmp_path / "file")

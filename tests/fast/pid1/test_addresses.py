@@ -1,4 +1,3 @@
-import os
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Interface
 from pathlib import Path
@@ -12,20 +11,19 @@ from solo5_systemd.pid1 import prepare
 from solo5_systemd.pid1.prepare import Addresses
 
 WEB = TaskName("web")
-OWNER = os.getuid()
 WANTED = (NicRequest(nic=LEASE.nic, network=LEASE.network),)
 
 
 def test_addresses_are_kept_for_the_next_start(tmp_path: Path) -> None:
-    subject = Addresses(WEB, tmp_path / "new", owner=OWNER)
+    subject = Addresses(WEB, tmp_path / "new")
     assert subject.of(WANTED) == WANTED
     subject.keep(Reservation(task=WEB, leases=(LEASE,)))
-    [nic] = Addresses(WEB, tmp_path / "new", owner=OWNER).of(WANTED)
+    [nic] = Addresses(WEB, tmp_path / "new").of(WANTED)
     assert (nic.ipv4, nic.mac, nic.ipv6) == (LEASE.address, LEASE.mac, LEASE.address6)
 
 
 def test_a_request_has_precedence_and_another_network_other_addresses(tmp_path: Path) -> None:
-    subject = Addresses(WEB, tmp_path, owner=OWNER)
+    subject = Addresses(WEB, tmp_path)
     subject.keep(Reservation(task=WEB, leases=(LEASE,)))
     [nic] = subject.of([NicRequest(nic=LEASE.nic, network=LEASE.network, ipv4=IPv4Address("10.1.2.3"))])
     assert nic.ipv4 == IPv4Address("10.1.2.3")
@@ -35,14 +33,14 @@ def test_a_request_has_precedence_and_another_network_other_addresses(tmp_path: 
 
 def test_addresses_are_written_only_if_they_are_others(tmp_path: Path) -> None:
     reservation = Reservation(task=WEB, leases=(LEASE,))
-    Addresses(WEB, tmp_path, owner=OWNER).keep(reservation)
+    Addresses(WEB, tmp_path).keep(reservation)
     file = tmp_path / "web.json"
     before = file.stat().st_ino
-    Addresses(WEB, tmp_path, owner=OWNER).keep(reservation)
+    Addresses(WEB, tmp_path).keep(reservation)
     assert file.stat().st_ino == before
-    subject = Addresses(WEB, tmp_path, owner=OWNER)
+    subject = Addresses(WEB, tmp_path)
     subject.keep(Reservation(task=WEB, leases=(replace(LEASE, ipv4=IPv4Interface("10.153.0.9/24")),)))
-    [nic] = Addresses(WEB, tmp_path, owner=OWNER).of(WANTED)
+    [nic] = Addresses(WEB, tmp_path).of(WANTED)
     assert nic.ipv4 == IPv4Address("10.153.0.9")
 
 
@@ -50,7 +48,7 @@ def test_a_damaged_file_is_none_and_reported(tmp_path: Path, monkeypatch: pytest
     reported: list[tuple[str, str]] = []
     monkeypatch.setattr(prepare, "log_about", lambda unit, text, *, priority: reported.append((unit, text)))
     (tmp_path / "web.json").write_text('[["service", 1]]')
-    assert Addresses(WEB, tmp_path, owner=OWNER).of(WANTED) == WANTED
+    assert Addresses(WEB, tmp_path).of(WANTED) == WANTED
     [(unit, text)] = reported
     assert unit == "web.service"
     assert text.startswith("the addresses that the task had last are not known: ")

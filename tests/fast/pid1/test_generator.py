@@ -37,7 +37,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
         subject = Generator(
             settings, etc=tmp_path / "etc", system=tmp_path / "system", directory=str(tmp_path / "run"),
             units=(str(tmp_path / "system"), str(tmp_path / "other")), generated=generated or {},
-            fstab=tmp_path / "fstab", systemd=257, owner=(tmp_path / "etc").stat().st_uid,
+            fstab=tmp_path / "fstab", systemd=257,
         )  # fmt: skip
         return list(subject.run())
 

@@ -9,6 +9,11 @@ from solo5_systemd.settings.files import CachedSettings, read_settings
 from solo5_systemd.settings.model import Settings, parse_settings
 
 
+@pytest.fixture(autouse=True)
+def public(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+
+
 def write(directory: Path, **texts: str) -> None:
     for name, text in texts.items():
         (directory / f"{name}.toml").write_text(text)
@@ -44,7 +49,7 @@ def test_a_file_that_is_no_toml_is_named(tmp_path: Path, text: str) -> None:
 
 def test_a_directory_of_that_name_is_named(tmp_path: Path) -> None:
     (tmp_path / "d.toml").mkdir()
-    with pytest.raises(SettingsError, match=r"/d\.toml cannot be read"):
+    with pytest.raises(SettingsError, match=r"/d\.toml is not a regular file"):
         read_settings(tmp_path)
 
 
@@ -52,6 +57,27 @@ def test_the_file_that_is_wrong_is_named(tmp_path: Path) -> None:
     write(tmp_path, a="network.default.mtu = 1400", b="network.default.mtu = 1")
     with pytest.raises(SettingsError, match=r"^\S*/b\.toml: network\.default\.mtu is 1"):
         read_settings(tmp_path)
+
+
+def test_a_value_is_not_quoted_from_a_file_that_not_everybody_may_read(tmp_path: Path) -> None:
+    write(tmp_path, a="network.default.mtu = 1")
+    (tmp_path / "a.toml").chmod(0o640)
+    with pytest.raises(SettingsError, match=r"/a\.toml: network\.default\.mtu is not valid: expected a whole number"):
+        read_settings(tmp_path)
+    write(tmp_path, a='network.a.ipv4 = "10.0.0.0/24"', b='network.b.ipv4 = "10.0.0.0/16"')
+    with pytest.raises(SettingsError, match=rf"^{tmp_path}: network\.b\.ipv4 is not valid: expected a range of"):
+        read_settings(tmp_path)
+
+
+@pytest.mark.parametrize("place", ["run", "etc", "etc/a.toml"])
+def test_settings_that_others_may_write_are_refused(tmp_path: Path, place: str) -> None:
+    for name in ("run", "etc"):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name, a="reserved_ports = [22]")
+    assert read_settings(tmp_path / "etc", tmp_path / "run").reserves(22)
+    (tmp_path / place).chmod(0o777)
+    with pytest.raises(SettingsError, match=rf"{tmp_path / place} may be changed by every user"):
+        read_settings(tmp_path / "etc", tmp_path / "run")
 
 
 def test_where_only_the_sum_of_the_files_is_wrong_the_directory_is_named(tmp_path: Path) -> None:
@@ -135,9 +161,9 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     document = files._document
 
-    def parse(file: Path) -> dict[str, object]:
+    def parse(file: Path, content: bytes) -> dict[str, object]:
         names.append(file.name)
-        return document(file)
+        return document(file, content)
 
     monkeypatch.setattr(files, "_document", parse)
     return names
