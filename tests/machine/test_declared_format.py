@@ -229,7 +229,7 @@ def test_a_task_that_is_declared_is_a_file_of_roots(machine: Machine) -> None:
         )
         assert sh("solo5ctl", "run", "--declare", "t-declared", f"{GUESTS}/hello.spt").returncode == 125
         path.chmod(0o666)
-        with pytest.raises(SettingsError, match="may be changed by a user other than root"):
+        with pytest.raises(SettingsError, match="may be changed by every user"):
             read_sources("t-declared")
     finally:
         path.unlink(missing_ok=True)
