@@ -31,8 +31,10 @@ def service(namespace: None, bus: PrivateBus) -> Iterator[Service]:
 
     In a directory of root's alone, on the way too, as settings are.
     """
-    with TemporaryDirectory(dir="/run") as directory, leaving_nothing(Path(directory), bus) as service:
-        yield service
+    with TemporaryDirectory(dir="/run") as directory:
+        Path(directory).chmod(0o755)
+        with leaving_nothing(Path(directory), bus) as service:
+            yield service
 
 
 @pytest.fixture

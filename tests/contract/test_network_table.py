@@ -256,7 +256,7 @@ async def _stations(
 @pytest.fixture(scope="module")
 def outcomes() -> Iterator[Mapping[str, Mapping[Attempt, str]]]:
     """The outcomes of all attempts, by stage."""
-    with private_namespace(), TemporaryDirectory() as directory:
+    with private_namespace(), TemporaryDirectory(dir="/run") as directory:
         Path(directory).chmod(0o755)
         bus = PrivateBus(Path(directory))
         (Path(directory) / "service").mkdir()

@@ -21,7 +21,7 @@ from solo5_systemd.declared.update import (
     ready_by,
 )
 from solo5_systemd.declared.update_files import Phase, UpdateFiles, collect_previous, sha256
-from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, TakenError
+from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, SettingsError, TakenError
 from solo5_systemd.image.manifest import Device, DeviceKind, Manifest, Target
 from solo5_systemd.names import DeviceName, TaskName, is_instance, is_task_name
 from solo5_systemd.network.model import PortRequest, Protocol
@@ -179,6 +179,18 @@ def test_steps_are_read_while_they_are_written(files: UpdateFiles) -> None:
 def test_a_step_after_the_declaration_was_removed_is_not_kept(tmp_path: Path) -> None:
     UpdateFiles(TaskName("web"), directory=tmp_path / "none").log("one")
     assert not (tmp_path / "none").exists()
+
+
+def test_no_drop_in_is_written_or_removed_where_others_may_write(files: UpdateFiles) -> None:
+    files.set_image("/srv/web.hvt", "/srv/web.hvt", lasting=True)
+    text = files.drop_in.read_text()
+    files.drop_in.parent.chmod(0o777)
+    with pytest.raises(SettingsError, match=f"{files.drop_in.parent} may be changed by every user"):
+        files.set_image("/srv/other.hvt", "/srv/web.hvt", lasting=True)
+    files.remove_drop_in()
+    files.unset_image()
+    assert files.drop_in.read_text() == text
+    assert not files.takes_declared("/srv/other.hvt"), "it is not read either"
 
 
 def test_the_drop_in_is_what_it_was_after_an_update_that_was_undone(files: UpdateFiles, tmp_path: Path) -> None:

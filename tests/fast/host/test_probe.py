@@ -45,6 +45,16 @@ async def test_a_processor_without_virtualization_is_found(tmp_path: Path) -> No
     assert (await probe(tmp_path)).virtualization is False
 
 
+async def test_a_tender_that_others_may_write_is_a_fact_and_no_error(tmp_path: Path) -> None:
+    tender = tmp_path / "tenders/solo5-hvt"
+    tender.parent.mkdir()
+    tender.touch()
+    tender.chmod(0o777)
+    host = await probe(tmp_path, settings=Settings(tender_paths=(str(tender.parent),)))
+    assert host.tenders == ()
+    assert host.settings.startswith(f"{tender} may be changed by every user: expected it to be root's")
+
+
 async def test_wrong_settings_are_a_fact_and_no_error(tmp_path: Path) -> None:
     (tmp_path / "etc/solo5").mkdir(parents=True)
     (tmp_path / "etc/solo5/a.toml").write_text("nonsense = 1\n")

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from solo5_systemd.errors import HostError, ImageError, NotFoundError
+from solo5_systemd.errors import HostError, ImageError, NotFoundError, SettingsError
 from solo5_systemd.host import tenders
 from solo5_systemd.host.tenders import TenderPath, groups_for
 from solo5_systemd.image.manifest import Target
@@ -128,6 +128,29 @@ async def test_where_there_is_none_the_places_are_named(make: Make, path: Tender
     (tmp_path / "opt" / "solo5-hvt").mkdir(parents=True)
     with pytest.raises(NotFoundError, match=re.escape(f"is not in {tmp_path}/bin, {tmp_path}/opt")):
         await path.find(Target.HVT, 2)
+
+
+@pytest.mark.parametrize("entry", ["bin", "bin/solo5-hvt"])
+async def test_a_tender_that_others_may_write_is_an_error_and_not_executed(
+    make: Make, path: TenderPath, tmp_path: Path, entry: str
+) -> None:
+    make("bin/solo5-hvt")
+    make("opt/solo5-hvt")
+    (tmp_path / entry).chmod(0o777)
+    with pytest.raises(SettingsError, match=f"{tmp_path / entry} may be changed by every user"):
+        await path.find(Target.HVT, 2)
+    assert not (tmp_path / "asked").exists()
+
+
+async def test_a_library_that_others_may_write_is_not_executed_by_root(
+    make: Make, path: TenderPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = make("lib/libseccomp.so.2", mode=0o777)
+    make("bin/solo5-spt")
+    monkeypatch.setattr(tenders, "mapped_files", lambda _: (str(library),))
+    with pytest.raises(SettingsError, match=f"{library} may be changed by every user"):
+        await path.find(Target.SPT, 2)
+    assert not (tmp_path / "asked").exists()
 
 
 async def test_a_known_tender_is_not_asked_again_until_it_changes(make: Make, path: TenderPath, tmp_path: Path) -> None:
