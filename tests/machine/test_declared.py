@@ -78,7 +78,6 @@ def test_a_task_that_was_not_started_yet_does_not_run(declare: Declarations) -> 
     ok("systemctl", "enable", unit)
     assert unit_property(unit, "LoadState") == "loaded"
     assert json.loads(ok("solo5ctl", "ps", "--json")) == []
-    assert "Not started" in ok("solo5ctl", "ps", "--all")
     started(unit)
     assert [each["name"] for each in json.loads(ok("solo5ctl", "ps", "--json"))] == ["web"]
 
@@ -785,3 +784,19 @@ def test_a_file_that_is_removed_while_its_task_is_cleared_up_leaves_nothing(decl
         eventually(lambda: not (DIRECTORY / "web").exists(), "its files are removed")
         eventually(lambda: unit_property(prepare, "ActiveState") == "inactive", "its preparation has ended")
         sh("solo5ctl", "gc")
+
+
+def test_a_task_that_was_not_started_has_no_outcome_and_one_whose_preparation_failed_names_it(
+    declare: Declarations,
+) -> None:
+    unit = declare("web", "", image="hello.spt")
+    assert "outcome" not in inspect("web")
+    image = Path(f"{GUESTS}/gone.spt")
+    image.write_bytes(Path(f"{GUESTS}/hello.spt").read_bytes())
+    declare("gone", "", image="gone.spt")
+    image.unlink()
+    assert sh("systemctl", "start", "gone.service").returncode != 0
+    reason = inspect("gone")["outcome"]["sentence"]
+    assert reason == "not started: its preparation has failed: systemctl status solo5-prepare@gone.service"
+    ok("systemctl", "start", unit)
+    eventually(lambda: inspect("web").get("outcome", {}).get("ending") == "exited", "it has one")

@@ -272,19 +272,6 @@ class Manager(UnitReader):
             state=state, restart=str(found.get("Restart")), queued=queued, on_failure=bool(found.get("OnFailure"))
         )
 
-    async def was_refused(self, unit: str) -> bool:
-        """Return whether the last start of a service failed an assertion, or before its main process, by D-Bus."""
-        names = ["AssertResult", "AssertTimestampMonotonic", "ActiveState", "InactiveExitTimestampMonotonic"]
-        end = "ExecMainExitTimestampMonotonic"
-        found = await self._properties(
-            unit_path(unit), [*((UNIT, name) for name in names), (INTERFACES[UnitKind.SERVICE], end)]
-        )
-        refuted = bool(found.get("AssertTimestampMonotonic")) and not found.get("AssertResult")
-        # Where a run ends, its main process does after the start has left `inactive`.
-        begun, ended = found.get("InactiveExitTimestampMonotonic"), found.get(end)
-        failed = found.get("ActiveState") == ActiveState.FAILED
-        return refuted or (failed and isinstance(begun, int) and isinstance(ended, int) and begun > ended)
-
     async def reload_time_left(self, unit: str) -> float | None:
         """Return in how many seconds PID 1 ends the reload of a service; None: never, or it is not being reloaded."""
         names = [(UNIT, "ActiveState"), (UNIT, "StateChangeTimestampMonotonic")]

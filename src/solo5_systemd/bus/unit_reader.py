@@ -14,11 +14,13 @@ from solo5_systemd.bus.peers import (
     PROPERTIES,
     SYSTEMD,
     TASK_PATTERNS,
+    UNIT,
     Call,
     ListedUnit,
     RemoteError,
     loaded,
     task_names,
+    unit_path,
 )
 from solo5_systemd.errors import HostError
 from solo5_systemd.files.declared_units import declared_service, declared_tasks, units_of
@@ -77,6 +79,23 @@ class UnitReader(ABC):
     async def _manager_property(self, name: str) -> str:
         """Return a property of the Manager."""
         return str((await self._properties(MANAGER_PATH, [(MANAGER, name)])).get(name))
+
+    async def was_refused(self, unit: str) -> bool:
+        """Return whether the last start of a service failed an assertion, or before its main process, by D-Bus."""
+        from solo5_systemd.bus.unit_states import INTERFACES
+        from solo5_systemd.names import UnitKind
+        from solo5_systemd.unit.state import ActiveState
+
+        names = ["AssertResult", "AssertTimestampMonotonic", "ActiveState", "InactiveExitTimestampMonotonic"]
+        end = "ExecMainExitTimestampMonotonic"
+        found = await self._properties(
+            unit_path(unit), [*((UNIT, name) for name in names), (INTERFACES[UnitKind.SERVICE], end)]
+        )
+        refuted = bool(found.get("AssertTimestampMonotonic")) and not found.get("AssertResult")
+        # Where a run ends, its main process does after the start has left `inactive`.
+        begun, ended = found.get("InactiveExitTimestampMonotonic"), found.get(end)
+        failed = found.get("ActiveState") == ActiveState.FAILED
+        return refuted or (failed and isinstance(begun, int) and isinstance(ended, int) and begun > ended)
 
     async def names(self, *, ended: bool = True) -> Sequence[TaskName]:
         """Return the names of tasks with a loaded unit; without `ended`, of those that are not over."""

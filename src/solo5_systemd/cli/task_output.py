@@ -52,7 +52,7 @@ def status(task: Task, now: int) -> str:
 
 
 def _ended(task: Task, now: int) -> str:
-    word = "Ended"
+    word = "Ended" if task.started else "Not started"
     if task.outcome is not None:
         word = _ENDINGS[task.outcome.ending]
         if task.outcome.ending == "exited":

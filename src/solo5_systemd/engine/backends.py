@@ -289,6 +289,12 @@ class UnitQueries(Protocol):
     async def states(self, *, ended: bool = True) -> Sequence[UnitState]:
         """Return the states of all tasks' units; without `ended`, of those that are not over."""
 
+    async def was_refused(self, unit: str) -> bool:
+        """Return whether the last start of a service failed before its main process: its outcome is of the run before.
+
+        Such as by an assertion, where what it needs was not prepared.
+        """
+
     async def names(self, *, ended: bool = True) -> Sequence[TaskName]:
         """Return the names of all tasks with a loaded unit; without `ended`, of those that are not over."""
 
@@ -345,12 +351,6 @@ class Units(UnitQueries, Protocol):
 
         Raises:
             HostError: PID 1 does not reply.
-        """
-
-    async def was_refused(self, unit: str) -> bool:
-        """Return whether the last start of a service failed before its main process: its outcome is of the run before.
-
-        Such as by an assertion, where what it needs was not prepared.
         """
 
     async def reload_time_left(self, unit: str) -> float | None:

@@ -108,10 +108,11 @@ class Queries:
     async def _view(self, state: "UnitState", reservation: "Reservation | None" = None) -> "Task":
         from solo5_systemd.engine.task import Task, phase
 
+        untried = state.is_untried and not await self.backends.units.was_refused(state.unit)
         return Task(
             state=state,
             phase=phase(state, hung=await is_hung(state, self.backends.usages)),
-            outcome=await self._outcome(state) if state.over else None,
+            outcome=await self._outcome(state) if state.over and not untried else None,
             reservation=reservation,
         )
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from solo5_systemd.names import UnitKind
+from solo5_systemd.names import UnitKind, prepare_service
 from solo5_systemd.sanitize import MAX_QUOTE, bounded
 from solo5_systemd.unit.exit_messages import ExitMessages, signal_name, tender_message
 from solo5_systemd.unit.state import MainCode, UnitState
@@ -421,4 +421,8 @@ def _never_ran(state: UnitState) -> Outcome:
         )
     if state.result == "resources":
         return Outcome(ending=Ending.NOT_STARTED, sentence="systemd could not set the unit up (resources)")
-    return Outcome(ending=Ending.NOT_STARTED, sentence="not started: its network could not be attached")
+    if state.is_untried:
+        reason = f"its preparation has failed: systemctl status {prepare_service(state.task)}"
+    else:
+        reason = "its network could not be attached"
+    return Outcome(ending=Ending.NOT_STARTED, sentence=f"not started: {reason}")

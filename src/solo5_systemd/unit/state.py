@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from solo5_systemd.names import TaskName, UnitKind, task_of_unit, task_scope
+from solo5_systemd.names import TaskName, UnitKind, task_of_unit, task_scope, task_service
 from solo5_systemd.unit.log_fields import LOG_NAMESPACE, log_fields
 
 
@@ -147,6 +147,12 @@ class UnitState:
     def over(self) -> bool:
         """Return whether the unit is inactive or failed: no process of it runs."""
         return self.active in OVER
+
+    @property
+    def is_untried(self) -> bool:
+        """Return whether the service of a declared task has had no process since PID 1 has loaded it."""
+        declared = self.kind is UnitKind.SERVICE and self.unit != task_service(self.task)
+        return declared and self.over and self.result == "success" and not self.started
 
     @property
     def tender(self) -> str:

@@ -318,6 +318,10 @@ ROWS = [
         "not started: its network could not be attached", 126,
     ),
     Row(
+        replace(ENDED, unit="web.service", main_code=MainCode.NONE, started=0, result="success"), Ending.NOT_STARTED,
+        "not started: its preparation has failed: systemctl status solo5-prepare@web.service", 126,
+    ),
+    Row(
         replace(ENDED, main_code=MainCode.NONE), Ending.UNKNOWN,
         "ended; its unit was unloaded before its exit status could be read", 125,
     ),
