@@ -1,6 +1,7 @@
 """The implementations of the engine's backends, chosen here only."""
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import cached_property
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         Users,
     )
     from solo5_systemd.engine.runtime import Runtime
+    from solo5_systemd.settings.limits import Node
     from solo5_systemd.settings.model import Settings
     from solo5_systemd.users.user_record import GivenDisk
 
@@ -82,7 +84,6 @@ class Machine:
 
         return ImageFiles(
             lambda: self._settings().task_uids,
-            copy_mb=lambda: self._settings().disk_copy_mb,
             quotas=lambda: self._settings().disk_quotas,
         )
 
@@ -91,7 +92,7 @@ class Machine:
         """The task users."""
         from solo5_systemd.users.registry import Users
 
-        return Users(lambda: self._settings().task_uids, _reclaim_disk)
+        return Users(lambda: self._settings().task_uids, _reclaim_disk, node=lambda: _node(self._settings()))
 
     @cached_property
     def networks(self) -> "Networks":
@@ -148,6 +149,30 @@ class Machine:
         from solo5_systemd.wiring import HostDirectories
 
         return HostDirectories()
+
+
+def _node(settings: "Settings") -> "Node":
+    """Return what this host has for tasks."""
+    from solo5_systemd.network.ipam import addresses_of
+    from solo5_systemd.network.port_conflicts import HELD_MAX
+    from solo5_systemd.settings.limits import Node, Resource
+    from solo5_systemd.storage.backing_files import COPIES
+    from solo5_systemd.storage.quota import space_of
+
+    copies = space_of(COPIES)
+    networks = {each.name: addresses_of(each) for each in settings.networks}
+    return Node(
+        limits=settings.limits,
+        capacity={
+            Resource.TASKS: len(settings.task_uids),
+            Resource.PORTS: HELD_MAX,
+            Resource.COPIES: copies.size,
+            Resource.ARCHIVES: os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+            Resource.IMAGES: settings.image_store_mb << 20,
+            **{f"{Resource.ADDRESSES}/{name}": count for name, count in networks.items() if count},
+        },
+        copies=copies,
+    )
 
 
 def _reclaim_disk(uid: int, given: "GivenDisk") -> None:

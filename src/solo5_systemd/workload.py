@@ -8,6 +8,7 @@ from solo5_systemd.names import DeviceName, TaskName, UnitKind
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
 from solo5_systemd.network.model import IpAddress, NicRequest, PortRequest, Protocol
 from solo5_systemd.settings.hosts import Host
+from solo5_systemd.settings.limits import OPERATOR, Tenant
 from solo5_systemd.settings.operator_policy import Policy
 from solo5_systemd.settings.resolver import UNSET, Resolver
 from solo5_systemd.storage.model import DiskRequest
@@ -85,6 +86,7 @@ class Workload:
         hosts: names of machines with their addresses, as `{hosts}` in arguments.
         port_labels: ports of the host by label, as `{port.LABEL}` in arguments.
         description: Description= of the unit; None: derived from the image.
+        tenant: the job of Nomad that it is of.
         policy: limits for the task, checked when all defaults are filled in.
     """
 
@@ -111,4 +113,5 @@ class Workload:
     hosts: tuple[Host, ...] = ()
     port_labels: tuple[tuple[str, int], ...] = ()
     description: str | None = None
+    tenant: Tenant = OPERATOR
     policy: Policy = field(default_factory=Policy)

@@ -27,6 +27,7 @@ from solo5_systemd.network.model import (
     Reservation,
 )
 from solo5_systemd.network.tap_counters import Traffic
+from solo5_systemd.settings.limits import Claim
 from solo5_systemd.settings.resolver import Resolver
 from solo5_systemd.storage.model import (
     ArchiveChange,
@@ -48,13 +49,16 @@ from solo5_systemd.users.user_record import AllocatedUser, GivenDisk
 class Images(Protocol):
     """The image store."""
 
-    async def take(self, path: str, roots: Sequence[str], largest: int | None) -> StoredImage:
+    async def take(
+        self, path: str, roots: Sequence[str], largest: int | None, admit: Callable[[int], None]
+    ) -> StoredImage:
         """Copy an image into the store unless it is there, and parse its notes from the stored copy.
 
         Args:
             path: of the image.
             roots: directories below one of which it must be; empty: it may be anywhere.
             largest: most bytes that it may have; None: no limit.
+            admit: called with the bytes of an image that the store lacks, before it is copied; it may raise.
         """
 
     async def preview(
@@ -95,8 +99,8 @@ class Disks(Protocol):
     async def inspect(self, request: DiskRequest) -> Disk:
         """Check the file and its sector size, and return the disk."""
 
-    async def make(self, request: DiskRequest) -> MadeDisk:
-        """Create the file of a disk unless there is one, or make a private disk."""
+    async def make(self, request: DiskRequest, planned: Disk) -> MadeDisk:
+        """Create the file of a disk unless there is one, or make a private disk, as large as it was planned."""
 
     async def release(self, made: MadeDisk) -> None:
         """Remove what a private disk needs during the start only; the task keeps its disk."""
@@ -145,6 +149,19 @@ class Users(Protocol):
 
     def next_uid(self) -> int:
         """Return the UID that `acquire` would return now."""
+
+    async def claim(self, task: TaskName, claim: Claim) -> None:
+        """Check what a task with a user takes beside all others, and record it until the user is freed.
+
+        Raises:
+            InvalidRequestError, TakenError, HostError: a limit would be exceeded.
+        """
+
+    def check_claim(self, task: TaskName, claim: Claim) -> None:
+        """Check the same, and record nothing."""
+
+    def end_claim(self, task: TaskName) -> None:
+        """Remove the claim of an ended task that keeps its user."""
 
     async def record_disks(self, uid: int, disks: Sequence[GivenDisk]) -> None:
         """Record the disks that the user is about to own, so that they are reclaimed before it is freed."""

@@ -86,7 +86,7 @@ class Preparer(Starter):
             held: list[int] = []
             try:
                 disks = [
-                    await self._make(request, made) if disk.planned else disk
+                    await self._make(request, disk, made) if disk.planned else disk
                     for request, disk in zip(plan.parts.workload.disks, plan.disks, strict=True)
                 ]
                 bound = await self._disks.bind(disks)

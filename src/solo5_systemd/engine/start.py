@@ -6,6 +6,7 @@ After a failure each step is undone. If this process dies in between, systemd an
 
 import asyncio
 import os
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -29,11 +30,12 @@ from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, PortRequest, Reservation
 from solo5_systemd.sanitize import MAX_QUOTE, bounded, unit_file_syntax
 from solo5_systemd.settings import operator_policy
+from solo5_systemd.settings.limits import Claim, Resource
 from solo5_systemd.settings.model import DEFAULT_NETWORK, NAMESPACE_NETWORK, REDIRECT_NETWORK, TASK_UIDS
 from solo5_systemd.settings.resolver import Resolver, reachable
 from solo5_systemd.storage.archive import check_total
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS
-from solo5_systemd.storage.model import BoundDisks, Disk, DiskRequest, MadeDisk
+from solo5_systemd.storage.model import Backing, BoundDisks, Disk, DiskRequest, MadeDisk
 from solo5_systemd.unit.placeholders import uses_search, uses_servers
 from solo5_systemd.unit.properties import JobFailedError, TransientUnit, UnitFiles, security_modules
 from solo5_systemd.unit.property_types import INFINITY
@@ -203,6 +205,7 @@ class Starter:
             Solo5Error: as `service`.
         """
         plan = await self._check(workload, self._preview_image)
+        self._users.check_claim(workload.name, _claim(plan))
         if not plan.nics:
             return plan
         seen = await self._networks.preview(workload.name, plan.nics, plan.ports, workload.namespace)
@@ -265,7 +268,7 @@ class Starter:
         try:
             progress.on_preflight(plan.preflight)
             progress.on_step("reserving addresses")
-            async with self._allocated(workload.name) as user, self._reserved(plan) as reservation:
+            async with self._allocated(plan) as user, self._reserved(plan) as reservation:
                 progress.on_leases(reservation.leases)
                 progress.on_step("attaching its network")
                 yield replace(plan, parts=replace(_reserved_parts(plan.parts, reservation), user=user))
@@ -273,8 +276,9 @@ class Starter:
             os.close(held)
 
     @asynccontextmanager
-    async def _allocated(self, name: TaskName) -> AsyncGenerator[int, None]:
-        """Allocate the task's user, held until the unit exists; free it if the block raises."""
+    async def _allocated(self, plan: Plan) -> AsyncGenerator[int, None]:
+        """Allocate the task's user, held until the unit exists, and record what it takes; undo if the block raises."""
+        name = plan.name
         try:
             held = await self._user(name)
         except asyncio.CancelledError:  # the allocation may have completed nevertheless
@@ -284,6 +288,7 @@ class Starter:
             # A user that exists already can be that of a concurrent start, whose unit preflight did not see.
             if held.adopted:
                 await self._check_free(name)
+            await self._users.claim(name, _claim(plan))
             yield held.uid
         except _NameTakenError:  # the user belongs to the other start
             os.close(held.descriptor)
@@ -341,7 +346,7 @@ class Starter:
         made = _Made(plan=plan)
         try:
             disks = [
-                await self._make(request, new) if disk.planned else disk
+                await self._make(request, disk, new) if disk.planned else disk
                 for request, disk in zip(plan.parts.workload.disks, plan.disks, strict=True)
             ]
             made.plan = replace(plan, parts=replace(plan.parts, disks=disks))
@@ -354,13 +359,13 @@ class Starter:
             for _, each in new:
                 await undo(self._disks.release(each))
 
-    async def _make(self, request: DiskRequest, new: list[tuple[DiskRequest, MadeDisk]]) -> Disk:
+    async def _make(self, request: DiskRequest, planned: Disk, new: list[tuple[DiskRequest, MadeDisk]]) -> Disk:
         """Make a disk, and add it to `new`, which the caller undoes.
 
         Raises:
             Solo5Error: it cannot be made, or is an archive with which those of the task are too large.
         """
-        making = asyncio.ensure_future(self._disks.make(request))
+        making = asyncio.ensure_future(self._disks.make(request, planned))
         try:
             made = await asyncio.shield(making)
         except asyncio.CancelledError:
@@ -449,6 +454,7 @@ class Starter:
         """
         if keep:  # a retained service can be started again by systemctl
             await self._release(name)
+            self._users.end_claim(name)
             return
         # Once the unit is gone, another start may use the name: it would lose what is removed here by the name.
         async with self._users.removal(name):
@@ -545,7 +551,12 @@ class Starter:
 
     async def _image(self, workload: Workload) -> StoredImage:
         """Store the image; if the store is full, retry once after unused images are removed."""
-        request = workload.image, workload.roots, workload.policy.image
+
+        def admit(size: int) -> None:
+            amounts = {f"{Resource.IMAGES}/new": size}
+            self._users.check_claim(workload.name, Claim(tenant=workload.tenant, amounts=amounts))
+
+        request = workload.image, workload.roots, workload.policy.image, admit
         try:
             return await self._images.take(*request)
         except StoreFullError:
@@ -834,6 +845,24 @@ def _effective_request(
         image=image.size,
         named_disks={disk.disk: disk.name for disk in workload.disks if disk.name is not None},
         new_disk=max((disk.create.size for disk in workload.disks if disk.create is not None), default=0),
+    )
+
+
+def _claim(plan: Plan) -> Claim:
+    """Return what a task takes of the node. Addresses are the host's: a namespace of others has its own."""
+    networks = [] if plan.parts.workload.namespace else [nic.network for nic in plan.nics]
+    copies = [disk for disk in plan.disks if disk.backing is Backing.COPY]
+    return Claim(
+        tenant=plan.parts.workload.tenant,
+        amounts={
+            Resource.TASKS: 1,
+            Resource.PORTS: len(plan.ports),
+            Resource.COPIES: sum(disk.size for disk in copies),
+            Resource.COPIED: sum(disk.copied for disk in copies),
+            Resource.ARCHIVES: sum(disk.size for disk in plan.disks if disk.backing is Backing.ARCHIVE),
+            f"{Resource.IMAGES}/{plan.image.sha256}": plan.image.size,
+            **{f"{Resource.ADDRESSES}/{name}": count for name, count in Counter(networks).items()},
+        },
     )
 
 

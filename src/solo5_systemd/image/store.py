@@ -71,13 +71,20 @@ class ImageStore:
         self._pending_bytes = 0  # bytes of the images that this process is copying
         self._large = asyncio.Semaphore(LARGE_AT_ONCE)
 
-    async def take(self, path: str, roots: Sequence[str] = (), largest: int | None = None) -> StoredImage:
+    async def take(
+        self,
+        path: str,
+        roots: Sequence[str] = (),
+        largest: int | None = None,
+        admit: Callable[[int], None] = lambda _size: None,
+    ) -> StoredImage:
         """Return an image from the store, after copying it there if it is new.
 
         Args:
             path: of the image, in the caller's mount namespace.
             roots: directories, of which one must contain the path with symbolic links resolved; empty: no restriction.
             largest: the maximum file size in bytes; None: `MAX_SIZE`.
+            admit: called with the size of an image that the store lacks, before it is copied; it may raise.
 
         Raises:
             NotFoundError: the file does not exist.
@@ -86,7 +93,7 @@ class ImageStore:
             StoreFullError: the quota or the file system has no room.
             HostError: the file cannot be read, or the store cannot be written.
         """
-        request = path, roots, MAX_SIZE if largest is None else min(largest, MAX_SIZE)
+        request = path, roots, MAX_SIZE if largest is None else min(largest, MAX_SIZE), admit
         try:
             return await asyncio.to_thread(self._take, *request, LARGE)
         except _LargeImageError:
@@ -149,11 +156,13 @@ class ImageStore:
         """
         return await asyncio.to_thread(self._collect, keep, min_age=min_age, dry_run=dry_run)
 
-    async def _take_large(self, path: str, roots: Sequence[str], largest: int) -> StoredImage:
+    async def _take_large(
+        self, path: str, roots: Sequence[str], largest: int, admit: Callable[[int], None]
+    ) -> StoredImage:
         """Find or store an image in a thread of its own, at most `LARGE_AT_ONCE` at a time."""
         await self._large.acquire()
         executor = ThreadPoolExecutor(1, "image")
-        taking = asyncio.get_running_loop().run_in_executor(executor, self._take, path, roots, largest, MAX_SIZE)
+        taking = asyncio.get_running_loop().run_in_executor(executor, self._take, path, roots, largest, admit, MAX_SIZE)
         executor.shutdown(wait=False)
         taking.add_done_callback(self._finish_large)
         return await asyncio.shield(taking)  # after a cancellation the thread runs on, and counts until its end
@@ -163,7 +172,9 @@ class ImageStore:
         if not taking.cancelled():
             taking.exception()  # retrieved here, since a cancelled start does not
 
-    def _take(self, path: str, roots: Sequence[str], largest: int, at_once: int) -> StoredImage:
+    def _take(
+        self, path: str, roots: Sequence[str], largest: int, admit: Callable[[int], None], at_once: int
+    ) -> StoredImage:
         """Find or store an image.
 
         Raises:
@@ -175,6 +186,8 @@ class ImageStore:
                 stored = self._lookup(status)
             if stored is None and status.st_size > at_once:
                 raise _LargeImageError
+            if stored is None:
+                admit(status.st_size)
             return stored or self._add(path, source, status)
 
     def _preview(self, path: str, roots: Sequence[str], largest: int, removable: Collection[str]) -> StoredImage:

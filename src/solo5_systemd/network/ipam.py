@@ -8,6 +8,7 @@ import hashlib
 from base64 import b32encode
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
 from typing import TypeVar
 
@@ -297,6 +298,13 @@ def free_addresses(network: Network | NetworkSettings, taken: int) -> int:
     if network.ipv4 is None or (network.join is not None and network.join.pool is None):
         return 0
     return _capacity(network, network.ipv4) - taken
+
+
+def addresses_of(network: NetworkSettings) -> int:
+    """Return the number of addresses for guests of a network; 0: not known. A range that is chosen is a /24."""
+    if network.ipv4 is None and network.join is None and not network.without_ipv4:
+        network = replace(network, ipv4=CANDIDATES[0])
+    return free_addresses(network, 0)
 
 
 def _capacity(network: Network | NetworkSettings, ipv4: IPv4Network) -> int:

@@ -33,9 +33,12 @@ class BoundPort:
     port: int
 
 
+HELD_MAX = 8000
+"""Port sockets of all tasks, of which each takes a descriptor of the service (LimitNOFILE=)."""
+
 PORTS_MAX = 256
 """The most ports of one task, and of a range: each costs a port socket of each family, of which the host has some
-thousands (`networkd.held_ports.HELD_MAX`), and a map element.
+thousands (HELD_MAX), and a map element.
 """
 
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", re.ASCII)

@@ -15,7 +15,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from solo5_systemd.daemon import fdstore
 from solo5_systemd.errors import TakenError
 from solo5_systemd.network.model import IpAddress, PortRequest, Protocol
-from solo5_systemd.network.port_conflicts import BoundPort, check_bound, show_port
+from solo5_systemd.network.port_conflicts import HELD_MAX, BoundPort, check_bound, show_port
 from solo5_systemd.network.raw_netlink import NETLINK_SOCK_DIAG, NLM_DUMP, NetlinkSocket
 
 _BY_FAMILY = 20  # SOCK_DIAG_BY_FAMILY of sock_diag(7)
@@ -110,9 +110,6 @@ def _drop_everything(made: socket.socket) -> None:
     program = ctypes.create_string_buffer(_DROP_ALL, len(_DROP_ALL))
     made.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HP", 1, ctypes.addressof(program)))
 
-
-HELD_MAX = 8000
-"""Port sockets, of which each takes a descriptor of the service (LimitNOFILE=)."""
 
 BARRIER_TIMEOUT_S = 30
 _CLOSE_TIMEOUT_S = 1

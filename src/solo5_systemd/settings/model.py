@@ -2,7 +2,7 @@
 
 tender_paths = ["/usr/bin", "/opt/solo5/bin"]
 image_store_mb = 8192
-disk_copy_mb = 1024
+disk_copy_mb = 1024       # data that are copied for the private copies of a task; see settings/limits.py for [limits]
 disk_quota_mb = { "/var/lib/solo5/disks" = 65536 }  # default: none
 task_uids = "61184-65519"
 reserved_ports = [22, "4646-4648"]  # ports of the host that no task can publish
@@ -46,7 +46,7 @@ import hashlib
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, IPv4Network, IPv6Network
 
 from solo5_systemd.decode import Fields
@@ -55,6 +55,7 @@ from solo5_systemd.names import NetworkName, log_namespace, network_name
 from solo5_systemd.settings.address_pool import Pool4, Pool6, address_pool
 from solo5_systemd.settings.egress import Egress, egress
 from solo5_systemd.settings.ipv6 import IPV6_KEYS, IPV6_MTU, POOL6_KEY, Ipv6, ipv6_settings, joined_ipv6
+from solo5_systemd.settings.limits import Limits, parse_limits
 from solo5_systemd.settings.rate import UNLIMITED, Rate, rate
 from solo5_systemd.settings.reserved_addresses import RESERVED_KEY, Reserved, address_range, check_within
 from solo5_systemd.settings.resolver import UNSET, Resolver, resolver_of
@@ -74,8 +75,10 @@ TASK_UIDS = range(61184, 65520)
 TENDER_PATHS = ("/usr/bin", "/usr/local/bin", "/usr/lib/solo5", "/opt/solo5/bin")
 
 IMAGE_STORE_MB = 8192
-DISK_COPY_MB = 1024
 """MiB of disk space for all stored images."""
+
+DISK_COPY_MB = 1024
+"""MiB of data that are copied for the private disks of a task where file systems share no blocks."""
 
 _LINK_MAX = 15
 """Most characters of a link's name: IFNAMSIZ without its NUL."""
@@ -203,19 +206,19 @@ class Settings:
     """All settings.
 
     Attributes:
-        disk_copy_mb: MiB of data that are copied for a private disk where file systems share no blocks.
         disk_quota_mb: directory, and MiB that all files below it may have when a disk is made there.
         reserved_ports: first and last port of each range that no task can publish.
         log_namespace: journal namespace of consoles; empty: the host's journal.
+        limits: of what tasks take together; that of `disk_copy_mb` is one of them.
     """
 
     tender_paths: tuple[str, ...] = TENDER_PATHS
     image_store_mb: int = IMAGE_STORE_MB
-    disk_copy_mb: int = DISK_COPY_MB
     disk_quota_mb: tuple[tuple[str, int], ...] = ()
     task_uids: range = TASK_UIDS
     reserved_ports: tuple[tuple[int, int], ...] = ()
     log_namespace: str = ""
+    limits: Limits = field(default_factory=lambda: parse_limits(Fields({}), DISK_COPY_MB << 20))
     networks: tuple[NetworkSettings, ...] = ()
 
     def reserves(self, port: int) -> bool:
@@ -262,7 +265,7 @@ def parse_settings(document: Mapping[str, object], where: str = "") -> Settings:
 def _parse(fields: Fields) -> Settings:
     fields.allow(
         "tender_paths", "image_store_mb", "disk_copy_mb", "disk_quota_mb", "task_uids", "reserved_ports",
-        "log_namespace", "network",
+        "log_namespace", "limits", "network",
     )  # fmt: skip
     paths = fields.texts("tender_paths", TENDER_PATHS)
     if not paths or not all(path.startswith("/") for path in paths):
@@ -275,11 +278,13 @@ def _parse(fields: Fields) -> Settings:
     return Settings(
         tender_paths=paths,
         image_store_mb=fields.integer("image_store_mb", IMAGE_STORE_MB, low=1, high=1 << 30),
-        disk_copy_mb=fields.integer("disk_copy_mb", DISK_COPY_MB, low=0, high=1 << 30),
         disk_quota_mb=_quotas(fields.table("disk_quota_mb")),
         task_uids=fields.parsed("task_uids", _task_uids, TASK_UIDS),
         reserved_ports=_reserved(fields),
         log_namespace=fields.parsed("log_namespace", log_namespace, ""),
+        limits=parse_limits(
+            fields.table("limits"), fields.integer("disk_copy_mb", DISK_COPY_MB, low=0, high=1 << 30) << 20
+        ),
         networks=networks,
     )
 

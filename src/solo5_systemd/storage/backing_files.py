@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, StartError, TakenError
+from solo5_systemd.files.atomic_file import open_unnamed
 from solo5_systemd.files.procfs import (
     identity,
     is_below,
@@ -21,7 +22,7 @@ from solo5_systemd.files.procfs import (
     path_of,
 )
 from solo5_systemd.sanitize import MAX_QUOTE, bounded, is_plain_path
-from solo5_systemd.settings.model import DISK_COPY_MB, TASK_UIDS
+from solo5_systemd.settings.model import TASK_UIDS
 from solo5_systemd.storage.archive import size_of
 from solo5_systemd.storage.archive_files import scan, write_archive
 from solo5_systemd.storage.bind_mounts import BindMounts
@@ -70,7 +71,6 @@ class ImageFiles:
         mounts: the bind mounts of starts.
         copies: the directories of private copies.
         archives: the directories of archives, in memory.
-        copy_mb: returns the MiB of data that a copy may have where it shares no blocks.
         quotas: returns the quotas of directories.
     """
 
@@ -81,13 +81,11 @@ class ImageFiles:
         mounts: BindMounts | None = None,
         copies: StartDirectories | None = None,
         archives: StartDirectories | None = None,
-        copy_mb: Callable[[], int] = lambda: DISK_COPY_MB,
         quotas: GetQuotas = no_quotas,
     ) -> None:
         self._quotas = quotas
         self._copies = copies or StartDirectories(COPIES)
         self._archives = archives or StartDirectories(ARCHIVES, memory=MEMORY)
-        self._copy_mb = copy_mb
         self._users = users
         self._locks = locks
         self._mounts = mounts or BindMounts()
@@ -99,24 +97,24 @@ class ImageFiles:
             disk = inspect(request, self._users())
             if request.create is not None and disk.planned and not disk.is_private:
                 check(self._quotas(), disk.path, request.create.size, f"disk {request.disk}")
+            if request.private:
+                disk = replace(disk, copied=copied_bytes(disk, self._copies.directory))
             return with_devices(disk, request)
 
         return await asyncio.to_thread(checked)
 
-    async def make(self, request: DiskRequest) -> MadeDisk:
+    async def make(self, request: DiskRequest, planned: Disk) -> MadeDisk:
         """Create the file of a disk, or a private disk; see `make`, `make_copy` and `make_archive`."""
-        made = await self._make(request)
+        made = await self._make(request, planned)
         if made.disk.backing is Backing.ARCHIVE:
             return made
         return replace(made, disk=await asyncio.to_thread(with_devices, made.disk, request))
 
-    async def _make(self, request: DiskRequest) -> MadeDisk:
+    async def _make(self, request: DiskRequest, planned: Disk) -> MadeDisk:
         if request.archive is not None:
             return await asyncio.to_thread(make_archive, request, request.archive, self._archives)
         if request.private:
-            return await asyncio.to_thread(
-                make_copy, request, self._users(), self._copies, self._locks, self._copy_mb() << 20
-            )
+            return await asyncio.to_thread(make_copy, request, self._users(), self._copies, self._locks, planned)
         return await asyncio.to_thread(make, request, self._users(), quotas=self._quotas())
 
     async def release(self, made: MadeDisk) -> None:
@@ -220,7 +218,7 @@ def inspect(
         os.close(descriptor)
     block = stat.S_ISBLK(status.st_mode)
     if request.private:
-        return _planned_copy(request, path, sector)
+        return replace(_planned_copy(request, path, sector), size=status.st_size)
     return Disk(
         disk=request.disk,
         path=path,
@@ -299,7 +297,13 @@ def make(
 
 
 def make_copy(
-    request: DiskRequest, users: Container[int], copies: StartDirectories, locks: Path, limit: int, *, user: str = USER
+    request: DiskRequest,
+    users: Container[int],
+    copies: StartDirectories,
+    locks: Path,
+    planned: Disk,
+    *,
+    user: str = USER,
 ) -> MadeDisk:
     """Make a private copy of a file, which has a name until `ImageFiles.release`.
 
@@ -310,11 +314,11 @@ def make_copy(
         users: the uids of tasks.
         copies: the directories of private copies.
         locks: the directory of disk locks.
-        limit: bytes of data that are copied if the file systems share no blocks.
+        planned: the disk as it was inspected: its size and the bytes to copy have been admitted.
         user: as of `inspect`.
 
     Raises:
-        Solo5Error: as `inspect`; TakenError: a task has the file; HostError: it cannot be copied, or has too much data.
+        Solo5Error: as `inspect`; TakenError: a task has the file; HostError: it cannot be copied, or has become larger.
     """
     original = inspect(replace(request, private=False, create=None), users, user=user, how=READ)
     check_unused(original)
@@ -323,7 +327,7 @@ def make_copy(
         made = copies.make()
         try:
             path = made.files / request.disk
-            _copy(request, original, path, limit)
+            _copy(request, original, path, planned)
             disk = replace(
                 _planned_copy(request, original.path, original.sector_size),
                 path=str(path),
@@ -389,7 +393,27 @@ def make_archive(request: DiskRequest, archive: ArchiveRequest, archives: StartD
     return MadeDisk(disk=disk, directory=made.path, descriptor=made.descriptor)
 
 
-def _copy(request: DiskRequest, original: Disk, path: Path, limit: int) -> None:
+def copied_bytes(disk: Disk, directory: Path) -> int:
+    """Return the bytes that a private copy below a directory has to copy; 0: the file system shares them."""
+    place = next(each for each in (directory, *directory.parents) if each.is_dir())
+    with suppress(OSError):  # the file was replaced just now, which `make_copy` finds
+        source = os.open(disk.source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            target = open_unnamed(place, 0o600)
+            try:
+                status = os.fstat(source)
+                block = os.fstatvfs(target).f_bsize
+                if share(source, target, 0, block if status.st_size > block else 0):
+                    return 0
+                return status.st_blocks * 512
+            finally:
+                os.close(target)
+        finally:
+            os.close(source)
+    return 0
+
+
+def _copy(request: DiskRequest, original: Disk, path: Path, planned: Disk) -> None:
     where = _described(request)
     found = reopen(original)
     try:
@@ -398,15 +422,12 @@ def _copy(request: DiskRequest, original: Disk, path: Path, limit: int) -> None:
             target = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
                 status = os.fstat(source)
+                if status.st_size > planned.size:
+                    raise _has_grown(where, status.st_size, planned.size)
                 if share(source, target):
                     return
-                data = status.st_blocks * 512
-                if data > limit:
-                    raise HostError(
-                        f"{where} has {data >> 20} MiB of data, and its file system shares no blocks with "
-                        f"{path.parents[2]}: expected at most {limit >> 20} MiB to copy for each run.",
-                        "Put both on one XFS or Btrfs, or set disk_copy_mb to more: see solo5.toml(5).",
-                    )
+                if (data := status.st_blocks * 512) > planned.copied:
+                    raise _has_grown(where, data, planned.copied)
                 copy_data(source, target, status.st_size, hashed=False)
             finally:
                 os.close(target)
@@ -416,6 +437,13 @@ def _copy(request: DiskRequest, original: Disk, path: Path, limit: int) -> None:
         raise HostError(f"{where} cannot be copied to {path.parents[2]}: {error.strerror}.") from error
     finally:
         os.close(found)
+
+
+def _has_grown(where: str, size: int, planned: int) -> HostError:
+    return HostError(
+        f"{where} has {size} bytes to copy by now: expected {planned}, as it was checked.",
+        "Another program changes the file: end it, then start the task again.",
+    )
 
 
 def _create(request: DiskRequest, new: NewFile, user: str, quotas: Quotas) -> bool:

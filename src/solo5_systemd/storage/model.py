@@ -123,6 +123,7 @@ class Disk:
         device: major and minor number of a block device, None for a file.
         identity: device and inode of a file, or device number and zero of a block device; equal for the same disk only.
         size: bytes of a file; 0: not known.
+        copied: bytes that a start has to copy for a private copy, whose file system cannot share them.
         filesystem: f_fsid of the file system (statvfs(3)); 0 without one.
         mount: the mount point above `path`; empty: the root directory, or not known.
         exposed: a user other than root may change what `path` leads to, or the path has characters that a unit file
@@ -142,6 +143,7 @@ class Disk:
     device: tuple[int, int] | None
     identity: tuple[int, int]
     size: int = 0
+    copied: int = 0
     filesystem: int = 0
     mount: str = ""
     exposed: bool = False

@@ -73,17 +73,19 @@ def least_guest_memory(facts: ImageFacts) -> int:
     return least + least % HVT_GRANULE if target is Target.HVT else least
 
 
-def guest_memory(allotment: int, facts: ImageFacts) -> int:
+def guest_memory(allotment: int, facts: ImageFacts, archives: int = 0) -> int:
     """Return the value of --mem, in MiB.
 
     Args:
-        allotment: bytes, the unit's MemoryMax=.
+        allotment: bytes of the task.
         facts: of the image.
+        archives: bytes of it that the task's archives take.
 
     Raises:
         InvalidRequestError: too little for the image to boot, or more than the tender supports.
     """
-    shared = max(0, allotment // MIB - _ring(facts.manifest))
+    shared = max(0, (allotment - archives) // MIB - _ring(facts.manifest))
+    archived = -(-archives // MIB)
     mib = max(0, min(shared - TENDER_OVERHEAD, shared * GUEST_PER_OVERHEAD // (GUEST_PER_OVERHEAD + 1)))
     least = least_guest_memory(facts)
     if facts.manifest.target is Target.HVT:
@@ -97,8 +99,8 @@ def guest_memory(allotment: int, facts: ImageFacts) -> int:
         extra = overhead(facts.manifest, least)
         raise InvalidRequestError(
             f"memory {allotment // MIB}M leaves the guest {mib} MiB of the {least} that this image needs "
-            f"({extra} MiB are the tender's).",
-            f"Ask for {least + extra}M or more: that is the size of the image; {RUNTIME_NEEDS_MORE}.",
+            f"({extra} MiB are the tender's{f', {archived} are archives' if archived else ''}).",
+            f"Ask for {least + extra + archived}M or more: that is the size of the image; {RUNTIME_NEEDS_MORE}.",
         )
     return mib
 

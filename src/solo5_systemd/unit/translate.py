@@ -26,7 +26,7 @@ from solo5_systemd.names import (
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.sanitize import MAX_NAME, bounded, name_for_unit
 from solo5_systemd.settings.resolver import UNSET, Resolver
-from solo5_systemd.storage.model import Disk
+from solo5_systemd.storage.model import Backing, Disk
 from solo5_systemd.unit.confinement import FILE_SIZE, confinement, setpriv_command
 from solo5_systemd.unit.disk_limits import io_properties
 from solo5_systemd.unit.log_fields import (
@@ -59,6 +59,7 @@ from solo5_systemd.unit.properties import (
     scope_lacks,
     unit_property,
 )
+from solo5_systemd.unit.property_types import INFINITY
 from solo5_systemd.unit.tender import Tender, command_line, guest_memory, sandbox_path
 from solo5_systemd.workload import STOP_TIMEOUT_S, Workload
 
@@ -100,7 +101,12 @@ class Parts:
     @property
     def memory_mib(self) -> int:
         """Return the guest's memory, in MiB."""
-        return guest_memory(self.workload.memory, self.image.facts)
+        return guest_memory(self.workload.memory, self.image.facts, self.archived)
+
+    @property
+    def archived(self) -> int:
+        """Return the bytes of the archives: memory of the task's that its cgroup does not count."""
+        return sum(disk.size for disk in self.disks if disk.backing is Backing.ARCHIVE)
 
 
 def argv(parts: Parts) -> tuple[str, ...]:
@@ -174,7 +180,7 @@ def service(parts: Parts) -> TransientUnit:
         *_core_dumps(parts),
         *_console(parts),
         *_stdin(parts),
-        *_resources(parts.workload),
+        *_resources(parts),
         *io_properties(parts.disks, dict(parts.workload.properties)),
         *confinement(
             parts.image.facts.manifest,
@@ -208,7 +214,7 @@ def declared(parts: Parts, image_source: str, user: str) -> tuple[Property, ...]
         *_stop_properties(parts.tender),
         *_core_dumps(parts),
         *_console(parts),
-        *_resources(parts.workload),
+        *_resources(parts),
         *confinement(
             parts.image.facts.manifest,
             user=user,
@@ -240,7 +246,7 @@ def scope(parts: Parts, pid: int) -> TransientUnit:
         unit_property("PIDs", [pid]),
         *_network_dependency(parts),
         unit_property("TimeoutStopUSec", int(STOP_TIMEOUT_S * SECOND)),
-        *_resources(parts.workload),
+        *_resources(parts),
         *io_properties(parts.disks, dict(parts.workload.properties)),
     )
     return TransientUnit(
@@ -347,9 +353,11 @@ def _name_service(parts: Parts) -> Iterator[tuple[str, str]]:
         yield HOSTS, _values(parts)[0].get("hosts", "")
 
 
-def _resources(workload: Workload) -> Iterator[Property]:
+def _resources(parts: Parts) -> Iterator[Property]:
+    workload = parts.workload
     yield parse_property("Slice", workload.slice or SLICE)
-    yield unit_property("MemoryMax", workload.memory if workload.memory_max is None else workload.memory_max)
+    most = workload.memory if workload.memory_max is None else workload.memory_max
+    yield unit_property("MemoryMax", most if most == INFINITY else most - parts.archived)
     yield unit_property("MemorySwapMax", 0)
     yield unit_property("TasksMax", TASKS_MAX)
     if workload.disks:  # without it, io.stat of the cgroup does not exist

@@ -4,6 +4,7 @@
     /run/solo5/users/.last         the uid allocated last: the next search starts after it
     /run/userdb/UID.user           the user record, created exclusively, so that a uid belongs to one task
     /run/userdb/solo5-UID.user     the same file
+    /run/solo5/users/.claims       what tasks take of the node (`users.claims`)
     /run/solo5/users/.reclaimed    marks that the disks of earlier boots were reclaimed, as far as possible
     /run/systemd/dynamic-uid/UID   systemd's lock of a uid, held while its record is made (`users.dynamic_user_locks`)
 
@@ -30,6 +31,8 @@ from typing import TypeVar
 from solo5_systemd.errors import HostError, Solo5Error, TakenError
 from solo5_systemd.files.atomic_file import link_unnamed, open_unnamed, replace_file
 from solo5_systemd.names import TaskName
+from solo5_systemd.settings.limits import Claim, Node
+from solo5_systemd.users.claims import Claims
 from solo5_systemd.users.dynamic_user_locks import LOCKS, allocating
 from solo5_systemd.users.given_disks import GIVEN_DISKS, GivenDiskFiles
 from solo5_systemd.users.user_record import (
@@ -78,6 +81,7 @@ class Users:
         records: the directory of user records, which nss-systemd reads.
         given_disks: the directory of given-disk files.
         locks: the directory of PID 1's locks for dynamic users.
+        node: returns what the node has, and the limits of tasks.
     """
 
     def __init__(
@@ -88,6 +92,7 @@ class Users:
         records: Path = RECORDS,
         given_disks: Path = GIVEN_DISKS,
         locks: Path = LOCKS,
+        node: Callable[[], Node] = Node,
     ) -> None:
         self._uids = uids
         self._reclaim_disk = reclaim_disk
@@ -95,6 +100,8 @@ class Users:
         self._records = records
         self._given_disks = GivenDiskFiles(given_disks)
         self._locks = locks
+        self._node = node
+        self._claims = Claims(state)
         self._resolved = False
 
     async def acquire(self, task: TaskName) -> AllocatedUser:
@@ -119,6 +126,39 @@ class Users:
                 await asyncio.shield(self.release(task, held.descriptor))
             raise
         return held
+
+    async def claim(self, task: TaskName, claim: Claim) -> None:
+        """Check what a task takes beside all others, and record it; the task's user is allocated.
+
+        Raises:
+            Solo5Error: as `check_claim`; TakenError also if other starts make claims for LOCK_TIMEOUT_S.
+        """
+        with _host_errors(self._state):
+            await self._patiently(lambda: self._claim(task, claim))
+
+    def _claim(self, task: TaskName, claim: Claim) -> None:
+        try:
+            with self._claims.exclusive():
+                self._node().check(claim, self._claims.others(task, prune=True), f"task {task}")
+                self._claims.make(task, claim)
+        except BlockingIOError as error:
+            raise _StartingError(
+                f"task {task} waited {LOCK_TIMEOUT_S:g} seconds for other starts to record what they take."
+            ) from error
+
+    def check_claim(self, task: TaskName, claim: Claim) -> None:
+        """Check what a task would take now, and record nothing.
+
+        Raises:
+            InvalidRequestError, TakenError, HostError: a limit would be exceeded.
+        """
+        with _host_errors(self._state):
+            self._node().check(claim, self._claims.others(task), f"task {task}")
+
+    def end_claim(self, task: TaskName) -> None:
+        """Remove the claim of an ended task that keeps its user."""
+        with _host_errors(self._state):
+            self._claims.end(task)
 
     def next_uid(self) -> int:
         """Return the uid where the next search starts, for a preview; a start may get another one."""
@@ -402,6 +442,7 @@ class Users:
         """Remove a task's records, then its file, and close the file's descriptor."""
         try:
             self._remove_records(task, _read_uid(descriptor))
+            self._claims.end(task)
             (self._state / task).unlink(missing_ok=True)
         finally:
             os.close(descriptor)

@@ -31,6 +31,7 @@ from solo5_systemd.image.store import ImageStore
 from solo5_systemd.names import DeviceName, DiskName, NetworkName, TaskName, UnitKind
 from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, Protocol
 from solo5_systemd.settings.hosts import hosts
+from solo5_systemd.settings.limits import OPERATOR, Node, Resource, tenant
 from solo5_systemd.settings.operator_policy import Policy
 from solo5_systemd.settings.resolver import UNSET, Resolver
 from solo5_systemd.storage.archive import BYTES_MAX, archive_disk, member
@@ -1132,3 +1133,52 @@ async def test_a_scope_with_a_namespace_of_its_own_is_refused_and_nothing_is_lef
         async with runtime.start_scope(scope, Spawn()):
             pass
     assert machine.holds == NOTHING
+
+
+async def test_a_start_beyond_a_limit_makes_nothing(machine: Machine, runtime: Runtime) -> None:
+    machine.users.node = Node(capacity={Resource.PORTS: 10, f"{Resource.ADDRESSES}/default": 100})
+    of_job = replace(WORKLOAD, tenant=tenant("shop", "web"))
+    await runtime.start(of_job)
+    [claim] = machine.users.claims.values()
+    assert dict(claim.amounts) == {
+        Resource.TASKS: 1,
+        Resource.PORTS: 1,
+        Resource.COPIES: 0,
+        Resource.COPIED: 0,
+        Resource.ARCHIVES: 0,
+        f"{Resource.IMAGES}/{stored().sha256}": stored().size,
+        f"{Resource.ADDRESSES}/default": 1,
+    }
+    second = replace(of_job, name=TaskName("second"))
+    for act in (runtime.preview, runtime.start):
+        with pytest.raises(TakenError, match="task second would have 1 published ports: expected at most 0"):
+            await act(second)
+    assert machine.steps.taken.count("reserve") == 1
+    assert machine.holds == ({UNIT}, {WEB})
+    await runtime.start(replace(second, tenant=OPERATOR))
+    await runtime.discard(WEB, keep=True)
+    assert [*machine.users.claims] == ["second"], "it has ended"
+
+
+async def test_an_image_is_not_stored_beyond_a_limit(machine: Machine, runtime: Runtime) -> None:
+    machine.users.node = Node(capacity={Resource.IMAGES: stored().size * 9})
+    with pytest.raises(InvalidRequestError, match="bytes of images: expected at most"):
+        await runtime.start(replace(WORKLOAD, tenant=tenant("shop", "web")))
+    assert "acquire user" not in machine.steps.taken
+    assert machine.holds == NOTHING
+
+
+async def test_archives_are_memory_of_the_task(machine: Machine, runtime: Runtime) -> None:
+    archive = archive_disk(DeviceName("storage"), ArchiveRequest(members=(member("a", "/a"),)))
+    workload = replace(WORKLOAD, disks=(archive,), memory=64 * MIB)
+    plain = await runtime.preview(replace(workload, name=TaskName("plain"), disks=WORKLOAD.disks))
+    machine.disks.archive_size = 16 * MIB - 512, 16 * MIB - 512
+    with_archive = await runtime.preview(workload)
+    assert with_archive.parts.memory_mib == plain.parts.memory_mib - 16
+    await runtime.start(workload)
+    properties = {each.name: each.value for each in machine.units.started[-1].properties}
+    assert properties["MemoryMax"] == 48 * MIB + 512
+    with pytest.raises(InvalidRequestError, match="16 are archives\\). Ask for"):
+        await runtime.preview(replace(workload, name=TaskName("small"), memory=17 * MIB))
+    unlimited = await runtime.preview(replace(workload, name=TaskName("unlimited"), memory_max=INFINITY))
+    assert {each.name: each.value for each in unlimited.unit.properties}["MemoryMax"] == INFINITY

@@ -21,6 +21,7 @@ from solo5_systemd.nomad.config.task import TaskOptions, task_options
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload import convert
 from solo5_systemd.nomad.workload.convert import Processors, name_of
+from solo5_systemd.settings.limits import Tenant
 from solo5_systemd.settings.operator_policy import Policy
 from solo5_systemd.settings.resolver import UNSET, resolver
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS, IoLimits
@@ -71,6 +72,7 @@ def test_a_job_that_says_little_gets_a_plain_workload() -> None:
             ("NOMAD_ALLOC_ID", ALLOCATION),
             ("NOMAD_ALLOC_DIR", "/alloc/alloc"),
         ),
+        tenant=Tenant(namespace="default", job="shop"),
         description="Nomad task shop/front/web",
         policy=Policy(
             units=(UnitKind.SERVICE,), image=256 * MIB, named_disks=(), new_disk=1024 * MIB, unenforced_io=False

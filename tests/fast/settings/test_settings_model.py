@@ -83,7 +83,7 @@ def test_an_mtu_may_be_at_its_bounds(mtu: int) -> None:
         (
             "tender_path = []",
             "tender_path is not a known key: expected one of disk_copy_mb, disk_quota_mb, image_store_mb, "
-            "log_namespace, network, reserved_ports, task_uids, tender_paths.",
+            "limits, log_namespace, network, reserved_ports, task_uids, tender_paths.",
         ),
         ('disk_quota_mb = { "srv" = 1 }', "disk_quota_mb has the key 'srv': expected the absolute path of a directory"),
         ('disk_quota_mb = { "/srv/" = 1 }', "disk_quota_mb has the key '/srv/'"),

@@ -311,7 +311,7 @@ async def test_the_backend_makes_and_releases(files: Path, tmp_path: Path) -> No
         Backing.ARCHIVE,
         "conf",
     )
-    made = await disks.make(wanted)
+    made = await disks.make(wanted, planned)
     assert made.disk.size == planned.size
     path = Path(made.disk.path)
     assert made.disk.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
@@ -321,7 +321,7 @@ async def test_the_backend_makes_and_releases(files: Path, tmp_path: Path) -> No
     assert not list((tmp_path / "archives").iterdir())
     (files / "sub" / "bad").symlink_to("x")
     with pytest.raises(Solo5Error):
-        await disks.make(wanted)
+        await disks.make(wanted, planned)
     assert not list((tmp_path / "archives").iterdir())
 
 
@@ -330,7 +330,7 @@ async def test_archives_are_locked_in_the_event_loop_unless_it_would_have_to_wai
 ) -> None:
     directories, locks = StartDirectories(tmp_path / "archives", root=""), tmp_path / "locks"
     disks = ImageFiles(locks=locks, archives=directories)
-    made = await disks.make(request(files))
+    made = await disks.make(request(files), await disks.inspect(request(files)))
     with monkeypatch.context() as patched:
         patched.setattr(asyncio, "to_thread", None)
         os.close(await disks.lock([made.disk], "web"))
@@ -372,8 +372,10 @@ async def test_a_file_system_without_room_is_told(files: Path, tmp_path: Path, m
 
     directories = StartDirectories(tmp_path / "archives", root="")
     monkeypatch.setattr("solo5_systemd.storage.archive_files.os.pwrite", fail)
+    disks = ImageFiles(archives=directories)
+    planned = await disks.inspect(request(files))
     with pytest.raises(HostError, match="its archive cannot be written: No space left on device"):
-        await ImageFiles(archives=directories).make(request(files))
+        await disks.make(request(files), planned)
     assert not list((tmp_path / "archives").iterdir())
 
 

@@ -226,9 +226,10 @@ async def test_a_start_creates_no_disk_beyond_the_quota(
     me = SimpleNamespace(pw_uid=os.getuid(), pw_gid=os.getgid())
     monkeypatch.setattr("pwd.getpwnam", {"solo5": me}.__getitem__)
     files = ImageFiles(quotas=lambda: {str(tmp_path / "disks"): 4096})
-    for act in (files.inspect, files.make):
+    planned = await ImageFiles().inspect(request)
+    for act in (lambda: files.inspect(request), lambda: files.make(request, planned)):
         with pytest.raises(HostError, match="disk storage would take 2560 bytes: expected at most 2048"):
-            await act(request)
+            await act()
     assert [path.name for path in (tmp_path / "disks").iterdir()] == ["data"]
 
 

@@ -199,7 +199,7 @@ def test_a_removal_that_fails_is_an_error(tmp_path: Path, monkeypatch: pytest.Mo
 
 async def test_the_backend_makes_and_removes(tmp_path: Path) -> None:
     disks, wanted = ImageFiles(locks=tmp_path / "locks"), request(tmp_path / "disk")
-    made = await disks.make(wanted)
+    made = await disks.make(wanted, await disks.inspect(wanted))
     assert made.created
     await disks.unmake(wanted, made.disk)
     assert not (tmp_path / "disk").exists()

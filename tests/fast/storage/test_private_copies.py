@@ -13,7 +13,7 @@ from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.names import DeviceName
 from solo5_systemd.storage.backing_files import ImageFiles, inspect
 from solo5_systemd.storage.locks import lock, lock_shared, remove_stale
-from solo5_systemd.storage.model import Backing, Disk, DiskRequest
+from solo5_systemd.storage.model import Backing, Disk, DiskRequest, MadeDisk
 from solo5_systemd.storage.start_directories import StartDirectories
 
 
@@ -32,9 +32,13 @@ def golden(tmp_path: Path) -> Path:
     return path
 
 
-def files(tmp_path: Path, copy_mb: int = 1) -> ImageFiles:
+def files(tmp_path: Path) -> ImageFiles:
     directories = StartDirectories(tmp_path / "copies", root="")
-    return ImageFiles(locks=tmp_path / "locks", copies=directories, copy_mb=lambda: copy_mb)
+    return ImageFiles(locks=tmp_path / "locks", copies=directories)
+
+
+async def made_from(disks: ImageFiles, path: Path) -> MadeDisk:
+    return await disks.make(request(path), await disks.inspect(request(path)))
 
 
 def request(path: Path, roots: tuple[str, ...] = ()) -> DiskRequest:
@@ -45,7 +49,7 @@ async def test_a_copy_is_another_file_without_a_name_after_the_start(golden: Pat
     disks = files(tmp_path)
     planned = await disks.inspect(request(golden, (str(tmp_path),)))
     assert (planned.planned, planned.backing, planned.source) == (True, Backing.COPY, str(golden))
-    made = await disks.make(request(golden))
+    made = await made_from(disks, golden)
     copy = Path(made.disk.path)
     assert (made.created, made.disk.planned, made.disk.is_private) == (False, False, True)
     assert (
@@ -66,7 +70,7 @@ async def test_many_copy_at_a_time_and_none_while_a_task_may_write(golden: Path,
         identity=(status.st_dev, status.st_ino),
     )
     readers = [lock_shared(original, directory=tmp_path / "locks") for _ in range(3)]
-    await disks.release(await disks.make(request(golden)))
+    await disks.release(await made_from(disks, golden))
     with pytest.raises(TakenError, match="is in use by another task"):
         lock([original], directory=tmp_path / "locks")
     remove_stale(tmp_path / "locks")
@@ -76,7 +80,7 @@ async def test_many_copy_at_a_time_and_none_while_a_task_may_write(golden: Path,
         os.close(each)
     writer = lock([original], directory=tmp_path / "locks", task="web")
     with pytest.raises(TakenError, match="is in use by another task"):
-        await disks.make(request(golden))
+        await made_from(disks, golden)
     os.close(writer)
     os.close(lock_shared(original, directory=tmp_path / "locks"))
     assert not list((tmp_path / "copies").iterdir()) if (tmp_path / "copies").exists() else True
@@ -90,23 +94,25 @@ async def test_a_file_that_a_loop_device_may_write_is_not_copied(
 
     monkeypatch.setattr("solo5_systemd.storage.backing_files.check_unused", attached)
     with pytest.raises(TakenError, match="golden.* is attached to loop0"):
-        await files(tmp_path).make(request(golden))
+        await made_from(files(tmp_path), golden)
     assert not (tmp_path / "copies").exists()
 
 
-async def test_too_much_data_is_refused_and_leaves_nothing(golden: Path, tmp_path: Path) -> None:
-    with pytest.raises(
-        HostError, match="shares no blocks with .*: expected at most 0 MiB to copy for each run"
-    ) as caught:
-        await files(tmp_path, copy_mb=0).make(request(golden))
-    assert "disk_copy_mb" in caught.value.hint
+async def test_what_was_admitted_is_what_is_copied(golden: Path, tmp_path: Path) -> None:
+    disks = files(tmp_path)
+    planned = await disks.inspect(request(golden))
+    assert (planned.size, planned.copied) == (4096, golden.stat().st_blocks * 512)
+    for less in (replace(planned, size=2048), replace(planned, copied=0)):
+        with pytest.raises(HostError, match="bytes to copy by now: expected .*, as it was checked"):
+            await disks.make(request(golden), less)
     assert not list((tmp_path / "copies").iterdir())
 
 
 async def test_shared_blocks_are_not_limited(golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("solo5_systemd.storage.backing_files.share", lambda *_: True)
-    disks = files(tmp_path, copy_mb=0)
-    made = await disks.make(request(golden))
+    disks = files(tmp_path)
+    assert (await disks.inspect(request(golden))).copied == 0
+    made = await made_from(disks, golden)
     assert made.disk.is_private
     await disks.release(made)
 
@@ -119,7 +125,7 @@ async def test_a_full_file_system_is_one_sentence(
 
     monkeypatch.setattr("solo5_systemd.storage.backing_files.copy_data", fail)
     with pytest.raises(HostError, match="cannot be copied to .*copies: No space left on device"):
-        await files(tmp_path).make(request(golden))
+        await made_from(files(tmp_path), golden)
     assert not list((tmp_path / "copies").iterdir())
 
 
@@ -145,12 +151,12 @@ async def test_a_file_that_cannot_be_opened_is_told(
     disks = files(tmp_path)
     monkeypatch.setattr("solo5_systemd.storage.backing_files.share", fail)
     with pytest.raises(HostError, match="Input/output error"):
-        await disks.make(request(golden))
+        await made_from(disks, golden)
 
 
 async def test_a_sweep_removes_what_a_killed_start_left(golden: Path, tmp_path: Path) -> None:
     disks = files(tmp_path)
-    made = await disks.make(request(golden))
+    made = await made_from(disks, golden)
     assert await disks.sweep() == ()
     os.close(made.descriptor)
     assert await disks.sweep() == (str(made.directory),)

@@ -405,7 +405,7 @@ async def test_first_start_of_a_boot_does_not_wait_for_a_file_system_that_hangs(
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes/61200").write_text('["/srv/disk.img", 1, 2]\n')
     monkeypatch.setattr(registry, "RECLAIM_TIMEOUT_S", 0.01)
-    of = Users(lambda: range(61200, 61202), hangs, *states)
+    of = Users(lambda: range(61200, 61202), hangs, states[0], states[1], states[2], states[3])
     try:
         held = await of.acquire(WEB)
         os.close(held.descriptor)

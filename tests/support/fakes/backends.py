@@ -36,6 +36,7 @@ from solo5_systemd.network.model import (
     limits_of,
 )
 from solo5_systemd.network.tap_counters import Traffic
+from solo5_systemd.settings.limits import Claim, Node
 from solo5_systemd.settings.resolver import UNSET, Resolver
 from solo5_systemd.storage.io_limits import BlockDevice  # noqa: TC001
 from solo5_systemd.storage.model import (
@@ -80,13 +81,16 @@ class FakeImages:
         self.opened: list[int] = []
         self.held: list[int] = []
 
-    async def take(self, path: str, roots: Sequence[str], largest: int | None) -> StoredImage:
+    async def take(
+        self, path: str, roots: Sequence[str], largest: int | None, admit: Callable[[int], None]
+    ) -> StoredImage:
         async with self._steps.step("take image"):
             if self.full:
                 raise StoreFullError("the image store has no room.")
             self.roots, self.largest = tuple(roots), largest
             if path not in self.files:
                 raise NotFoundError(f"image {path} is not there.")
+            admit(self.files[path].size)
             return self.files[path]
 
     async def preview(
@@ -174,7 +178,7 @@ class FakeDisks:
             found = replace(found, planned=planned, io=request.io, devices=self.devices)
             return found if request.archive is None else self._archive(found, self.archive_size[0])
 
-    async def make(self, request: DiskRequest) -> MadeDisk:
+    async def make(self, request: DiskRequest, planned: Disk) -> MadeDisk:
         private = request.private or request.archive is not None
         created = not private and request.path not in self.files
         (self.private if private else self.files).add(request.path)
@@ -280,6 +284,7 @@ class FakeUsers:
         taken: disks of other users, by UID, that a start got.
         kept: result of `reclaim`.
         descriptors: returned file descriptors.
+        claims: by task, checked against `node`.
     """
 
     def __init__(self, steps: Steps) -> None:
@@ -291,6 +296,18 @@ class FakeUsers:
         self.starting: set[TaskName] = set()
         self.kept: Sequence[str] = ()
         self.descriptors: list[int] = []
+        self.claims: dict[TaskName, Claim] = {}
+        self.node = Node()
+
+    async def claim(self, task: TaskName, claim: Claim) -> None:
+        self.check_claim(task, claim)
+        self.claims[task] = claim
+
+    def check_claim(self, task: TaskName, claim: Claim) -> None:
+        self.node.check(claim, [other for name, other in self.claims.items() if name != task], f"task {task}")
+
+    def end_claim(self, task: TaskName) -> None:
+        self.claims.pop(task, None)
 
     async def acquire(self, task: TaskName) -> AllocatedUser:
         async with self._steps.step("acquire user"):
@@ -316,6 +333,7 @@ class FakeUsers:
         try:
             async with self._steps.step("free user"):
                 self.held.pop(task, None)
+                self.claims.pop(task, None)
         finally:
             if held is not None:
                 os.close(held)

@@ -17,6 +17,7 @@ from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload import ports, volumes
 from solo5_systemd.sanitize import MAX_NAME, bounded, name_for_unit
 from solo5_systemd.settings.hosts import Host
+from solo5_systemd.settings.limits import tenant
 from solo5_systemd.settings.model import DEFAULT_NETWORK
 from solo5_systemd.settings.operator_policy import Policy
 from solo5_systemd.settings.resolver import Resolver, resolver
@@ -105,6 +106,7 @@ def workload(
         slice=RESERVED_SLICE if task.resources.linux_resources.cpuset_cpus else SHARED_SLICE,
         properties=_properties(task, options, plugin, processors.nodes),
         log_fields=(*options.labels, *log_fields(task)),
+        tenant=tenant(task.namespace, task.job_id),
         policy=policy(plugin),
         description=f"Nomad task {task.job_name or task.job_id}/{task.task_group_name}/{task.name}",
     )

@@ -1,0 +1,319 @@
+"""The limits of what tasks take of a node together: a task, a job and a namespace of Nomad, all tasks.
+
+[limits]
+reserve_mb = 2048         # free space that stays in a file system; default: a tenth of it, at most 2048
+job = { percent = 10 }    # the part of the node that the tasks of one job can have; of a task, the same by default
+namespace = { percent = 50, ports = 1000, copies_mb = 65536 }  # a number takes the place of the part of the node
+node = { ports = 4000 }   # of all tasks, also of those that root starts
+
+A task's claim is what it takes. It is recorded before anything is made, so that starts at the same time see each other.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from solo5_systemd.decode import Fields
+from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, TakenError
+
+PERCENT = 10
+NAMESPACE_PERCENT = 50
+RESERVE_MB = 2048
+"""The default of `reserve_mb` is a tenth of the file system, and at most this."""
+
+_NAME_MAX = 64
+
+
+class Resource(StrEnum):
+    """What is limited, as it is named in errors. `COPIED` are the bytes that a start has to copy for `COPIES`."""
+
+    TASKS = "tasks"
+    PORTS = "published ports"
+    ADDRESSES = "addresses"
+    COPIES = "bytes of private copies"
+    COPIED = "bytes that are copied for each run"
+    ARCHIVES = "bytes of archives in memory"
+    IMAGES = "bytes of images"
+    DISKS = "bytes of disks"
+
+
+KEYS = {
+    "tasks": Resource.TASKS,
+    "ports": Resource.PORTS,
+    "addresses": Resource.ADDRESSES,
+    "copies_mb": Resource.COPIES,
+    "archives_mb": Resource.ARCHIVES,
+    "images_mb": Resource.IMAGES,
+    "disks_mb": Resource.DISKS,
+}
+"""The keys of a scope's table."""
+
+
+class Scope(StrEnum):
+    """The tasks that have a limit together."""
+
+    TASK = "task"
+    JOB = "job"
+    NAMESPACE = "namespace"
+    NODE = "node"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tenant:
+    """The job of Nomad that a task or disk is of; empty: root's own, which only the limits of the node hold."""
+
+    namespace: str = ""
+    job: str = ""
+
+
+OPERATOR = Tenant()
+
+
+def tenant(namespace: str, job: str) -> Tenant:
+    """Return the tenant of a job; a job that is dispatched or periodic is that of its parent.
+
+    Names of any length stay different, as short texts.
+    """
+    for child in ("/dispatch-", "/periodic-"):
+        job = job.partition(child)[0]
+    return Tenant(namespace=_short(namespace or "default"), job=_short(job))
+
+
+def _short(name: str) -> str:
+    if len(name.encode("utf-8", "surrogateescape")) <= _NAME_MAX:
+        return name
+    return "sha256:" + hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[: _NAME_MAX - 7]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """What a task or disk takes of the node.
+
+    Attributes:
+        tenant: whose it is.
+        amounts: by resource, or `RESOURCE/NAME` where the node has several of them: the address ranges of networks, and
+            images, which many tasks share.
+    """
+
+    tenant: Tenant = OPERATOR
+    amounts: Mapping[str, int] = field(default_factory=dict)
+
+    def to_text(self) -> str:
+        """Return the claim as one line of JSON."""
+        amounts = {key: amount for key, amount in self.amounts.items() if amount}
+        return json.dumps([self.tenant.namespace, self.tenant.job, amounts], separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: str) -> "Claim":
+        """Parse what `to_text` has returned; raises ValueError for anything else."""
+        namespace, job, amounts = json.loads(text)
+        return cls(
+            tenant=Tenant(namespace=str(namespace), job=str(job)),
+            amounts={str(key): int(amount) for key, amount in dict(amounts).items()},
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """The limits of one scope.
+
+    Attributes:
+        percent: of what the node has, where no amount is set; None: all of it.
+        amounts: by resource.
+    """
+
+    percent: int | None = None
+    amounts: Mapping[Resource, int] = field(default_factory=dict)
+
+    def most(self, resource: str, capacity: int | None) -> int | None:
+        """Return the limit of a resource of which the node has `capacity`; None: no limit."""
+        name = Resource(resource.partition("/")[0])
+        if name in self.amounts:
+            return self.amounts[name]
+        if self.percent is None or capacity is None:
+            return None
+        return max(1, capacity * self.percent // 100)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """All limits.
+
+    Attributes:
+        reserve_mb: MiB that stay free in a file system; None: a tenth of it, at most RESERVE_MB.
+        shares: by scope.
+    """
+
+    reserve_mb: int | None = None
+    shares: Mapping[Scope, Share] = field(
+        default_factory=lambda: {
+            Scope.TASK: Share(percent=PERCENT),
+            Scope.JOB: Share(percent=PERCENT),
+            Scope.NAMESPACE: Share(percent=NAMESPACE_PERCENT),
+            Scope.NODE: Share(),
+        }
+    )
+
+    def reserve(self, size: int) -> int:
+        """Return the bytes that stay free in a file system of `size` bytes."""
+        if self.reserve_mb is not None:
+            return self.reserve_mb << 20
+        return min(size // 10, RESERVE_MB << 20)
+
+
+def parse_limits(fields: Fields, copied: int) -> Limits:
+    """Return the limits of the table `[limits]`.
+
+    Args:
+        fields: the table.
+        copied: the limit of a task's `COPIED`, in bytes.
+
+    Raises:
+        SettingsError: a key is unknown, or a value out of bounds.
+    """
+    fields.allow("reserve_mb", *Scope)
+    shares = {scope: _share(fields.table(scope), share) for scope, share in Limits().shares.items()}
+    task = shares[Scope.TASK]
+    return Limits(
+        reserve_mb=fields.integer("reserve_mb", low=0, high=1 << 30) if fields.has("reserve_mb") else None,
+        shares={**shares, Scope.TASK: replace(task, amounts={**task.amounts, Resource.COPIED: copied})},
+    )
+
+
+def _share(fields: Fields, default: Share) -> Share:
+    fields.allow("percent", *KEYS)
+    amounts = {key: fields.integer(key, low=0, high=1 << 30) for key in KEYS if fields.has(key)}
+    return Share(
+        percent=fields.integer("percent", low=1, high=100) if fields.has("percent") else default.percent,
+        amounts={KEYS[key]: amount << 20 if key.endswith("_mb") else amount for key, amount in amounts.items()},
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """A file system, in bytes; `free`: for others than root."""
+
+    size: int
+    free: int
+
+
+def check_space(limits: Limits, space: Space, more: int, what: str, where: str, promised: int = 0) -> None:
+    """Check that the reserve of a file system is left when something is made.
+
+    Args:
+        limits: of the node.
+        space: the file system.
+        more: bytes that what is made can take.
+        what: it, as the beginning of a sentence.
+        where: a path in the file system.
+        promised: bytes that others can still take, by what was made for them.
+
+    Raises:
+        HostError: too little would be left.
+    """
+    reserve = limits.reserve(space.size)
+    if more > 0 and space.free - promised - more < reserve:
+        raise HostError(
+            f"{what} can take {more} bytes of the file system of {where}: expected at most "
+            f"{max(0, space.free - promised - reserve)}, since {space.free} are free, {promised} are promised to "
+            f"others, and {reserve} stay free.",
+            "Free some space in it; the operator sets limits.reserve_mb in solo5.toml(5).",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """What a node has.
+
+    Attributes:
+        limits: of its tasks.
+        capacity: by resource, or `RESOURCE/NAME`.
+        copies: the file system of private copies.
+    """
+
+    limits: Limits = field(default_factory=Limits)
+    capacity: Mapping[str, int] = field(default_factory=dict)
+    copies: Space | None = None
+
+    def check(self, claim: Claim, others: Sequence[Claim], what: str) -> None:
+        """Check a claim beside those that are made already.
+
+        Args:
+            claim: the new one.
+            others: all others.
+            what: the task or disk, as the beginning of a sentence.
+
+        Raises:
+            InvalidRequestError: it exceeds a limit even alone.
+            TakenError: it exceeds one with others, which may end.
+            HostError: the reserve of a file system would not be left.
+        """
+        for error in self._refusals(claim, others, what):
+            raise error
+        if self.copies is not None:
+            promised = used(others).get(Resource.COPIES, 0)
+            copies = claim.amounts.get(Resource.COPIES, 0)
+            check_space(self.limits, self.copies, copies, what, "/var/lib/solo5/copies", promised)
+
+    def _refusals(self, claim: Claim, others: Sequence[Claim], what: str) -> Iterator[Solo5Error]:
+        for scope, share in self.limits.shares.items():
+            if claim.tenant == OPERATOR:  # a part of the node is for tenants
+                if scope in (Scope.JOB, Scope.NAMESPACE):
+                    continue
+                share = replace(share, percent=None)
+            before = used(_beside(claim, others, scope))
+            together = used([*_beside(claim, others, scope), claim])
+            for resource, alone in used([claim]).items():
+                most, has = share.most(resource, self.capacity.get(resource)), before.get(resource, 0)
+                if most is not None and together[resource] > max(most, has):
+                    yield _refusal(claim, scope, resource, what, (alone, has, most))
+
+
+def _refusal(claim: Claim, scope: Scope, resource: str, what: str, numbers: tuple[int, int, int]) -> Solo5Error:
+    alone, has, most = numbers
+    name, _, of = resource.partition("/")
+    whose = {
+        Scope.TASK: "a task",
+        Scope.JOB: f"job {claim.tenant.job!r}",
+        Scope.NAMESPACE: f"namespace {claim.tenant.namespace!r}",
+        Scope.NODE: "all tasks of this node",
+    }[scope]
+    kind = InvalidRequestError if alone > most else TakenError
+    return kind(
+        f"{what} would have {alone} {name}{f' of network {of}' if of else ''}: expected at most {max(0, most - has)}, "
+        f"since the limit of {whose} is {most}, of which {has} are in use.",
+        "Request less or end tasks; the operator sets disk_copy_mb in solo5.toml(5)."
+        if name == Resource.COPIED
+        else f"Request less or end tasks; the operator sets limits.{scope} in solo5.toml(5).",
+    )
+
+
+def _beside(claim: Claim, others: Iterable[Claim], scope: Scope) -> Sequence[Claim]:
+    """Return the other claims of a scope."""
+    if scope is Scope.TASK:
+        return ()
+    if scope is Scope.NODE:
+        return tuple(others)
+    of = claim.tenant
+    return tuple(
+        other
+        for other in others
+        if other.tenant.namespace == of.namespace and (scope is Scope.NAMESPACE or other.tenant.job == of.job)
+    )
+
+
+def used(claims: Iterable[Claim]) -> Mapping[str, int]:
+    """Return the sums of claims by resource. An image counts once, and all images are one resource."""
+    sums: dict[str, int] = {}
+    images: dict[str, int] = {}
+    for claim in claims:
+        for resource, amount in claim.amounts.items():
+            if resource.startswith(Resource.IMAGES):
+                images[resource] = amount
+            else:
+                sums[resource] = sums.get(resource, 0) + amount
+    if images:
+        sums[Resource.IMAGES] = sum(images.values())
+    return sums
