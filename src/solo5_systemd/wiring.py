@@ -81,10 +81,13 @@ class Machine:
     def disks(self) -> "Disks":
         """The disks."""
         from solo5_systemd.storage.backing_files import ImageFiles
+        from solo5_systemd.storage.disk_claims import DiskClaims
+        from solo5_systemd.users.claims import claimed_copies
 
         return ImageFiles(
             lambda: self._settings().task_uids,
             quotas=lambda: self._settings().disk_quotas,
+            claims=DiskClaims(lambda: self._settings().limits, claimed_copies),
         )
 
     @cached_property
@@ -155,18 +158,21 @@ def _node(settings: "Settings") -> "Node":
     """Return what this host has for tasks."""
     from solo5_systemd.network.ipam import addresses_of
     from solo5_systemd.network.port_conflicts import HELD_MAX
-    from solo5_systemd.settings.limits import Node, Resource
+    from solo5_systemd.settings.limits import Node, Resource, Space
     from solo5_systemd.storage.backing_files import COPIES
-    from solo5_systemd.storage.quota import space_of
+    from solo5_systemd.storage.disk_claims import DiskClaims, space_of
 
-    copies = space_of(COPIES)
+    def copies() -> Space:
+        space = space_of(COPIES)
+        return Space(size=space.size, free=space.free - DiskClaims().unwritten(COPIES))
+
     networks = {each.name: addresses_of(each) for each in settings.networks}
     return Node(
         limits=settings.limits,
         capacity={
             Resource.TASKS: len(settings.task_uids),
-            Resource.PORTS: HELD_MAX,
-            Resource.COPIES: copies.size,
+            Resource.PORTS: HELD_MAX // 2,  # most have a socket for TCP and one for UDP
+            Resource.COPIES: space_of(COPIES).size,
             Resource.ARCHIVES: os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
             Resource.IMAGES: settings.image_store_mb << 20,
             **{f"{Resource.ADDRESSES}/{name}": count for name, count in networks.items() if count},

@@ -266,12 +266,13 @@ class Starter:
         plan = await self._check(workload, self._image)
         held = await self._images.hold(plan.image)  # until the unit shows that it is in use
         try:
-            progress.on_preflight(plan.preflight)
-            progress.on_step("reserving addresses")
-            async with self._allocated(plan) as user, self._reserved(plan) as reservation:
-                progress.on_leases(reservation.leases)
-                progress.on_step("attaching its network")
-                yield replace(plan, parts=replace(_reserved_parts(plan.parts, reservation), user=user))
+            async with self._allocated(plan) as user:
+                progress.on_preflight(plan.preflight)
+                progress.on_step("reserving addresses")
+                async with self._reserved(plan) as reservation:
+                    progress.on_leases(reservation.leases)
+                    progress.on_step("attaching its network")
+                    yield replace(plan, parts=replace(_reserved_parts(plan.parts, reservation), user=user))
         finally:
             os.close(held)
 
@@ -841,7 +842,7 @@ def _effective_request(
         memory_max=None if memory_max == INFINITY else memory_max,
         nics={nic.nic: nic.network for nic in nics},
         disks=len(workload.disks),
-        ports=len({(port.host_ip, port.host_port) for port in ports}),  # TCP and UDP of one port count once
+        ports=_number_of_ports(ports),
         image=image.size,
         named_disks={disk.disk: disk.name for disk in workload.disks if disk.name is not None},
         new_disk=max((disk.create.size for disk in workload.disks if disk.create is not None), default=0),
@@ -856,7 +857,7 @@ def _claim(plan: Plan) -> Claim:
         tenant=plan.parts.workload.tenant,
         amounts={
             Resource.TASKS: 1,
-            Resource.PORTS: len(plan.ports),
+            Resource.PORTS: _number_of_ports(plan.ports),
             Resource.COPIES: sum(disk.size for disk in copies),
             Resource.COPIED: sum(disk.copied for disk in copies),
             Resource.ARCHIVES: sum(disk.size for disk in plan.disks if disk.backing is Backing.ARCHIVE),
@@ -864,6 +865,11 @@ def _claim(plan: Plan) -> Claim:
             **{f"{Resource.ADDRESSES}/{name}": count for name, count in Counter(networks).items()},
         },
     )
+
+
+def _number_of_ports(ports: Sequence[PortRequest]) -> int:
+    """Return the number of host ports; TCP and UDP of one port count once."""
+    return len({(port.host_ip, port.host_port) for port in ports})
 
 
 def _in_manifest_order(nics: Sequence[NicRequest], manifest: Manifest) -> tuple[NicRequest, ...]:

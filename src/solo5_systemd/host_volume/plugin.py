@@ -14,9 +14,10 @@ import shutil
 import stat
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, TakenError
 from solo5_systemd.files.atomic_file import replace_file, sync_directory
@@ -24,6 +25,8 @@ from solo5_systemd.files.procfs import identity
 from solo5_systemd.host_volume.request import IMAGE, CreateRequest, DeleteRequest, create_request, delete_request
 from solo5_systemd.names import DeviceName
 from solo5_systemd.settings.files import read_settings
+from solo5_systemd.settings.limits import Limits
+from solo5_systemd.storage.disk_claims import CLAIMS, DiskClaims
 from solo5_systemd.storage.lock_records import LOCKS
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import SECTOR_SIZE, Disk, NewFile
@@ -31,6 +34,7 @@ from solo5_systemd.storage.new_file import create_file
 from solo5_systemd.storage.overlaps import check_unused
 from solo5_systemd.storage.owner import LOCK_INTERVAL_S, LOCK_TIMEOUT_S
 from solo5_systemd.storage.quota import GetQuotas, admitted
+from solo5_systemd.users.claims import claimed_copies
 
 STATE = Path("/var/lib/solo5/volumes")
 
@@ -60,10 +64,16 @@ def run(operation: str, environment: Mapping[str, str] = os.environ) -> int:
     return 0
 
 
-def create(request: CreateRequest, state: Path = STATE, quotas: GetQuotas = lambda: read_settings().disk_quotas) -> int:
+def create(
+    request: CreateRequest,
+    state: Path = STATE,
+    quotas: GetQuotas = lambda: read_settings().disk_quotas,
+    limits: Callable[[], Limits] = lambda: read_settings().limits,
+) -> int:
     """Create the disk image of a volume; one that exists is kept, and grows to the requested size.
 
-    Quotas are read for an image that is made or grows only: invalid settings take no volume away when the agent starts.
+    Quotas and limits are read for an image that is made or grows only: invalid settings take no volume away when the
+    agent starts.
 
     Returns:
         The size of the image, in bytes.
@@ -86,7 +96,8 @@ def create(request: CreateRequest, state: Path = STATE, quotas: GetQuotas = lamb
         if not created:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
-            size = _create_image(request, directory, quotas, is_new=not created)
+            claims = DiskClaims(limits, claimed_copies, state.with_name(CLAIMS.name), own=(directory.parent,))
+            size = _create_image(request, directory, _Rules(quotas, claims), is_new=not created)
         except BaseException:
             if not created:
                 with suppress(OSError):  # it has files that are not of this call
@@ -151,7 +162,14 @@ def _recorded(record: Path) -> str:
 # --- create ------------------------------------------------------------------------------------------------------
 
 
-def _create_image(request: CreateRequest, directory: Path, quotas: GetQuotas, *, is_new: bool) -> int:
+class _Rules(NamedTuple):
+    """What limits a volume."""
+
+    quotas: GetQuotas
+    claims: DiskClaims
+
+
+def _create_image(request: CreateRequest, directory: Path, rules: _Rules, *, is_new: bool) -> int:
     path = directory / IMAGE
     try:  # O_NONBLOCK: another user of the volume may have put a FIFO there
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
@@ -161,7 +179,7 @@ def _create_image(request: CreateRequest, directory: Path, quotas: GetQuotas, *,
                 f"volume {request.name} has lost its disk image {path}: expected the file that was created with it.",
                 "Mount its file system and restart the agent; without the data: nomad volume delete -type host ID",
             ) from error
-        return _new_image(request, directory, quotas)
+        return _new_image(request, directory, rules)
     except OSError as error:
         raise _no_image(request, path, os.strerror(error.errno or 0)) from error
     try:
@@ -174,8 +192,12 @@ def _create_image(request: CreateRequest, directory: Path, quotas: GetQuotas, *,
                 f"{request.size_max}, since a disk is not made smaller."
             )
         if status.st_size < request.size:
-            with admitted(quotas(), path, request.size - status.st_size, f"volume {request.name}"):
-                _grow(request, descriptor, path)
+            more, what = request.size - status.st_size, f"volume {request.name}"
+            with (
+                admitted(rules.quotas(), path, more, what),
+                rules.claims.admitted(str(path), request.size, more, request.tenant, what),
+            ):
+                _grow(request, descriptor)
         return max(status.st_size, request.size)
     finally:
         os.close(descriptor)
@@ -187,36 +209,27 @@ def _no_image(request: CreateRequest, path: Path, reason: str) -> InvalidRequest
     )
 
 
-def _new_image(request: CreateRequest, directory: Path, quotas: GetQuotas) -> int:
+def _new_image(request: CreateRequest, directory: Path, rules: _Rules) -> int:
     descriptor = os.open(directory, _DIRECTORY)
     try:
-        _check_free(request, descriptor, directory, request.size)
         new = NewFile(size=request.size, preallocate=request.preallocate)
-        with admitted(quotas(), directory / IMAGE, request.size, f"volume {request.name}"):
+        path, what = directory / IMAGE, f"volume {request.name}"
+        with (
+            admitted(rules.quotas(), path, request.size, what),
+            rules.claims.admitted(str(path), request.size, request.size, request.tenant, what),
+        ):
             create_file(descriptor, IMAGE, new, owner=os.geteuid())
     finally:
         os.close(descriptor)
     return request.size
 
 
-def _grow(request: CreateRequest, descriptor: int, path: Path) -> None:
+def _grow(request: CreateRequest, descriptor: int) -> None:
     """Set a larger size, with or without blocks for it; a running guest has the old size until its next start."""
-    _check_free(request, descriptor, path, request.size - os.fstat(descriptor).st_blocks * 512)
     if request.preallocate:
         os.posix_fallocate(descriptor, 0, request.size)
     os.ftruncate(descriptor, request.size)
     os.fsync(descriptor)
-
-
-def _check_free(request: CreateRequest, descriptor: int, path: Path, needed: int) -> None:
-    status = os.fstatvfs(descriptor)
-    free = status.f_bavail * status.f_frsize
-    if request.preallocate and needed > free:
-        raise HostError(
-            f"volume {request.name}: {path} needs {needed} bytes: expected as much free space, and the file system has "
-            f"{free}.",
-            "Without the parameter preallocate, blocks are allocated when the guest writes them.",
-        )
 
 
 # --- delete ------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from solo5_systemd.decode import Fields, json_document
 from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.settings.limits import Tenant, tenant
 from solo5_systemd.storage.model import MAX_SECTOR_SIZE
 
 IMAGE = "disk.img"
@@ -37,6 +38,7 @@ class CreateRequest:
         size: of a new disk image, in bytes; a smaller image grows to it.
         size_max: of an image that exists, in bytes; None: no limit.
         preallocate: allocate all blocks of the image now.
+        tenant: the namespace that has it.
     """
 
     name: str
@@ -44,6 +46,7 @@ class CreateRequest:
     size: int
     size_max: int | None
     preallocate: bool
+    tenant: Tenant
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +71,7 @@ def create_request(environment: Mapping[str, str]) -> CreateRequest:
         size=_size(name, low, high),
         size_max=high or None,
         preallocate=_preallocate(environment, name),
+        tenant=tenant(environment.get("DHV_NAMESPACE", ""), ""),
     )
 
 

@@ -11,7 +11,7 @@ A task's claim is what it takes. It is recorded before anything is made, so that
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -62,7 +62,10 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Tenant:
-    """The job of Nomad that a task or disk is of; empty: root's own, which only the limits of the node hold."""
+    """The job of Nomad that a task or disk is of; empty: root's own, which only the limits of the node hold.
+
+    A volume has a namespace alone.
+    """
 
     namespace: str = ""
     job: str = ""
@@ -230,12 +233,12 @@ class Node:
     Attributes:
         limits: of its tasks.
         capacity: by resource, or `RESOURCE/NAME`.
-        copies: the file system of private copies.
+        copies: returns the file system of private copies, whose free space is less by what disks have not written yet.
     """
 
     limits: Limits = field(default_factory=Limits)
     capacity: Mapping[str, int] = field(default_factory=dict)
-    copies: Space | None = None
+    copies: Callable[[], Space] | None = None
 
     def check(self, claim: Claim, others: Sequence[Claim], what: str) -> None:
         """Check a claim beside those that are made already.
@@ -252,10 +255,10 @@ class Node:
         """
         for error in self._refusals(claim, others, what):
             raise error
-        if self.copies is not None:
+        copies = claim.amounts.get(Resource.COPIES, 0)
+        if self.copies is not None and copies:
             promised = used(others).get(Resource.COPIES, 0)
-            copies = claim.amounts.get(Resource.COPIES, 0)
-            check_space(self.limits, self.copies, copies, what, "/var/lib/solo5/copies", promised)
+            check_space(self.limits, self.copies(), copies, what, "/var/lib/solo5/copies", promised)
 
     def _refusals(self, claim: Claim, others: Sequence[Claim], what: str) -> Iterator[Solo5Error]:
         for scope, share in self.limits.shares.items():
@@ -263,6 +266,8 @@ class Node:
                 if scope in (Scope.JOB, Scope.NAMESPACE):
                     continue
                 share = replace(share, percent=None)
+            elif not claim.tenant.job and scope in (Scope.TASK, Scope.JOB):  # a volume: of a namespace, and no job's
+                continue
             before = used(_beside(claim, others, scope))
             together = used([*_beside(claim, others, scope), claim])
             for resource, alone in used([claim]).items():
@@ -274,6 +279,7 @@ class Node:
 def _refusal(claim: Claim, scope: Scope, resource: str, what: str, numbers: tuple[int, int, int]) -> Solo5Error:
     alone, has, most = numbers
     name, _, of = resource.partition("/")
+    where = f" {'of network' if name == Resource.ADDRESSES else 'in'} {of}" if of else ""
     whose = {
         Scope.TASK: "a task",
         Scope.JOB: f"job {claim.tenant.job!r}",
@@ -282,7 +288,7 @@ def _refusal(claim: Claim, scope: Scope, resource: str, what: str, numbers: tupl
     }[scope]
     kind = InvalidRequestError if alone > most else TakenError
     return kind(
-        f"{what} would have {alone} {name}{f' of network {of}' if of else ''}: expected at most {max(0, most - has)}, "
+        f"{what} would have {alone} {name}{where}: expected at most {max(0, most - has)}, "
         f"since the limit of {whose} is {most}, of which {has} are in use.",
         "Request less or end tasks; the operator sets disk_copy_mb in solo5.toml(5)."
         if name == Resource.COPIED

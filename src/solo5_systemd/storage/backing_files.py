@@ -29,6 +29,7 @@ from solo5_systemd.storage.bind_mounts import BindMounts
 from solo5_systemd.storage.block_devices import devices_of
 from solo5_systemd.storage.copies import copy_data, share
 from solo5_systemd.storage.created_on import check_mounted, remember_mount
+from solo5_systemd.storage.disk_claims import DiskClaims
 from solo5_systemd.storage.file_access import READ, READ_WRITE, Credentials, may_open
 from solo5_systemd.storage.lock_records import LOCKS
 from solo5_systemd.storage.locks import lock, lock_shared, remove_stale
@@ -72,6 +73,7 @@ class ImageFiles:
         copies: the directories of private copies.
         archives: the directories of archives, in memory.
         quotas: returns the quotas of directories.
+        claims: the disks that jobs have created.
     """
 
     def __init__(
@@ -82,8 +84,10 @@ class ImageFiles:
         copies: StartDirectories | None = None,
         archives: StartDirectories | None = None,
         quotas: GetQuotas = no_quotas,
+        claims: DiskClaims | None = None,
     ) -> None:
         self._quotas = quotas
+        self._claims = claims or DiskClaims()
         self._copies = copies or StartDirectories(COPIES)
         self._archives = archives or StartDirectories(ARCHIVES, memory=MEMORY)
         self._users = users
@@ -97,6 +101,7 @@ class ImageFiles:
             disk = inspect(request, self._users())
             if request.create is not None and disk.planned and not disk.is_private:
                 check(self._quotas(), disk.path, request.create.size, f"disk {request.disk}")
+                self._claims.check(disk.path, disk.size, request.create.tenant, f"disk {request.disk}")
             if request.private:
                 disk = replace(disk, copied=copied_bytes(disk, self._copies.directory))
             return with_devices(disk, request)
@@ -115,7 +120,7 @@ class ImageFiles:
             return await asyncio.to_thread(make_archive, request, request.archive, self._archives)
         if request.private:
             return await asyncio.to_thread(make_copy, request, self._users(), self._copies, self._locks, planned)
-        return await asyncio.to_thread(make, request, self._users(), quotas=self._quotas())
+        return await asyncio.to_thread(make, request, self._users(), quotas=self._quotas(), claims=self._claims)
 
     async def release(self, made: MadeDisk) -> None:
         """Remove the names that a private disk needs during a start only."""
@@ -276,7 +281,12 @@ def _planned(request: DiskRequest, new: NewFile, sector: int) -> Disk | None:
 
 
 def make(
-    request: DiskRequest, users: Container[int] = TASK_UIDS, *, user: str = USER, quotas: Quotas | None = None
+    request: DiskRequest,
+    users: Container[int] = TASK_UIDS,
+    *,
+    user: str = USER,
+    quotas: Quotas | None = None,
+    claims: DiskClaims | None = None,
 ) -> MadeDisk:
     """Create the file of a disk unless it exists by now, and check it as `inspect`.
 
@@ -287,12 +297,14 @@ def make(
         users: the uids of tasks.
         user: the owner until the disk is given to a task; root in an allocation.
         quotas: of directories.
+        claims: the disks that jobs have created.
 
     Raises:
         Solo5Error: as `inspect`; HostError also if it cannot be created, such as on a full or read-only file system, or
             beyond a quota.
     """
-    created = request.create is not None and _create(request, request.create, user, quotas or {})
+    rules = quotas or {}, claims or DiskClaims()
+    created = request.create is not None and _create(request, request.create, user, *rules)
     return MadeDisk(disk=inspect(replace(request, create=None), users, user=user), created=created)
 
 
@@ -446,7 +458,7 @@ def _has_grown(where: str, size: int, planned: int) -> HostError:
     )
 
 
-def _create(request: DiskRequest, new: NewFile, user: str, quotas: Quotas) -> bool:
+def _create(request: DiskRequest, new: NewFile, user: str, quotas: Quotas, claims: DiskClaims) -> bool:
     check_size(request, new.size)
     place = find_place(request)
     try:
@@ -455,7 +467,11 @@ def _create(request: DiskRequest, new: NewFile, user: str, quotas: Quotas) -> bo
             return False
         check_mounted(place.path, _described(request))
         remember_mount(place.path)
-        with admitted(quotas, place.path, new.size, f"disk {request.disk}"):
+        what = f"disk {request.disk}"
+        with (
+            admitted(quotas, place.path, new.size, what),
+            claims.admitted(place.path, new.size, new.size, new.tenant, what),
+        ):
             return create_file(place.directory, Path(place.path).name, new, owner)
     except OSError as error:
         where = _described(request)

@@ -7,6 +7,7 @@ from pathlib import PurePath
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName, DiskName
+from solo5_systemd.settings.limits import OPERATOR, Tenant
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS, BlockDevice, IoLimits
 
 SECTOR_SIZE = 512
@@ -76,10 +77,12 @@ class NewFile:
     Attributes:
         size: bytes, whole sectors.
         preallocate: allocate its blocks (fallocate(2)); False: a sparse file.
+        tenant: the job that creates it.
     """
 
     size: int
     preallocate: bool = False
+    tenant: Tenant = OPERATOR
 
 
 @dataclass(frozen=True, kw_only=True)

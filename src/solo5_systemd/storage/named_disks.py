@@ -14,7 +14,9 @@ from pathlib import Path
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, TakenError
 from solo5_systemd.files.procfs import identity
 from solo5_systemd.names import DeviceName, DiskName, disk_name
+from solo5_systemd.settings.limits import Limits, check_space
 from solo5_systemd.storage.copies import Progress, copy_data, no_progress, receive_data, send_data, share
+from solo5_systemd.storage.disk_claims import space_of
 from solo5_systemd.storage.lock_records import LOCKS, holders
 from solo5_systemd.storage.locks import lock, lock_shared
 from solo5_systemd.storage.model import NAMED_DISKS, SECTOR_SIZE, Backing, Disk, NewFile
@@ -55,6 +57,7 @@ class NamedDisks:
         locks: the directory of disk locks.
         owner: UID of disks that no task has.
         quotas: returns the quotas of directories; called when a disk is made or grows.
+        limits: returns those of the node; called before blocks are allocated.
     """
 
     def __init__(
@@ -63,7 +66,9 @@ class NamedDisks:
         locks: Path = LOCKS,
         owner: int = _ROOT,
         quotas: GetQuotas = no_quotas,
+        limits: Callable[[], Limits] = Limits,
     ) -> None:
+        self._limits = limits
         self._quotas = quotas
         self._directory = directory
         self._locks = locks
@@ -112,6 +117,9 @@ class NamedDisks:
         """
         _check_size(name, size)
         with admitted(self._quotas(), self._directory / name, size, f"disk {name!r}"):
+            if preallocate:
+                space = space_of(self._directory)
+                check_space(self._limits(), space, size, f"disk {name!r}", str(self._directory))
             self._create(name, NewFile(size=size, preallocate=preallocate))
         return self.get(name)
 

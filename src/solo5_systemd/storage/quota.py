@@ -13,7 +13,6 @@ from pathlib import Path
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.files.procfs import identity, is_below
-from solo5_systemd.settings.limits import Space
 from solo5_systemd.storage.model import NAMED_DISKS, SNAPSHOTS
 
 LOCK = Path("/run/solo5/quota.lock")
@@ -116,12 +115,6 @@ def used(directory: str, but: tuple[int, int] | None = None) -> int:
                         seen.add(identity(status))
                         total += max(status.st_size, status.st_blocks * 512)
     return total
-
-
-def space_of(path: Path) -> Space:
-    """Return the file system that a path is in, or would be in."""
-    status = os.statvfs(next(each for each in (path, *path.parents) if each.is_dir()))
-    return Space(size=status.f_blocks * status.f_frsize, free=status.f_bavail * status.f_frsize)
 
 
 @contextmanager

@@ -13,7 +13,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from solo5_systemd.settings.limits import Claim
+from solo5_systemd.settings.limits import Claim, Resource, used
+
+TASKS = Path("/run/solo5/users")
+"""A file for each task that has a user."""
 
 
 class Claims:
@@ -72,3 +75,8 @@ class Claims:
     def end(self, task: str) -> None:
         """Remove a task's claim. Idempotent."""
         (self._directory / task).unlink(missing_ok=True)
+
+
+def claimed_copies(tasks: Path = TASKS) -> int:
+    """Return the bytes that the private copies of all tasks can take."""
+    return used(Claims(tasks).others("")).get(Resource.COPIES, 0)

@@ -32,7 +32,7 @@ from solo5_systemd.errors import HostError, Solo5Error, TakenError
 from solo5_systemd.files.atomic_file import link_unnamed, open_unnamed, replace_file
 from solo5_systemd.names import TaskName
 from solo5_systemd.settings.limits import Claim, Node
-from solo5_systemd.users.claims import Claims
+from solo5_systemd.users.claims import TASKS, Claims
 from solo5_systemd.users.dynamic_user_locks import LOCKS, allocating
 from solo5_systemd.users.given_disks import GIVEN_DISKS, GivenDiskFiles
 from solo5_systemd.users.user_record import (
@@ -44,7 +44,7 @@ from solo5_systemd.users.user_record import (
     user_record,
 )
 
-STATE = Path("/run/solo5/users")
+STATE = TASKS
 RECORDS = Path("/run/userdb")
 
 RECLAIM_TIMEOUT_S = 5.0

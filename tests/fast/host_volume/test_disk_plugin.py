@@ -16,6 +16,7 @@ from solo5_systemd.files.procfs import identity
 from solo5_systemd.host_volume import plugin
 from solo5_systemd.host_volume.request import GRAIN, CreateRequest, DeleteRequest
 from solo5_systemd.names import DeviceName
+from solo5_systemd.settings.limits import Limits, Resource, Scope, Share, tenant
 from solo5_systemd.storage import quota
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import Disk
@@ -34,7 +35,14 @@ def state(tmp_path: Path) -> Path:
 
 
 def request(volumes: Path, size: int = 2 * GRAIN, size_max: int | None = None, *, full: bool = False) -> CreateRequest:
-    return CreateRequest(name="data", directory=str(volumes / ID), size=size, size_max=size_max, preallocate=full)
+    return CreateRequest(
+        name="data",
+        directory=str(volumes / ID),
+        size=size,
+        size_max=size_max,
+        preallocate=full,
+        tenant=tenant("shop", ""),
+    )
 
 
 def removal(volumes: Path) -> DeleteRequest:
@@ -54,10 +62,39 @@ def test_preallocated_image_has_its_blocks(volumes: Path, state: Path) -> None:
     assert (volumes / ID / "disk.img").stat().st_blocks * 512 >= 2 * GRAIN
 
 
-def test_preallocation_beyond_the_free_space_is_refused(volumes: Path, state: Path) -> None:
-    with pytest.raises(HostError, match="needs .* bytes: expected as much free space"):
-        plugin.create(request(volumes, 1 << 59, full=True), state)
+@pytest.mark.parametrize("full", [True, False])
+def test_a_volume_leaves_half_of_the_file_system_to_other_namespaces(volumes: Path, state: Path, *, full: bool) -> None:
+    """Also a sparse one: its guest may write all of it."""
+    status = os.statvfs(volumes.parent)
+    half = status.f_blocks * status.f_frsize // 2
+    with pytest.raises(InvalidRequestError, match=f"bytes of disks in .*the limit of namespace 'shop' is {half}, of"):
+        plugin.create(request(volumes, half + GRAIN, full=full), state)
     assert not list(volumes.iterdir())
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_a_volume_leaves_the_reserve_and_what_others_may_write(volumes: Path, state: Path, *, full: bool) -> None:
+    free = os.statvfs(volumes.parent).f_bavail * os.statvfs(volumes.parent).f_frsize
+    limits = Limits(reserve_mb=(free >> 20) - 100)
+    plugin.create(request(volumes, 60 << 20), state, limits=lambda: limits)
+    other = replace(request(volumes, 60 << 20, full=full), directory=str(volumes / ID.replace("3", "4")))
+    with pytest.raises(HostError, match=f"can take {60 << 20} bytes of .*, {60 << 20} are promised to others, and"):
+        plugin.create(other, state, limits=lambda: limits)
+    assert [path.name for path in volumes.iterdir()] == [ID]
+    plugin.delete(removal(volumes), state)
+    assert plugin.create(other, state, limits=lambda: limits) == 60 << 20, "what is gone takes nothing"
+
+
+def test_volumes_of_a_namespace_have_its_limit_together(volumes: Path, state: Path) -> None:
+    limits = Limits(shares={Scope.NAMESPACE: Share(amounts={Resource.DISKS: 3 * GRAIN})})
+    made = replace(request(volumes), directory=str(volumes / ID.replace("3", "4")))
+    plugin.create(made, state, limits=lambda: limits)
+    with pytest.raises(TakenError, match=f"expected at most {GRAIN}, since the limit of namespace 'shop'"):
+        plugin.create(request(volumes), state, limits=lambda: limits)
+    plugin.create(replace(request(volumes), tenant=tenant("bank", "")), state, limits=lambda: limits)
+    with pytest.raises(TakenError, match=f"would have {2 * GRAIN} bytes of disks in"):
+        plugin.create(replace(made, size=4 * GRAIN), state, limits=lambda: limits)
+    assert plugin.create(replace(made, size=3 * GRAIN), state, limits=lambda: limits) == 3 * GRAIN
 
 
 def test_a_volume_beyond_the_quota_is_refused_and_one_that_exists_is_kept(
@@ -225,7 +262,7 @@ def test_file_system_error_is_one_sentence(tmp_path: Path, state: Path) -> None:
 def test_answers_are_those_of_the_protocol(
     volumes: Path, state: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plugin.create, "__defaults__", (state, dict))
+    monkeypatch.setattr(plugin.create, "__defaults__", (state, dict, Limits))
     environment = {
         "DHV_VOLUMES_DIR": str(volumes),
         "DHV_VOLUME_ID": ID,

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.host_volume.request import GRAIN, MAX_SIZE, CreateRequest, create_request, delete_request
+from solo5_systemd.settings.limits import Tenant
 
 ID = "3fa85f64-5717-4562-b3fc-2c963f66afa6"
 MIB = 1 << 20
@@ -20,6 +21,7 @@ def environment(
     """Return the variables of `create`, as Nomad 1.11 sets them."""
     return {
         "DHV_OPERATION": "create",
+        "DHV_NAMESPACE": "shop",
         "DHV_VOLUMES_DIR": "/var/lib/nomad/host_volumes",
         "DHV_VOLUME_ID": ID,
         "DHV_VOLUME_NAME": "data",
@@ -32,6 +34,7 @@ def environment(
 
 def test_create() -> None:
     assert create_request(environment()) == CreateRequest(
+        tenant=Tenant(namespace="shop"),
         name="data",
         directory=f"/var/lib/nomad/host_volumes/{ID}",
         size=MIB,

@@ -106,7 +106,7 @@ def test_wrong_limits_are_named(table: Mapping[str, object], words: str) -> None
 
 
 def test_the_reserve_is_left_and_what_is_promised_counts() -> None:
-    node = Node(limits=Limits(reserve_mb=0), copies=Space(size=1000, free=100))
+    node = Node(limits=Limits(reserve_mb=0), copies=lambda: Space(size=1000, free=100))
     node.check(claim(OPERATOR, copies=60), [claim(OTHER, copies=40)], "task t")
     with pytest.raises(HostError) as caught:
         node.check(claim(OPERATOR, copies=61), [claim(OTHER, copies=40)], "task t")

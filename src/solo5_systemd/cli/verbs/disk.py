@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from solo5_systemd.engine.runtime import Runtime
     from solo5_systemd.names import DiskName, SnapshotName
+    from solo5_systemd.settings.model import Settings
     from solo5_systemd.storage.disk_paths import DiskPath
     from solo5_systemd.storage.named_disks import NamedDisk, NamedDisks
     from solo5_systemd.storage.snapshots import Snapshot, Snapshots
@@ -120,7 +121,7 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
 def _disks() -> "NamedDisks":
     from solo5_systemd.storage.named_disks import NamedDisks  # imported here for startup time: `--help` needs none
 
-    return NamedDisks(quotas=_quotas)
+    return NamedDisks(quotas=_quotas, limits=lambda: _settings().limits)
 
 
 def _snapshots() -> "Snapshots":
@@ -130,9 +131,13 @@ def _snapshots() -> "Snapshots":
 
 
 def _quotas() -> "Mapping[str, int]":
+    return _settings().disk_quotas
+
+
+def _settings() -> "Settings":
     from solo5_systemd.settings.files import read_settings
 
-    return read_settings().disk_quotas
+    return read_settings()
 
 
 def _create(arguments: Namespace, context: CommandContext) -> int:

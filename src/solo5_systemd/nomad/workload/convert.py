@@ -287,7 +287,8 @@ def _disks(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig) ->
             yield request
         else:
             limits = lowered(disk.io, plugin.ceilings.io, f'config.block "{disk.disk}".io')
-            yield replace(request, io=limits)
+            create = request.create and replace(request.create, tenant=tenant(task.namespace, task.job_id))
+            yield replace(request, io=limits, create=create)
 
 
 def _unlimited_disks(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig) -> Iterator[DiskRequest]:

@@ -1,0 +1,178 @@
+"""What jobs and volumes have created of disks, which stay when their tasks have ended: limits for each namespace.
+
+    /var/lib/solo5/claims/DIGEST    a symbolic link; its target has path, inode and claim of a file, as JSON
+
+The directory is locked (flock(2)) while a file is made; only root can open it. A claim counts while its path has the
+file. What a sparse file has not allocated yet is promised: nothing else may take it of the file system.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from solo5_systemd.errors import HostError
+from solo5_systemd.files.procfs import mount_point_of
+from solo5_systemd.settings.limits import OPERATOR, Claim, Limits, Node, Resource, Space, Tenant, check_space
+
+CLAIMS = Path("/var/lib/solo5/claims")
+STATE = Path("/var/lib/solo5")
+
+LOCK_TIMEOUT_S = 5.0
+"""How long a disk that is made waits for another one."""
+
+LOCK_POLL_S = 0.02
+
+
+class _Disk(NamedTuple):
+    """A disk that was created; `unwritten`: the bytes that it has not allocated."""
+
+    claim: Claim
+    unwritten: int
+
+
+class DiskClaims:
+    """The disks that jobs and volumes have created.
+
+    Args:
+        limits: returns the limits of the node.
+        copies: returns the bytes that private copies of tasks can take of the file system of STATE.
+        directory: of the claims.
+        own: paths on the node's own file systems; others are volumes, which are given to jobs whole.
+    """
+
+    def __init__(
+        self,
+        limits: Callable[[], Limits] = Limits,
+        copies: Callable[[], int] = lambda: 0,
+        directory: Path = CLAIMS,
+        own: Sequence[Path] = (Path("/"), STATE),
+    ) -> None:
+        self._limits = limits
+        self._copies = copies
+        self._directory = directory
+        self._own = own
+
+    def check(self, path: str, size: int, tenant: Tenant, what: str) -> None:
+        """Check whether a tenant may create a file; nothing is recorded.
+
+        Raises:
+            InvalidRequestError, TakenError, HostError: a limit would be exceeded.
+        """
+        if self._is_limited(path, tenant):
+            self._check(path, size, tenant, what, self._others(prune=False))
+
+    @contextmanager
+    def admitted(self, path: str, size: int, more: int, tenant: Tenant, what: str) -> Iterator[None]:
+        """Check a file that the block creates or makes larger, and record it.
+
+        Args:
+            path: of the file, without symbolic links.
+            size: its bytes after the block.
+            more: those of them that are new.
+            tenant: whose it is; the operator's are not limited.
+            what: the file in an error, such as `disk web`.
+
+        Raises:
+            InvalidRequestError, TakenError, HostError: a limit would be exceeded, or the claims cannot be used.
+        """
+        if not self._is_limited(path, tenant):
+            yield
+            return
+        with self._exclusive():
+            if more > 0:
+                self._check(path, more, tenant, what, self._others(prune=True))
+            yield
+            self._record(path, size, tenant)
+
+    def unwritten(self, path: Path) -> int:
+        """Return what the disks in the file system of a path have not allocated."""
+        key = _key(str(path))
+        return sum(disk.unwritten for disk in self._others(prune=False) if key in disk.claim.amounts)
+
+    def _is_limited(self, path: str, tenant: Tenant) -> bool:
+        return tenant != OPERATOR and _existing(Path(path)).stat().st_dev in {
+            each.stat().st_dev for each in map(_existing, self._own)
+        }
+
+    def _check(self, path: str, more: int, tenant: Tenant, what: str, others: Sequence[_Disk]) -> None:
+        key, space, limits = _key(path), space_of(Path(path)), self._limits()
+        claim = Claim(tenant=tenant, amounts={key: more})
+        Node(limits=limits, capacity={key: space.size}).check(claim, [each.claim for each in others], what)
+        promised = sum(each.unwritten for each in others if key in each.claim.amounts)
+        if _existing(Path(path)).stat().st_dev == _existing(STATE).stat().st_dev:
+            promised += self._copies()
+        check_space(limits, space, more, what, path, promised)
+
+    def _others(self, *, prune: bool) -> Sequence[_Disk]:
+        found = []
+        with suppress(FileNotFoundError):
+            for link in self._directory.iterdir():
+                disk = _read(link)
+                if disk is not None:
+                    found.append(disk)
+                elif prune:
+                    link.unlink(missing_ok=True)
+        return found
+
+    def _record(self, path: str, size: int, tenant: Tenant) -> None:
+        try:
+            inode = os.lstat(path).st_ino
+        except FileNotFoundError:  # another user of its directory has removed it already
+            return
+        claim = Claim(tenant=tenant, amounts={_key(path): size})
+        link = self._directory / hashlib.sha256(os.fsencode(path)).hexdigest()[:32]
+        link.unlink(missing_ok=True)
+        link.symlink_to(json.dumps([path, inode, claim.to_text()]))
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            end = time.monotonic() + LOCK_TIMEOUT_S
+            while True:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError as error:
+                    if time.monotonic() > end:
+                        raise HostError(
+                            f"{self._directory} is locked for {LOCK_TIMEOUT_S:g} seconds: expected other disks to be "
+                            "made by then.",
+                            "Try again.",
+                        ) from error
+                time.sleep(LOCK_POLL_S)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def _read(link: Path) -> _Disk | None:
+    """Return the disk of a claim; None: its file is gone, or the claim is damaged."""
+    try:
+        path, inode, text = json.loads(os.readlink(link))  # noqa: PTH115 - a path would lose a slash of two
+        status, claim = os.lstat(path), Claim.from_text(text)
+    except (OSError, ValueError, TypeError):
+        return None
+    return _Disk(claim, max(0, status.st_size - status.st_blocks * 512)) if status.st_ino == inode else None
+
+
+def space_of(path: Path) -> Space:
+    """Return the file system that a path is in, or would be in."""
+    status = os.statvfs(_existing(path))
+    return Space(size=status.f_blocks * status.f_frsize, free=status.f_bavail * status.f_frsize)
+
+
+def _existing(path: Path) -> Path:
+    return next(each for each in (path, *path.parents) if each.exists())
+
+
+def _key(path: str) -> str:
+    """Return the resource of disks in the file system of a path."""
+    return f"{Resource.DISKS}/{mount_point_of(str(_existing(Path(path)).resolve())) or '/'}"

@@ -1,0 +1,99 @@
+"""Disks that jobs have created: limited together while their files are there, beside one another."""
+
+import fcntl
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from solo5_systemd.errors import HostError, TakenError
+from solo5_systemd.names import DeviceName
+from solo5_systemd.settings.limits import OPERATOR, Limits, Resource, Scope, Share, tenant
+from solo5_systemd.storage import disk_claims
+from solo5_systemd.storage.backing_files import ImageFiles
+from solo5_systemd.storage.disk_claims import DiskClaims
+from solo5_systemd.storage.model import DiskRequest, NewFile
+
+WEB = tenant("shop", "web")
+LIMITS = Limits(reserve_mb=0, shares={Scope.JOB: Share(amounts={Resource.DISKS: 4096})})
+
+
+def claims(tmp_path: Path, limits: Limits = LIMITS) -> DiskClaims:
+    return DiskClaims(lambda: limits, directory=tmp_path / "claims", own=(tmp_path,))
+
+
+def create(of: DiskClaims, path: Path, size: int = 4096) -> None:
+    with of.admitted(str(path), size, size, WEB, f"disk {path.name}"), path.open("wb") as file:
+        file.truncate(size)
+
+
+def test_what_a_job_has_created_counts_as_long_as_it_is_there(tmp_path: Path) -> None:
+    of, first = claims(tmp_path), tmp_path / "first"
+    create(of, first)
+    assert of.unwritten(tmp_path) == 4096
+    with pytest.raises(TakenError, match="disk other would have 512 bytes of disks in .*: expected at most 0"):
+        create(of, tmp_path / "other", 512)
+    with pytest.raises(TakenError, match="expected at most 0"):
+        of.check(str(tmp_path / "other"), 512, WEB, "disk other")
+    of.check(str(tmp_path / "other"), 512, tenant("shop", "api"), "another job")
+    of.check(str(tmp_path / "other"), 512, OPERATOR, "root")
+    first.write_bytes(bytes(4096))
+    assert of.unwritten(tmp_path) == 0
+    first.unlink()
+    create(of, tmp_path / "other")
+    assert len(list((tmp_path / "claims").iterdir())) == 1
+    (tmp_path / "claims/damaged").symlink_to("[]")
+    assert of.unwritten(tmp_path) == 4096
+
+
+def test_what_is_created_beside_has_the_reserve_and_the_promises(tmp_path: Path) -> None:
+    free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize
+    of = claims(tmp_path, Limits(reserve_mb=free >> 20))
+    with pytest.raises(HostError, match="of the file system of"):
+        create(of, tmp_path / "first", 8 << 20)
+    assert [each.name for each in tmp_path.iterdir()] == ["claims"]
+
+
+def test_a_file_that_is_gone_at_once_has_no_claim(tmp_path: Path) -> None:
+    of = claims(tmp_path)
+    with of.admitted(str(tmp_path / "first"), 512, 512, WEB, "disk first"):
+        pass
+    assert not list((tmp_path / "claims").iterdir())
+
+
+def test_a_volume_of_its_own_and_what_root_creates_are_not_limited(tmp_path: Path) -> None:
+    of = DiskClaims(lambda: LIMITS, directory=tmp_path / "claims", own=(Path("/proc"),))
+    create(of, tmp_path / "first", 1 << 20)
+    with claims(tmp_path).admitted(str(tmp_path / "second"), 1 << 20, 1 << 20, OPERATOR, "disk second"):
+        pass
+    assert not (tmp_path / "claims").exists()
+
+
+def test_a_lock_is_awaited_and_not_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_claims, "LOCK_TIMEOUT_S", 0.05)
+    (tmp_path / "claims").mkdir()
+    held = os.open(tmp_path / "claims", os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    with pytest.raises(HostError, match="is locked for 0.05 seconds"):
+        create(claims(tmp_path), tmp_path / "first")
+    os.close(held)
+    create(claims(tmp_path), tmp_path / "first")
+
+
+async def test_a_start_creates_no_disk_beyond_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    me = SimpleNamespace(pw_uid=os.getuid(), pw_gid=os.getgid())
+    monkeypatch.setattr("pwd.getpwnam", {"solo5": me}.__getitem__)
+    monkeypatch.setattr("solo5_systemd.storage.backing_files.remember_mount", lambda _: None)
+    files = ImageFiles(claims=claims(tmp_path))
+
+    def request(name: str) -> DiskRequest:
+        new = NewFile(size=4096, tenant=WEB)
+        return DiskRequest(disk=DeviceName("storage"), path=str(tmp_path / name), create=new)
+
+    other = await files.inspect(request("other"))
+    await files.make(request("first"), await files.inspect(request("first")))
+    for act in (lambda: files.inspect(request("other")), lambda: files.make(request("other"), other)):
+        with pytest.raises(TakenError, match="disk storage would have 4096 bytes of disks"):
+            await act()
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["claims", "first"]

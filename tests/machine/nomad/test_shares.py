@@ -1,0 +1,138 @@
+"""What a job can take of a node, with all of its tasks together: refused before anything is made."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.machine.conftest import GUESTS, eventually, ok, sh, unit_property
+from tests.machine.nomad.agent import Agent, api
+from tests.machine.nomad.jobs import NEVER_AGAIN, SERVER, SLEEPER, Jobs, allocations, ended, hcl, refusal, unit
+
+MIB = 1 << 20
+SETTINGS = Path("/etc/solo5/limits.toml")
+CLAIMS = Path("/run/solo5/users/.claims")
+STORE = Path("/var/lib/solo5/images")
+COPIES = Path("/var/lib/solo5/copies")
+EPHEMERAL = 'block "{}" {{\n  source = "local/large.img"\n  ephemeral = true\n}}\n'
+
+
+@pytest.fixture
+def limits() -> Iterator[Path]:
+    """The operator's limits, which are read at each start."""
+    yield SETTINGS
+    SETTINGS.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def large(web: str) -> Iterator[str]:
+    """Serve `large.img`, a file of 30 MiB without holes, by HTTP."""
+    path = GUESTS / "large.img"
+    path.write_bytes(os.urandom(MIB) * 30)
+    yield web
+    path.unlink()
+
+
+def states(job: str) -> list[str]:
+    return sorted(str(each["ClientStatus"]) for each in allocations(job))
+
+
+def settled(job: str, count: int) -> None:
+    """Wait until each of so many allocations runs or has failed."""
+
+    def claim() -> bool:
+        found = states(job)
+        return len(found) >= count and set(found) <= {"running", "failed"}
+
+    eventually(claim, f"each of {count} of {job} runs or is refused", 120)
+
+
+def why(job: str) -> set[str]:
+    """Return the refusals of a job's failed allocations."""
+    return {refusal(str(each["ID"])) for each in allocations(job) if each["ClientStatus"] == "failed"}
+
+
+def test_many_copies_of_one_artifact_take_nothing_of_var(jobs: Jobs, large: str) -> None:
+    blocks = "".join(EPHEMERAL.format(f"storage{n}") for n in range(63))
+    artifact = f'artifact {{\n  source = "{large}/large.img"\n  destination = "local/large.img"\n  mode = "file"\n}}\n'
+    job = hcl("copies", f'unikernel = "{GUESTS}/disks63.hvt"\n{blocks}', kind="batch", task=artifact, memory=64)
+    jobs.submit(job)
+    words = refusal(ended("copies"))
+    most = os.statvfs("/var/lib/solo5").f_blocks * os.statvfs("/var/lib/solo5").f_frsize // 10
+    kind, limit = ("of private copies", most) if most < 63 * 30 * MIB else ("that are copied for each run", 1024 * MIB)
+    assert f"would have {63 * 30 * MIB} bytes {kind}: expected at most {limit}, since the limit of a task" in words
+    assert "Preflight passed" not in words
+    assert not COPIES.exists() or not list(COPIES.iterdir())
+    assert not CLAIMS.exists() or not list(CLAIMS.iterdir())
+
+
+def test_twenty_starts_at_once_get_what_their_job_may_have(jobs: Jobs, limits: Path) -> None:
+    limits.write_text("[limits]\njob = { tasks = 5 }\n")
+    jobs.submit(hcl("many", SLEEPER, memory=16, resources="cpu = 1", count=20))
+    settled("many", 20)
+    assert states("many").count("running") == 5
+    for words in why("many"):
+        assert "would have 1 tasks: expected at most 0, since the limit of job 'many' is 5, of which 5 are" in words
+    assert len(list(CLAIMS.iterdir())) == 5
+    jobs.run(hcl("other", SLEEPER, memory=16))
+    ok("nomad", "job", "stop", "-detach", "many")
+    eventually(lambda: len(list(CLAIMS.iterdir())) == 1, "its tasks have gone, and take nothing")
+
+
+PORTS = """
+network {
+  port "one" { to = 80 }
+  port "two" { to = 81 }
+}
+"""
+
+
+def test_ports_and_addresses_of_a_job_and_of_a_namespace(jobs: Jobs, limits: Path) -> None:
+    limits.write_text("[limits]\njob = { ports = 4 }\nnamespace = { addresses = 3 }\n")
+    jobs.submit(hcl("ports", SERVER, count=3, group=NEVER_AGAIN + PORTS, resources="cpu = 1"))
+    settled("ports", 3)
+    assert states("ports") == ["failed", "running", "running"]
+    [words] = why("ports")
+    assert "would have 2 published ports: expected at most 0, since the limit of job 'ports' is 4" in words
+    jobs.run(hcl("third", SERVER, resources="cpu = 1"))
+    jobs.submit(hcl("fourth", SERVER, kind="batch", resources="cpu = 1"))
+    words = refusal(ended("fourth"))
+    assert "1 addresses of network default: expected at most 0, since the limit of namespace 'default' is 3" in words
+    root = ok("solo5ctl", "run", "--detach", "--name", "root", f"{GUESTS}/net.hvt")
+    assert root == "root\n", "what root starts has no part of a namespace"
+    ok("solo5ctl", "rm", "--force", "root")
+
+
+def test_archives_are_of_the_memory_that_the_scheduler_has_given(jobs: Jobs) -> None:
+    template = 'template {\n  destination = "local/config"\n  data = "' + "x" * 60000 + '"\n}\n'
+    config = f'unikernel = "{GUESTS}/disk.hvt"\nargs = ["stay"]\nblock "storage" {{\n  files = ["local/config"]\n}}\n'
+    [alloc] = jobs.run(hcl("archive", config, task=template, memory=32))
+    size = -(-60000 // 512) * 512 + 3 * 512
+    assert int(unit_property(unit(alloc), "MemoryMax")) == 32 * MIB - size
+
+
+def test_images_beyond_the_share_of_a_job_are_not_stored(jobs: Jobs, limits: Path) -> None:
+    before = {each.name for each in STORE.iterdir()} if STORE.exists() else set()
+    limits.write_text("[limits]\njob = { images_mb = 0 }\n")
+    jobs.submit(hcl("flood", f'unikernel = "{GUESTS}/sequence.spt"', kind="batch"))
+    words = refusal(ended("flood"))
+    assert "bytes of images: expected at most 0, since the limit of job 'flood' is 0" in words
+    assert {each.name for each in STORE.iterdir()} == before
+
+
+def test_the_reserve_of_the_file_system_is_left(jobs: Jobs, limits: Path, large: str) -> None:
+    free = os.statvfs("/var/lib/solo5").f_bavail * os.statvfs("/var/lib/solo5").f_frsize
+    limits.write_text(f"[limits]\nreserve_mb = {(free >> 20) + 1000}\n")
+    artifact = f'artifact {{\n  source = "{large}/large.img"\n  destination = "local/large.img"\n  mode = "file"\n}}\n'
+    config = f'unikernel = "{GUESTS}/disk.hvt"\n{EPHEMERAL.format("storage")}'
+    jobs.submit(hcl("copy", config, kind="batch", task=artifact))
+    words = refusal(ended("copy"))
+    assert f"can take {30 * MIB} bytes of the file system of /var/lib/solo5/copies: expected at most 0" in words
+    assert "limits.reserve_mb in solo5.toml(5)" in words
+
+
+def test_wrong_limits_are_told(agent: Agent, limits: Path) -> None:
+    limits.write_text("[limits]\njob = { tasks = -1 }\n")
+    failed = sh("solo5ctl", "run", "--rm", f"{GUESTS}/hello.hvt")
+    assert "limits.job.tasks is -1: expected a whole number" in failed.stderr
+    assert api("/v1/nodes"), "the agent goes on"
