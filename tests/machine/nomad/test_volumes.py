@@ -422,6 +422,25 @@ def test_volume_beyond_the_quota_is_refused_with_figures(agent: Agent, volumes: 
         settings.unlink()
 
 
+def test_a_preallocated_volume_does_not_take_the_file_system(agent: Agent, volumes: Path) -> None:
+    """Half of it is for one namespace, and some stays free in any case; nothing is made of a refused one."""
+    space = os.statvfs(DATA)
+    half, free = space.f_blocks * space.f_frsize // 2, space.f_bavail * space.f_frsize
+    full = 'parameters {\n  preallocate = "true"\n}'
+    done = create("large", f'capacity_max = "{(half >> 20) + 1}MiB"', full, check=False)
+    assert f"expected at most {half}, since the limit of namespace 'default' is {half}, of which 0" in done.stderr
+    settings = Path("/etc/solo5/limits.toml")
+    settings.write_text(f"[limits]\nreserve_mb = {(free >> 20) - 64}\n")
+    try:
+        done = create("large", 'capacity_max = "128MiB"', full, check=False)
+        assert f"volume large can take {128 << 20} bytes of the file system of {volumes}" in done.stderr
+        create("data", 'capacity_max = "16MiB"', full)
+    finally:
+        settings.unlink()
+    assert not identifier("large")
+    assert [path.name for path in volumes.iterdir()] == [identifier("data")]
+
+
 def test_volume_is_there_again_after_a_restart_of_the_agent(agent: Agent, jobs: Jobs, volumes: Path) -> None:
     """And not, as a blank disk, while its file system is not mounted."""
     create("data", 'capacity_max = "1MiB"')
