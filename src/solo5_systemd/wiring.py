@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         Users,
     )
     from solo5_systemd.engine.runtime import Runtime
-    from solo5_systemd.settings.limits import Node
+    from solo5_systemd.settings.limits import Node, Space
     from solo5_systemd.settings.model import Settings
     from solo5_systemd.users.user_record import GivenDisk
 
@@ -68,7 +68,11 @@ class Machine:
         """The image store."""
         from solo5_systemd.image.store import ImageStore
 
-        return ImageStore(quota=lambda: self._settings().image_store_mb << 20)
+        def room() -> int:
+            space = _unpromised()
+            return space.free - self._settings().limits.reserve(space.size)
+
+        return ImageStore(quota=lambda: self._settings().image_store_mb << 20, room=room)
 
     @cached_property
     def tenders(self) -> "Tenders":
@@ -158,13 +162,9 @@ def _node(settings: "Settings") -> "Node":
     """Return what this host has for tasks."""
     from solo5_systemd.network.ipam import addresses_of
     from solo5_systemd.network.port_conflicts import HELD_MAX
-    from solo5_systemd.settings.limits import Node, Resource, Space
+    from solo5_systemd.settings.limits import Node, Resource
     from solo5_systemd.storage.backing_files import COPIES
-    from solo5_systemd.storage.disk_claims import DiskClaims, space_of
-
-    def copies() -> Space:
-        space = space_of(COPIES)
-        return Space(size=space.size, free=space.free - DiskClaims().unwritten(COPIES))
+    from solo5_systemd.storage.disk_claims import space_of
 
     networks = {each.name: addresses_of(each) for each in settings.networks}
     return Node(
@@ -177,8 +177,18 @@ def _node(settings: "Settings") -> "Node":
             Resource.IMAGES: settings.image_store_mb << 20,
             **{f"{Resource.ADDRESSES}/{name}": count for name, count in networks.items() if count},
         },
-        copies=copies,
+        copies=lambda: _unpromised(but_copies=True),
     )
+
+
+def _unpromised(*, but_copies: bool = False) -> "Space":
+    """Return the file system of /var/lib/solo5, without what disks and, unless `but_copies`, copies may still take."""
+    from solo5_systemd.settings.limits import Space
+    from solo5_systemd.storage.disk_claims import STATE, DiskClaims, space_of
+    from solo5_systemd.users.claims import claimed_copies
+
+    space, copies = space_of(STATE), 0 if but_copies else claimed_copies()
+    return Space(size=space.size, free=space.free - DiskClaims().unwritten(STATE) - copies)
 
 
 def _reclaim_disk(uid: int, given: "GivenDisk") -> None:

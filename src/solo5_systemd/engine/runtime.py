@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from solo5_systemd.engine.gc import Collector
     from solo5_systemd.engine.start import Plan, Starter
 
-IMAGE_MIN_AGE_S = 60.0
-"""Age below which an unused image is kept: its start may be in progress."""
+IMAGE_MIN_AGE_S = 10.0
+"""Age below which an unused image is kept where room is made for a start: `Images.hold` may not have it yet."""
 
 
 class Runtime(Queries):

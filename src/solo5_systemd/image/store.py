@@ -63,10 +63,24 @@ class _LargeImageError(Exception):
 class ImageStore:
     """The image store, safe for concurrent use by threads and processes; implements `backends.Images`."""
 
-    def __init__(self, directory: Path = STORE, *, quota: Callable[[], int] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path = STORE,
+        *,
+        quota: Callable[[], int] | None = None,
+        room: Callable[[], int] | None = None,
+    ) -> None:
+        """Take a directory and what limits it.
+
+        Args:
+            directory: of the images.
+            quota: returns the bytes that all images may have; None: no limit.
+            room: returns the bytes that new images may take of the file system now; None: all that is free.
+        """
         self._directory = directory
         self._memos = directory / "memos"
         self._quota = quota
+        self._room = room
         self._pending_lock = threading.Lock()
         self._pending_bytes = 0  # bytes of the images that this process is copying
         self._large = asyncio.Semaphore(LARGE_AT_ONCE)
@@ -197,6 +211,7 @@ class ImageStore:
             stored = self._directory / memo.sha256
             if not stored.exists():
                 self._check_room(path, _disk_usage(status), removable=removable)
+                self._check_free(path, _disk_usage(status))
             return StoredImage(path=str(stored), sha256=memo.sha256, size=status.st_size, facts=memo.facts)
 
     def _collect(self, keep: Set[str], *, min_age: float, dry_run: bool) -> tuple[str, ...]:
@@ -266,6 +281,7 @@ class ImageStore:
         with self._pending_lock:
             self._make_directories()
             self._check_room(path, size, self._pending_bytes)
+            self._check_free(path, size, self._pending_bytes)
             self._pending_bytes += size
         try:
             yield
@@ -283,6 +299,15 @@ class ImageStore:
                 f"image {path!r} needs {size} bytes, and the store {self._directory} has {used} of {quota}: "
                 "expected room for it.",
                 "Set image_store_mb to more: see solo5.toml(5).",
+            )
+
+    def _check_free(self, path: str, size: int, pending: int = 0) -> None:
+        """Check that an image, which is not copied yet, leaves the file system what others may take of it."""
+        if self._room is not None and pending + size > (room := self._room()):
+            raise StoreFullError(
+                f"image {path!r} needs {size} bytes of the file system of {self._directory}: expected at most "
+                f"{max(0, room - pending)}, since others have what is promised to them, and a reserve stays free.",
+                "Free some space in it; the operator sets limits.reserve_mb in solo5.toml(5).",
             )
 
     @contextmanager

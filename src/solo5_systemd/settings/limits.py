@@ -233,7 +233,7 @@ class Node:
     Attributes:
         limits: of its tasks.
         capacity: by resource, or `RESOURCE/NAME`.
-        copies: returns the file system of private copies, whose free space is less by what disks have not written yet.
+        copies: returns the file system of private copies, its free space without what disks have not written yet.
     """
 
     limits: Limits = field(default_factory=Limits)

@@ -117,7 +117,7 @@ async def test_a_full_store_is_collected_once_for_a_start(machine: Machine, runt
     machine.images.full = True
     await runtime.start(replace(WORKLOAD, policy=Policy(image=4096)))
     assert machine.steps.taken.count("take image") == 2
-    assert (machine.images.collected, machine.images.min_age, machine.images.largest) == (frozenset(), 60.0, 4096)
+    assert (machine.images.collected, machine.images.min_age, machine.images.largest) == (frozenset(), 10.0, 4096)
 
 
 async def test_a_store_that_stays_full_is_told(machine: Machine, runtime: Runtime) -> None:
@@ -951,7 +951,7 @@ async def test_the_plan_of_a_scope_is_executed(machine: Machine, runtime: Runtim
 async def test_a_preview_counts_what_a_start_would_collect(machine: Machine, runtime: Runtime) -> None:
     machine.images.full = True
     assert (await runtime.preview(WORKLOAD)).image == machine.images.files["/srv/full"]
-    assert machine.images.min_age == 60.0
+    assert machine.images.min_age == 10.0
     assert "collect images" not in machine.steps.taken
     machine.images.makes_room = False
     with pytest.raises(StoreFullError):

@@ -16,7 +16,15 @@ import pytest
 from tests.fast.image import elfbuilder as elf
 from tests.support.fakes.kernel import failing
 
-from solo5_systemd.errors import HostError, ImageError, InvalidRequestError, NotFoundError, Solo5Error, StoreFullError
+from solo5_systemd.errors import (
+    HostError,
+    ImageError,
+    InvalidRequestError,
+    NotFoundError,
+    Solo5Error,
+    StoreFullError,
+    TakenError,
+)
 from solo5_systemd.image import store as module
 from solo5_systemd.image.manifest import Memo, StoredImage
 from solo5_systemd.image.store import ImageStore
@@ -525,3 +533,25 @@ async def test_collect_removes_memos_that_are_damaged_or_old(store: ImageStore, 
 async def test_collect_makes_no_store_where_there_is_none(store: ImageStore, tmp_path: Path) -> None:
     assert await store.collect(set()) == ()
     assert not (tmp_path / "store").exists()
+
+
+async def test_an_image_leaves_what_others_may_take_of_the_file_system(
+    store: ImageStore, image: Path, tmp_path: Path
+) -> None:
+    limited = ImageStore(tmp_path / "store", room=lambda: 0)
+    for act in (limited.take, limited.preview):
+        with pytest.raises(StoreFullError, match="of the file system of .*: expected at most 0, since others have"):
+            await act(str(image))
+    await store.take(str(image))
+    assert (await limited.take(str(image))).sha256 == (await limited.preview(str(image))).sha256 == SHA256
+
+
+async def test_an_image_that_the_store_has_need_not_be_admitted(store: ImageStore, image: Path, tmp_path: Path) -> None:
+    def refuse(size: int) -> None:
+        raise TakenError(f"{size} bytes are too many.")
+
+    with pytest.raises(TakenError, match=f"^{len(CONTENT)} bytes are too many"):
+        await store.take(str(image), admit=refuse)
+    assert files(tmp_path) == set()
+    await store.take(str(image))
+    await store.take(str(image), admit=refuse)
