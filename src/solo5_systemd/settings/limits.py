@@ -11,7 +11,7 @@ A task's claim is what it takes. It is recorded before anything is made, so that
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -49,6 +49,9 @@ KEYS = {
     "disks_mb": Resource.DISKS,
 }
 """The keys of a scope's table."""
+
+LEAST = {Resource.ADDRESSES: 4, Resource.IMAGES: 64 << 20}
+"""What a part is at least: of a small network or image store, a tenth would be of no use."""
 
 
 class Scope(StrEnum):
@@ -137,7 +140,7 @@ class Share:
             return self.amounts[name]
         if self.percent is None or capacity is None:
             return None
-        return max(1, capacity * self.percent // 100)
+        return max(LEAST.get(name, 1), capacity * self.percent // 100)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,6 +229,41 @@ def check_space(limits: Limits, space: Space, more: int, what: str, where: str, 
         )
 
 
+class Totals:
+    """The sums of claims by resource: of each job, of each namespace, and of all. An image counts once in each."""
+
+    def __init__(self, claims: Iterable[Claim] = ()) -> None:
+        self._sums: dict[Tenant | None, dict[str, int]] = {}
+        for claim in claims:
+            self.add(claim)
+
+    def add(self, claim: Claim, sign: int = 1) -> None:
+        """Add a claim, or with `sign` -1 remove it again."""
+        for whose in {_whose(claim.tenant, scope) for scope in (Scope.JOB, Scope.NAMESPACE, Scope.NODE)}:
+            sums = self._sums.setdefault(whose, {})
+            for resource, amount in claim.amounts.items():
+                if resource.startswith(_IMAGE):
+                    sums[resource] = had = sums.get(resource, 0) + sign  # how often
+                    if had == (1 if sign > 0 else 0):
+                        sums[Resource.IMAGES] = sums.get(Resource.IMAGES, 0) + sign * amount
+                else:
+                    sums[resource] = sums.get(resource, 0) + sign * amount
+
+    def of(self, tenant: Tenant, scope: Scope) -> Mapping[str, int]:
+        """Return the sums of a scope that a tenant is in; of each image, how many claims have it."""
+        return {} if scope is Scope.TASK else self._sums.get(_whose(tenant, scope), {})
+
+
+_IMAGE = f"{Resource.IMAGES}/"
+
+
+def _whose(tenant: Tenant, scope: Scope) -> Tenant | None:
+    """Return the key of a scope that a tenant is in."""
+    if scope is Scope.NODE:
+        return None
+    return tenant if scope is Scope.JOB and tenant.job else Tenant(namespace=tenant.namespace)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Node:
     """What a node has.
@@ -240,7 +278,18 @@ class Node:
     capacity: Mapping[str, int] = field(default_factory=dict)
     copies: Callable[[], Space] | None = None
 
-    def check(self, claim: Claim, others: Sequence[Claim], what: str) -> None:
+    def limits_of(self, claim: Claim) -> Mapping[Scope, Share]:
+        """Return the limits that hold for a claim, by scope; without any, no other claim matters."""
+        shares = self.limits.shares
+        if claim.tenant == OPERATOR:  # a part of the node is for tenants
+            shares = {
+                scope: replace(shares[scope], percent=None) for scope in (Scope.TASK, Scope.NODE) if scope in shares
+            }
+        elif not claim.tenant.job:  # a volume: of a namespace, and no job's
+            shares = {scope: share for scope, share in shares.items() if scope in (Scope.NAMESPACE, Scope.NODE)}
+        return {scope: share for scope, share in shares.items() if share != Share()}
+
+    def check(self, claim: Claim, others: Totals, what: str) -> None:
         """Check a claim beside those that are made already.
 
         Args:
@@ -253,27 +302,18 @@ class Node:
             TakenError: it exceeds one with others, which may end.
             HostError: the reserve of a file system would not be left.
         """
-        for error in self._refusals(claim, others, what):
-            raise error
+        for scope, share in self.limits_of(claim).items():
+            sums = others.of(claim.tenant, scope)
+            for resource, amount in claim.amounts.items():
+                name = Resource.IMAGES if resource.startswith(_IMAGE) else resource
+                most, has = share.most(name, self.capacity.get(name)), sums.get(name, 0)
+                is_there = name != resource and sums.get(resource, 0) > 0
+                if most is not None and amount and not is_there and has + amount > most:
+                    raise _refusal(claim, scope, name, what, (amount, has, most))
         copies = claim.amounts.get(Resource.COPIES, 0)
         if self.copies is not None and copies:
-            promised = used(others).get(Resource.COPIES, 0)
+            promised = others.of(OPERATOR, Scope.NODE).get(Resource.COPIES, 0)
             check_space(self.limits, self.copies(), copies, what, "/var/lib/solo5/copies", promised)
-
-    def _refusals(self, claim: Claim, others: Sequence[Claim], what: str) -> Iterator[Solo5Error]:
-        for scope, share in self.limits.shares.items():
-            if claim.tenant == OPERATOR:  # a part of the node is for tenants
-                if scope in (Scope.JOB, Scope.NAMESPACE):
-                    continue
-                share = replace(share, percent=None)
-            elif not claim.tenant.job and scope in (Scope.TASK, Scope.JOB):  # a volume: of a namespace, and no job's
-                continue
-            before = used(_beside(claim, others, scope))
-            together = used([*_beside(claim, others, scope), claim])
-            for resource, alone in used([claim]).items():
-                most, has = share.most(resource, self.capacity.get(resource)), before.get(resource, 0)
-                if most is not None and together[resource] > max(most, has):
-                    yield _refusal(claim, scope, resource, what, (alone, has, most))
 
 
 def _refusal(claim: Claim, scope: Scope, resource: str, what: str, numbers: tuple[int, int, int]) -> Solo5Error:
@@ -294,32 +334,3 @@ def _refusal(claim: Claim, scope: Scope, resource: str, what: str, numbers: tupl
         if name == Resource.COPIED
         else f"Request less or end tasks; the operator sets limits.{scope} in solo5.toml(5).",
     )
-
-
-def _beside(claim: Claim, others: Iterable[Claim], scope: Scope) -> Sequence[Claim]:
-    """Return the other claims of a scope."""
-    if scope is Scope.TASK:
-        return ()
-    if scope is Scope.NODE:
-        return tuple(others)
-    of = claim.tenant
-    return tuple(
-        other
-        for other in others
-        if other.tenant.namespace == of.namespace and (scope is Scope.NAMESPACE or other.tenant.job == of.job)
-    )
-
-
-def used(claims: Iterable[Claim]) -> Mapping[str, int]:
-    """Return the sums of claims by resource. An image counts once, and all images are one resource."""
-    sums: dict[str, int] = {}
-    images: dict[str, int] = {}
-    for claim in claims:
-        for resource, amount in claim.amounts.items():
-            if resource.startswith(Resource.IMAGES):
-                images[resource] = amount
-            else:
-                sums[resource] = sums.get(resource, 0) + amount
-    if images:
-        sums[Resource.IMAGES] = sum(images.values())
-    return sums

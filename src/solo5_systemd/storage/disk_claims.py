@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.files.procfs import mount_point_of
-from solo5_systemd.settings.limits import OPERATOR, Claim, Limits, Node, Resource, Space, Tenant, check_space
+from solo5_systemd.settings.limits import OPERATOR, Claim, Limits, Node, Resource, Space, Tenant, Totals, check_space
 
 CLAIMS = Path("/var/lib/solo5/claims")
 STATE = Path("/var/lib/solo5")
@@ -103,7 +103,7 @@ class DiskClaims:
     def _check(self, path: str, more: int, tenant: Tenant, what: str, others: Sequence[_Disk]) -> None:
         key, space, limits = _key(path), space_of(Path(path)), self._limits()
         claim = Claim(tenant=tenant, amounts={key: more})
-        Node(limits=limits, capacity={key: space.size}).check(claim, [each.claim for each in others], what)
+        Node(limits=limits, capacity={key: space.size}).check(claim, Totals(each.claim for each in others), what)
         promised = sum(each.unwritten for each in others if key in each.claim.amounts)
         if _existing(Path(path)).stat().st_dev == _existing(STATE).stat().st_dev:
             promised += self._copies()

@@ -9,18 +9,19 @@ it has claimed. Only root can open the directory.
 
 import fcntl
 import os
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from solo5_systemd.settings.limits import Claim, Resource, used
+from solo5_systemd.settings.limits import OPERATOR, Claim, Resource, Scope, Totals
 
 TASKS = Path("/run/solo5/users")
 """A file for each task that has a user."""
 
 
 class Claims:
-    """The claims of tasks.
+    """The claims of tasks. A process keeps what it has read: a start reads the claims that are new since the last one.
 
     Args:
         tasks: the directory with a file of each task that has a user.
@@ -30,6 +31,10 @@ class Claims:
         self._tasks = tasks
         self._directory = tasks / ".claims"
         self._lock = tasks / ".claims.lock"
+        self._reading = threading.Lock()
+        self._inodes: dict[str, int] = {}
+        self._claims: dict[str, Claim] = {}
+        self._totals = Totals()
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -47,25 +52,45 @@ class Claims:
         finally:
             os.close(descriptor)
 
-    def others(self, task: str, *, prune: bool = False) -> Sequence[Claim]:
-        """Return the claims of all tasks but one.
+    @contextmanager
+    def others(self, task: str, *, prune: bool = False) -> Iterator[Totals]:
+        """Yield the sums of the claims of all tasks but one.
 
         Args:
             task: the one.
             prune: remove those of tasks without a user; within `exclusive` only.
         """
-        found = []
-        with suppress(FileNotFoundError):
-            names = os.listdir(self._directory)  # noqa: PTH208 - of names alone: there may be thousands
-            users = frozenset(os.listdir(self._tasks))  # noqa: PTH208 - later: a claim is made after its user
-            for name in names:
-                if name not in users:
-                    if prune:
-                        (self._directory / name).unlink(missing_ok=True)
-                elif name != task:
-                    with suppress(OSError, ValueError, TypeError):  # removed just now, or damaged
-                        found.append(Claim.from_text(os.readlink(f"{self._directory}/{name}")))  # noqa: PTH115
-        return found
+        with self._reading:
+            self._read(prune=prune)
+            own = self._claims.get(task, Claim())
+            self._totals.add(own, -1)
+            try:
+                yield self._totals
+            finally:
+                self._totals.add(own)
+
+    def _read(self, *, prune: bool) -> None:
+        found: dict[str, int] = {}
+        with suppress(FileNotFoundError), os.scandir(self._directory) as entries:
+            found = {entry.name: entry.inode() for entry in entries}
+        # Later: a claim is made after its user.
+        users = frozenset(os.listdir(self._tasks)) if found else frozenset()  # noqa: PTH208 - names alone
+        for name in found.keys() - users:
+            del found[name]
+            if prune:
+                (self._directory / name).unlink(missing_ok=True)
+        for name, _ in self._inodes.items() - found.items():
+            self._forget(name)
+        for name, inode in found.items() - self._inodes.items():
+            with suppress(OSError, ValueError, TypeError):  # removed just now, or damaged
+                self._claims[name] = claim = Claim.from_text(os.readlink(f"{self._directory}/{name}"))  # noqa: PTH115
+                self._totals.add(claim)
+            self._inodes[name] = inode
+
+    def _forget(self, name: str) -> None:
+        self._inodes.pop(name, None)
+        if claim := self._claims.pop(name, None):
+            self._totals.add(claim, -1)
 
     def make(self, task: str, claim: Claim) -> None:
         """Make a task's claim, in place of an earlier one; within `exclusive`."""
@@ -74,9 +99,12 @@ class Claims:
 
     def end(self, task: str) -> None:
         """Remove a task's claim. Idempotent."""
+        with self._reading:
+            self._forget(task)  # a later claim may have the same inode
         (self._directory / task).unlink(missing_ok=True)
 
 
 def claimed_copies(tasks: Path = TASKS) -> int:
     """Return the bytes that the private copies of all tasks can take."""
-    return used(Claims(tasks).others("")).get(Resource.COPIES, 0)
+    with Claims(tasks).others("") as totals:
+        return totals.of(OPERATOR, Scope.NODE).get(Resource.COPIES, 0)

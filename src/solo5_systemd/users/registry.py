@@ -31,7 +31,7 @@ from typing import TypeVar
 from solo5_systemd.errors import HostError, Solo5Error, TakenError
 from solo5_systemd.files.atomic_file import link_unnamed, open_unnamed, replace_file
 from solo5_systemd.names import TaskName
-from solo5_systemd.settings.limits import Claim, Node
+from solo5_systemd.settings.limits import Claim, Node, Resource
 from solo5_systemd.users.claims import TASKS, Claims
 from solo5_systemd.users.dynamic_user_locks import LOCKS, allocating
 from solo5_systemd.users.given_disks import GIVEN_DISKS, GivenDiskFiles
@@ -139,7 +139,7 @@ class Users:
     def _claim(self, task: TaskName, claim: Claim) -> None:
         try:
             with self._claims.exclusive():
-                self._node().check(claim, self._claims.others(task, prune=True), f"task {task}")
+                self._check_claim(task, claim, prune=True)
                 self._claims.make(task, claim)
         except BlockingIOError as error:
             raise _StartingError(
@@ -153,7 +153,13 @@ class Users:
             InvalidRequestError, TakenError, HostError: a limit would be exceeded.
         """
         with _host_errors(self._state):
-            self._node().check(claim, self._claims.others(task), f"task {task}")
+            self._check_claim(task, claim, prune=False)
+
+    def _check_claim(self, task: TaskName, claim: Claim, *, prune: bool) -> None:
+        node = self._node()
+        if node.limits_of(claim) or claim.amounts.get(Resource.COPIES):
+            with self._claims.others(task, prune=prune) as others:
+                node.check(claim, others, f"task {task}")
 
     def end_claim(self, task: TaskName) -> None:
         """Remove the claim of an ended task that keeps its user."""

@@ -31,7 +31,7 @@ from solo5_systemd.image.store import ImageStore
 from solo5_systemd.names import DeviceName, DiskName, NetworkName, TaskName, UnitKind
 from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, Protocol
 from solo5_systemd.settings.hosts import hosts
-from solo5_systemd.settings.limits import OPERATOR, Node, Resource, tenant
+from solo5_systemd.settings.limits import OPERATOR, Limits, Node, Resource, Scope, Share, tenant
 from solo5_systemd.settings.operator_policy import Policy
 from solo5_systemd.settings.resolver import UNSET, Resolver
 from solo5_systemd.storage.archive import BYTES_MAX, archive_disk, member
@@ -1161,7 +1161,8 @@ async def test_a_start_beyond_a_limit_makes_nothing(machine: Machine, runtime: R
 
 
 async def test_an_image_is_not_stored_beyond_a_limit(machine: Machine, runtime: Runtime) -> None:
-    machine.users.node = Node(capacity={Resource.IMAGES: stored().size * 9})
+    limits = Limits(shares={Scope.JOB: Share(amounts={Resource.IMAGES: stored().size - 1})})
+    machine.users.node = Node(limits=limits)
     with pytest.raises(InvalidRequestError, match="bytes of images: expected at most"):
         await runtime.start(replace(WORKLOAD, tenant=tenant("shop", "web")))
     assert "acquire user" not in machine.steps.taken

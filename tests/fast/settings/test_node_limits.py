@@ -1,7 +1,7 @@
 """What tasks take together: each scope's limit, the reserve of a file system, and the texts of both."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import pytest
 from hypothesis import given
@@ -19,15 +19,19 @@ from solo5_systemd.settings.limits import (
     Share,
     Space,
     Tenant,
+    Totals,
     check_space,
     parse_limits,
     tenant,
-    used,
 )
 from solo5_systemd.settings.model import parse_settings
 
 WEB, API, OTHER = tenant("shop", "web"), tenant("shop", "api"), tenant("bank", "web")
 NODE = Node(capacity={Resource.TASKS: 100, Resource.PORTS: 8000, f"{Resource.ADDRESSES}/default": 250})
+
+
+def check(node: Node, new: Claim, others: Iterable[Claim]) -> None:
+    node.check(new, Totals(others), "task t")
 
 
 def claim(of: Tenant = WEB, **amounts: int) -> Claim:
@@ -37,35 +41,41 @@ def claim(of: Tenant = WEB, **amounts: int) -> Claim:
 def test_a_job_has_a_tenth_and_a_namespace_half_of_the_node_and_root_all_of_it() -> None:
     ten = [claim(tasks=1)] * 10
     for others in ([], ten[1:], [claim(API, tasks=1)] * 40, [claim(OTHER, tasks=1)] * 99):
-        NODE.check(claim(tasks=1), others, "task t")
+        check(NODE, claim(tasks=1), others)
     with pytest.raises(TakenError) as caught:
-        NODE.check(claim(tasks=1), ten, "task t")
+        check(NODE, claim(tasks=1), ten)
     assert str(caught.value) == (
         "task t would have 1 tasks: expected at most 0, since the limit of job 'web' is 10, of which 10 are in use. "
         "Request less or end tasks; the operator sets limits.job in solo5.toml(5)."
     )
     with pytest.raises(TakenError, match="limit of namespace 'shop' is 50, of which 50 are in use"):
-        NODE.check(claim(tasks=1), [claim(API, tasks=1)] * 50, "task t")
-    NODE.check(claim(OPERATOR, tasks=1, ports=7999), [*ten * 10, claim(OPERATOR, tasks=900)], "task t")
+        check(NODE, claim(tasks=1), [claim(API, tasks=1)] * 50)
+    check(NODE, claim(OPERATOR, tasks=1, ports=7999), [*ten * 10, claim(OPERATOR, tasks=900)])
 
 
 def test_what_is_too_much_alone_is_not_tried_again() -> None:
     with pytest.raises(InvalidRequestError, match="would have 801 published ports: expected at most 800, since the"):
-        NODE.check(claim(ports=801), [], "task t")
+        check(NODE, claim(ports=801), [])
     with pytest.raises(InvalidRequestError, match="26 addresses of network default: expected at most 25"):
-        NODE.check(Claim(tenant=WEB, amounts={"addresses/default": 26}), [], "task t")
-    NODE.check(Claim(tenant=WEB, amounts={"addresses/lan": 26}), [], "a network without a known number of addresses")
+        check(NODE, Claim(tenant=WEB, amounts={"addresses/default": 26}), [])
+    check(NODE, Claim(tenant=WEB, amounts={"addresses/lan": 26}), [])
 
 
 def test_a_scope_that_has_too_much_already_may_have_what_adds_nothing() -> None:
-    node = Node(capacity={Resource.IMAGES: 1000})
+    limits = Limits(shares={Scope.JOB: Share(amounts={Resource.IMAGES: 100})})
+    node = Node(limits=limits)
     image = Claim(tenant=WEB, amounts={f"{Resource.IMAGES}/aa": 90})
-    assert used([image, image])[Resource.IMAGES] == 90
-    node.check(image, [image], "task t")
+    totals = Totals([image, image])
+    assert totals.of(WEB, Scope.JOB)[Resource.IMAGES] == 90
+    totals.add(image, -1)
+    assert totals.of(OTHER, Scope.NODE)[Resource.IMAGES] == 90
+    totals.add(image, -1)
+    assert totals.of(WEB, Scope.NAMESPACE)[Resource.IMAGES] == 0
+    check(node, image, [image])
     with pytest.raises(TakenError, match="would have 20 bytes of images: expected at most 10"):
-        node.check(Claim(tenant=WEB, amounts={f"{Resource.IMAGES}/bb": 20}), [image], "task t")
+        check(node, Claim(tenant=WEB, amounts={f"{Resource.IMAGES}/bb": 20}), [image])
     large = Claim(tenant=WEB, amounts={f"{Resource.IMAGES}/cc": 900})
-    node.check(image, [large, image], "task t")
+    check(node, image, [large, image])
 
 
 def test_limits_of_the_operator() -> None:
@@ -76,16 +86,16 @@ def test_limits_of_the_operator() -> None:
         }
     ).limits
     node = Node(limits=limits, capacity={Resource.TASKS: 100})
-    node.check(claim(tasks=1, ports=2), [claim(OPERATOR, tasks=3, ports=9)], "task t")
+    check(node, claim(tasks=1, ports=2), [claim(OPERATOR, tasks=3, ports=9)])
     for of in (WEB, OPERATOR):
         with pytest.raises(TakenError, match="limit of all tasks of this node is 4"):
-            node.check(claim(of, tasks=1), [claim(OPERATOR, tasks=4)], "task t")
+            check(node, claim(of, tasks=1), [claim(OPERATOR, tasks=4)])
         with pytest.raises(InvalidRequestError, match="copied for each run.* limit of a task is 3145728"):
-            node.check(claim(of, copied=4 << 20), [], "task t")
+            check(node, claim(of, copied=4 << 20), [])
     with pytest.raises(InvalidRequestError, match="3 published ports: expected at most 2"):
-        node.check(claim(ports=3), [], "task t")
+        check(node, claim(ports=3), [])
     with pytest.raises(InvalidRequestError, match="bytes of private copies: expected at most 1048576"):
-        node.check(claim(copies=2 << 20), [], "task t")
+        check(node, claim(copies=2 << 20), [])
     assert (limits.reserve(1 << 40), Limits().reserve(1 << 40), Limits().reserve(1000)) == (5 << 20, 2 << 30, 100)
 
 
@@ -107,9 +117,9 @@ def test_wrong_limits_are_named(table: Mapping[str, object], words: str) -> None
 
 def test_the_reserve_is_left_and_what_is_promised_counts() -> None:
     node = Node(limits=Limits(reserve_mb=0), copies=lambda: Space(size=1000, free=100))
-    node.check(claim(OPERATOR, copies=60), [claim(OTHER, copies=40)], "task t")
+    check(node, claim(OPERATOR, copies=60), [claim(OTHER, copies=40)])
     with pytest.raises(HostError) as caught:
-        node.check(claim(OPERATOR, copies=61), [claim(OTHER, copies=40)], "task t")
+        check(node, claim(OPERATOR, copies=61), [claim(OTHER, copies=40)])
     assert caught.value.sentence == (
         "task t can take 61 bytes of the file system of /var/lib/solo5/copies: expected at most 60, since 100 are "
         "free, 40 are promised to others, and 0 stay free."
@@ -149,4 +159,6 @@ def test_no_other_text_is_a_claim() -> None:
 def test_a_share_is_of_something() -> None:
     assert Share(percent=10).most(Resource.TASKS, 5) == 1
     assert Share(percent=10).most(Resource.TASKS, None) is None
+    small = Share(percent=10).most("addresses/lan", 14), Share(percent=10).most(Resource.IMAGES, 1 << 20)
+    assert small == (4, 64 << 20), "parts of a small network or store would be of no use"
     assert parse_limits(Fields({}), 7).shares[Scope.TASK].amounts == {Resource.COPIED: 7}

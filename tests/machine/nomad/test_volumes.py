@@ -391,7 +391,7 @@ def test_volume_in_use_is_not_deleted(jobs: Jobs, volumes: Path) -> None:
         (['capacity_max = "0"'], "has no capacity: expected the size of its disk"),
         (['capacity_min = "50MB"', 'capacity_max = "50MB"'], "expected room for a disk with whole sectors"),
         (['capacity_max = "1MiB"', 'parameters {\n  preallocated = "true"\n}'], "is not a known key: expected one of"),
-        (['capacity_max = "1EiB"', 'parameters {\n  preallocate = "true"\n}'], "expected as much free space"),
+        (['capacity_max = "1EiB"', 'parameters {\n  preallocate = "true"\n}'], "limit of namespace 'default' is"),
     ],
 )
 def test_wrong_volume_is_refused_with_the_reason(volumes: Path, lines: list[str], words: str) -> None:

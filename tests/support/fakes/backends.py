@@ -36,7 +36,7 @@ from solo5_systemd.network.model import (
     limits_of,
 )
 from solo5_systemd.network.tap_counters import Traffic
-from solo5_systemd.settings.limits import Claim, Node
+from solo5_systemd.settings.limits import Claim, Node, Totals
 from solo5_systemd.settings.resolver import UNSET, Resolver
 from solo5_systemd.storage.io_limits import BlockDevice  # noqa: TC001
 from solo5_systemd.storage.model import (
@@ -304,7 +304,8 @@ class FakeUsers:
         self.claims[task] = claim
 
     def check_claim(self, task: TaskName, claim: Claim) -> None:
-        self.node.check(claim, [other for name, other in self.claims.items() if name != task], f"task {task}")
+        others = Totals(other for name, other in self.claims.items() if name != task)
+        self.node.check(claim, others, f"task {task}")
 
     def end_claim(self, task: TaskName) -> None:
         self.claims.pop(task, None)
