@@ -423,7 +423,8 @@ def test_named_disks_and_copies_are_in_the_workload() -> None:
         )
     )
     data, golden, file = made.disks
-    assert data == named_disk(DeviceName("data"), DiskName("web-1"), create=NewFile(size=64 * MIB))
+    new = NewFile(size=64 * MIB, tenant=Tenant(namespace="default", job="shop"))
+    assert data == named_disk(DeviceName("data"), DiskName("web-1"), create=new)
     assert golden == named_disk(DeviceName("golden"), DiskName("web-0"), sector_size=4096, private=True)
     assert (file.private, file.name) == (True, None)
 

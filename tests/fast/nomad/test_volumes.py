@@ -12,6 +12,7 @@ from solo5_systemd.nomad.config.plugin import PluginConfig
 from solo5_systemd.nomad.config.task import DiskOptions, task_options
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload import convert, volumes
+from solo5_systemd.settings.limits import tenant
 from solo5_systemd.storage.model import DiskRequest, NewFile
 
 VOLUME = "/var/lib/nomad/host_volumes/1"
@@ -138,8 +139,10 @@ def test_file_and_size_of_a_block_device_are_refused(key: str, value: object) ->
 
 
 def test_file_is_created_with_the_size() -> None:
-    [found] = disks(task(mount(), storage={"volume": "data", "create": True, "size": "64M"}))
-    assert found == replace(request(), create=NewFile(size=64 << 20))
+    made = task(mount(), storage={"volume": "data", "create": True, "size": "64M"})
+    [found] = disks(made)
+    new = NewFile(size=64 << 20, tenant=tenant(made.namespace, made.job_id))
+    assert found == replace(request(), create=new)
 
 
 @pytest.mark.parametrize("key", ["read_only", "ephemeral"])
