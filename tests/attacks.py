@@ -36,7 +36,6 @@ class Lines:
         self._place = place
         self._waiting: dict[str, set[str]] = {}
         self._failed: dict[str, str] = {}
-        self._details: list[str] = []
         self.verdicts: dict[str, str] = {}
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -60,7 +59,7 @@ class Lines:
         """Take a test's end into account; the last one of an attack decides."""
         if report.failed:
             self._failed[report.nodeid] = GOT if report.when == "call" else UNTRIED
-            self._details.append(f"──── {report.nodeid}, {report.when}\n{report.longreprtext}")
+            print(f"──── {report.nodeid}, {report.when}\n{report.longreprtext}", flush=True)
         if report.when == "teardown":
             for attack in self._chosen:
                 self._ended(attack, report.nodeid)
@@ -74,10 +73,6 @@ class Lines:
             self.verdicts[attack.name] = verdict
         if not waiting:
             _print(self.verdicts.setdefault(attack.name, REPELLED), attack, attack.tests)
-
-    def pytest_sessionfinish(self) -> None:
-        """Print what the tests that failed have to say."""
-        print("\n".join(self._details), flush=True)
 
 
 def _is(found: str, test: str) -> bool:

@@ -1,5 +1,6 @@
 """The cache of what takes long to make."""
 
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -48,9 +49,23 @@ def test_what_fails_leaves_no_entry(directory: Path) -> None:
     assert list(directory.glob("*tree-a*")) == [directory / ".tree-a.lock"]
 
 
+def passes(entry: Path, seconds: float) -> None:
+    """Have an entry last used so much earlier."""
+    used = entry.stat().st_mtime - seconds
+    os.utime(entry, (used, used))
+
+
+def test_what_was_used_within_the_hour_is_kept(directory: Path) -> None:
+    for key in "01234":
+        cache.entry("tree", key, lambda _: None)
+    assert len(list(directory.glob("tree-*"))) == 5 > cache.KEPT_PER_NAME
+
+
 def test_only_the_newest_are_kept_and_those_in_use(directory: Path) -> None:
     first = cache.entry("tree", "0", lambda _: None)
     with cache.in_use(first):
         for key in "1234":
+            for earlier in directory.glob("tree-*"):
+                passes(earlier, cache.KEPT_HOURS * 3600 + 1)
             cache.entry("tree", key, lambda _: None)
     assert sorted(path.name for path in directory.glob("tree-*")) == ["tree-0", "tree-2", "tree-3", "tree-4"]

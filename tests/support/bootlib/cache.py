@@ -12,6 +12,7 @@ from pathlib import Path
 
 UNUSED_DAYS = 14  # after that an entry that nothing asked for is removed
 KEPT_PER_NAME = 3
+KEPT_HOURS = 1  # after the last use: several checkouts at work have an entry each, and need it for what they make next
 
 
 def directory() -> Path:
@@ -106,9 +107,10 @@ def _make(final: Path, make: Callable[[Path], None]) -> None:
 
 def _prune(root: Path, name: str, keep: Path) -> None:
     used = {path: _last_use(path) for path in root.glob(f"{name}-*")}
-    oldest = time.time() - UNUSED_DAYS * 86400
+    now = time.time()
+    oldest, recent = now - UNUSED_DAYS * 86400, now - KEPT_HOURS * 3600
     for rank, path in enumerate(sorted(used, key=lambda path: used[path], reverse=True)):
-        if path != keep and (rank >= KEPT_PER_NAME or used[path] < oldest):
+        if path != keep and used[path] < (recent if rank >= KEPT_PER_NAME else oldest):
             _remove_unless_in_use(path)
 
 
