@@ -12,8 +12,14 @@ from tests.bench import processes
 
 GUESTS = "/srv/guests"
 CLIENT = "/usr/local/bin/driver-client"
-SETTINGS = '[network.default]\nipv4 = "10.153.0.0/18"\n'
-"""A file of /etc/solo5: a network with room for all tasks."""
+SETTINGS = """
+[network.default]
+ipv4 = "10.153.0.0/18"
+[limits]
+job = { percent = 100 }
+namespace = { percent = 100 }
+"""
+"""A file of /etc/solo5: a network with room for all tasks, which are of one job."""
 
 ANSWER = 1 << 24
 """Bytes that the longest answer may have."""

@@ -83,7 +83,7 @@ def tenant(namespace: str, job: str) -> Tenant:
     Names of any length stay different, as short texts.
     """
     for child in ("/dispatch-", "/periodic-"):
-        job = job.partition(child)[0]
+        job = job.partition(child)[0] or job
     return Tenant(namespace=_short(namespace or "default"), job=_short(job))
 
 

@@ -133,6 +133,7 @@ def test_tenants_are_as_nomad_has_them() -> None:
     assert tenant("", "web") == Tenant(namespace="default", job="web")
     children = {tenant("shop", f"web/{child}") for child in ("dispatch-1", "periodic-2")}
     assert children == {WEB}, "each would have limits of its own"
+    assert tenant("shop", "/dispatch-1").job == "/dispatch-1", "a job without a name would be a volume"
     long = [tenant("n" * 128, "j" * 4000 + end) for end in "ab"]
     assert long[0] != long[1]
     assert all(len(each.namespace) == len(each.job) == 64 for each in long)
