@@ -92,7 +92,7 @@ class Host:
         tender_paths: the search path.
         devices: device nodes, each with the problem of a tender with it; empty: usable.
         virtualization: /proc/cpuinfo has svm or vmx.
-        store: the directory of the image store and its free bytes; None: statvfs(3) failed.
+        store: the directory of the image store, its free bytes, and the reserve; None: statvfs(3) failed.
         persistent_journal: the journal is kept over a reboot.
         log_namespace: the journal namespace of consoles; empty: the host's journal.
         namespace_problem: the problem of that namespace; empty: usable.
@@ -111,7 +111,7 @@ class Host:
     tender_paths: Sequence[str]
     devices: Mapping[str, str]
     virtualization: bool
-    store: tuple[str, int] | None
+    store: tuple[str, int, int] | None
     persistent_journal: bool
     log_namespace: str = ""
     namespace_problem: str = ""
@@ -253,11 +253,18 @@ def _store(host: Host) -> Fact:
             verdict=Verdict.LIMITED,
             advice="The first start creates it, and so does systemd-tmpfiles --create.",
         )
-    directory, free = host.store
+    directory, free, reserve = host.store
     mib = free >> 20
     if mib < 64:
         return _broken("image store", f"{directory}, {mib} MiB free", "Free some space, or call solo5ctl gc.")
-    return Fact(name="image store", value=f"{directory}, {mib} MiB free")
+    value = f"{directory}, {mib} MiB free"
+    if free < reserve:
+        advice = (
+            f"New images, private copies and disks of jobs are refused, since {reserve >> 20} MiB stay free. Free some "
+            "space; the operator sets limits.reserve_mb in solo5.toml(5)."
+        )
+        return Fact(name="image store", value=value, verdict=Verdict.LIMITED, advice=advice)
+    return Fact(name="image store", value=value)
 
 
 def _journal(host: Host) -> Fact:

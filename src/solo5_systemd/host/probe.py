@@ -19,6 +19,7 @@ from solo5_systemd.image.manifest import Target
 from solo5_systemd.image.store import STORE
 from solo5_systemd.names import journald_of
 from solo5_systemd.settings.files import ETC, RUN, read_settings
+from solo5_systemd.settings.limits import Limits
 from solo5_systemd.settings.model import Settings
 from solo5_systemd.unit.confinement import KVM, TUN, USER
 from solo5_systemd.unit.tender import Tender
@@ -77,7 +78,7 @@ async def probe(root: Path = Path("/"), *, systemd: int | None = None, settings:
             TUN: _problem(lambda: groups_for(Target.SPT, nics=True)),
         },
         virtualization=_virtualization(root / "proc/cpuinfo"),
-        store=_store(root / STORE.relative_to("/")),
+        store=_store(root / STORE.relative_to("/"), settings.limits),
         networks=settings.networks,
         persistent_journal=(root / "var/log/journal").is_dir(),
         log_namespace=settings.log_namespace,
@@ -158,12 +159,12 @@ def _virtualization(cpuinfo: Path) -> bool:
     return flags is None or not {"svm", "vmx"}.isdisjoint(flags[1].split())
 
 
-def _store(directory: Path) -> tuple[str, int] | None:
+def _store(directory: Path, limits: Limits) -> tuple[str, int, int] | None:
     try:
         status = os.statvfs(directory)
     except OSError:
         return None
-    return str(directory), status.f_bavail * status.f_frsize
+    return str(directory), status.f_bavail * status.f_frsize, limits.reserve(status.f_blocks * status.f_frsize)
 
 
 def missing_dependencies(root: Path = Path("/"), *, program: str | None = None) -> tuple[Dependency, ...]:

@@ -91,9 +91,11 @@ class DiskClaims:
             self._record(path, size, tenant)
 
     def unwritten(self, path: Path) -> int:
-        """Return what the disks in the file system of a path have not allocated."""
-        key = _key(str(path))
-        return sum(disk.unwritten for disk in self._others(prune=False) if key in disk.claim.amounts)
+        """Return what the disks in the file system of a path have not allocated.
+
+        Those of others are not looked at: they may hang.
+        """
+        return sum(disk.unwritten for disk in self._others(prune=False, only=_key(str(path))))
 
     def _is_limited(self, path: str, tenant: Tenant) -> bool:
         return tenant != OPERATOR and _existing(Path(path)).stat().st_dev in {
@@ -109,11 +111,11 @@ class DiskClaims:
             promised += self._copies()
         check_space(limits, space, more, what, path, promised)
 
-    def _others(self, *, prune: bool) -> Sequence[_Disk]:
+    def _others(self, *, prune: bool, only: str = "") -> Sequence[_Disk]:
         found = []
         with suppress(FileNotFoundError):
             for link in self._directory.iterdir():
-                disk = _read(link)
+                disk = _read(link, only)
                 if disk is not None:
                     found.append(disk)
                 elif prune:
@@ -153,11 +155,14 @@ class DiskClaims:
             os.close(descriptor)
 
 
-def _read(link: Path) -> _Disk | None:
-    """Return the disk of a claim; None: its file is gone, or the claim is damaged."""
+def _read(link: Path, only: str) -> _Disk | None:
+    """Return the disk of a claim; None: its file is gone, the claim is damaged, or it is of no resource `only`."""
     try:
         path, inode, text = json.loads(os.readlink(link))  # noqa: PTH115 - a path would lose a slash of two
-        status, claim = os.lstat(path), Claim.from_text(text)
+        claim = Claim.from_text(text)
+        if only and only not in claim.amounts:
+            return None
+        status = os.lstat(path)
     except (OSError, ValueError, TypeError):
         return None
     return _Disk(claim, max(0, status.st_size - status.st_blocks * 512)) if status.st_ino == inode else None

@@ -23,7 +23,7 @@ GOOD = Host(
     tender_paths=("/usr/bin",),
     devices={"/dev/kvm": "", "/dev/net/tun": ""},
     virtualization=True,
-    store=("/var/lib/solo5/images", 1 << 30),
+    store=("/var/lib/solo5/images", 1 << 30, 1 << 28),
     persistent_journal=True,
     kernel=Kernel(mmap_min_addr=65536, overcommit=0, dropping_chains=(), run_free=1 << 30),
 )
@@ -71,7 +71,8 @@ def test_a_good_host_has_nothing_to_do() -> None:
         ({"devices": {"/dev/kvm": "it is not there."}}, "/dev/kvm", "cannot be used", Verdict.LIMITED),
         ({"virtualization": False}, "/dev/kvm", "without svm or vmx", Verdict.LIMITED),
         ({"store": None}, "image store", "not created yet", Verdict.LIMITED),
-        ({"store": ("/s", 63 << 20)}, "image store", "/s, 63 MiB free", Verdict.BROKEN),
+        ({"store": ("/s", 63 << 20, 0)}, "image store", "/s, 63 MiB free", Verdict.BROKEN),
+        ({"store": ("/s", 100 << 20, 101 << 20)}, "image store", "/s, 100 MiB free", Verdict.LIMITED),
     ],
 )
 def test_what_is_wrong_comes_with_advice(change: dict[str, object], name: str, value: str, verdict: Verdict) -> None:

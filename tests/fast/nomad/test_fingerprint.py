@@ -74,7 +74,7 @@ def test_a_good_node_tells_all_there_is() -> None:
         ({"user": False}, "user solo5: missing. Create it: systemd-sysusers"),
         ({"settings": "x.toml is wrong."}, "/etc/solo5: x.toml is wrong. Correct it: see solo5.toml(5)."),
         ({"tenders": ()}, "solo5-hvt: not found. Install Solo5 (opam install solo5), and put"),
-        ({"store": ("/var/lib/solo5/images", 1 << 20)}, "image store: /var/lib/solo5/images, 1 MiB free. Free some"),
+        ({"store": ("/var/lib/solo5/images", 1 << 20, 0)}, "image store: /var/lib/solo5/images, 1 MiB free. Free some"),
         ({"kernel": Kernel(run_free=0)}, "/run: 0 KiB free. Free some space: leases are kept there."),
         ({"kernel": replace(GOOD.kernel, dropping_chains=None)}, "nftables: cannot be queried. Load the kernel module"),
         ({"kernel": replace(GOOD.kernel, missing_modules=("bridge", "tun"))}, "kernel modules: bridge, tun missing."),

@@ -55,6 +55,24 @@ def test_what_is_created_beside_has_the_reserve_and_the_promises(tmp_path: Path)
     assert [each.name for each in tmp_path.iterdir()] == ["claims"]
 
 
+def test_a_disk_of_another_file_system_is_not_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be a remote one that hangs."""
+    of = claims(tmp_path)
+    create(of, tmp_path / "first")
+    seen: list[object] = []
+    lstat = os.lstat
+
+    def look(path: str) -> os.stat_result:
+        seen.append(path)
+        return lstat(path)
+
+    monkeypatch.setattr("os.lstat", look)
+    for place, unwritten in ((Path("/proc"), 0), (tmp_path, 4096)):
+        assert (str(tmp_path / "first") in seen) is False
+        assert of.unwritten(place) == unwritten
+    assert str(tmp_path / "first") in seen
+
+
 def test_a_file_that_is_gone_at_once_has_no_claim(tmp_path: Path) -> None:
     of = claims(tmp_path)
     with of.admitted(str(tmp_path / "first"), 512, 512, WEB, "disk first"):
