@@ -151,7 +151,7 @@ attack: proto ## the attacks of docs/security.md, a line for each; ONLY=TEXT of 
 bookworm: setup ## some of the same on Debian 12, whose systemd is the oldest that will do
 	$(call pytest_in_machine,$@,--release bookworm --backend container,--timeout=300 -m 'not vm' \
 	    $(addprefix /srv/tests/machine/test_,run.py declared.py outcome.py confinement.py relay.py namespace.py ipv6.py storage.py archives.py \
-	        declared_format.py declared_conflicts.py templates.py convert.py \
+	        declared_format.py declared_conflicts.py templates.py \
 	        network.py::test_published_ports_answer_from_outside_from_here_and_by_loopback \
 	        network.py::test_guest_reaches_the_outside_by_the_machines_address \
 	        block.py::test_a_task_that_is_started_without_its_locks_does_not_run))

@@ -1,6 +1,6 @@
 # bash completion for solo5ctl(1), without bash-completion; names come from `solo5ctl ps -q` and `network ls -q`.
 
-_solo5ctl_verbs="run ps inspect update rollback export convert logs stop restart kill rm wait stats metrics freeze thaw image disk network doctor gc"
+_solo5ctl_verbs="run ps inspect update rollback export logs stop restart kill rm wait stats metrics freeze thaw image disk network doctor gc"
 
 # The options of one verb; those that take a value end with "=".
 _solo5ctl_options() {
@@ -21,7 +21,6 @@ _solo5ctl_options() {
         stats) echo "--help --no-stream --interval= --sort= --wide --json --no-color -h -i= -s= -w" ;;
         metrics) echo "--help --textfile= --no-color -h" ;;
         update | rollback) echo "--ready= --timeout= --drain= --watch= --pause --no-block --help --no-color -h" ;;
-        convert) echo "--help --output= --json --no-color -h" ;;
         export) echo "--unit --help --no-color -h" ;;
         restart | freeze | thaw) echo "--help --no-color -h" ;;
         disk) echo "--help -h" ;;
@@ -140,7 +139,7 @@ _solo5ctl() {
     case $verb in
         "") _solo5ctl_words "$_solo5ctl_verbs" "$current" ;;
         stop | restart | kill | freeze | thaw | stats | export | update | rollback) _solo5ctl_words "$(solo5ctl ps -q 2>/dev/null)" "$current" ;;
-        run | image | convert) _solo5ctl_files "$current" ;;
+        run | image) _solo5ctl_files "$current" ;;
         rm | inspect | logs | wait) _solo5ctl_words "$(solo5ctl ps -a -q 2>/dev/null)" "$current" ;;
         disk) _solo5ctl_words "create ls inspect resize rm import export snapshot restore" "$current" ;;
         "disk import")

@@ -187,13 +187,8 @@ DHCP_SERVER = Dependency(
 )
 """Missing only where a network has `dhcp = true` or `ra = true`."""
 
-ASN1 = Dependency(
-    kind=Kind.MODULE, name="asn1crypto", debian="python3-asn1crypto", pip="asn1crypto", needed_by=("convert",)
-)
-"""Missing only where the verb is used, which few hosts ever need."""
-
-WHERE_NEEDED = (DHCP_SERVER, ASN1)
-"""Dependencies that the package recommends or suggests."""
+WHERE_NEEDED = (DHCP_SERVER,)
+"""Dependencies that the package recommends."""
 
 
 def advice(name: str) -> str:

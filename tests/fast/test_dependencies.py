@@ -13,7 +13,6 @@ import pytest
 from solo5_systemd import dependencies
 from solo5_systemd.cli.parser import VERBS
 from solo5_systemd.dependencies import (
-    ASN1,
     DEPENDENCIES,
     DHCP_SERVER,
     DRIVER,
@@ -138,7 +137,6 @@ def test_pyprojects_dependencies_are_the_modules() -> None:
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
     required = {re.split(r"[^A-Za-z0-9._-]", each)[0] for each in project["dependencies"]}
     assert required == {each.pip for each in DEPENDENCIES if each.kind is Kind.MODULE}
-    assert [each.partition(">")[0] for each in project["optional-dependencies"]["convert"]] == [ASN1.pip]
 
 
 def test_debians_package_depends_on_all_that_is_not_essential() -> None:
@@ -149,8 +147,6 @@ def test_debians_package_depends_on_all_that_is_not_essential() -> None:
     assert packages == {each.debian for each in DEPENDENCIES} - essential
     recommended = control.partition("\nRecommends:\n")[2].partition("\nSuggests:")[0]
     assert f" {DHCP_SERVER.debian}," in recommended.splitlines()
-    suggested = control.partition("\nSuggests:\n")[2].partition("\nDescription:")[0]
-    assert f" {ASN1.debian}," in suggested.splitlines()
 
 
 def test_every_module_that_is_imported_is_listed() -> None:
@@ -213,8 +209,8 @@ def test_every_socket_of_another_program_is_listed() -> None:
 def test_each_verb_has_its_needs_declared() -> None:
     commands = {name for each in DEPENDENCIES for name in each.needed_by}
     programs = {NETWORKD, RELAY, DRIVER, "solo5-network@.service", "solo5-thaw@.service"}
-    assert {command.partition(" ")[0] for command in commands - programs} == set(VERBS) - {"doctor", "disk", "convert"}
-    assert {command.partition(" ")[0] for command in TASKS} == set(VERBS) - {"doctor", "disk", "image", "convert"}
+    assert {command.partition(" ")[0] for command in commands - programs} == set(VERBS) - {"doctor", "disk"}
+    assert {command.partition(" ")[0] for command in TASKS} == set(VERBS) - {"doctor", "disk", "image"}
 
 
 @pytest.mark.parametrize(
@@ -299,7 +295,7 @@ def test_program_that_is_not_listed_has_no_advice() -> None:
     assert advice("/usr/bin/busctl") == "Install systemd (Debian)."
 
 
-ALL = "every verb but `image`, `doctor` and `convert`"
+ALL = "every verb but `image` and `doctor`"
 
 
 def words(needed_by: tuple[str, ...]) -> str:

@@ -20,7 +20,6 @@ VERBS = {
     "update": "give a declared task a new image without a lost connection",
     "rollback": "return to the image before the last update",
     "export": "print the declaration of a task that runs",
-    "convert": "write declarations of the unikernels in a dump of albatross",
     "logs": "show the console of a task",
     "stop": "stop tasks",
     "restart": "stop and start tasks",
