@@ -29,8 +29,9 @@ with suppress(ModuleNotFoundError):  # in a test machine, where only those run t
 @pytest.fixture(scope="session", autouse=True)
 def own_files_below_tmp(tmp_path_factory: pytest.TempPathFactory) -> None:
     """In the place of root and `/`: the caller, and the directory of all tests, since /tmp is everybody's."""
-    own_files.ROOT, own_files.TOP = os.geteuid(), tmp_path_factory.getbasetemp()
-    own_files.TOP.chmod(0o755)
+    top = tmp_path_factory.getbasetemp()
+    top.chmod(0o755)
+    own_files.ROOT, own_files.TOP = os.geteuid(), str(top)
     os.umask(0o022)
 
 

@@ -12,14 +12,14 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from solo5_systemd.errors import SettingsError
 from solo5_systemd.files.procfs import MOUNTS
 
 ROOT = 0
-TOP = PurePath("/")
-"""Fast tests, whose directories are below /tmp, set both; nothing above TOP is checked."""
+TOP = ""
+"""The path above which nothing is checked. Fast tests, whose directories are below /tmp, set both."""
 
 _PLACE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH  # with an ACL, the group bits are its mask
@@ -97,9 +97,11 @@ def check_own(path: Path) -> None:
 
 def is_mask(path: Path) -> bool:
     """Return whether a path is a link to /dev/null that root has made; another user's does not count."""
+    if not path.is_symlink():
+        return False
     try:
         with _opened(path) as (place, _):
-            return path.is_symlink() and _is_null(os.fstat(place))
+            return _is_null(os.fstat(place))
     except SettingsError:
         return False
 
@@ -124,43 +126,48 @@ def _opened(path: Path) -> Iterator[tuple[int, bool]]:
 
 def _walk(path: Path) -> tuple[int, bool]:
     """Open a path with O_PATH, one component after another; an automount on the way is not mounted."""
-    at, rest, links, is_public = PurePath("/"), [*reversed(path.absolute().parts)], 0, True
+    rest, links, is_public = _names(str(path.absolute())), 0, True
     device, mounter = -1, ROOT
-    opened: list[int] = []
+    opened: list[tuple[str, int]] = []  # each directory from `/` on, with its path
     try:
         while rest:
             name = rest.pop()
             if name == "..":
-                os.close(opened.pop()) if len(opened) > 1 else None
-                at = at.parent
+                os.close(opened.pop()[1]) if len(opened) > 1 else None
                 continue
-            if name[0] == "/":
+            if name == "/":
                 _close(opened)
-                at = PurePath("/")
-            entry = os.open(name, _PLACE, dir_fd=opened[-1] if opened else None)
-            opened.append(entry)
+            above, place = opened[-1] if opened else ("", None)
+            at = f"{above.rstrip('/')}/{name}" if above else name
+            entry = os.open(name, _PLACE, dir_fd=place)
+            opened.append((at, entry))
             status = os.fstat(entry)
             if status.st_dev != device:
-                device, mounter = status.st_dev, ROOT if name[0] == "/" else _mounter(status.st_dev)
-            if (at / name).is_relative_to(TOP):
-                _check(path, at / name, status, mounter)
-                is_public &= bool(status.st_mode & (stat.S_IXOTH if rest else stat.S_IROTH))
-            if not stat.S_ISLNK(status.st_mode):
-                at /= name
-                continue
-            links += 1
-            if links > _MOST_LINKS:
-                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-            rest += reversed(PurePath(os.readlink("", dir_fd=entry)).parts)  # noqa: PTH115 - of a descriptor
-            os.close(opened.pop())
-        return opened.pop(), is_public
+                device, mounter = status.st_dev, ROOT if name == "/" else _mounter(status.st_dev)
+            is_link = stat.S_ISLNK(status.st_mode)
+            if at.startswith(TOP):
+                _check(path, at, status, mounter)
+                is_public &= is_link or bool(status.st_mode & (stat.S_IXOTH if rest else stat.S_IROTH))
+            if is_link:
+                links += 1
+                if links > _MOST_LINKS:
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+                rest += _names(os.readlink("", dir_fd=entry))  # noqa: PTH115 - of a descriptor
+                os.close(opened.pop()[1])
+        return opened.pop()[1], is_public
     finally:
         _close(opened)
 
 
-def _close(descriptors: list[int]) -> None:
-    while descriptors:
-        os.close(descriptors.pop())
+def _names(path: str) -> list[str]:
+    """Return the components of a path, the last one first; of an absolute one, `/` is the last."""
+    names = [name for name in reversed(path.split("/")) if name not in ("", ".")]
+    return [*names, "/"] if path.startswith("/") else names
+
+
+def _close(opened: list[tuple[str, int]]) -> None:
+    while opened:
+        os.close(opened.pop()[1])
 
 
 def _mounter(device: int, table: Path = MOUNTS) -> int:
@@ -171,7 +178,7 @@ def _mounter(device: int, table: Path = MOUNTS) -> int:
     return next(users, ROOT)
 
 
-def _check(path: Path, entry: PurePath, status: os.stat_result, mounter: int) -> None:
+def _check(path: Path, entry: str, status: os.stat_result, mounter: int) -> None:
     is_link = stat.S_ISLNK(status.st_mode)
     if status.st_uid != ROOT or mounter != ROOT:
         who = f"user {mounter if status.st_uid == ROOT else status.st_uid}"
@@ -179,7 +186,7 @@ def _check(path: Path, entry: PurePath, status: os.stat_result, mounter: int) ->
         return
     else:
         who = "every user" if status.st_mode & stat.S_IWOTH else f"group {status.st_gid} or an ACL's users"
-    subject = f"{path} is refused: {entry}" if entry != path else f"{path}"
+    subject = f"{path} is refused: {entry}" if entry != str(path) else entry
     raise SettingsError(
         f"{subject} may be changed by {who}: expected it to be root's, and writable by nobody else.",
         f"Check its content, then: chown {f'-h root: {entry}' if is_link else f'root: {entry}; chmod go-w {entry}'}",

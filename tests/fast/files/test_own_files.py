@@ -128,9 +128,9 @@ def test_a_directory_that_is_swapped_after_its_check_is_not_entered(own: Path, m
     directory = own.parents[1] / "etc/own"
     check = own_files._check
 
-    def swapping(path: Path, entry: Path, status: os.stat_result, mounter: int) -> None:
+    def swapping(path: Path, entry: str, status: os.stat_result, mounter: int) -> None:
         check(path, entry, status, mounter)
-        if entry == directory and evil.exists():
+        if entry == str(directory) and evil.exists():
             directory.rename(own.parents[1] / "away")
             evil.rename(directory)
 
