@@ -89,7 +89,7 @@ class Machine:
         from solo5_systemd.users.claims import claimed_copies
 
         return ImageFiles(
-            lambda: self._settings().task_uids,
+            _recorded_owner,
             quotas=lambda: self._settings().disk_quotas,
             claims=DiskClaims(lambda: self._settings().limits, claimed_copies),
         )
@@ -192,11 +192,22 @@ def _unpromised(*, but_copies: bool = False) -> "Space":
 
 
 def _reclaim_disk(uid: int, given: "GivenDisk") -> None:
-    from solo5_systemd.storage.backing_files import owner_of
     from solo5_systemd.storage.owner import given_disk, reclaim_disk
+    from solo5_systemd.storage.title import former_owner
 
-    disk = given_disk(given.path, (given.device, given.inode), given.filesystem, given.mount)
-    reclaim_disk(uid, disk, lambda: owner_of(given.path))
+    owner = former_owner(given.path, given.owner)
+    reclaim_disk(uid, given_disk(given.path, (given.device, given.inode), given.filesystem, given.mount, owner))
+
+
+def _recorded_owner(uid: int, status: os.stat_result, filesystem: int) -> int | None:
+    """Return who owned a file before the task that has it, by the records of the user that owns it."""
+    from solo5_systemd.files.procfs import identity
+    from solo5_systemd.storage.title import former_owner
+    from solo5_systemd.users.given_disks import GivenDiskFiles
+    from solo5_systemd.users.user_record import GivenDisk
+
+    given = GivenDiskFiles().find(uid, GivenDisk("", *identity(status), filesystem))
+    return None if given is None else former_owner(given.path, given.owner)
 
 
 @asynccontextmanager

@@ -60,7 +60,7 @@ def test_a_disk_that_cannot_be_taken_back_keeps_its_user_from_every_other_task_a
     assert ok("getent", "passwd", str(uid)), "no unit of systemd's gets it"
     assert [file.name for file in GIVEN_DISKS.iterdir()] == [f"{uid}"], "and no task"
     ok("solo5ctl", "gc")
-    assert disk.owner() == "solo5"
+    assert disk.owner() == "root"
     assert sh("getent", "passwd", str(uid)).returncode == 2
     assert not list(GIVEN_DISKS.iterdir())
 
@@ -93,7 +93,7 @@ def test_a_user_whose_disks_volume_was_unmounted_is_kept_until_another_task_has_
         ok("solo5ctl", "rm", other)
     finally:
         ok("umount", str(second))
-    assert (volume / "disk.img").owner() == "solo5"
+    assert (volume / "disk.img").owner() == "root"
     assert not list(GIVEN_DISKS.iterdir())
 
 
@@ -108,7 +108,7 @@ def test_disks_of_before_a_boot_are_taken_back_by_the_first_start_after_it(
         file.unlink()
     assert disk.stat().st_uid == user(name)
     other = run("sleeper.spt")
-    assert disk.owner() == "solo5"
+    assert disk.owner() == "root"
     assert not list(GIVEN_DISKS.iterdir())
     assert user(other)
 

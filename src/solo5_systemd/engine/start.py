@@ -734,7 +734,7 @@ def _close(descriptor: int | None) -> None:
 
 
 def _given(disk: Disk) -> GivenDisk:
-    return GivenDisk(disk.path, *disk.identity, disk.filesystem, disk.mount)
+    return GivenDisk(disk.path, *disk.identity, disk.filesystem, disk.mount, disk.owner)
 
 
 async def undo(undoing: Coroutine[object, object, None]) -> None:

@@ -5,6 +5,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
@@ -26,6 +27,10 @@ def boot_id() -> str:
 
 
 ROOT = 0
+_TRUSTED = {ROOT}
+ANYONE = -1
+"""Stands for all users, in `Way.changers`."""
+
 _PLACE = os.O_PATH | os.O_CLOEXEC
 _MOST_LINKS = 40
 """The kernel's limit, MAXSYMLINKS."""
@@ -108,60 +113,87 @@ def _mount_id(path: str) -> str:
     return next(line for line in lines if line.startswith("mnt_id:"))
 
 
-def is_exposed(path: str, *, root: int = ROOT) -> bool:
-    """Return whether a user other than root can change which file a path without symbolic links leads to.
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """The directories and symbolic links by which a path leads to a file.
 
-    Args:
-        path: absolute.
-        root: UID of the user that may.
+    Attributes:
+        place: the path without symbolic links.
+        changers: UIDs of the users other than root that can change what the path leads to; ANYONE: several, or any.
+        of_links: those of them that can change a symbolic link on the way.
+        is_shared: it ends in a sticky directory, where another user may have put a file of root's, by rename(2) or
+            link(2).
     """
-    entries = (Path(path), *Path(path).parents)
-    try:
-        return any(_may_be_changed(entry, root) for entry in entries if entry != entry.parent)
-    except OSError:  # it was changed meanwhile
-        return True
+
+    place: Path
+    changers: frozenset[int]
+    of_links: frozenset[int] = frozenset()
+    is_shared: bool = False
 
 
-def _may_be_changed(entry: Path, root: int) -> bool:
-    directory = entry.parent.lstat()
-    if directory.st_uid != root:
-        return True
-    if not directory.st_mode & _OTHERS_MAY_WRITE:
-        return False
-    return not directory.st_mode & stat.S_ISVTX or entry.lstat().st_uid != root
+def way_of(path: str) -> Way | None:
+    """Return the way of a path, from the root directory on; None: nothing is there.
 
-
-def own_way(path: str, *, root: int = ROOT) -> Path | None:
-    """Return where a path leads, unless a user other than root can change a symbolic link on its way.
-
-    Directories on the way may be another user's: a file that such a user puts there is that user's own. By a link, it
-    could be anyone's.
+    A caller that has the file open compares the way's place with the path of that (`path_of`), since the way may have
+    changed in between.
 
     Args:
         path: absolute, or relative to the current directory.
-        root: UID of the user that may.
-
-    Returns:
-        The path without symbolic links; None if a link can be changed, or nothing is there. A caller that has the file
-        open compares it with the path of that (`path_of`), since the way may have changed in between.
     """
     at, rest, links = Path("/"), _names(Path(path).absolute()), 0
+    changers: set[int] = set()
+    of_links: set[int] = set()
+    is_shared = False
     try:
+        directory = at.lstat()
         while rest:
             name = rest.pop()
-            entry = at.parent if name == ".." else at / name
-            if not stat.S_ISLNK(entry.lstat().st_mode):
-                at = entry
+            if name == "..":
+                at = at.parent
+                directory = at.lstat()
                 continue
-            links += 1
-            if links > _MOST_LINKS or _may_be_changed(entry, root):
+            entry = at / name
+            status = entry.lstat()
+            of_entry, is_shared = changers_in(directory, status), bool(directory.st_mode & _OTHERS_MAY_WRITE)
+            changers |= of_entry
+            if not stat.S_ISLNK(status.st_mode):
+                at, directory = entry, status
+                continue
+            links, of_links = links + 1, of_links | of_entry
+            if links > _MOST_LINKS:
                 return None
             target = entry.readlink()
             rest += _names(target)
-            at = Path("/") if target.is_absolute() else at
+            if target.is_absolute():
+                at = Path("/")
+                directory = at.lstat()
     except OSError:
         return None
-    return at
+    return Way(place=at, changers=frozenset(changers), of_links=frozenset(of_links), is_shared=is_shared)
+
+
+def changers_in(directory: os.stat_result, entry: os.stat_result | None = None) -> set[int]:
+    """Return the users other than root that can put something else, or could have put this, in an entry's place.
+
+    In a sticky directory, an entry is its owner's, but for a link, whose owner need not have brought it there, and a
+    mount point.
+
+    Args:
+        directory: its status.
+        entry: of the entry; None: of any.
+    """
+    found = {directory.st_uid}
+    if directory.st_mode & _OTHERS_MAY_WRITE:
+        is_sticky, is_link = directory.st_mode & stat.S_ISVTX, entry is None or stat.S_ISLNK(entry.st_mode)
+        is_mount = entry is not None and entry.st_dev != directory.st_dev  # of FUSE, with owners that a user makes up
+        found.add(entry.st_uid if entry is not None and is_sticky and not is_link and not is_mount else ANYONE)
+    return found - _TRUSTED
+
+
+def is_exposed(path: str) -> bool:
+    """Return whether a user other than root can change which file a path leads to, or nothing is there."""
+    way = way_of(path)
+    return way is None or bool(way.changers)
 
 
 def _names(path: PurePath) -> list[str]:

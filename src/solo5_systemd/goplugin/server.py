@@ -10,6 +10,7 @@ import logging
 import os
 import shutil
 import signal
+import stat
 import sys
 import tempfile
 import threading
@@ -106,7 +107,8 @@ def _remove_stale(parent: Path) -> None:
 def _remove_unlocked(directory: Path) -> None:
     lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        if os.fstat(lock).st_uid == os.getuid():  # the directory for temporary files is shared with other users
+        status = os.fstat(lock)  # the directory for temporary files is shared with other users
+        if status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(directory)
     finally:

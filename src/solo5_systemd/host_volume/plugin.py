@@ -34,6 +34,7 @@ from solo5_systemd.storage.new_file import create_file
 from solo5_systemd.storage.overlaps import check_unused
 from solo5_systemd.storage.owner import LOCK_INTERVAL_S, LOCK_TIMEOUT_S
 from solo5_systemd.storage.quota import GetQuotas, admitted
+from solo5_systemd.storage.title import holder_of_volume, read_title
 from solo5_systemd.users.claims import claimed_copies
 
 STATE = Path("/var/lib/solo5/volumes")
@@ -186,6 +187,8 @@ def _create_image(request: CreateRequest, directory: Path, rules: _Rules, *, is_
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
             raise _no_image(request, path, "it has another type, or a hard link")
+        if read_title(descriptor, status) not in ("", holder_of_volume(directory)):
+            raise _no_image(request, path, "it is the disk of another job or volume, which was moved")
         if request.size_max is not None and status.st_size > request.size_max:
             raise InvalidRequestError(
                 f"volume {request.name}: {path} has {status.st_size} bytes: expected at most capacity_max "

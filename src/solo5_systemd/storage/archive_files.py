@@ -17,7 +17,7 @@ from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError
-from solo5_systemd.files.procfs import open_path, own_way
+from solo5_systemd.files.procfs import changers_in, open_path, way_of
 from solo5_systemd.sanitize import MAX_NAME, MAX_QUOTE, bounded
 from solo5_systemd.storage.archive import BLOCK, DEPTH_MAX, ENTRIES_MAX, Entry, check_entry, header, padded, tar_size
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, Member, sector_size
@@ -152,8 +152,8 @@ def walk(request: DiskRequest, archive: ArchiveRequest, visit: Visit) -> None:
     """
     limited = _limited(request, visit)
     for each in sorted(archive.members, key=lambda member: member.name.split("/")):
-        found = _open_member(request, each)
-        _walk(_Tree(request, _excluded(archive, each), limited), each.name, found, DEPTH_MAX)
+        found, changers = _open_member(request, each)
+        _walk(_Tree(request, _excluded(archive, each), limited), each.name, found, DEPTH_MAX, changers)
 
 
 class _Tree(NamedTuple):
@@ -184,12 +184,27 @@ def _limited(request: DiskRequest, visit: Visit) -> Visit:
     return limited
 
 
-def _walk(tree: _Tree, name: str, found: int, depth: int) -> None:
-    """Visit what is at a descriptor (O_PATH), which is closed."""
+def _walk(tree: _Tree, name: str, found: int, depth: int, changers: frozenset[int] | None) -> None:
+    """Visit what is at a descriptor (O_PATH), which is closed.
+
+    Args:
+        tree: the member.
+        name: in the archive.
+        found: the descriptor.
+        depth: levels of directories that may follow.
+        changers: users other than root that can change what is there; None: the files are those of its roots.
+    """
     request, visit = tree.request, tree.visit
     with closing(_Descriptor(found)):
-        mode = os.fstat(found).st_mode
+        status = os.fstat(found)
+        mode = status.st_mode
         if stat.S_ISREG(mode):
+            if changers and changers != {status.st_uid} and not mode & stat.S_IROTH:
+                raise InvalidRequestError(
+                    f"disk {request.disk}: {_shown(name)} is a file of user {status.st_uid} that not every user may "
+                    "read, in a directory that another user can change: expected a file of that user.",
+                    "Move it to a directory that only root can change.",
+                )
             _visit_file(request, name, _opened(f"/proc/self/fd/{found}"), visit)
             return
         if not stat.S_ISDIR(mode):
@@ -203,9 +218,10 @@ def _walk(tree: _Tree, name: str, found: int, depth: int) -> None:
         listed = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         with closing(_Descriptor(listed)):
             visit(Entry(name=name, is_directory=True), listed)
+            below = None if changers is None else changers | changers_in(status)
             for each in _names(request, listed):
                 if f"{name}/{each}" not in tree.excluded:
-                    _walk(tree, f"{name}/{each}", os.open(each, _PLACE, dir_fd=listed), depth - 1)
+                    _walk(tree, f"{name}/{each}", os.open(each, _PLACE, dir_fd=listed), depth - 1, below)
 
 
 def _names(request: DiskRequest, directory: int) -> Sequence[str]:
@@ -234,8 +250,11 @@ def _visit_file(request: DiskRequest, name: str, source: int, visit: Visit) -> N
             )
 
 
-def _open_member(request: DiskRequest, member: Member) -> int:
+def _open_member(request: DiskRequest, member: Member) -> tuple[int, frozenset[int] | None]:
     """Open a member with O_PATH: no symbolic link below a root, and none at the end of a path without roots.
+
+    Returns:
+        Its descriptor, and the users other than root that can change what is there; None: below a root.
 
     Raises:
         InvalidRequestError: it is outside of the roots, or (in the roots) does not exist.
@@ -246,11 +265,11 @@ def _open_member(request: DiskRequest, member: Member) -> int:
     path = PurePath(member.path)
     try:
         if request.roots:
-            return _open_beneath(path, request.roots)
+            return _open_beneath(path, request.roots), None
         parent, place = open_path(what, str(path.parent), ())
         with closing(_Descriptor(parent)):
-            _check_way(what, path, place)
-            return os.open(path.name, _PLACE, dir_fd=parent)
+            changers = _changers(what, path, place, parent)
+            return os.open(path.name, _PLACE, dir_fd=parent), changers
     except OSError as error:
         if request.roots and error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES):
             raise InvalidRequestError(
@@ -262,13 +281,15 @@ def _open_member(request: DiskRequest, member: Member) -> int:
         raise HostError(f"{what} cannot be opened: {error.strerror}.") from error
 
 
-def _check_way(what: str, path: PurePath, place: str) -> None:
+def _changers(what: str, path: PurePath, place: str, parent: int) -> frozenset[int]:
     """Check that no user other than root has led a path to another directory, `place`, by a link."""
-    if own_way(str(path.parent)) != Path(place):
+    way = way_of(str(path.parent))
+    if way is None or way.place != Path(place) or way.of_links:
         raise InvalidRequestError(
             f"{what} is behind a symbolic link that a user other than root can change: expected a path without it.",
             f"It leads to {bounded(f'{place}/{path.name}', MAX_QUOTE)} now.",
         )
+    return way.changers | changers_in(os.fstat(parent))
 
 
 def _open_beneath(path: PurePath, roots: Sequence[str]) -> int:

@@ -2,9 +2,8 @@
 
 import asyncio
 import os
-import pwd
 import stat
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -12,17 +11,15 @@ from pathlib import Path
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, StartError, TakenError
 from solo5_systemd.files.atomic_file import open_unnamed
 from solo5_systemd.files.procfs import (
+    ROOT,
     identity,
-    is_below,
     is_exposed,
     mount_point_of,
     open_in_thread,
     open_path,
-    own_way,
     path_of,
 )
 from solo5_systemd.sanitize import MAX_QUOTE, bounded, is_plain_path
-from solo5_systemd.settings.model import TASK_UIDS
 from solo5_systemd.storage.archive import size_of
 from solo5_systemd.storage.archive_files import scan, write_archive
 from solo5_systemd.storage.bind_mounts import BindMounts
@@ -30,11 +27,10 @@ from solo5_systemd.storage.block_devices import devices_of
 from solo5_systemd.storage.copies import copy_data, share
 from solo5_systemd.storage.created_on import check_mounted, remember_mount
 from solo5_systemd.storage.disk_claims import DiskClaims
-from solo5_systemd.storage.file_access import READ, READ_WRITE, Credentials, may_open
+from solo5_systemd.storage.file_access import READ, READ_WRITE
 from solo5_systemd.storage.lock_records import LOCKS
 from solo5_systemd.storage.locks import lock, lock_shared, remove_stale
 from solo5_systemd.storage.model import (
-    NAMED_DISKS,
     ArchiveRequest,
     Backing,
     BoundDisks,
@@ -48,11 +44,17 @@ from solo5_systemd.storage.model import (
 )
 from solo5_systemd.storage.new_file import create_file, find_place
 from solo5_systemd.storage.overlaps import check_unused
-from solo5_systemd.storage.owner import ROOT, check_owner, check_single_link, give, is_in_allocation
+from solo5_systemd.storage.owner import give
 from solo5_systemd.storage.quota import GetQuotas, Quotas, admitted, check, no_quotas
 from solo5_systemd.storage.start_directories import StartDirectories, StartDirectory
-
-USER = "solo5"
+from solo5_systemd.storage.title import (
+    USER,
+    Recorded,
+    check_single_link,
+    check_title,
+    is_in_allocation,
+    no_records,
+)
 
 COPIES = Path("/var/lib/solo5/copies")
 ARCHIVES = Path("/run/solo5/archives")
@@ -67,7 +69,7 @@ class ImageFiles:
     Those for an archive, which is in memory, run in the event loop: a thread costs a start 0.1 to 0.2 ms each time.
 
     Args:
-        users: returns the uids of tasks; called for each check.
+        recorded: of the disks that tasks have.
         locks: the directory of disk locks.
         mounts: the bind mounts of starts.
         copies: the directories of private copies.
@@ -78,7 +80,7 @@ class ImageFiles:
 
     def __init__(
         self,
-        users: Callable[[], Container[int]] = lambda: TASK_UIDS,
+        recorded: Recorded = no_records,
         locks: Path = LOCKS,
         mounts: BindMounts | None = None,
         copies: StartDirectories | None = None,
@@ -90,7 +92,7 @@ class ImageFiles:
         self._claims = claims or DiskClaims()
         self._copies = copies or StartDirectories(COPIES)
         self._archives = archives or StartDirectories(ARCHIVES, memory=MEMORY)
-        self._users = users
+        self._recorded = recorded
         self._locks = locks
         self._mounts = mounts or BindMounts()
 
@@ -98,7 +100,7 @@ class ImageFiles:
         """Check a disk before a start; see the function `inspect`."""
 
         def checked() -> Disk:
-            disk = inspect(request, self._users())
+            disk = inspect(request, self._recorded)
             if request.create is not None and disk.planned and not disk.is_private:
                 check(self._quotas(), disk.path, request.create.size, f"disk {request.disk}")
                 self._claims.check(disk.path, disk.size, request.create.tenant, f"disk {request.disk}")
@@ -119,8 +121,8 @@ class ImageFiles:
         if request.archive is not None:
             return await asyncio.to_thread(make_archive, request, request.archive, self._archives)
         if request.private:
-            return await asyncio.to_thread(make_copy, request, self._users(), self._copies, self._locks, planned)
-        return await asyncio.to_thread(make, request, self._users(), quotas=self._quotas(), claims=self._claims)
+            return await asyncio.to_thread(make_copy, request, self._recorded, self._copies, self._locks, planned)
+        return await asyncio.to_thread(make, request, self._recorded, quotas=self._quotas(), claims=self._claims)
 
     async def release(self, made: MadeDisk) -> None:
         """Remove the names that a private disk needs during a start only."""
@@ -189,22 +191,20 @@ class ImageFiles:
         return (*mounts, *copies, *await asyncio.to_thread(self._archives.sweep, dry_run=dry_run))
 
 
-def inspect(
-    request: DiskRequest, users: Container[int] = TASK_UIDS, *, user: str = USER, how: int = READ_WRITE
-) -> Disk:
-    """Check a disk by the rules of tenders, and the permission of tasks to write it.
+def inspect(request: DiskRequest, recorded: Recorded = no_records, *, user: str = USER, how: int = READ_WRITE) -> Disk:
+    """Check a disk by the rules of tenders, and the title of the task to it (`check_title`).
 
     Args:
         request: the requested disk.
-        users: the uids of tasks.
-        user: the user that must be able to write a disk which no task has had.
+        recorded: of the disks that tasks have.
+        user: whose permission marks disks for tasks.
         how: READ for a file that is only copied.
 
     Raises:
         InvalidRequestError: the path, sector size or file size breaks a rule of tenders; the file is neither regular
-            nor a block device, lies outside the request's roots, or is an allocation's file that root does not own.
+            nor a block device, lies outside the request's roots, or may be another tenant's.
         NotFoundError: the file does not exist.
-        HostError: this process cannot open it, or `user` cannot write it.
+        HostError: this process cannot open it, or the operator has not marked it for tasks.
     """
     sector = sector_size(request)
     if request.archive is not None:
@@ -218,7 +218,7 @@ def inspect(
         status = os.fstat(descriptor)
         filesystem = os.fstatvfs(descriptor).f_fsid
         check_size(request, os.lseek(descriptor, 0, os.SEEK_END))
-        _check_user(request, path, descriptor, users, user, how)
+        owner, holder = check_title(request, path, descriptor, how, user, recorded)
     finally:
         os.close(descriptor)
     block = stat.S_ISBLK(status.st_mode)
@@ -235,6 +235,8 @@ def inspect(
         mount=_mount_of(path),
         exposed=is_exposed(path) or not is_plain_path(path),
         backing=backing_of(request, is_device=block),
+        owner=owner,
+        holder=holder,
     )
 
 
@@ -282,7 +284,7 @@ def _planned(request: DiskRequest, new: NewFile, sector: int) -> Disk | None:
 
 def make(
     request: DiskRequest,
-    users: Container[int] = TASK_UIDS,
+    recorded: Recorded = no_records,
     *,
     user: str = USER,
     quotas: Quotas | None = None,
@@ -294,8 +296,8 @@ def make(
 
     Args:
         request: the requested disk.
-        users: the uids of tasks.
-        user: the owner until the disk is given to a task; root in an allocation.
+        recorded: of the disks that tasks have.
+        user: as of `inspect`.
         quotas: of directories.
         claims: the disks that jobs have created.
 
@@ -304,13 +306,13 @@ def make(
             beyond a quota.
     """
     rules = quotas or {}, claims or DiskClaims()
-    created = request.create is not None and _create(request, request.create, user, *rules)
-    return MadeDisk(disk=inspect(replace(request, create=None), users, user=user), created=created)
+    created = request.create is not None and _create(request, request.create, *rules)
+    return MadeDisk(disk=inspect(replace(request, create=None), recorded, user=user), created=created)
 
 
 def make_copy(
     request: DiskRequest,
-    users: Container[int],
+    recorded: Recorded,
     copies: StartDirectories,
     locks: Path,
     planned: Disk,
@@ -323,7 +325,7 @@ def make_copy(
 
     Args:
         request: the requested disk.
-        users: the uids of tasks.
+        recorded: of the disks that tasks have.
         copies: the directories of private copies.
         locks: the directory of disk locks.
         planned: the disk as it was inspected: its size and the bytes to copy have been admitted.
@@ -332,7 +334,7 @@ def make_copy(
     Raises:
         Solo5Error: as `inspect`; TakenError: a task has the file; HostError: it cannot be copied, or has become larger.
     """
-    original = inspect(replace(request, private=False, create=None), users, user=user, how=READ)
+    original = inspect(replace(request, private=False, create=None), recorded, user=user, how=READ)
     check_unused(original)
     held = lock_shared(original, directory=locks)
     try:
@@ -458,11 +460,10 @@ def _has_grown(where: str, size: int, planned: int) -> HostError:
     )
 
 
-def _create(request: DiskRequest, new: NewFile, user: str, quotas: Quotas, claims: DiskClaims) -> bool:
+def _create(request: DiskRequest, new: NewFile, quotas: Quotas, claims: DiskClaims) -> bool:
     check_size(request, new.size)
     place = find_place(request)
     try:
-        owner = ROOT if is_in_allocation(request, place.path) else _credentials(user).user
         if place.exists:
             return False
         check_mounted(place.path, _described(request))
@@ -472,7 +473,7 @@ def _create(request: DiskRequest, new: NewFile, user: str, quotas: Quotas, claim
             admitted(quotas, place.path, new.size, what),
             claims.admitted(place.path, new.size, new.size, new.tenant, what),
         ):
-            return create_file(place.directory, Path(place.path).name, new, owner)
+            return create_file(place.directory, Path(place.path).name, new, ROOT)
     except OSError as error:
         where = _described(request)
         raise HostError(f"{where} cannot be created with {new.size} bytes: {error.strerror}.") from error
@@ -646,68 +647,3 @@ def _check_kind(request: DiskRequest, mode: int, how: int) -> None:
         raise InvalidRequestError(
             f"disk {request.disk}: {request.path!r} is no disk: expected a regular file or a block device."
         )
-
-
-def _check_user(request: DiskRequest, path: str, descriptor: int, users: Container[int], user: str, how: int) -> None:
-    """Check the owner of a disk: a task's user, root for a file of the allocation, or `user` may write it.
-
-    A file that is only copied has to be readable for `user`. A caller that may use any file of the host may also give
-    any file, if only root can have put it at the path.
-    """
-    status = os.fstat(descriptor)
-    credentials = _credentials(user)
-    if _is_roots_choice(request, path, status):
-        return
-    if status.st_uid in users:
-        if not request.roots:
-            _check_way(request, path, status)
-        return
-    if is_in_allocation(request, path):  # not by mode: a file planted by another user may be writable for everyone
-        if status.st_uid != credentials.user:
-            check_owner(request, status)
-        return
-    acl = None
-    with suppress(OSError):  # ENODATA: no ACL; EOPNOTSUPP: the file system has none
-        acl = os.getxattr(descriptor, "system.posix_acl_access")
-    if not may_open(credentials, owner=status.st_uid, group=status.st_gid, mode=status.st_mode, acl=acl, how=how):
-        verb, noun, letters = ("written", "write", "rw") if how == READ_WRITE else ("read", "read", "r")
-        raise HostError(
-            f"disk {request.disk}: {request.path!r} cannot be {verb} by user {user}: expected {noun} permission.",
-            f"Run: chown {user} {path}   or: setfacl -m u:{user}:{letters} {path}",
-        )
-
-
-def _check_way(request: DiskRequest, path: str, status: os.stat_result) -> None:
-    """Check that no other user than root has led the path to the disk of an earlier task, by a link."""
-    if own_way(request.path) != Path(path):
-        raise InvalidRequestError(
-            f"{_described(request)} is the disk {path!r} of a task, by a symbolic link that a user other than root can "
-            "change: expected a path without one.",
-            "Name the disk itself.",
-        )
-    if is_exposed(path):
-        check_single_link(request, status)
-
-
-def _is_roots_choice(request: DiskRequest, path: str, status: os.stat_result) -> bool:
-    """Return whether no job and no other user than root could have chosen the file, by a link or in a directory."""
-    is_file = stat.S_ISREG(status.st_mode)
-    return is_file and not request.roots and not is_exposed(path) and own_way(request.path) == Path(path)
-
-
-def owner_of(path: str, user: str = USER) -> int:
-    """Return the uid that owns a reclaimed disk: root for a named disk, else that of user solo5.
-
-    Raises:
-        HostError: the user does not exist.
-    """
-    return ROOT if is_below(path, (NAMED_DISKS,)) else _credentials(user).user
-
-
-def _credentials(user: str) -> Credentials:
-    try:
-        entry = pwd.getpwnam(user)
-    except KeyError as error:
-        sentence = f"user {user} does not exist: expected the user of tenders."
-        raise HostError(sentence, "Run: systemd-sysusers") from error
-    return Credentials(user=entry.pw_uid, groups=os.getgrouplist(user, entry.pw_gid))

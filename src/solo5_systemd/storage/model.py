@@ -101,6 +101,7 @@ class DiskRequest:
         private: the task gets a copy of the file for one run, so that the file is only read.
         archive: the content of the disk, instead of a path; None: none.
         io: the I/O limits on the device of the disk.
+        holder: who holds the disks of the allocation, such as a job; empty: the volume that it is.
     """
 
     disk: DeviceName
@@ -113,6 +114,7 @@ class DiskRequest:
     private: bool = False
     archive: ArchiveRequest | None = None
     io: IoLimits = NO_IO_LIMITS
+    holder: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +140,8 @@ class Disk:
         sources: the request of an archive of files; None for any other disk.
         io: the I/O limits on its last device.
         devices: the block devices under it, each on the next one; empty: none, or not known.
+        owner: UID of its owner at rest; root of a disk with a title.
+        holder: who gets a title to it (`title`); empty: nobody.
     """
 
     disk: DeviceName
@@ -157,6 +161,8 @@ class Disk:
     sources: DiskRequest | None = None
     io: IoLimits = NO_IO_LIMITS
     devices: tuple[BlockDevice, ...] = ()
+    owner: int = 0
+    holder: str = ""
 
     @property
     def is_private(self) -> bool:

@@ -1,8 +1,6 @@
-"""Given disks: a disk becomes the property of the user of its task, and that of user solo5 after the task is removed.
+"""Given disks: a disk becomes the property of the user of its task, and root's again after the task is removed.
 
-Three kinds of disks are given: those that user solo5 may write, those that an earlier task had, and files of the
-allocation, which Nomad writes as root. chown(2) is applied to the checked file descriptor, never to a path. Nomad makes
-the allocation's directories writable for every user: a file there that no task has had is given only if root owns it.
+chown(2) is applied to the checked file descriptor, never to a path. `title` decides which files are given.
 """
 
 import os
@@ -13,69 +11,25 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, TakenError
-from solo5_systemd.files.procfs import identity, is_below, mount_points, path_of
+from solo5_systemd.errors import HostError, Solo5Error, TakenError
+from solo5_systemd.files.procfs import ROOT, identity, mount_points, path_of
 from solo5_systemd.names import DeviceName
 from solo5_systemd.settings.model import TASK_UIDS
 from solo5_systemd.storage.lock_records import LOCKS
 from solo5_systemd.storage.locks import lock
-from solo5_systemd.storage.model import SECTOR_SIZE, Disk, DiskRequest
+from solo5_systemd.storage.model import SECTOR_SIZE, Disk
+from solo5_systemd.storage.title import read_title, write_title
 
-ROOT = 0
 _OWNER_MAY_WRITE = stat.S_IRUSR | stat.S_IWUSR
 _SET_ID = stat.S_ISUID | stat.S_ISGID
 _ALL_MAY_WRITE = stat.S_IROTH | stat.S_IWOTH
 
 
-def is_in_allocation(request: DiskRequest, path: str) -> bool:
-    """Return whether a resolved path lies in the request's allocation."""
-    return is_below(path, request.allocation)
-
-
-def check_single_link(request: DiskRequest, status: os.stat_result) -> None:
-    """Check that a file of an allocation or a volume is a regular file without a second hard link.
-
-    A volume may be a block device itself.
-
-    Raises:
-        InvalidRequestError: a block device in a directory, or a file with several links.
-    """
-    what = f"disk {request.disk}: {request.path!r}"
-    if stat.S_ISBLK(status.st_mode) and request.path in request.allocation:
-        return
-    if stat.S_ISBLK(status.st_mode):
-        raise InvalidRequestError(
-            f"{what} is a block device in a directory of the allocation or of a volume: expected a regular file.",
-            "The operator offers devices in plugin.solo5.config.block_paths.",
-        )
-    if status.st_nlink != 1:
-        raise InvalidRequestError(
-            f"{what} has {status.st_nlink} names: expected one, since a hard link may be the file of another user."
-        )
-
-
-def check_owner(request: DiskRequest, status: os.stat_result) -> None:
-    """Check that root owns a file of an allocation.
-
-    Args:
-        request: the request for the file.
-        status: of the open file, which has passed `check_single_link`.
-
-    Raises:
-        InvalidRequestError: another user owns it.
-    """
-    if status.st_uid != ROOT:
-        raise InvalidRequestError(
-            f"disk {request.disk}: {request.path!r} belongs to user {status.st_uid}, in a directory that every user "
-            "may write: expected owner root, or the user of an earlier task.",
-            "Nomad writes artifacts and templates as root; give another file to root: chown root FILE",
-        )
-
-
 def give(disk: Disk, descriptor: int, user: int) -> int:
     """Make a user the owner of a disk, with mode u+rw; a disk that every user may write stays as it is.
 
-    If the former owner is the user of another task, the change is on stable storage when this returns.
+    The file gets the title of its holder before. If the former owner is the user of another task, the change is on
+    stable storage when this returns.
 
     Args:
         disk: a checked and locked disk.
@@ -88,6 +42,7 @@ def give(disk: Disk, descriptor: int, user: int) -> int:
     Raises:
         HostError: chown(2) or chmod(2) fails, such as on a read-only file system.
     """
+    write_title(descriptor, disk.holder)
     status = os.fstat(descriptor)
     mode = stat.S_IMODE(status.st_mode)
     if mode & _ALL_MAY_WRITE == _ALL_MAY_WRITE:
@@ -114,7 +69,7 @@ LOCK_TIMEOUT_S = 2.0
 LOCK_INTERVAL_S = 0.02
 
 
-def given_disk(path: str, identity: tuple[int, int], filesystem: int, mount: str = "") -> Disk:
+def given_disk(path: str, identity: tuple[int, int], filesystem: int, mount: str = "", owner: int = ROOT) -> Disk:
     """Return the disk of a given-disk file, with only the fields that the file has."""
     return Disk(
         disk=DeviceName("given"),
@@ -124,20 +79,20 @@ def given_disk(path: str, identity: tuple[int, int], filesystem: int, mount: str
         identity=identity,
         filesystem=filesystem,
         mount=mount,
+        owner=owner,
     )
 
 
-def reclaim_disk(
-    uid: int, disk: Disk, owner: Callable[[], int], *, locks: Path = LOCKS, lock_timeout: float = LOCK_TIMEOUT_S
-) -> None:
-    """Change the owner of a given disk from a task's user to `owner`; on stable storage when this returns.
+def reclaim_disk(uid: int, disk: Disk, *, locks: Path = LOCKS, lock_timeout: float = LOCK_TIMEOUT_S) -> None:
+    """Change the owner of a given disk from a task's user to root; on stable storage when this returns.
+
+    A disk without a title, of which `owner` is another user, becomes that user's again.
 
     A no-op for a disk that has another owner now, was moved or removed, or was replaced by another file.
 
     Args:
         uid: the task's user.
         disk: the disk as it was given; the device number may have changed at a boot.
-        owner: returns the uid of user solo5.
         locks: the directory of disk locks.
         lock_timeout: seconds to wait for the disk lock.
 
@@ -151,7 +106,7 @@ def reclaim_disk(
             return
         try:
             if _is_owned_by(uid, disk, descriptor):
-                _with_lock(uid, disk, descriptor, locks, lock_timeout, lambda: _chown(descriptor, owner()))
+                _with_lock(uid, disk, descriptor, locks, lock_timeout, lambda: _chown(descriptor, disk.owner))
         finally:
             os.close(descriptor)
     except OSError as error:
@@ -246,9 +201,9 @@ def _locked(disk: Disk, locks: Path) -> int | None:
 
 
 def _chown(descriptor: int, owner: int) -> None:
-    path = f"/proc/self/fd/{descriptor}"
-    os.chown(path, owner, -1)
-    _sync(path, os.fstat(descriptor))
+    path, status = f"/proc/self/fd/{descriptor}", os.fstat(descriptor)
+    os.chown(path, ROOT if read_title(descriptor, status) else owner, -1)
+    _sync(path, status)
 
 
 def _sync(path: str, status: os.stat_result) -> None:

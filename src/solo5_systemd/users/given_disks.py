@@ -1,6 +1,6 @@
 """The files that list the given disks of each user, so that they are reclaimed before the user has another task.
 
-    /var/lib/solo5/users/UID       one line of JSON for each disk: path, device, inode, file system, mount point
+    /var/lib/solo5/users/UID       one line of JSON for each disk: path, device, inode, file system, mount point, owner
 
 The owner of a disk outlives a boot, and so does this file. It is on stable storage before the disk is given: the file
 system may write the new owner at any moment after. A user with a file is not allocated.
@@ -79,6 +79,10 @@ class GivenDiskFiles:
             for line in (self._directory / str(uid)).read_bytes().splitlines():
                 with suppress(ValueError, TypeError):
                     yield GivenDisk(*json.loads(line))
+
+    def find(self, uid: int, disk: GivenDisk) -> GivenDisk | None:
+        """Return the given disk of a user that is the same file; None: it has none."""
+        return next((each for each in self.read(uid) if each.is_same_file(disk)), None)
 
     def remove(self, uid: int) -> None:
         """Remove a user's file. No fsync(2): a file that returns after a power loss lists reclaimed disks."""

@@ -79,7 +79,7 @@ def test_import_and_export_of_files(solo5ctl: Solo5ctl, tmp_path: Path) -> None:
     assert solo5ctl("disk", "export", "none", str(tmp_path / "none")).status == 127
     assert not (tmp_path / "none").exists()
     assert "does not exist" in solo5ctl("disk", "import", "new", str(tmp_path / "none")).err
-    assert "cannot be opened" in solo5ctl("disk", "export", "data", str(tmp_path / "in" / "file")).err
+    assert "cannot be used" in solo5ctl("disk", "export", "data", str(tmp_path / "in" / "file")).err
 
 
 def test_an_export_that_fails_leaves_no_file(

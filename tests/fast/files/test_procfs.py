@@ -10,7 +10,7 @@ import pytest
 
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError
 from solo5_systemd.files import procfs
-from solo5_systemd.files.procfs import exists, open_in_thread, open_path, own_way
+from solo5_systemd.files.procfs import ANYONE, exists, open_in_thread, open_path, way_of
 
 
 def found(path: Path | str, *roots: Path | str) -> str:
@@ -203,23 +203,58 @@ def test_mount_points_are_unescaped(tmp_path: Path) -> None:
         procfs.mount_points(tmp_path / "absent")
 
 
-def test_a_way_by_links_that_only_root_can_change_is_its_own(tmp_path: Path) -> None:
+@pytest.fixture
+def trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The owner of this test's files stands for root."""
-    me = os.getuid()
+    monkeypatch.setattr(procfs, "_TRUSTED", {0, os.getuid()})
+
+
+def of(path: Path) -> tuple[Path, set[int], set[int]] | None:
+    way = way_of(str(path))
+    return None if way is None else (way.place, set(way.changers), set(way.of_links))
+
+
+def test_a_way_has_all_who_can_change_a_directory_or_a_link_on_it(tmp_path: Path, trusted: None) -> None:
     inner = tmp_path / "a" / "b"
     inner.mkdir(parents=True)
     (inner / "file").touch()
     (tmp_path / "relative").symlink_to("a/../a/b")
     (tmp_path / "absolute").symlink_to(tmp_path / "relative")
-    assert own_way(str(tmp_path / "absolute" / "file"), root=me) == inner / "file"
-    assert own_way(str(tmp_path / "absolute" / "file"), root=me + 1) is None
-    assert own_way(str(inner / "file"), root=me + 1) == inner / "file", "there is no link on it"
+    found = inner / "file"
+    assert of(tmp_path / "absolute" / "file") == (found, set(), set())
     (tmp_path / "a").chmod(0o777)
-    assert own_way(str(tmp_path / "absolute" / "file"), root=me) == inner / "file"
+    assert of(tmp_path / "absolute" / "file") == (found, {ANYONE}, set())
     (tmp_path / "a" / "theirs").symlink_to("b")
-    assert own_way(str(tmp_path / "a" / "theirs" / "file"), root=me) is None
+    assert of(tmp_path / "a" / "theirs" / "file") == (found, {ANYONE}, {ANYONE})
     (tmp_path / "to-theirs").symlink_to("a/theirs")
-    assert own_way(str(tmp_path / "to-theirs" / "file"), root=me) is None, "a link of root's to another user's"
+    assert of(tmp_path / "to-theirs" / "file") == (found, {ANYONE}, {ANYONE}), "a link of root's to another user's"
     (tmp_path / "loop").symlink_to("loop")
-    assert own_way(str(tmp_path / "loop"), root=me) is None
-    assert own_way(str(tmp_path / "none"), root=me) is None
+    assert of(tmp_path / "loop") is None
+    assert of(tmp_path / "none") is None
+
+
+def test_a_way_passes_a_directory_that_it_leaves_again(tmp_path: Path, trusted: None) -> None:
+    """By a link in it, and by its parent: the path leads elsewhere, and the directory is on its way."""
+    theirs = tmp_path / "theirs"
+    (theirs / "own").mkdir(parents=True)
+    (tmp_path / "file").touch()
+    (theirs / "own" / "link").symlink_to(tmp_path / "file")
+    theirs.chmod(0o777)
+    assert of(theirs / "own" / "link") == (tmp_path / "file", {ANYONE}, set()), "the directory can be replaced"
+    assert of(theirs / "own" / ".." / ".." / "file") == (tmp_path / "file", {ANYONE}, set())
+
+
+def test_in_a_sticky_directory_an_entry_is_its_owners_and_a_link_is_anyones(tmp_path: Path, trusted: None) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("file")
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "file").touch()
+    tmp_path.chmod(0o1777)
+    for name, changers, is_shared in (
+        ("file", set[int](), True),
+        ("link", {ANYONE}, True),
+        ("inner/file", set(), False),
+    ):
+        way = way_of(str(tmp_path / name))
+        assert way
+        assert (set(way.changers), way.is_shared) == (changers, is_shared)

@@ -111,6 +111,7 @@ def test_what_a_job_says_is_in_the_workload() -> None:
             sector_size=4096,
             roots=("/alloc/web", "/alloc/alloc", "/srv/disks"),
             allocation=("/alloc/web", "/alloc/alloc"),
+            holder="job default/shop",
         ),
     )
     assert (made.tender, made.kind, made.properties) == (Target.SPT, UnitKind.SCOPE, (("TasksMax", "16"),))

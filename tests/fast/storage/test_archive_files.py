@@ -11,13 +11,13 @@ import sys
 import tarfile
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error
-from solo5_systemd.files.procfs import own_way
+from solo5_systemd.files import procfs
+from solo5_systemd.files.procfs import Way
 from solo5_systemd.names import DeviceName
 from solo5_systemd.storage import archive_files
 from solo5_systemd.storage.archive import Entry, archive_disk, member, parse_sources, sources_json
@@ -124,7 +124,7 @@ def test_a_root_that_became_a_link_is_not_followed(files: Path, tmp_path: Path) 
 def test_without_roots_no_link_is_followed_that_another_user_can_change(
     files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archive_files, "own_way", partial(own_way, root=os.getuid()))
+    monkeypatch.setattr(procfs, "_TRUSTED", {0, os.getuid()})
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     theirs.chmod(0o777)
@@ -137,10 +137,31 @@ def test_without_roots_no_link_is_followed_that_another_user_can_change(
     assert len(scan(wanted, archive_of(wanted))) == 1
 
 
+def test_what_others_may_put_there_is_theirs_or_readable_for_all(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user could move a file there that only root can read."""
+    monkeypatch.setattr(procfs, "_TRUSTED", {0, os.getuid()})
+    wanted = request(files)
+    (files / "sub" / "key").chmod(0o600)
+    assert len(scan(wanted, archive_of(wanted))) == 5
+    (files / "sub").chmod(0o777)
+    with pytest.raises(InvalidRequestError, match="sub/key' is a file of user .* that not every user may read"):
+        scan(wanted, archive_of(wanted))
+    (files / "sub" / "key").chmod(0o644)
+    assert len(scan(wanted, archive_of(wanted))) == 5
+    (files / "sub" / "key").chmod(0o600)
+    own = Way(place=files / "sub", changers=frozenset({os.getuid()}))
+    monkeypatch.setattr(archive_files, "way_of", lambda _: own)
+    monkeypatch.setattr(archive_files, "changers_in", lambda _: set())
+    wanted = request(files / "sub" / "key")
+    assert len(scan(wanted, archive_of(wanted))) == 1
+
+
 def test_a_directory_that_was_replaced_since_it_was_opened_is_refused(
     files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archive_files, "own_way", lambda _: tmp_path)
+    monkeypatch.setattr(archive_files, "way_of", lambda _: Way(place=tmp_path, changers=frozenset()))
     wanted = request(files / "b.toml")
     with pytest.raises(InvalidRequestError, match="is behind a symbolic link"):
         scan(wanted, archive_of(wanted))

@@ -12,7 +12,7 @@ from tests.fast.storage.test_new_file import without_unnamed
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, TakenError
 from solo5_systemd.names import DeviceName, DiskName, disk_name
 from solo5_systemd.storage import quota
-from solo5_systemd.storage.backing_files import ImageFiles, inspect, owner_of
+from solo5_systemd.storage.backing_files import ImageFiles, inspect
 from solo5_systemd.storage.lock_records import disks_of
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import Disk, DiskRequest, NewFile, named_disk
@@ -287,13 +287,6 @@ def test_a_missing_disk_is_named(tmp_path: Path) -> None:
 def test_a_copy_is_not_created() -> None:
     with pytest.raises(InvalidRequestError, match="to be created, and used as a private copy only"):
         named_disk(DeviceName("storage"), DATA, create=NewFile(size=512), private=True)
-
-
-def test_a_named_disk_is_roots_when_no_task_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("solo5_systemd.storage.backing_files.NAMED_DISKS", str(tmp_path))
-    assert owner_of(str(tmp_path / "data")) == 0
-    with pytest.raises(HostError, match="user nobody-at-all does not exist"):
-        owner_of("/srv/data", "nobody-at-all")
 
 
 async def test_the_lock_has_the_task_and_its_disks(disks: NamedDisks, tmp_path: Path) -> None:

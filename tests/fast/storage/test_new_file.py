@@ -25,7 +25,8 @@ def user(monkeypatch: pytest.MonkeyPatch) -> None:
     me = SimpleNamespace(pw_uid=os.getuid(), pw_gid=os.getgid())
     monkeypatch.setattr("pwd.getpwnam", {"solo5": me}.__getitem__)
     monkeypatch.setattr("os.getgrouplist", lambda _, group: [group])
-    monkeypatch.setattr("solo5_systemd.storage.owner.ROOT", os.getuid())
+    monkeypatch.setattr("solo5_systemd.storage.title.ROOT", os.getuid())
+    monkeypatch.setattr("solo5_systemd.storage.backing_files.ROOT", os.getuid())
 
 
 @pytest.fixture(params=[True, False], ids=["unnamed", "temporary name"])

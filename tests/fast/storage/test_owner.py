@@ -64,7 +64,7 @@ def refusal(path: Path, root: Path, error: type[Solo5Error] = InvalidRequestErro
 
 def owned_by_root(monkeypatch: pytest.MonkeyPatch, *, root: bool) -> None:
     """Make the user that runs the tests stand for root, or not."""
-    monkeypatch.setattr("solo5_systemd.storage.owner.ROOT", os.getuid() if root else TENDER + 1)
+    monkeypatch.setattr("solo5_systemd.storage.title.ROOT", os.getuid() if root else TENDER + 1)
 
 
 @pytest.mark.parametrize("mode", [0o444, 0o4755, 0o000])
@@ -95,16 +95,6 @@ async def test_of_what_no_task_had_only_roots_is_given(
     owned_by_root(monkeypatch, root=True)
     await ImageFiles().change_owner(inspect(request(disk, tmp_path)), TASK)
     assert given == [(disk.stat().st_ino, TASK, -1)]
-
-
-async def test_a_disk_that_an_earlier_task_had_is_given_to_the_next(
-    file: Path, tmp_path: Path, given: Given, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    elsewhere = made(tmp_path / "elsewhere" / "disk.img")
-    assert "cannot be written by user solo5: expected write permission" in refusal(elsewhere, tmp_path, HostError)
-    disk = inspect(request(elsewhere, tmp_path), users=range(os.getuid(), os.getuid() + 1))
-    await ImageFiles().change_owner(disk, TASK)
-    assert given == [(elsewhere.stat().st_ino, TASK, -1)]
 
 
 async def test_the_former_owner_is_known_and_that_of_a_task_has_lost_the_disk_for_good(
@@ -220,7 +210,7 @@ def disk(old_disk: Path, *, device: int | None = None, inode: int | None = None,
 
 def reclaim_disk(of: Disk, tmp_path: Path, uid: int | None = None, lock_timeout: float = 0.0) -> None:
     user = os.getuid() if uid is None else uid
-    module.reclaim_disk(user, of, lambda: TENDER, locks=tmp_path / "locks", lock_timeout=lock_timeout)
+    module.reclaim_disk(user, replace(of, owner=TENDER), locks=tmp_path / "locks", lock_timeout=lock_timeout)
 
 
 TAKEN = [f"chown disk.img {TENDER} -1", "fsync disk.img"]

@@ -242,7 +242,7 @@ def test_user_of_a_disk_that_was_detached_while_the_driver_was_dead(
 
     def is_reclaimed() -> bool:
         assert is_owner_known(), "no user is free that owns a disk"
-        return image.owner() == "solo5"
+        return image.owner() == "root"
 
     ended("user")
     let_go()

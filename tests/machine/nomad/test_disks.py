@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import GUESTS, eventually, inspect, ok, unit_property
+from tests.machine.conftest import GUESTS, eventually, inspect, ok, sh, unit_property
 from tests.machine.nomad.agent import DATA, USUAL, Agent, api
 from tests.machine.nomad.jobs import (
     SCOPE,
@@ -83,17 +83,21 @@ def test_artifact_is_a_disk(jobs: Jobs, blank: str, kind: str) -> None:
         says(alloc, f"sector {sector}: 'kept'")
         disk = file(alloc, path)
         assert disk.read_bytes()[sector * 512 :].startswith(b"kept\0")
-        eventually(lambda disk=disk: disk.owner() == "solo5", "it is reclaimed from the task's user")  # type: ignore[misc]
+        eventually(lambda disk=disk: disk.owner() == "root", "it is reclaimed from the task's user")  # type: ignore[misc]
 
 
-def test_sticky_disk_is_the_next_allocations(jobs: Jobs, blank: str) -> None:
-    """Data of the guest survives an update, until an artifact of the next allocation replaces the file."""
+@pytest.mark.parametrize("owner", [0, 777], ids=["root", "another nodes solo5"])
+def test_sticky_disk_is_the_next_allocations(jobs: Jobs, blank: str, owner: int) -> None:
+    """Data of the guest survives an update, until an artifact of the next allocation replaces the file.
+
+    Numbers of users differ between nodes: a record of the job is on the file, and its owner is of no matter.
+    """
     jobs.run(sticky(config("local/disk.img", "write=kept", "stay"), artifact(blank, "local/disk.img")))
     first = str(allocations("sticky")[0]["ID"])
     says(first, "storage")
     disk = file(first, "guest/local/disk.img")
     eventually(lambda: disk.read_bytes().startswith(b"kept\0"), "the guest has written")
-    os.chown(disk, 0, 0)
+    os.chown(disk, owner, owner)
     jobs.submit(sticky(config("local/disk.img", "read", "sector=2", "write=more", "stay")))
     eventually(lambda: len(allocations("sticky")) == 2, "an allocation more")
     running("sticky")
@@ -102,6 +106,33 @@ def test_sticky_disk_is_the_next_allocations(jobs: Jobs, blank: str) -> None:
     eventually(lambda: len(allocations("sticky")) == 3, "the last allocation")
     running("sticky")
     says(str(allocations("sticky")[0]["ID"]), "sector 0: ''")
+
+
+def test_idle_disk_of_a_job_is_no_other_jobs(jobs: Jobs, blank: str) -> None:
+    """Moved by a user like that of a raw_exec task: the directories of a task are writable for every user."""
+    DATA.chmod(0o711)
+    (DATA / "alloc").chmod(0o711)
+    jobs.submit(hcl("owner", config("local/disk.img", "write=secret", "read"), task=artifact(blank, "local/disk.img")))
+    source = ended("owner")
+    idle = file(source, "guest/local/disk.img")
+    eventually(lambda: idle.owner() == "root", "it is reclaimed from the task's user")
+    place = "../alloc/data/disk.img"
+    jobs.submit(hcl("thief", config(place, "read", "stay"), task=artifact(blank, place)))
+    running("thief")
+    alloc = str(allocations("thief")[0]["ID"])
+    says(alloc, "sector 0: ''")
+    there = file(alloc, "alloc/data/disk.img")
+    as_nobody(f"mv {there} {there}.own; mv {idle} {there}")
+    ok("nomad", "alloc", "restart", alloc, "guest")
+    assert ended("thief") == alloc
+    assert "is a disk of another job, which was moved" in refusal(alloc)
+    assert there.owner() == "root"
+    shared = Path("/var/tmp/disk.img")
+    as_nobody(f"mv {there} {shared}")
+    done = sh("solo5ctl", "run", "--block", f"storage={shared}", str(GUESTS / "disk.spt"), "read")
+    assert "is a disk of another job, which was moved" in done.stderr
+    assert shared.read_bytes().startswith(b"secret\0")
+    shared.unlink()
 
 
 def sticky(its_config: str, task: str = "") -> str:

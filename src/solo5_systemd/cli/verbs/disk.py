@@ -1,6 +1,7 @@
 """`solo5ctl disk`: creates, lists and removes named disks and their snapshots; inspects disks by path, too."""
 
 import os
+import stat
 import sys
 from argparse import Namespace
 from typing import TYPE_CHECKING
@@ -350,8 +351,10 @@ def _restore(arguments: Namespace, context: CommandContext) -> int:
 
 
 def _import(arguments: Namespace, context: CommandContext) -> int:
-    source = _opened(arguments.file, os.O_RDONLY, 0) if arguments.file != "-" else os.dup(sys.stdin.fileno())
+    source = _opened(arguments.file) if arguments.file != "-" else os.dup(sys.stdin.fileno())
     try:
+        if arguments.file != "-":
+            _check_source(arguments.file, source)
         progress = Progress(_total(source), context)
         disk, sha256 = _disks().import_(arguments.name, source, progress)
         progress.end()
@@ -364,25 +367,46 @@ def _import(arguments: Namespace, context: CommandContext) -> int:
     return 0
 
 
+def _check_source(path: str, source: int) -> None:
+    """Check that no other user has led the path to a file that the user may not read.
+
+    Raises:
+        InvalidRequestError: one may have.
+    """
+    from solo5_systemd.files.procfs import ANYONE, path_of, way_of
+
+    status, way = os.fstat(source), way_of(path)
+    if not stat.S_ISREG(status.st_mode):
+        return
+    others = (frozenset((ANYONE,)) if way is None else way.changers) - {os.geteuid()}
+    is_public = way is not None and not way.of_links and status.st_mode & stat.S_IROTH
+    if way is None or str(way.place) != path_of(source) or (others - {status.st_uid} and not is_public):
+        raise InvalidRequestError(
+            f"{path!r} leads to a file of user {status.st_uid}, by a directory that another user can change: "
+            "expected a file of that user, or one that every user may read.",
+            "Name the file itself, or move it to a directory of root's.",
+        )
+
+
 def _export(arguments: Namespace, context: CommandContext) -> int:
     to_stdout, (name, snapshot) = arguments.file == "-", arguments.name
     if to_stdout and arguments.json:
         raise InvalidRequestError("--json and FILE - are mutually exclusive: standard output has the disk.")
     exported = _disks().get(name) if snapshot is None else _snapshots().get(name, snapshot)
-    target = os.dup(sys.stdout.fileno()) if to_stdout else _opened(arguments.file, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-    try:
-        progress = Progress(exported.size, context)
+    progress, sha256 = Progress(exported.size, context), ""
+
+    def write(target: int) -> None:
+        nonlocal sha256
         if snapshot is None:
             sha256 = _disks().export(name, target, progress)
         else:
             sha256 = _snapshots().export(name, snapshot, target, progress)
-        progress.end()
-    except BaseException:
-        if not to_stdout:
-            os.unlink(arguments.file)  # noqa: PTH108 - as it was opened
-        raise
-    finally:
-        os.close(target)
+
+    if to_stdout:
+        write(sys.stdout.fileno())
+    else:
+        _write_new(arguments.file, write)
+    progress.end()
     if arguments.json:
         context.screen.json(_document(exported) | {"sha256": sha256})
     else:
@@ -397,13 +421,35 @@ def _document(exported: "NamedDisk | Snapshot") -> dict[str, object]:
     return _snapshot_json(exported) if isinstance(exported, Snapshot) else _json(exported)
 
 
-def _opened(path: str, flags: int, mode: int = 0o600) -> int:
+def _write_new(path: str, write: "Callable[[int], None]") -> None:
+    """Create a file, which gets its name when it is complete.
+
+    Raises:
+        TakenError: it exists.
+        Solo5Error: as `write`; the directory cannot be used.
+    """
+    from pathlib import Path
+
+    from solo5_systemd.files.output import open_directory, within
+    from solo5_systemd.storage.model import NewFile
+    from solo5_systemd.storage.new_file import create_file
+
+    file = Path(path)
+    directory = open_directory(file.parent)
     try:
-        return os.open(path, flags | os.O_CLOEXEC | os.O_NOCTTY, mode)
-    except FileExistsError as error:
-        raise TakenError(
-            f"{path!r} exists: expected the path of a new file.", "Remove it, or write to another."
-        ) from error
+        if os.path.lexists(within(directory, file.name)) or not create_file(
+            directory, file.name, NewFile(size=0), os.geteuid(), write
+        ):
+            raise TakenError(f"{path!r} exists: expected the path of a new file.", "Remove it, or write to another.")
+    except OSError as error:
+        raise HostError(f"{path!r} cannot be written: {error.strerror}.") from error
+    finally:
+        os.close(directory)
+
+
+def _opened(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
     except FileNotFoundError as error:
         raise NotFoundError(f"{path!r} does not exist.") from error
     except OSError as error:

@@ -23,16 +23,22 @@ def write_textfile(path: "Path", text: str) -> None:
     Raises:
         HostError: the file cannot be written; the temporary file is removed.
     """
-    from solo5_systemd.files.atomic_file import replace_file
+    import os
 
+    from solo5_systemd.files.atomic_file import replace_file
+    from solo5_systemd.files.output import open_directory, within
+
+    directory = open_directory(path.parent)
     try:
         # The temporary name does not match *.prom, the pattern of the textfile collector.
-        replace_file(path, text, mode=0o644, several_writers=True)
+        replace_file(within(directory, path.name), text, mode=0o644, several_writers=True)
     except OSError as error:
         raise HostError(
             f"{path} cannot be written: {error.strerror}.",
             f"Check the directory: ls -ld {path.parent}",
         ) from error
+    finally:
+        os.close(directory)
 
 
 def _path(text: str) -> "Path":

@@ -310,6 +310,7 @@ def _unlimited_disks(task: wire.TaskConfig, options: TaskOptions, plugin: Plugin
             sector_size=disk.sector_size,
             roots=(own, shared, *plugin.block_paths),
             allocation=(own, shared),
+            holder=f"job {task.namespace}/{task.job_id}",
             private=disk.private,
         )
 

@@ -1,0 +1,197 @@
+"""Which file may be whose disk: by the way to it, its owner, the title of an earlier task and the operator's mark."""
+
+import os
+import struct
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error
+from solo5_systemd.files.procfs import ANYONE, Way
+from solo5_systemd.names import DeviceName
+from solo5_systemd.storage import title
+from solo5_systemd.storage.file_access import READ, READ_WRITE
+from solo5_systemd.storage.model import DiskRequest
+from solo5_systemd.storage.title import OFFERED, check_title, former_owner, read_title, write_title
+
+SOLO5, EVE, BOB = 990, 1001, 1002
+JOB = "job default/web"
+
+
+@pytest.fixture(autouse=True)
+def user(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = SimpleNamespace(pw_uid=SOLO5, pw_gid=SOLO5)
+    monkeypatch.setattr("pwd.getpwnam", {"solo5": entry}.__getitem__)
+    monkeypatch.setattr("os.getgrouplist", lambda _, group: [group])
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "disk.img"
+    path.write_bytes(bytes(4096))
+    path.chmod(0o600)
+    return path
+
+
+class Case:
+    """A file as check_title finds it: its owner, its title, and who can change the way to it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
+        self._monkeypatch = monkeypatch
+        self._file = file
+
+    def __call__(
+        self,
+        owner: int,
+        *changers: int,
+        had: str = "",
+        roots: str = "",
+        how: int = READ_WRITE,
+        shared: bool = False,
+    ) -> tuple[int, str]:
+        """Return what check_title does; `roots`: empty, `offered`, or `allocation`."""
+        place, here = self._file, (str(self._file.parent),)
+        way = Way(place=place, changers=frozenset(changers), is_shared=shared)
+        self._monkeypatch.setattr(title, "way_of", lambda _: way)
+        self._monkeypatch.setattr(title, "read_title", lambda *_: had)
+        request = DiskRequest(
+            disk=DeviceName("storage"),
+            path=str(place),
+            roots=here if roots else (),
+            allocation=here if roots == "allocation" else (),
+            holder=JOB,
+        )
+        descriptor = os.open(place, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            return check_title(request, str(place), descriptor, how, recorded=lambda *_: owner)
+        finally:
+            os.close(descriptor)
+
+
+@pytest.fixture
+def case(monkeypatch: pytest.MonkeyPatch, file: Path) -> Case:
+    return Case(monkeypatch, file)
+
+
+def refused(error: type[Solo5Error], words: str, act: Callable[[], object]) -> None:
+    with pytest.raises(error, match=words):
+        act()
+
+
+@pytest.mark.parametrize("owner", [0, SOLO5, EVE])
+def test_a_way_of_roots_alone_is_the_operators_word(case: Case, owner: int) -> None:
+    assert case(owner) == (0, ""), "and at rest the disk is root's"
+    assert case(owner, had="job default/other") == (0, "")
+
+
+def test_by_a_users_directory_there_are_that_users_files_alone(case: Case) -> None:
+    assert case(EVE, EVE) == (EVE, ""), "it is hers again at rest"
+    for owner in (0, SOLO5, BOB):
+        refused(
+            InvalidRequestError,
+            f"file of user {owner}, by a directory that user {EVE} can",
+            partial(case, owner, EVE),
+        )
+    refused(InvalidRequestError, f"that user {EVE} and user {BOB} can change", lambda: case(EVE, EVE, BOB))
+    refused(InvalidRequestError, "that several users can change", lambda: case(EVE, EVE, ANYONE))
+
+
+def test_where_others_can_add_names_a_disk_has_one_and_no_title(case: Case, file: Path) -> None:
+    assert case(0, shared=True) == (0, "")
+    refused(InvalidRequestError, "is a disk of another job", lambda: case(0, shared=True, had=JOB))
+    file.with_name("second").hardlink_to(file)
+    refused(InvalidRequestError, "has 2 names", lambda: case(0, shared=True))
+    refused(InvalidRequestError, "has 2 names", lambda: case(EVE, EVE))
+    assert case(0) == (0, ""), "only root can have made the second"
+
+
+@pytest.mark.parametrize("owner", [0, SOLO5, 777])
+def test_a_disk_of_the_job_is_its_own_whatever_its_owners_number(case: Case, owner: int) -> None:
+    assert case(owner, ANYONE, roots="allocation", had=JOB) == (0, JOB)
+
+
+def test_in_an_allocation_another_jobs_disk_and_a_users_file_are_refused(case: Case) -> None:
+    assert case(0, ANYONE, roots="allocation") == (0, JOB), "as Nomad writes it"
+    refused(
+        InvalidRequestError, "is a disk of another job", lambda: case(0, ANYONE, roots="allocation", had="job b/web")
+    )
+    refused(InvalidRequestError, "of another volume", lambda: case(0, ANYONE, roots="allocation", had="directory 7"))
+    for owner in (EVE, SOLO5):
+        refused(InvalidRequestError, f"belongs to user {owner}", lambda: case(owner, ANYONE, roots="allocation"))  # noqa: B023
+    assert case(SOLO5, roots="allocation") == (0, JOB), "an earlier version has left it, where only root can put it"
+
+
+def test_a_volume_holds_its_disks_by_its_directory(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    volume = str(file.parent)
+    request = DiskRequest(disk=DeviceName("storage"), path=str(file), roots=(volume,), allocation=(volume,))
+    monkeypatch.setattr(title, "ROOT", os.getuid())
+    with file.open("r+b") as opened:
+        owner, holder = check_title(request, str(file), opened.fileno(), READ_WRITE)
+        assert holder == f"directory {file.parent.stat().st_ino}"
+
+
+def test_of_offered_files_jobs_have_those_with_the_operators_mark(case: Case, file: Path) -> None:
+    refused(HostError, f"cannot be written by user solo5.* Run: chown solo5 {file}", lambda: case(0, roots="offered"))
+    refused(HostError, "cannot be read by user solo5", lambda: case(0, roots="offered", how=READ))
+    assert case(SOLO5, roots="offered") == (SOLO5, OFFERED), "without a title, it is that user's again: the mark stays"
+    assert case(0, roots="offered", had=OFFERED) == (0, OFFERED), "an earlier task had it"
+    refused(HostError, "cannot be written by user solo5", lambda: case(0, roots="offered", had=JOB))
+    refused(InvalidRequestError, "that user 1001 can change", lambda: case(SOLO5, EVE, roots="offered"))
+    refused(HostError, "cannot be written by user solo5", lambda: case(EVE, EVE, roots="offered"))
+    file.chmod(0o604)
+    assert case(0, roots="offered", how=READ) == (0, OFFERED)
+
+
+def test_an_access_control_list_is_a_mark(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = [(1, 6, 0), (2, 6, SOLO5), (4, 0, 0), (16, 6, 0), (32, 0, 0)]
+    acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+    monkeypatch.setattr("os.getxattr", lambda *_: acl)
+    assert case(0, roots="offered") == (0, OFFERED)
+
+
+@pytest.mark.parametrize("place", [None, Path("/elsewhere")])
+def test_a_path_that_leads_elsewhere_by_now_is_refused(
+    case: Case, file: Path, monkeypatch: pytest.MonkeyPatch, place: Path | None
+) -> None:
+    way = place and Way(place=place, changers=frozenset())
+    request = DiskRequest(disk=DeviceName("storage"), path=str(file))
+    monkeypatch.setattr(title, "way_of", lambda _: way)
+    with file.open("r+b") as opened, pytest.raises(HostError, match="was replaced just now"):
+        check_title(request, str(file), opened.fileno(), READ_WRITE)
+
+
+def test_a_title_is_the_inodes_and_a_copys_is_void(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: dict[str, bytes] = {}
+    monkeypatch.setattr("os.setxattr", lambda _, name, value: kept.update({name: value}))
+    monkeypatch.setattr("os.getxattr", lambda _, name: kept[name])
+    with file.open("r+b") as opened:
+        status = os.fstat(opened.fileno())
+        write_title(opened.fileno(), JOB)
+        assert read_title(opened.fileno(), status) == JOB
+        kept[title.TITLE] = b"1" + kept[title.TITLE]
+        assert read_title(opened.fileno(), status) == ""
+
+
+def test_a_file_system_without_titles_has_none(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(95, "Operation not supported")
+
+    for call in ("os.setxattr", "os.getxattr", "os.removexattr"):
+        monkeypatch.setattr(call, fail)
+    with file.open("r+b") as opened:
+        for holder in (JOB, ""):
+            write_title(opened.fileno(), holder)
+        assert read_title(opened.fileno(), os.fstat(opened.fileno())) == ""
+
+
+def test_a_record_of_an_earlier_version_has_no_former_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert former_owner("/srv/disk.img", EVE) == EVE
+    assert former_owner("/var/lib/solo5/disks/web", None) == 0
+    monkeypatch.setattr(title, "is_exposed", lambda path: path == "/alloc/disk.img")
+    assert former_owner("/alloc/disk.img", None) == 0
+    assert former_owner("/srv/disk.img", None) == SOLO5
+    with pytest.raises(HostError, match="user nobody-at-all does not exist: expected the user of tenders"):
+        former_owner("/srv/disk.img", None, "nobody-at-all")
