@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from _pytest._io import TerminalWriter
 from tests.support.doc_tables import Attack, attacks
 
 TESTS = Path(__file__).resolve().parent
@@ -22,6 +23,13 @@ _PYTEST = (
     "-p", "no:terminal", "-o", "addopts=--strict-markers", "-p", "no:cacheprovider",
     "-W", "ignore::pytest.PytestAssertRewriteWarning",
 )  # fmt: skip
+
+
+class Writer:
+    """As much of pytest's reporter as is needed without one."""
+
+    def __init__(self) -> None:
+        self._tw = TerminalWriter(sys.stdout)
 
 
 class Lines:
@@ -37,6 +45,10 @@ class Lines:
         self._waiting: dict[str, set[str]] = {}
         self._failed: dict[str, str] = {}
         self.verdicts: dict[str, str] = {}
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        """Have the writer by which pytest formats the values of an assertion that fails."""
+        config.pluginmanager.register(Writer(), "terminalreporter")
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Leave out what performs no attack, and what needs the other kind of machine."""
@@ -58,7 +70,7 @@ class Lines:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take a test's end into account; the last one of an attack decides."""
         if report.failed:
-            self._failed[report.nodeid] = GOT if report.when == "call" else UNTRIED
+            self._failed.setdefault(report.nodeid, GOT if report.when == "call" else UNTRIED)
             print(f"──── {report.nodeid}, {report.when}\n{report.longreprtext}", flush=True)
         if report.when == "teardown":
             for attack in self._chosen:

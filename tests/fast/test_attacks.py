@@ -17,8 +17,16 @@ def missing():
     raise OSError
 
 def test_holds(): assert True
-def test_opens(): assert False, "it is open"
+def test_opens():
+    found = "it is open"
+    assert found == "closed"
+@pytest.fixture
+def left_behind():
+    yield
+    raise OSError
+
 def test_has_no_way(missing): assert True
+def test_is_not_taken_back(left_behind): assert False
 @pytest.mark.parametrize("way", ["near", "far"])
 def test_of_two_ways(way): assert way == "near"
 """
@@ -41,6 +49,7 @@ sys.exit(attacks.perform([Attack(name=f"row {n}", row="", tests=tuple(each)) for
         ("of_two_ways", "GOT", 1),
         ("opens,holds", "GOT", 1),
         ("has_no_way", "untried", 1),
+        ("is_not_taken_back", "GOT", 1),
     ],
 )
 def test_an_attack_is_repelled_if_all_its_tests_pass(tmp_path: Path, tests: str, verdict: str, status: int) -> None:
@@ -51,7 +60,7 @@ def test_an_attack_is_repelled_if_all_its_tests_pass(tmp_path: Path, tests: str,
     done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     lines = {line.partition("  row")[2][1:2]: line.split()[0] for line in done.stdout.splitlines() if "  row" in line}
     assert (lines, done.returncode) == ({"0": "repelled", "1": verdict}, status), done.stdout + done.stderr
-    assert ("it is open" in done.stdout) == ("opens" in tests)
+    assert ("AssertionError: assert 'it is open' == 'closed'" in done.stdout) == ("opens" in tests)
 
 
 def test_each_test_has_one_place() -> None:
