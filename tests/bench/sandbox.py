@@ -24,7 +24,7 @@ from solo5_systemd.names import TaskName
 from solo5_systemd.settings import files
 from solo5_systemd.unit.confinement import EMPTY, MS_REC, confinement
 from solo5_systemd.unit.properties import Property
-from solo5_systemd.unit.tender import LIBRARIES
+from solo5_systemd.unit.tender import LAUNCHER, LIBRARIES
 from solo5_systemd.workload import Workload
 
 Change = Callable[[Sequence[Property]], Sequence[Property]]
@@ -48,7 +48,7 @@ def all_libraries(ours: Sequence[Property]) -> Sequence[Property]:
     """The directories of libraries, instead of those that the tender needs."""
     bound = next(each for each in ours if each.name == "BindReadOnlyPaths")
     wide = [(path, path, True, MS_REC) for path in LIBRARIES]
-    return instead(replace(bound, value=[*wide, *cast(list[object], bound.value)[-2:]]))(ours)
+    return instead(replace(bound, value=[*wide, *cast(list[object], bound.value)[-3:]]))(ours)
 
 
 def tmpfs_root(ours: Sequence[Property]) -> Sequence[Property]:
@@ -57,8 +57,11 @@ def tmpfs_root(ours: Sequence[Property]) -> Sequence[Property]:
     return instead(Property("TemporaryFileSystem", "a(ss)", [("/", EMPTY)]))(rest)
 
 
+NO_LAUNCHER = "without solo5-confine"
+
 VARIANTS: Mapping[str, Change] = {
     "as it is": tuple,
+    NO_LAUNCHER: tuple,
     "user solo5": instead(Property("User", "s", "solo5")),
     "all libraries": all_libraries,
     "TemporaryFileSystem=/": tmpfs_root,
@@ -93,8 +96,10 @@ async def _price(image: str, rounds: int, names: Sequence[str]) -> None:
             for number in range(rounds):
                 for name in (each for each in names if each not in refused):
                     change = VARIANTS[name]
+                    launcher = "" if name == NO_LAUNCHER else LAUNCHER
                     try:
-                        taken[name].append(await _start(engine, image, TaskName(f"price-{number}")))
+                        with patch("solo5_systemd.host.tenders.LAUNCHER", launcher):
+                            taken[name].append(await _start(engine, image, TaskName(f"price-{number}")))
                     except Solo5Error as error:
                         refused[name] = str(error)
     times = {name: (median(each[0] for each in all_), fmean(each[1] for each in all_)) for name, all_ in taken.items()}

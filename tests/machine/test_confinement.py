@@ -46,7 +46,8 @@ def test_sees_only_what_it_needs(running: str) -> None:
     task = inspect(running)
     root = Path(f"/proc/{task['pid']}/root")
     image = f"/var/lib/solo5/images/{task['image_sha256']}"
-    assert files_of(task["pid"]) == {f"/usr/local/bin/solo5-{task['tender']}", image}, "the tender is a static program"
+    programs = {f"/usr/local/bin/solo5-{task['tender']}", "/usr/libexec/solo5-confine"}
+    assert files_of(task["pid"]) == {*programs, image}, "the tender is a static program"
     assert [p.name for p in (root / "var/lib/solo5/images").iterdir()] == [task["image_sha256"]]
     assert not [*(root / "sys").glob("*"), *(root / "dev/shm").glob("*"), *(root / "dev/pts").glob("*")]
     assert not any((root / path).exists() for path in ("tmp", "var/tmp", "home", "run/systemd/journal", "usr/bin"))
@@ -59,7 +60,7 @@ def test_sees_only_what_it_needs(running: str) -> None:
     options = {point: set(flags.split(",")) for _, point, _, flags, *_ in mounted}
     assert {"ro", "noexec", "nosuid", "nodev"} <= options["/"]
     executable = {point for point, flags in options.items() if "noexec" not in flags and (root / point[1:]).is_file()}
-    assert executable == {f"/usr/local/bin/solo5-{task['tender']}"}
+    assert executable == programs
 
 
 def test_environment_is_bare(running: str) -> None:

@@ -4,25 +4,26 @@ import re
 import shutil
 import stat
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.machine import records
 from tests.machine.conftest import GUESTS, Machine, Runner, console, eventually, inspect, ok, remove_namespace, says, sh
 from tests.machine.seen import files_of
 
 PROGRAMS = Path("/usr/local/bin")
 HOSTILE = PROGRAMS / "solo5-hostile"
+ATTACKS = 34
+SHORT_OF_A_LEASE_S = 30
 TENDERS, SETTINGS = Path("/srv/hostile-tenders"), Path("/etc/solo5/hostile.toml")
 OF_THE_NAMESPACE = "/run/systemd/journal/"
 """Sockets and streams of the task's own journal namespace, which PID 1 mounts."""
 
 OF_ANY_USER = (
     *(
-        "got socket ",
-        "got datagram ",
-        "got port ",
         "got place",
         "got terminal",
         "got namespace",
@@ -41,11 +42,14 @@ OF_ANY_USER = (
         "got file /proc/net",
     ),
 )
-"""What a scope has as every user of the host: PID 1 confines none, services look at credentials, addresses are open."""
+"""What a scope has as every user of the host: PID 1 confines none."""
 
+LAUNCHER = Path("/usr/libexec/solo5-confine")
 
-PORTS = {"got port 1", "got port 2"}
-"""What SocketBindDeny= takes away where systemd is built with BPF: Debian 12's is not."""
+OF_NO_LAUNCHER = {
+    *("request", "command", "lease", "listener", "personality", "socket", "address", "owner", "huge", "merged"),
+}
+"""What a service has where solo5-confine is not installed: the arguments of calls that tenders need."""
 
 
 @dataclass(frozen=True)
@@ -126,26 +130,26 @@ def test_hostile_tender_of_a_service_gets_nothing(scene: Scene, run: Runner, tmp
     attacker = run("netdisk.spt", *scene.paths, options=("--block", f"storage={own}"))
     says(attacker, "waiting")
     got, tried = verdict(console(attacker))
-    assert len(tried) == 20
+    assert len(tried) == ATTACKS
     image = f"/var/lib/solo5/images/{inspect(attacker)['image_sha256']}"
     own_files = {f"got file {image}", "got file /var/lib/solo5/images"}  # a directory with nothing else
     libraries = [word for word in sh("ldd", str(TENDERS / "solo5-spt")).stdout.split() if word.startswith("/")]
     version = ok("systemctl", "--version")
     release = int(version.split()[1])
-    expected = set() if "+BPF_FRAMEWORK" in version else PORTS
     groups = [line for line in got if line.startswith("got group ")]
     assert bool(groups) == (release < 257), "a namespace of cgroups is for a systemd that has it"
-    assert {*got} - own_files - {*groups} == expected
+    assert {*got} - own_files - {*groups} == set()
     seen = files_of(inspect(attacker)["pid"])
     assert {path for path in seen if not path.startswith(OF_THE_NAMESPACE)} == {
         *libraries,
-        *(str(TENDERS / "solo5-spt"), image, "/run/solo5-disks/storage"),
+        *(str(TENDERS / "solo5-spt"), str(LAUNCHER), image, "/run/solo5-disks/storage"),
     }
     numbers = [uids(name) for name in (*scene.names, attacker)]
     assert all(len(each) == 1 for each in numbers), "a group of its own, too"
     assert len(set.union(*numbers)) == 3
     assert own.stat().st_uid == int(next(iter(numbers[2])))
     assert own.stat().st_size == 4096
+    assert own.stat().st_blocks * 512 <= 4096, "nor space beyond its end"
     assert not writable_files(attacker) & writable_files(scene.names[0])
 
 
@@ -162,9 +166,86 @@ def test_hostile_tender_of_a_scope_gets_nothing_of_a_task(scene: Scene, tmp_path
         tender.wait()
         ok("solo5ctl", "gc")  # nothing is left of a scope that has ended but its user
     got, tried = verdict(log.read_text())
-    assert len(tried) == 20
+    assert len(tried) == ATTACKS
     got = [line for line in got if not line.startswith(OF_ANY_USER)]
     assert not got, got
+
+
+@pytest.fixture
+def no_launcher() -> Iterator[None]:
+    """Make a machine where solo5-confine is not installed."""
+    away = LAUNCHER.rename("/var/tmp/solo5-confine")
+    yield
+    shutil.move(away, LAUNCHER)
+
+
+def test_without_the_launcher_arguments_are_open_and_nothing_else_is(
+    no_launcher: None, scene: Scene, run: Runner, tmp_path: Path
+) -> None:
+    """So the launcher is what closes them."""
+    own = disk(tmp_path / "hostile.img")
+    attacker = run("netdisk.spt", *scene.paths, options=("--block", f"storage={own}"))
+    says(attacker, "waiting")
+    got, _ = verdict(console(attacker))
+    assert {line.split()[1] for line in got} - {"file", "group", "port"} == OF_NO_LAUNCHER
+
+
+@pytest.mark.vm  # where there are loop devices and xfsprogs
+@pytest.mark.parametrize("launcher", [True, False])
+def test_no_space_beyond_the_end_of_a_disk_outlives_its_task(
+    hostile: None, run: Runner, request: pytest.FixtureRequest, *, launcher: bool
+) -> None:
+    """With the launcher there never is any."""
+    if not launcher:
+        request.getfixturevalue("no_launcher")
+    where = Path("/srv/space")
+    with records.reflinks(where):
+        where.chmod(0o755)
+        own = disk(where / "hostile.img")
+        attacker = run("netdisk.spt", options=("--block", f"storage={own}"))
+        says(attacker, "waiting")
+        assert ("got space" in console(attacker)) != launcher
+        assert (own.stat().st_blocks * 512 > 1 << 20) != launcher
+        ok("solo5ctl", "rm", "--force", attacker)
+        assert own.stat().st_size == 4096
+        assert own.stat().st_blocks * 512 == 4096
+    where.rmdir()
+
+
+def test_a_leased_disk_is_refused_at_once(no_launcher: None, hostile: None, run: Runner) -> None:
+    """The kernel ends the lease in 45 seconds, for which a snapshot would wait."""
+    ok("solo5ctl", "disk", "create", "leased", "1M")
+    attacker = run("netdisk.spt", "lease", options=("--block", "storage=disk:leased"))
+    says(attacker, "leased")
+    begun = time.monotonic()
+    done = sh("solo5ctl", "disk", "snapshot", "leased", "--as", "before")
+    assert time.monotonic() - begun < SHORT_OF_A_LEASE_S
+    assert done.returncode == 125
+    assert "leased' has a file lease (F_SETLEASE) of another process, such as its tender" in done.stderr
+    ok("solo5ctl", "rm", "--force", attacker)
+    ok("solo5ctl", "disk", "rm", "leased")
+
+
+@pytest.mark.vm  # a container has no loop devices of its own
+def test_a_tender_has_no_other_file_behind_its_loop_device(
+    hostile: None, run: Runner, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """It would detach its own, and wait until root attaches another file to the number."""
+    device = ok("losetup", "--find", "--show", str(disk(tmp_path / "own.img"))).strip()
+    try:
+        ok("udevadm", "settle")  # which sets the owner of a node anew
+        ok("chown", "solo5:", device)
+        attacker = run("netdisk.spt", "loop", options=("--block", f"storage={device}"))
+        says(attacker, "waiting")
+        assert "got loop" not in console(attacker)
+        assert ok("losetup", "--noheadings", "--output", "BACK-FILE", device).strip() == str(tmp_path / "own.img")
+        ok("solo5ctl", "rm", "--force", attacker)
+        request.getfixturevalue("no_launcher")
+        done = sh("solo5ctl", "run", "--block", f"storage={device}", f"{GUESTS}/netdisk.spt")
+        assert done.returncode == 125
+        assert f"{device!r} is a loop device" in done.stderr
+    finally:
+        sh("losetup", "--detach", device)
 
 
 def test_the_attacks_are_attacks(scene: Scene, tmp_path: Path) -> None:
@@ -181,4 +262,6 @@ def test_the_attacks_are_attacks(scene: Scene, tmp_path: Path) -> None:
     assert got == {
         *("signal", "limits", "trace", "memory", "process", "tap", "link", "file", "writable", "datagram", "port"),
         *("raw", "socket", "place", "terminal", "root", "namespace", "group", "code", "growth"),
+        *("request", "command", "space", "lease", "listener", "personality", "huge", "merged"),
+        *("ephemeral", "membership", "message"),
     }

@@ -16,7 +16,7 @@ from solo5_systemd.network.model import NAMES_SIGNATURE, NIC_SIGNATURE, PORT_SIG
 from solo5_systemd.sanitize import printable
 from solo5_systemd.storage.model import Backing
 from solo5_systemd.unit.log_fields import NETWORK_NAMESPACE
-from solo5_systemd.unit.tender import DISKS
+from solo5_systemd.unit.tender import DISKS, LAUNCHER
 
 USER = "solo5"
 """The package's user, which may attach to the taps of a task without a user of its own."""
@@ -59,6 +59,8 @@ def static_unit(task: RunningTask, text: str) -> str:
             section = line.strip("[]")
         elif section in sections and (kept := _kept(line)) and kept not in sections[section]:
             sections[section].append(kept)
+    starts = f"ExecStart=@{LAUNCHER} "
+    launcher = f"@{LAUNCHER} " if any(line.startswith(starts) for line in text.split("\n")) else ""
     image = task.argv[list(task.argv).index("--") + 1]
     sections["Service"] = list(_bound(sections["Service"], image, task))
     if not sections["Install"]:
@@ -66,7 +68,7 @@ def static_unit(task: RunningTask, text: str) -> str:
     comments = "".join(f"# {printable(line)}\n" for line in _comments(task))
     body = (
         ("[Unit]", *sections["Unit"], "Wants=dbus.socket", "After=dbus.socket"),
-        ("[Service]", *_programs(task), f"User={USER}", *sections["Service"]),
+        ("[Service]", *_programs(task, launcher), f"User={USER}", *sections["Service"]),
         ("[Install]", *sections["Install"]),
     )
     return comments + "\n" + "\n\n".join("\n".join(lines) for lines in body) + "\n"
@@ -116,7 +118,7 @@ def _bound(lines: Iterable[str], image: str, task: RunningTask) -> Iterator[str]
             yield line
 
 
-def _programs(task: RunningTask) -> Iterator[str]:
+def _programs(task: RunningTask, launcher: str) -> Iterator[str]:
     """Yield what is executed: root's part before the tender, the tender, and what follows its end."""
     yield from (f"ExecStartPre=+/usr/bin/chown {USER} {_word(each['path'])}" for each in task.disks)
     if task.reservation and task.reservation.leases:
@@ -124,7 +126,7 @@ def _programs(task: RunningTask) -> Iterator[str]:
         yield f"ExecStartPre=+/usr/bin/systemctl start {network_service(task.name)}"
         yield f"ExecStopPost=+{' '.join((*_CALL, 'Release', 's', task.name))}"
         yield f"ExecStopPost=+/usr/bin/rm --force {_REQUESTS}/{task.name}.json"
-    yield f"ExecStart={' '.join(map(_word, task.argv))}"
+    yield f"ExecStart={launcher}{' '.join(map(_word, task.argv))}"
     yield "RootDirectoryStartOnly=yes"
 
 

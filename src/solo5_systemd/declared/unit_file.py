@@ -262,7 +262,8 @@ def _service(declaration: Declaration, host: Host) -> Iterator[str]:
         f"${argument_variable(number)}" if is_group(argument) else f"${{{argument_variable(number)}}}"
         for number, argument in enumerate(declaration.workload.arguments)
     )
-    yield " ".join((f"ExecStart={host.tender.path} ${DEVICES} --", SANDBOX_IMAGE, *arguments))
+    launcher = f"@{host.tender.launcher} " if host.tender.launcher else ""
+    yield " ".join((f"ExecStart={launcher}{host.tender.path} ${DEVICES} --", SANDBOX_IMAGE, *arguments))
     # Outside of the sandbox, unlike the tender. What it prints is a line of the console.
     yield "RootDirectoryStartOnly=yes"
     unit = "solo5-update@%N.service"

@@ -40,7 +40,7 @@ from solo5_systemd.unit.placeholders import uses_search, uses_servers
 from solo5_systemd.unit.properties import JobFailedError, TransientUnit, UnitFiles, security_modules
 from solo5_systemd.unit.property_types import INFINITY
 from solo5_systemd.unit.state import ActiveState, Invocation, UnitState
-from solo5_systemd.unit.tender import Tender, sandbox_path
+from solo5_systemd.unit.tender import LAUNCHER, Tender, sandbox_path
 from solo5_systemd.unit.translate import Parts, argv, log_fields, scope, service
 from solo5_systemd.users.user_record import AllocatedUser, GivenDisk, RangeUsedUpError
 from solo5_systemd.workload import MIB, Publish, Workload
@@ -521,6 +521,7 @@ class Starter:
         _check_archives(workload)
         disks = [await self._disks.inspect(request) for request in workload.disks]
         check_total(disks)
+        _check_loops(disks, tender)
         await self._limitable(workload)
         # A second time, for the resolved paths: a symbolic link can lead to any text.
         _fit_for_unit(_resolved(disks))
@@ -767,6 +768,20 @@ def _check_archives(workload: Workload) -> None:
             raise InvalidRequestError(
                 f"disk {disk.disk} of a scope is an archive of files: expected a service, which dumps no core.",
                 "Run the task as a service.",
+            )
+
+
+def _check_loops(disks: Iterable[Disk], tender: Tender) -> None:
+    """Refuse a loop device where no filter keeps its tender from detaching it (LOOP_CLR_FD).
+
+    The tender would read and write what is attached to the number next.
+    """
+    for disk in disks:
+        if disk.device is not None and not tender.launcher and any(on.name.startswith("loop") for on in disk.devices):
+            raise HostError(
+                f"disk {disk.disk}: {disk.path!r} is a loop device, which a tender could have another file behind: "
+                f"expected {LAUNCHER}, whose filter prevents it.",
+                "Install solo5-confine (Debian), or use the file itself as the disk.",
             )
 
 

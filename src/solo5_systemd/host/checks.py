@@ -94,6 +94,7 @@ class Host:
         virtualization: /proc/cpuinfo has svm or vmx.
         store: the directory of the image store, its free bytes, and the reserve; None: statvfs(3) failed.
         persistent_journal: the journal is kept over a reboot.
+        launcher: solo5-confine is installed.
         log_namespace: the journal namespace of consoles; empty: the host's journal.
         namespace_problem: the problem of that namespace; empty: usable.
         networks: the networks of /etc/solo5.
@@ -113,6 +114,7 @@ class Host:
     virtualization: bool
     store: tuple[str, int, int] | None
     persistent_journal: bool
+    launcher: bool = True
     log_namespace: str = ""
     namespace_problem: str = ""
     networks: Sequence[NetworkSettings] = ()
@@ -139,6 +141,7 @@ def facts(host: Host) -> tuple[Fact, ...]:
         _user(host),
         _settings(host),
         *_tenders(host),
+        _launcher(host),
         *_devices(host),
         _store(host),
         _journal(host),
@@ -227,6 +230,17 @@ def _usable(name: str, tender: Tender) -> Fact:
         value=f"{value}; its tasks can read all of {', '.join(tender.loads)}: {tender.loads_because}",
         verdict=Verdict.LIMITED,
         advice="Use a tender as Solo5 builds it, linked statically or with libraries in the system's directories.",
+    )
+
+
+def _launcher(host: Host) -> Fact:
+    if host.launcher:
+        return Fact(name="solo5-confine", value="installed")
+    return Fact(
+        name="solo5-confine",
+        value="not installed: a tender that its guest has taken over has all requests (ioctl) of its disks and taps",
+        verdict=Verdict.LIMITED,
+        advice="Install solo5-confine (Debian). Tasks that run get its filter with their next start.",
     )
 
 

@@ -22,7 +22,7 @@ from solo5_systemd.settings.files import ETC, RUN, read_settings
 from solo5_systemd.settings.limits import Limits
 from solo5_systemd.settings.model import Settings
 from solo5_systemd.unit.confinement import KVM, TUN, USER
-from solo5_systemd.unit.tender import Tender
+from solo5_systemd.unit.tender import LAUNCHER, Tender
 
 FILES = (
     "usr/lib/systemd/system/solo5.slice",
@@ -80,6 +80,7 @@ async def probe(root: Path = Path("/"), *, systemd: int | None = None, settings:
         virtualization=_virtualization(root / "proc/cpuinfo"),
         store=_store(root / STORE.relative_to("/"), settings.limits),
         networks=settings.networks,
+        launcher=os.access(root / LAUNCHER.removeprefix("/"), os.X_OK),
         persistent_journal=(root / "var/log/journal").is_dir(),
         log_namespace=settings.log_namespace,
         namespace_problem=await asyncio.to_thread(_namespace_problem, root, settings.log_namespace),

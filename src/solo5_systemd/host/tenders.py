@@ -16,7 +16,7 @@ from solo5_systemd.files.own_files import check_own
 from solo5_systemd.host.loader import UnknownFilesError, mapped_files
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.unit.confinement import KVM, ROOT, TUN, USER
-from solo5_systemd.unit.tender import LIBRARIES, Tender
+from solo5_systemd.unit.tender import LAUNCHER, LIBRARIES, Tender
 
 ADVICE = {
     KVM: "Load the module (modprobe kvm_intel or kvm_amd), or run an spt image.",
@@ -152,6 +152,7 @@ class TenderPath:
             abi_version=int(abi[1]),
             loads=loads,
             loads_because=because,
+            launcher=LAUNCHER if os.access(LAUNCHER, os.X_OK) else "",
         )
 
 

@@ -46,7 +46,8 @@ VOLUMES = "file-system,block-device"
 """The attachment modes of volumes that can be disks."""
 
 CONFINEMENT = "user,capabilities,devices,files,system-calls,ip"
-"""The sandbox of a service. A scope, which PID 1 does not execute, has the first two."""
+"""The sandbox of a service, with `arguments` if solo5-confine is installed. A scope, which PID 1 does not execute, has
+the first two, and `arguments`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +147,7 @@ def _attributes(
     limits = cgroups(host)
     if limits.verdict is Verdict.LIMITED:
         yield _key("cgroup.problem"), f"limits do not hold: {limits.value}"
-    yield _key("confinement"), CONFINEMENT
+    yield _key("confinement"), f"{CONFINEMENT},arguments" if host.launcher else CONFINEMENT
     yield _key("block"), True
     yield _key("volumes"), VOLUMES
     offered = [n.name for n in settings.networks if not config.networks or n.name in config.networks]

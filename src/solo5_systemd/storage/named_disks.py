@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, TakenError
+from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, TakenError
 from solo5_systemd.files.procfs import identity
 from solo5_systemd.names import DeviceName, DiskName, disk_name
 from solo5_systemd.settings.limits import Limits, check_space
@@ -275,7 +275,7 @@ class NamedDisks:
         except FileNotFoundError as error:
             raise _missing(name) from error
         except OSError as error:
-            raise HostError(f"disk {name!r} cannot be opened: {error.strerror}.") from error
+            raise not_opened(f"disk {name!r}", error) from error
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
@@ -351,6 +351,16 @@ def _check_size(name: DiskName, size: int) -> None:
         raise InvalidRequestError(
             f"disk {name!r} would have {size} bytes: expected one or more whole sectors of {SECTOR_SIZE}."
         )
+
+
+def not_opened(what: str, error: OSError) -> Solo5Error:
+    """Return the error of a file that open(2) with O_NONBLOCK has refused."""
+    if isinstance(error, BlockingIOError):
+        return TakenError(
+            f"{what} has a file lease (F_SETLEASE) of another process, such as its tender: expected none.",
+            "The kernel ends it within a minute: repeat the command. solo5-confine prevents leases of tenders.",
+        )
+    return HostError(f"{what} cannot be opened: {error.strerror}.")
 
 
 def _missing(name: DiskName) -> NotFoundError:

@@ -106,7 +106,7 @@ def reclaim_disk(uid: int, disk: Disk, *, locks: Path = LOCKS, lock_timeout: flo
             return
         try:
             if _is_owned_by(uid, disk, descriptor):
-                _with_lock(uid, disk, descriptor, locks, lock_timeout, lambda: _chown(descriptor, disk.owner))
+                _with_lock(uid, disk, descriptor, locks, lock_timeout, lambda: _take_back(descriptor, disk.owner))
         finally:
             os.close(descriptor)
     except OSError as error:
@@ -200,10 +200,26 @@ def _locked(disk: Disk, locks: Path) -> int | None:
         return None
 
 
-def _chown(descriptor: int, owner: int) -> None:
-    path, status = f"/proc/self/fd/{descriptor}", os.fstat(descriptor)
+def _take_back(descriptor: int, owner: int) -> None:
+    path = f"/proc/self/fd/{descriptor}"
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode):
+        _free_beyond_end(path, status)
     os.chown(path, ROOT if read_title(descriptor, status) else owner, -1)
     _sync(path, status)
+
+
+def _free_beyond_end(path: str, status: os.stat_result) -> None:
+    """Free the space that a tender has allocated beyond the end of a file (fallocate(2), FALLOC_FL_KEEP_SIZE).
+
+    LimitFSIZE= does not know of it. To truncate a file to its own size frees it.
+    """
+    opened = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        os.ftruncate(opened, status.st_size)
+        os.utime(opened, ns=(status.st_atime_ns, status.st_mtime_ns))
+    finally:
+        os.close(opened)
 
 
 def _sync(path: str, status: os.stat_result) -> None:

@@ -22,7 +22,7 @@ from solo5_systemd.storage.copies import Progress, copy_data, no_progress, share
 from solo5_systemd.storage.live_clone import PASSES, LiveClone
 from solo5_systemd.storage.lock_records import LOCKS, disks_of, holders, is_locked
 from solo5_systemd.storage.model import NAMED_DISKS, PRIVATE, SNAPSHOTS, Backing, NewFile
-from solo5_systemd.storage.named_disks import NamedDisk, NamedDisks, write_content
+from solo5_systemd.storage.named_disks import NamedDisk, NamedDisks, not_opened, write_content
 from solo5_systemd.storage.new_file import create_file
 from solo5_systemd.storage.quota import GetQuotas, admitted, no_quotas
 from solo5_systemd.storage.quota import check as check_quotas
@@ -479,7 +479,7 @@ def _opened(stack: ExitStack, path: Path) -> int:
     try:
         descriptor = os.open(path, _READ)
     except OSError as error:
-        raise HostError(f"{str(path)!r} cannot be opened: {error.strerror}.") from error
+        raise not_opened(repr(str(path)), error) from error
     stack.callback(os.close, descriptor)
     return descriptor
 

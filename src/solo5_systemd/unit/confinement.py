@@ -65,10 +65,10 @@ SYSTEM_CALLS = (
     "gettid getuid lseek madvise mmap mprotect mremap munmap newfstatat open openat prlimit64 read readlink "
     "readlinkat readv rseq set_robust_list set_tid_address sched_getaffinity sigaltstack stat statx uname write writev "
     # memory, devices and the guest's own clock
-    "clock_gettime clock_nanosleep epoll_create1 epoll_ctl epoll_pwait epoll_wait eventfd2 ftruncate ioctl "
+    "clock_gettime clock_nanosleep epoll_create1 epoll_ctl epoll_pwait epoll_wait eventfd2 ioctl "
     "memfd_create nanosleep poll ppoll pread64 pwrite64 timerfd_create timerfd_settime "
     # the tap and its MTU
-    "bind getsockname getsockopt recvfrom recvmsg sendmsg sendto setsockopt socket "
+    "bind getsockname recvfrom recvmsg sendto socket "
     # threads, signals, and the tender's own sandbox
     "clone clone3 exit exit_group futex kill personality prctl restart_syscall rt_sigaction rt_sigprocmask "
     "rt_sigreturn sched_yield seccomp tgkill"
@@ -143,10 +143,11 @@ def _identity(user: int | str, groups: Iterable[str]) -> Iterator[Property]:
 
 
 def _files(tender: Tender, image: tuple[str, str], disks: Sequence[Disk], manifest: Manifest) -> Iterator[Property]:
-    """Yield the root directory and the files in it: tender, libraries, image, device nodes and disks."""
+    """Yield the root directory and the files in it: launcher, tender, libraries, image, device nodes and disks."""
     # Recursive for directories, else a file system mounted below one would be missing.
     read_only = [(path, path, True, MS_REC if path in LIBRARIES else 0) for path in tender.loads]
-    read_only += [(source, path, False, 0) for source, path in ((tender.path, tender.path), image)]
+    programs = [(path, path) for path in (tender.path, tender.launcher) if path]
+    read_only += [(source, path, False, 0) for source, path in (*programs, image)]
     nodes = _nodes(manifest)
     writable = [(path, path, False, 0) for path in nodes]
     writable += [(disk.path, sandbox_path(disk), False, 0) for disk in disks]
@@ -165,13 +166,13 @@ def _files(tender: Tender, image: tuple[str, str], disks: Sequence[Disk], manife
 
 
 def _execution(tender: Tender, image: str, disks: Sequence[Disk]) -> Iterator[Property]:
-    """Yield properties that allow execution, or executable mappings, of the tender and its libraries only.
+    """Yield properties that allow execution, or executable mappings, of launcher, tender and its libraries only.
 
     Image and disks are listed, since a path in NoExecPaths= does not include the mounts below it.
     """
     files = (image, *(sandbox_path(disk) for disk in disks))
     yield unit_property("NoExecPaths", ["+/", *(f"+{path}" for path in files)])
-    yield unit_property("ExecPaths", [f"-+{path}" for path in (tender.path, *tender.loads)])
+    yield unit_property("ExecPaths", [f"-+{path}" for path in (tender.path, tender.launcher, *tender.loads) if path])
 
 
 def _since_257(systemd: int) -> Iterator[Property]:

@@ -267,10 +267,15 @@ and the unit becomes "bad-setting". `$$` survives before that release only: sinc
 """
 
 
-def exec_start(line: Iterable[str]) -> Property:
-    """Return ExecStart= of a command line, with each `$` doubled."""
+def exec_start(line: Iterable[str], program: str = "") -> Property:
+    """Return ExecStart= of a command line, with each `$` doubled.
+
+    Args:
+        line: the arguments of the program, from its own name on.
+        program: the program to execute; empty: the one that the line begins with.
+    """
     words = list(line)
-    return unit_property("ExecStart", [(words[0], [word.replace("$", "$$") for word in words], False)])
+    return unit_property("ExecStart", [(program or words[0], [word.replace("$", "$$") for word in words], False)])
 
 
 def has_dollars(entry: Property) -> bool:

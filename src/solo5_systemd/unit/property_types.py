@@ -254,8 +254,11 @@ ASSIGNMENTS = PropertyType(
 
 
 def _format_commands(value: Any) -> str:
-    """Format path, argv, ignore failure (`-`)."""
-    return "; ".join(("-" if lenient else "") + _format_words(words) for _, words, lenient in value)
+    """Format path, argv, ignore failure (`-`); with `@`, argv begins with another name than the path."""
+    return "; ".join(
+        ("-" if lenient else "") + _format_words(words if path == words[0] else (f"@{path}", *words))
+        for path, words, lenient in value
+    )
 
 
 COMMANDS = PropertyType(signature="a(sasb)", format=_format_commands)

@@ -17,6 +17,7 @@ class Tender:
     Attributes:
         loads: the libraries that its loader maps, as files; `LIBRARIES` if they could not be determined.
         loads_because: why they could not be determined; empty if they were.
+        launcher: the program that executes the tender under a filter of arguments; empty: not installed.
     """
 
     path: str
@@ -25,7 +26,11 @@ class Tender:
     abi_version: int
     loads: tuple[str, ...] = ()
     loads_because: str = ""
+    launcher: str = ""
 
+
+LAUNCHER = "/usr/libexec/solo5-confine"
+"""The launcher, of the Debian package solo5-confine (`src/confine`)."""
 
 LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
 """The built-in search path of the dynamic loader, and the loader itself."""

@@ -110,7 +110,9 @@ class Parts:
 
 
 def argv(parts: Parts) -> tuple[str, ...]:
-    """Return the command line to execute: the tender's; in a scope preceded by setpriv(1).
+    """Return the command line to execute: the tender's; in a scope preceded by setpriv(1) and the launcher.
+
+    In a service the launcher is the program of ExecStart=, with this command line: it executes what that begins with.
 
     Raises:
         InvalidRequestError: memory or arguments are out of bounds.
@@ -126,7 +128,8 @@ def argv(parts: Parts) -> tuple[str, ...]:
         disk_path=(lambda disk: disk.path) if is_scope else sandbox_path,
         arguments=_arguments(parts),
     )
-    return (*setpriv_command(parts.user, parts.groups), *line) if is_scope else line
+    launcher = filter(None, (parts.tender.launcher,))
+    return (*setpriv_command(parts.user, parts.groups), *launcher, *line) if is_scope else line
 
 
 def _arguments(parts: Parts) -> tuple[str, ...]:
@@ -170,7 +173,7 @@ def service(parts: Parts) -> TransientUnit:
     properties = (
         unit_property("Description", _description(parts)),
         unit_property("Type", "exec"),  # the start job fails if the tender cannot be executed
-        exec_start(argv(parts)),
+        exec_start(argv(parts), parts.tender.launcher),
         unit_property("Wants", [outcome_target(parts.workload.name)]),
         unit_property("IgnoreOnIsolate", True),  # no target wants it, and it outlives rescue mode, as a scope does
         *_network_dependency(parts),

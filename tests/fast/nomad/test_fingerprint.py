@@ -48,7 +48,7 @@ def test_a_good_node_tells_all_there_is() -> None:
         "driver.solo5.spt.path": "/usr/bin/solo5-spt",
         "driver.solo5.kvm": True,
         "driver.solo5.cgroup": "v2",
-        "driver.solo5.confinement": "user,capabilities,devices,files,system-calls,ip",
+        "driver.solo5.confinement": "user,capabilities,devices,files,system-calls,ip,arguments",
         "driver.solo5.block": True,
         "driver.solo5.volumes": "file-system,block-device",
         "driver.solo5.networks": "default,lab,dmz",

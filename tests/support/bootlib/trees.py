@@ -56,7 +56,7 @@ BUILD = Recipe(
         "dpkg-dev", "debhelper", "dh-python", "pybuild-plugin-pyproject", "python3-all", "python3-setuptools",
         "libprotobuf-dev", "protobuf-compiler", "python3-grpcio", "python3-msgpack", "python3-protobuf",
         "python3-dbus-next", "python3-pyroute2", "python3-nftables", "python3-pystemd", "python3-pyelftools",
-        "lintian", "fakeroot",
+        "gcc", "libc6-dev", "lintian", "fakeroot",
     ),
 )  # fmt: skip
 

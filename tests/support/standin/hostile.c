@@ -9,9 +9,21 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/falloc.h>
+#include <linux/fiemap.h>
+#include <linux/filter.h>
+#include <linux/fs.h>
 #include <linux/if_tun.h>
+#include <linux/kvm.h>
+#include <linux/loop.h>
+#include <linux/memfd.h>
 #include <linux/netlink.h>
+#include <linux/nsfs.h>
+#include <linux/pr.h>
+#include <linux/seccomp.h>
+#include <linux/sockios.h>
 #include <net/if.h>
+#include <net/if_arp.h>
 #include <netinet/in.h>
 #include <sched.h>
 #include <signal.h>
@@ -20,7 +32,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <scsi/sg.h>
 #include <sys/mman.h>
+#include <sys/personality.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -31,7 +46,15 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PIDS = 40000, LINKS = 400, PATIENCE_MS = 60000 };
+/* From linux/falloc.h since 5.5, and not in glibc. */
+#ifndef FS_IOC_RESVSP
+struct space_resv { short l_type, l_whence; long long l_start, l_len; int l_sysid; unsigned l_pid; int l_pad[4]; };
+#define FS_IOC_RESVSP _IOW(0x58, 40, struct space_resv)
+#define FS_IOC_RESVSP64 _IOW(0x58, 42, struct space_resv)
+#define FS_IOC_ZERO_RANGE _IOW(0x58, 57, struct space_resv)
+#endif
+
+enum { PIDS = 40000, LINKS = 400, PATIENCE_MS = 60000, SPACE = 1 << 20 };
 
 static struct shared {
     pid_t main;
@@ -192,12 +215,203 @@ static void growth(void)
         struct stat status;
         if (fd < 0 || fstat(fd, &status) != 0)
             continue;
-        if (ftruncate(fd, status.st_size + (1 << 20)) == 0 || pwrite(fd, "x", 1, status.st_size + (1 << 20)) == 1)
+        if (pwrite(fd, "x", 1, status.st_size + (1 << 20)) == 1)
+            say("got growth %s", value + 1);
+        if (ftruncate(fd, status.st_size + (1 << 20)) == 0)
             say("got growth %s", value + 1);
         if (ftruncate(fd, status.st_size) != 0)
             say("got growth that stays %s", value + 1);
         close(fd);
     }
+}
+
+/* Call `act` with its NIC's tap, and with each of its disks, opened as a tender does. */
+static void on_own(const char *option, void (*act)(int, const char *))
+{
+    for (char **each = options; *each && strcmp(*each, "--") != 0; each++) {
+        const char *value = strchr(*each, '=');
+        if (strncmp(*each, option, strlen(option)) != 0 || !value)
+            continue;
+        int is_tap = strcmp(option, "--net:") == 0;
+        int fd = open(is_tap ? "/dev/net/tun" : value + 1, O_RDWR | O_CLOEXEC);
+        struct ifreq request = { .ifr_flags = IFF_TAP | IFF_NO_PI };
+        strncpy(request.ifr_name, value + 1, IFNAMSIZ - 1);
+        if (fd >= 0 && (!is_tap || ioctl(fd, TUNSETIFF, &request) == 0))
+            act(fd, value + 1);
+        close(fd);
+    }
+}
+
+/* Space of the file system beyond the end of a disk: neither LimitFSIZE= nor the size of the file knows it. */
+static void space_of(int fd, const char *path)
+{
+    struct space_resv space = { .l_start = SPACE, .l_len = SPACE };
+    if (ioctl(fd, FS_IOC_RESVSP64, &space) == 0)
+        say("got space %s", path);
+}
+
+static void space(void) { on_own("--block:", space_of); }
+
+/* A lease keeps others from opening a disk, such as for a snapshot. */
+static void lease_of(int fd, const char *path)
+{
+    if (fcntl(fd, F_SETLEASE, F_WRLCK) == 0)
+        say("got lease %s", path);
+    if (paths[0] && strcmp(paths[0], "lease") == 0) {
+        signal(SIGIO, SIG_IGN); /* with which the kernel asks for the lease */
+        say("leased");
+        nanosleep(&(struct timespec){ .tv_sec = 3600 }, NULL);
+    }
+}
+
+static void leases(void) { on_own("--block:", lease_of); }
+
+/* Another file may then be attached to the number of the device. */
+static void loop_of(int fd, const char *path)
+{
+    if (ioctl(fd, LOOP_CLR_FD, 0) == 0)
+        say("got loop %s", path);
+}
+
+static void loops(void) { on_own("--block:", loop_of); }
+
+static void tap_of(int fd, const char *name)
+{
+    struct ifreq request = { .ifr_hwaddr = { ARPHRD_ETHER, { 2, 0, 0, 0, 0, 1 } } };
+    if (ioctl(fd, SIOCSIFHWADDR, &request) == 0)
+        say("got address %s", name);
+    if (ioctl(fd, TUNSETOWNER, getuid()) == 0)
+        say("got owner %s", name);
+}
+
+static void own_tap(void) { on_own("--net:", tap_of); }
+
+/* What a request would do depends on the file; whether it is permitted does not. */
+static void requests(void)
+{
+    static const struct { const char *name; unsigned long number; } all[] = {
+        { "FS_IOC_RESVSP", FS_IOC_RESVSP }, { "FS_IOC_RESVSP64", FS_IOC_RESVSP64 },
+        { "FS_IOC_ZERO_RANGE", FS_IOC_ZERO_RANGE }, { "FS_IOC_SETFLAGS", FS_IOC_SETFLAGS },
+        { "FS_IOC_FSSETXATTR", FS_IOC_FSSETXATTR }, { "FS_IOC_FIEMAP", FS_IOC_FIEMAP }, { "FICLONE", FICLONE },
+        { "FICLONERANGE", FICLONERANGE }, { "FIDEDUPERANGE", FIDEDUPERANGE }, { "FIFREEZE", FIFREEZE },
+        { "FITRIM", FITRIM }, { "FIOASYNC", FIOASYNC }, { "FIOSETOWN", FIOSETOWN },
+        { "LOOP_SET_FD", LOOP_SET_FD }, { "LOOP_CLR_FD", LOOP_CLR_FD }, { "LOOP_SET_STATUS64", LOOP_SET_STATUS64 },
+        { "LOOP_CHANGE_FD", LOOP_CHANGE_FD }, { "LOOP_CONFIGURE", LOOP_CONFIGURE },
+        { "LOOP_SET_CAPACITY", LOOP_SET_CAPACITY }, { "LOOP_SET_BLOCK_SIZE", LOOP_SET_BLOCK_SIZE },
+        { "BLKDISCARD", BLKDISCARD }, { "BLKROSET", BLKROSET }, { "BLKRRPART", BLKRRPART }, { "SG_IO", SG_IO },
+        { "IOC_PR_RESERVE", IOC_PR_RESERVE }, { "IOC_PR_REGISTER", IOC_PR_REGISTER },
+        { "TUNSETPERSIST", TUNSETPERSIST }, { "TUNSETOWNER", TUNSETOWNER }, { "TUNSETGROUP", TUNSETGROUP },
+        { "TUNSETLINK", TUNSETLINK }, { "TUNSETQUEUE", TUNSETQUEUE }, { "TUNSETCARRIER", TUNSETCARRIER },
+        { "TUNSETOFFLOAD", TUNSETOFFLOAD }, { "TUNSETVNETHDRSZ", TUNSETVNETHDRSZ }, { "TUNSETSNDBUF", TUNSETSNDBUF },
+        { "TUNATTACHFILTER", TUNATTACHFILTER }, { "TUNGETDEVNETNS", TUNGETDEVNETNS },
+        { "SIOCSIFHWADDR", SIOCSIFHWADDR }, { "SIOCSIFMTU", SIOCSIFMTU }, { "SIOCSIFFLAGS", SIOCSIFFLAGS },
+        { "SIOCSIFADDR", SIOCSIFADDR }, { "SIOCETHTOOL", SIOCETHTOOL }, { "SIOCBRADDIF", SIOCBRADDIF },
+        { "SIOCGIFCONF", SIOCGIFCONF }, { "SIOCGIFNAME", SIOCGIFNAME }, { "SIOCOUTQ", SIOCOUTQ },
+        { "TIOCSTI", TIOCSTI }, { "TIOCLINUX", TIOCLINUX }, { "TCSETS", TCSETS }, { "TIOCSCTTY", TIOCSCTTY },
+        { "KVM_CREATE_DEVICE", KVM_CREATE_DEVICE }, { "KVM_CREATE_IRQCHIP", KVM_CREATE_IRQCHIP },
+        { "KVM_SET_MSRS", KVM_SET_MSRS }, { "KVM_SET_GUEST_DEBUG", KVM_SET_GUEST_DEBUG },
+        { "KVM_MEMORY_ENCRYPT_REG_REGION", KVM_MEMORY_ENCRYPT_REG_REGION }, { "NS_GET_USERNS", NS_GET_USERNS },
+        { "SECCOMP_IOCTL_NOTIF_ADDFD", SECCOMP_IOCTL_NOTIF_ADDFD },
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        errno = 0;
+        ioctl(1, all[i].number, NULL);
+        if (errno != EPERM)
+            say("got request %s", all[i].name);
+        errno = 0;
+        ioctl(1, all[i].number | 1UL << 63, NULL); /* of which the kernel takes the lower half */
+        if (errno != EPERM)
+            say("got request %s by its upper half", all[i].name);
+    }
+}
+
+static void commands(void)
+{
+    static const struct { const char *name; int number; long value; } all[] = {
+        { "F_SETLEASE", F_SETLEASE, F_RDLCK }, { "F_NOTIFY", F_NOTIFY, 0 }, { "F_SETOWN", F_SETOWN, 1 },
+        { "F_SETOWN_EX", F_SETOWN_EX, 0 }, { "F_SETSIG", F_SETSIG, 1 }, { "F_SETPIPE_SZ", F_SETPIPE_SZ, 1 << 20 },
+        { "F_SETLK", F_SETLK, 0 }, { "F_SETLKW", F_SETLKW, 0 }, { "F_OFD_SETLK", F_OFD_SETLK, 0 },
+        { "F_ADD_SEALS", F_ADD_SEALS, 0 }, { "F_SET_RW_HINT", F_SET_RW_HINT, 0 },
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        errno = 0;
+        if (fcntl(1, all[i].number, all[i].value) != -1 || errno != EPERM)
+            say("got command %s", all[i].name);
+    }
+}
+
+/* Pages that MemoryMax= does not count. Without a free one the kernel has no memory, and no objection. */
+static void huge_pages(void)
+{
+    if (mmap(NULL, 2 << 20, PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0) != MAP_FAILED || errno == ENOMEM)
+        say("got huge pages");
+    if (syscall(SYS_memfd_create, "huge", MFD_HUGETLB) >= 0)
+        say("got huge pages of a file");
+}
+
+/* Pages in common with other tasks, if their content is the same: the time of a write tells. */
+static void merged_pages(void)
+{
+    void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (madvise(page, 4096, MADV_MERGEABLE) == 0 || errno != EPERM)
+        say("got merged pages");
+    if (prctl(67 /* PR_SET_MEMORY_MERGE */, 1, 0, 0, 0) == 0 || errno != EPERM)
+        say("got merged memory");
+}
+
+/* Who waits for a listener of a filter, and only ends by being killed, cannot be frozen. */
+static void listeners(void)
+{
+    struct sock_filter all = { BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW };
+    struct sock_fprog filter = { 1, &all };
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, &filter) >= 0)
+        say("got listener");
+}
+
+static void personalities(void)
+{
+    if (personality(ADDR_NO_RANDOMIZE) >= 0)
+        say("got personality");
+}
+
+/* What the host's kernel says and takes in the name of whom has a socket. */
+static void kinds_of_sockets(void)
+{
+    static const int kinds[][3] = {
+        { AF_INET, SOCK_STREAM, 0 }, { AF_INET, SOCK_DGRAM, IPPROTO_ICMP }, { AF_INET, SOCK_DGRAM, IPPROTO_UDPLITE },
+        { AF_NETLINK, SOCK_RAW, NETLINK_NETFILTER }, { AF_NETLINK, SOCK_RAW, NETLINK_KOBJECT_UEVENT },
+        { AF_NETLINK, SOCK_RAW, NETLINK_SOCK_DIAG },
+    };
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (socket(kinds[i][0], kinds[i][1], kinds[i][2]) >= 0 || errno != EPERM)
+            say("got socket kind %d %d %d", kinds[i][0], kinds[i][1], kinds[i][2]);
+}
+
+static void autobind(void)
+{
+    int fd = socket(AF_INET, SOCK_DGRAM, 0);
+    struct sockaddr_in to = { AF_INET, htons(9), { htonl(0x7f000001) }, { 0 } };
+    if (fd >= 0 && connect(fd, (void *)&to, sizeof to) == 0)
+        say("got ephemeral port");
+}
+
+static void membership(void)
+{
+    int fd = socket(AF_INET, SOCK_DGRAM, 0);
+    struct ip_mreqn group = { .imr_multiaddr = { htonl(0xe9000001) }, .imr_ifindex = 1 };
+    if (fd >= 0 && setsockopt(fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &group, sizeof group) == 0)
+        say("got membership");
+}
+
+static void passed_descriptor(void)
+{
+    int fd = socket(AF_INET, SOCK_DGRAM, 0);
+    struct sockaddr_in to = { AF_INET, htons(9), { htonl(0x7f000001) }, { 0 } };
+    struct iovec data = { "x", 1 };
+    struct msghdr message = { .msg_name = &to, .msg_namelen = sizeof to, .msg_iov = &data, .msg_iovlen = 1 };
+    if (fd >= 0 && (sendmsg(fd, &message, 0) == 1))
+        say("got message");
 }
 
 /* In which group of the host's it is: the task's name, and the slice's. */
@@ -297,8 +511,12 @@ static void namespaces(void)
 
 static const struct { const char *name; void (*run)(void); } attacks[] = {
     { "signals", signals }, { "limits", limits }, { "trace", trace }, { "memory", memory }, { "processes", processes },
-    { "taps", taps }, { "links", links }, { "files", files }, { "code", code }, { "growth", growth }, { "group", group },
+    { "own tap", own_tap }, { "taps", taps }, { "links", links }, { "files", files }, { "code", code }, { "growth", growth }, { "group", group },
     { "stdin", standard_input }, { "datagrams", datagrams },
+    { "space", space }, { "loops", loops }, { "leases", leases }, { "requests", requests }, { "commands", commands },
+    { "huge pages", huge_pages }, { "merged pages", merged_pages }, { "listeners", listeners },
+    { "personalities", personalities }, { "kinds of sockets", kinds_of_sockets }, { "autobind", autobind },
+    { "membership", membership }, { "message", passed_descriptor },
     { "ports", ports }, { "raw", raw }, { "sockets", sockets }, { "places", places },
     { "terminals", terminals }, { "become", become }, { "namespaces", namespaces },
 };

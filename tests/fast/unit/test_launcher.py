@@ -1,0 +1,134 @@
+"""The launcher of tenders (`src/confine`): which arguments of calls its filter permits. Numbers are those of x86-64."""
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.fast.unit.test_system_calls import PROGRAM, numbers
+
+SOURCE = Path(__file__).parents[3] / "src/confine"
+
+_CALL = """
+import ctypes, errno, sys
+libc = ctypes.CDLL(None, use_errno=True)
+words = [int(word) for word in sys.argv[1:]]
+done = libc.syscall(*map(ctypes.c_long, words))
+print(errno.errorcode[ctypes.get_errno()] if done == -1 else "done")
+"""
+
+# <linux/*.h>
+TUNSETIFF, SIOCGIFMTU, FIONREAD, KVM_RUN = 0x400454CA, 0x8921, 0x541B, 0xAE80
+TIOCSTI, FS_IOC_RESVSP64, LOOP_CLR_FD, SIOCSIFHWADDR, SIOCETHTOOL = 0x5412, 0x4030582A, 0x4C01, 0x8924, 0x8946
+MAP_PRIVATE, MAP_ANONYMOUS, MAP_HUGETLB, MFD_HUGETLB = 0x2, 0x20, 0x40000, 0x4
+F_GETFL, F_SETLEASE, F_NOTIFY, F_OFD_SETLK = 3, 1024, 1026, 37
+PR_SET_NAME, PR_SET_DUMPABLE, PR_SET_MEMORY_MERGE = 15, 4, 67
+MADV_DONTNEED, MADV_MERGEABLE = 4, 12
+FILTER, NEW_LISTENER = 1, 8
+HIGH = 1 << 32
+
+PERMITTED: dict[str, list[tuple[int, ...]]] = {
+    "ioctl": [(1, FIONREAD, 0), (1, TUNSETIFF, 0), (1, SIOCGIFMTU, 0), (1, KVM_RUN, 0)],
+    "fcntl": [(1, F_GETFL)],
+    "mmap": [(0, 4096, 0, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)],
+    "memfd_create": [(0, 0)],
+    "madvise": [(0, 4096, MADV_DONTNEED)],
+    "prctl": [(PR_SET_NAME, 0)],
+    "seccomp": [(FILTER, 0, 0)],
+    "personality": [(0xFFFFFFFF,)],
+    "socket": [(socket.AF_INET, socket.SOCK_DGRAM, 0), (socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)],
+    "bind": [(1, 0, 12)],
+    "sendto": [(1, 0, 0, 0, 0, 12), (1, 0, 0, 0, 0, 0)],
+}
+"""Arguments that a tender has, by call."""
+
+REFUSED: dict[str, list[tuple[int, ...]]] = {
+    "ioctl": [
+        *[(1, request, 0) for request in (TIOCSTI, FS_IOC_RESVSP64, LOOP_CLR_FD, SIOCSIFHWADDR, SIOCETHTOOL)],
+        (1, HIGH | FS_IOC_RESVSP64, 0),  # the kernel takes the lower half
+    ],
+    "fcntl": [(1, command, 0) for command in (F_SETLEASE, F_NOTIFY, F_OFD_SETLK, HIGH | F_SETLEASE)],
+    "mmap": [(0, 4096, 0, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0)],
+    "memfd_create": [(0, MFD_HUGETLB)],
+    "madvise": [(0, 4096, MADV_MERGEABLE)],
+    "prctl": [(PR_SET_DUMPABLE, 1), (PR_SET_MEMORY_MERGE, 1, 0, 0, 0)],
+    "seccomp": [(FILTER, NEW_LISTENER, 0)],
+    "personality": [(0,)],
+    "socket": [
+        (socket.AF_UNIX, socket.SOCK_STREAM, 0),
+        (socket.AF_INET, socket.SOCK_STREAM, 0),
+        (socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP),
+        (socket.AF_INET6, socket.SOCK_DGRAM, 0),
+        (socket.AF_NETLINK, socket.SOCK_RAW, 12),
+        (HIGH | socket.AF_UNIX, socket.SOCK_DGRAM, 0),
+    ],
+    "bind": [(1, 0, 16), (1, 0, 28)],
+    "sendto": [(1, 0, 0, 0, 0, 16)],
+    "setsockopt": [(1, 0, 35, 0, 0)],
+    "sendmsg": [(1, 0, 0)],
+    "sendmmsg": [(1, 0, 0, 0)],
+    "connect": [(1, 0, 16)],
+}
+
+
+@pytest.fixture(scope="module")
+def launcher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("launcher")
+    subprocess.run(["make", "--silent", f"--directory={SOURCE}", f"OUT={made}"], check=True)
+    return made / "solo5-confine"
+
+
+def result(call: str, arguments: tuple[int, ...], *before: str | Path) -> str:
+    words = [numbers()[call], *arguments]
+    command = [*before, sys.executable, "-I", "-c", _CALL, *map(str, words)]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+
+
+@pytest.mark.parametrize(("call", "arguments"), [(call, each) for call, all_ in PERMITTED.items() for each in all_])
+def test_what_tenders_need_is_as_without_it(launcher: Path, call: str, arguments: tuple[int, ...]) -> None:
+    assert result(call, arguments, launcher) == result(call, arguments) != "EPERM"
+
+
+@pytest.mark.parametrize(("call", "arguments"), [(call, each) for call, all_ in REFUSED.items() for each in all_])
+def test_all_other_arguments_are_refused(launcher: Path, call: str, arguments: tuple[int, ...]) -> None:
+    assert result(call, arguments, launcher) == "EPERM"
+
+
+@pytest.mark.parametrize("linked", ["-static-pie", "-pie"])
+def test_the_c_library_needs_no_refused_argument(launcher: Path, tmp_path: Path, linked: str) -> None:
+    program = tmp_path / "program"
+    subprocess.run(["gcc", linked, "-x", "c", "-", "-o", program], input=PROGRAM.encode(), check=True)
+    assert subprocess.run([launcher, program], stdout=subprocess.PIPE, check=True).stdout == b"ran\n"
+
+
+@pytest.mark.parametrize("own_name", [True, False], ids=["scope", "service"])
+def test_arguments_and_environment_pass_and_status_returns(launcher: Path, *, own_name: bool) -> None:
+    line = ["/bin/sh", "-c", 'printf "%s|" "$0" "$@" "$A"; exit 7', "zero", "", "$x", "--", "two words"]
+    done = subprocess.run(
+        [str(launcher), *line] if own_name else line,
+        executable=launcher,
+        env={"A": "b"},
+        stdout=subprocess.PIPE,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (7, b"zero||$x|--|two words|b|")
+
+
+@pytest.mark.parametrize("line", [["/nonexistent"], ["solo5-confine"], ["solo5-confine", "/nonexistent"]])
+def test_a_tender_that_cannot_be_executed_has_the_status_of_systemd(launcher: Path, line: list[str]) -> None:
+    done = subprocess.run(line, executable=launcher, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (203, b"solo5-confine: the tender cannot be executed\n")
+
+
+def test_it_needs_no_other_file(launcher: Path) -> None:
+    headers = subprocess.run(["readelf", "--program-headers", launcher], capture_output=True, text=True, check=True)
+    assert "INTERP" not in headers.stdout
+    assert "DYNAMIC" not in headers.stdout
+    assert launcher.stat().st_size < 16 << 10
+
+
+def test_calls_of_another_abi_end_the_program(launcher: Path) -> None:
+    x32 = 0x40000000
+    command = [str(launcher), sys.executable, "-I", "-c", _CALL, str(x32 | numbers()["getpid"])]
+    assert subprocess.run(command, stdout=subprocess.PIPE, check=False).returncode == -31
