@@ -5,7 +5,8 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import Machine, Runner, eventually, inspect, ok, says, sh
+from tests.machine.conftest import Machine, Runner, eventually, inspect, ok, says, sh, unit_property
+from tests.machine.declared import declarations
 
 PACKAGE = "solo5-systemd"
 UNITS = (
@@ -107,6 +108,30 @@ def test_reinstalled_while_tasks_run(machine: Machine, run: Runner) -> None:
     assert inspect(name)["pid"] == pid
     ok("ping", "-c2", "-W2", address)
     assert ok("curl", "-sS", "--max-time", "10", "http://127.0.0.1:8080/")
+
+
+def test_tasks_start_without_the_launcher_and_with_it_again(machine: Machine, run: Runner) -> None:
+    """The units of declared tasks follow with its installation and removal; a task that runs goes on."""
+    launcher, [file] = "/usr/libexec/solo5-confine", DEB.glob("solo5-confine_*.deb")
+    def found() -> tuple[bool, bool, bool]:
+        """Whether doctor finds it, and a transient and a declared task have it."""
+        name = run("sleeper.spt")
+        says(name, "sleeping")
+        ok("systemctl", "restart", "confined.service")
+        facts = {fact["name"]: fact for fact in json.loads(sh("solo5ctl", "doctor", "--json").stdout)}
+        units = (f"solo5-task-{name}.service", "confined.service")
+        started = [f"path={launcher} ;" in unit_property(unit, "ExecStart") for unit in units]
+        return facts["solo5-confine"]["verdict"] == "ok", *started
+
+    with declarations() as declare:
+        declare("confined", "", image="sleeper.spt")
+        before = run("sleeper.spt")
+        assert found() == (True, True, True)
+        ok("dpkg", "--remove", "solo5-confine", timeout=300)
+        assert found() == (False, False, False)
+        ok("dpkg", "--install", str(file), timeout=300)
+        assert found() == (True, True, True)
+        assert inspect(before)["phase"] == "running"
 
 
 def test_removed_and_purged_while_tasks_run_and_installed_again(machine: Machine, run: Runner) -> None:
