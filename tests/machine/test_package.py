@@ -113,6 +113,7 @@ def test_reinstalled_while_tasks_run(machine: Machine, run: Runner) -> None:
 def test_tasks_start_without_the_launcher_and_with_it_again(machine: Machine, run: Runner) -> None:
     """The units of declared tasks follow with its installation and removal; a task that runs goes on."""
     launcher, [file] = "/usr/libexec/solo5-confine", DEB.glob("solo5-confine_*.deb")
+
     def found() -> tuple[bool, bool, bool]:
         """Whether doctor finds it, and a transient and a declared task have it."""
         name = run("sleeper.spt")

@@ -6,7 +6,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.fast.image.elfbuilder import Elf
@@ -337,6 +337,37 @@ async def test_limits_of_a_disk_are_properties_of_its_unit(machine: Machine, run
     plan = await runtime.preview(LIMITED)
     assert plan.unit.value("IOReadBandwidthMax") == [("/dev/block/254:0", 10**6)]
     await runtime.start(LIMITED)
+
+
+@pytest.mark.parametrize("under", [["loop0"], ["dm-0", "loop0"]])
+async def test_loop_device_is_a_disk_with_the_launcher_only(
+    machine: Machine, runtime: Runtime, under: list[str]
+) -> None:
+    """A mapped device passes the requests of its tender on."""
+    machine.disks.device = (7, 0)
+    machine.disks.devices = tuple(BlockDevice(number=f"7:{number}", name=name) for number, name in enumerate(under))
+    with pytest.raises(HostError, match="is a loop device, which a tender could have another file behind"):
+        await runtime.start(WORKLOAD)
+    assert not CHANGES & set(machine.steps.taken)
+    machine.disks.device = None  # a file on a file system there
+    await runtime.preview(WORKLOAD)
+    machine.disks.device, machine.tenders.launcher = (7, 0), "/usr/libexec/solo5-confine"
+    await runtime.preview(WORKLOAD)
+
+
+@pytest.mark.parametrize("launcher", ["", "/usr/libexec/solo5-confine"])
+async def test_the_launcher_is_executed_and_the_command_line_is_the_tenders(
+    machine: Machine, runtime: Runtime, launcher: str
+) -> None:
+    machine.tenders.launcher = launcher
+    plan = await runtime.preview(WORKLOAD)
+    [(program, line, _)] = cast("list[tuple[str, list[str], bool]]", plan.unit.value("ExecStart"))
+    assert (program, line[0]) == (launcher or "/usr/bin/solo5-hvt", "/usr/bin/solo5-hvt")
+    assert launcher in str(plan.unit.value("ExecPaths"))
+    assert launcher in str(plan.unit.value("BindReadOnlyPaths"))
+    scope = (await runtime.preview(replace(WORKLOAD, kind=UnitKind.SCOPE))).argv
+    after = scope[scope.index("--") + 1 :]
+    assert after[:2] == ((launcher, "/usr/bin/solo5-hvt") if launcher else ("/usr/bin/solo5-hvt", after[1]))
 
 
 async def test_limits_without_a_device_are_refused_before_anything_is_made(machine: Machine, runtime: Runtime) -> None:

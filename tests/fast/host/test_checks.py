@@ -69,6 +69,12 @@ def test_a_good_host_has_nothing_to_do() -> None:
             Verdict.LIMITED,
         ),
         ({"devices": {"/dev/kvm": "it is not there."}}, "/dev/kvm", "cannot be used", Verdict.LIMITED),
+        (
+            {"launcher": False},
+            "solo5-confine",
+            "not installed: a tender that its guest has taken over has all requests (ioctl) of its disks and taps",
+            Verdict.LIMITED,
+        ),
         ({"virtualization": False}, "/dev/kvm", "without svm or vmx", Verdict.LIMITED),
         ({"store": None}, "image store", "not created yet", Verdict.LIMITED),
         ({"store": ("/s", 63 << 20, 0)}, "image store", "/s, 63 MiB free", Verdict.BROKEN),

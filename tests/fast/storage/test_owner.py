@@ -223,6 +223,17 @@ def test_a_disk_is_taken_back_and_that_is_on_stable_storage(
     assert syscalls == TAKEN
 
 
+def test_a_disk_that_is_taken_back_has_its_size_and_its_time(
+    old_disk: Path, tmp_path: Path, syscalls: list[str]
+) -> None:
+    """Truncated to its own size: what is allocated beyond it is freed."""
+    os.utime(old_disk, ns=(10**18, 10**18))
+    before = old_disk.stat()
+    reclaim_disk(disk(old_disk), tmp_path)
+    after = old_disk.stat()
+    assert (after.st_size, after.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+
+
 def test_a_disk_is_known_after_a_boot_that_numbers_devices_otherwise(
     old_disk: Path, tmp_path: Path, syscalls: list[str]
 ) -> None:

@@ -121,11 +121,12 @@ class FakeImages:
 
 
 class FakeTenders:
-    """Tenders; `modules`: the enabled security modules."""
+    """Tenders; `modules`: the enabled security modules; `launcher`: path of solo5-confine."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self.modules: Sequence[str] = ()
+        self.launcher = ""
 
     async def security_modules(self) -> Sequence[str]:
         async with self._steps.step("security modules"):
@@ -133,7 +134,8 @@ class FakeTenders:
 
     async def find(self, target: Target, abi_version: int) -> Tender:
         async with self._steps.step("find tender"):
-            return Tender(path=f"/usr/bin/solo5-{target}", target=target, version="0.12.1", abi_version=abi_version)
+            path, launcher = f"/usr/bin/solo5-{target}", self.launcher
+            return Tender(path=path, target=target, version="0.12.1", abi_version=abi_version, launcher=launcher)
 
     async def groups(self, target: Target, *, nics: bool) -> Sequence[str]:
         async with self._steps.step("find groups"):
@@ -151,6 +153,7 @@ class FakeDisks:
         left: result of `sweep`.
         files: created ones by path; a request with `create` has its file once it is here.
         private: the disks that have a name for the time of a start.
+        device: major and minor number of each disk; None: it is a file.
         devices: the block devices under each disk.
         archive_size: bytes of an archive in preflight, and once it is made.
     """
@@ -158,6 +161,7 @@ class FakeDisks:
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self.archive_size = 0, 0
+        self.device: tuple[int, int] | None = None
         self.devices: tuple[BlockDevice, ...] = ()
         self.files: set[str] = set()
         self.private: set[str] = set()
@@ -175,7 +179,7 @@ class FakeDisks:
                 or (request.create is not None and request.path not in self.files)
             )
             found = disk(request.disk, path=request.path)
-            found = replace(found, planned=planned, io=request.io, devices=self.devices)
+            found = replace(found, planned=planned, io=request.io, device=self.device, devices=self.devices)
             return found if request.archive is None else self._archive(found, self.archive_size[0])
 
     async def make(self, request: DiskRequest, planned: Disk) -> MadeDisk:
