@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -206,8 +206,10 @@ def _recorded_owner(uid: int, status: os.stat_result, filesystem: int) -> int | 
     from solo5_systemd.users.given_disks import GivenDiskFiles
     from solo5_systemd.users.user_record import GivenDisk
 
-    given = GivenDiskFiles().find(uid, GivenDisk("", *identity(status), filesystem))
-    return None if given is None else former_owner(given.path, given.owner)
+    with suppress(PermissionError):  # a caller that is not root has no disk of a task
+        given = GivenDiskFiles().find(uid, GivenDisk("", *identity(status), filesystem))
+        return None if given is None else former_owner(given.path, given.owner)
+    return None
 
 
 @asynccontextmanager

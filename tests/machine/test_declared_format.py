@@ -158,10 +158,9 @@ def test_a_static_unit_has_no_disk_whose_path_another_user_can_change(run: Runne
     """Root's chown, and PID 1's bind, would follow a link that such a user puts there."""
     directory = tmp_path / "theirs"
     directory.mkdir()
-    directory.chmod(0o777)
     disk = directory / "disk.img"
     disk.write_bytes(bytes(512))
-    ok("chown", "solo5:", str(disk))
+    ok("chown", "--recursive", "nobody", str(directory))
     name = run("disk.spt", "read", "stay", options=("--block", f"storage={disk}"))
     refused = sh("solo5ctl", "export", "--unit", name)
     assert refused.returncode == 125

@@ -76,7 +76,7 @@ def check_title(
             "change: expected directories that only root can change, or a file of that user.",
             "Move the disk, or change owner or mode of the directory.",
         )
-    if way.is_shared:
+    if way.is_shared and title != OFFERED:
         _check_holder(request, title, "nobody")
     if (way.changers or way.is_shared) and is_file:
         check_single_link(request, status)

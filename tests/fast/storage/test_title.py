@@ -106,6 +106,8 @@ def test_where_others_can_add_names_a_disk_has_one_and_no_title(case: Case, file
     refused(InvalidRequestError, "has 2 names", lambda: case(0, shared=True))
     refused(InvalidRequestError, "has 2 names", lambda: case(EVE, EVE))
     assert case(0) == (0, ""), "only root can have made the second"
+    file.with_name("second").unlink()
+    assert case(0, shared=True, had=OFFERED, roots="offered") == (0, OFFERED), "an earlier task had it from there"
 
 
 @pytest.mark.parametrize("owner", [0, SOLO5, 777])

@@ -6,6 +6,7 @@ import json
 import os
 import pwd
 import secrets
+import shutil
 import signal
 import tarfile
 from collections.abc import Callable, Iterator
@@ -127,12 +128,14 @@ def test_idle_disk_of_a_job_is_no_other_jobs(jobs: Jobs, blank: str) -> None:
     assert ended("thief") == alloc
     assert "is a disk of another job, which was moved" in refusal(alloc)
     assert there.owner() == "root"
-    shared = Path("/var/tmp/disk.img")
+    (DATA / "shared").mkdir(exist_ok=True)
+    (DATA / "shared").chmod(0o1777)
+    shared = DATA / "shared" / "disk.img"
     as_nobody(f"mv {there} {shared}")
     done = sh("solo5ctl", "run", "--block", f"storage={shared}", str(GUESTS / "disk.spt"), "read")
     assert "is a disk of another job, which was moved" in done.stderr
     assert shared.read_bytes().startswith(b"secret\0")
-    shared.unlink()
+    shutil.rmtree(shared.parent)
 
 
 def sticky(its_config: str, task: str = "") -> str:
