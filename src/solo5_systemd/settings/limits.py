@@ -278,8 +278,12 @@ class Node:
     capacity: Mapping[str, int] = field(default_factory=dict)
     copies: Callable[[], Space] | None = None
 
-    def limits_of(self, claim: Claim) -> Mapping[Scope, Share]:
-        """Return the limits that hold for a claim, by scope; without any, no other claim matters."""
+    def is_alone(self, claim: Claim) -> bool:
+        """Return whether no other claim matters for the check of this one."""
+        return not (self._limits_of(claim).keys() - {Scope.TASK} or claim.amounts.get(Resource.COPIES))
+
+    def _limits_of(self, claim: Claim) -> Mapping[Scope, Share]:
+        """Return the limits that hold for a claim, by scope."""
         shares = self.limits.shares
         if claim.tenant == OPERATOR:  # a part of the node is for tenants
             shares = {
@@ -302,7 +306,7 @@ class Node:
             TakenError: it exceeds one with others, which may end.
             HostError: the reserve of a file system would not be left.
         """
-        for scope, share in self.limits_of(claim).items():
+        for scope, share in self._limits_of(claim).items():
             sums = others.of(claim.tenant, scope)
             for resource, amount in claim.amounts.items():
                 name = Resource.IMAGES if resource.startswith(_IMAGE) else resource

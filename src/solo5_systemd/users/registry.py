@@ -24,14 +24,14 @@ import pwd
 import random
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TypeVar
 
 from solo5_systemd.errors import HostError, Solo5Error, TakenError
 from solo5_systemd.files.atomic_file import link_unnamed, open_unnamed, replace_file
 from solo5_systemd.names import TaskName
-from solo5_systemd.settings.limits import Claim, Node, Resource
+from solo5_systemd.settings.limits import Claim, Node, Totals
 from solo5_systemd.users.claims import TASKS, Claims
 from solo5_systemd.users.dynamic_user_locks import LOCKS, allocating
 from solo5_systemd.users.given_disks import GIVEN_DISKS, GivenDiskFiles
@@ -157,9 +157,8 @@ class Users:
 
     def _check_claim(self, task: TaskName, claim: Claim, *, prune: bool) -> None:
         node = self._node()
-        if node.limits_of(claim) or claim.amounts.get(Resource.COPIES):
-            with self._claims.others(task, prune=prune) as others:
-                node.check(claim, others, f"task {task}")
+        with nullcontext(Totals()) if node.is_alone(claim) else self._claims.others(task, prune=prune) as others:
+            node.check(claim, others, f"task {task}")
 
     def end_claim(self, task: TaskName) -> None:
         """Remove the claim of an ended task that keeps its user."""

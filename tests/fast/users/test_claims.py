@@ -58,6 +58,26 @@ async def test_a_claim_counts_until_the_user_of_its_task_is_freed(tmp_path: Path
     assert not list((tmp_path / "users/.claims").iterdir())
 
 
+async def test_a_start_by_root_reads_no_other_claim_without_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = users(tmp_path)
+    os.close((await of.acquire(TaskName("web"))).descriptor)
+    await of.claim(TaskName("web"), ONE)
+    read: list[object] = []
+    real = Claims._read
+
+    def counted(claims: Claims, *, prune: bool) -> None:
+        read.append(prune)
+        real(claims, prune=prune)
+
+    monkeypatch.setattr(Claims, "_read", counted)
+    of.check_claim(TaskName("root"), Claim(amounts={Resource.TASKS: 1}))
+    assert read == []
+    of.check_claim(TaskName("root"), Claim(amounts={Resource.COPIES: 1}))
+    assert len(read) == 1
+
+
 async def test_an_ended_task_that_keeps_its_user_has_no_claim(tmp_path: Path) -> None:
     of = users(tmp_path)
     os.close((await of.acquire(TaskName("web"))).descriptor)
