@@ -1,14 +1,17 @@
 """The engine on a machine in memory, for whoever asks for it; and what holds for every test here."""
 
 import asyncio
+import inspect
 import os
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from tests.support.fakes.backends import Machine
 from tests.support.fakes.clock import LeapingPolicy
 from tests.support.settled import no_task_left, pytest_configure, pytest_itemcollected, pytest_runtest_call
 
+from solo5_systemd import locks
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.files import own_files
 
@@ -40,6 +43,28 @@ def event_loop_policy(request: pytest.FixtureRequest) -> asyncio.AbstractEventLo
     """What pytest-asyncio makes a test's event loop with."""
     leaps = request.node.get_closest_marker("leaps") is not None
     return LeapingPolicy() if leaps else asyncio.DefaultEventLoopPolicy()
+
+
+def _is_awaited_by(part: str) -> bool:
+    """Whether the innermost coroutine that runs now is of such a file; a verb of `solo5ctl` has nothing else to do."""
+    frame = inspect.currentframe()
+    while frame is not None and not frame.f_code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+        frame = frame.f_back
+    file = frame.f_code.co_filename if frame is not None else part
+    return part in file and f"{part}cli/" not in file
+
+
+@pytest.fixture(autouse=True)
+def no_wait_in_an_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock that another process could have is waited for in a thread: an event loop makes one attempt."""
+    real = locks.lock
+
+    def lock(descriptor: int, path: Path, *, shared: bool = False, timeout_s: float = locks.TIMEOUT_S) -> None:
+        if timeout_s and locks.is_event_loop():
+            assert not _is_awaited_by("solo5_systemd/"), f"an event loop would wait for {path}"
+        real(descriptor, path, shared=shared, timeout_s=timeout_s)
+
+    monkeypatch.setattr(locks, "lock", lock)
 
 
 @pytest.fixture

@@ -135,3 +135,14 @@ def crumbs() -> list[str]:
     own = (path for path in modules if not path.match("cli/verbs/*") and not path.match("dbus_api/*"))
     written = (path for path in own if not path.stem.endswith("_pb2"))
     return sorted(str(path) for path in written if len((SOURCES / path).read_text().splitlines()) < CRUMB)
+
+
+FIELD = re.compile(r"journalctl[^`\n]*[ '](?:SOLO5_|NOMAD_|TEAM=|KEY|--facility|\\-\\-facility)[^`\n]*")
+
+
+def test_no_paper_recommends_a_field_that_anybody_can_write() -> None:
+    """Any user writes entries with these fields by journald's own protocol; _TRANSPORT= is journald's alone."""
+    papers = [path for top in (DOCS, ROOT / "examples") for path in top.rglob("*") if path.is_file()]
+    lines = [line for path in (*papers, ROOT / "README.md") for line in FIELD.findall(path.read_text(errors="replace"))]
+    assert len(lines) > 5
+    assert [line for line in lines if "_TRANSPORT=stdout" not in line] == []

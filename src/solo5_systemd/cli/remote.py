@@ -55,7 +55,7 @@ def ssh_command(host: str, words: Sequence[str], *, is_terminal: bool) -> list[s
     Args:
         host: [USER@]HOST[:PORT]; an IPv6 address with a port is in brackets.
         words: the command line for the other host, without `solo5ctl`.
-        is_terminal: stdin and stdout are terminals.
+        is_terminal: stdout is a terminal, so that the other host's solo5ctl has to escape a console.
 
     Raises:
         InvalidRequestError: the host is malformed, such as an option of ssh.
@@ -74,7 +74,7 @@ def ssh_command(host: str, words: Sequence[str], *, is_terminal: bool) -> list[s
     wants_terminal = is_terminal and next((word for word in words if not word.startswith("-")), "") in _FOREGROUND
     return [
         "ssh",
-        "-t" if wants_terminal else "-T",
+        "-tt" if wants_terminal else "-T",
         "-x",
         *where,
         "--",
@@ -90,7 +90,7 @@ def execute_there(host: str, words: Sequence[str]) -> NoReturn:
         InvalidRequestError: the host is malformed.
         NotFoundError: there is no ssh.
     """
-    line = ssh_command(host, words, is_terminal=os.isatty(0) and os.isatty(1))
+    line = ssh_command(host, words, is_terminal=os.isatty(1))
     sys.stdout.flush()
     try:
         os.execvp(line[0], line)  # noqa: S606 - no shell here; on the other host, all words are quoted

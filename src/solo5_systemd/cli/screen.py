@@ -1,6 +1,12 @@
-"""Standard output and standard error of `solo5ctl`."""
+"""Standard output and standard error of `solo5ctl`: the only module that writes to them.
+
+What it writes may have text of guests, jobs and clients in it. So control characters are escaped here, whatever the
+caller has done, also for a pipe, which may end at a terminal. Exceptions: colours of `paint`, the lines of a console
+that are copied to a file or a pipe as they are, and the content of disks, which is refused for a terminal.
+"""
 
 import os
+import re
 import sys
 import time
 from collections.abc import Mapping
@@ -12,6 +18,8 @@ from solo5_systemd.sanitize import printable
 
 _COLOURS = {"green": "32", "yellow": "33", "red": "31", "bold": "1"}
 _CLEAR = "\x1b[H\x1b[J"
+_CONTROL = re.compile(rf"(\x1b\[(?:0|{'|'.join(_COLOURS.values())})m)|([\x00-\x08\x0b-\x1f\x7f-\x9f\udc80-\udc9f])")
+"""A colour; or a control character, which could move the cursor or change the terminal."""
 
 
 class Screen:
@@ -35,7 +43,10 @@ class Screen:
         self.colour = self.is_terminal and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
 
     def write(self, text: str) -> None:
-        """Write text to standard output."""
+        """Write text to standard output, control characters escaped."""
+        self._write(visible(text))
+
+    def _write(self, text: str) -> None:
         _put(self._out, text.encode("utf-8", "surrogateescape"))
 
     def json(self, value: object) -> None:
@@ -44,7 +55,7 @@ class Screen:
 
     def redraw(self, text: str) -> None:
         """Clear the terminal and write; without a terminal, append."""
-        self.write(_CLEAR + text if self.is_terminal else text)
+        self._write(_CLEAR + visible(text) if self.is_terminal else visible(text))
 
     def paint(self, text: str, colour: str) -> str:
         """Return text in a colour of `_COLOURS`, or unchanged if colour is disabled or empty."""
@@ -72,6 +83,11 @@ class Screen:
     def now(self) -> int:
         """Return the time in microseconds since the epoch."""
         return time.time_ns() // 1000
+
+
+def visible(text: str) -> str:
+    """Return text in which control characters other than newline, tab and colours are escaped."""
+    return _CONTROL.sub(lambda found: found[1] or printable(found[2]), text)
 
 
 def standard_screen() -> Screen:

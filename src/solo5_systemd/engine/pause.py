@@ -4,18 +4,18 @@ The freezer of a cgroup outlives the process that set it. So PID 1 starts `units
 for a lock of this process: the kernel drops the lock with the process, and PID 1 thaws the task.
 """
 
-import errno
-import fcntl
+import asyncio
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from solo5_systemd.errors import HostError, Solo5Error, TakenError
+from solo5_systemd.files.procfs import open_in_thread
+from solo5_systemd.locks import LockedError, closing, lock_directory, lock_file, try_lock
 from solo5_systemd.names import thaw_service
-from solo5_systemd.storage.lock_records import guard_of
 from solo5_systemd.unit.state import UnitState
 
 if TYPE_CHECKING:
@@ -58,18 +58,18 @@ async def while_frozen(
         HostError: it could not be frozen or thawed, `before` took too long, or did not stay frozen during `act`.
         Exception: of `act` or `before`.
     """
-    with _locked(directory, state.unit):
+    async with _locked(directory, state.unit):
         now = await units.current(state)
         if now is not None and now.frozen:
-            before()
-            act()
+            await _to_its_end(before)
+            await _to_its_end(act)
             await _check(units, state)
             return 0.0
         guard = thaw_service(state.unit)
         await units.ensure_started(guard)
         guarded = time.monotonic()
         try:
-            before()
+            await _to_its_end(before)
             if time.monotonic() - guarded > BEFORE_TIMEOUT_S:
                 raise HostError(
                     f"task {state.task} writes faster than its disks can be read: expected less than "
@@ -79,13 +79,23 @@ async def while_frozen(
             begun = time.monotonic()
             try:
                 await units.freeze(state.unit)
-                act()
+                await _to_its_end(act)
                 await _check(units, state)
             finally:
                 await _thaw(units, state)
             return time.monotonic() - begun
         finally:
             await units.stop(guard)
+
+
+async def _to_its_end(call: Callable[[], None]) -> None:
+    """Call a function in a thread, and wait for its end even after a cancellation, which closes what it uses."""
+    running = asyncio.ensure_future(asyncio.to_thread(call))
+    try:
+        await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait({running})
+        raise
 
 
 async def _thaw(units: "Units", state: UnitState) -> None:
@@ -109,14 +119,14 @@ async def _check(units: "Units", state: UnitState) -> None:
         )
 
 
-@contextmanager
-def _locked(directory: Path, unit: str) -> Iterator[None]:
+@asynccontextmanager
+async def _locked(directory: Path, unit: str) -> AsyncGenerator[None, None]:
     """Lock the file for which the unit waits that thaws a task."""
     path = directory / unit
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = _created(directory, path)
-    except BlockingIOError as error:
+        descriptor = await open_in_thread(lambda: _created(directory, path))
+    except LockedError as error:
         raise TakenError(
             f"{unit} is frozen for another snapshot: expected one at a time.", "Repeat the command."
         ) from error
@@ -135,24 +145,16 @@ def _created(directory: Path, path: Path) -> int:
     """Create and lock a file, with the directory locked: no other pause removes it as a stale one in between.
 
     Raises:
-        BlockingIOError: another process has it.
+        LockedError: another process has it.
         OSError: it cannot be created.
     """
-    guard = guard_of(directory)
-    try:
+    with closing(lock_directory(directory)):
         _remove_stale(directory)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BaseException:
-            os.close(descriptor)
-            raise
+        descriptor = lock_file(path, timeout_s=0.0)
         if not os.fstat(descriptor).st_nlink:  # the end of a pause removed it between open(2) and flock(2)
             os.close(descriptor)
-            raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK))
+            raise LockedError(f"{path} was removed by another process: expected none that has it.")
         return descriptor
-    finally:
-        os.close(guard)
 
 
 def _remove_stale(directory: Path) -> None:
@@ -161,6 +163,6 @@ def _remove_stale(directory: Path) -> None:
     No other process creates a file meanwhile, so that each name is that of the file that is locked here, or of none.
     """
     for path in directory.iterdir():
-        with suppress(FileNotFoundError, BlockingIOError), path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink()
+        with suppress(FileNotFoundError), path.open("rb") as file:
+            if try_lock(file.fileno()):
+                path.unlink()

@@ -40,6 +40,7 @@ from solo5_systemd.errors import (
 from solo5_systemd.image.manifest import Manifest
 from solo5_systemd.names import TaskName, host_name, prepare_service, primary_nic
 from solo5_systemd.network.model import Endpoint, IpAddress, Lease, PortRequest, Reservation
+from solo5_systemd.sanitize import MAX_QUOTE, bounded
 from solo5_systemd.unit.outcome import REQUESTED, Outcome
 from solo5_systemd.unit.properties import JobAssertError, JobCanceledError, JobConflictError
 from solo5_systemd.unit.state import ActiveState, UnitState
@@ -345,7 +346,7 @@ class Updater:
         if isinstance(condition, ReadyLine):
             state = run.state
             line = await probe.first_line(state.unit, state.started, condition.pattern, state.log_namespace)
-            return f"console line “{line}”"
+            return f"console line “{bounded(line, MAX_QUOTE)}”"
         endpoint = Endpoint(
             protocol=condition.protocol, address=_address(run.reservation, condition.port), port=condition.port
         )

@@ -4,13 +4,11 @@ The socket is in a private directory. A later plugin removes the directories of 
 """
 
 import asyncio
-import fcntl
 import grp
 import logging
 import os
 import shutil
 import signal
-import stat
 import sys
 import tempfile
 import threading
@@ -31,6 +29,7 @@ from solo5_systemd.goplugin.proto import health_pb2, plugin_pb2
 from solo5_systemd.goplugin.proto.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from solo5_systemd.goplugin.proto.plugin_pb2 import ConnInfo, StdioData
 from solo5_systemd.goplugin.rpc import Failure, Handler, service_handler
+from solo5_systemd.locks import lock_directory, try_lock
 
 SOCKET_PATH_MAX = 107
 """Bytes of a socket's path (unix(7))."""
@@ -91,9 +90,7 @@ def _locked_directory(parent: Path) -> tuple[Path, int]:
             f"no directory for the socket can be made in {parent}: {error.strerror}.",
             "Set TMPDIR, or PLUGIN_UNIX_SOCKET_DIR, to a directory that the plugin can write to.",
         ) from error
-    lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    return directory, lock
+    return directory, lock_directory(directory)
 
 
 def _remove_stale(parent: Path) -> None:
@@ -107,9 +104,7 @@ def _remove_stale(parent: Path) -> None:
 def _remove_unlocked(directory: Path) -> None:
     lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        status = os.fstat(lock)  # the directory for temporary files is shared with other users
-        if status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if try_lock(lock):  # not one of another user, with whom the directory for temporary files is shared
             shutil.rmtree(directory)
     finally:
         os.close(lock)

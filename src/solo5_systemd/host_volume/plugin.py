@@ -7,7 +7,6 @@ Nomad creates each volume again whenever the agent starts. By the second file, a
 a file system that is not mounted yet, is an error: a blank disk in its place would look like lost data.
 """
 
-import fcntl
 import json
 import os
 import shutil
@@ -23,6 +22,7 @@ from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, Tak
 from solo5_systemd.files.atomic_file import replace_file, sync_directory
 from solo5_systemd.files.procfs import identity
 from solo5_systemd.host_volume.request import IMAGE, CreateRequest, DeleteRequest, create_request, delete_request
+from solo5_systemd.locks import closing, lock_directory
 from solo5_systemd.names import DeviceName
 from solo5_systemd.settings.files import read_settings
 from solo5_systemd.settings.limits import Limits
@@ -147,12 +147,8 @@ def _errors(name: str, directory: Path) -> Iterator[None]:
 def _exclusive(state: Path) -> Iterator[Path]:
     """Create the directory of records and lock it: Nomad calls plugins concurrently."""
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor = os.open(state, _DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with closing(lock_directory(state)):
         yield state
-    finally:
-        os.close(descriptor)
 
 
 def _recorded(record: Path) -> str:

@@ -2,6 +2,10 @@
 
     /var/lib/solo5/images/SHA256        the image, mode 0444, immutable
     /var/lib/solo5/images/memos/KEY     the memo of a source file; KEY has its device, inode, size and times
+    /var/lib/solo5/images/locks/SHA256  the lock of an image that a start is about to use
+    /var/lib/solo5/images/locks/store   the lock of the store, and /var/lib/solo5/images/locks/add of what is added
+
+Tenders can open the directory and their images, so that locks are on files of their own, which only root can open.
 
 An image is copied before it is checked: the checked content is what runs, whatever happens to the source. The copy has
 no name (O_TMPFILE) until it is complete and checked, so that a killed process leaves nothing behind.
@@ -20,15 +24,16 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from io import BufferedRandom, FileIO
 from pathlib import Path
 
 from solo5_systemd.errors import HostError, ImageError, InvalidRequestError, Solo5Error, StoreFullError
 from solo5_systemd.files.atomic_file import link_unnamed, open_unnamed
-from solo5_systemd.files.procfs import open_path
+from solo5_systemd.files.procfs import open_in_thread, open_path
 from solo5_systemd.image.elf import read_manifest
 from solo5_systemd.image.manifest import ImageFacts, Memo, StoredImage, is_sha256
+from solo5_systemd.locks import closing, lock_file, try_lock
 
 STORE = Path("/var/lib/solo5/images")
 
@@ -46,6 +51,7 @@ LARGE_AT_ONCE = 2
 MIN_AGE_S = 60.0
 """How long after its last use an image without a task is kept: its start may be in progress. See also `hold`."""
 
+_STORE, _ADD = "store", "add"
 _SIZE_HINT = "The operator sets the size of images in plugin.solo5.config.ceilings.image_mb."
 _MEMO_MAX_AGE_S = 30 * 86400.0
 _TIMES_SETTLE_S = 0.1
@@ -79,6 +85,7 @@ class ImageStore:
         """
         self._directory = directory
         self._memos = directory / "memos"
+        self._locks = directory / "locks"
         self._quota = quota
         self._room = room
         self._pending_lock = threading.Lock()
@@ -145,14 +152,7 @@ class ImageStore:
         Raises:
             HostError: it was removed from the store.
         """
-        with _store_errors(self._directory):
-            descriptor = os.open(image.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_SH)
-            except BaseException:
-                os.close(descriptor)
-                raise
-            return descriptor
+        return await open_in_thread(lambda: self._hold(image))
 
     async def collect(self, keep: Set[str], *, min_age: float = MIN_AGE_S, dry_run: bool = False) -> tuple[str, ...]:
         """Remove unused images, and memos that are damaged, old or without an image.
@@ -169,6 +169,16 @@ class ImageStore:
             HostError: the store cannot be written.
         """
         return await asyncio.to_thread(self._collect, keep, min_age=min_age, dry_run=dry_run)
+
+    def _hold(self, image: StoredImage) -> int:
+        with _store_errors(self._directory), self._lock(shared=True):
+            held = lock_file(self._locks / image.sha256, shared=True)
+            try:
+                os.stat(image.path, follow_symlinks=False)  # noqa: PTH116 - a path of the store, as text
+            except BaseException:
+                os.close(held)
+                raise
+            return held
 
     async def _take_large(
         self, path: str, roots: Sequence[str], largest: int, admit: Callable[[int], None]
@@ -196,7 +206,7 @@ class ImageStore:
         """
         with _open_source(path, roots, largest) as source, _store_errors(self._directory):
             status = os.fstat(source.fileno())
-            with self._lock(fcntl.LOCK_SH):
+            with self._lock(shared=True):
                 stored = self._lookup(status)
             if stored is None and status.st_size > at_once:
                 raise _LargeImageError
@@ -217,14 +227,16 @@ class ImageStore:
     def _collect(self, keep: Set[str], *, min_age: float, dry_run: bool) -> tuple[str, ...]:
         if not self._directory.is_dir():
             return ()
-        with _store_errors(self._directory), self._lock(fcntl.LOCK_EX):
+        with _store_errors(self._directory), self._lock():
             before = time.time() - min_age
             images = {file.name: file for file in self._images()}
             old = {n: file for n, file in images.items() if n not in keep and file.stat().st_mtime < before}
-            unused = {n: file for n, file in old.items() if not _is_held(file)}
+            unused = {n: file for n, file in old.items() if not self._is_held(n)}
             if not dry_run:
                 for file in (*unused.values(), *self._stale_memos(images.keys() - unused.keys())):
                     file.unlink()
+                for name in unused:
+                    (self._locks / name).unlink(missing_ok=True)
             return tuple(sorted(unused))
 
     def _lookup(self, status: os.stat_result) -> StoredImage | None:
@@ -258,7 +270,7 @@ class ImageStore:
                 raise ImageError(f"image {path!r} changed while it was copied: start it again.")
             memo = _read(path, copy, status.st_size)
             _sync(copy)
-            with self._lock(fcntl.LOCK_SH):
+            with self._lock(shared=True):
                 stored = self._publish(path, copy, memo, status)
                 if time.time() - status.st_ctime > _TIMES_SETTLE_S:  # a write right now might leave the times unchanged
                     self._write_memo(memo, status)
@@ -266,7 +278,8 @@ class ImageStore:
 
     def _publish(self, path: str, copy: BufferedRandom, memo: Memo, status: os.stat_result) -> StoredImage:
         """Link a copy into the store, unless the store has its content already."""
-        with self._exclusive():  # against other processes: room is checked and used in one step
+        # Against other processes: room is checked and used in one step.
+        with closing(lock_file(self._locks / _ADD)):
             stored = self._find(memo, status.st_size)
             if stored is None:
                 self._check_room(path, _disk_usage(status))
@@ -309,16 +322,6 @@ class ImageStore:
                 f"{max(0, room - pending)}, since others have what is promised to them, and a reserve stays free.",
                 "Free some space in it; the operator sets limits.reserve_mb in solo5.toml(5).",
             )
-
-    @contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        """Lock the memo directory, so that no other process links an image between the check of room and the link."""
-        descriptor = os.open(self._memos, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
 
     def _images(self) -> Iterator[Path]:
         files = self._directory.iterdir() if self._directory.is_dir() else ()
@@ -363,16 +366,19 @@ class ImageStore:
                 self._directory.chmod(0o750)
         self._memos.mkdir(mode=0o700, exist_ok=True)
 
-    @contextmanager
-    def _lock(self, mode: int) -> Iterator[None]:
+    def _lock(self, *, shared: bool = False) -> AbstractContextManager[None]:
         """Lock the store: shared for `take`; exclusive for `collect`, so that no image is removed as it is found."""
         self._make_directories()
-        descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return closing(lock_file(self._locks / _STORE, shared=shared))
+
+    def _is_held(self, name: str) -> bool:
+        """Return whether a start is about to use an image; called with the store locked."""
         try:
-            fcntl.flock(descriptor, mode)
-            yield
-        finally:
-            os.close(descriptor)
+            held = os.open(self._locks / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        with closing(held):
+            return not try_lock(held)
 
 
 def read_facts(path: str) -> ImageFacts:
@@ -506,14 +512,3 @@ def _store_errors(directory: Path) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise StoreFullError(sentence, "Free some space in its file system.") from error
         raise HostError(sentence) from error
-
-
-def _is_held(file: Path) -> bool:
-    descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False

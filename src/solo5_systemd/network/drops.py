@@ -18,12 +18,17 @@ DropsWire = Sequence[Sequence[Sequence[Any]]]
 
 RULES: Mapping[str, tuple[str, str, str]] = {
     "spoofed": ("bridge", "iifname", "frames with another source than the leased one, or another protocol"),
-    "unsafe": ("bridge", "iifname", "frames for bridges or VLANs, with source routes, of DHCP servers or routers"),
+    "unsafe": (
+        "bridge",
+        "iifname",
+        "frames for bridges or VLANs, of DHCP servers or routers, with IP options, odd ARP and neighbour discovery",
+    ),
     "broadcasts": ("bridge", "iifname", "broadcasts above 500 a second"),
     "loopback": ("ip", "iifname", "packets for 127.0.0.0/8 of the host"),
     "metadata": ("ip", "iifname", "packets for metadata services"),
     "host": ("ip", "iifname", "packets for closed ports of the host"),
     "invalid": ("ip", "iifname", "packets of no connection"),
+    "options": ("ip", "oifname", "packets for guests with IPv4 options or IPv6 routing headers"),
     "absent": ("ip", "oifname", "packets for addresses without a lease"),
     "closed": ("ip", "oifname", "packets of others for guests, at ports that are not published"),
 }

@@ -6,6 +6,8 @@ ICMPv6, and link-local addresses, which every guest has beside its leased one.
 
 import re
 
+from solo5_systemd.network.nft_frames import TRANSPORTS
+
 METADATA6 = ("fd00:ec2::/32", "fd20:ce::254", "fd00:c1::a9fe:a9fe", "fd00:42::42")
 """The metadata services of Amazon with its other services at these addresses, Google, Oracle and Scaleway."""
 
@@ -42,6 +44,8 @@ _TRANSLATED = (
     # Neighbour discovery and link-local destinations within a bridge, with br_netfilter. The kernel also routes them,
     # back to their link, at the cost of an entry of its neighbour table: a routed packet has another hop limit, and
     # table bridge drops those with link-local destinations that are sent to the host's MAC address.
+    # In the place of IPv4 options.
+    (r"\bip hdrlength != 5\b", f"ip6 nexthdr != {TRANSPORTS} exthdr rt exists"),
     (
         r"( +)meta pkttype host ip6 daddr != @leased goto dropped_absent",
         rf"\1iifname . oifname @paths icmpv6 type {_NEIGHBOURS} ip6 hoplimit 255 accept\n"
@@ -82,6 +86,7 @@ BRIDGE_CHAINS = """
         icmpv6 type { nd-router-advert, nd-redirect, mld-listener-query } goto dropped_unsafe
         udp dport 546 goto dropped_unsafe
         icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } goto neighbours6
+        RS_FRAMES
         icmpv6 type nd-router-solicit \\
             update @askers { iifname limit rate over ASKERS_RATE/second burst ASKERS_BURST packets } drop
         ip6 saddr :: iifname . ether saddr @ipv6 icmpv6 type { GROUPS } goto grouping6
@@ -89,15 +94,14 @@ BRIDGE_CHAINS = """
         goto dropped_spoofed
     }
     # As ARP: only own addresses are announced, and only with the guest's own MAC. No option, or one of 8 bytes: the
-    # source (1) or target (2) link-layer address, or a nonce (14, RFC 7527).
+    # source (1) or target (2) link-layer address; on a LAN, where others may have its address, a nonce (14, RFC 7527).
     chain neighbours6 {
-        ip6 nexthdr != icmpv6 drop
+        ND_FRAMES
         ip6 length 24 goto announced6
-        ip6 length != 32 drop
         icmpv6 type nd-neighbor-solicit @th,192,16 0x0101 iifname . @th,208,48 @linked goto announced6
-        icmpv6 type nd-neighbor-solicit @th,192,16 0x0e01 goto announced6
+        icmpv6 type nd-neighbor-solicit @th,192,16 0x0e01 ip6 saddr :: iifname @joined goto announced6
         icmpv6 type nd-neighbor-advert @th,192,16 0x0201 iifname . @th,208,48 @linked goto announced6
-        drop
+        goto dropped_unsafe
     }
     # Without a leased address, on a bridge of others, any one is: its own MAC is checked alone.
     chain announced6 {
@@ -112,7 +116,7 @@ BRIDGE_CHAINS = """
     # A routing header names further destinations, which no rule would see: a guest is no source of routes. A link-local
     # destination is a neighbour's, with its MAC address: the host would route any other, and look for it.
     chain whole6 {
-        exthdr rt exists goto dropped_unsafe
+        IPV6_FRAMES
         ip6 daddr fe80::/10 ether daddr . ip6 daddr != @near6 goto dropped_unsafe
         exthdr frag exists ip6 saddr @fragments6 drop
         exthdr frag exists ip6 saddr fe80::/10 drop

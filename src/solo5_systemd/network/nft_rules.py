@@ -10,6 +10,7 @@ into a set, and crashes at the first rule that uses it.
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from solo5_systemd.network import nft_frames
 from solo5_systemd.network.drops import RULES
 from solo5_systemd.network.model import Network
 from solo5_systemd.network.nft_elements import TABLE, Element, Ruleset, elements, has_ipv6
@@ -161,6 +162,7 @@ table ip solo5 {
     # With br_netfilter, frames within a bridge of others that a network joins pass here, too.
     chain forward {
         type filter hook forward priority filter; policy accept;
+        ip hdrlength != 5 oifname @bridges goto dropped_options
         ct state established,related accept
         iifname @segments oifname @segments accept
         iifname @segments drop
@@ -257,11 +259,16 @@ BRIDGE_SETS
         ether type ip udp dport 67 goto asking
         ether type ip iifname . ether saddr . ip saddr @guests goto proper
         ether type arp iifname . ether saddr . arp saddr ip @guests \\
-            iifname . arp saddr ether . arp saddr ip @guests accept
+            iifname . arp saddr ether . arp saddr ip @guests goto resolving
         ether type ip6 goto proper6
         goto dropped_spoofed
     }
+    chain resolving {
+        ARP_FRAMES
+        accept
+    }
     chain passing {
+        ip hdrlength != 5 return
         meta pkttype { broadcast, multicast } return
         udp dport 67-68 return
         ip protocol igmp return
@@ -282,6 +289,7 @@ BRIDGE_SETS
     # 15), where replies are sent. The host alone receives it, as its bridge has the destination's MAC address then.
     chain asking {
         ip saddr != 0.0.0.0 iifname . ether saddr . ip saddr != @guests drop
+        ip hdrlength != 5 goto dropped_unsafe
         ip frag-off & 0x3fff != 0 drop
         udp sport != 68 drop
         @th,256,32 != 0 drop
@@ -298,8 +306,8 @@ BRIDGE_CHAINS
         ether type ip iifname . ether saddr . ip saddr @guests goto served
         ether type ip iifname . ether saddr @unleased goto served
         ether type arp iifname . ether saddr . arp saddr ip @guests \\
-            iifname . arp saddr ether . arp saddr ip @guests accept
-        ether type arp iifname . ether saddr @unleased iifname . arp saddr ether @unleased accept
+            iifname . arp saddr ether . arp saddr ip @guests goto resolving
+        ether type arp iifname . ether saddr @unleased iifname . arp saddr ether @unleased goto resolving
         ether type ip6 iifname . ether saddr @ipv6 goto joining6
         goto dropped_spoofed
     }
@@ -310,6 +318,7 @@ BRIDGE_CHAINS
     # A guest is no router of the LAN, no querier of groups and no DHCP server. Its neighbours are the LAN's, at their
     # link-local addresses as well.
     chain joining6 {
+        IPV6_FRAMES
         icmpv6 type { nd-router-advert, nd-redirect, mld-listener-query } goto dropped_unsafe
         udp dport 546 goto dropped_unsafe
         icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } goto neighbours6
@@ -325,6 +334,7 @@ BRIDGE_CHAINS
     # knows connections, decides on all that it sends, once. Frames between them get the gateway's MAC address, which
     # makes the bridge deliver them to the host. Broadcasts for all neighbours would not come back.
     chain proper {
+        IPV4_FRAMES
         udp dport 68 goto dropped_unsafe
         ip protocol igmp @th,0,8 0x11 goto dropped_unsafe
         ip frag-off & 0x3fff != 0 ip saddr @fragments drop
@@ -369,6 +379,13 @@ BRIDGE_CHAINS
         type filter hook forward priority filter; policy accept;
         iifname . oifname @reflected meta pkttype { broadcast, multicast } drop
         iifname . oifname @reflected ether saddr set iifname map @returned
+        # From machines of a LAN: no options to guests, as from guests and by table ip.
+        ether type ip ip hdrlength != 5 ip protocol != igmp oifname @joined goto to_guest
+        ether type ip6 ip6 nexthdr != TRANSPORTS exthdr rt exists oifname @joined goto to_guest
+    }
+    chain to_guest {
+        update @dropped_unsafe { oifname counter } drop
+        drop
     }
     # A broadcast reply of the host's DHCP server reaches the guest with the MAC address that it is for (chaddr).
     chain answering {
@@ -380,7 +397,16 @@ BRIDGE_CHAINS
 """.replace("BRIDGE_SETS\n", BRIDGE_SETS)
     .replace("BRIDGE_CHAINS\n", BRIDGE_CHAINS.lstrip("\n"))
     .replace("GROUPS", GROUPS)
+    .replace("TRANSPORTS", nft_frames.TRANSPORTS)
 )
+for _word, _rules in (
+    ("ARP_FRAMES", nft_frames.arp),
+    ("IPV4_FRAMES", nft_frames.ipv4),
+    ("IPV6_FRAMES", nft_frames.ipv6),
+    ("ND_FRAMES", nft_frames.neighbours),
+    ("RS_FRAMES", nft_frames.routers),
+):
+    _TABLES = _TABLES.replace(_word, "\n        ".join(_rules("goto dropped_unsafe")))
 
 
 def _counted(family: str) -> str:

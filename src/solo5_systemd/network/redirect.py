@@ -11,6 +11,7 @@ from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
 
 from solo5_systemd.errors import HostError, InvalidRequestError
 from solo5_systemd.names import TaskName
+from solo5_systemd.network import nft_frames
 from solo5_systemd.network.guest_limits import NO_LIMITS
 from solo5_systemd.network.ipam6 import link_local
 from solo5_systemd.network.model import Lease, MacAddress, NicRequest, PortRequest
@@ -117,6 +118,8 @@ def add_redirect_rules(lease: Lease) -> str:
     return "\n".join(
         (
             f"table {TABLE} {{",
+            *_chain("resolving", nft_frames.arp("drop"), lease),
+            *_chain("packets", nft_frames.ipv4("drop"), lease),
             *_neighbours6(lease),
             "\tchain sent {",
             f'\t\ttype filter hook ingress device "{lease.tap}" priority 0; policy drop;',
@@ -127,6 +130,8 @@ def add_redirect_rules(lease: Lease) -> str:
             "\t}",
             "\tchain received {",
             f'\t\ttype filter hook ingress device "{lease.bridge}" priority 0; policy accept;',
+            *(f"\t\tmeta protocol ip {rule}" for rule in nft_frames.ipv4("drop")),
+            *(f"\t\tmeta protocol ip6 {rule}" for rule in nft_frames.ipv6("drop")),
             f'\t\tfwd to "{lease.tap}"',
             "\t}",
             "}",
@@ -137,16 +142,24 @@ def add_redirect_rules(lease: Lease) -> str:
 def _allowed(lease: Lease) -> Iterator[str]:
     forward = f'fwd to "{lease.bridge}"'
     if lease.address is not None:
-        yield f"arp saddr ether {lease.mac} arp saddr ip {{ 0.0.0.0, {lease.address} }} {forward}"
+        yield f"arp saddr ether {lease.mac} arp saddr ip {{ 0.0.0.0, {lease.address} }} goto resolving"
         yield "meta protocol ip udp dport 68 drop"
         yield "ip protocol igmp @th,0,8 0x11 drop"
-        yield f"ip saddr {lease.address} {forward}"
+        yield f"ip saddr {lease.address} goto packets"
     if lease.address6 is not None:
         yield "icmpv6 type { nd-router-advert, nd-redirect, mld-listener-query } drop"
         yield "meta protocol ip6 udp dport 546 drop"
+        yield from (f"meta protocol ip6 {rule}" for rule in (*nft_frames.ipv6("drop"), *nft_frames.routers("drop")))
         yield "icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } goto neighbours6"
         yield f"ip6 saddr :: icmpv6 type {{ {GROUPS} }} {forward}"
         yield f"ip6 saddr {{ {_own6(lease)} }} {forward}"
+
+
+def _chain(name: str, rules: Iterator[str], lease: Lease) -> Iterator[str]:
+    yield f"\tchain {name} {{"
+    yield from (f"\t\t{rule}" for rule in rules)
+    yield f'\t\tfwd to "{lease.bridge}"'
+    yield "\t}"
 
 
 def _own6(lease: Lease) -> str:
@@ -166,11 +179,10 @@ def _neighbours6(lease: Lease) -> Iterator[str]:
     forward = f'fwd to "{lease.bridge}"'
     yield f"\tset own6 {{ typeof @th,64,64 . @th,128,64; elements = {{ {', '.join(targets)} }}; }}"
     yield "\tchain neighbours6 {"
-    yield "\t\tip6 nexthdr != icmpv6 drop"
+    yield from (f"\t\t{rule}" for rule in nft_frames.neighbours("drop"))
     yield "\t\tip6 length 24 goto announced6"
-    yield "\t\tip6 length != 32 drop"
     yield f"\t\t{solicit} @th,192,16 0x0101 @th,208,48 {mac} goto announced6"
-    yield f"\t\t{solicit} @th,192,16 0x0e01 goto announced6"
+    yield f"\t\t{solicit} @th,192,16 0x0e01 ip6 saddr :: goto announced6"
     yield f"\t\t{advert} @th,192,16 0x0201 @th,208,48 {mac} goto announced6"
     yield "\t\tdrop"
     yield "\t}"

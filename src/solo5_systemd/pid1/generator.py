@@ -16,7 +16,9 @@ Not in the generator's own directories: systemd refuses to enable a unit that is
 The unit file of a running task whose declaration was refused or removed since stays: without it, PID 1 would stop the
 preparation, which has the locks of its disks.
 
-PID 1 waits for this process, at each daemon-reload and at the boot, before anything is mounted or started.
+PID 1 waits for this process, at each daemon-reload and at the boot, before anything is mounted or started. So whatever
+may hang has `BUDGET_S` in all: the lock, images and tenders. An image that was not read in time is assumed to be on a
+file system that is mounted later.
 """
 
 import asyncio
@@ -24,12 +26,17 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
+from threading import Thread
+from typing import TypeVar
 
 from solo5_systemd.declared.declaration import Declaration, parse_declaration
 from solo5_systemd.declared.files import (
@@ -56,7 +63,7 @@ from solo5_systemd.declared.unit_file import (
     unit_file,
 )
 from solo5_systemd.declared.update_files import UpdateFiles
-from solo5_systemd.errors import InvalidRequestError, NotFoundError, SettingsError, Solo5Error
+from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, SettingsError, Solo5Error
 from solo5_systemd.files.atomic_file import replace_file
 from solo5_systemd.files.declared_units import DIRECTORY, REFUSED, SOURCES
 from solo5_systemd.host.tenders import TenderPath, groups_for
@@ -90,6 +97,12 @@ from solo5_systemd.unit.tender import LIBRARIES, Tender
 
 FSTAB = Path("/etc/fstab")
 
+BUDGET_S = 1.0
+"""Seconds for which the lock, images and tenders are waited for, in all; a quick one is not counted."""
+
+_QUICK_S = 0.05
+"""Seconds in which a file is read that does not hang, also on a machine with other load."""
+
 _IMAGES_MAX = 100
 """Images of instances that are looked at for one that can be read."""
 
@@ -98,6 +111,45 @@ _KVM_GROUP = "kvm"
 
 _USUAL_ABI_VERSION = 2
 """Of images of Solo5 0.9 or later."""
+
+
+T = TypeVar("T")
+L = TypeVar("L")
+
+
+class _Budget:
+    """The time for which the generator waits for what may hang."""
+
+    def __init__(self, budget_s: float) -> None:
+        self.left_s = budget_s
+
+    def within(self, call: Callable[[], T], late: L) -> T | L:
+        """Return what a call returns in a thread; `late` if it has not returned when the budget is used up.
+
+        The thread ends with the process.
+
+        Raises:
+            Exception: of the call.
+        """
+        if self.left_s <= 0:
+            return late
+        outcome: Future[T] = Future()
+        begun = time.monotonic()
+        Thread(target=_settle, args=(outcome, call), daemon=True).start()
+        try:
+            return outcome.result(timeout=self.left_s)
+        except FutureTimeoutError:
+            return late
+        finally:
+            took = time.monotonic() - begun
+            self.left_s -= took if took > _QUICK_S else 0.0
+
+
+def _settle(outcome: "Future[T]", call: Callable[[], T]) -> None:
+    try:
+        outcome.set_result(call())
+    except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
+        outcome.set_exception(error)
 
 
 class Generator:
@@ -112,6 +164,7 @@ class Generator:
         fstab: file of file systems that are mounted later (fstab(5)).
         settings: of the host; or why they cannot be read, which refuses each declaration.
         systemd: release of systemd.
+        budget_s: seconds for what may hang.
     """
 
     def __init__(
@@ -125,7 +178,9 @@ class Generator:
         generated: Mapping[str, Path] | None = None,
         fstab: Path = FSTAB,
         systemd: int,
+        budget_s: float = BUDGET_S,
     ) -> None:
+        self._budget = _Budget(budget_s)
         self._given = settings
         self._etc = etc
         self._system = system
@@ -143,13 +198,31 @@ class Generator:
         found = set(declarations(self._etc))
         for template in list(filter(is_template, found)):
             found.update(own_instances(template, self._etc))
-        with locked(Path(self._directory)):
+        try:
+            lock = locked(Path(self._directory), timeout_s=self._budget.left_s)
+        except HostError as error:
+            yield from self._without_lock(sorted(found), f"{error}")
+            return
+        with lock:
             for name in sorted(found):
                 if fault := self._generate(name):
                     yield fault
             for name in sorted(set(self._known()) - found):
                 self._remove(name, is_declared=template_of(TaskName(name)) in found)
             self._write_slice()
+        if self._budget.left_s <= 0:
+            yield "Images and tenders took too long: units of declared tasks may lack what they would have shown."
+
+    def _without_lock(self, names: Sequence[str], reason: str) -> Iterator[str]:
+        """Leave the unit files as they are, and write a refusal for each declaration that has none."""
+        yield f"{reason} The declared tasks stay as they were at the last daemon-reload: run it again."
+        for name in names:
+            with suppress(Solo5Error):
+                check_name(name)
+                check_free(name, self._generated, self._units)
+                path, unit = f"{self._etc}/{name}.unikernel", self._system / f"{name}.service"
+                if not os.path.lexists(unit):
+                    _replace(unit, refusal(path, f"{path} was not read, since {reason}"))
 
     @property
     def _settings(self) -> Settings:
@@ -220,7 +293,8 @@ class Generator:
         if is_template(name):
             template = parse_template(name, sources, host=self._names, served=served, systemd=self._systemd)
             declaration, text = template.declaration, template.text
-            images = _images(template.pattern(declaration.workload.image))
+            pattern = template.pattern(declaration.workload.image)
+            images: Sequence[str] = self._budget.within(lambda: _images(pattern), ())
         else:
             declaration = parse_declaration(name, sources, host=self._names, served=served, systemd=self._systemd)
             text = _unchanged
@@ -229,7 +303,7 @@ class Generator:
             _check_survives(declaration)
         self._surviving |= surviving
         task = declaration.workload.name
-        read = _manifest(images)
+        read = self._budget.within(lambda: _manifest(images), None)
         manifest = read or _assumed(declaration)
         host = self._host(declaration, manifest)
         others = {f"{prepare_service(task)}.d/declared.conf": preparation(declaration, host)}
@@ -263,17 +337,25 @@ class Generator:
     def _find_tender(self, target: Target, abi_version: int) -> Tender:
         """Return the tender, or where it is expected: its file system may be one that is mounted later."""
         paths = self._settings.tender_paths
-        try:
-            return asyncio.run(TenderPath(paths).find(target, abi_version))
-        except NotFoundError as error:
+
+        def find() -> Tender | NotFoundError:
+            try:
+                return asyncio.run(TenderPath(paths).find(target, abi_version))
+            except NotFoundError as error:
+                return error
+
+        late = NotFoundError(f"no tender in {', '.join(paths)} has printed its version in time.")
+        found = self._budget.within(find, late)
+        if isinstance(found, NotFoundError):
             return Tender(
                 path=f"{_mounted_later(paths, self._fstab)}/solo5-{target}",
                 target=target,
                 version="unknown",
                 abi_version=abi_version,
                 loads=LIBRARIES,
-                loads_because=str(error),
+                loads_because=str(found),
             )
+        return found
 
     def _write(self, name: str, files: "_Files") -> None:
         directory = Path(self._directory) / name

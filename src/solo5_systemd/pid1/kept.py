@@ -3,13 +3,12 @@
 Apart from the generator, which writes it: each start of a declared task imports this.
 """
 
-import fcntl
 import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from solo5_systemd.declared.syntax import Source
 from solo5_systemd.errors import HostError
 from solo5_systemd.files.declared_units import DIRECTORY, REFUSED, SOURCES, declaration_directory
 from solo5_systemd.image.manifest import DeviceKind, Manifest
+from solo5_systemd.locks import RUN, TIMEOUT_S, closing, lock_file
 from solo5_systemd.names import (
     INVOCATION_LINK,
     UNITS,
@@ -160,16 +160,21 @@ def remove_files(name: str, system: Path, directory: Path) -> None:
     shutil.rmtree(directory / name, ignore_errors=True)
 
 
-@contextmanager
-def locked(directory: Path) -> Iterator[None]:
-    """Lock the directories of declared tasks: their files may be removed at a task's end and written at once."""
-    directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def locked(directory: Path, *, timeout_s: float = TIMEOUT_S) -> AbstractContextManager[None]:
+    """Lock the directories of declared tasks: their files may be removed at a task's end and written at once.
+
+    The lock file is below a directory that only root can open: each user can open the directories of declared tasks.
+
+    Raises:
+        LockedError: another process has the lock after the timeout.
+        HostError: it cannot be locked.
+    """
+    lock = directory.parent / RUN.name / directory.name
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        return closing(lock_file(lock, timeout_s=timeout_s))
+    except OSError as error:
+        raise HostError(f"{lock} cannot be locked: {error.strerror}.") from error
 
 
 def removed_sentence(task: TaskName, etc: Path) -> str:

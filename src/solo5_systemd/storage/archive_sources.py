@@ -16,10 +16,11 @@ from pathlib import Path
 
 from solo5_systemd.errors import HostError, Solo5Error
 from solo5_systemd.files.removals import FirstChanges
+from solo5_systemd.locks import closing, lock_directory
 from solo5_systemd.names import TaskName
 from solo5_systemd.storage.archive import Entry, parse_sources
 from solo5_systemd.storage.archive_files import Visit, digest_of, parents
-from solo5_systemd.storage.lock_records import LOCKS, guard_of, is_locked, read_record, records_of_tasks
+from solo5_systemd.storage.lock_records import LOCKS, is_locked, read_record, records_of_tasks
 from solo5_systemd.storage.model import UNREADABLE, ArchiveChange, ArchiveRequest, DiskRequest
 
 WATCHES_MAX = 4096
@@ -123,12 +124,9 @@ class ArchiveWatch:
         except FileNotFoundError:
             seen = frozenset()
         if new := seen - self._seen:
-            guard = guard_of(self._locks)
-            try:
+            with closing(lock_directory(self._locks)):
                 for name, inode in new:
                     self._add(self._locks / name, inode)
-            finally:
-                os.close(guard)
         self._seen = seen
         for task in [each for each in self._tasks if each not in tasks]:
             self._forget(task)

@@ -19,6 +19,7 @@ from solo5_systemd.files.procfs import (
     open_path,
     path_of,
 )
+from solo5_systemd.locks import LockedError
 from solo5_systemd.sanitize import MAX_QUOTE, bounded, is_plain_path
 from solo5_systemd.storage.archive import size_of
 from solo5_systemd.storage.archive_files import scan, write_archive
@@ -140,8 +141,8 @@ class ImageFiles:
     async def lock(self, disks: Sequence[Disk], task: str = "") -> int:
         """Lock the disks of a task and return the descriptor of the lock; see `locks.lock`, `overlaps.check_unused`."""
         if all(disk.backing is Backing.ARCHIVE for disk in disks):
-            with suppress(BlockingIOError):  # another process has the guard: wait for it in a thread
-                return lock(disks, directory=self._locks, task=task, wait=False)
+            with suppress(LockedError):  # wait in a thread
+                return lock(disks, directory=self._locks, task=task, timeout_s=0.0)
 
         def lock_unused() -> int:
             for disk in disks:

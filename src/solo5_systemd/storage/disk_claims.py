@@ -6,18 +6,16 @@ The directory is locked (flock(2)) while a file is made; only root can open it. 
 file. What a sparse file has not allocated yet is promised: nothing else may take it of the file system.
 """
 
-import fcntl
 import hashlib
 import json
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from solo5_systemd.errors import HostError
 from solo5_systemd.files.procfs import mount_point_of
+from solo5_systemd.locks import closing, lock_directory
 from solo5_systemd.settings.limits import OPERATOR, Claim, Limits, Node, Resource, Space, Tenant, Totals, check_space
 
 CLAIMS = Path("/var/lib/solo5/claims")
@@ -25,8 +23,6 @@ STATE = Path("/var/lib/solo5")
 
 LOCK_TIMEOUT_S = 5.0
 """How long a disk that is made waits for another one."""
-
-LOCK_POLL_S = 0.02
 
 
 class _Disk(NamedTuple):
@@ -135,24 +131,8 @@ class DiskClaims:
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            end = time.monotonic() + LOCK_TIMEOUT_S
-            while True:
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError as error:
-                    if time.monotonic() > end:
-                        raise HostError(
-                            f"{self._directory} is locked for {LOCK_TIMEOUT_S:g} seconds: expected other disks to be "
-                            "made by then.",
-                            "Try again.",
-                        ) from error
-                time.sleep(LOCK_POLL_S)
+        with closing(lock_directory(self._directory, timeout_s=LOCK_TIMEOUT_S)):
             yield
-        finally:
-            os.close(descriptor)
 
 
 def _read(link: Path, only: str) -> _Disk | None:

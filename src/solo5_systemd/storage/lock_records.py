@@ -1,7 +1,5 @@
 """What lock files of disks contain: the task that has them, and its disks. Imports little, for `solo5ctl inspect`."""
 
-import errno
-import fcntl
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from solo5_systemd.errors import HostError
+from solo5_systemd.locks import closing, lock_directory, try_lock
 
 LOCKS = Path("/run/solo5/disks")
 
@@ -75,14 +74,11 @@ def devices_of_tasks(directory: Path = LOCKS) -> Mapping[str, Mapping[str, Seque
 def _records(directory: Path) -> Mapping[tuple[int, int], Mapping[str, object]]:
     found: dict[tuple[int, int], Mapping[str, object]] = {}
     try:
-        guard = guard_of(directory)
-        try:
+        with closing(lock_directory(directory)):
             for name in directory.iterdir():
                 if is_locked(name):
                     device, _, inode = name.name.partition("-")
                     found[int(device, 16), int(inode, 16)] = read_record(name)
-        finally:
-            os.close(guard)
     except FileNotFoundError:
         return found
     except OSError as error:
@@ -97,22 +93,6 @@ def read_record(name: Path) -> Mapping[str, object]:
         if isinstance(record, dict):
             return record
     return {}
-
-
-def guard_of(directory: Path, *, wait: bool = True) -> int:
-    """Lock the directory against other callers, for the microseconds in which names are read and made.
-
-    Raises:
-        BlockingIOError: another process has the lock, and `wait` is false.
-        OSError: the directory cannot be opened.
-    """
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
 
 
 def name_of(identity: tuple[int, int]) -> str:
@@ -132,13 +112,11 @@ def is_any_locked(names: Iterable[str], directory: Path = LOCKS) -> bool:
         OSError: the directory cannot be opened.
     """
     try:
-        guard = guard_of(directory)
+        guard = lock_directory(directory)
     except FileNotFoundError:
         return False
-    try:
+    with closing(guard):
         return any(is_locked(directory / name) for name in names)
-    finally:
-        os.close(guard)
 
 
 def is_locked(name: Path) -> bool:
@@ -147,12 +125,5 @@ def is_locked(name: Path) -> bool:
         descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno != errno.EWOULDBLOCK:
-            raise
-        return True
-    finally:
-        os.close(descriptor)
-    return False
+    with closing(descriptor):
+        return not try_lock(descriptor)

@@ -8,14 +8,14 @@ directory, and has the locks of the disks since the call. So a directory stays a
 until the task ends, if it has come to one.
 """
 
-import fcntl
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from solo5_systemd.errors import HostError
+from solo5_systemd.locks import closing, lock, lock_directory, try_lock
 from solo5_systemd.storage.lock_records import LOCKS, is_any_locked
 
 PID1_ROOT = "/proc/1/root"
@@ -57,7 +57,7 @@ class LockedDirectories:
         self._sweep()
         path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self._parent))
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        lock(descriptor, path, timeout_s=0.0)
         return path, descriptor
 
     def sweep(self, *, dry_run: bool = False) -> tuple[str, ...]:
@@ -81,29 +81,18 @@ class LockedDirectories:
                 descriptor = os.open(each, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
             except FileNotFoundError:  # the start has finished since the directory was listed
                 continue
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if is_any_locked(self._disks(each), self._locks):
-                    continue
+            with closing(descriptor):
+                if not try_lock(descriptor) or is_any_locked(self._disks(each), self._locks):
+                    continue  # the start is in progress
                 left.append(str(each))
                 if not dry_run:
                     self._clear(each)
-            except BlockingIOError:
-                pass  # the start is in progress
-            finally:
-                os.close(descriptor)
         return tuple(left)
 
-    @contextmanager
-    def exclusive(self) -> Iterator[None]:
+    def exclusive(self) -> AbstractContextManager[None]:
         """Lock the parent."""
         self._parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(self._parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
+        return closing(lock_directory(self._parent))
 
     @contextmanager
     def host_errors(self) -> Iterator[None]:

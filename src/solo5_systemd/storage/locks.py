@@ -12,8 +12,6 @@ is.
 A disk that is only read, such as one that is copied, has a shared lock: any number of readers, and no task.
 """
 
-import errno
-import fcntl
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -21,20 +19,22 @@ from pathlib import Path
 
 from solo5_systemd.errors import HostError, TakenError
 from solo5_systemd.files.atomic_file import link_unnamed, open_unnamed
+from solo5_systemd.locks import TIMEOUT_S, closing, lock_directory, try_lock
+from solo5_systemd.locks import lock as file_lock
 from solo5_systemd.storage.archive import sources_json
-from solo5_systemd.storage.lock_records import LOCKS, guard_of, is_locked, name_of
+from solo5_systemd.storage.lock_records import LOCKS, is_locked, name_of
 from solo5_systemd.storage.model import Disk, check_distinct
 from solo5_systemd.storage.overlaps import overlapping
 
 
-def lock(disks: Sequence[Disk], *, directory: Path = LOCKS, task: str = "", wait: bool = True) -> int:
+def lock(disks: Sequence[Disk], *, directory: Path = LOCKS, task: str = "", timeout_s: float = TIMEOUT_S) -> int:
     """Lock all disks until the returned descriptor, and every duplicate in any process, is closed.
 
     Args:
         disks: all disks of one task.
         directory: the directory of lock files.
         task: the name of the task; empty: none.
-        wait: for another process that has the directory's guard.
+        timeout_s: for another process that has the directory locked, for the microseconds of the same.
 
     Returns:
         A descriptor, close-on-exec; a duplicate, such as the tender's standard input, keeps the lock.
@@ -42,11 +42,10 @@ def lock(disks: Sequence[Disk], *, directory: Path = LOCKS, task: str = "", wait
     Raises:
         InvalidRequestError: two disks are one file.
         TakenError: another task has a disk.
-        BlockingIOError: another process has the guard, and `wait` is false.
         HostError: the directory cannot be used.
     """
     check_distinct(disks)
-    return _guarded(directory, lambda: _lock(disks, directory, task), wait=wait)
+    return _guarded(directory, lambda: _lock(disks, directory, task), timeout_s=timeout_s)
 
 
 def lock_shared(disk: Disk, *, directory: Path = LOCKS) -> int:
@@ -59,16 +58,11 @@ def lock_shared(disk: Disk, *, directory: Path = LOCKS) -> int:
     return _guarded(directory, lambda: _lock_shared(disk, directory))
 
 
-def _guarded(directory: Path, act: Callable[[], int], *, wait: bool = True) -> int:
+def _guarded(directory: Path, act: Callable[[], int], *, timeout_s: float = TIMEOUT_S) -> int:
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        guard = guard_of(directory, wait=wait)
-        try:
+        with closing(lock_directory(directory, timeout_s=timeout_s)):
             return act()
-        finally:
-            os.close(guard)
-    except BlockingIOError:
-        raise
     except OSError as error:
         raise HostError(f"disks cannot be locked in {directory}: {error.strerror}.") from error
 
@@ -80,13 +74,10 @@ def remove_stale(directory: Path = LOCKS) -> None:
         HostError: the directory cannot be used.
     """
     try:
-        guard = guard_of(directory)
-        try:
+        with closing(lock_directory(directory)):
             for name in directory.iterdir():
                 if not is_locked(name):
                     name.unlink()
-        finally:
-            os.close(guard)
     except FileNotFoundError:
         return
     except OSError as error:
@@ -99,21 +90,17 @@ def _lock(disks: Sequence[Disk], directory: Path, task: str) -> int:
         if is_locked(name) or any(is_locked(directory / name_of(each)) for each in overlapping(disk)):
             raise _taken(disk)
     record = {"task": task, "disks": [_disk_record(disk) for disk in disks], **_archives(disks)} if task else {}
-    return _linked(directory, names, json.dumps(record), fcntl.LOCK_EX)
+    return _linked(directory, names, json.dumps(record))
 
 
 def _lock_shared(disk: Disk, directory: Path) -> int:
     name = directory / name_of(disk.identity)
     if not is_locked(name):
-        return _linked(directory, [name], "{}", fcntl.LOCK_SH)
+        return _linked(directory, [name], "{}", shared=True)
     descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as error:
+    if not try_lock(descriptor, shared=True):
         os.close(descriptor)
-        if error.errno != errno.EWOULDBLOCK:
-            raise
-        raise _taken(disk) from error
+        raise _taken(disk)
     return descriptor
 
 
@@ -140,11 +127,11 @@ def _archives(disks: Sequence[Disk]) -> Mapping[str, object]:
     return {"archives": found} if found else {}
 
 
-def _linked(directory: Path, names: Sequence[Path], content: str, how: int) -> int:
+def _linked(directory: Path, names: Sequence[Path], content: str, *, shared: bool = False) -> int:
     """Create a locked file, and give it its names."""
     descriptor = _make_lock_file(directory, content.encode())
     try:
-        fcntl.flock(descriptor, how)
+        file_lock(descriptor, directory, shared=shared, timeout_s=0.0)  # no other process has the file
         for name in names:
             name.unlink(missing_ok=True)
             link_unnamed(descriptor, name)

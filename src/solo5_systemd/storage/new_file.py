@@ -1,7 +1,6 @@
 """New files for disks, complete as soon as they have a name, also if their process is killed."""
 
 import errno
-import fcntl
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,6 +9,7 @@ from pathlib import PurePath
 
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError
 from solo5_systemd.files.procfs import open_path, path_of
+from solo5_systemd.locks import try_lock
 from solo5_systemd.storage.model import DiskRequest, NewFile
 
 _UNSUPPORTED = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS}
@@ -127,18 +127,17 @@ def _open_temporary(directory: int, name: str) -> int:
     try:
         left = os.open(name, flags, dir_fd=directory)
         try:
-            fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError: another process creates the disk now
+            if not try_lock(left):  # also a file of another user, who may have locked it
+                raise BlockingIOError(errno.EWOULDBLOCK, "another process creates the disk now")
             os.unlink(name, dir_fd=directory)  # noqa: PTH108 - in an open directory
         finally:
             os.close(left)
     except FileNotFoundError:
         pass
     descriptor = os.open(name, flags | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=directory)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BaseException:
+    if not try_lock(descriptor):
         os.close(descriptor)
-        raise
+        raise BlockingIOError(errno.EWOULDBLOCK, "another process creates the disk now")
     return descriptor
 
 

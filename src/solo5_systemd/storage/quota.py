@@ -4,7 +4,6 @@ A sparse file counts with its size, since a guest may write all of it. Programs 
 tasks of other drivers in a volume, are not limited: what they have written counts when the next disk is made.
 """
 
-import fcntl
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
@@ -13,9 +12,10 @@ from pathlib import Path
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.files.procfs import identity, is_below
+from solo5_systemd.locks import RUN, closing, lock_file
 from solo5_systemd.storage.model import NAMED_DISKS, SNAPSHOTS
 
-LOCK = Path("/run/solo5/quota.lock")
+LOCK = RUN / "quota"
 
 Quotas = Mapping[str, int]
 """Bytes, by directory."""
@@ -53,13 +53,10 @@ def admitted(
     if not concerned or more <= 0:
         yield
         return
-    descriptor = _locked(lock or LOCK)
-    try:
+    with closing(_locked(lock or LOCK)):
         for directory, most in concerned.items():
             _check(directory, most, used(directory, None if new < 0 else identity(os.fstat(new))), more, what)
         yield
-    finally:
-        os.close(descriptor)
 
 
 def check(quotas: Quotas, path: str | Path, more: int, what: str, lock: Path | None = None) -> None:
@@ -70,16 +67,9 @@ def check(quotas: Quotas, path: str | Path, more: int, what: str, lock: Path | N
 
 def _locked(lock: Path) -> int:
     try:
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except BaseException:
-            os.close(descriptor)
-            raise
+        return lock_file(lock)
     except OSError as error:
         raise HostError(f"{lock} cannot be locked for the quotas of directories: {error.strerror}.") from error
-    return descriptor
 
 
 def _check(directory: str, most: int, has: int, more: int, what: str) -> None:

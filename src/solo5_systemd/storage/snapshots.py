@@ -5,7 +5,6 @@ can use it. Names are made and removed with a lock on the directory of disks, fo
 made, a shared lock on its disk's directory keeps that, and the disk.
 """
 
-import fcntl
 import os
 import stat
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, TakenError
 from solo5_systemd.files.atomic_file import link_unnamed, open_unnamed, sync_directory
 from solo5_systemd.files.procfs import identity
+from solo5_systemd.locks import closing, lock_directory
 from solo5_systemd.names import DiskName, SnapshotName, disk_name, snapshot_name
 from solo5_systemd.storage.copies import Progress, copy_data, no_progress, share
 from solo5_systemd.storage.live_clone import PASSES, LiveClone
@@ -286,8 +286,7 @@ class Snapshots:
             with self._exclusive():
                 place.parent.mkdir(mode=0o700, exist_ok=True)
                 place.mkdir(mode=0o700, exist_ok=True)
-                kept = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-                fcntl.flock(kept, fcntl.LOCK_SH)  # others are shared, or held within `_exclusive`
+                kept = lock_directory(place, shared=True)  # others are shared, or held within `_exclusive`
             try:
                 sync_directory(self._directory)
                 sync_directory(place.parent)
@@ -341,17 +340,14 @@ class Snapshots:
     def _exclusive(self) -> Iterator[None]:
         """Lock the directory of disks while names of snapshots are made or removed: no copy is made meanwhile."""
         try:
-            descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            descriptor = lock_directory(self._directory)
         except FileNotFoundError:  # no disk was ever made: the block finds none
             yield
             return
         except OSError as error:
             raise HostError(f"the disks in {self._directory} cannot be used: {error.strerror}.") from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with closing(descriptor):
             yield
-        finally:
-            os.close(descriptor)
 
 
 def _date(descriptor: int) -> None:

@@ -7,13 +7,13 @@ A claim counts while its task has a user, whose file exists before the claim is 
 it has claimed. Only root can open the directory.
 """
 
-import fcntl
 import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from solo5_systemd.locks import closing, lock_file
 from solo5_systemd.settings.limits import OPERATOR, Claim, Resource, Scope, Totals
 
 TASKS = Path("/run/solo5/users")
@@ -41,16 +41,12 @@ class Claims:
         """Keep others from making claims during the block.
 
         Raises:
-            BlockingIOError: another process makes one.
+            LockedError: another process makes one.
             OSError: the directory cannot be used.
         """
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with closing(lock_file(self._lock, timeout_s=0.0)):
             yield
-        finally:
-            os.close(descriptor)
 
     @contextmanager
     def others(self, task: str, *, prune: bool = False) -> Iterator[Totals]:

@@ -7,11 +7,12 @@ PID 1 allocates a uid in three steps: flock(2) of /run/systemd/dynamic-uid/UID, 
 and creation of the user record. With the same steps here, each side detects the other's users.
 """
 
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from solo5_systemd.locks import try_lock
 
 LOCKS = Path("/run/systemd/dynamic-uid")
 
@@ -34,9 +35,7 @@ def allocating(uid: int, locks: Path = LOCKS) -> Iterator[bool]:
 def _lock(path: Path) -> int | None:
     while True:
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(descriptor):
             os.close(descriptor)
             return None
         if os.fstat(descriptor).st_nlink:  # otherwise another process removed the file between open(2) and flock(2)

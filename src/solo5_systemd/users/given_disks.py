@@ -6,14 +6,13 @@ The owner of a disk outlives a boot, and so does this file. It is on stable stor
 system may write the new owner at any moment after. A user with a file is not allocated.
 """
 
-import fcntl
 import json
-import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from solo5_systemd.files.atomic_file import replace_file, sync_directory
+from solo5_systemd.locks import closing, lock_directory
 from solo5_systemd.users.user_record import GivenDisk
 
 GIVEN_DISKS = Path("/var/lib/solo5/users")
@@ -38,7 +37,7 @@ class GivenDiskFiles:
         if not self._directory.is_dir():
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             sync_directory(self._directory.parent)
-        with self._locked(fcntl.LOCK_SH):  # the task's file keeps other additions for this user out
+        with self._locked(shared=True):  # the task's file keeps other additions for this user out
             self._write(uid, (*self.read(uid), *added))
 
     def drop(self, uid: int, taken: GivenDisk) -> bool:
@@ -48,22 +47,16 @@ class GivenDiskFiles:
         """
         if not self.exists(uid):
             return False
-        with self._locked(fcntl.LOCK_EX):
+        with self._locked():
             present = tuple(self.read(uid))
             kept = tuple(each for each in present if not each.is_same_file(taken))
             if kept != present:
                 self._write(uid, kept)
             return not kept and kept != present
 
-    @contextmanager
-    def _locked(self, how: int) -> Iterator[None]:
+    def _locked(self, *, shared: bool = False) -> AbstractContextManager[None]:
         """Lock the directory: a file is read and replaced, and not by two processes at a time."""
-        descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(descriptor, how)
-            yield
-        finally:
-            os.close(descriptor)
+        return closing(lock_directory(self._directory, shared=shared))
 
     def _write(self, uid: int, disks: Sequence[GivenDisk]) -> None:
         lines = (f"{json.dumps(each)}\n" for each in disks)

@@ -17,7 +17,6 @@ they are reclaimed or given to another task.
 """
 
 import asyncio
-import fcntl
 import logging
 import os
 import pwd
@@ -30,6 +29,7 @@ from typing import TypeVar
 
 from solo5_systemd.errors import HostError, Solo5Error, TakenError
 from solo5_systemd.files.atomic_file import link_unnamed, open_unnamed, replace_file
+from solo5_systemd.locks import LockedError, lock, try_lock
 from solo5_systemd.names import TaskName
 from solo5_systemd.settings.limits import Claim, Node, Totals
 from solo5_systemd.users.claims import TASKS, Claims
@@ -141,7 +141,7 @@ class Users:
             with self._claims.exclusive():
                 self._check_claim(task, claim, prune=True)
                 self._claims.make(task, claim)
-        except BlockingIOError as error:
+        except LockedError as error:
             raise _StartingError(
                 f"task {task} waited {LOCK_TIMEOUT_S:g} seconds for other starts to record what they take."
             ) from error
@@ -360,7 +360,7 @@ class Users:
         """Create a task's file, locked before it has a name."""
         descriptor = open_unnamed(self._state, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            lock(descriptor, self._state / task, timeout_s=0.0)
             link_unnamed(descriptor, self._state / task)
         except FileExistsError as error:
             os.close(descriptor)
@@ -379,12 +379,8 @@ class Users:
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
             return None
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(descriptor).st_nlink:  # otherwise removed between open(2) and flock(2)
-                return descriptor
-        except BlockingIOError:
-            pass
+        if try_lock(descriptor) and os.fstat(descriptor).st_nlink:  # otherwise removed between open(2) and flock(2)
+            return descriptor
         os.close(descriptor)
         return None
 

@@ -85,9 +85,9 @@ def test_two_hosts_are_refused() -> None:
 @pytest.mark.parametrize(
     ("words", "terminal", "option"),
     [
-        ("logs -f web", True, "-t"),
-        ("run web.hvt", True, "-t"),
-        ("--no-color stats", True, "-t"),
+        ("logs -f web", True, "-tt"),
+        ("run web.hvt", True, "-tt"),
+        ("--no-color stats", True, "-tt"),
         ("logs -f web", False, "-T"),
         ("ps", True, "-T"),
     ],

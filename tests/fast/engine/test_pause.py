@@ -12,8 +12,8 @@ from tests.support.fakes.backends import Machine
 from solo5_systemd.engine import pause
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
+from solo5_systemd.locks import LockedError, lock_directory
 from solo5_systemd.names import TaskName
-from solo5_systemd.storage.lock_records import guard_of
 from solo5_systemd.unit.state import MainCode
 from solo5_systemd.workload import Workload
 
@@ -109,8 +109,8 @@ async def test_a_task_that_was_frozen_before_stays_frozen(machine: Machine, web:
 
 
 async def test_one_process_at_a_time(machine: Machine, web: Runtime, directory: Path) -> None:
-    directory.mkdir()
-    descriptor = os.open(directory / UNIT, os.O_CREAT | os.O_RDWR)
+    directory.mkdir(mode=0o700)
+    descriptor = os.open(directory / UNIT, os.O_CREAT | os.O_RDWR, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     with pytest.raises(TakenError, match="is frozen for another snapshot: expected one at a time"):
         await web.while_frozen(WEB, nothing)
@@ -127,8 +127,8 @@ async def test_no_other_pause_removes_a_lock_file_between_its_creation_and_its_l
     def locking(descriptor: Any, how: int) -> None:
         number = descriptor if isinstance(descriptor, int) else descriptor.fileno()
         if Path(f"/proc/self/fd/{number}").readlink() == directory / UNIT:
-            with pytest.raises(BlockingIOError):
-                guard_of(directory, wait=False)
+            with pytest.raises(LockedError):
+                lock_directory(directory, timeout_s=0.0)
             kept.append(descriptor)
         real(descriptor, how)
 
@@ -166,9 +166,9 @@ async def test_an_ended_task_is_not_frozen(machine: Machine, web: Runtime) -> No
 
 
 async def test_the_file_of_a_killed_process_is_removed_by_the_next_pause(web: Runtime, directory: Path) -> None:
-    directory.mkdir()
+    directory.mkdir(mode=0o700)
     for name in ("killed", "held"):
-        (directory / name).touch()
+        (directory / name).touch(0o600)
     with (directory / "held").open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         await web.while_frozen(WEB, nothing)

@@ -237,7 +237,7 @@ def test_delete_follows_no_link(volumes: Path, state: Path, tmp_path: Path) -> N
 
 def test_two_calls_do_not_interleave(volumes: Path, state: Path) -> None:
     """A second call waits for the lock of the records."""
-    state.mkdir()
+    state.mkdir(mode=0o700)
     held = os.open(state, os.O_RDONLY)
     fcntl.flock(held, fcntl.LOCK_EX)
     code = f"""

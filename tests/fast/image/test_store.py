@@ -52,7 +52,8 @@ def written(path: Path, content: bytes) -> Path:
 
 def files(tmp_path: Path) -> set[str]:
     """Return the names of stored images, and `memo` for any number of memos."""
-    names = {str(file.relative_to(tmp_path / "store")) for file in (tmp_path / "store").rglob("*") if file.is_file()}
+    found = (file for file in (tmp_path / "store").rglob("*") if file.is_file() and file.parent.name != "locks")
+    names = {str(file.relative_to(tmp_path / "store")) for file in found}
     return {"memo" if name.startswith("memos/") else name for name in names}
 
 

@@ -25,7 +25,7 @@ class Packet:
     `dnat`: it was sent to a published port; `tracked`: it is not the first of its connection. Of its guest's
     connections `open` are open, and `opened` of TCP were opened at once; it is for
     the `sought`-th neighbour at once of those that the host does not know. `hops`: its hop limit; one less if it was
-    routed.
+    routed. `optioned`: it has IPv4 options, or an IPv6 routing header.
     """
 
     iif: str
@@ -40,6 +40,7 @@ class Packet:
     sought: int = 0
     tracked: bool = False
     hops: int = 255
+    optioned: bool = False
 
 
 def verdict(plan: Ruleset, packet: Packet, family: str = "ip") -> str:
@@ -117,6 +118,7 @@ _MATCHES: Mapping[str, Callable[..., bool]] = {
     r"update @opened \{ ip6? saddr limit rate over \d+/second burst (\d+) packets \}": (
         lambda _, packet, burst: packet.opened >= int(burst)
     ),
+    r"ip hdrlength != 5|ip6 nexthdr != \{ .*? \} exthdr rt exists": lambda _, packet: packet.optioned,
     r"ct state established,related": lambda _, packet: packet.state in ("established", "related"),
     r"ct state invalid": lambda _, packet: packet.state == "invalid",
     r"ct status confirmed": lambda _, packet: packet.tracked,

@@ -1,7 +1,10 @@
 """The generator writes unit files to any directory, and knows its own ones again."""
 
+import asyncio
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from threading import Event
 
 import pytest
 from tests.fast.image import elfbuilder as elf
@@ -9,6 +12,7 @@ from tests.fast.image import elfbuilder as elf
 from solo5_systemd.errors import HostError, ImageError, NotFoundError, SettingsError
 from solo5_systemd.host.tenders import TenderPath
 from solo5_systemd.image.manifest import Target
+from solo5_systemd.locks import closing, lock_file
 from solo5_systemd.names import TaskName
 from solo5_systemd.pid1 import generator, kept
 from solo5_systemd.pid1.generator import Generator
@@ -33,11 +37,12 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     def run(
         settings: Settings | SettingsError = Settings(),  # noqa: B008 - frozen
         generated: Mapping[str, Path] | None = None,
+        budget_s: float = 60.0,
     ) -> list[str]:
         subject = Generator(
             settings, etc=tmp_path / "etc", system=tmp_path / "system", directory=str(tmp_path / "run"),
             units=(str(tmp_path / "system"), str(tmp_path / "other")), generated=generated or {},
-            fstab=tmp_path / "fstab", systemd=257,
+            fstab=tmp_path / "fstab", systemd=257, budget_s=budget_s,
         )  # fmt: skip
         return list(subject.run())
 
@@ -473,3 +478,58 @@ def test_a_task_that_was_removed_before_it_is_cleared_up_is_not(make: Make, web:
     web.unlink()
     make()
     assert not is_cleared(TaskName("web"), directory=tmp_path / "run")
+
+
+def test_a_lock_that_is_held_costs_the_budget_and_leaves_units_that_say_why(
+    make: Make, web: Path, tmp_path: Path
+) -> None:
+    assert make() == []
+    before = (tmp_path / "system/web.service").read_text()
+    (tmp_path / "etc/new.unikernel").write_text(web.read_text())
+    with closing(lock_file(tmp_path / "locks/run")):
+        begun = time.monotonic()
+        (sentence,) = make(budget_s=0.2)
+        assert time.monotonic() - begun < 5
+    assert "locks/run is locked by another process" in sentence
+    assert "stay as they were at the last daemon-reload" in sentence
+    assert (tmp_path / "system/web.service").read_text() == before
+    assert "locks/run is locked by another process" in (tmp_path / "system/new.service").read_text()
+    assert make() == []
+    assert "locks/run" not in (tmp_path / "system/new.service").read_text()
+
+
+def test_an_image_that_hangs_costs_the_budget_once_and_is_assumed(
+    make: Make, web: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / f"etc/{name}.unikernel").write_text(web.read_text())
+    answer = Event()
+    monkeypatch.setattr(generator, "read_facts", lambda _image: answer.wait(60))
+    begun = time.monotonic()
+    (sentence,) = make(budget_s=0.2)
+    assert time.monotonic() - begun < 5
+    answer.set()
+    assert "took too long" in sentence
+    for name in ("a", "b", "c", "web"):
+        assert "ExecStart=" in (tmp_path / f"system/{name}.service").read_text()
+
+
+def test_a_tender_that_hangs_costs_the_budget_once(
+    make: Make, web: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang(_self: TenderPath, _target: Target, _abi_version: int) -> Tender:
+        await asyncio.get_running_loop().run_in_executor(None, answer.wait, 60)
+        raise NotFoundError("none")
+
+    answer = Event()
+    monkeypatch.setattr(TenderPath, "find", hang)
+    (sentence,) = make(budget_s=0.2)
+    answer.set()
+    assert "took too long" in sentence
+    assert "ExecStart=" in (tmp_path / "system/web.service").read_text()
+
+
+def test_what_is_quick_does_not_use_up_the_budget(make: Make, web: Path, tmp_path: Path) -> None:
+    for number in range(30):
+        (tmp_path / f"etc/n{number}.unikernel").write_text(web.read_text())
+    assert make(budget_s=generator._QUICK_S) == []

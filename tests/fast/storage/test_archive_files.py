@@ -18,12 +18,12 @@ import pytest
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error
 from solo5_systemd.files import procfs
 from solo5_systemd.files.procfs import Way
+from solo5_systemd.locks import lock_directory
 from solo5_systemd.names import DeviceName
 from solo5_systemd.storage import archive_files
 from solo5_systemd.storage.archive import Entry, archive_disk, member, parse_sources, sources_json
 from solo5_systemd.storage.archive_files import digest_of, parents, scan, write_archive
 from solo5_systemd.storage.backing_files import ImageFiles
-from solo5_systemd.storage.lock_records import guard_of
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, Backing, DiskRequest
 from solo5_systemd.storage.start_directories import StartDirectories
 
@@ -362,7 +362,7 @@ async def test_archives_are_locked_in_the_event_loop_unless_it_would_have_to_wai
         return to_thread(act)
 
     monkeypatch.setattr(asyncio, "to_thread", recorded)
-    guard = guard_of(locks)
+    guard = lock_directory(locks)
     waiting = asyncio.ensure_future(disks.lock([made.disk], "web"))
     await in_thread.wait()
     assert not waiting.done()

@@ -131,7 +131,7 @@ def test_two_processes_do_not_share_a_temporary_name(tmp_path: Path, monkeypatch
     without_unnamed(monkeypatch)
     with (tmp_path / ".disk.solo5-new").open("wb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(HostError, match="Resource temporarily unavailable"):
+        with pytest.raises(HostError, match="another process creates the disk now"):
             make(request(tmp_path / "disk"))
     assert [path.name for path in tmp_path.iterdir()] == [".disk.solo5-new"]
 

@@ -341,7 +341,7 @@ async def test_a_disk_that_another_task_is_given_meanwhile_is_that_tasks(
 
         @property
         def st_uid(self) -> int:
-            return next(seen)
+            return next(seen) if self._of.st_ino == of.identity[1] else self._of.st_uid
 
     monkeypatch.setattr("solo5_systemd.storage.owner.os.fstat", Status)
     reclaim_disk(of, tmp_path, owner, lock_timeout=60.0)

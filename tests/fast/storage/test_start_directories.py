@@ -128,6 +128,8 @@ def test_a_mount_of_an_earlier_snapshot_is_detached(tmp_path: Path) -> None:
     own = StartDirectories(tmp_path / "starts", memory=tmp_path / "memory", unmount=detached.append, root="")
     files = tmp_path / "starts" / "startold" / "files"
     files.mkdir(parents=True)
+    for made in (files.parent, files.parents[1]):
+        made.chmod(0o700)
     (files / "storage").write_bytes(b"x")
     own.sweep()
     assert detached == [str(files)]

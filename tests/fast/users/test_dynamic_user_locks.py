@@ -27,7 +27,7 @@ def test_while_we_hold_it_systemd_has_to_take_another(tmp_path: Path) -> None:
 
 
 def test_a_file_that_a_killed_start_has_left_is_no_lock(tmp_path: Path) -> None:
-    (tmp_path / "61200").touch()
+    (tmp_path / "61200").touch(0o600)
     with allocating(61200, tmp_path) as is_ours:
         assert is_ours
     assert not (tmp_path / "61200").exists()

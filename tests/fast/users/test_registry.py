@@ -367,7 +367,7 @@ async def test_user_of_an_earlier_boot_that_has_a_disk_is_not_allocated_before_t
 ) -> None:
     taken: list[tuple[int, str]] = []
     of = users(tmp_path, range(61200, 61201), taken)
-    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes").mkdir(mode=0o700)
     (tmp_path / "notes/61200").write_text('["/srv/disk.img", 1, 2]\n["/srv/cut')
     with pytest.raises(TakenError, match="all 1 users"):
         of._acquire(WEB)
@@ -384,7 +384,7 @@ async def test_user_of_an_earlier_boot_that_has_a_disk_is_not_allocated_before_t
 
 async def test_disks_of_earlier_boots_are_taken_back_before_the_first_start_of_a_boot(tmp_path: Path) -> None:
     taken: list[tuple[int, str]] = []
-    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes").mkdir(mode=0o700)
     for uid in (61203, 61204):
         (tmp_path / f"notes/{uid}").write_text('["/srv/disk.img", 1, 2]\n')
     for task in (WEB, DB):
@@ -402,7 +402,7 @@ async def test_first_start_of_a_boot_does_not_wait_for_a_file_system_that_hangs(
 
     is_hanging, goes_on = threading.Event(), threading.Event()
     states = [tmp_path / name for name in ("users", "userdb", "notes", "dynamic-uid")]
-    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes").mkdir(mode=0o700)
     (tmp_path / "notes/61200").write_text('["/srv/disk.img", 1, 2]\n')
     monkeypatch.setattr(registry, "RECLAIM_TIMEOUT_S", 0.01)
     of = Users(lambda: range(61200, 61202), hangs, states[0], states[1], states[2], states[3])
@@ -479,7 +479,7 @@ async def test_a_user_with_a_task_or_another_disk_stays_when_a_disk_is_taken(
         assert (tmp_path / f"notes/{second}").read_text() == "", "its task goes on"
         assert {"db", f"{second}.user"} < left(tmp_path)
     (tmp_path / "notes").rename(tmp_path / "away")
-    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes").mkdir(mode=0o700)
     (tmp_path / f"notes/{uid}").mkdir()
     await of.disk_taken(uid, other)
     assert "cannot be managed: Is a directory" in caplog.text, "and the start that got it goes on"
@@ -502,9 +502,10 @@ async def test_disks_of_a_user_that_systemd_has_allocated_are_taken_back_and_sta
     """A start may be about to use the user: its given-disk file must not be removed."""
     taken: list[tuple[int, str]] = []
     of = users(tmp_path, taken=taken)
-    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes").mkdir(mode=0o700)
     (tmp_path / "notes/61200").write_text('["/srv/disk.img", 1, 2]\n')
     (tmp_path / "dynamic-uid").mkdir()
+    (tmp_path / "dynamic-uid/61200").touch(0o600)
     with (tmp_path / "dynamic-uid/61200").open("w") as systemds:
         fcntl.flock(systemds, fcntl.LOCK_EX)
         assert await of.reclaim() == []

@@ -1,4 +1,5 @@
-/* Prints its arguments, then the bytes of hex=BYTES and fill=N dots (up to 49152) as one line, and exits with exit=N. */
+/* Prints its arguments, then the bytes of hex=BYTES and fill=N dots (up to 49152) as one line, and exits with exit=N,
+ * after for=SECONDS. */
 #include "guest.h"
 
 MANIFEST();
@@ -30,5 +31,8 @@ int guest_main(void)
         print("argument %u: '%s'\n", i + 1, argument(i));
     if (option("hex=", 0))
         print_line(option("hex=", 0), option_number("fill=", 0));
+    uint64_t end = now() + option_number("for=", 0) * SECOND;
+    while (now() < end)
+        wait_until(end);
     return (int)option_number("exit=", 0);
 }
