@@ -18,6 +18,7 @@ from solo5_systemd.network.ipam import (
     TAPS_PER_BRIDGE,
     Allocations,
     Remembered,
+    addresses_of,
     assign_leases,
     bridge_mac,
     choose_network,
@@ -28,7 +29,7 @@ from solo5_systemd.network.ipam import (
     tap_name,
 )
 from solo5_systemd.network.model import Lease, MacAddress, Network, NicRequest, Protocol, Reservation, mac_address
-from solo5_systemd.settings.model import NetworkPolicy, NetworkSettings, default_bridge
+from solo5_systemd.settings.model import NetworkPolicy, NetworkSettings, default_bridge, parse_settings
 from solo5_systemd.settings.reserved_addresses import address_range
 
 A = Reservation(task=TaskName("a"), leases=(LEASE,), ports=PORTS)
@@ -356,3 +357,18 @@ def test_a_range_that_declared_tasks_had_is_chosen_again_if_it_is_free() -> None
     assert choose_network(settings(), (), (), had).ipv4 == IPv4Network("172.29.7.0/24")
     assert choose_network(settings(), (), (IPv4Network("172.29.7.0/28"),), had).ipv4 == CANDIDATES[0]
     assert choose_network(settings(ipv4="10.9.0.0/24"), (), (), had).ipv4 == IPv4Network("10.9.0.0/24")
+
+
+def test_a_network_has_a_number_of_addresses_before_its_range_is_chosen() -> None:
+    parsed = parse_settings(
+        {
+            "network": {
+                "small": {"ipv4": "10.77.0.0/28"},
+                "six": {"ipv4": False, "ipv6": "2001:db8:1::/64"},
+                "lan": {"join": "br0", "ipv4": "192.168.1.0/24", "pool": "192.168.1.200-192.168.1.209"},
+                "unknown": {"join": "br1"},
+            }
+        }
+    )
+    found = {each.name: addresses_of(each) for each in parsed.networks}
+    assert found == {"default": 253, "small": 13, "six": 10_000, "lan": 10, "unknown": 0}
