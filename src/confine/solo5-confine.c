@@ -6,8 +6,12 @@
  * A call that has rows in `permits` fails with EPERM unless, for each of its arguments that is in a row, one of the
  * rows of that argument holds. All other calls are PID 1's to decide. Rows of one call and argument are neighbours.
  *
+ * No file becomes larger than the largest disk, which is then what a disk can grow to beyond its quota: a unit that is
+ * written before its disks are known has no LimitFSIZE=.
+ *
  * Without a C library, so that the second execution of each start costs as little as it can.
  */
+#include <asm/stat.h>
 #include <asm/unistd.h>
 #include <linux/audit.h>
 #include <linux/errno.h>
@@ -19,12 +23,17 @@
 #include <linux/mman.h>
 #include <linux/netlink.h>
 #include <linux/prctl.h>
+#include <linux/resource.h>
 #include <linux/seccomp.h>
 #include <linux/sockios.h>
+#include <linux/stat.h>
 #include <asm/ioctls.h>
 
 /* systemd.exec(5), "Process Exit Codes" */
 enum { EXIT_EXEC = 203, EXIT_SECCOMP = 228 };
+
+/* Bytes of the largest filter (BPF_MAXINSNS), which tenders write to a file in memory. */
+enum { FILTER_SIZE = 32 << 10 };
 
 /* From headers of the C library. */
 enum { AF_INET = 2, AF_NETLINK = 16, SOCK_DGRAM = 2, SOCK_RAW = 3, SOCK_FLAGS = 02000000 | 04000 };
@@ -178,6 +187,40 @@ static int is_own_name(const char *path)
     return *own == *name;
 }
 
+/* Return what follows a text at the beginning of a word; NULL: another text is there. */
+static const char *after(const char *text, const char *word)
+{
+    for (; *text; text++, word++)
+        if (*text != *word)
+            return 0;
+    return word;
+}
+
+static void limit_files(char **line)
+{
+    unsigned long most = 0;
+    struct stat status;
+    /* A console that is a file, as of a scope, has a size of its own. */
+    if (!call(__NR_fstat, 1, (long)&status, 0, 0) && S_ISREG(status.st_mode))
+        return;
+    for (; *line && !((*line)[0] == '-' && (*line)[1] == '-' && !(*line)[2]); line++) {
+        const char *path = after("--block:", *line);
+        while (path && *path && *path++ != '=')
+            ;
+        if (!path || call(__NR_newfstatat, AT_FDCWD, (long)path, (long)&status, 0))
+            continue;
+        if (!S_ISREG(status.st_mode)) /* of a device it is not the size */
+            return;
+        if ((unsigned long)status.st_size > most)
+            most = (unsigned long)status.st_size;
+    }
+    if (!most)
+        return;
+    most = most < FILTER_SIZE ? FILTER_SIZE : most;
+    unsigned long limits[2] = { most, most };
+    call(__NR_prlimit64, 0, RLIMIT_FSIZE, (long)limits, 0); /* fails where a lower limit is in effect */
+}
+
 static void fail(const char *what, long size, int status)
 {
     call(__NR_write, 2, (long)what, size, 0);
@@ -193,6 +236,7 @@ __attribute__((used)) void start(long *stack)
     struct sock_fprog filter = { compile(code), code };
     if (*stack > 0 && is_own_name(line[0]))
         line++;
+    limit_files(line);
     if (call(__NR_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0) ||
         call(__NR_seccomp, SECCOMP_SET_MODE_FILTER, 0, (long)&filter, 0))
         FAIL("the kernel accepts no filter of system calls", EXIT_SECCOMP);

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.machine import records
 from tests.machine.conftest import GUESTS, Machine, Runner, console, eventually, inspect, ok, remove_namespace, says, sh
+from tests.machine.declared import declarations
 from tests.machine.seen import files_of
 
 PROGRAMS = Path("/usr/local/bin")
@@ -210,6 +211,18 @@ def test_no_space_beyond_the_end_of_a_disk_outlives_its_task(
         assert own.stat().st_size == 4096
         assert own.stat().st_blocks * 512 == 4096
     where.rmdir()
+
+
+def test_the_disk_of_a_declared_task_becomes_no_larger(hostile: None, machine: Machine, tmp_path: Path) -> None:
+    """Its unit file is written before its disks are known, and has no LimitFSIZE=."""
+    tmp_path.chmod(0o755)
+    own = disk(tmp_path / "own.img")
+    with declarations() as declare:
+        unit = declare("grower", f"Block=storage={own}", image="netdisk.spt")
+        ok("systemctl", "start", unit)
+        says("grower", "waiting")
+        assert not [line for line in verdict(console("grower"))[0] if line.startswith("got growth")]
+        assert own.stat().st_size == 4096
 
 
 def test_a_leased_disk_is_refused_at_once(no_launcher: None, hostile: None, run: Runner) -> None:

@@ -59,7 +59,7 @@ def static_unit(task: RunningTask, text: str) -> str:
             section = line.strip("[]")
         elif section in sections and (kept := _kept(line)) and kept not in sections[section]:
             sections[section].append(kept)
-    starts = f"ExecStart=@{LAUNCHER} "
+    starts = tuple(f"ExecStart=@{quote}{LAUNCHER}{quote} " for quote in ("", '"'))  # releases of systemd differ
     launcher = f"@{LAUNCHER} " if any(line.startswith(starts) for line in text.split("\n")) else ""
     image = task.argv[list(task.argv).index("--") + 1]
     sections["Service"] = list(_bound(sections["Service"], image, task))

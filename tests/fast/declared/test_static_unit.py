@@ -81,6 +81,15 @@ def test_the_sandbox_is_what_pid_1_has_and_what_each_start_makes_is_written_out(
     assert found[-1] == "WantedBy=multi-user.target"
 
 
+@pytest.mark.parametrize("quote", ["", '"'])
+def test_the_launcher_stays(quote: str) -> None:
+    old = 'ExecStart="/usr/bin/solo5-hvt"'
+    assert old in TRANSIENT
+    new = f'ExecStart=@{quote}/usr/libexec/solo5-confine{quote} "/usr/bin/solo5-hvt"'
+    [start] = [line for line in lines(text=TRANSIENT.replace(old, new)) if line.startswith("ExecStart=")]
+    assert start.startswith("ExecStart=@/usr/libexec/solo5-confine /usr/bin/solo5-hvt --net:service=tap ")
+
+
 def test_no_argument_image_or_label_of_a_job_begins_a_line_of_its_own() -> None:
     """systemd ends a line at a carriage return and at a NUL as well; Python at some more characters."""
     ends = "\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"

@@ -1,5 +1,6 @@
 """The launcher of tenders (`src/confine`): which arguments of calls its filter permits. Numbers are those of x86-64."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -17,6 +18,8 @@ words = [int(word) for word in sys.argv[1:]]
 done = libc.syscall(*map(ctypes.c_long, words))
 print(errno.errorcode[ctypes.get_errno()] if done == -1 else "done")
 """
+
+_LIMIT = "import resource; print(resource.getrlimit(resource.RLIMIT_FSIZE)[1])"
 
 # <linux/*.h>
 TUNSETIFF, SIOCGIFMTU, FIONREAD, KVM_RUN = 0x400454CA, 0x8921, 0x541B, 0xAE80
@@ -119,6 +122,47 @@ def test_arguments_and_environment_pass_and_status_returns(launcher: Path, *, ow
 def test_a_tender_that_cannot_be_executed_has_the_status_of_systemd(launcher: Path, line: list[str]) -> None:
     done = subprocess.run(line, executable=launcher, stderr=subprocess.PIPE, check=False)
     assert (done.returncode, done.stderr) == (203, b"solo5-confine: the tender cannot be executed\n")
+
+
+@pytest.mark.parametrize(
+    ("disks", "before", "limit"),
+    [
+        ({"a": 1 << 20, "b": 4096}, -1, 1 << 20),
+        ({"a": 4096}, -1, 32 << 10),  # of the tender's own filter
+        ({"a": 1 << 20}, 4096, 4096),
+        ({}, -1, -1),
+    ],
+)
+def test_no_file_becomes_larger_than_the_largest_disk(
+    launcher: Path, tmp_path: Path, disks: dict[str, int], before: int, limit: int
+) -> None:
+    options = []
+    for name, size in disks.items():
+        (tmp_path / name).touch()
+        os.truncate(tmp_path / name, size)
+        options += [f"--block:{name}={tmp_path / name}", f"--block-sector-size:{name}=512"]
+    assert limit_with(launcher, *options, before=before) == limit
+
+
+def test_neither_a_device_nor_a_console_that_is_a_file_has_a_limit(launcher: Path, tmp_path: Path) -> None:
+    (tmp_path / "disk").write_bytes(bytes(4096))
+    option = f"--block:storage={tmp_path / 'disk'}"
+    assert limit_with(launcher, "--block:other=/dev/null", option) == -1
+    assert limit_with(launcher, "--", option) == -1, "an argument of the guest"
+    with (tmp_path / "log").open("w+") as log:
+        subprocess.run([launcher, sys.executable, "-I", "-c", _LIMIT, option], stdout=log, check=True)
+        log.seek(0)
+        assert log.read().strip() == "-1"
+
+
+def limit_with(launcher: Path, *options: str, before: int = -1) -> int:
+    """Return RLIMIT_FSIZE of what the launcher executes; -1: none."""
+    done = subprocess.run(
+        ["prlimit", f"--fsize={before}", str(launcher), sys.executable, "-I", "-c", _LIMIT, *options],
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    return int(done.stdout)
 
 
 def test_it_needs_no_other_file(launcher: Path) -> None:
