@@ -132,7 +132,7 @@ def test_the_sandbox_is_that_of_every_task(declare: Declarations, run: Runner) -
             "Environment.*|Standard.*|StatusErrno|SyslogIdentifier|LogExtraFields|BindPaths|BindReadOnlyPaths|NoExecPaths|"
             "DeviceAllow|Memory(Current|Peak|Available|Swap.*|ZSwap.*)|CPUUsage.*|IO.*|TasksCurrent|.*Accounting|Transient|"
             "RestartPreventExitStatus|RootDirectoryStartOnly|ExecReload.*|CanReload|LimitFSIZE.*|TimeoutStartUSec|"
-            "UnitFile.*|CanClean|DropInPaths|Markers|Effective.*|ExecMain.*|IP(In|E)gress.*|"
+            "UnitFile.*|CanClean|DropInPaths|IgnoreOnIsolate|Markers|Effective.*|ExecMain.*|IP(In|E)gress.*|"
             "NetworkNamespace.*|ManagedOOM.*|CanFreeze|CanLive.*|MountImages|ExtensionImages|.*Hash|Perpetual|NFileDesc.*|"
             "PrivatePIDs|LogNamespace|Propagates.*|ConsistsOf|Conflicts.*|Before|Triggers.*|WantedBy|RequiredBy)$"
         )
