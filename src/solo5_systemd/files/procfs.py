@@ -185,7 +185,8 @@ def changers_in(directory: os.stat_result, entry: os.stat_result | None = None) 
     found = {directory.st_uid}
     if directory.st_mode & _OTHERS_MAY_WRITE:
         is_sticky, is_link = directory.st_mode & stat.S_ISVTX, entry is None or stat.S_ISLNK(entry.st_mode)
-        is_mount = entry is not None and entry.st_dev != directory.st_dev  # of FUSE, with owners that a user makes up
+        # With FUSE, a user makes up owners and links. In overlayfs, the number of a file's device is another one.
+        is_mount = entry is not None and stat.S_ISDIR(entry.st_mode) and entry.st_dev != directory.st_dev
         found.add(entry.st_uid if entry is not None and is_sticky and not is_link and not is_mount else ANYONE)
     return found - _TRUSTED
 

@@ -185,12 +185,19 @@ def of_another_user(path: Path, victim: Path) -> None:
     os.chown(path, 65534, 65534)
 
 
+def moved(path: Path, victim: Path) -> None:
+    """A disk at rest, with the title of a job."""
+    path.write_bytes(bytes(4096))
+    os.setxattr(path, "trusted.solo5.disk", f"{path.stat().st_ino} job default/other".encode())
+
+
 PLANTED: dict[str, tuple[Callable[[Path, Path], None], str]] = {
     "symbolic": (symbolic_link, "cannot be used: expected a file below"),
     "dangling": (dangling_link, "cannot be used: expected a file below"),
     "hard": (hard_link, "has 2 names"),
     "fifo": (fifo, "is no disk: expected a regular file or a block device"),
     "device": (device, "is a block device in a directory of the allocation or of a volume"),
+    "moved": (moved, "is a disk of another job, which was moved"),
     "foreign": (of_another_user, "belongs to user 65534"),
 }
 
