@@ -1,26 +1,27 @@
 """What one task's network costs solo5-networkd beside many: `python3 -m tests.bench.attachments` in a machine, as root.
 
-That is Reserve, Attach and Release, without a unit. The floor is a tap that is made, bridged and deleted by the same
-messages to the kernel, without leases, rules or D-Bus.
+That is Reserve, Attach and Release, without a unit. The floor is a tap in a namespace that is made, bridged and deleted
+by the same messages to the kernel, without leases, rules or D-Bus.
 """
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from socket import if_nametoindex
 
-from tests.bench.driver import CONFIG, OURS, TASK, Driver, Plugin, driver
 from tests.bench.extent import extent
 from tests.bench.figures import Figure, Report, times
 from tests.contract.netns import run
 
 from solo5_systemd.bus.connection import system_bus
 from solo5_systemd.bus.network_client import Networkd
-from solo5_systemd.names import DeviceName, NetworkName, TaskName
+from solo5_systemd.names import DeviceName, NetworkName, TaskName, task_namespace
+from solo5_systemd.network import task_namespaces
 from solo5_systemd.network.model import NicRequest, PortRequest, Protocol
 from solo5_systemd.network.taps import BridgePort, Taps, delete
+from solo5_systemd.network.veth_taps import VethTap
 
 ROUNDS = extent(40, 2)
 CROWDS = extent((1, 100, 1000), (1, 3))
@@ -28,16 +29,11 @@ CROWDS = extent((1, 100, 1000), (1, 3))
 
 NIC = NicRequest(nic=DeviceName("service"), network=NetworkName("wide"))
 BRIDGE = "by-hand"
+TAP = VethTap(name="s5-by-hand", uid=0, mtu=1500, namespace=task_namespace(TaskName("by-hand")))
 PORT = BridgePort(mac="02:00:00:00:00:77", isolated=False)
-APART = "apart"
-"""A network whose tasks have namespaces of their own; see `SETTINGS`."""
-
-SETTINGS = f"""
+SETTINGS = """
 [network.wide]
 ipv4 = "10.155.0.0/18"
-[network.{APART}]
-ipv4 = "10.154.0.0/18"
-task_namespace = true
 """
 _FILE = Path("/etc/solo5/bench-networks.toml")
 
@@ -93,11 +89,13 @@ def _by_hand() -> float:
     taps = Taps()
     try:
         begun = time.perf_counter()
-        taps.make("by-hand-tap", uid=0, bridge=BRIDGE, mtu=1500, alias="", port=PORT)
-        delete([if_nametoindex("by-hand-tap")])
+        task_namespaces.make(TAP.namespace)
+        taps.make(TAP, bridge=BRIDGE, alias="", port=PORT)
+        delete([if_nametoindex(TAP.name)])
         return (time.perf_counter() - begun) * 1000
     finally:
         taps.close()
+        task_namespaces.remove(TAP.namespace)
 
 
 @contextmanager
@@ -108,31 +106,6 @@ def _bridge() -> Iterator[None]:
         yield
     finally:
         run("ip", "link", "delete", BRIDGE)
-
-
-async def namespaces(report: Report, rounds: int) -> None:
-    """Starts and pairs of tasks with a network namespace of their own, in turns with those without."""
-    ours: list[float] = []
-    floors: list[float] = []
-    rates: tuple[list[float], list[float]] = ([], [])
-    async with driver(OURS) as without, _apart() as apart:
-        for subject in (without, apart):
-            await subject.starts(2, 4)
-        for _ in range(4):
-            for subject, single, rate in ((without, floors, rates[1]), (apart, ours, rates[0])):
-                single += await subject.starts(max(3, rounds // 4), 1)
-                took = await subject.pairs(48, 16)
-                rate.append(48 / took.seconds)
-    report.add(times("StartTask with a namespace of its own (floor: without)", ours, floors))
-    report.add(times("pairs with a namespace of their own, 16 at a time (floor: without)", *rates, unit="/s"))
-
-
-@asynccontextmanager
-async def _apart() -> AsyncIterator[Driver]:
-    config: dict[str, object] = {**CONFIG, "nic": {"service": {"network": APART}}}
-    plugin = Plugin(config=OURS.config, task=TASK | {"config": config, "job": "apart"})
-    async with driver(plugin) as subject:
-        yield subject
 
 
 def main() -> None:

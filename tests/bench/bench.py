@@ -223,7 +223,6 @@ def main() -> int:
             report.add(figure)
         asyncio.run(attachments.attached(report))
         asyncio.run(measure(rounds, arguments.tasks, report))
-        asyncio.run(attachments.namespaces(report, rounds))
         asyncio.run(disks.measure(report, rounds * 2))
         declared.measure(report)
         consoles(report, rounds)

@@ -7,12 +7,15 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import socket
 import struct
 from collections.abc import Callable
 from contextlib import closing
 from ipaddress import IPv4Address
+from pathlib import Path
 from typing import Self
 
+from solo5_systemd.names import NETWORK_NAMESPACES
 from solo5_systemd.network.model import Lease
 from solo5_systemd.network.namespaces import NetworkNamespace
 
@@ -27,8 +30,19 @@ WHOLE, MORE = 0x4000, 0x2000
 BROADCAST = b"\xff" * 6
 
 
+def opened_tap(tap: str) -> int:
+    """Open a tap as the tender of its task does, in the task's network namespace."""
+    for path in Path(NETWORK_NAMESPACES).glob("solo5-*"):
+        with closing(NetworkNamespace(str(path))) as there, there.entered():
+            if any(tap == name for _, name in socket.if_nameindex()):
+                descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+                fcntl.ioctl(descriptor, _TUNSETIFF, struct.pack("16sH22x", tap.encode(), _IFF_TAP_NO_PI))
+                return descriptor
+    raise AssertionError(f"no task's network namespace has {tap}")
+
+
 class Guest:
-    def __init__(self, lease: Lease, greeting: bytes = b"", namespace: str = "") -> None:
+    def __init__(self, lease: Lease, greeting: bytes = b"") -> None:
         self.mac = bytes.fromhex(lease.mac.replace(":", ""))
         self.ip = lease.address or IPv4Address(0)  # without a leased one, set by the test
         self.gateway = lease.gateway4 or IPv4Address(0)
@@ -36,9 +50,7 @@ class Guest:
         self.greeting = greeting
         self.frames: list[bytes] = []
         self._arrived = asyncio.Event()
-        with closing(NetworkNamespace(namespace or "/proc/thread-self/ns/net")) as there, there.entered():
-            self._fd = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
-            fcntl.ioctl(self._fd, _TUNSETIFF, struct.pack("16sH22x", lease.tap.encode(), _IFF_TAP_NO_PI))
+        self._fd = opened_tap(lease.tap)
         asyncio.get_running_loop().add_reader(self._fd, self._on_readable)
 
     async def __aenter__(self) -> Self:

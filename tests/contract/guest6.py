@@ -22,8 +22,8 @@ ALL_NODES = IPv6Address("ff02::1")
 
 
 class Guest6(Guest):
-    def __init__(self, lease: Lease, greeting: bytes = b"", namespace: str = "") -> None:
-        super().__init__(lease, greeting, namespace)
+    def __init__(self, lease: Lease, greeting: bytes = b"") -> None:
+        super().__init__(lease, greeting)
         assert lease.address6 is not None
         assert lease.gateway6 is not None
         self.ip6, self.gateway6 = lease.address6, lease.gateway6

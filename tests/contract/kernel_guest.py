@@ -10,7 +10,7 @@ import subprocess
 from ipaddress import IPv6Address
 from typing import Any, Self
 
-from tests.contract.guest import _IFF_TAP_NO_PI, _TUNSETIFF
+from tests.contract.guest import _IFF_TAP_NO_PI, _TUNSETIFF, opened_tap
 from tests.contract.netns import entered, run
 
 from solo5_systemd.network.model import Lease
@@ -32,7 +32,7 @@ class KernelGuest:
         self._holder.stdin.write(b"\n")
         self._holder.stdin.flush()
         self._holder.stdout.readline()  # cat runs, so that its namespace is there
-        self._tap = _opened(lease.tap)
+        self._tap = opened_tap(lease.tap)
         with entered(f"/proc/{self._holder.pid}/ns/net"):
             self._own = _opened("eth0")
         for sysctl, value in (("accept_ra", "1"), ("autoconf", "1"), ("use_tempaddr", "2" if privacy else "0")):

@@ -82,7 +82,8 @@ def _call(function: str, *arguments: int) -> None:
     assert getattr(libc, function)(*arguments) == 0, f"{function}: errno {ctypes.get_errno()}"
 
 
-def link(name: str) -> dict[str, Any]:
-    """Return the JSON of `ip link show`; empty for a missing link."""
-    found = subprocess.run(["ip", "-j", "-d", "link", "show", name], capture_output=True, check=False)
+def link(name: str, task: str = "") -> dict[str, Any]:
+    """Return the JSON of `ip link show`, in the network namespace of a task; empty for a missing link."""
+    where = ("-n", f"solo5-{task}") if task else ()
+    found = subprocess.run(["ip", *where, "-j", "-d", "link", "show", name], capture_output=True, check=False)
     return json.loads(found.stdout)[0] if found.returncode == 0 else {}

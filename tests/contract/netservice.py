@@ -18,7 +18,8 @@ from solo5_systemd.bus.connection import Connection, system_bus
 from solo5_systemd.bus.network_client import Networkd
 from solo5_systemd.dbus_api.message_bus import connect
 from solo5_systemd.dbus_api.messages import Message
-from solo5_systemd.names import TaskName, device_name, network_name
+from solo5_systemd.names import NETWORK_NAMESPACES, TaskName, device_name, network_name
+from solo5_systemd.network import task_namespaces
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
 from solo5_systemd.network.model import (
     Lease,
@@ -223,7 +224,7 @@ class Client(Networkd):
 
     async def have(self, task: str, *ports: PortRequest, nics: Sequence[NicRequest] = ()) -> Reservation:
         reservation = await self.reserve(TaskName(task), nics or (nic("service"),), ports)
-        await self.attach(TaskName(task), reservation.namespace)
+        await self.attach(TaskName(task))
         return reservation
 
     async def lease(self, task: str, *ports: PortRequest) -> Lease:
@@ -283,6 +284,8 @@ def leaving_nothing(directory: Path, bus: PrivateBus) -> Iterator[Service]:
     yield service
     if service.is_alive:
         service.end()
+    for path in Path(NETWORK_NAMESPACES).glob("solo5-*"):  # they have the life of the units, which have none here
+        task_namespaces.remove(str(path))
     assert host_state() == before
     # A request has the life of its task's unit, which has none here.
     files = (path for path in service.state.rglob("*") if path.is_file() and path.name != FILE)

@@ -54,17 +54,11 @@ PLACES = {
     "networks": Place(
         settings=f'[network.default]\nipv4 = "10.77.0.0/24"\nipv6 = true\n{_BACK}',
         nics=(nic("service", limits=_LIMITS), nic("admin", "back")),
-        alike=["setns"],
     ),
     "a bridge of others": Place(
         settings='[network.lan]\njoin = "br0"\nipv4 = "192.168.1.0/24"\npool = "192.168.1.9-192.168.1.99"\n' + _BACK,
         nics=(nic("admin", "lan"), nic("service", "back", limits=Limits(egress=egress(["192.0.2.0/24"])))),
-        alike=["setns", "nfnetlink", "ioctl", "sysctl"],
-    ),
-    "a namespace of its own": Place(
-        settings=f"[network.default]\ntask_namespace = true\nipv6 = true\n{_BACK}",
-        nics=(nic("service", limits=_LIMITS), nic("admin", "back")),
-        alike=["nfnetlink", "sysctl"],
+        alike=["nfnetlink", "ioctl", "sysctl"],
     ),
     "the namespace of a group": Place(
         settings="",
@@ -110,14 +104,14 @@ async def test_each_step_of_an_attach_is_undone(service: Service, place: Place, 
         for step in range(200):
             assert await _reserve(client, place) == had
             _write(plan, str(step))
-            error = await _attach(client, had)
+            error = await _attach(client)
             left = int(plan.read_text())
             plan.unlink()
             if error is not None:
                 errors.append(str(error))
                 assert _found(had, place) == [], (step, error)
             if error is None or step % 2:  # otherwise the reservation ends like this
-                await client.attach(A, had.namespace)
+                await client.attach(A)
                 assert (await client.reservation(A), place.state()) == (had, whole), step
             await _drop(client)
             assert place.state() == before, step
@@ -141,14 +135,14 @@ async def test_a_fault_that_lasts_is_its_first_sentence_and_leaves_nothing_once_
         for step in range(0, 200, 7):
             assert await _reserve(client, place) == had
             if step % 2 or kind == "dump":  # a first attach lists nothing
-                await client.attach(A, had.namespace)
+                await client.attach(A)
                 await client.drop("a")
             _write(plan, f"{step}+")
-            error = await _attach(client, had)
+            error = await _attach(client)
             plan.unlink()
             if error is not None:
                 errors.append(str(error))
-                await client.attach(A, had.namespace)
+                await client.attach(A)
             assert (await client.reservation(A), place.state()) == (had, whole), (step, error)
             await _drop(client)
             assert place.state() == before, (step, error)
@@ -161,7 +155,7 @@ async def test_a_fault_that_lasts_is_its_first_sentence_and_leaves_nothing_once_
 async def _attached(client: Client, place: Place) -> tuple[Reservation, tuple[str, ...]]:
     """Return a reservation, and the state with it attached, then release it."""
     had = await _reserve(client, place)
-    await client.attach(A, had.namespace)
+    await client.attach(A)
     whole = place.state()
     await _drop(client)
     return had, whole
@@ -171,9 +165,9 @@ async def _reserve(client: Client, place: Place) -> Reservation:
     return await client.reserve(A, place.nics, place.ports, namespace=place.namespace)
 
 
-async def _attach(client: Client, reservation: Reservation) -> HostError | None:
+async def _attach(client: Client) -> HostError | None:
     try:
-        await client.attach(A, reservation.namespace)
+        await client.attach(A)
     except HostError as error:
         return error
     return None
@@ -210,10 +204,10 @@ _REDIRECTION = (
 )
 WITHOUT_MODULES = {
     "bridge": ("networks", r"solo5-\w+ cannot be made: Operation not supported; .*module bridge\. `modprobe bridge`"),
-    "veth": ("a namespace of its own", r"s5-\w+ cannot be made: Operation not supported; .* veth\. `modprobe veth`"),
-    "sch_ingress": ("a namespace of its own", _REDIRECTION),
-    "cls_u32": ("a namespace of its own", _REDIRECTION),
-    "act_mirred": ("a namespace of its own", _REDIRECTION),
+    "veth": ("networks", r"s5-\w+ cannot be made: Operation not supported; .* veth\. `modprobe veth`"),
+    "sch_ingress": ("networks", _REDIRECTION),
+    "cls_u32": ("networks", _REDIRECTION),
+    "act_mirred": ("networks", _REDIRECTION),
     "tun": ("networks", r"tap s5-\w+ cannot be made: No such device; .* with module tun\. `modprobe tun` loads it"),
     "nf_tables": ("the namespace of a group", r"nftables cannot be read: Invalid argument\. `modprobe nf_tables`"),
     "nft_fwd_netdev": (
@@ -235,7 +229,7 @@ async def test_a_kernel_without_a_module_is_one_sentence_that_names_it(
         for _ in range(2):
             had = await _reserve(client, place)
             with pytest.raises(HostError, match=WITHOUT_MODULES[module][1]):
-                await client.attach(A, had.namespace)
+                await client.attach(A)
             assert _found(had, place) == []
             await _drop(client)
             assert place.state() == before

@@ -45,13 +45,16 @@ async def test_tap_and_bridge_are_as_a_tender_needs_them(service: Service) -> No
     async with service.client() as client:
         lease = await client.lease("a")
         tap, bridge = link(lease.tap), link(lease.bridge)
+        inside = link(lease.tap, "a")
         assert tap["master"] == lease.bridge
         assert tap["ifalias"] == "solo5 task a NIC service"
         assert tap["mtu"] == bridge["mtu"] == 1500
         assert "UP" in tap["flags"]
-        assert tap["linkinfo"]["info_data"]["persist"]
-        assert tap["linkinfo"]["info_data"]["user"] in ("nobody", 65534, "65534")
-        assert "group" not in tap["linkinfo"]["info_data"]
+        assert "UP" in inside["flags"]
+        assert inside["mtu"] == 1500
+        assert inside["linkinfo"]["info_data"]["persist"]
+        assert inside["linkinfo"]["info_data"]["user"] in ("nobody", 65534, "65534")
+        assert "group" not in inside["linkinfo"]["info_data"]
         assert (bridge["linkinfo"]["info_data"]["stp_state"], bridge["linkinfo"]["info_data"]["forward_delay"]) == (
             0,
             0,
@@ -70,7 +73,7 @@ async def test_a_link_that_took_the_name_of_a_tap_is_replaced(service: Service, 
         lease = (await client.reserve(TaskName("a"), (nic("service"),), ())).leases[0]
         run("ip", *kind[:2], lease.tap, *kind[2:])
         await client.attach(TaskName("a"))
-        assert link(lease.tap)["linkinfo"]["info_data"]["user"] in ("nobody", 65534, "65534")
+        assert link(lease.tap)["linkinfo"]["info_kind"] == "veth"
         assert link(lease.tap)["master"] == lease.bridge
         await client.drop("a")
 

@@ -165,7 +165,7 @@ async def test_guests_are_not_released_if_their_namespace_cannot_be_restored(ser
         assert await client.reservation(TaskName("web")) is not None
         group.ip("link", "delete", lease.bridge)
         await client.collect(dry_run=False)
-        async with Guest(lease, namespace=group.path):
+        async with Guest(lease):
             with group.entered():
                 assert await ask_tcp("127.0.0.1", 8080) == b"HELLO"
         await client.drop("web")

@@ -73,7 +73,7 @@ async def guest(
 ) -> AsyncIterator[Guest6]:
     [lease] = (await client.reserve(TaskName(task), nics, ports, namespace=group.path)).leases
     await client.attach(TaskName(task))
-    async with Guest6(lease, namespace=group.path) as opened:
+    async with Guest6(lease) as opened:
         await opened.resolve6(opened.gateway6)
         yield opened
     await client.drop(task)

@@ -54,7 +54,7 @@ def group(outside: Outside, service: Service) -> Iterator[Outside]:
 async def guest(client: Client, group: Outside, *ports: PortRequest, task: str = "web") -> AsyncIterator[Guest]:
     reservation = await client.reserve(TaskName(task), NIC, ports, namespace=group.path)
     await client.attach(TaskName(task))
-    async with Guest(reservation.leases[0], namespace=group.path) as opened:
+    async with Guest(reservation.leases[0]) as opened:
         await opened.resolve(opened.gateway)  # the kernel sends to a tap a moment after it is opened
         yield opened
     await client.drop(task)
@@ -153,7 +153,7 @@ def dual(group: Outside) -> Outside:
 async def guest6(client: Client, group: Outside, *ports: PortRequest) -> AsyncIterator[Guest6]:
     reservation = await client.reserve(TaskName("web"), NIC, ports, namespace=group.path)
     await client.attach(TaskName("web"))
-    async with Guest6(reservation.leases[0], namespace=group.path) as opened:
+    async with Guest6(reservation.leases[0]) as opened:
         await opened.resolve6(opened.gateway6)
         yield opened
     await client.drop("web")
@@ -251,7 +251,7 @@ async def test_it_survives_the_service_and_is_attached_again(service: Service, g
         await client.attach(TaskName("web"))
         await client.drop("web")
         await client.attach(TaskName("web"))  # by its request, as a start by systemd does
-        async with Guest(reservation.leases[0], namespace=group.path) as web:
+        async with Guest(reservation.leases[0]) as web:
             await web.resolve(web.gateway)
             assert await ask_udp(group.address, 5353) == b"HELLO"
         await client.drop("web")

@@ -1,4 +1,4 @@
-"""Tasks with a network namespace of their own: the tap is in it, its rules and its bridge port are the host's."""
+"""The network namespace of a task: the tap is in it, its rules and its bridge port are the host's."""
 
 import asyncio
 import socket
@@ -19,13 +19,10 @@ from solo5_systemd.network import task_namespaces
 from solo5_systemd.network.model import PortRequest, Reservation
 from solo5_systemd.network.veth_taps import peer_name
 
-SETTINGS = "[network.default]\ntask_namespace = true\n[network.plain]\n"
-
 
 @pytest.fixture
 def apart(service: Service) -> Iterator[Service]:
-    """A service whose network `default` has namespaces, and `plain` has none."""
-    (service.settings / "apart.toml").write_text(SETTINGS)
+    """A service, of which in the end no namespace is left."""
     before = host_state()
     yield service
     assert host_state() == before, "nothing of the service is left"
@@ -47,7 +44,7 @@ async def held(client: Client, task: str, *ports: PortRequest) -> AsyncIterator[
 async def guest(client: Client, task: str, *ports: PortRequest) -> AsyncIterator[Guest]:
     async with (
         held(client, task, *ports) as reservation,
-        Guest(reservation.leases[0], namespace=reservation.namespace) as opened,
+        Guest(reservation.leases[0]) as opened,
     ):
         await opened.resolve(opened.gateway)  # the kernel sends to a tap a moment after it is opened
         yield opened
@@ -118,17 +115,6 @@ async def test_a_deleted_pair_is_restored_under_a_running_guest(apart: Service) 
         assert await client.recent_repairs()
 
 
-@pytest.mark.parametrize("which", ["tap", "pair"])
-async def test_a_link_in_it_that_is_set_down_is_restored_under_a_running_guest(apart: Service, which: str) -> None:
-    await apart.restart()
-    async with apart.client() as client, guest(client, "web", tcp(8080)) as web:
-        name = {"tap": web.tap, "pair": peer_name(web.tap)}[which]
-        inside("web", "ip", "link", "set", name, "down")
-        await until(lambda: "UP" in inside("web", "ip", "-o", "link", "show", name).split(">")[0], 15)  # of 20 s
-        assert await ask_tcp("127.0.0.1", 8080) == b"HELLO"
-        assert f"tap {web.tap} was missing, down" in (await client.recent_repairs())[0].what
-
-
 async def test_it_survives_the_service(apart: Service) -> None:
     await apart.restart()
     async with apart.client() as client, guest(client, "web", tcp(8080)):
@@ -157,14 +143,14 @@ async def test_a_task_is_attached_again(apart: Service) -> None:
     """As at a start by systemd, after a release: with the namespace that the unit names."""
     await apart.restart()
     async with apart.client() as client, held(client, "web", tcp(8080)) as reservation:
-        async with Guest(reservation.leases[0], namespace=reservation.namespace) as web:
+        async with Guest(reservation.leases[0]) as web:
             await web.resolve(web.gateway)
             assert await ask_tcp("127.0.0.1", 8080) == b"HELLO"
         await client.drop("web")
         assert not link(reservation.leases[0].tap)
         for _ in range(2):  # the second finds all of it
             await client.attach(TaskName("web"))
-            async with Guest(reservation.leases[0], namespace=reservation.namespace) as web:
+            async with Guest(reservation.leases[0]) as web:
                 await web.resolve(web.gateway)
                 assert await ask_tcp("127.0.0.1", 8080) == b"HELLO"
 
@@ -174,19 +160,19 @@ async def test_one_that_is_gone_is_an_error(apart: Service) -> None:
     async with apart.client() as client:
         reservation = await client.reserve(TaskName("web"), (nic("service"),), ())
         with pytest.raises(HostError, match="solo5-web is no network namespace"):
-            await client.attach(TaskName("web"))
+            await client._call("Attach", "web")  # as its network unit, which makes none
         assert not link(reservation.leases[0].tap)
         await client.drop("web")
 
 
 async def test_every_nic_of_a_task_is_in_it(apart: Service) -> None:
-    """Of a task with a second NIC in a network without the option."""
+    (apart.settings / "more.toml").write_text("[network.plain]\n")
     await apart.restart()
     async with apart.client() as client:
         nics = (nic("service"), nic("second", "plain"))
         reservation = await client.have("web", nics=nics)
         for lease in reservation.leases:
-            async with Guest(lease, namespace=reservation.namespace) as opened:
+            async with Guest(lease) as opened:
                 assert await opened.resolve(IPv4Address(opened.gateway))
         await client.drop("web")
         await client.forget(TaskName("web"))
@@ -217,9 +203,7 @@ def foreign(name: str) -> Iterator[Path]:
         run("ip", "netns", "delete", name)
 
 
-@pytest.mark.parametrize("settings", [SETTINGS, ""], ids=["with its own namespace", "without"])
-async def test_a_namespace_of_another_program_is_not_removed(apart: Service, settings: str) -> None:
-    (apart.settings / "apart.toml").write_text(settings)
+async def test_a_namespace_of_another_program_is_not_removed(apart: Service) -> None:
     await apart.restart()
     with foreign("solo5-web"):
         async with apart.client() as client:
@@ -276,5 +260,5 @@ def test_a_killed_make_leaves_an_empty_file_that_the_next_one_uses() -> None:
 
 def test_a_namespace_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(HostError, match=r"cannot be made: .*Set task_namespace = false"):
+    with pytest.raises(HostError, match=r"solo5-web cannot be made: File exists\."):
         task_namespaces.make(str(tmp_path / "file" / "solo5-web"))

@@ -23,19 +23,18 @@ def test_tender_killed_gives_everything_back(run: Runner) -> None:
     assert "8080" not in ok("nft", "list", "ruleset")
 
 
-def test_tap_deleted_under_a_running_guest_is_told_and_can_still_be_cleaned_up(machine: Machine, run: Runner) -> None:
+def test_link_of_a_running_guest_that_is_deleted_is_restored_and_told(machine: Machine, run: Runner) -> None:
     name = run("net.spt", "--ipv4={net.service.ipv4_cidr}", name="cut-off")
     says(name, "02:")
     tap = inspect(name)["nics"][0]["tap"]
-    lost = (
-        f"network repaired: tap {tap} was missing, down or not on its bridge: it is restored; "
-        f"if it was deleted, task {name} has no NIC service until its next start"
-    )
+    state = "was missing, down or not on its bridge, or had lost a setting"
+    lost = f"network repaired: tap {tap} {state}: it is restored"
     machine.expect(re.escape(lost))
     ok("ip", "link", "delete", tap)
     log = ("journalctl", "--quiet", "--output=cat", "--unit=solo5-networkd.service")
     eventually(lambda: lost in ok(*log).splitlines(), "the loss is in the journal")
     assert inspect(name)["phase"] == "running"
+    ok("ping", "-c1", "-W5", inspect(name)["nics"][0]["ipv4"].partition("/")[0])
     ok("solo5ctl", "rm", "--force", name)
     assert sh("solo5ctl", "inspect", name).returncode == 125
     assert sh("ip", "link", "show", tap).returncode != 0

@@ -76,32 +76,27 @@ class Networkd:
             TakenError: an address or port is in use.
             HostError: the service is missing, or the host lacks something.
         """
-        leases, own = await self._call("Reserve", *_request(task, nics, ports), list(names.to_wire()), namespace)
-        return _reservation(task, leases, nics, ports, own)
+        (leases,) = await self._call("Reserve", *_request(task, nics, ports), list(names.to_wire()), namespace)
+        return _reservation(task, leases, nics, ports)
 
     async def preview(
         self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest], namespace: str = ""
     ) -> Preview:
         """Return what `reserve` would return; raises as `reserve`."""
-        leases, own, nft = await self._call("Preview", *_request(task, nics, ports), namespace)
-        return Preview(reservation=_reservation(task, leases, nics, ports, own), nft=nft)
+        leases, nft = await self._call("Preview", *_request(task, nics, ports), namespace)
+        return Preview(reservation=_reservation(task, leases, nics, ports), nft=nft)
 
-    async def attach(self, task: TaskName, namespace: str = "") -> None:
-        """Make the taps and firewall elements of a task's reservation, and its own namespace if that has one.
-
-        Args:
-            task: of the reservation.
-            namespace: path of its own namespace; empty: it has none.
+    async def attach(self, task: TaskName) -> None:
+        """Make the task's own network namespace, and the taps and firewall elements of its reservation.
 
         Raises:
             NotFoundError: the task has no reservation.
             TakenError: a link or a namespace of this name belongs to another program.
             HostError: the service is missing, or the kernel returned an error.
         """
-        if namespace:
-            from solo5_systemd.network import task_namespaces
+        from solo5_systemd.network import task_namespaces
 
-            await asyncio.to_thread(task_namespaces.make, namespace)
+        await asyncio.to_thread(task_namespaces.make, task_namespace(task))
         await self._call("Attach", task)
 
     async def move_ports(self, source: TaskName, target: TaskName) -> None:
@@ -218,12 +213,8 @@ def _request(task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortReq
 
 
 def _reservation(
-    task: TaskName, leases: Sequence[Any], nics: Sequence[NicRequest], ports: Sequence[PortRequest], namespace: str
+    task: TaskName, leases: Sequence[Any], nics: Sequence[NicRequest], ports: Sequence[PortRequest]
 ) -> Reservation:
     return Reservation(
-        task=task,
-        leases=tuple(map(Lease.from_wire, leases)),
-        ports=tuple(ports),
-        limits=limits_of(nics),
-        namespace=namespace,
+        task=task, leases=tuple(map(Lease.from_wire, leases)), ports=tuple(ports), limits=limits_of(nics)
     )

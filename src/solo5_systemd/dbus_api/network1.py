@@ -18,12 +18,10 @@ INTERFACE = Interface(
     methods={
         "Reserve": Method(
             f"{_REQUEST}{NAMES_SIGNATURE}s",
-            f"a{LEASE_SIGNATURE}s",
-            "task nics ports limits names namespace leases task_namespace",
+            f"a{LEASE_SIGNATURE}",
+            "task nics ports limits names namespace leases",
         ),
-        "Preview": Method(
-            f"{_REQUEST}s", f"a{LEASE_SIGNATURE}ss", "task nics ports limits namespace leases task_namespace nft"
-        ),
+        "Preview": Method(f"{_REQUEST}s", f"a{LEASE_SIGNATURE}s", "task nics ports limits namespace leases nft"),
         "Attach": Method("s", "", "task"),
         "MovePorts": Method("ss", "", "source target"),
         "Release": Method("s", "", "task"),

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from solo5_systemd.declared.exported import RunningTask
 from solo5_systemd.declared.writer import quoted_word
 from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import network_service, task_service
+from solo5_systemd.names import NETWORK_NAMESPACES, network_service, task_service
 from solo5_systemd.network.guest_limits import LIMITS_SIGNATURE, limits_to_wire
 from solo5_systemd.network.model import NAMES_SIGNATURE, NIC_SIGNATURE, PORT_SIGNATURE, UNNAMED, Reservation
 from solo5_systemd.sanitize import printable
@@ -27,7 +27,7 @@ _OF_A_START = frozenset(
     {
         *("SourcePath", "AssertPathExists"),
         *("EnvironmentFile", "ExecStart", "ExecReload", "RootDirectoryStartOnly", "User"),
-        *("StandardInput", "StandardError"),
+        *("StandardInput", "StandardError", "NetworkNamespacePath", "PrivateNetwork"),
     }
 )
 _SHA256 = "SOLO5_IMAGE_SHA256="
@@ -36,6 +36,15 @@ _SHA256 = "SOLO5_IMAGE_SHA256="
 _CALL = ("/usr/bin/busctl", "--quiet", "call", "org.solo5.Network1", "/org/solo5/Network1", "org.solo5.Network1")
 _REQUESTS = "/run/solo5/network/requests"
 """With what a restart of a task by systemd attaches again; each start of a static unit reserves anew."""
+
+_REMOVE_NAMESPACE = "umount --lazy {path} 2>/dev/null; rm --force {path}"
+_MAKE_NAMESPACE = (
+    f"{_REMOVE_NAMESPACE}; mkdir --parents {NETWORK_NAMESPACES}; touch {{path}}; "
+    "mount --bind /proc/self/ns/net {path}; ip link set lo down; "
+    "for each in /proc/sys/net/ipv6/conf/all /proc/sys/net/ipv6/conf/default; do "
+    "[ ! -e $each ] || echo 1 >$each/disable_ipv6; done"
+)
+"""PID 1 makes the namespace with the unit's first process, and solo5-networkd finds it by its path."""
 
 RESERVE = f"sa{NIC_SIGNATURE}a{PORT_SIGNATURE}a{LIMITS_SIGNATURE}{NAMES_SIGNATURE}s"
 """The signature of the arguments of Reserve."""
@@ -81,9 +90,9 @@ def _check(task: RunningTask) -> None:
             f"disk {made[0]} of task {task.name} is made at each start: expected a file or a block device.",
             "Without --unit, the declaration has it.",
         )
-    if task.fields.get(NETWORK_NAMESPACE) or (task.reservation and task.reservation.namespace):
+    if task.fields.get(NETWORK_NAMESPACE):
         raise InvalidRequestError(
-            f"the network of task {task.name} is in a namespace, which exists after the network's start only: expected "
+            f"the network of task {task.name} is in a namespace of other programs, which may end with them: expected "
             "a NIC in the host's.",
             "Without --unit, the declaration has it.",
         )
@@ -121,11 +130,15 @@ def _bound(lines: Iterable[str], image: str, task: RunningTask) -> Iterator[str]
 def _programs(task: RunningTask, launcher: str) -> Iterator[str]:
     """Yield what is executed: root's part before the tender, the tender, and what follows its end."""
     yield from (f"ExecStartPre=+/usr/bin/chown {USER} {_word(each['path'])}" for each in task.disks)
+    yield "PrivateNetwork=yes"
     if task.reservation and task.reservation.leases:
+        path = task.reservation.namespace
+        yield f"ExecStartPre=+/bin/sh -ec {_word(_MAKE_NAMESPACE.format(path=path))}"
         yield f"ExecStartPre=+{' '.join(map(_word, (*_CALL, 'Reserve', *_reserve(task.reservation))))}"
         yield f"ExecStartPre=+/usr/bin/systemctl start {network_service(task.name)}"
         yield f"ExecStopPost=+{' '.join((*_CALL, 'Release', 's', task.name))}"
         yield f"ExecStopPost=+/usr/bin/rm --force {_REQUESTS}/{task.name}.json"
+        yield f"ExecStopPost=+/bin/sh -c {_word(_REMOVE_NAMESPACE.format(path=path))}"
     yield f"ExecStart={launcher}{' '.join(map(_word, task.argv))}"
     yield "RootDirectoryStartOnly=yes"
 

@@ -23,7 +23,6 @@ from solo5_systemd.names import (
     awaited_target,
     outcome_target,
     prepare_service,
-    task_namespace,
 )
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.storage.model import SECTOR_SIZE, Disk
@@ -83,7 +82,6 @@ class Host:
         groups: supplementary groups for its device nodes.
         systemd: release of systemd, such as 257.
         nics: of the image, in the order of its manifest.
-        own_namespace: the task's network has `task_namespace`.
         log_namespace: journal namespace of consoles; empty: the host's journal.
     """
 
@@ -92,7 +90,6 @@ class Host:
     groups: Sequence[str]
     systemd: int
     nics: Sequence[DeviceName] = ()
-    own_namespace: bool = False
     log_namespace: str = ""
 
 
@@ -307,9 +304,7 @@ def _parts(declaration: Declaration, host: Host) -> Parts:
             facts=ImageFacts(manifest=manifest, entry=0, load_end=0, memory_end=0),
         ),
         tender=host.tender,
-        reservation=Reservation(
-            task=workload.name, namespace=task_namespace(workload.name) if host.own_namespace else ""
-        ),
+        reservation=Reservation(task=workload.name),
         user=0,
         systemd=host.systemd,
         groups=host.groups,

@@ -247,12 +247,10 @@ class Networks(NetworkQueries, Protocol):
     ) -> Preview:
         """Return what `reserve` would return now, and the firewall elements of `attach`."""
 
-    async def attach(self, task: TaskName, namespace: str = "") -> None:
-        """Make taps and firewall elements of a reservation, which expires if the task's unit does not start.
+    async def attach(self, task: TaskName) -> None:
+        """Make the task's own network namespace, then taps and firewall elements of its reservation.
 
-        Args:
-            task: of the reservation.
-            namespace: path of the task's own network namespace, which is made first; empty: it has none.
+        The reservation expires if the task's unit does not start.
         """
 
     async def move_ports(self, source: TaskName, target: TaskName) -> None:

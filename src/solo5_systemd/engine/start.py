@@ -209,7 +209,6 @@ class Starter:
         if not plan.nics:
             return plan
         seen = await self._networks.preview(workload.name, plan.nics, plan.ports, workload.namespace)
-        _check_kind(workload, seen.reservation)
         return replace(plan, parts=_reserved_parts(plan.parts, seen.reservation), nft=seen.nft)
 
     @asynccontextmanager
@@ -630,7 +629,6 @@ class Starter:
             await undo(self._unreserve(name))
             raise
         try:
-            _check_kind(plan.parts.workload, reservation)
             yield reservation
         except _NameTakenError:  # the reservation belongs to the other start
             raise
@@ -646,7 +644,7 @@ class Starter:
     async def _attached(self, reservation: Reservation) -> AsyncGenerator[None, None]:
         """Attach before StartTransientUnit, without a process of solo5-network@.service. `_reserved` undoes it."""
         if reservation.leases:
-            await self._networks.attach(reservation.task, reservation.namespace)
+            await self._networks.attach(reservation.task)
         yield
 
     @asynccontextmanager
@@ -833,16 +831,6 @@ def _in_namespace(workload: Workload, nics: Sequence[NicRequest]) -> Sequence[Ni
                 "Remove the NIC's network, or run the task without a network namespace.",
             )
     return tuple(nic if nic.network == REDIRECT_NETWORK else replace(nic, network=NAMESPACE_NETWORK) for nic in nics)
-
-
-def _check_kind(workload: Workload, reservation: Reservation) -> None:
-    """Refuse a scope with a network namespace of its own: it would run in the caller's."""
-    if reservation.namespace and workload.kind is UnitKind.SCOPE:
-        raise InvalidRequestError(
-            f"task {workload.name} is a scope, and its network has task_namespace: expected a service, which systemd "
-            "executes in the namespace.",
-            "Run it as a service, or in a network without task_namespace.",
-        )
 
 
 def _effective_request(

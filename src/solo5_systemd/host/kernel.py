@@ -50,13 +50,9 @@ def read_kernel(root: Path = Path("/"), networks: Sequence[NetworkSettings] = ()
         forwarding_tables6=forwarding6,
         br_netfilter=_number(settings / "net/bridge/bridge-nf-call-iptables") == 1,
         run_free=_free(root / "run"),
-        missing_modules=_missing_modules(networks) if root == Path("/") else None,
+        missing_modules=missing_modules() if root == Path("/") else None,
         overtaken=overtaken([network.bridge for network in networks if network.join is None], root),
     )
-
-
-def _missing_modules(networks: Sequence[NetworkSettings]) -> Sequence[str] | None:
-    return missing_modules(redirects=any(network.policy.task_namespace for network in networks))
 
 
 def overtaken(bridges: Sequence[str], root: Path = Path("/")) -> Sequence[Overtaken]:

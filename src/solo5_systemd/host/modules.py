@@ -24,29 +24,24 @@ _NEWLINK, _IFINFOMSG, _IFLA_IFNAME, _IFLA_LINKINFO, _KIND = 16, struct.Struct("=
 _TUN = "/dev/net/tun"
 
 
-def missing_modules(*, redirects: bool = False) -> Sequence[str] | None:
+def missing_modules() -> Sequence[str] | None:
     """Return the modules without which a task has no network; None: this process may not try.
 
     What needs them is made in a new network namespace, which ends with this call, and all in it. The kernel loads those
     that it has.
-
-    Args:
-        redirects: some tasks have a network namespace of their own.
     """
     try:
-        return in_new_namespace(lambda: list(_missing(redirects=redirects)))
+        return in_new_namespace(lambda: list(_missing()))
     except OSError:
         return None
 
 
-def _missing(*, redirects: bool) -> Iterator[str]:
+def _missing() -> Iterator[str]:
     with closing(NetlinkSocket(NETLINK_ROUTE)) as route:
-        for [kind] in (BRIDGE, VETH) if redirects else (BRIDGE,):
+        for [kind] in (BRIDGE, VETH):
             if route.run([_link(kind)]) == [errno.EOPNOTSUPP]:
                 yield kind
-        if redirects and any(
-            code in (errno.ENOENT, errno.EOPNOTSUPP) for code in route.run(redirection(_LOOPBACK, _LOOPBACK))
-        ):
+        if any(code in (errno.ENOENT, errno.EOPNOTSUPP) for code in route.run(redirection(_LOOPBACK, _LOOPBACK))):
             yield from REDIRECTION
     if _lacks_tun():
         yield from TUN

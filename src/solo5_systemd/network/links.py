@@ -8,14 +8,13 @@ import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network, ip_address
 from typing import Any
 
 from solo5_systemd.dependencies import without_init
 from solo5_systemd.errors import HostError, TakenError
-from solo5_systemd.names import TaskName
-from solo5_systemd.network import ipv6_sysctls, taps
+from solo5_systemd.names import TaskName, task_namespace
+from solo5_systemd.network import ipv6_sysctls, taps, veth_taps
 from solo5_systemd.network.ipam import TAP_PREFIX, bridge_mac, segment_link
 from solo5_systemd.network.joined import TAP_MTU_MAX, BridgeFacts
 from solo5_systemd.network.lease_recovery import tap_alias
@@ -35,7 +34,7 @@ from solo5_systemd.network.raw_netlink import (
 from solo5_systemd.network.redirect import Uplink
 from solo5_systemd.network.sysctls import IP_FORWARD, is_set_for_link, set_for_link
 from solo5_systemd.network.taps import BridgePort, Taps
-from solo5_systemd.network.veth_taps import has_veth_tap, make_veth_tap
+from solo5_systemd.network.veth_taps import VethTap, has_veth_tap
 
 with without_init("pyroute2"):  # a database and a command line: 7 MB of memory, and 0.3 s at each start
     from pyroute2 import iproute
@@ -69,7 +68,6 @@ class Link:
         alias: its description (ifalias).
         master: the index of its bridge, or 0.
         up: it is set up.
-        owner: the user id that may attach to a tap; None for any user, and of another link.
     """
 
     kind: str
@@ -77,7 +75,6 @@ class Link:
     alias: str
     master: int
     up: bool
-    owner: int | None
 
 
 class Links:
@@ -315,49 +312,28 @@ class Links:
             if number in (entry["ifindex"], entry.get_attr("NDA_MASTER")) and entry["ifindex"] not in ours
         )
 
-    def make_tap(self, task: TaskName, lease: Lease, network: Network, namespace: str = "") -> None:
-        """Create a NIC's tap, or repair an existing one without setting it down; idempotent.
-
-        Args:
-            task: the task of the NIC.
-            lease: the lease of the NIC.
-            network: the network of the NIC.
-            namespace: path of the task's own network namespace; empty: it has none.
+    def make_tap(self, task: TaskName, lease: Lease, network: Network) -> None:
+        """Create a NIC's tap in the task's namespace and its pair, or repair them, which stay up; idempotent.
 
         Raises:
-            HostError: the kernel refused, or the namespace does not exist.
+            HostError: the kernel refused, or the task's namespace does not exist.
         """
         joined = network.name if network.join else None
         with _kernel_errors(f"tap {lease.tap}"):
-            owner, tap = self._owner(task), self._link(lease.tap)
-            # An earlier start of the task had another user, which cannot be changed on an existing tap. A link that
-            # another program has given this name may be open to every user.
-            foreign = tap is not None and (tap.kind != "veth" if namespace else tap.owner != owner)
-            if foreign:
-                delete_links([lease.tap])
-                tap = None
             # Another MTU than its own could change that of a bridge of others: it is the lowest of the ports.
             mtu = self._mtu(lease.bridge) if joined else lease.mtu
-            make = None
-            if namespace:
-                make = partial(
-                    make_veth_tap, name=lease.tap, uid=owner, mtu=mtu, namespace=namespace, exists=tap is not None
-                )
-            self._taps.make(
-                lease.tap,
-                uid=owner if tap is None else None,
-                bridge=lease.bridge,
-                mtu=mtu,
-                alias=tap_alias(task, lease.nic, joined),
-                port=_port(lease, network),
-                make=make,
-            )
+            alias = tap_alias(task, lease.nic, joined)
+            port = _port(lease, network)
+            self._taps.make(self._tap(task, lease, mtu), bridge=lease.bridge, alias=alias, port=port)
 
     def make_unbridged_tap(self, task: TaskName, lease: Lease) -> None:
-        """Create a tap that is no bridge's port, or repair an existing one; idempotent. Raises as `make_tap`."""
+        """Create a tap whose pair is no bridge's port, or repair them; idempotent. Raises as `make_tap`."""
         with _kernel_errors(f"tap {lease.tap}"):
-            alias = tap_alias(task, lease.nic)
-            self._taps.make_alone(lease.tap, uid=self._owner(task), mtu=min(TAP_MTU_MAX, lease.mtu), alias=alias)
+            mtu = min(TAP_MTU_MAX, lease.mtu)
+            self._taps.make_alone(self._tap(task, lease, mtu), alias=tap_alias(task, lease.nic))
+
+    def _tap(self, task: TaskName, lease: Lease, mtu: int) -> VethTap:
+        return VethTap(name=lease.tap, uid=self._owner(task), mtu=mtu, namespace=task_namespace(task))
 
     def set_port(self, lease: Lease, network: Network) -> None:
         """Update the bridge port of a tap, after a change of the settings or an upgrade."""
@@ -368,22 +344,23 @@ class Links:
         message = self._message(index(bridge))
         return min(TAP_MTU_MAX, message.get_attr("IFLA_MTU")) if message is not None else TAP_MTU_MAX
 
-    def has_tap(self, lease: Lease, namespace: str = "") -> bool:
-        """Return whether the tap exists, is up and is a port of its bridge.
+    def has_tap(self, task: TaskName, lease: Lease, network: Network) -> bool:
+        """Return whether tap and pair are as `make_tap` makes them; True where the task's namespace does not exist.
 
-        Args:
-            lease: of its NIC.
-            namespace: path of the task's own network namespace, whose links have to be up as well; empty: it has none.
+        Raises:
+            HostError: the kernel refused to show them.
         """
-        return self._is_port(lease.tap, lease.bridge) and (not namespace or has_veth_tap(lease.tap, namespace))
+        with _kernel_errors(f"tap {lease.tap}"):
+            port = _port(lease, network)
+            return self._taps.has_port(lease.tap, lease.bridge, port) and has_veth_tap(lease.tap, task_namespace(task))
 
-    def has_unbridged_tap(self, lease: Lease) -> bool:
-        """Return whether a tap that is no bridge's port exists and is up."""
+    def has_unbridged_tap(self, task: TaskName, lease: Lease) -> bool:
+        """Return as `has_tap`, of a tap whose pair is no bridge's port."""
         link = self._link(lease.tap)
-        return link is not None and link.up
+        return link is not None and link.up and has_veth_tap(lease.tap, task_namespace(task))
 
     def taps(self) -> dict[str, Link]:
-        """Return all taps with the prefix `s5-`, by name; of those in a task's own namespace, the host's end."""
+        """Return the host's ends of all taps, which have the prefix `s5-`, by name."""
         names = (name for _, name in socket.if_nameindex() if name.startswith(TAP_PREFIX))
         return {name: link for name in names if (link := self._link(name)) and link.kind in ("tun", "veth")}
 
@@ -521,10 +498,7 @@ def delete_links(names: Iterable[str]) -> None:
 
 def index(name: str) -> int:
     """Return a link's index; 0 where no link has this name."""
-    try:
-        return socket.if_nametoindex(name)
-    except OSError:
-        return 0
+    return veth_taps.index(name)
 
 
 def _ports(bridge: int) -> Iterator[str]:
@@ -558,7 +532,6 @@ def _link_of(message: Any) -> Link:
         alias=message.get_attr("IFLA_IFALIAS") or "",
         master=message.get_attr("IFLA_MASTER") or 0,
         up=bool(message["flags"] & _IFF_UP),
-        owner=info.get_attr("IFLA_INFO_DATA").get_attr("IFLA_TUN_OWNER") if kind == "tun" else None,
     )
 
 

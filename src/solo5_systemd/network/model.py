@@ -20,7 +20,7 @@ from typing import Any, NewType, Self
 
 from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import DeviceName, NetworkName, TaskName, device_name, network_name
+from solo5_systemd.names import DeviceName, NetworkName, TaskName, device_name, network_name, task_namespace
 from solo5_systemd.network.drops import DROPS_SIGNATURE, Dropped, DropsWire
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
 from solo5_systemd.settings.address_pool import address_pool, address_pool6
@@ -292,14 +292,17 @@ class Reservation:
 
     Attributes:
         limits: of the NICs that request any, whatever the network's policy.
-        namespace: path of the task's own network namespace, which has its taps; empty: it has none.
     """
 
     task: TaskName
     leases: tuple[Lease, ...] = ()
     ports: tuple[PortRequest, ...] = ()
     limits: Mapping[DeviceName, Limits] = field(default_factory=dict)
-    namespace: str = ""
+
+    @property
+    def namespace(self) -> str:
+        """Return the path of the task's own network namespace, which has its taps; empty: it has no NIC."""
+        return task_namespace(self.task) if self.leases else ""
 
     def lease(self, nic: DeviceName) -> Lease:
         """Return the lease of a NIC of this reservation."""
@@ -520,7 +523,7 @@ class RecordedRepair:
     others: int = 0
 
 
-OVERVIEW_SIGNATURE = f"(ssssqbbuubasbasbubbba(st)a(st)(bqsbs)(ssasasas){DROPS_SIGNATURE}(ssbbb)s)"
+OVERVIEW_SIGNATURE = f"(ssssqbbuubasbasbubba(st)a(st)(bqsbs)(ssasasas){DROPS_SIGNATURE}(ssbbb)s)"
 
 _Texts = Sequence[str]
 _Counts = Sequence[Sequence[Any]]
@@ -529,7 +532,7 @@ _More = Sequence[Any]
 _Ipv6 = Sequence[Any]
 _Usage = tuple[str, str, str, str, int, bool, bool, int, int]
 _Details = tuple[_Counts, _Counts, _Join, _More, DropsWire, _Ipv6, str]
-Wire = tuple[*_Usage, bool, _Texts, bool, _Texts, bool, int, bool, bool, bool, *_Details]
+Wire = tuple[*_Usage, bool, _Texts, bool, _Texts, bool, int, bool, bool, *_Details]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -624,7 +627,7 @@ class NetworkOverview:
         policy = self.policy
         opened = (policy.routed, [*map(str, policy.reach)], policy.isolated, [str(port) for port in policy.host])
         counts = (_to_wire(self.dropped.refused), _to_wire(self.dropped.fragments))
-        given = (policy.fragments, policy.dhcp, policy.task_namespace)
+        given = (policy.fragments, policy.dhcp)
         more = (*opened, policy.metadata, policy.connections, *given, *counts)
         join = self.join or Join()
         joined = [self.join is not None, join.vlan, join.pool_text, join.ipv6, join.pool6_text]

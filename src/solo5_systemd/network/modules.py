@@ -19,7 +19,7 @@ from solo5_systemd.errors import HostError
 
 BRIDGE, VETH, TUN, NF_TABLES = ("bridge",), ("veth",), ("tun",), ("nf_tables",)
 REDIRECTION = ("sch_ingress", "cls_u32", "act_mirred")
-"""The modules of a redirection of all frames by tc(8): for networks with `task_namespace`."""
+"""The modules of a redirection of all frames by tc(8), in the network namespaces of tasks."""
 
 _ABSENT = (errno.EOPNOTSUPP, errno.ENOENT, errno.ENODEV)
 

@@ -1,39 +1,33 @@
-"""Taps: created through /dev/net/tun, set up and deleted by rtnetlink messages of this module.
+"""The host's ends of taps (`veth_taps`): set up as bridge ports and deleted by rtnetlink messages of this module.
 
 pyroute2 takes ten times the processor time: it starts a thread for each tap, and encodes messages field by field.
 """
 
-import array
 import errno
-import fcntl
 import os
 import socket
 import struct
 import sys
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from solo5_systemd.network.modules import TUN, needing
 from solo5_systemd.network.raw_netlink import (
     NETLINK_ROUTE,
+    NLM_ACK,
     NLM_CREATE,
     NLM_REPLACE,
     NetlinkSocket,
     Request,
     attribute,
+    attributes,
     nested,
 )
 from solo5_systemd.network.sysctls import set_for_link
-
-_TUN = "/dev/net/tun"
-_TUNSETIFF, _TUNSETPERSIST, _TUNSETOWNER = 0x400454CA, 0x400454CB, 0x400454CC  # linux/if_tun.h
-_IFF_TAP, _IFF_NO_PI = 0x0002, 0x1000
-_SIOCETHTOOL = 0x8946
-_ETHTOOL_SGSO, _ETHTOOL_SGRO = 0x24, 0x2C
+from solo5_systemd.network.veth_taps import VethTap, index, without_offload
 
 # linux/rtnetlink.h, if_link.h, neighbour.h
-_NEWLINK, _DELLINK, _SETLINK, _NEWNEIGH = 16, 17, 19, 28
+_NEWLINK, _DELLINK, _GETLINK, _SETLINK, _NEWNEIGH, _GETNEIGH = 16, 17, 18, 19, 28, 30
 _IFINFOMSG = struct.Struct("=BxHiII")  # family, type, index, flags, changed flags
 _NDMSG = struct.Struct("=BxxxiHBB")  # family, index, state, flags, type
 _IFLA_ADDRESS, _IFLA_MTU, _IFLA_MASTER, _IFLA_LINKINFO, _IFLA_IFALIAS, _IFLA_GROUP = 1, 4, 10, 18, 20, 27
@@ -42,7 +36,7 @@ _PVID, _UNTAGGED, _RANGE_BEGIN, _RANGE_END = 2, 4, 8, 16
 _VLANS = range(1, 4095)
 _SLAVE_KIND, _SLAVE_DATA = 4, 5
 _HAIRPIN, _LEARNING, _UNICAST_FLOOD, _GROUP_FWD_MASK, _ISOLATED = 4, 8, 9, 31, 33
-_NDA_LLADDR = 2
+_NDA_LLADDR, _NDA_VLAN = 2, 5
 _AF_BRIDGE = 7
 _NUD_NOARP, _NTF_MASTER, _NTF_STICKY = 0x40, 0x04, 0x40  # a static entry, of the port's bridge, which stays there
 _IFF_UP = 1
@@ -63,7 +57,7 @@ a sysctl of a link does not wait for it: the kernel restarts write(2) until it g
 
 @dataclass(frozen=True, kw_only=True)
 class BridgePort:
-    """The settings of a tap as a bridge port.
+    """The settings of the host's end of a tap as a bridge port.
 
     Attributes:
         mac: the only MAC address behind the port.
@@ -80,7 +74,7 @@ class BridgePort:
 
 
 class Taps:
-    """An rtnetlink socket that makes taps and sets them up as bridge ports. Not thread-safe."""
+    """An rtnetlink socket that makes taps and sets up their pairs as bridge ports. Not thread-safe."""
 
     def __init__(self) -> None:
         self._route = NetlinkSocket(NETLINK_ROUTE)
@@ -89,58 +83,78 @@ class Taps:
         """Close the socket."""
         self._route.close()
 
-    def make(
-        self,
-        name: str,
-        *,
-        uid: int | None,
-        bridge: str,
-        mtu: int,
-        alias: str,
-        port: BridgePort,
-        make: Callable[[NetlinkSocket], None] | None = None,
-    ) -> None:
-        """Make a tap that is up and a port of a bridge, or set up an existing one; idempotent.
+    def make(self, tap: VethTap, *, bridge: str, alias: str, port: BridgePort) -> None:
+        """Make a tap whose pair is up and a port of a bridge, or set up existing ones; idempotent.
 
         Args:
-            name: of the tap.
-            uid: the user that may attach to it; None where it exists.
+            tap: in its namespace.
             bridge: the name of its bridge.
-            mtu: in bytes.
-            alias: its description (ifalias).
+            alias: description of the host's end (ifalias).
             port: its settings as a port; see `set_port`.
-            make: makes the link of that name instead of a tap, with an rtnetlink socket.
 
         Raises:
             OSError: the kernel refused.
+            HostError: the tap's namespace does not exist.
         """
         with _RTNL:
-            if make is not None:
-                make(self._route)
-            elif uid is not None:
-                create_tap(name, uid)
-            set_for_link("ipv6", name, "disable_ipv6", "1")
-            set_for_link("ipv6", name, "addr_gen_mode", "1")  # none: no link-local address
-            without_offload(name)
-            tap = socket.if_nametoindex(name)
+            number = self._make_pair(tap)
             link = attribute(_IFLA_MASTER, socket.if_nametoindex(bridge).to_bytes(4, sys.byteorder))
-            link += attribute(_IFLA_MTU, mtu.to_bytes(4, sys.byteorder)) + attribute(_IFLA_IFALIAS, alias.encode())
-            if port.joined and uid is not None:
-                link += attribute(_IFLA_ADDRESS, _high_mac(port.mac))
-            up = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, tap, _IFF_UP, _IFF_UP)
-            unchanged = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, tap, 0, 0)
+            link += _common(tap.mtu, alias) + attribute(_IFLA_ADDRESS, _high_mac(port.mac))
+            up = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, number, _IFF_UP, _IFF_UP)
+            unchanged = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, number, 0, 0)
             # On a bridge of others it is set up last: before, a port has the bridge's VLAN, learns and is flooded.
             first, last = (unchanged, [(_SETLINK, 0, up)]) if port.joined else (up, [])
-            self._route.execute([(_SETLINK, 0, first + link), *_port_vlan(tap, port.vlan), *_port(tap, port), *last])
+            settings = (*_port_vlan(number, port.vlan), *_port(number, port))
+            self._route.execute([(_SETLINK, 0, first + link), *settings, *last])
 
-    def make_alone(self, name: str, *, uid: int, mtu: int, alias: str) -> None:
-        """Make a tap that is up and no bridge's port, or set up an existing one; idempotent. Raises as `make`."""
+    def make_alone(self, tap: VethTap, *, alias: str) -> None:
+        """Make a tap whose pair is up and no bridge's port, or set up existing ones; idempotent. Raises as `make`."""
         with _RTNL:
-            keep_or_create_tap(name, uid)
-            set_for_link("ipv6", name, "disable_ipv6", "1")
-            link = attribute(_IFLA_MTU, mtu.to_bytes(4, sys.byteorder)) + attribute(_IFLA_IFALIAS, alias.encode())
-            up = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, socket.if_nametoindex(name), _IFF_UP, _IFF_UP)
-            self._route.execute([(_SETLINK, 0, up + link)])
+            up = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, self._make_pair(tap), _IFF_UP, _IFF_UP)
+            self._route.execute([(_SETLINK, 0, up + _common(tap.mtu, alias))])
+
+    def _make_pair(self, tap: VethTap) -> int:
+        """Make a tap and its pair, and return the index of the host's end, which is down if it is new."""
+        tap.make(self._route)
+        set_for_link("ipv6", tap.name, "disable_ipv6", "1")
+        set_for_link("ipv6", tap.name, "addr_gen_mode", "1")  # none: no link-local address
+        without_offload(tap.name)
+        return socket.if_nametoindex(tap.name)
+
+    def has_port(self, name: str, bridge: str, port: BridgePort) -> bool:
+        """Return whether a link is up and a port of a bridge, with the MAC, settings and FDB entry that `make` sets.
+
+        Raises:
+            OSError: the kernel refused to show it.
+        """
+        number, master = index(name), index(bridge)
+        if not (number and master):
+            return False
+        try:
+            header = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, number, 0, 0)
+            [(_, link)] = self._route.request(_GETLINK, NLM_ACK, header)
+            flags, found = _IFINFOMSG.unpack_from(link)[3], attributes(link[_IFINFOMSG.size :])
+            settings = attributes(attributes(found.get(_IFLA_LINKINFO, b"")).get(_SLAVE_DATA, b""))
+            is_port = (
+                bool(flags & _IFF_UP)
+                and found.get(_IFLA_MASTER) == master.to_bytes(4, sys.byteorder)
+                and found.get(_IFLA_ADDRESS) == _high_mac(port.mac)
+                and _settings(port).items() <= settings.items()
+            )
+            return is_port and self._has_entry(number, port)
+        except OSError as error:
+            if error.errno in (errno.ENODEV, errno.ENOENT):
+                return False
+            raise
+
+    def _has_entry(self, number: int, port: BridgePort) -> bool:
+        """Return whether the static FDB entry of a port is there; raises OSError, ENOENT for none."""
+        wanted = _NDMSG.pack(_AF_BRIDGE, number, 0, _NTF_MASTER, 0) + attribute(_NDA_LLADDR, _bytes(port.mac))
+        if port.vlan:
+            wanted += attribute(_NDA_VLAN, port.vlan.to_bytes(2, sys.byteorder))
+        [(_, entry)] = self._route.request(_GETNEIGH, NLM_ACK, wanted)
+        _, found, state, flags, _ = _NDMSG.unpack_from(entry)
+        return found == number and bool(state & _NUD_NOARP) and bool(flags & _NTF_STICKY) == port.joined
 
     def set_port(self, name: str, port: BridgePort) -> None:
         """Set hairpin mode (see nft_rules), isolation, forwarded groups, VLAN and the static FDB entry of a port.
@@ -178,41 +192,22 @@ def delete(indexes: Collection[int]) -> None:
             raise OSError(code, os.strerror(code))
 
 
-def create_tap(name: str, uid: int) -> None:
-    """Create a tap in the calling thread's namespace, or take an existing one, that stays when it is closed.
-
-    Raises:
-        OSError: the kernel refused; EBUSY: a tender has it.
-        HostError: there is no device for taps.
-    """
-    with needing(TUN, f"tap {name}"):
-        descriptor = os.open(_TUN, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        fcntl.ioctl(descriptor, _TUNSETIFF, struct.pack("16sH22x", name.encode(), _IFF_TAP | _IFF_NO_PI))
-        fcntl.ioctl(descriptor, _TUNSETOWNER, uid)
-        fcntl.ioctl(descriptor, _TUNSETPERSIST, 1)
-    finally:
-        os.close(descriptor)
-
-
-def keep_or_create_tap(name: str, uid: int) -> None:
-    """Create a tap without offload as `create_tap`, or keep one that a running tender has; raises OSError."""
-    try:
-        create_tap(name, uid)
-    except OSError as error:
-        if error.errno != errno.EBUSY:
-            raise
-    without_offload(name)
-
-
 def _high_mac(mac: str) -> bytes:
-    """Return the MAC of the host's end of a tap on a bridge of others, as libvirt has it.
+    """Return the MAC of the host's end of a tap's pair, as libvirt has it for taps.
 
-    A bridge without a MAC of its own takes the lowest of its ports. It differs from the guest's, whose frames the
-    bridge would otherwise take for the host's.
+    A bridge of others without a MAC of its own takes the lowest of its ports. It differs from the guest's, whose frames
+    the bridge would otherwise take for the host's.
     """
-    octets = bytes.fromhex(mac.replace(":", ""))
+    octets = _bytes(mac)
     return (b"\xee" if octets[:1] == b"\xfe" else b"\xfe") + octets[1:]
+
+
+def _bytes(mac: str) -> bytes:
+    return bytes.fromhex(mac.replace(":", ""))
+
+
+def _common(mtu: int, alias: str) -> bytes:
+    return attribute(_IFLA_MTU, mtu.to_bytes(4, sys.byteorder)) + attribute(_IFLA_IFALIAS, alias.encode())
 
 
 def _port_vlan(tap: int, vlan: int) -> Sequence[Request]:
@@ -230,31 +225,25 @@ def _port_vlan(tap: int, vlan: int) -> Sequence[Request]:
     return (_SETLINK, 0, link + nested(_IFLA_AF_SPEC, ours)), (_DELLINK, 0, link + nested(_IFLA_AF_SPEC, others))
 
 
+def _settings(port: BridgePort) -> Mapping[int, bytes]:
+    return {
+        _HAIRPIN: bytes([not port.joined]),
+        _LEARNING: b"\x00",
+        _UNICAST_FLOOD: b"\x00",
+        _ISOLATED: bytes([port.isolated]),
+        _GROUP_FWD_MASK: _ALL_GROUPS.to_bytes(2, sys.byteorder),
+    }
+
+
 def _port(tap: int, port: BridgePort) -> Sequence[Request]:
-    settings = nested(
-        _SLAVE_DATA,
-        attribute(_HAIRPIN, bytes([not port.joined])),
-        attribute(_LEARNING, b"\x00"),
-        attribute(_UNICAST_FLOOD, b"\x00"),
-        attribute(_ISOLATED, bytes([port.isolated])),
-        attribute(_GROUP_FWD_MASK, _ALL_GROUPS.to_bytes(2, sys.byteorder)),
-    )
+    settings = nested(_SLAVE_DATA, *(attribute(key, value) for key, value in _settings(port).items()))
     # Of a link that is a port already: so not in the message that makes it one.
     link = nested(_IFLA_LINKINFO, attribute(_SLAVE_KIND, b"bridge\0"), settings)
     # Other ports of a bridge of others learn: without NTF_STICKY, one frame there with this MAC would move the entry.
     flags = _NTF_MASTER | _NTF_STICKY if port.joined else _NTF_MASTER
     entry = _NDMSG.pack(_AF_BRIDGE, tap, _NUD_NOARP, flags, 0)
-    entry += attribute(_NDA_LLADDR, bytes.fromhex(port.mac.replace(":", "")))
+    entry += attribute(_NDA_LLADDR, _bytes(port.mac))
     return (
         (_NEWLINK, 0, _IFINFOMSG.pack(socket.AF_UNSPEC, 0, tap, 0, 0) + link),
         (_NEWNEIGH, NLM_CREATE | NLM_REPLACE, entry),
     )
-
-
-def without_offload(link: str) -> None:
-    """Switch off GRO and GSO: a guest has no segmentation offload. A tender lacks CAP_NET_ADMIN for it."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        for command in (_ETHTOOL_SGRO, _ETHTOOL_SGSO):
-            value = array.array("I", [command, 0])
-            request = struct.pack("16sP16x", link.encode(), value.buffer_info()[0])
-            fcntl.ioctl(any_socket, _SIOCETHTOOL, request)

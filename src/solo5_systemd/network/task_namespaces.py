@@ -45,10 +45,7 @@ def make(path: str) -> None:
     try:
         in_new_namespace(lambda: _make(path))
     except OSError as error:
-        raise HostError(
-            f"network namespace {path} cannot be made: {error.strerror}.",
-            "Set task_namespace = false in the settings of the task's network to start it without.",
-        ) from error
+        raise HostError(f"network namespace {path} cannot be made: {error.strerror}.") from error
 
 
 def _make(path: str) -> None:

@@ -6,7 +6,7 @@ from functools import cache
 from ipaddress import IPv4Network, IPv6Network
 
 from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import NetworkName, TaskName, task_namespace
+from solo5_systemd.names import NetworkName, TaskName
 from solo5_systemd.network import links
 from solo5_systemd.network.guest_limits import check_limits
 from solo5_systemd.network.ipam import Remembered, assign_leases, choose_network
@@ -90,15 +90,7 @@ class Choice:
         leases = assign_leases(
             task, nics, networks, self._leases.allocations, lambda link: bool(links.index(link)), own, self.remembered
         )
-        wanted = {nic.network for nic in nics}
-        apart = any(network.policy.task_namespace for network in networks if network.name in wanted)
-        reservation = Reservation(
-            task=task,
-            leases=leases,
-            ports=tuple(ports),
-            limits=limits_of(nics),
-            namespace=task_namespace(task) if apart else "",
-        )
+        reservation = Reservation(task=task, leases=leases, ports=tuple(ports), limits=limits_of(nics))
         check_families(reservation)
         return reservation, networks[len(self._bridges.networks) :]
 

@@ -51,7 +51,7 @@ class Namespaces:
         host: the state of the host's own namespace.
         store: the files of the host's own namespace.
         make_state: makes the state of a namespace, in a thread that has entered it.
-        watches: of the other namespaces, and of those that tasks of the host have of their own.
+        watches: of the other namespaces.
     """
 
     def __init__(self, host: NetworkState, store: LeaseStore, make_state: MakeState, watches: NamespaceWatches) -> None:
@@ -74,8 +74,6 @@ class Namespaces:
     def recover(self) -> Sequence[TaskName]:
         """Make the kernel's state match the files, at start-up; return the tasks whose release was interrupted."""
         unfinished = [*self.host.recover()]
-        for record in self.host.leases.attached():
-            self._watch_own(record.reservation.namespace)
         found: dict[str, list[LeaseRecord]] = {}
         for record in self._store.others():
             found.setdefault(record.namespace, []).append(record)
@@ -137,9 +135,7 @@ class Namespaces:
         request = None if other else self._requested(task)
         path = other.path if other else request.namespace if request else ""
         if not path:
-            redirected = self.host.attach(task)
-            self._watch_own(self._own_namespace(task))
-            return redirected
+            return self.host.attach(task)
         with self._entered(path, redirected=request is not None and _is_redirected([request])) as other:
             try:
                 redirected = other.state.attach(task)
@@ -171,24 +167,11 @@ class Namespaces:
             return
         other = self._tasks.get(task)
         if other is None:
-            self._watches.close(self._own_namespace(task))
             self.host.end_release(task)
             return
         with self._entered(other.path):
             other.state.end_release(task)
         del self._tasks[task]
-
-    def _own_namespace(self, task: TaskName) -> str:
-        """Return the path of the namespace that a task of the host has of its own; empty: it has none."""
-        record = self.host.leases.get(task)
-        return record.reservation.namespace if record else ""
-
-    def _watch_own(self, path: str) -> None:
-        if path:
-            try:
-                self._watches.open(path)
-            except Solo5Error as error:  # removed by another program, with its links
-                _log.warning("%s", error)
 
     def move_ports(self, source: TaskName, target: TaskName) -> None:
         """Move ports as `NetworkState.move_ports`, between tasks of the host's own network namespace."""
@@ -281,14 +264,11 @@ class Namespaces:
         self._everywhere(_restore_all)
 
     def repair_changed(self, paths: Collection[str]) -> None:
-        """Restore the same of namespaces in which something has changed, and the links in those of tasks of the host.
+        """Restore the same of namespaces in which something has changed.
 
         The end of a task is a change as well, after which there may be nothing to restore.
         """
         self._everywhere(_restore_all, {each.path for each in self._copy() if each.state.leases.attached()} & {*paths})
-        held = (record.reservation for record in self.host.leases.attached())
-        if tasks := {each.task for each in held if each.namespace in paths}:
-            self.host.repairs.repair_links(tasks)
 
     @property
     def has_repairs(self) -> bool:

@@ -197,15 +197,14 @@ class RedirectState:
                 self._repaired(record.reservation.task, what)
 
     def repair_changed(self, changed: frozenset[str] | None) -> None:
-        """Make a tap that is missing or down; the tender of a missing one keeps the descriptor of the deleted tap."""
+        """Make a tap that is missing or down."""
         for record in self.leases.attached():
             [lease] = record.reservation.leases
-            if (changed is None or lease.tap in changed) and not self._links.has_unbridged_tap(lease):
+            if (changed is None or lease.tap in changed) and not self._links.has_unbridged_tap(
+                record.reservation.task, lease
+            ):
                 self._make(record)
-                task, what = record.reservation.task, f"tap {lease.tap} was missing or down: it is restored"
-                self._repaired(
-                    task, f"{what}; if it was deleted, task {task} has no NIC {lease.nic} until its next start"
-                )
+                self._repaired(record.reservation.task, f"tap {lease.tap} was missing or down: it is restored")
 
     def _repaired(self, task: TaskName, what: str) -> None:
         _log.warning("network repaired: %s", what)

@@ -66,9 +66,8 @@ class Repairs:
         """Restore that of whose changes there may be no message: sysctls of bridges, links in tasks' own namespaces."""
         if self._bridges.up:
             self._repair_bridges()
-        apart = {record.reservation.task for record in self._leases.attached() if record.reservation.namespace}
-        if apart:
-            self.repair_links(apart)
+        if self._leases.attached():
+            self.repair_links()
 
     def is_expected(self, link: str) -> bool:
         """Return whether a link belongs to a task that is not being released, or is a bridge; safe in any thread.
@@ -101,10 +100,7 @@ class Repairs:
             self.repair_links()
 
     def repair_links(self, only: Collection[TaskName] | None = None) -> None:
-        """Recreate bridges, then taps, of all tasks or of some.
-
-        A running tender keeps the file descriptor of its deleted tap: no repair.
-        """
+        """Recreate bridges, then taps, of all tasks or of some."""
         bridges = self._bridges
         self._missing = frozenset(network.name for network in bridges.joined if not bridges.is_usable(network))
         self._repair_bridges()
@@ -116,17 +112,11 @@ class Repairs:
                 self._add(tasks, f"bridge {segment} of network {name} was incomplete: it is restored")
         for task, lease in self._leases.attached_leases():
             wanted = lease.network not in self._missing and (only is None or task in only)
-            namespace = self._namespace_of(task)
-            if wanted and not self._links.has_tap(lease, namespace):
-                self._links.make_tap(task, lease, bridges.networks[lease.network], namespace)
-                what = f"tap {lease.tap} was missing, down or not on its bridge: it is restored"
-                if not namespace:  # of a tap in a namespace, the pair alone was deleted
-                    what += f"; if it was deleted, task {task} has no NIC {lease.nic} until its next start"
-                self._add([task], what)
-
-    def _namespace_of(self, task: TaskName) -> str:
-        record = self._leases.get(task)
-        return record.reservation.namespace if record is not None else ""
+            network = bridges.networks[lease.network]
+            if wanted and not self._links.has_tap(task, lease, network):
+                self._links.make_tap(task, lease, network)
+                state = "was missing, down or not on its bridge, or had lost a setting"
+                self._add([task], f"tap {lease.tap} {state}: it is restored")
 
     def _repair_bridges(self) -> None:
         for network in self._bridges.own:

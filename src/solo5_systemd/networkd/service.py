@@ -338,7 +338,7 @@ class Networkd:
             reservation = await self._work(
                 self._state.reserve, task, nic_requests, port_requests, guest_names, namespace=namespace
             )
-        return [[list(lease.to_wire()) for lease in reservation.leases], reservation.namespace]
+        return [[list(lease.to_wire()) for lease in reservation.leases]]
 
     async def _preview(
         self, name: str, nics: list[NicWire], ports: list[PortWire], limits: list[LimitsWire], namespace: str
@@ -346,7 +346,7 @@ class Networkd:
         request = _request(name, nics, ports, limits)
         reservation, elements = await self._work(self._state.preview, *request, namespace)
         leases = [list(lease.to_wire()) for lease in reservation.leases]
-        return [leases, reservation.namespace, nft_rules.add(elements)]
+        return [leases, nft_rules.add(elements)]
 
     async def _attach(self, name: str) -> Sequence[object]:
         task = task_name(name)

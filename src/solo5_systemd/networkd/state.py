@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from ipaddress import IPv4Network, IPv6Network
 
 from solo5_systemd.errors import InvalidRequestError, NotFoundError, Solo5Error, TakenError
-from solo5_systemd.names import TaskName, task_namespace
+from solo5_systemd.names import TaskName
 from solo5_systemd.network import links, nft_elements
 from solo5_systemd.network.conntrack import RedirectedPort
 from solo5_systemd.network.drops import Dropped
@@ -262,9 +262,8 @@ class NetworkState:
                 raise
         else:  # a second start: its unit gets as long to run as the first one's
             self.repairs.repair_links({task})
-            if record.reservation.namespace:  # such as a namespace that was made again
-                for lease in record.reservation.leases:
-                    self._make_tap(record.reservation, lease)
+            for lease in record.reservation.leases:  # such as in a namespace that was made again
+                self._make_tap(record.reservation, lease)
             self.leases.save_attached(record)
         return self._redirected([record.reservation])
 
@@ -462,7 +461,7 @@ class NetworkState:
 
     def _make_tap(self, reservation: Reservation, lease: Lease) -> None:
         network = self.bridges.networks[lease.network]
-        self._links.make_tap(reservation.task, lease, network, reservation.namespace)
+        self._links.make_tap(reservation.task, lease, network)
 
     def _undo_attach(self, reservation: Reservation) -> None:
         """Undo an attach as far as the kernel lets it; the release of the reservation does the rest."""
@@ -498,8 +497,6 @@ class NetworkState:
                 _log.warning("removing damaged lease record of task %s: the kernel has no tap of this task", task)
                 self._store.remove_lease_record(task)
             else:
-                if any(links_found[lease.tap].kind == "veth" for lease in record.reservation.leases):
-                    record = replace(record, reservation=replace(record.reservation, namespace=task_namespace(task)))
                 _log.warning("rebuilt damaged lease record of task %s from the kernel's state", task)
                 self.leases.save(record)
 

@@ -92,7 +92,7 @@ from solo5_systemd.pid1.kept import (
     systemd_release,
 )
 from solo5_systemd.settings.files import ETC, read_settings
-from solo5_systemd.settings.model import DEFAULT_NETWORK, Settings
+from solo5_systemd.settings.model import Settings
 from solo5_systemd.unit.tender import LIBRARIES, Tender
 
 FSTAB = Path("/etc/fstab")
@@ -305,13 +305,13 @@ class Generator:
         task = declaration.workload.name
         read = self._budget.within(lambda: _manifest(images), None)
         manifest = read or _assumed(declaration)
-        host = self._host(declaration, manifest)
+        host = self._host(manifest)
         others = {f"{prepare_service(task)}.d/declared.conf": preparation(declaration, host)}
         others |= {f"{outcome_target(task)}.d/declared.conf": outcome(declaration)}
         if is_instance(task):
             others = {TARGET.format(name): text(awaited(declaration, host))}
         found = Basis.of(host.tender, manifest, declaration.workload.arguments)
-        if read is None and not host.own_namespace:  # the namespace is made for NICs
+        if read is None:
             found = replace(found, nics_assumed=True)
         return _Files(
             unit=text(unit_file(declaration, host)),
@@ -319,18 +319,14 @@ class Generator:
             own={SOURCES: _kept(sources), BASIS: found.text()},
         )
 
-    def _host(self, declaration: Declaration, manifest: Manifest) -> Host:
-        workload = declaration.workload
+    def _host(self, manifest: Manifest) -> Host:
         nics = manifest.names(DeviceKind.NET_BASIC)
-        networks = {nic.network for nic in workload.nics} or {DEFAULT_NETWORK}
-        found = [self._settings.network(network) for network in networks] if nics else []
         return Host(
             directory=self._directory,
             tender=self._tenders(manifest.target, manifest.abi_version),
             groups=_groups(manifest.target, nics=bool(nics)),
             systemd=self._systemd,
             nics=nics,
-            own_namespace=any(network is not None and network.policy.task_namespace for network in found),
             log_namespace=self._settings.log_namespace,
         )
 

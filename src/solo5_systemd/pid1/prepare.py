@@ -40,7 +40,8 @@ from solo5_systemd.files.declared_units import (
 )
 from solo5_systemd.files.mounts import detach, mount_bounded
 from solo5_systemd.journal.journald import NATIVE_SOCKET, namespace_path, write_entry
-from solo5_systemd.names import TaskName, is_instance, is_task_name, outcome_target, template_of
+from solo5_systemd.names import TaskName, is_instance, is_task_name, outcome_target, task_namespace, template_of
+from solo5_systemd.network import task_namespaces
 from solo5_systemd.network.model import NicRequest, Reservation
 from solo5_systemd.network.remembered import ADDRESSES, read_addresses, write_addresses
 from solo5_systemd.pid1.kept import (
@@ -116,7 +117,7 @@ async def prepare(name: TaskName) -> None:
         )
         prepared = await preparer.prepare(declaration.workload)
         try:
-            _check_basis(prepared)
+            await _check_basis(prepared)
             with _written(own):
                 _write(own, prepared)
             fdstore.store(_HELD, prepared.held)
@@ -216,13 +217,18 @@ def _await_unlocked(name: TaskName) -> None:
         time.sleep(_LOCKS_POLL_S)
 
 
-def _check_basis(prepared: Prepared) -> None:
-    """Refuse an image for which the unit file was not made: another tender, or NICs where there were none."""
+async def _check_basis(prepared: Prepared) -> None:
+    """Refuse an image for which the unit file was not made: another tender, or NICs where there were none.
+
+    An image without NICs gets the namespace of a unit file for NICs that were assumed.
+    """
     parts = prepared.plan.parts
     name = parts.workload.name
     had = kept_basis(name)
     now = Basis.of(parts.tender, parts.image.facts.manifest, parts.workload.arguments)
     if had.fits(now):
+        if had.nics and not now.nics:
+            await asyncio.to_thread(task_namespaces.make, task_namespace(name))
         return
     kept = Path(declaration_directory(name)).name
     if kept == template_of(name):

@@ -119,7 +119,6 @@ class NetworkPolicy:
         dhcp: guests get what they are leased by DHCP, from a server of this host.
         egress: the destinations of connections of each guest, which a job can restrict further; None: every one.
         rate: the rate limits of each NIC, which a job can lower.
-        task_namespace: each task has its taps in a network namespace of its own.
         reserved: addresses that no guest gets.
     """
 
@@ -131,7 +130,6 @@ class NetworkPolicy:
     connections: int = CONNECTIONS
     fragments: bool = False
     dhcp: bool = False
-    task_namespace: bool = False
     egress: Egress = None
     rate: Rate = UNLIMITED
     reserved: Reserved = ()
@@ -344,7 +342,7 @@ def _reserved(fields: Fields) -> tuple[tuple[int, int], ...]:
     return tuple(ranges)
 
 
-POLICY_KEYS = ("routed", "reach", "isolated", "host", "metadata", "connections", "fragments", "dhcp", "task_namespace")
+POLICY_KEYS = ("routed", "reach", "isolated", "host", "metadata", "connections", "fragments", "dhcp")
 LIMIT_KEYS = ("egress", "rate")
 
 
@@ -363,7 +361,6 @@ def network_policy(fields: Fields) -> NetworkPolicy:
         connections=fields.number("connections", CONNECTIONS, low=16, high=1 << 20),
         fragments=fields.boolean("fragments", default=False),
         dhcp=fields.boolean("dhcp", default=False),
-        task_namespace=fields.boolean("task_namespace", default=False),
         egress=fields.parsed_list("egress", egress) if fields.has("egress") else None,
         rate=fields.parsed_list("rate", rate) if fields.has("rate") else UNLIMITED,
         reserved=tuple(fields.each(RESERVED_KEY, address_range)),
@@ -381,7 +378,6 @@ def policy_table(policy: NetworkPolicy) -> dict[str, object]:
         "connections": policy.connections,
         "fragments": policy.fragments,
         "dhcp": policy.dhcp,
-        "task_namespace": policy.task_namespace,
         **({} if policy.egress is None else {"egress": [*map(str, policy.egress)]}),
         **({} if policy.rate == UNLIMITED else {"rate": str(policy.rate).split()}),
         **({RESERVED_KEY: [*map(str, policy.reserved)]} if policy.reserved else {}),
@@ -411,7 +407,7 @@ INHERITED_KEYS = ("metadata", "connections", "fragments", *LIMIT_KEYS)
 """The keys of `[network.namespace]` that it has from the network `default` where it does not set them."""
 _RANGES = ("ipv4", "gateway4", "ipv6", "gateway6")
 _OF_NAMESPACE = (*_RANGES, "mtu", *RESOLVER_KEYS, "isolated", *INHERITED_KEYS, REDIRECT_KEY)
-_WITH_JOIN = (*JOIN_KEYS, *_RANGES, *RESOLVER_KEYS, "isolated", "fragments", "rate", "task_namespace")
+_WITH_JOIN = (*JOIN_KEYS, *_RANGES, *RESOLVER_KEYS, "isolated", "fragments", "rate")
 
 
 def _table(name: NetworkName, tables: Fields, default: Fields) -> Fields:
@@ -558,7 +554,7 @@ def of_namespace(settings: Settings, mtu: int | None, *, ipv6: bool = False) -> 
         gateway4=base.gateway4,
         mtu=least,
         ipv6=six if ipv6 and not base.without_ipv6 and least >= IPV6_MTU else None,
-        policy=replace(base.policy, routed=False, reach=(), host=(), dhcp=False, task_namespace=False),
+        policy=replace(base.policy, routed=False, reach=(), host=(), dhcp=False),
         shared=True,
     )
     return Settings(networks=(own,))

@@ -11,7 +11,7 @@ Left out, with the reason:
   not handle SIGTERM.
 * `RestrictNetworkInterfaces=`: `IPAddressDeny=any` already drops every packet at the same hook.
 * `RestrictFileSystems=`: disks are on file systems of the operator's choice.
-* `PrivateNetwork=` with NICs: the tap is in the host's network namespace.
+* `PrivateNetwork=` with NICs: the namespace of the tap is made before the unit starts (`NetworkNamespacePath=`).
 * `SocketBindDeny=`: solo5.slice has it for all tasks. Per unit it would be most of the cost of a start.
 """
 
@@ -113,10 +113,17 @@ def confinement(
     )
 
 
-def setpriv_command(user: int, groups: Sequence[str]) -> tuple[str, ...]:
-    """Return the setpriv(1) prefix of a scope's command line: PID 1 sets no user and no capabilities of a scope."""
+def scope_command(user: int, groups: Sequence[str], namespace: str) -> tuple[str, ...]:
+    """Return the prefix of a scope's command line: PID 1 sets no user, capabilities and network namespace of a scope.
+
+    Args:
+        user: of the task.
+        groups: supplementary groups that the device nodes require.
+        namespace: path of the task's network namespace; empty: it has no NIC.
+    """
     others = f"--groups={','.join(groups)}" if groups else "--clear-groups"
     return (
+        *(("/usr/bin/nsenter", f"--net={namespace}", "--") if namespace else ()),
         "/usr/bin/setpriv",
         f"--reuid={user}",
         f"--regid={user}",

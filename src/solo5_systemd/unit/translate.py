@@ -13,13 +13,14 @@ from signal import SIGHUP, SIGTERM
 from typing import cast
 
 from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.image.manifest import StoredImage, Target
+from solo5_systemd.image.manifest import DeviceKind, StoredImage, Target
 from solo5_systemd.names import (
     SLICE,
     UnitKind,
     host_name,
     network_service,
     outcome_target,
+    task_namespace,
     task_scope,
     task_service,
 )
@@ -27,7 +28,7 @@ from solo5_systemd.network.model import Reservation
 from solo5_systemd.sanitize import MAX_NAME, bounded, name_for_unit
 from solo5_systemd.settings.resolver import UNSET, Resolver
 from solo5_systemd.storage.model import Backing, Disk
-from solo5_systemd.unit.confinement import FILE_SIZE, confinement, setpriv_command
+from solo5_systemd.unit.confinement import FILE_SIZE, confinement, scope_command
 from solo5_systemd.unit.disk_limits import io_properties
 from solo5_systemd.unit.log_fields import (
     DNS,
@@ -110,7 +111,7 @@ class Parts:
 
 
 def argv(parts: Parts) -> tuple[str, ...]:
-    """Return the command line to execute: the tender's; in a scope preceded by setpriv(1) and the launcher.
+    """Return the command line to execute: the tender's; in a scope preceded by nsenter(1), setpriv(1) and the launcher.
 
     In a service the launcher is the program of ExecStart=, with this command line: it executes what that begins with.
 
@@ -129,7 +130,7 @@ def argv(parts: Parts) -> tuple[str, ...]:
         arguments=_arguments(parts),
     )
     launcher = filter(None, (parts.tender.launcher,))
-    return (*setpriv_command(parts.user, parts.groups), *launcher, *line) if is_scope else line
+    return (*scope_command(parts.user, parts.groups, parts.reservation.namespace), *launcher, *line) if is_scope else line
 
 
 def _arguments(parts: Parts) -> tuple[str, ...]:
@@ -275,11 +276,9 @@ def _network_dependency(parts: Parts) -> Iterator[Property]:
 
 
 def _namespace(parts: Parts) -> Iterator[Property]:
-    """Yield the namespace of the taps. A task without NICs has an empty one of its own."""
-    if _shares_namespace(parts):
-        yield unit_property("NetworkNamespacePath", parts.workload.namespace)
-    elif parts.reservation.namespace:
-        yield unit_property("NetworkNamespacePath", parts.reservation.namespace)
+    """Yield the namespace of the taps. PID 1 makes an empty one for a task without NICs."""
+    if parts.image.facts.manifest.names(DeviceKind.NET_BASIC):
+        yield unit_property("NetworkNamespacePath", task_namespace(parts.workload.name))
 
 
 def _shares_namespace(parts: Parts) -> bool:

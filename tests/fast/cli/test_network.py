@@ -19,7 +19,7 @@ UNUSED = NetworkOverview(
 )
 
 
-POLICY = (False, (), False, (), False, 4096, False, False, False)
+POLICY = (False, (), False, (), False, 4096, False, False)
 NO_JOIN = (False, 0, "", False, "")
 NO_IPV6 = ("", "", False, False, False)
 LAST = (NO_JOIN, ("", "", (), (), ()), ((), (), (), ()), NO_IPV6, "")
@@ -53,7 +53,6 @@ NOTHING = {
     "connections": 4096,
     "fragments": False,
     "dhcp": False,
-    "task_namespace": False,
 }
 OPENED = NOTHING | {"reach": ["lab"], "host": ["53/udp"], "connections": 64}
 
@@ -234,7 +233,6 @@ def test_an_overview_has_a_wire_form() -> None:
         ["53/udp"],
         False,
         64,
-        False,
         False,
         False,
         [["10.89.0.2", 17]],

@@ -101,7 +101,9 @@ def test_no_argument_image_or_label_of_a_job_begins_a_line_of_its_own() -> None:
 
 
 def test_the_network_is_reserved_with_the_addresses_that_it_has() -> None:
-    before = [line for line in lines() if line.startswith("ExecStartPre=")]
+    namespace, *before = [line for line in lines() if line.startswith("ExecStartPre=")]
+    assert "mount --bind /proc/self/ns/net /run/netns/solo5-web; " in namespace
+    assert "PrivateNetwork=yes" in lines()
     reserve = shlex.split(before[0].removeprefix("ExecStartPre=+"))
     assert reserve[:7] == [
         *("/usr/bin/busctl", "--quiet", "call", "org.solo5.Network1", "/org/solo5/Network1", "org.solo5.Network1"),
@@ -116,7 +118,7 @@ def test_the_network_is_reserved_with_the_addresses_that_it_has() -> None:
     ]
     assert before[1] == "ExecStartPre=+/usr/bin/systemctl start solo5-network@web.service"
     assert [line.rpartition(" ")[2] for line in lines() if line.startswith("ExecStopPost=")] == [
-        *("web", "/run/solo5/network/requests/web.json")
+        *("web", "/run/solo5/network/requests/web.json", '/run/netns/solo5-web"')
     ]
 
 
@@ -156,10 +158,6 @@ def test_a_task_of_nomad_is_told_what_ends_with_it() -> None:
     [
         (replace(TASK, disks=({**DISK, "backing": "archive"},)), "disk data of task web is made at each start"),
         (replace(TASK, disks=({**DISK, "backing": "private copy"},)), "disk data of task web is made at each start"),
-        (
-            replace(TASK, reservation=replace(TASK.reservation, namespace="/run/netns/x")),  # type: ignore[type-var]
-            "is in a namespace",
-        ),
         (replace(TASK, fields={**FIELDS, "SOLO5_NETWORK_NAMESPACE": "/run/netns/x"}), "is in a namespace"),
         (replace(TASK, name=TaskName("web@1")), "is an instance of a template"),
     ],

@@ -89,8 +89,7 @@ def test_without_nics_there_is_no_address_family() -> None:
 
 def test_a_namespace_of_its_own_and_one_of_the_journal() -> None:
     host = Host(
-        directory="/run/x", tender=HOST.tender, groups=(), systemd=257, nics=HOST.nics, own_namespace=True,
-        log_namespace="solo5",
+        directory="/run/x", tender=HOST.tender, groups=(), systemd=257, nics=HOST.nics, log_namespace="solo5"
     )  # fmt: skip
     found = unit(host=host)
     assert "NetworkNamespacePath=/run/netns/solo5-web" in found

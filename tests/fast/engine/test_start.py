@@ -1140,30 +1140,18 @@ async def test_a_guest_on_a_network_with_dhcp_has_names_in_its_reservation(machi
     assert machine.networks.names[other] == GuestNames(resolver=FOUND, hostname="shop")
 
 
-async def test_a_task_with_a_namespace_of_its_own_is_attached_and_started_there(
-    machine: Machine, runtime: Runtime
-) -> None:
-    machine.networks.own_namespace = "/run/netns/solo5-web"
-    plan = await runtime.preview(replace(WORKLOAD, name=TaskName("other")))
-    assert plan.reservation.namespace == "/run/netns/solo5-web"
+async def test_a_task_is_started_in_a_network_namespace_of_its_own(machine: Machine, runtime: Runtime) -> None:
     await runtime.start(replace(WORKLOAD, name=WEB))
-    assert machine.networks.attached_in == {WEB: "/run/netns/solo5-web"}
     properties = {each.name: each.value for each in machine.units.started[-1].properties}
     assert properties["NetworkNamespacePath"] == "/run/netns/solo5-web"
     assert (await runtime.task(WEB)).network_namespace == "", "it shares none"
 
 
-async def test_a_scope_with_a_namespace_of_its_own_is_refused_and_nothing_is_left(
-    machine: Machine, runtime: Runtime
-) -> None:
-    machine.networks.own_namespace = "/run/netns/solo5-web"
-    scope = replace(WORKLOAD, kind=UnitKind.SCOPE)
-    with pytest.raises(InvalidRequestError, match="is a scope, and its network has task_namespace"):
-        await runtime.preview(scope)
-    with pytest.raises(InvalidRequestError, match="is a scope, and its network has task_namespace"):
-        async with runtime.start_scope(scope, Spawn()):
-            pass
-    assert machine.holds == NOTHING
+async def test_a_scope_enters_its_network_namespace_before_it_drops_its_privileges(runtime: Runtime) -> None:
+    spawn = Spawn()
+    async with runtime.start_scope(replace(WORKLOAD, name=WEB, kind=UnitKind.SCOPE), spawn):
+        pass
+    assert spawn.argv[:4] == ("/usr/bin/nsenter", "--net=/run/netns/solo5-web", "--", "/usr/bin/setpriv")
 
 
 async def test_a_start_beyond_a_limit_makes_nothing(machine: Machine, runtime: Runtime) -> None:

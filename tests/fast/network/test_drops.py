@@ -87,7 +87,7 @@ def test_a_record_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
 def test_a_malformed_count_is_one_sentence() -> None:
     from solo5_systemd.network.model import NetworkOverview
 
-    wire = ("lab", "b", "", "", 1500, False, False, 0, 0, False, (), False, (), False, 16, False, False, False, (), ())
+    wire = ("lab", "b", "", "", 1500, False, False, 0, 0, False, (), False, (), False, 16, False, False, (), ())
     last = (
         (False, 0, "", False),
         ("", "", (), (), ()),

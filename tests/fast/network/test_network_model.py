@@ -98,7 +98,6 @@ def test_a_range_that_is_none() -> None:
                 16,
                 False,
                 False,
-                False,
                 [],
                 [],
                 NO_JOIN,

@@ -403,8 +403,6 @@ class FakeNetworks:
         self.late: Sequence[LeaseRecord] = ()
         self.stray: Sequence[str] = ()
         self.overview: Sequence[NetworkOverview] = ()
-        self.own_namespace = ""
-        self.attached_in: dict[TaskName, str] = {}
         self.released: list[TaskName] = []
         self.recorded: Sequence[RecordedRepair] = ()
         self.counted: dict[TaskName, Mapping[DeviceName, Traffic]] = {}
@@ -442,14 +440,11 @@ class FakeNetworks:
             )
             for i, nic in enumerate(nics, 2)
         )
-        return Reservation(
-            task=task, leases=tuple(leases), ports=tuple(ports), limits=limits_of(nics), namespace=self.own_namespace
-        )
+        return Reservation(task=task, leases=tuple(leases), ports=tuple(ports), limits=limits_of(nics))
 
-    async def attach(self, task: TaskName, namespace: str = "") -> None:
+    async def attach(self, task: TaskName) -> None:
         async with self._steps.step("attach"):
             assert task in self.held
-            self.attached_in[task] = namespace
 
     async def move_ports(self, source: TaskName, target: TaskName) -> None:
         async with self._steps.step("move ports"):

@@ -217,7 +217,6 @@ def _own_fields(network: "NetworkOverview") -> "Iterator[tuple[str, str]]":
     yield "Metadata", _yes(network.policy.metadata)
     yield "Connections", f"{network.policy.connections} per guest"
     yield "DHCP", _yes(network.policy.dhcp)
-    yield "Task namespaces", _yes(network.policy.task_namespace)
 
 
 def _joined_fields(network: "NetworkOverview", join: "Join") -> "Iterator[tuple[str, str]]":

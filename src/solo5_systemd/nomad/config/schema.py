@@ -77,7 +77,6 @@ NETWORK = table(
     attribute("connections", NUMBER),
     attribute("fragments", BOOLEAN),
     attribute("dhcp", BOOLEAN),
-    attribute("task_namespace", BOOLEAN),
     attribute("redirect", BOOLEAN),
     attribute("egress", TEXTS),
     attribute("rate", TEXTS),
