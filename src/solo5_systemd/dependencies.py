@@ -148,8 +148,9 @@ DEPENDENCIES = (
     Dependency(kind=Kind.PROGRAM, name="/usr/bin/grep", debian="grep", needed_by=(DRIVER,)),
     Dependency(kind=Kind.PROGRAM, name="/usr/bin/nice", debian="coreutils", needed_by=(DRIVER,)),
     Dependency(kind=Kind.PROGRAM, name="/usr/bin/prlimit", debian="util-linux", needed_by=(DRIVER,)),
-    Dependency(kind=Kind.PROGRAM, name="/usr/bin/nsenter", debian="util-linux", needed_by=("run --scope", DRIVER)),
+    Dependency(kind=Kind.PROGRAM, name="/usr/bin/nsenter", debian="util-linux", needed_by=(DRIVER,)),
     Dependency(kind=Kind.PROGRAM, name="/usr/bin/setpriv", debian="util-linux", needed_by=("run --scope", DRIVER)),
+    Dependency(kind=Kind.PROGRAM, name="/usr/bin/unshare", debian="util-linux", needed_by=("run --scope", DRIVER)),
     Dependency(kind=Kind.PROGRAM, name="/usr/bin/systemctl", debian="systemd", needed_by=()),
     Dependency(kind=Kind.PROGRAM, name="/usr/bin/systemd-creds", debian="systemd", needed_by=()),
     Dependency(

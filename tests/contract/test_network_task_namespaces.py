@@ -1,14 +1,17 @@
 """The network namespace of a task: the tap is in it, its rules and its bridge port are the host's."""
 
 import asyncio
+import fcntl
+import os
 import socket
+import struct
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
-from tests.contract.guest import Guest
+from tests.contract.guest import Guest, opened_tap
 from tests.contract.netns import Outside, link, run
 from tests.contract.netservice import Client, Service, host_state, nic, tcp, udp, until
 from tests.contract.test_network_paths import ask_tcp, ask_udp
@@ -18,6 +21,8 @@ from solo5_systemd.names import TaskName
 from solo5_systemd.network import task_namespaces
 from solo5_systemd.network.model import PortRequest, Reservation
 from solo5_systemd.network.veth_taps import peer_name
+
+TUNSETOWNER, TUNSETGROUP, TUNSETCARRIER = 0x400454CC, 0x400454CE, 0x400454E2  # linux/if_tun.h
 
 
 @pytest.fixture
@@ -113,6 +118,105 @@ async def test_a_deleted_pair_is_restored_under_a_running_guest(apart: Service) 
         await until(lambda: bool(link(web.tap)) and link(web.tap)["operstate"] == "UP")
         assert await ask_tcp("127.0.0.1", 8080) == b"HELLO"
         assert await client.recent_repairs()
+
+
+CHANGES = {
+    "isolated": "bridge link set dev {tap} isolated on",
+    "learning": "bridge link set dev {tap} learning on",
+    "flood": "bridge link set dev {tap} flood on",
+    "hairpin": "bridge link set dev {tap} hairpin off",
+    "FDB entry": "bridge fdb del {mac} dev {tap} master",
+    "FDB entry of another port": "bridge fdb replace {mac} dev {other} master static",
+    "MAC": "ip link set {tap} address {mac}",
+    "master": "ip link set {tap} nomaster",
+    "name": "ip link set {tap} down; ip link set {tap} name other; ip link set other up",
+    "tap is down": "ip -n solo5-web link set {tap} down",
+    "pair is down": "ip -n solo5-web link set {peer} down",
+    "redirection": "tc -n solo5-web qdisc del dev {tap} ingress",
+    "redirection to another link": "tc -n solo5-web filter replace dev {peer} ingress prio 1 protocol all "
+    "u32 match u32 0 0 action mirred egress redirect dev lo",
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_what_another_program_changes_is_restored_under_a_running_guest(apart: Service, change: str) -> None:
+    """What solo5-networkd relies on, in bridge port, FDB and namespace. A link that changes is a reason to look."""
+    await apart.restart()
+    async with apart.client() as client, guest(client, "web", tcp(8080)) as web, held(client, "other") as other:
+        before = (port_of(web.tap), inside("web", "tc", "filter", "show", "dev", web.tap, "ingress"))
+        names = {"tap": web.tap, "peer": peer_name(web.tap), "mac": web.mac.hex(":"), "other": other.leases[0].tap}
+        run("sh", "-ec", CHANGES[change].format(**names))
+
+        def is_restored() -> bool:
+            found = (port_of(web.tap), inside("web", "tc", "filter", "show", "dev", web.tap, "ingress"))
+            return (found[0], bool(found[1])) == (before[0], bool(before[1]))
+
+        run("ip", "link", "set", other.leases[0].tap, "nomaster")
+        await until(lambda: bool(apart.log.read_text().count(f"tap {web.tap} was missing")))
+        await until(is_restored)
+        assert await ask_tcp("127.0.0.1", 8080) == b"HELLO"
+
+
+@pytest.mark.timeout(60)
+async def test_a_change_without_a_message_is_found_within_20_seconds(apart: Service) -> None:
+    await apart.restart()
+    async with apart.client() as client, guest(client, "web", tcp(8080)) as web:
+        run("ip", "link", "set", web.tap, "address", web.mac.hex(":"))
+        inside("web", "ip", "link", "set", web.tap, "down")
+        await until(lambda: f"tap {web.tap} was missing" in apart.log.read_text(), 40)
+        assert await ask_tcp("127.0.0.1", 8080) == b"HELLO"
+        assert f"tap {web.tap} was missing, down" in (await client.recent_repairs())[0].what
+
+
+def port_of(tap: str) -> tuple[object, ...]:
+    """Return the bridge, the MAC, the settings and the FDB entries of a port."""
+    found = link(tap)
+    if not found:
+        return ()
+    slave = found.get("linkinfo", {}).get("info_slave_data", {})
+    keys = ("hairpin", "isolated", "learning", "flood", "group_fwd_mask")
+    return (
+        *(found.get("master"), found["address"], "UP" in found["flags"]),
+        *(slave.get(key) for key in keys),
+        *sorted(line for line in run("bridge", "fdb", "show", "br", "solo5-default").splitlines() if tap in line),
+    )
+
+
+async def test_a_deleted_tap_is_made_again_for_the_next_start(apart: Service) -> None:
+    """The tender that runs has the open file of the one that was deleted."""
+    await apart.restart()
+    async with apart.client() as client, held(client, "web", tcp(8080)) as reservation, held(client, "other") as other:
+        [lease] = reservation.leases
+        inside("web", "ip", "link", "del", lease.tap)
+        run("ip", "link", "set", other.leases[0].tap, "nomaster")
+        await until(lambda: bool(link(lease.tap, "web")))
+        async with Guest(lease) as web:
+            await web.resolve(web.gateway)
+            assert await ask_tcp("127.0.0.1", 8080) == b"HELLO"
+
+
+async def test_a_tap_of_an_earlier_tender_is_made_anew(apart: Service) -> None:
+    """Whatever that has done to it: its owner, its MAC, its carrier, and a group that root could not reset."""
+    await apart.restart()
+    async with apart.client() as client, held(client, "web") as reservation:
+        [lease] = reservation.leases
+        made = link(lease.tap, "web")
+        with closing_fd(opened_tap(lease.tap)) as tap:
+            fcntl.ioctl(tap, TUNSETOWNER, 12345)
+            fcntl.ioctl(tap, TUNSETGROUP, 12345)
+            fcntl.ioctl(tap, TUNSETCARRIER, struct.pack("i", 0))
+        await client.attach(TaskName("web"))  # as its network unit, at the next start
+        found = link(lease.tap, "web")
+        assert found["ifindex"] != made["ifindex"]
+        assert found["linkinfo"]["info_data"] == made["linkinfo"]["info_data"]
+
+
+@contextmanager
+def closing_fd(descriptor: int) -> Iterator[int]:
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 async def test_it_survives_the_service(apart: Service) -> None:

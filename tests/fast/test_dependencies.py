@@ -42,7 +42,7 @@ EXECUTE = {
 """Functions of subprocess, asyncio and os that execute a program."""
 
 DETERMINED_LATER = {
-    ("host/exec.py", "line[0]"): "the tender, or setpriv before it",
+    ("host/exec.py", "line[0]"): "the tender, or nsenter or setpriv before it",
     ("host/tenders.py", "path"): "a tender",
     ("host/kernel.py", "command"): "an iptables-save",
     ("cli/remote.py", "line[0]"): "ssh, for -H alone, from PATH as for other tools of the operator's",

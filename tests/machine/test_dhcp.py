@@ -146,7 +146,7 @@ ADVERTISED = "[network.default]\nipv6 = true\nra = true\n"
 
 @pytest.mark.parametrize("target", ["hvt", "spt"])
 def test_a_guest_gives_itself_its_leased_ipv6_address(machine: Machine, run: Runner, target: str) -> None:
-    with settings(ADVERTISED + ("task_namespace = true\n" if target == "spt" else "")):
+    with settings(ADVERTISED):
         one = run(f"net.{target}", "--ipv4={net.service.ipv4_cidr}", "--ipv6=slaac", name="one")
         eventually(lambda: "service: slaac ipv6 " in console(one), "it has an advertisement")
         [line] = [line for line in console(one).splitlines() if "slaac" in line]

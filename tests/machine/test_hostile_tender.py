@@ -1,19 +1,37 @@
 """A tender that a guest has taken over gets nothing of another task, of the host or of root's."""
 
+import json
 import re
 import shutil
 import stat
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from tests.machine import records
-from tests.machine.conftest import GUESTS, Machine, Runner, console, eventually, inspect, ok, remove_namespace, says, sh
+from tests.machine.conftest import (
+    GUESTS,
+    Machine,
+    Outside,
+    Runner,
+    console,
+    eventually,
+    inspect,
+    ok,
+    remove_namespace,
+    says,
+    sh,
+)
 from tests.machine.declared import declarations
 from tests.machine.seen import files_of
+from tests.machine.test_joined import ON_LAN, answers, lan, settings
+from tests.machine.test_network import address, web
+
+__all__ = ["lan"]
 
 PROGRAMS = Path("/usr/local/bin")
 HOSTILE = PROGRAMS / "solo5-hostile"
@@ -92,7 +110,7 @@ def scene(hostile: None, run: Runner, tmp_path: Path) -> Scene:
     idle = run("netdisk.spt", "victim", options=("--block", f"storage={disk(tmp_path / 'idle.img')}"))
     says(idle, "waiting")
     tap = inspect(idle)["nics"][0]["tap"]
-    carrier = Path(f"/sys/class/net/{tap}/carrier").read_text().strip()
+    carrier = ok("ip", "netns", "exec", f"solo5-{idle}", "cat", f"/sys/class/net/{tap}/carrier").strip()
     assert carrier == "0", "a free tap, which is the one to take"
     fifo = tmp_path / "fifo"
     ok("mkfifo", "-m", "600", str(fifo))
@@ -262,6 +280,74 @@ def test_a_tender_has_no_other_file_behind_its_loop_device(
         assert f"{device!r} is a loop device" in done.stderr
     finally:
         sh("losetup", "--detach", device)
+
+
+@contextmanager
+def attacking(run: Runner, kind: str, log: Path, mac: str, *options: str) -> Iterator[str]:
+    """A hostile tender that has given its tap a MAC address and opened all sockets that it gets; yields its console."""
+    if kind == "service":
+        attacker = run("net.spt", "network", mac, options=options)
+        says(attacker, "waiting")
+        yield console(attacker)
+        ok("solo5ctl", "rm", "--force", attacker)
+        return
+    command = ["solo5ctl", "run", "--scope", "--name", "t-network", *options, f"{GUESTS}/net.spt", "network", mac]
+    with log.open("wb") as output:
+        tender = subprocess.Popen(command, stdout=output)
+    try:
+        eventually(lambda: "waiting" in log.read_text(), "the attack is over")
+        yield log.read_text()
+    finally:
+        tender.kill()
+        tender.wait()
+        ok("solo5ctl", "gc")
+
+
+def network_of_host() -> tuple[list[str], int]:
+    """What sockets in the host's network namespace have: ports of UDP, and memberships of the attack's group."""
+    ports = [line.split()[1] for line in Path("/proc/net/udp").read_text().splitlines()[1:]]
+    return sorted(ports), Path("/proc/net/igmp").read_text().count("030201EF")
+
+
+def tracked() -> int:
+    return int(Path("/proc/sys/net/netfilter/nf_conntrack_count").read_text())
+
+
+@pytest.mark.parametrize("kind", ["service", "scope"])
+def test_hostile_tender_gets_nothing_of_its_network(no_launcher: None, hostile: None, run: Runner, tmp_path: Path, kind: str) -> None:
+    """It has a neighbour's MAC address at its tap, a thousand sockets that send to each other, and memberships."""
+    neighbour = web(run)
+    [nic] = inspect(neighbour)["nics"]
+
+    def entries() -> list[str]:
+        return [line for line in ok("bridge", "fdb", "show", "br", "solo5-default").splitlines() if nic["mac"] in line]
+
+    at_first, before, number = entries(), network_of_host(), tracked()
+    with attacking(run, kind, tmp_path / "log", nic["mac"]) as text:
+        assert "network: MAC set" in text
+        assert ", 0 datagrams, " in text
+        assert entries() == at_first
+        assert network_of_host() == before
+        assert tracked() - number < 100
+        assert sh("ping", "-c3", "-W1", address(neighbour)).returncode == 0
+
+
+@pytest.mark.parametrize("whose", ["the router's", "a lower one than the bridge's"])
+@pytest.mark.parametrize("kind", ["service", "scope"])
+def test_hostile_tender_on_a_lan_moves_neither_router_nor_host(
+    no_launcher: None, hostile: None, lan: Outside, run: Runner, tmp_path: Path, kind: str, whose: str
+) -> None:
+    router = json.loads(lan.sh("ip", "-j", "link", "show", "far").stdout)[0]["address"]
+    mac = router if whose == "the router's" else "02:00:00:00:00:01"
+    with settings('[network.lan]\njoin = "br0"\npool = "192.0.2.200-192.0.2.209"\n'):
+        answers(lan, lan.here, "the LAN reaches the host")
+        own = json.loads(ok("ip", "-j", "link", "show", "br0"))[0]["address"]
+        with attacking(run, kind, tmp_path / "log", mac, *ON_LAN) as text:
+            assert "network: MAC set" in text
+            answers(lan, lan.here, "the LAN reaches the host")
+            assert json.loads(ok("ip", "-j", "link", "show", "br0"))[0]["address"] == own
+            learned = [line for line in ok("bridge", "fdb", "show", "br", "br0").splitlines() if mac in line]
+            assert not [line for line in learned if "s5-" in line]
 
 
 def test_the_attacks_are_attacks(scene: Scene, tmp_path: Path) -> None:

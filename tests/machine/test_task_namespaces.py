@@ -1,4 +1,4 @@
-"""Tasks of a network with `task_namespace`: a start, restarts by systemd, kills and removals, with real units."""
+"""The network namespaces of tasks: a start, restarts by systemd, kills and removals, with real units."""
 
 import json
 import signal
@@ -8,17 +8,14 @@ from pathlib import Path
 
 import pytest
 from tests.machine.conftest import GUESTS, Machine, Runner, eventually, ok, sh, unit_property
-from tests.machine.test_joined import settings
 from tests.machine.test_network import IPV4, address, web
 
-APART = "[network.default]\ntask_namespace = true\n"
 NAMESPACES = Path("/run/netns")
 
 
 @pytest.fixture
 def apart(machine: Machine) -> Iterator[None]:
-    with settings(APART):
-        yield
+    yield
     assert not [*NAMESPACES.glob("solo5-*")], "no namespace is left"
 
 
@@ -33,7 +30,6 @@ def test_a_tender_has_the_namespace_of_its_task(apart: None, run: Runner, target
     assert Path(f"/proc/{pid}/ns/net").readlink() != Path("/proc/1/ns/net").readlink()
     links = ok("ip", "netns", "exec", f"solo5-{one}", "ip", "-o", "link").splitlines()
     assert len(links) == 3, "lo, the tap, and the pair to the bridge"
-    assert "Task namespaces: yes" in ok("solo5ctl", "network", "inspect", "default")
     [row] = json.loads(ok("solo5ctl", "stats", "--no-stream", "--json", one))
     [nic] = row["nics"]
     assert nic["received"]["packets"] > 0
@@ -77,8 +73,19 @@ def test_a_killed_start_leaves_no_namespace(apart: None, run: Runner) -> None:
     eventually(lambda: (sh("solo5ctl", "gc"), not path.exists())[1], "gc removes it", 90)
 
 
-def test_a_scope_is_refused(apart: None, run: Runner) -> None:
-    refused = run.fail("--scope", "--name", "one", str(GUESTS / "net.spt"), IPV4)
-    assert refused.returncode == 125
-    assert "task one is a scope, and its network has task_namespace" in refused.stderr
-    assert not (NAMESPACES / "solo5-one").exists()
+@pytest.mark.parametrize("guest", ["net", "sleeper"])
+def test_a_scope_runs_in_a_namespace_of_its_own(apart: None, tmp_path: Path, guest: str) -> None:
+    """The guest with a NIC answers; that without one has an empty namespace."""
+    options = [IPV4] if guest == "net" else []
+    command = ["solo5ctl", "run", "--scope", "--name", "one", str(GUESTS / f"{guest}.spt"), *options]
+    with (tmp_path / "log").open("wb") as log:
+        tender = subprocess.Popen(command, stdout=log)
+    try:
+        eventually(lambda: "solo5-spt" in Path(f"/proc/{tender.pid}/cmdline").read_text().split("\0")[0], "it runs")
+        assert Path(f"/proc/{tender.pid}/ns/net").readlink() != Path("/proc/1/ns/net").readlink()
+        if guest == "net":
+            eventually(lambda: serves("one"), "it answers")
+    finally:
+        tender.kill()
+        tender.wait()
+        ok("solo5ctl", "gc")

@@ -37,7 +37,7 @@ _CALL = ("/usr/bin/busctl", "--quiet", "call", "org.solo5.Network1", "/org/solo5
 _REQUESTS = "/run/solo5/network/requests"
 """With what a restart of a task by systemd attaches again; each start of a static unit reserves anew."""
 
-_REMOVE_NAMESPACE = "umount --lazy {path} 2>/dev/null; rm --force {path}"
+_REMOVE_NAMESPACE = "umount --lazy {path} 2>/dev/null || :; rm --force {path}"
 _MAKE_NAMESPACE = (
     f"{_REMOVE_NAMESPACE}; mkdir --parents {NETWORK_NAMESPACES}; touch {{path}}; "
     "mount --bind /proc/self/ns/net {path}; ip link set lo down; "

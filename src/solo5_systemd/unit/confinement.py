@@ -119,11 +119,12 @@ def scope_command(user: int, groups: Sequence[str], namespace: str) -> tuple[str
     Args:
         user: of the task.
         groups: supplementary groups that the device nodes require.
-        namespace: path of the task's network namespace; empty: it has no NIC.
+        namespace: path of the task's network namespace; empty: it has no NIC, and gets an empty one.
     """
     others = f"--groups={','.join(groups)}" if groups else "--clear-groups"
     return (
-        *(("/usr/bin/nsenter", f"--net={namespace}", "--") if namespace else ()),
+        *(("/usr/bin/nsenter", f"--net={namespace}") if namespace else ("/usr/bin/unshare", "--net")),
+        "--",
         "/usr/bin/setpriv",
         f"--reuid={user}",
         f"--regid={user}",

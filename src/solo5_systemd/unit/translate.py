@@ -130,7 +130,9 @@ def argv(parts: Parts) -> tuple[str, ...]:
         arguments=_arguments(parts),
     )
     launcher = filter(None, (parts.tender.launcher,))
-    return (*scope_command(parts.user, parts.groups, parts.reservation.namespace), *launcher, *line) if is_scope else line
+    return (
+        (*scope_command(parts.user, parts.groups, parts.reservation.namespace), *launcher, *line) if is_scope else line
+    )
 
 
 def _arguments(parts: Parts) -> tuple[str, ...]:

@@ -873,7 +873,7 @@ async def test_scope_is_started_with_the_callers_process_which_gets_argv_and_des
     spawn = Spawn()
     entered = await scoped(runtime, replace(WORKLOAD, kind=UnitKind.SCOPE, arguments=("{name}",)), spawn)
     assert "/usr/bin/solo5-hvt" in spawn.argv
-    assert (spawn.argv[0], spawn.argv[-1]) == ("/usr/bin/setpriv", "web")
+    assert (spawn.argv[0], spawn.argv[-1]) == ("/usr/bin/nsenter", "web")
     (unit,) = machine.units.started
     assert (unit.name, unit.value("PIDs")) == ("solo5-task-web.scope", [spawn.pid])
     state = machine.units.loaded[unit.name]
@@ -1151,7 +1151,7 @@ async def test_a_scope_enters_its_network_namespace_before_it_drops_its_privileg
     spawn = Spawn()
     async with runtime.start_scope(replace(WORKLOAD, name=WEB, kind=UnitKind.SCOPE), spawn):
         pass
-    assert spawn.argv[:4] == ("/usr/bin/nsenter", "--net=/run/netns/solo5-web", "--", "/usr/bin/setpriv")
+    assert tuple(spawn.argv[:4]) == ("/usr/bin/nsenter", "--net=/run/netns/solo5-web", "--", "/usr/bin/setpriv")
 
 
 async def test_a_start_beyond_a_limit_makes_nothing(machine: Machine, runtime: Runtime) -> None:

@@ -54,7 +54,6 @@ NETWORK = {
         "routed": False, "reach": ["back"], "isolated": True, "host": ["53/udp"], "metadata": False, "connections": 64,
         "fragments": True,
         "dhcp": True,
-        "task_namespace": True,
     },
 }  # fmt: skip
 PLACE = {"cursor": "s=1;i=2", "written": 7}

@@ -123,7 +123,6 @@ POLICY = (
     NUMBERS,
     st.booleans(),
     st.booleans(),
-    st.booleans(),
 )
 COUNTS = st.lists(st.tuples(TEXTS, NUMBERS), max_size=2)
 JOIN = st.just((False, 0, "", False))

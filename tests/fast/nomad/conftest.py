@@ -79,7 +79,7 @@ class Becomes:
 
 @pytest.fixture
 def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Becomes:
-    """A program in the place of setpriv and the tender."""
+    """A program in the place of nsenter, setpriv and the tender."""
     becomes = Becomes(tmp_path)
-    monkeypatch.setattr("solo5_systemd.unit.translate.setpriv_command", lambda *_: (str(becomes.program),))
+    monkeypatch.setattr("solo5_systemd.unit.translate.scope_command", lambda *_: (str(becomes.program),))
     return becomes

@@ -46,7 +46,6 @@ SHOWN: Mapping[str, str] = {
     "network.fragments": NETWORK,
     "network.dhcp": DHCP,
     "network.redirect": REDIRECT,
-    "network.task_namespace": "machine/nomad/test_task_namespaces.py::test_a_job_is_ready_and_survives_its_agent",
     "network.egress": NETWORK,
     "network.rate": NETWORK,
     "network.dns": NAME_SERVERS,

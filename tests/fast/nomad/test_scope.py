@@ -295,7 +295,7 @@ async def test_arguments_are_no_shell_text(engine: Runtime, child: Becomes) -> N
 async def test_a_hundred_starts_leave_no_descriptor(
     machine: Machine, engine: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("solo5_systemd.unit.translate.setpriv_command", lambda *_: ("/bin/true",))
+    monkeypatch.setattr("solo5_systemd.unit.translate.scope_command", lambda *_: ("/bin/true",))
     scopes = ScopeChildren()
     await start(scopes, engine)
     await scopes.wait(WEB)

@@ -325,7 +325,7 @@ def test_the_network_of_namespaces_inherits_the_packet_filter_of_the_default_key
 @pytest.mark.parametrize(
     "option",
     [
-        "routed = true", 'reach = ["default"]', 'host = ["53/udp"]', "dhcp = true", "task_namespace = true",
+        "routed = true", 'reach = ["default"]', 'host = ["53/udp"]', "dhcp = true",
         "masquerade = false", "nat66 = false", "ra = true", 'bridge = "br0"', 'join = "br0"', "vlan = 20",
     ],
 )  # fmt: skip

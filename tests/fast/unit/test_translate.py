@@ -261,11 +261,12 @@ def test_fields_have_name_servers_and_host_name_that_an_argument_has() -> None:
 
 
 def test_a_task_with_nics_runs_in_the_network_namespace_of_its_taps() -> None:
-    shared = with_workload(NETWORKED, namespace="/run/netns/group")
-    assert service(shared).value("NetworkNamespacePath") == "/run/netns/group"
+    shared, unconnected = (with_workload(each, namespace="/run/netns/group") for each in (NETWORKED, PARTS))
+    for parts in (NETWORKED, shared):
+        assert service(parts).value("NetworkNamespacePath") == "/run/netns/solo5-web"
     assert log_fields(shared)["SOLO5_NETWORK_NAMESPACE"] == "/run/netns/group"
-    for parts in (NETWORKED, with_workload(PARTS, namespace="/run/netns/group")):
-        assert "NetworkNamespacePath" not in names(service(parts))
+    assert "NetworkNamespacePath" not in names(service(unconnected))
+    for parts in (NETWORKED, unconnected):
         assert "SOLO5_NETWORK_NAMESPACE" not in log_fields(parts)
 
 

@@ -1,4 +1,4 @@
-"""Jobs on a network whose tasks have a network namespace of their own."""
+"""The network namespaces of jobs' tasks."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,6 @@ from tests.machine.nomad.jobs import NEVER_AGAIN, Jobs, hcl, unit
 from tests.machine.nomad.test_joined import nic, restart_with
 from tests.machine.nomad.test_ready import PORTS
 
-NETWORKS = 'network "default" {\n  task_namespace = true\n}\n'
 CONFIG = f"""
 unikernel = "{GUESTS}/net.spt"
 args = ["--ipv4={{net.service.ipv4_cidr}}", "--ipv4-gateway={{net.service.gateway4}}"]
@@ -21,14 +20,10 @@ ready {{
 
 
 @pytest.fixture
-def apart(agent: Agent, jobs: Jobs) -> Iterator[Jobs]:
-    restart_with(agent, USUAL + NETWORKS)
-    try:
-        yield jobs
-        jobs.purge()
-        eventually(lambda: not [*Path("/run/netns").glob("solo5-*")], "no namespace is left")
-    finally:
-        restart_with(agent, USUAL)
+def apart(jobs: Jobs) -> Iterator[Jobs]:
+    yield jobs
+    jobs.purge()
+    eventually(lambda: not [*Path("/run/netns").glob("solo5-*")], "no namespace is left")
 
 
 def answers(alloc: str) -> bool:
@@ -39,7 +34,7 @@ def test_a_job_is_ready_and_survives_its_agent(apart: Jobs, agent: Agent) -> Non
     [alloc] = apart.run(hcl("apart", CONFIG, group=NEVER_AGAIN + PORTS))
     pid = unit_property(unit(alloc), "MainPID")
     assert Path(f"/proc/{pid}/ns/net").readlink() != Path("/proc/1/ns/net").readlink()
-    restart_with(agent, USUAL + NETWORKS)
+    restart_with(agent, USUAL)
     assert unit_property(unit(alloc), "MainPID") == pid
     assert answers(alloc)
     ok("nomad", "alloc", "restart", alloc)

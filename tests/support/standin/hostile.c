@@ -2,6 +2,7 @@
  * host, and prints what it got.
  *
  *     hostile [OPTION…] -- IMAGE victim          does nothing: a neighbour whose tap is free
+ *     hostile [OPTION…] -- IMAGE network MAC     takes its tap, gives it a MAC address, and holds all sockets that it gets
  *     hostile [OPTION…] -- IMAGE [PATH…]         the attacks; every PATH is opened as well
  *
  * Each line that begins with "got" is a success; "tried NAME" is printed for each attack, with how it ended. An attack
@@ -54,7 +55,7 @@ struct space_resv { short l_type, l_whence; long long l_start, l_len; int l_sysi
 #define FS_IOC_ZERO_RANGE _IOW(0x58, 57, struct space_resv)
 #endif
 
-enum { PIDS = 40000, LINKS = 400, PATIENCE_MS = 60000, SPACE = 1 << 20 };
+enum { PIDS = 40000, LINKS = 400, SOCKETS = 1015, PATIENCE_MS = 60000, SPACE = 1 << 20 };
 
 static struct shared {
     pid_t main;
@@ -521,6 +522,47 @@ static const struct { const char *name; void (*run)(void); } attacks[] = {
     { "terminals", terminals }, { "become", become }, { "namespaces", namespaces },
 };
 
+/* What a tap's own descriptor and plain sockets do. They stay open: what they have got is looked at from outside. */
+static void network(const char *mac)
+{
+    int ports = 0, sent = 0, groups = 0, first = 0;
+    struct ifreq request = { .ifr_flags = IFF_TAP | IFF_NO_PI };
+    for (char **option = options; *option && strcmp(*option, "--") != 0; option++)
+        if (strncmp(*option, "--net:", 6) == 0)
+            strncpy(request.ifr_name, strchr(*option, '=') + 1, IFNAMSIZ - 1);
+    int fd = open("/dev/net/tun", O_RDWR | O_CLOEXEC);
+    int set = ioctl(fd, TUNSETIFF, &request);
+    unsigned octets[6];
+    sscanf(mac, "%x:%x:%x:%x:%x:%x", octets, octets + 1, octets + 2, octets + 3, octets + 4, octets + 5);
+    memset(&request, 0, sizeof request);
+    request.ifr_hwaddr.sa_family = 1; /* ARPHRD_ETHER */
+    for (int i = 0; i < 6; i++)
+        request.ifr_hwaddr.sa_data[i] = octets[i];
+    set |= ioctl(fd, SIOCSIFHWADDR, &request);
+    say("network: MAC %s", set == 0 ? "set" : strerror(errno));
+    struct ip_mreqn group = { .imr_multiaddr = { htonl(0xef010203) } };
+    for (int i = 0; i < SOCKETS; i++) {
+        int each = socket(AF_INET, SOCK_DGRAM, 0);
+        struct sockaddr_in at = { AF_INET, 0, { 0 }, { 0 } };
+        socklen_t size = sizeof at;
+        if (each < 0)
+            break;
+        if (bind(each, (void *)&at, sizeof at) != 0 || getsockname(each, (void *)&at, &size) != 0)
+            continue;
+        ports++;
+        first = first ? first : at.sin_port;
+        at.sin_port = first;
+        static const uint32_t addresses[] = { 0x7f000001, 0xc0000201, 0xef010203 };
+        for (size_t j = 0; j < sizeof addresses / sizeof *addresses; j++) {
+            at.sin_addr.s_addr = htonl(addresses[j]);
+            sent += sendto(each, "x", 1, 0, (void *)&at, sizeof at) == 1;
+        }
+        group.imr_ifindex = i + 1;
+        groups += setsockopt(each, IPPROTO_IP, IP_ADD_MEMBERSHIP, &group, sizeof group) == 0;
+    }
+    say("network: %d ports, %d datagrams, %d groups", ports, sent, groups);
+}
+
 /* The filter has neither fork(2) nor wait4(2): a child is gone when it cannot be signalled any more. */
 static void attack(const char *name, void (*run)(void))
 {
@@ -547,7 +589,9 @@ int main(int argc, char **argv)
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     shared->main = getpid();
     signal(SIGCHLD, SIG_IGN);
-    if (!*paths || strcmp(*paths, "victim") != 0)
+    if (*paths && paths[1] && strcmp(*paths, "network") == 0)
+        network(paths[1]);
+    else if (!*paths || strcmp(*paths, "victim") != 0)
         for (size_t i = 0; i < sizeof attacks / sizeof *attacks; i++)
             attack(attacks[i].name, attacks[i].run);
     say("waiting");
