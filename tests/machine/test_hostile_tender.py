@@ -314,7 +314,9 @@ def tracked() -> int:
 
 
 @pytest.mark.parametrize("kind", ["service", "scope"])
-def test_hostile_tender_gets_nothing_of_its_network(no_launcher: None, hostile: None, run: Runner, tmp_path: Path, kind: str) -> None:
+def test_hostile_tender_gets_nothing_of_its_network(
+    no_launcher: None, hostile: None, run: Runner, tmp_path: Path, kind: str
+) -> None:
     """It has a neighbour's MAC address at its tap, a thousand sockets that send to each other, and memberships."""
     neighbour = web(run)
     [nic] = inspect(neighbour)["nics"]
