@@ -28,7 +28,7 @@ from tests.machine.conftest import (
 )
 from tests.machine.declared import declarations
 from tests.machine.seen import files_of
-from tests.machine.test_joined import ON_LAN, answers, lan, settings
+from tests.machine.test_joined import ON_LAN, POOL, answers, lan, settings
 from tests.machine.test_network import address, web
 
 __all__ = ["lan"]
@@ -339,9 +339,9 @@ def test_hostile_tender_gets_nothing_of_its_network(
 def test_hostile_tender_on_a_lan_moves_neither_router_nor_host(
     no_launcher: None, hostile: None, lan: Outside, run: Runner, tmp_path: Path, kind: str, whose: str
 ) -> None:
-    router = json.loads(lan.sh("ip", "-j", "link", "show", "far").stdout)[0]["address"]
+    router = json.loads(lan.sh("ip", "-j", "link", "show", "eth0").stdout)[0]["address"]
     mac = router if whose == "the router's" else "02:00:00:00:00:01"
-    with settings('[network.lan]\njoin = "br0"\npool = "192.0.2.200-192.0.2.209"\n'):
+    with settings(f'[network.lan]\njoin = "br0"\n{POOL}'):
         answers(lan, lan.here, "the LAN reaches the host")
         own = json.loads(ok("ip", "-j", "link", "show", "br0"))[0]["address"]
         with attacking(run, kind, tmp_path / "log", mac, *ON_LAN) as text:
