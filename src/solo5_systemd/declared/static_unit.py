@@ -37,6 +37,9 @@ _CALL = ("/usr/bin/busctl", "--quiet", "call", "org.solo5.Network1", "/org/solo5
 _REQUESTS = "/run/solo5/network/requests"
 """With what a restart of a task by systemd attaches again; each start of a static unit reserves anew."""
 
+_OUTSIDE = "/usr/bin/nsenter --mount=/proc/1/ns/mnt -- /bin/sh"
+"""A shell in the host's mount namespace: PID 1 gives one of its own to each process of a unit with RootDirectory=."""
+
 _REMOVE_NAMESPACE = "umount --lazy {path} 2>/dev/null || :; rm --force {path}"
 _MAKE_NAMESPACE = (
     f"{_REMOVE_NAMESPACE}; mkdir --parents {NETWORK_NAMESPACES}; touch {{path}}; "
@@ -133,12 +136,12 @@ def _programs(task: RunningTask, launcher: str) -> Iterator[str]:
     yield "PrivateNetwork=yes"
     if task.reservation and task.reservation.leases:
         path = task.reservation.namespace
-        yield f"ExecStartPre=+/bin/sh -ec {_word(_MAKE_NAMESPACE.format(path=path))}"
+        yield f"ExecStartPre=+{_OUTSIDE} -ec {_word(_MAKE_NAMESPACE.format(path=path))}"
         yield f"ExecStartPre=+{' '.join(map(_word, (*_CALL, 'Reserve', *_reserve(task.reservation))))}"
         yield f"ExecStartPre=+/usr/bin/systemctl start {network_service(task.name)}"
         yield f"ExecStopPost=+{' '.join((*_CALL, 'Release', 's', task.name))}"
         yield f"ExecStopPost=+/usr/bin/rm --force {_REQUESTS}/{task.name}.json"
-        yield f"ExecStopPost=+/bin/sh -c {_word(_REMOVE_NAMESPACE.format(path=path))}"
+        yield f"ExecStopPost=+{_OUTSIDE} -c {_word(_REMOVE_NAMESPACE.format(path=path))}"
     yield f"ExecStart={launcher}{' '.join(map(_word, task.argv))}"
     yield "RootDirectoryStartOnly=yes"
 
