@@ -21,7 +21,7 @@ from solo5_systemd.names import DeviceName, NetworkName, TaskName, task_namespac
 from solo5_systemd.network import task_namespaces
 from solo5_systemd.network.model import NicRequest, PortRequest, Protocol
 from solo5_systemd.network.taps import BridgePort, Taps, delete
-from solo5_systemd.network.veth_taps import VethTap
+from solo5_systemd.network.task_taps import TaskTap
 
 ROUNDS = extent(40, 2)
 CROWDS = extent((1, 100, 1000), (1, 3))
@@ -29,8 +29,8 @@ CROWDS = extent((1, 100, 1000), (1, 3))
 
 NIC = NicRequest(nic=DeviceName("service"), network=NetworkName("wide"))
 BRIDGE = "by-hand"
-TAP = VethTap(name="s5-by-hand", uid=0, mtu=1500, namespace=task_namespace(TaskName("by-hand")))
 PORT = BridgePort(mac="02:00:00:00:00:77", isolated=False)
+TAP = TaskTap(name="s5-by-hand", uid=0, mtu=1500, mac=PORT.mac, namespace=task_namespace(TaskName("by-hand")))
 SETTINGS = """
 [network.wide]
 ipv4 = "10.155.0.0/18"

@@ -39,10 +39,7 @@ FAULTS = {
 
 RENAMED = {
     "bridge": (b"bridge\0", b"bri*ge\0"),
-    "veth": (b"veth\0", b"ve*h\0"),
-    "sch_ingress": (b"ingress\0", b"ing*ess\0"),
-    "cls_u32": (b"u32\0", b"u*2\0"),
-    "act_mirred": (b"mirred\0", b"mir*ed\0"),
+    "macvlan": (b"macvlan\0", b"mac*lan\0"),
 }
 """By module, the kind in messages of rtnetlink that is renamed: the kernel's error is that for one that it lacks."""
 

@@ -9,11 +9,14 @@ import fcntl
 import os
 import socket
 import struct
+import time
 from collections.abc import Callable
 from contextlib import closing
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Self
+
+from tests.contract.netns import link
 
 from solo5_systemd.names import NETWORK_NAMESPACES
 from solo5_systemd.network.model import Lease
@@ -30,14 +33,23 @@ WHOLE, MORE = 0x4000, 0x2000
 BROADCAST = b"\xff" * 6
 
 
-def opened_tap(tap: str) -> int:
-    """Open a tap as the tender of its task does, in the task's network namespace."""
+def opened_tap(tap: str) -> tuple[str, int]:
+    """Open a tap as the tender of its task does, in the task's network namespace; return the task and a descriptor."""
+    task, descriptor = _opened(tap)
+    deadline = time.monotonic() + 5
+    while (link(tap) or {"operstate": "UP"})["operstate"] != "UP":  # its bridge port follows a moment later
+        assert time.monotonic() < deadline, f"{tap} is not up"
+        time.sleep(0.005)
+    return task, descriptor
+
+
+def _opened(tap: str) -> tuple[str, int]:
     for path in Path(NETWORK_NAMESPACES).glob("solo5-*"):
         with closing(NetworkNamespace(str(path))) as there, there.entered():
             if any(tap == name for _, name in socket.if_nameindex()):
                 descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
                 fcntl.ioctl(descriptor, _TUNSETIFF, struct.pack("16sH22x", tap.encode(), _IFF_TAP_NO_PI))
-                return descriptor
+                return path.name.removeprefix("solo5-"), descriptor
     raise AssertionError(f"no task's network namespace has {tap}")
 
 
@@ -50,8 +62,12 @@ class Guest:
         self.greeting = greeting
         self.frames: list[bytes] = []
         self._arrived = asyncio.Event()
-        self._fd = opened_tap(lease.tap)
+        self.task, self._fd = opened_tap(lease.tap)
         asyncio.get_running_loop().add_reader(self._fd, self._on_readable)
+
+    @property
+    def descriptor(self) -> int:
+        return self._fd
 
     async def __aenter__(self) -> Self:
         return self

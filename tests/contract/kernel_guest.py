@@ -32,7 +32,7 @@ class KernelGuest:
         self._holder.stdin.write(b"\n")
         self._holder.stdin.flush()
         self._holder.stdout.readline()  # cat runs, so that its namespace is there
-        self._tap = opened_tap(lease.tap)
+        self._tap = opened_tap(lease.tap)[1]
         with entered(f"/proc/{self._holder.pid}/ns/net"):
             self._own = _opened("eth0")
         for sysctl, value in (("accept_ra", "1"), ("autoconf", "1"), ("use_tempaddr", "2" if privacy else "0")):

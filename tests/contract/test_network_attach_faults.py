@@ -198,16 +198,9 @@ def _found(reservation: Reservation, place: Place) -> list[str]:
     return [lease.tap for lease in reservation.leases if lease.tap in state]
 
 
-_REDIRECTION = (
-    r"the redirection of s5-\w+ in /run/netns/solo5-a cannot be made: No such file or directory; expected a kernel "
-    r"with modules sch_ingress, cls_u32, act_mirred\. `modprobe -a sch_ingress cls_u32 act_mirred`"
-)
 WITHOUT_MODULES = {
     "bridge": ("networks", r"solo5-\w+ cannot be made: Operation not supported; .*module bridge\. `modprobe bridge`"),
-    "veth": ("networks", r"s5-\w+ cannot be made: Operation not supported; .* veth\. `modprobe veth`"),
-    "sch_ingress": ("networks", _REDIRECTION),
-    "cls_u32": ("networks", _REDIRECTION),
-    "act_mirred": ("networks", _REDIRECTION),
+    "macvlan": ("networks", r"s5-\w+ cannot be made: Operation not supported; .* macvlan\. `modprobe macvlan`"),
     "tun": ("networks", r"tap s5-\w+ cannot be made: No such device; .* with module tun\. `modprobe tun` loads it"),
     "nf_tables": ("the namespace of a group", r"nftables cannot be read: Invalid argument\. `modprobe nf_tables`"),
     "nft_fwd_netdev": (

@@ -73,7 +73,7 @@ async def test_a_link_that_took_the_name_of_a_tap_is_replaced(service: Service, 
         lease = (await client.reserve(TaskName("a"), (nic("service"),), ())).leases[0]
         run("ip", *kind[:2], lease.tap, *kind[2:])
         await client.attach(TaskName("a"))
-        assert link(lease.tap)["linkinfo"]["info_kind"] == "veth"
+        assert link(lease.tap)["linkinfo"]["info_kind"] == "macvlan"
         assert link(lease.tap)["master"] == lease.bridge
         await client.drop("a")
 

@@ -20,9 +20,10 @@ from solo5_systemd.errors import HostError, TakenError
 from solo5_systemd.names import TaskName
 from solo5_systemd.network import task_namespaces
 from solo5_systemd.network.model import PortRequest, Reservation
-from solo5_systemd.network.veth_taps import peer_name
 
-TUNSETOWNER, TUNSETGROUP, TUNSETCARRIER = 0x400454CC, 0x400454CE, 0x400454E2  # linux/if_tun.h
+SIOCSIFHWADDR, ARPHRD_ETHER = 0x8924, 1  # linux/sockios.h, if_arp.h
+
+TUNSETPERSIST, TUNSETOWNER, TUNSETGROUP, TUNSETCARRIER = 0x400454CB, 0x400454CC, 0x400454CE, 0x400454E2  # linux/if_tun.h
 
 
 @pytest.fixture
@@ -103,14 +104,14 @@ async def test_there_is_nothing_in_it_but_the_tap(apart: Service) -> None:
         async with apart.client() as client, held(client, "web") as reservation:
             tap = reservation.leases[0].tap
             names = {line.split(": ")[1].split("@")[0] for line in inside("web", "ip", "-o", "link").splitlines()}
-            assert names == {"lo", tap, peer_name(tap)}
+            assert names == {"lo", tap}
             assert inside("web", "ip", "-o", "address").strip() == ""
             assert inside("web", "ip", "route", "show", "table", "all").strip() == ""
             assert "solo5-secret" in Path("/proc/net/unix").read_text()
             assert "solo5-secret" not in inside("web", "cat", "/proc/net/unix")
 
 
-async def test_a_deleted_pair_is_restored_under_a_running_guest(apart: Service) -> None:
+async def test_a_deleted_port_is_restored_under_a_running_guest(apart: Service) -> None:
     await apart.restart()
     async with apart.client() as client, guest(client, "web", tcp(8080)) as web:
         assert await ask_tcp("127.0.0.1", 8080) == b"HELLO"
@@ -131,29 +132,21 @@ CHANGES = {
     "master": "ip link set {tap} nomaster",
     "name": "ip link set {tap} down; ip link set {tap} name other; ip link set other up",
     "tap is down": "ip -n solo5-web link set {tap} down",
-    "pair is down": "ip -n solo5-web link set {peer} down",
-    "redirection": "tc -n solo5-web qdisc del dev {tap} ingress",
-    "redirection to another link": "tc -n solo5-web filter replace dev {peer} ingress prio 1 protocol all "
-    "u32 match u32 0 0 action mirred egress redirect dev lo",
+    "source": "ip link set {tap} type macvlan macaddr del {mac}",
+    "second source": "ip link set {tap} type macvlan macaddr add 02:00:00:00:00:66",
 }
 
 
 @pytest.mark.parametrize("change", CHANGES)
 async def test_what_another_program_changes_is_restored_under_a_running_guest(apart: Service, change: str) -> None:
-    """What solo5-networkd relies on, in bridge port, FDB and namespace. A link that changes is a reason to look."""
+    """What solo5-networkd relies on, in port, macvlan, FDB and namespace. A link that changes is a reason to look."""
     await apart.restart()
     async with apart.client() as client, guest(client, "web", tcp(8080)) as web, held(client, "other") as other:
-        before = (port_of(web.tap), inside("web", "tc", "filter", "show", "dev", web.tap, "ingress"))
-        names = {"tap": web.tap, "peer": peer_name(web.tap), "mac": web.mac.hex(":"), "other": other.leases[0].tap}
-        run("sh", "-ec", CHANGES[change].format(**names))
-
-        def is_restored() -> bool:
-            found = (port_of(web.tap), inside("web", "tc", "filter", "show", "dev", web.tap, "ingress"))
-            return (found[0], bool(found[1])) == (before[0], bool(before[1]))
-
-        run("ip", "link", "set", other.leases[0].tap, "nomaster")
+        before, another = port_of(web.tap), other.leases[0].tap
+        run("sh", "-ec", CHANGES[change].format(tap=web.tap, mac=web.mac.hex(":"), other=another))
+        run("ip", "link", "set", another, "nomaster")
         await until(lambda: bool(apart.log.read_text().count(f"tap {web.tap} was missing")))
-        await until(is_restored)
+        await until(lambda: port_of(web.tap) == before)
         assert await ask_tcp("127.0.0.1", 8080) == b"HELLO"
 
 
@@ -169,7 +162,7 @@ async def test_a_change_without_a_message_is_found_within_20_seconds(apart: Serv
 
 
 def port_of(tap: str) -> tuple[object, ...]:
-    """Return the bridge, the MAC, the settings and the FDB entries of a port."""
+    """Return the bridge, the MAC, the settings, the guest's MAC and the FDB entries of a port."""
     found = link(tap)
     if not found:
         return ()
@@ -178,6 +171,7 @@ def port_of(tap: str) -> tuple[object, ...]:
     return (
         *(found.get("master"), found["address"], "UP" in found["flags"]),
         *(slave.get(key) for key in keys),
+        str(found["linkinfo"]["info_data"]["macaddr_data"]),
         *sorted(line for line in run("bridge", "fdb", "show", "br", "solo5-default").splitlines() if tap in line),
     )
 
@@ -201,7 +195,7 @@ async def test_a_tap_of_an_earlier_tender_is_made_anew(apart: Service) -> None:
     async with apart.client() as client, held(client, "web") as reservation:
         [lease] = reservation.leases
         made = link(lease.tap, "web")
-        with closing_fd(opened_tap(lease.tap)) as tap:
+        with closing_fd(opened_tap(lease.tap)[1]) as tap:
             fcntl.ioctl(tap, TUNSETOWNER, 12345)
             fcntl.ioctl(tap, TUNSETGROUP, 12345)
             fcntl.ioctl(tap, TUNSETCARRIER, struct.pack("i", 0))
@@ -217,6 +211,56 @@ def closing_fd(descriptor: int) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+def set_mac(opened: Guest, mac: bytes) -> None:
+    """Set the MAC of a tap at its own descriptor, which needs no capability."""
+    fcntl.ioctl(opened.descriptor, SIOCSIFHWADDR, struct.pack("16sH6s", opened.tap.encode(), ARPHRD_ETHER, mac))
+    assert link(opened.tap, opened.task)["address"] == mac.hex(":")
+
+
+async def test_a_mac_that_a_tender_gives_its_tap_changes_no_port_and_no_forwarding(apart: Service) -> None:
+    await apart.restart()
+    async with apart.client() as client, guest(client, "web") as web, guest(client, "victim", udp(5353)) as victim:
+        bridge = link(web.tap)["master"]
+        before = (run("bridge", "fdb", "show", "br", bridge), link(web.tap)["address"], link(bridge)["address"])
+        for mac in (victim.mac, await web.resolve(web.gateway), bytes.fromhex("020000000001")):
+            set_mac(web, mac)
+            assert await ask_udp("127.0.0.1", 5353) == b"HELLO"
+            assert await victim.resolve(victim.gateway)
+            assert await web.resolve(web.gateway)
+        assert (run("bridge", "fdb", "show", "br", bridge), link(web.tap)["address"], link(bridge)["address"]) == before
+
+
+async def test_a_mac_that_a_tender_gives_its_tap_is_no_mac_of_a_bridge_of_others(apart: Service) -> None:
+    """Such a bridge has the lowest MAC of its ports, looked for when a port is added."""
+    (apart.settings / "lan.toml").write_text('[network.lan]\njoin = "br0"\n')
+    run("ip", "link", "add", "br0", "type", "bridge")
+    run("ip", "link", "add", "uplink", "master", "br0", "up", "type", "veth", "peer", "name", "other")
+    run("ip", "link", "set", "br0", "up")
+    await apart.restart()
+    async with apart.client() as client:
+        web = await client.have("web", nics=(nic("service", "lan"),))
+        mac = link("br0")["address"]
+        assert mac == link("uplink")["address"]
+        with closing(Guest(web.leases[0])) as opened:
+            set_mac(opened, bytes.fromhex("020000000001"))
+            await client.have("next", nics=(nic("service", "lan"),))
+            assert link("br0")["address"] == mac
+        for task in ("web", "next"):
+            await client.drop(task)
+            await client.forget(TaskName(task))
+    for name in ("uplink", "br0"):
+        run("ip", "link", "delete", name)
+
+
+async def test_a_tap_that_its_tender_removes_is_restored_and_reported(apart: Service) -> None:
+    await apart.restart()
+    async with apart.client() as client, held(client, "web") as reservation:
+        [lease] = reservation.leases
+        with closing(Guest(lease)) as opened:
+            fcntl.ioctl(opened.descriptor, TUNSETPERSIST, 0)
+        await until(lambda: link(lease.tap).get("master") == lease.bridge)
+        assert "UP" in link(lease.tap, "web")["flags"]
+        assert f"tap {lease.tap} was missing" in (await client.recent_repairs())[0].what
 
 
 async def test_it_survives_the_service(apart: Service) -> None:

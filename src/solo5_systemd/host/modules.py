@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 
-from solo5_systemd.network.modules import BRIDGE, REDIRECTION, TUN, VETH
+from solo5_systemd.network.modules import BRIDGE, MACVLAN, TUN
 from solo5_systemd.network.namespaces import in_new_namespace
 from solo5_systemd.network.raw_netlink import (
     NETLINK_ROUTE,
@@ -17,9 +17,7 @@ from solo5_systemd.network.raw_netlink import (
     attribute,
     nested,
 )
-from solo5_systemd.network.veth_taps import redirection
 
-_LOOPBACK = 1
 _NEWLINK, _IFINFOMSG, _IFLA_IFNAME, _IFLA_LINKINFO, _KIND = 16, struct.Struct("=BxHiII"), 3, 18, 1
 _TUN = "/dev/net/tun"
 
@@ -38,11 +36,9 @@ def missing_modules() -> Sequence[str] | None:
 
 def _missing() -> Iterator[str]:
     with closing(NetlinkSocket(NETLINK_ROUTE)) as route:
-        for [kind] in (BRIDGE, VETH):
+        for [kind] in (BRIDGE, MACVLAN):  # a macvlan without a lower link is EINVAL
             if route.run([_link(kind)]) == [errno.EOPNOTSUPP]:
                 yield kind
-        if any(code in (errno.ENOENT, errno.EOPNOTSUPP) for code in route.run(redirection(_LOOPBACK, _LOOPBACK))):
-            yield from REDIRECTION
     if _lacks_tun():
         yield from TUN
 

@@ -14,7 +14,7 @@ from typing import Any
 from solo5_systemd.dependencies import without_init
 from solo5_systemd.errors import HostError, TakenError
 from solo5_systemd.names import TaskName, task_namespace
-from solo5_systemd.network import ipv6_sysctls, taps, veth_taps
+from solo5_systemd.network import ipv6_sysctls, taps, task_taps
 from solo5_systemd.network.ipam import TAP_PREFIX, bridge_mac, segment_link
 from solo5_systemd.network.joined import TAP_MTU_MAX, BridgeFacts
 from solo5_systemd.network.lease_recovery import tap_alias
@@ -34,7 +34,7 @@ from solo5_systemd.network.raw_netlink import (
 from solo5_systemd.network.redirect import Uplink
 from solo5_systemd.network.sysctls import IP_FORWARD, is_set_for_link, set_for_link
 from solo5_systemd.network.taps import BridgePort, Taps
-from solo5_systemd.network.veth_taps import VethTap, has_veth_tap
+from solo5_systemd.network.task_taps import TaskTap
 
 with without_init("pyroute2"):  # a database and a command line: 7 MB of memory, and 0.3 s at each start
     from pyroute2 import iproute
@@ -332,8 +332,8 @@ class Links:
             mtu = min(TAP_MTU_MAX, lease.mtu)
             self._taps.make_alone(self._tap(task, lease, mtu), alias=tap_alias(task, lease.nic))
 
-    def _tap(self, task: TaskName, lease: Lease, mtu: int) -> VethTap:
-        return VethTap(name=lease.tap, uid=self._owner(task), mtu=mtu, namespace=task_namespace(task))
+    def _tap(self, task: TaskName, lease: Lease, mtu: int) -> TaskTap:
+        return TaskTap(name=lease.tap, uid=self._owner(task), mtu=mtu, mac=lease.mac, namespace=task_namespace(task))
 
     def set_port(self, lease: Lease, network: Network) -> None:
         """Update the bridge port of a tap, after a change of the settings or an upgrade."""
@@ -352,17 +352,21 @@ class Links:
         """
         with _kernel_errors(f"tap {lease.tap}"):
             port = _port(lease, network)
-            return self._taps.has_port(lease.tap, lease.bridge, port) and has_veth_tap(lease.tap, task_namespace(task))
+            return self._taps.has_port(lease.tap, lease.bridge, port) and self._has_task_tap(task, lease)
 
     def has_unbridged_tap(self, task: TaskName, lease: Lease) -> bool:
-        """Return as `has_tap`, of a tap whose pair is no bridge's port."""
+        """Return as `has_tap`, of a tap whose macvlan is no bridge's port."""
         link = self._link(lease.tap)
-        return link is not None and link.up and has_veth_tap(lease.tap, task_namespace(task))
+        with _kernel_errors(f"tap {lease.tap}"):
+            return link is not None and link.up and self._has_task_tap(task, lease)
+
+    def _has_task_tap(self, task: TaskName, lease: Lease) -> bool:
+        return self._taps.has_task_tap(lease.tap, lease.mac, task_namespace(task))
 
     def taps(self) -> dict[str, Link]:
         """Return the host's ends of all taps, which have the prefix `s5-`, by name."""
         names = (name for _, name in socket.if_nameindex() if name.startswith(TAP_PREFIX))
-        return {name: link for name in names if (link := self._link(name)) and link.kind in ("tun", "veth")}
+        return {name: link for name in names if (link := self._link(name)) and link.kind in ("tun", "macvlan")}
 
     def _is_port(self, name: str, bridge: str) -> bool:
         """Return whether a link exists, is up and is a port of a bridge."""
@@ -498,7 +502,7 @@ def delete_links(names: Iterable[str]) -> None:
 
 def index(name: str) -> int:
     """Return a link's index; 0 where no link has this name."""
-    return veth_taps.index(name)
+    return task_taps.index(name)
 
 
 def _ports(bridge: int) -> Iterator[str]:

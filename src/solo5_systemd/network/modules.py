@@ -5,7 +5,6 @@ installed (a minimal kernel, one that was replaced since the boot), in a contain
 kernel.modules_disabled=1. The errors are those of Linux 6.18 for a kind that no module has:
 
     rtnetlink, a link of an unknown kind                EOPNOTSUPP (rtnl_newlink of net/core/rtnetlink.c)
-    rtnetlink, an unknown qdisc, filter or action       ENOENT (qdisc_create, tcf_proto_lookup_ops, tc_action_load_ops)
     open(2) of a character device without a driver      ENODEV (misc_open); ENOENT without the node
     a netlink socket of an unknown protocol             EPROTONOSUPPORT
     nfnetlink, an unknown subsystem                     EINVAL; in a transaction EOPNOTSUPP
@@ -17,9 +16,7 @@ from contextlib import contextmanager
 
 from solo5_systemd.errors import HostError
 
-BRIDGE, VETH, TUN, NF_TABLES = ("bridge",), ("veth",), ("tun",), ("nf_tables",)
-REDIRECTION = ("sch_ingress", "cls_u32", "act_mirred")
-"""The modules of a redirection of all frames by tc(8), in the network namespaces of tasks."""
+BRIDGE, MACVLAN, VETH, TUN, NF_TABLES = ("bridge",), ("macvlan",), ("veth",), ("tun",), ("nf_tables",)
 
 _ABSENT = (errno.EOPNOTSUPP, errno.ENOENT, errno.ENODEV)
 

@@ -1,4 +1,4 @@
-"""The host's ends of taps (`veth_taps`): set up as bridge ports and deleted by rtnetlink messages of this module.
+"""The macvlans of taps (`task_taps`): set up as bridge ports and deleted by rtnetlink messages of this module.
 
 pyroute2 takes ten times the processor time: it starts a thread for each tap, and encodes messages field by field.
 """
@@ -24,7 +24,7 @@ from solo5_systemd.network.raw_netlink import (
     nested,
 )
 from solo5_systemd.network.sysctls import set_for_link
-from solo5_systemd.network.veth_taps import VethTap, index, without_offload
+from solo5_systemd.network.task_taps import TaskTap, has_task_tap, index, without_offload
 
 # linux/rtnetlink.h, if_link.h, neighbour.h
 _NEWLINK, _DELLINK, _GETLINK, _SETLINK, _NEWNEIGH, _GETNEIGH = 16, 17, 18, 19, 28, 30
@@ -83,7 +83,7 @@ class Taps:
         """Close the socket."""
         self._route.close()
 
-    def make(self, tap: VethTap, *, bridge: str, alias: str, port: BridgePort) -> None:
+    def make(self, tap: TaskTap, *, bridge: str, alias: str, port: BridgePort) -> None:
         """Make a tap whose pair is up and a port of a bridge, or set up existing ones; idempotent.
 
         Args:
@@ -107,13 +107,13 @@ class Taps:
             settings = (*_port_vlan(number, port.vlan), *_port(number, port))
             self._route.execute([(_SETLINK, 0, first + link), *settings, *last])
 
-    def make_alone(self, tap: VethTap, *, alias: str) -> None:
+    def make_alone(self, tap: TaskTap, *, alias: str) -> None:
         """Make a tap whose pair is up and no bridge's port, or set up existing ones; idempotent. Raises as `make`."""
         with _RTNL:
             up = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, self._make_pair(tap), _IFF_UP, _IFF_UP)
             self._route.execute([(_SETLINK, 0, up + _common(tap.mtu, alias))])
 
-    def _make_pair(self, tap: VethTap) -> int:
+    def _make_pair(self, tap: TaskTap) -> int:
         """Make a tap and its pair, and return the index of the host's end, which is down if it is new."""
         tap.make(self._route)
         set_for_link("ipv6", tap.name, "disable_ipv6", "1")
@@ -144,6 +144,15 @@ class Taps:
             return is_port and self._has_entry(number, port)
         except OSError as error:
             if error.errno in (errno.ENODEV, errno.ENOENT):
+                return False
+            raise
+
+    def has_task_tap(self, name: str, mac: str, namespace: str) -> bool:
+        """Return whether a macvlan and its tap are whole (`task_taps`); raises as `has_port`."""
+        try:
+            return has_task_tap(self._route, name, mac, namespace)
+        except OSError as error:
+            if error.errno == errno.ENODEV:
                 return False
             raise
 

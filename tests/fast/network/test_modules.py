@@ -6,7 +6,7 @@ import os
 import pytest
 
 from solo5_systemd.errors import HostError
-from solo5_systemd.network.modules import BRIDGE, REDIRECTION, needing, nft_hint, remedy
+from solo5_systemd.network.modules import BRIDGE, needing, nft_hint, remedy
 
 
 def _fail(code: int, modules: tuple[str, ...] = BRIDGE) -> None:
@@ -23,9 +23,9 @@ def test_the_error_of_a_missing_module_names_it(code: int) -> None:
 
 
 def test_several_modules_are_loaded_by_one_command() -> None:
-    with pytest.raises(HostError, match="expected a kernel with modules sch_ingress, cls_u32, act_mirred"):
-        _fail(errno.ENOENT, REDIRECTION)
-    assert remedy(REDIRECTION).startswith("`modprobe -a sch_ingress cls_u32 act_mirred` loads it")
+    with pytest.raises(HostError, match="expected a kernel with modules nf_tables, nft_fwd_netdev"):
+        _fail(errno.ENOENT, ("nf_tables", "nft_fwd_netdev"))
+    assert remedy(("nf_tables", "nft_fwd_netdev")).startswith("`modprobe -a nf_tables nft_fwd_netdev` loads it")
 
 
 def test_the_error_class_of_pyroute2_has_a_code() -> None:

@@ -1,0 +1,196 @@
+"""Taps in network namespaces of tasks: each is the lower link of a macvlan of the host, the port of its bridge.
+
+        host                              namespace of the task
+    bridge ── s5-NAME (macvlan) ───────── s5-NAME (tap) ── tender
+
+Packet filter, counters and port settings are those of the macvlan. In mode source it receives the frames of the tap
+with the guest's MAC as their source; others stay in the namespace, which has no address. It has a MAC of its own:
+what a tender changes of its tap (SIOCSIFHWADDR needs no capability) changes nothing of the port.
+"""
+
+import array
+import errno
+import fcntl
+import os
+import socket
+import struct
+import sys
+from contextlib import closing
+from dataclasses import dataclass
+
+from solo5_systemd.errors import HostError
+from solo5_systemd.network.modules import MACVLAN, TUN, needing
+from solo5_systemd.network.namespaces import NetworkNamespace
+from solo5_systemd.network.raw_netlink import (
+    NETLINK_ROUTE,
+    NLM_ACK,
+    NLM_CREATE,
+    NetlinkSocket,
+    Request,
+    attribute,
+    attributes,
+    nested,
+)
+
+# linux/rtnetlink.h, if_link.h, net_namespace.h
+_NEWLINK, _DELLINK, _GETLINK, _SETLINK, _GETNSID = 16, 17, 18, 19, 90
+_IFINFOMSG = struct.Struct("=BxHiII")  # family, type, index, flags, changed flags
+_IFLA_IFNAME, _IFLA_MTU, _IFLA_LINK, _IFLA_LINKINFO = 3, 4, 5, 18
+_IFLA_NET_NS_FD, _IFLA_LINK_NETNSID, _IFLA_TARGET_NETNSID, _NETNSA_NSID, _NETNSA_FD = 28, 37, 46, 1, 3
+_KIND, _DATA = 1, 2
+_MODE, _FLAGS, _MACADDR_MODE, _MACADDR, _MACADDR_DATA = 1, 2, 3, 4, 5
+_SOURCE, _NODST, _ADD = 16, 2, 0  # NODST: the namespace's own stack does not get these frames as well
+_SETTINGS = {_MODE: _SOURCE.to_bytes(4, sys.byteorder), _FLAGS: _NODST.to_bytes(2, sys.byteorder)}
+_IFF_UP = 1
+_NLM_EXCL = 0x200
+_SIOCETHTOOL = 0x8946
+_ETHTOOL_SGSO, _ETHTOOL_SGRO = 0x24, 0x2C
+
+_TUN = "/dev/net/tun"
+_TUNSETIFF, _TUNSETPERSIST, _TUNSETOWNER = 0x400454CA, 0x400454CB, 0x400454CC  # linux/if_tun.h
+_IFF_TAP, _IFF_NO_PI = 0x0002, 0x1000
+
+
+def index(link: str) -> int:
+    """Return a link's index; 0 where no link has this name."""
+    try:
+        return socket.if_nametoindex(link)
+    except OSError:
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskTap:
+    """A tap in the network namespace of its task, and the macvlan of the host that has it as its lower link.
+
+    Attributes:
+        name: of both.
+        uid: the user that may attach to the tap.
+        mtu: in bytes.
+        mac: of the guest.
+        namespace: path of the task's namespace.
+    """
+
+    name: str
+    uid: int
+    mtu: int
+    mac: str
+    namespace: str
+
+    def make(self, host: NetlinkSocket) -> None:
+        """Make or repair them; a new macvlan is down.
+
+        A tap that no tender has is made anew, whatever an earlier tender has done to it. One that a tender has is kept:
+        its macvlan alone was deleted or changed.
+
+        Args:
+            host: an rtnetlink socket of the namespace of the macvlan, in which the calling thread is.
+
+        Raises:
+            OSError: the kernel refused.
+            HostError: the task's namespace does not exist, or cannot be entered.
+        """
+        found = index(self.name)
+        with (
+            closing(NetworkNamespace.own()) as own,
+            closing(NetworkNamespace(self.namespace)) as there,
+            there.entered(),
+            closing(NetlinkSocket(NETLINK_ROUTE)) as inside,
+        ):
+            is_new = _create_tap(self.name, self.uid)
+            up = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, socket.if_nametoindex(self.name), _IFF_UP, _IFF_UP)
+            inside.execute([(_SETLINK, 0, up + _number(_IFLA_MTU, self.mtu))])
+            if found:
+                if not is_new and has_task_tap(host, self.name, self.mac, self.namespace):
+                    return
+                host.run([_deletion(self.name)])  # ENODEV: it was that of a tap which was made anew
+            with needing(MACVLAN, f"link {self.name}"):
+                inside.execute([self._macvlan(own.descriptor)])
+
+    def _macvlan(self, namespace: int) -> Request:
+        settings = (attribute(key, value) for key, value in _SETTINGS.items())
+        source = (_number(_MACADDR_MODE, _ADD), _source(self.mac))
+        info = nested(_IFLA_LINKINFO, attribute(_KIND, b"macvlan\0"), nested(_DATA, *settings, *source))
+        link = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, 0, 0, 0) + attribute(_IFLA_IFNAME, self.name.encode(), b"\0")
+        link += _number(_IFLA_LINK, socket.if_nametoindex(self.name)) + _number(_IFLA_MTU, self.mtu)
+        return (_NEWLINK, NLM_CREATE | _NLM_EXCL, link + _number(_IFLA_NET_NS_FD, namespace) + info)
+
+
+def has_task_tap(host: NetlinkSocket, name: str, mac: str, namespace: str) -> bool:
+    """Return whether macvlan and tap are as `make` makes them, and the tap is up; True where the namespace is no more.
+
+    Args:
+        host: an rtnetlink socket of the namespace of the macvlan.
+        name: of both.
+        mac: of the guest.
+        namespace: path of the task's namespace.
+
+    Raises:
+        OSError: the kernel refused to show them; ENODEV: there is no macvlan.
+    """
+    [(_, link)] = host.request(_GETLINK, NLM_ACK, _named(name))
+    found = attributes(link[_IFINFOMSG.size :])
+    info = attributes(found.get(_IFLA_LINKINFO, b""))
+    expected = {**_SETTINGS, _MACADDR_DATA: _source(mac)}
+    if info.get(_KIND) != b"macvlan\0" or not expected.items() <= attributes(info.get(_DATA, b"")).items():
+        return False
+    try:
+        with closing(NetworkNamespace(namespace)) as there:
+            [(_, answer)] = host.request(_GETNSID, NLM_ACK, bytes(4) + _number(_NETNSA_FD, there.descriptor))
+    except HostError:
+        return True
+    number = attributes(answer[4:])[_NETNSA_NSID]
+    if found.get(_IFLA_LINK_NETNSID) != number:  # the tap is in an earlier namespace
+        return False
+    tap = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, int.from_bytes(found[_IFLA_LINK], sys.byteorder), 0, 0)
+    [(_, lower)] = host.request(_GETLINK, NLM_ACK, tap + attribute(_IFLA_TARGET_NETNSID, number))
+    return bool(_IFINFOMSG.unpack_from(lower)[3] & _IFF_UP)
+
+
+def _source(mac: str) -> bytes:
+    return attribute(_MACADDR, bytes.fromhex(mac.replace(":", "")))
+
+
+def _create_tap(name: str, uid: int) -> bool:
+    """Create a tap in the calling thread's namespace, in place of one that no process has; return whether it is new.
+
+    Raises:
+        OSError: the kernel refused.
+        HostError: there is no device for taps.
+    """
+    with needing(TUN, f"tap {name}"):
+        first = os.open(_TUN, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        found = index(name)
+        fcntl.ioctl(first, _TUNSETIFF, struct.pack("16sH22x", name.encode(), _IFF_TAP | _IFF_NO_PI))
+        if not found:
+            fcntl.ioctl(first, _TUNSETOWNER, uid)
+        fcntl.ioctl(first, _TUNSETPERSIST, not found)
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        return False
+    finally:
+        os.close(first)
+    return _create_tap(name, uid) if found else True  # a found one was deleted with the last descriptor
+
+
+def _number(kind: int, value: int) -> bytes:
+    return attribute(kind, value.to_bytes(4, sys.byteorder))
+
+
+def _named(link: str) -> bytes:
+    return _IFINFOMSG.pack(socket.AF_UNSPEC, 0, 0, 0, 0) + attribute(_IFLA_IFNAME, link.encode(), b"\0")
+
+
+def _deletion(link: str) -> Request:
+    return (_DELLINK, 0, _named(link))
+
+
+def without_offload(link: str) -> None:
+    """Switch off GRO and GSO: a guest has no segmentation offload. A tender lacks CAP_NET_ADMIN for it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for command in (_ETHTOOL_SGRO, _ETHTOOL_SGSO):
+            value = array.array("I", [command, 0])
+            request = struct.pack("16sP16x", link.encode(), value.buffer_info()[0])
+            fcntl.ioctl(any_socket, _SIOCETHTOOL, request)
