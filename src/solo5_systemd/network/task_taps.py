@@ -15,6 +15,7 @@ import os
 import socket
 import struct
 import sys
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -25,6 +26,7 @@ from solo5_systemd.network.raw_netlink import (
     NETLINK_ROUTE,
     NLM_ACK,
     NLM_CREATE,
+    NLM_DUMP,
     NetlinkSocket,
     Request,
     attribute,
@@ -98,21 +100,22 @@ class TaskTap:
             closing(NetlinkSocket(NETLINK_ROUTE)) as inside,
         ):
             is_new = _create_tap(self.name, self.uid)
-            up = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, socket.if_nametoindex(self.name), _IFF_UP, _IFF_UP)
+            tap = socket.if_nametoindex(self.name)
+            up = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, tap, _IFF_UP, _IFF_UP)
             inside.execute([(_SETLINK, 0, up + _number(_IFLA_MTU, self.mtu))])
-            if found:
-                if not is_new and has_task_tap(host, self.name, self.mac, self.namespace):
-                    return
-                host.run([_deletion(self.name)])  # ENODEV: it was that of a tap which was made anew
+            if found and not is_new and has_task_tap(host, self.name, self.mac, self.namespace):
+                return
+            if found or not is_new:  # a link of another program or of an earlier namespace, or a changed one
+                host.run([_deletion(self.name), *(() if is_new else _deletions_of_uppers(host, there, tap))])
             with needing(MACVLAN, f"link {self.name}"):
-                inside.execute([self._macvlan(own.descriptor)])
+                inside.execute([self._macvlan(tap, own.descriptor)])
 
-    def _macvlan(self, namespace: int) -> Request:
+    def _macvlan(self, tap: int, namespace: int) -> Request:
         settings = (attribute(key, value) for key, value in _SETTINGS.items())
         source = (_number(_MACADDR_MODE, _ADD), _source(self.mac))
         info = nested(_IFLA_LINKINFO, attribute(_KIND, b"macvlan\0"), nested(_DATA, *settings, *source))
         link = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, 0, 0, 0) + attribute(_IFLA_IFNAME, self.name.encode(), b"\0")
-        link += _number(_IFLA_LINK, socket.if_nametoindex(self.name)) + _number(_IFLA_MTU, self.mtu)
+        link += _number(_IFLA_LINK, tap) + _number(_IFLA_MTU, self.mtu)
         return (_NEWLINK, NLM_CREATE | _NLM_EXCL, link + _number(_IFLA_NET_NS_FD, namespace) + info)
 
 
@@ -136,15 +139,32 @@ def has_task_tap(host: NetlinkSocket, name: str, mac: str, namespace: str) -> bo
         return False
     try:
         with closing(NetworkNamespace(namespace)) as there:
-            [(_, answer)] = host.request(_GETNSID, NLM_ACK, bytes(4) + _number(_NETNSA_FD, there.descriptor))
+            number = _number_of(host, there)
     except HostError:
         return True
-    number = attributes(answer[4:])[_NETNSA_NSID]
     if found.get(_IFLA_LINK_NETNSID) != number:  # the tap is in an earlier namespace
         return False
     tap = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, int.from_bytes(found[_IFLA_LINK], sys.byteorder), 0, 0)
     [(_, lower)] = host.request(_GETLINK, NLM_ACK, tap + attribute(_IFLA_TARGET_NETNSID, number))
     return bool(_IFINFOMSG.unpack_from(lower)[3] & _IFF_UP)
+
+
+def _deletions_of_uppers(host: NetlinkSocket, namespace: NetworkNamespace, tap: int) -> Sequence[Request]:
+    """Return the requests that delete all macvlans of a tap: another program may have renamed one."""
+    of_kind = nested(_IFLA_LINKINFO, attribute(_KIND, b"macvlan\0"))
+    wanted = {_IFLA_LINK: tap.to_bytes(4, sys.byteorder), _IFLA_LINK_NETNSID: _number_of(host, namespace)}
+    links = host.request(_GETLINK, NLM_DUMP, _IFINFOMSG.pack(socket.AF_UNSPEC, 0, 0, 0, 0) + of_kind)
+    return [
+        (_DELLINK, 0, _IFINFOMSG.pack(socket.AF_UNSPEC, 0, _IFINFOMSG.unpack_from(link)[2], 0, 0))
+        for _, link in links
+        if wanted.items() <= attributes(link[_IFINFOMSG.size :]).items()
+    ]
+
+
+def _number_of(host: NetlinkSocket, namespace: NetworkNamespace) -> bytes:
+    """Return the number of a namespace in that of a socket, as links have it."""
+    [(_, answer)] = host.request(_GETNSID, NLM_ACK, bytes(4) + _number(_NETNSA_FD, namespace.descriptor))
+    return attributes(answer[4:])[_NETNSA_NSID]
 
 
 def _source(mac: str) -> bytes:

@@ -1,6 +1,7 @@
 """Repairs of what other programs change under running guests: bridges, taps, sysctls, nftables tables."""
 
 import logging
+from collections import Counter
 from collections.abc import Collection, Sequence
 
 from solo5_systemd.names import NetworkName, TaskName
@@ -14,6 +15,12 @@ from solo5_systemd.networkd.leases import Leases
 
 _log = logging.getLogger(__name__)
 
+RESTORED_MAX = 10
+"""How often a task's taps are restored from one check of all to the next.
+
+A tender may delete its tap (TUNSETPERSIST) as often as there is a new one, and the macvlan with it.
+"""
+
 
 class Repairs:
     """Compares the kernel's state of one network namespace with the leases, and restores it. Not thread-safe."""
@@ -26,6 +33,7 @@ class Repairs:
         self._leases = leases
         self._done: list[Repair] = []
         self._missing: frozenset[NetworkName] = frozenset()
+        self._restored: Counter[TaskName] = Counter()
 
     # -- results -------------------------------------------------------------------------------------------------
 
@@ -64,6 +72,7 @@ class Repairs:
 
     def repair_unannounced(self) -> None:
         """Restore that of whose changes there may be no message: sysctls of bridges, links in tasks' own namespaces."""
+        self._restored.clear()
         if self._bridges.up:
             self._repair_bridges()
         if self._leases.attached():
@@ -111,10 +120,12 @@ class Repairs:
                 tasks = self._leases.tasks(lambda lease, segment=segment: lease.bridge == segment)  # type: ignore[misc]
                 self._add(tasks, f"bridge {segment} of network {name} was incomplete: it is restored")
         for task, lease in self._leases.attached_leases():
-            wanted = lease.network not in self._missing and (only is None or task in only)
+            is_due = self._restored[task] < RESTORED_MAX and (only is None or task in only)
+            wanted = is_due and lease.network not in self._missing
             network = bridges.networks[lease.network]
             if wanted and not self._links.has_tap(task, lease, network):
                 self._links.make_tap(task, lease, network)
+                self._restored[task] += 1
                 state = "was missing, down or not on its bridge, or had lost a setting"
                 self._add([task], f"tap {lease.tap} {state}: it is restored")
 
