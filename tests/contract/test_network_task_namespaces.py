@@ -23,7 +23,8 @@ from solo5_systemd.network.model import PortRequest, Reservation
 
 SIOCSIFHWADDR, ARPHRD_ETHER = 0x8924, 1  # linux/sockios.h, if_arp.h
 
-TUNSETPERSIST, TUNSETOWNER, TUNSETGROUP, TUNSETCARRIER = 0x400454CB, 0x400454CC, 0x400454CE, 0x400454E2  # linux/if_tun.h
+# linux/if_tun.h
+TUNSETPERSIST, TUNSETOWNER, TUNSETGROUP, TUNSETCARRIER = 0x400454CB, 0x400454CC, 0x400454CE, 0x400454E2
 
 
 @pytest.fixture
@@ -211,6 +212,8 @@ def closing_fd(descriptor: int) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
 def set_mac(opened: Guest, mac: bytes) -> None:
     """Set the MAC of a tap at its own descriptor, which needs no capability."""
     fcntl.ioctl(opened.descriptor, SIOCSIFHWADDR, struct.pack("16sH6s", opened.tap.encode(), ARPHRD_ETHER, mac))

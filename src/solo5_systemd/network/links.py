@@ -313,7 +313,7 @@ class Links:
         )
 
     def make_tap(self, task: TaskName, lease: Lease, network: Network) -> None:
-        """Create a NIC's tap in the task's namespace and its pair, or repair them, which stay up; idempotent.
+        """Create a NIC's tap in the task's namespace and its macvlan, or repair them; idempotent.
 
         Raises:
             HostError: the kernel refused, or the task's namespace does not exist.
@@ -327,7 +327,7 @@ class Links:
             self._taps.make(self._tap(task, lease, mtu), bridge=lease.bridge, alias=alias, port=port)
 
     def make_unbridged_tap(self, task: TaskName, lease: Lease) -> None:
-        """Create a tap whose pair is no bridge's port, or repair them; idempotent. Raises as `make_tap`."""
+        """Create a tap whose macvlan is no bridge's port, or repair them; idempotent. Raises as `make_tap`."""
         with _kernel_errors(f"tap {lease.tap}"):
             mtu = min(TAP_MTU_MAX, lease.mtu)
             self._taps.make_alone(self._tap(task, lease, mtu), alias=tap_alias(task, lease.nic))
@@ -345,7 +345,7 @@ class Links:
         return min(TAP_MTU_MAX, message.get_attr("IFLA_MTU")) if message is not None else TAP_MTU_MAX
 
     def has_tap(self, task: TaskName, lease: Lease, network: Network) -> bool:
-        """Return whether tap and pair are as `make_tap` makes them; True where the task's namespace does not exist.
+        """Return whether tap and macvlan are as `make_tap` makes them; True where the task's namespace does not exist.
 
         Raises:
             HostError: the kernel refused to show them.
@@ -364,7 +364,7 @@ class Links:
         return self._taps.has_task_tap(lease.tap, lease.mac, task_namespace(task))
 
     def taps(self) -> dict[str, Link]:
-        """Return the host's ends of all taps, which have the prefix `s5-`, by name."""
+        """Return the macvlans of all taps, which have the prefix `s5-`, by name."""
         names = (name for _, name in socket.if_nameindex() if name.startswith(TAP_PREFIX))
         return {name: link for name in names if (link := self._link(name)) and link.kind in ("tun", "macvlan")}
 

@@ -57,7 +57,7 @@ a sysctl of a link does not wait for it: the kernel restarts write(2) until it g
 
 @dataclass(frozen=True, kw_only=True)
 class BridgePort:
-    """The settings of the host's end of a tap as a bridge port.
+    """The settings of a tap's macvlan as a bridge port.
 
     Attributes:
         mac: the only MAC address behind the port.
@@ -74,7 +74,7 @@ class BridgePort:
 
 
 class Taps:
-    """An rtnetlink socket that makes taps and sets up their pairs as bridge ports. Not thread-safe."""
+    """An rtnetlink socket that makes taps and sets up their macvlans as bridge ports. Not thread-safe."""
 
     def __init__(self) -> None:
         self._route = NetlinkSocket(NETLINK_ROUTE)
@@ -84,12 +84,12 @@ class Taps:
         self._route.close()
 
     def make(self, tap: TaskTap, *, bridge: str, alias: str, port: BridgePort) -> None:
-        """Make a tap whose pair is up and a port of a bridge, or set up existing ones; idempotent.
+        """Make a tap whose macvlan is up and a port of a bridge, or set up existing ones; idempotent.
 
         Args:
             tap: in its namespace.
             bridge: the name of its bridge.
-            alias: description of the host's end (ifalias).
+            alias: description of the macvlan (ifalias).
             port: its settings as a port; see `set_port`.
 
         Raises:
@@ -97,7 +97,7 @@ class Taps:
             HostError: the tap's namespace does not exist.
         """
         with _RTNL:
-            number = self._make_pair(tap)
+            number = self._make_both(tap)
             link = attribute(_IFLA_MASTER, socket.if_nametoindex(bridge).to_bytes(4, sys.byteorder))
             link += _common(tap.mtu, alias) + attribute(_IFLA_ADDRESS, _high_mac(port.mac))
             up = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, number, _IFF_UP, _IFF_UP)
@@ -108,13 +108,13 @@ class Taps:
             self._route.execute([(_SETLINK, 0, first + link), *settings, *last])
 
     def make_alone(self, tap: TaskTap, *, alias: str) -> None:
-        """Make a tap whose pair is up and no bridge's port, or set up existing ones; idempotent. Raises as `make`."""
+        """Make a tap whose macvlan is up and no bridge's port, or set them up; idempotent. Raises as `make`."""
         with _RTNL:
-            up = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, self._make_pair(tap), _IFF_UP, _IFF_UP)
+            up = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, self._make_both(tap), _IFF_UP, _IFF_UP)
             self._route.execute([(_SETLINK, 0, up + _common(tap.mtu, alias))])
 
-    def _make_pair(self, tap: TaskTap) -> int:
-        """Make a tap and its pair, and return the index of the host's end, which is down if it is new."""
+    def _make_both(self, tap: TaskTap) -> int:
+        """Make a tap and its macvlan, and return the index of the macvlan, which is down if it is new."""
         tap.make(self._route)
         set_for_link("ipv6", tap.name, "disable_ipv6", "1")
         set_for_link("ipv6", tap.name, "addr_gen_mode", "1")  # none: no link-local address
@@ -202,7 +202,7 @@ def delete(indexes: Collection[int]) -> None:
 
 
 def _high_mac(mac: str) -> bytes:
-    """Return the MAC of the host's end of a tap's pair, as libvirt has it for taps.
+    """Return the MAC of a tap's macvlan, as libvirt has it for taps.
 
     A bridge of others without a MAC of its own takes the lowest of its ports. It differs from the guest's, whose frames
     the bridge would otherwise take for the host's.
