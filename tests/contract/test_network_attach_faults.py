@@ -245,7 +245,7 @@ WITHOUT = {
 @pytest.mark.parametrize("lacking", WITHOUT)
 async def test_a_service_without_what_it_needs_leaves_nothing(service: Service, lacking: str) -> None:
     mount, words = WITHOUT[lacking]
-    command = ["unshare", "--mount", "sh", "-c", f'{mount} && exec "$0" "$@"']
+    command = ["unshare", "--mount", "--propagation=slave", "sh", "-c", f'{mount} && exec "$0" "$@"']
     service.start(program=("-c", _ELSEWHERE.format(command=command)))
     await service.ready()
     async with service.client() as client:
