@@ -20,6 +20,7 @@ from solo5_systemd.errors import HostError, TakenError
 from solo5_systemd.names import TaskName
 from solo5_systemd.network import task_namespaces
 from solo5_systemd.network.model import PortRequest, Reservation
+from solo5_systemd.network.tap_counters import Traffic, parse_net_dev
 
 SIOCSIFHWADDR, ARPHRD_ETHER = 0x8924, 1  # linux/sockios.h, if_arp.h
 
@@ -95,6 +96,22 @@ async def test_its_rules_are_those_of_any_other(apart: Service) -> None:
                 pass
         assert liar.mac.hex(":") not in run("ip", "neigh", "show", str(victim.ip))
         assert await victim.resolve(victim.gateway)
+
+
+async def test_what_a_guest_has_sent_is_counted_as_sent(apart: Service) -> None:
+    """The counters are those of the host's end of the pair, in which directions are the host's."""
+    await apart.restart()
+    async with apart.client() as client, guest(client, "web") as web:
+        before = counted(web.tap)
+        for _ in range(50):
+            web.send(web.frame(await web.resolve(web.gateway), 0x88B5, bytes(1400)))
+        after = counted(web.tap)
+        assert after.sent.bytes - before.sent.bytes > 50 * 1400
+        assert after.received.bytes - before.received.bytes < 50 * 400
+
+
+def counted(tap: str) -> Traffic:
+    return dict(parse_net_dev(Path("/proc/thread-self/net/dev").read_text()))[tap]
 
 
 async def test_there_is_nothing_in_it_but_the_tap(apart: Service) -> None:

@@ -94,7 +94,8 @@ def test_a_guest_has_its_groups_ports(group: Jobs, outside: Outside) -> None:
     assert "--ipv4=10." in ok(*inside, "curl", "--silent", "--max-time", "5", "http://127.0.0.1:80/")
     about = inspect(name(alloc))
     assert about["network_namespace"] == f"/var/run/netns/{alloc}"
-    assert unit_property(unit(alloc), "NetworkNamespacePath") == f"/var/run/netns/{alloc}"
+    own = unit(alloc).removeprefix("solo5-task-").removesuffix(".service")
+    assert unit_property(unit(alloc), "NetworkNamespacePath") == f"/run/netns/solo5-{own}"
     assert about["nics"][0]["tap"] in ok(*inside, "ip", "-o", "link")
     assert about["nics"][0]["tap"] not in ok("ip", "-o", "link")
 
