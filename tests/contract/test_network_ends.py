@@ -36,7 +36,7 @@ def record(service: Service) -> Path:
 
 async def released(service: Service) -> None:
     await until(lambda: not record(service).exists())
-    assert "s5-" not in run("ip", "-o", "link", "show", "type", "tun")
+    assert "s5-" not in run("ip", "-o", "link", "show")
 
 
 async def moment() -> None:

@@ -69,6 +69,9 @@ class Truth:
         known = self._all([task for task in world.values() if task in alive or task.door is not Door.NOMAD])
         for unit in _of(units, "") - known:
             yield f"unit {unit} is nobody's"
+        for path in Path("/run/netns").glob("solo5-*"):
+            if path.name.removeprefix("solo5-") not in known:
+                yield f"{path} is nobody's"
         for file in Path("/run/systemd/transient").glob("solo5-task-*.service"):
             if file.stem.removeprefix("solo5-task-") not in known:
                 yield f"{file} is nobody's"
@@ -244,7 +247,7 @@ def _published() -> set[int]:
 
 def _taps() -> int:
     links = json.loads(ok("ip", "-json", "-details", "link"))
-    return sum(link.get("linkinfo", {}).get("info_kind") == "tun" for link in links)
+    return sum(link.get("linkinfo", {}).get("info_kind") in ("macvlan", "tun") for link in links)
 
 
 def _echoes(port: int) -> bool:
