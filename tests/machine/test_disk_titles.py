@@ -223,8 +223,9 @@ def test_output_follows_no_link_of_another_user(srv: Path, named: Path) -> None:
     assert sorted(path.name for path in (srv / "eve" / "out").iterdir()) == ["copy", "solo5.prom"]
 
 
-def test_an_import_reads_no_file_that_another_user_leads_to(srv: Path, named: Path) -> None:
-    secret = filled(srv / "root" / "secret.img", "secret", 0)
+@pytest.mark.parametrize("kind", ["file", "device"])
+def test_an_import_reads_no_file_that_another_user_leads_to(srv: Path, named: Path, kind: str) -> None:
+    secret = filled(srv / "root" / "secret.img", "secret", 0) if kind == "file" else Path("/dev/null")
     (srv / "eve" / "disk.img").symlink_to(secret)
     done = sh("solo5ctl", "disk", "import", "taken", f"{srv}/eve/disk.img")
     assert "leads to a file of user 0, by a directory that another user can change" in done.stderr

@@ -3,7 +3,9 @@
     /var/lib/solo5/claims/DIGEST    a symbolic link; its target has path, inode and claim of a file, as JSON
 
 The directory is locked (flock(2)) while a file is made; only root can open it. A claim counts while its path has the
-file. What a sparse file has not allocated yet is promised: nothing else may take it of the file system.
+file. It is there before the file is, with inode 0 for any, so that no file is made that could not be recorded, also if
+the process is killed. What a sparse file has not allocated yet is promised: nothing else may take it of the file
+system.
 """
 
 import hashlib
@@ -17,6 +19,7 @@ from typing import NamedTuple
 from solo5_systemd.files.procfs import mount_point_of
 from solo5_systemd.locks import closing, lock_directory
 from solo5_systemd.settings.limits import OPERATOR, Claim, Limits, Node, Resource, Space, Tenant, Totals, check_space
+from solo5_systemd.storage.model import NAMED_DISKS
 
 CLAIMS = Path("/var/lib/solo5/claims")
 STATE = Path("/var/lib/solo5")
@@ -47,7 +50,7 @@ class DiskClaims:
         limits: Callable[[], Limits] = Limits,
         copies: Callable[[], int] = lambda: 0,
         directory: Path = CLAIMS,
-        own: Sequence[Path] = (Path("/"), STATE),
+        own: Sequence[Path] = (Path("/"), STATE, Path(NAMED_DISKS)),
     ) -> None:
         self._limits = limits
         self._copies = copies
@@ -83,8 +86,11 @@ class DiskClaims:
         with self._exclusive():
             if more > 0:
                 self._check(path, more, tenant, what, self._others(prune=True))
-            yield
-            self._record(path, size, tenant)
+            self._record(path, 0, size, tenant)
+            try:
+                yield
+            finally:
+                self._settle(path, size, tenant)
 
     def unwritten(self, path: Path) -> int:
         """Return what the disks in the file system of a path have not allocated.
@@ -118,15 +124,22 @@ class DiskClaims:
                     link.unlink(missing_ok=True)
         return found
 
-    def _record(self, path: str, size: int, tenant: Tenant) -> None:
+    def _settle(self, path: str, size: int, tenant: Tenant) -> None:
+        """Record which file was made, or remove the claim if there is none."""
         try:
-            inode = os.lstat(path).st_ino
-        except FileNotFoundError:  # another user of its directory has removed it already
-            return
+            self._record(path, os.lstat(path).st_ino, size, tenant)
+        except FileNotFoundError:  # it failed, or another user of its directory has removed it already
+            self._link(path).unlink(missing_ok=True)
+
+    def _record(self, path: str, inode: int, size: int, tenant: Tenant) -> None:
         claim = Claim(tenant=tenant, amounts={_key(path): size})
-        link = self._directory / hashlib.sha256(os.fsencode(path)).hexdigest()[:32]
-        link.unlink(missing_ok=True)
-        link.symlink_to(json.dumps([path, inode, claim.to_text()]))
+        new = self._directory / "new"
+        new.unlink(missing_ok=True)
+        new.symlink_to(json.dumps([path, inode, claim.to_text()]))
+        new.replace(self._link(path))
+
+    def _link(self, path: str) -> Path:
+        return self._directory / hashlib.sha256(os.fsencode(path)).hexdigest()[:32]
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
@@ -145,7 +158,7 @@ def _read(link: Path, only: str) -> _Disk | None:
         status = os.lstat(path)
     except (OSError, ValueError, TypeError):
         return None
-    return _Disk(claim, max(0, status.st_size - status.st_blocks * 512)) if status.st_ino == inode else None
+    return _Disk(claim, max(0, status.st_size - status.st_blocks * 512)) if inode in (0, status.st_ino) else None
 
 
 def space_of(path: Path) -> Space:

@@ -40,16 +40,16 @@ def give(disk: Disk, descriptor: int, user: int) -> int:
         The uid of the former owner; `user` if the owner stays.
 
     Raises:
-        HostError: chown(2) or chmod(2) fails, such as on a read-only file system.
+        HostError: chown(2) or chmod(2) fails, such as on a read-only file system, or there is no room for the title.
     """
-    write_title(descriptor, disk.holder)
     status = os.fstat(descriptor)
-    mode = stat.S_IMODE(status.st_mode)
-    if mode & _ALL_MAY_WRITE == _ALL_MAY_WRITE:
-        return user
-    new_mode = mode & ~_SET_ID | _OWNER_MAY_WRITE  # chown(2) clears set-ID bits: do not set them again
     path = f"/proc/self/fd/{descriptor}"
+    mode = stat.S_IMODE(status.st_mode)
+    new_mode = mode & ~_SET_ID | _OWNER_MAY_WRITE  # chown(2) clears set-ID bits: do not set them again
     try:
+        write_title(descriptor, disk.holder)
+        if mode & _ALL_MAY_WRITE == _ALL_MAY_WRITE:
+            return user
         if status.st_uid != user:
             os.chown(path, user, -1)
         if mode != new_mode:

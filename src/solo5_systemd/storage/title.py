@@ -7,6 +7,7 @@ A disk of Nomad has its title in an extended attribute that only root can read a
 and a holder, such as a job. A renamed file keeps it; that of a copy has another inode, and is void.
 """
 
+import errno
 import os
 import pwd
 import stat
@@ -171,13 +172,20 @@ def read_title(descriptor: int, status: os.stat_result) -> str:
 
 
 def write_title(descriptor: int, holder: str) -> None:
-    """Record the holder of a disk where the file system can; empty: remove the title that it has."""
+    """Record the holder of a disk where the file system can; empty: remove the title that it has.
+
+    Raises:
+        OSError: the file system is full, perhaps by another tenant who waits for a disk without a title.
+    """
     path = f"/proc/self/fd/{descriptor}"
-    with suppress(OSError):
+    try:
         if holder:
             os.setxattr(path, TITLE, f"{os.fstat(descriptor).st_ino} {holder}".encode(errors="replace"))
         else:
             os.removexattr(path, TITLE)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
 
 
 def former_owner(path: str, owner: int | None, user: str = USER) -> int:

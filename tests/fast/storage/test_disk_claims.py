@@ -99,6 +99,22 @@ def test_a_lock_is_awaited_and_not_for_ever(tmp_path: Path, monkeypatch: pytest.
     create(claims(tmp_path), tmp_path / "first")
 
 
+def test_a_disk_is_recorded_before_it_is_there(tmp_path: Path) -> None:
+    """A process that is killed in between leaves no disk without a claim, and no disk is made that has none."""
+    first = tmp_path / "first"
+    with claims(tmp_path).admitted(str(first), 4096, 4096, WEB, "disk first"), first.open("wb") as file:
+        file.truncate(4096)
+        assert claims(tmp_path).unwritten(tmp_path) == 4096
+    assert claims(tmp_path).unwritten(tmp_path) == 4096
+    deep = tmp_path
+    while len(str(deep)) < 4060:  # too long for a claim, and not for a file
+        deep /= "d" * min(250, 4070 - len(str(deep)))
+        deep.mkdir()
+    with pytest.raises(OSError, match="File name too long"):
+        create(claims(tmp_path), deep / "disk", 0)
+    assert not list(deep.iterdir())
+
+
 async def test_a_start_creates_no_disk_beyond_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     me = SimpleNamespace(pw_uid=os.getuid(), pw_gid=os.getgid())
     monkeypatch.setattr("pwd.getpwnam", {"solo5": me}.__getitem__)

@@ -1,8 +1,10 @@
 """Which file may be whose disk: by the way to it, its owner, the title of an earlier task and the operator's mark."""
 
+import errno
 import os
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +17,7 @@ from solo5_systemd.names import DeviceName
 from solo5_systemd.storage import title
 from solo5_systemd.storage.file_access import READ, READ_WRITE
 from solo5_systemd.storage.model import DiskRequest
+from solo5_systemd.storage.owner import give, given_disk
 from solo5_systemd.storage.title import OFFERED, check_title, former_owner, read_title, write_title
 
 SOLO5, EVE, BOB = 990, 1001, 1002
@@ -187,6 +190,21 @@ def test_a_file_system_without_titles_has_none(file: Path, monkeypatch: pytest.M
         for holder in (JOB, ""):
             write_title(opened.fileno(), holder)
         assert read_title(opened.fileno(), os.fstat(opened.fileno())) == ""
+
+
+def test_a_disk_that_gets_no_title_for_want_of_space_is_not_given(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another tenant could fill the file system, and move the disk into an allocation of its own."""
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    given: list[object] = []
+    monkeypatch.setattr("os.setxattr", fail)
+    monkeypatch.setattr("os.chown", lambda *call: given.append(call))
+    disk = replace(given_disk(str(file), (1, 1), 1), holder=JOB)
+    with file.open("r+b") as opened, pytest.raises(HostError, match="cannot be given .*: No space left on device"):
+        give(disk, opened.fileno(), EVE)
+    assert not given
 
 
 def test_a_record_of_an_earlier_version_has_no_former_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

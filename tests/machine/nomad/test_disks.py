@@ -294,6 +294,19 @@ def test_named_disks_are_those_that_the_operator_allows(jobs: Jobs, allowing: Ag
     assert not list(Path("/var/lib/solo5/copies").iterdir())
 
 
+def test_named_disks_on_a_file_system_of_their_own_have_limits(jobs: Jobs, allowing: Agent) -> None:
+    NAMED.mkdir(mode=0o700, exist_ok=True)
+    ok("mount", "-t", "tmpfs", "-o", "size=8M,mode=0700", "tmpfs", str(NAMED))
+    try:
+        jobs.submit(hcl("large", named('disk = "web-1"\ncreate = true\nsize = "1M"', "read"), kind="batch"))
+        words = refusal(ended("large"))
+        most = (8 << 20) // 10
+        assert f"{1 << 20} bytes of disks in {NAMED}: expected at most {most}, since the limit of a task" in words
+        assert not list(NAMED.iterdir())
+    finally:
+        ok("umount", str(NAMED))
+
+
 @pytest.fixture
 def capping(agent: Agent) -> Iterator[Agent]:
     """The agent, whose jobs may use disks `web-*`, each with at most 50 MB/s of reading."""

@@ -353,8 +353,6 @@ def _restore(arguments: Namespace, context: CommandContext) -> int:
 def _import(arguments: Namespace, context: CommandContext) -> int:
     source = _opened(arguments.file) if arguments.file != "-" else os.dup(sys.stdin.fileno())
     try:
-        if arguments.file != "-":
-            _check_source(arguments.file, source)
         progress = Progress(_total(source), context)
         disk, sha256 = _disks().import_(arguments.name, source, progress)
         progress.end()
@@ -376,10 +374,10 @@ def _check_source(path: str, source: int) -> None:
     from solo5_systemd.files.procfs import ANYONE, path_of, way_of
 
     status, way = os.fstat(source), way_of(path)
-    if not stat.S_ISREG(status.st_mode):
+    if stat.S_ISFIFO(status.st_mode):  # such as of a shell's <(command), which has no path
         return
     others = (frozenset((ANYONE,)) if way is None else way.changers) - {os.geteuid()}
-    is_public = way is not None and not way.of_links and status.st_mode & stat.S_IROTH
+    is_public = way is not None and not way.of_links and stat.S_ISREG(status.st_mode) and status.st_mode & stat.S_IROTH
     if way is None or str(way.place) != path_of(source) or (others - {status.st_uid} and not is_public):
         raise InvalidRequestError(
             f"{path!r} leads to a file of user {status.st_uid}, by a directory that another user can change: "
@@ -449,7 +447,12 @@ def _write_new(path: str, write: "Callable[[int], None]") -> None:
 
 def _opened(path: str) -> int:
     try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
+        found = os.open(path, os.O_PATH | os.O_CLOEXEC)  # an open of a device may act on it
+        try:
+            _check_source(path, found)
+            return os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
+        finally:
+            os.close(found)
     except FileNotFoundError as error:
         raise NotFoundError(f"{path!r} does not exist.") from error
     except OSError as error:
