@@ -11,7 +11,7 @@ from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
-from tests.contract.guest import Guest, opened_tap
+from tests.contract.guest import MORE, UDP, Guest, opened_tap
 from tests.contract.netns import Outside, link, run
 from tests.contract.netservice import Client, Service, host_state, nic, tcp, udp, until
 from tests.contract.test_network_paths import ask_tcp, ask_udp
@@ -127,6 +127,17 @@ async def test_there_is_nothing_in_it_but_the_tap(apart: Service) -> None:
             assert inside("web", "ip", "route", "show", "table", "all").strip() == ""
             assert "solo5-secret" in Path("/proc/net/unix").read_text()
             assert "solo5-secret" not in inside("web", "cat", "/proc/net/unix")
+
+
+async def test_fragments_of_multicast_packets_take_no_memory(apart: Service) -> None:
+    """A macvlan reassembles them, before any rule."""
+    await apart.restart()
+    async with apart.client() as client, guest(client, "web") as web:
+        for number in range(200):
+            to = IPv4Address("239.1.2.3")
+            web.send(web.ipv4(bytes.fromhex("01005e010203"), to, UDP, bytes(1400), number=number, fragment=MORE))
+        await web.resolve(web.gateway)
+        assert "FRAG: inuse 0 memory 0" in inside("web", "cat", "/proc/net/sockstat")
 
 
 async def test_a_deleted_port_is_restored_under_a_running_guest(apart: Service) -> None:

@@ -35,7 +35,7 @@ __all__ = ["lan"]
 
 PROGRAMS = Path("/usr/local/bin")
 HOSTILE = PROGRAMS / "solo5-hostile"
-ATTACKS = 34
+ATTACKS = 35
 SHORT_OF_A_LEASE_S = 30
 TENDERS, SETTINGS = Path("/srv/hostile-tenders"), Path("/etc/solo5/hostile.toml")
 OF_THE_NAMESPACE = "/run/systemd/journal/"
@@ -366,6 +366,6 @@ def test_the_attacks_are_attacks(scene: Scene, tmp_path: Path) -> None:
     assert got == {
         *("signal", "limits", "trace", "memory", "process", "tap", "link", "file", "writable", "datagram", "port"),
         *("raw", "socket", "place", "terminal", "root", "namespace", "group", "code", "growth"),
-        *("request", "command", "space", "lease", "listener", "personality", "huge", "merged"),
+        *("request", "command", "space", "lease", "listener", "personality", "huge", "merged", "ring"),
         *("ephemeral", "membership", "message"),
     }

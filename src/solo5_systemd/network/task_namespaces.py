@@ -20,7 +20,12 @@ from solo5_systemd.network.namespaces import NetworkNamespace, in_new_namespace
 from solo5_systemd.network.raw_netlink import NETLINK_ROUTE, NLM_ACK, NetlinkSocket, attribute, attributes
 
 _OWN = "/proc/thread-self/ns/net"
-_WITHOUT_IPV6 = ("all", "default")
+_SYSCTLS = (
+    # Before there is a link: none gets an address.
+    *(("ipv6/conf/all/disable_ipv6", "1"), ("ipv6/conf/default/disable_ipv6", "1")),
+    # A macvlan reassembles the fragments of a multicast packet: in no memory. The lower limit comes first.
+    *(("ipv4/ipfrag_low_thresh", "0"), ("ipv4/ipfrag_high_thresh", "0")),
+)
 
 # linux/rtnetlink.h, if_link.h, include/net/flow.h
 _GETLINK, _SETLINK, _IFLA_IFALIAS, _LOOPBACK = 18, 19, 20, 1
@@ -52,9 +57,9 @@ def _make(path: str) -> None:
     Path(path).parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0))
-    for links in _WITHOUT_IPV6:  # before there is a link: none gets an address
+    for name, value in _SYSCTLS:
         with suppress(OSError):  # a kernel without IPv6
-            Path(f"/proc/sys/net/ipv6/conf/{links}/disable_ipv6").write_text("1", encoding="ascii")
+            Path(f"/proc/sys/net/{name}").write_text(value, encoding="ascii")
     with closing(NetlinkSocket(NETLINK_ROUTE)) as route:
         route.execute([(_SETLINK, 0, _LOOPBACK_LINK + attribute(_IFLA_IFALIAS, _mark(path)))])
     bind_mount(_OWN, path)

@@ -72,6 +72,9 @@ REFUSED: dict[str, list[tuple[int, ...]]] = {
     "sendmsg": [(1, 0, 0)],
     "sendmmsg": [(1, 0, 0, 0)],
     "connect": [(1, 0, 16)],
+    "io_uring_setup": [(1, 0)],
+    "fallocate": [(1, 1, 0, 4096)],
+    "process_madvise": [(1, 0, 0, MADV_MERGEABLE, 0)],
 }
 
 

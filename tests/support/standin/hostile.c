@@ -370,6 +370,14 @@ static void listeners(void)
         say("got listener");
 }
 
+/* A way to sockets and space that no other call's arguments show. */
+static void rings(void)
+{
+    char parameters[120] = { 0 };
+    if (syscall(SYS_io_uring_setup, 1, parameters) >= 0)
+        say("got ring");
+}
+
 static void personalities(void)
 {
     if (personality(ADDR_NO_RANDOMIZE) >= 0)
@@ -515,7 +523,7 @@ static const struct { const char *name; void (*run)(void); } attacks[] = {
     { "own tap", own_tap }, { "taps", taps }, { "links", links }, { "files", files }, { "code", code }, { "growth", growth }, { "group", group },
     { "stdin", standard_input }, { "datagrams", datagrams },
     { "space", space }, { "loops", loops }, { "leases", leases }, { "requests", requests }, { "commands", commands },
-    { "huge pages", huge_pages }, { "merged pages", merged_pages }, { "listeners", listeners },
+    { "huge pages", huge_pages }, { "merged pages", merged_pages }, { "listeners", listeners }, { "rings", rings },
     { "personalities", personalities }, { "kinds of sockets", kinds_of_sockets }, { "autobind", autobind },
     { "membership", membership }, { "message", passed_descriptor },
     { "ports", ports }, { "raw", raw }, { "sockets", sockets }, { "places", places },
