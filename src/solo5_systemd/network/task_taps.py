@@ -109,12 +109,19 @@ class TaskTap:
                 host.run([_deletion(self.name), *(() if is_new else _deletions_of_uppers(host, there, tap))])
             with needing(MACVLAN, f"link {self.name}"):
                 inside.execute([self._macvlan(tap, own.descriptor)])
+        made = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, socket.if_nametoindex(self._first_name), 0, 0)
+        host.execute([(_SETLINK, 0, made + attribute(_IFLA_IFNAME, self.name.encode(), b"\0"))])
+
+    @property
+    def _first_name(self) -> str:
+        """The name with which the macvlan is made: Linux before 6.15 refuses one that its lower link has."""
+        return f"{self.name[:-1]}~"
 
     def _macvlan(self, tap: int, namespace: int) -> Request:
         settings = (attribute(key, value) for key, value in _SETTINGS.items())
         source = (_number(_MACADDR_MODE, _ADD), _source(self.mac))
         info = nested(_IFLA_LINKINFO, attribute(_KIND, b"macvlan\0"), nested(_DATA, *settings, *source))
-        link = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, 0, 0, 0) + attribute(_IFLA_IFNAME, self.name.encode(), b"\0")
+        link = _named(self._first_name)
         link += _number(_IFLA_LINK, tap) + _number(_IFLA_MTU, self.mtu)
         return (_NEWLINK, NLM_CREATE | _NLM_EXCL, link + _number(_IFLA_NET_NS_FD, namespace) + info)
 
