@@ -8,6 +8,7 @@ import re
 import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.machine.conftest import GUESTS, Machine, Outside, cable, eventually, ok, sh
@@ -71,6 +72,14 @@ def jobs(agent: Agent) -> Iterator[Jobs]:
 
 
 WEB = "127.0.0.1:8099"
+
+
+@pytest.fixture
+def limits() -> Iterator[Path]:
+    """The operator's limits, which are read at each start."""
+    path = Path("/etc/solo5/limits.toml")
+    yield path
+    path.unlink(missing_ok=True)
 
 
 @pytest.fixture

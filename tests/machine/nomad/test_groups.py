@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 from tests.machine.conftest import GUESTS, Outside, eventually, ok
 from tests.machine.nomad.agent import NODE_ADDRESS
@@ -90,8 +91,11 @@ def test_leader_that_ends_ends_the_tasks_beside_it(jobs: Jobs) -> None:
     assert any("Leader Task" in event for event in events(alloc, "web")), status(alloc)
 
 
-def test_tasks_that_list_none_have_the_groups_ports_one_after_the_other(jobs: Jobs, outside: Outside) -> None:
+def test_tasks_that_list_none_have_the_groups_ports_one_after_the_other(
+    jobs: Jobs, outside: Outside, limits: Path
+) -> None:
     """A unikernel with NICs that runs to its end first, the main one, and one without NICs beside it."""
+    limits.write_text("[limits]\ntask = { addresses = 63 }\njob = { addresses = 127 }\n")  # more than a tenth of /24
     text = group_hcl(
         "unlisted",
         task_hcl("first", f'unikernel = "{GUESTS}/net63.spt"', task=lifecycle("prestart")),

@@ -10,18 +10,10 @@ from tests.machine.nomad.agent import Agent, api
 from tests.machine.nomad.jobs import NEVER_AGAIN, SERVER, SLEEPER, Jobs, allocations, ended, hcl, refusal, unit
 
 MIB = 1 << 20
-SETTINGS = Path("/etc/solo5/limits.toml")
 CLAIMS = Path("/run/solo5/users/.claims")
 STORE = Path("/var/lib/solo5/images")
 COPIES = Path("/var/lib/solo5/copies")
 EPHEMERAL = 'block "{}" {{\n  source = "local/large.img"\n  ephemeral = true\n}}\n'
-
-
-@pytest.fixture
-def limits() -> Iterator[Path]:
-    """The operator's limits, which are read at each start."""
-    yield SETTINGS
-    SETTINGS.unlink(missing_ok=True)
 
 
 @pytest.fixture
