@@ -204,6 +204,19 @@ def test_no_text_of_a_file_that_not_everybody_may_read_is_shown(declare: Declara
     assert SECRET not in unit
 
 
+def test_no_argument_of_a_file_that_not_everybody_may_read_is_in_the_error_of_a_start(declare: Declarations) -> None:
+    """Placeholders are known when the task starts."""
+    file = ETC / "web.unikernel"
+    web = declare("web", f"Argument=--key={SECRET}{{", image="hello.spt")
+    file.chmod(0o600)
+    systemctl("daemon-reload")
+    assert sh("systemctl", "start", web).returncode == 1
+    journal = ok("journalctl", "--quiet", "--boot", "--output=export")
+    assert f"{file} is not valid: expected one of {{" in journal
+    assert SECRET not in journal
+    assert SECRET not in (UNITS / "web.service").read_text()
+
+
 def test_what_a_tender_writes_is_no_configuration(declare: Declarations, way: Path) -> None:
     """Also where a link of root's leads to the file in which root keeps it."""
     target(way)

@@ -7,14 +7,14 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from solo5_systemd.declared.other_units import is_ours
 from solo5_systemd.declared.syntax import Source
-from solo5_systemd.errors import HostError
+from solo5_systemd.errors import HostError, InvalidRequestError, unquoted
 from solo5_systemd.files.declared_units import DIRECTORY, REFUSED, SOURCES, declaration_directory
 from solo5_systemd.image.manifest import DeviceKind, Manifest
 from solo5_systemd.locks import RUN, TIMEOUT_S, closing, lock_file
@@ -109,6 +109,21 @@ def kept_sources(task: TaskName, directory: str = DIRECTORY) -> Sequence[Source]
         ]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise HostError(f"{path} cannot be read: {error}.", "Run: systemctl daemon-reload") from error
+
+
+@contextmanager
+def unseen(sources: Sequence[Source]) -> Iterator[None]:
+    """Leave the values of a declaration out of the error of a start, if not every user may read all of its files.
+
+    Raises:
+        SettingsError: in the place of an InvalidRequestError.
+    """
+    try:
+        yield
+    except InvalidRequestError as error:
+        if all(each.is_public for each in sources):
+            raise
+        raise unquoted(sources[0].path, error.sentence) from error
 
 
 def is_active(*units: str, ended: str = "") -> bool:

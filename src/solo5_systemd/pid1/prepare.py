@@ -53,6 +53,7 @@ from solo5_systemd.pid1.kept import (
     kept_sources,
     remove_if_gone,
     systemd_release,
+    unseen,
 )
 from solo5_systemd.sanitize import printable
 from solo5_systemd.settings.files import read_settings
@@ -115,10 +116,11 @@ async def prepare(name: TaskName) -> None:
         preparer = Preparer(
             backends, make_room, remembered=addresses.of, remember=addresses.keep, report=partial(_report, name)
         )
-        prepared = await preparer.prepare(declaration.workload)
+        with unseen(sources):
+            prepared = await preparer.prepare(declaration.workload)
         try:
             await _check_basis(prepared)
-            with _written(own):
+            with _written(own), unseen(sources):
                 _write(own, prepared)
             fdstore.store(_HELD, prepared.held)
         except BaseException:

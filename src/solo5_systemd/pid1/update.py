@@ -28,7 +28,7 @@ from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, 
 from solo5_systemd.files.declared_units import declared_service, forget_instance, is_declared, prepared_fields
 from solo5_systemd.image.store import read_facts
 from solo5_systemd.names import TaskName, is_instance
-from solo5_systemd.pid1.kept import kept_refusal, kept_sources, systemd_release
+from solo5_systemd.pid1.kept import kept_refusal, kept_sources, systemd_release, unseen
 from solo5_systemd.settings.files import read_settings
 from solo5_systemd.wiring import connect
 
@@ -143,7 +143,8 @@ async def update(name: TaskName) -> None:
             await updater.check_running()
             old = read_facts(str(files.running_image)).manifest
             try:
-                await updater.update(declaration.workload, request, declaration.ready, old)
+                with unseen(kept_sources(name)):
+                    await updater.update(declaration.workload, request, declaration.ready, old)
             except Solo5Error as error:
                 if files.phase is not Phase.DRAINING:
                     raise
