@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.contract.guest import Guest
-from tests.contract.netns import Outside, link, run
+from tests.contract.netns import Outside, entered, link, run
 from tests.contract.netservice import NAME, PATH, Service, host_state, nic, pid1, tcp, udp, until
 from tests.contract.test_network_paths import ask_udp
 
@@ -61,7 +61,9 @@ async def test_tap_and_bridge_are_as_a_tender_needs_them(service: Service) -> No
         )
         for name in (lease.tap, lease.bridge):
             assert run("ip", "-6", "address", "show", "dev", name) == ""
-        assert _offload(lease.tap, ETHTOOL_GGRO) == _offload(lease.tap, ETHTOOL_GGSO) == 0
+        for namespace in ("/proc/self/ns/net", "/run/netns/solo5-a"):
+            with entered(namespace):
+                assert _offload(lease.tap, ETHTOOL_GGRO) == _offload(lease.tap, ETHTOOL_GGSO) == 0
         await client.drop("a")
 
 

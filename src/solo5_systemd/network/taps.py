@@ -24,7 +24,7 @@ from solo5_systemd.network.raw_netlink import (
     nested,
 )
 from solo5_systemd.network.sysctls import set_for_link
-from solo5_systemd.network.task_taps import TaskTap, has_task_tap, index, without_offload
+from solo5_systemd.network.task_taps import TaskTap, has_task_tap, index
 
 # linux/rtnetlink.h, if_link.h, neighbour.h
 _NEWLINK, _DELLINK, _GETLINK, _SETLINK, _NEWNEIGH, _GETNEIGH = 16, 17, 18, 19, 28, 30
@@ -118,7 +118,6 @@ class Taps:
         tap.make(self._route)
         set_for_link("ipv6", tap.name, "disable_ipv6", "1")
         set_for_link("ipv6", tap.name, "addr_gen_mode", "1")  # none: no link-local address
-        without_offload(tap.name)
         return socket.if_nametoindex(tap.name)
 
     def has_port(self, name: str, bridge: str, port: BridgePort) -> bool:

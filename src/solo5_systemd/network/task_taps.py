@@ -103,6 +103,7 @@ class TaskTap:
             tap = socket.if_nametoindex(self.name)
             up = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, tap, _IFF_UP, _IFF_UP)
             inside.execute([(_SETLINK, 0, up + _number(_IFLA_MTU, self.mtu))])
+            _switch_offload_off(self.name)
             if found and not is_new and has_task_tap(host, self.name, self.mac, self.namespace):
                 return
             if found or not is_new:  # a link of another program or of an earlier namespace, or a changed one
@@ -214,10 +215,10 @@ def _deletion(link: str) -> Request:
     return (_DELLINK, 0, _named(link))
 
 
-def without_offload(link: str) -> None:
-    """Switch off GRO and GSO: a guest has no segmentation offload. A tender lacks CAP_NET_ADMIN for it."""
+def _switch_offload_off(tap: str) -> None:
+    """Switch off GRO and GSO, which its macvlan has as the tap has them: a guest has no segmentation offload."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         for command in (_ETHTOOL_SGRO, _ETHTOOL_SGSO):
             value = array.array("I", [command, 0])
-            request = struct.pack("16sP16x", link.encode(), value.buffer_info()[0])
+            request = struct.pack("16sP16x", tap.encode(), value.buffer_info()[0])
             fcntl.ioctl(any_socket, _SIOCETHTOOL, request)
