@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.contract.netns import run
+from tests.contract.netns import link, run
 from tests.contract.netservice import Client, Pid1, Service, nic, pid1, tcp, until
 from tests.contract.test_network_life import _rewrite
 
@@ -74,15 +74,18 @@ async def test_ends_of_other_units_cost_no_message(client: Client, service: Serv
 async def test_a_unit_that_is_restarted_keeps_its_network(client: Client, service: Service, manager: Pid1) -> None:
     lease = await client.lease("web", tcp(8080))
     manager.begin(UNIT)
-    tap = json.loads(run("ip", "-j", "link", "show", lease.tap))[0]["ifindex"]
+    first = link(lease.tap)["ifindex"]
     manager.jobs.add(UNIT)  # systemctl restart
     manager.end(UNIT)
     await until(lambda: manager.calls > 1)
-    await client.attach(WEB)  # its network unit
+    await moment()
+    assert link(lease.tap)["ifindex"] == first
+    await client.attach(WEB)  # its network unit, which makes the tap of the last tender anew
+    second = link(lease.tap)["ifindex"]
     manager.begin(UNIT)
     manager.jobs.clear()
     await moment()
-    assert json.loads(run("ip", "-j", "link", "show", lease.tap))[0]["ifindex"] == tap
+    assert link(lease.tap)["ifindex"] == second
     manager.end(UNIT)
     await released(service)
 

@@ -81,13 +81,15 @@ async def test_a_link_that_took_the_name_of_a_tap_is_replaced(service: Service, 
 
 
 async def test_an_attached_tap_is_set_up_again_without_being_replaced(service: Service) -> None:
+    """While a tender has it. Without one: test_network_task_namespaces.py."""
     await service.restart()
     async with service.client() as client:
         lease = await client.lease("a")
-        made = link(lease.tap)["ifindex"]
-        run("ip", "link", "set", lease.tap, "nomaster")
-        await until(lambda: link(lease.tap).get("master") == lease.bridge)
-        assert link(lease.tap)["ifindex"] == made
+        async with Guest(lease):
+            made = [link(lease.tap, task)["ifindex"] for task in ("", "a")]
+            run("ip", "link", "set", lease.tap, "nomaster")
+            await until(lambda: link(lease.tap).get("master") == lease.bridge)
+            assert [link(lease.tap, task)["ifindex"] for task in ("", "a")] == made
         await client.drop("a")
 
 
