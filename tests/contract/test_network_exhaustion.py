@@ -20,8 +20,6 @@ from tests.contract.netservice import Service, nic, tcp, udp, until
 from tests.contract.test_network_paths import ask_tcp, ask_udp, bridge_nf
 from tests.contract.test_network_policy import METADATA, arrived, bound
 
-from solo5_systemd.network.model import Lease
-
 __all__ = ["bridge_nf"]
 
 LOOSE = Path("/proc/sys/net/netfilter/nf_conntrack_tcp_loose")
@@ -252,10 +250,10 @@ async def test_neither_a_guest_nor_a_client_fills_the_table_of_neighbours(servic
 
 
 @contextmanager
-def flood(lease: Lease, *frames: bytes) -> Iterator[list[float]]:
+def flood(task: str, tap: str, *frames: bytes) -> Iterator[list[float]]:
     """Run a guest that sends at its full rate, in a process; the list gets its frames per second at the end."""
     program = str(Path(__file__).with_name("flood.py"))
-    words = [sys.executable, program, lease.tap, *(frame.hex() for frame in frames)]
+    words = ["ip", "netns", "exec", f"solo5-{task}", sys.executable, program, tap, *(frame.hex() for frame in frames)]
     rate: list[float] = []
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin
@@ -291,6 +289,7 @@ async def test_a_flood_of_one_guest_stops_no_other_traffic(service: Service, out
                 "to the host": a.ipv4(gateway, a.gateway, UDP, body),
                 "beyond the host": a.ipv4(gateway, IPv4Address(outside.address), UDP, body),
                 "to all": a.ipv4(BROADCAST, IPv4Address("255.255.255.255"), UDP, body),
+                "to all, of another MAC": a.frame(BROADCAST, 0x88B5, bytes(46), source=bytes.fromhex("020000000066")),
             }
         with outside.entered():
             neighbour = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -298,7 +297,7 @@ async def test_a_flood_of_one_guest_stops_no_other_traffic(service: Service, out
             async with Guest(quiet):
                 calm = await round_trips(50, neighbour, outside.host)
                 for what, frame in frames.items():
-                    with flood(flooder, frame) as rate:
+                    with flood(a.task, a.tap, frame) as rate:
                         trips = await round_trips(50, neighbour, outside.host)
                         assert await ask_tcp("127.0.0.1", 8080) == b"HELLO"
                     print(
