@@ -21,6 +21,7 @@ from solo5_systemd.files.procfs import changers_in, open_path, way_of
 from solo5_systemd.sanitize import MAX_NAME, MAX_QUOTE, bounded
 from solo5_systemd.storage.archive import BLOCK, DEPTH_MAX, ENTRIES_MAX, Entry, check_entry, header, padded, tar_size
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, Member, sector_size
+from solo5_systemd.storage.title import read_title
 
 CREDENTIALS = tuple(Path(each) for each in ("/etc/credstore", "/run/credstore", "/usr/lib/credstore"))
 ENCRYPTED = tuple(path.with_name("credstore.encrypted") for path in CREDENTIALS)
@@ -240,6 +241,11 @@ def _visit_file(request: DiskRequest, name: str, source: int, visit: Visit) -> N
             raise InvalidRequestError(
                 f"disk {request.disk}: {_shown(name)} has {before.st_nlink} names: expected one, since a hard link may "
                 "be the file of another user."
+            )
+        if request.holder and read_title(source, before) not in ("", request.holder):
+            raise InvalidRequestError(
+                f"disk {request.disk}: {_shown(name)} is a disk of another job or volume, which was moved: expected a "
+                "file of this one."
             )
         visit(Entry(name=name, size=before.st_size), source)
         after = os.fstat(source)

@@ -54,6 +54,14 @@ def written(wanted: DiskRequest, target: Path) -> str:
         return write_archive(wanted, archive_of(wanted), file.fileno())
 
 
+def test_a_disk_of_another_job_that_was_moved_here_is_no_file(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.getxattr", lambda path, _: f"{Path(path).stat().st_ino} job default/web".encode())
+    wanted = request(files, roots=(str(files),))
+    assert scan(replace(wanted, holder="job default/web"), archive_of(wanted))
+    with pytest.raises(InvalidRequestError, match="is a disk of another job or volume, which was moved"):
+        scan(replace(wanted, holder="job default/api"), archive_of(wanted))
+
+
 def test_the_same_files_are_the_same_bytes(files: Path, tmp_path: Path) -> None:
     wanted = request(files)
     digest = written(wanted, tmp_path / "one")

@@ -128,6 +128,16 @@ def test_idle_disk_of_a_job_is_no_other_jobs(jobs: Jobs, blank: str) -> None:
     assert ended("thief") == alloc
     assert "is a disk of another job, which was moved" in refusal(alloc)
     assert there.owner() == "root"
+    files = 'unikernel = "{}"\nargs = ["stay"]\nblock "storage" {{\n  files = ["alloc/data"]\n}}\n'
+    jobs.submit(hcl("reader", files.format(GUESTS / "tar.spt"), task=artifact(blank, "../alloc/data/own")))
+    running("reader")
+    alloc = str(allocations("reader")[0]["ID"])
+    moved = file(alloc, "alloc/data/disk.img")
+    as_nobody(f"mv {there} {moved}")
+    ok("nomad", "alloc", "restart", alloc, "guest")
+    assert ended("reader") == alloc
+    assert "is a disk of another job or volume, which was moved" in refusal(alloc), "nor is it read as a file"
+    as_nobody(f"mv {moved} {there}")
     (DATA / "shared").mkdir(exist_ok=True)
     (DATA / "shared").chmod(0o1777)
     shared = DATA / "shared" / "disk.img"

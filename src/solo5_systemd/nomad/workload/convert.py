@@ -310,7 +310,7 @@ def _unlimited_disks(task: wire.TaskConfig, options: TaskOptions, plugin: Plugin
             sector_size=disk.sector_size,
             roots=(own, shared, *plugin.block_paths),
             allocation=(own, shared),
-            holder=f"job {task.namespace}/{task.job_id}",
+            holder=_holder(task),
             private=disk.private,
         )
 
@@ -324,7 +324,7 @@ def _archive(disk: DiskOptions, task: wire.TaskConfig) -> DiskRequest:
         first, _, rest = posixpath.normpath(file).partition("/")
         path = posixpath.join(shared, rest) if first == "alloc" else posixpath.join(own, file)
         members.append(member(file, posixpath.normpath(path)))
-    return archive_disk(
+    archive = archive_disk(
         disk.disk,
         ArchiveRequest(
             members=tuple(members),
@@ -334,6 +334,12 @@ def _archive(disk: DiskOptions, task: wire.TaskConfig) -> DiskRequest:
         sector_size=disk.sector_size,
         roots=(posixpath.join(own, "local"), secrets, shared),
     )
+    return replace(archive, holder=_holder(task))
+
+
+def _holder(task: wire.TaskConfig) -> str:
+    """Return who holds the disks of an allocation; see `storage.title`."""
+    return f"job {task.namespace}/{task.job_id}"
 
 
 def host_path(what: str, path: str, task: wire.TaskConfig) -> str:
