@@ -327,17 +327,6 @@ def test_a_starter_that_is_killed_leaves_an_archive_until_the_next_start(run: Ru
     ok("solo5ctl", "gc")
 
 
-def test_a_file_system_of_an_earlier_snapshot_of_the_package_is_removed(run: Runner, files: Path) -> None:
-    """There each archive had a ramfs of its own, in the directory of its start."""
-    old = ARCHIVES / "startold" / "files"
-    old.mkdir(parents=True)
-    ok("mount", "-t", "ramfs", "solo5", str(old))
-    (old / "storage").write_text("secret")
-    assert str(old) in Path("/proc/mounts").read_text()
-    ok("solo5ctl", "wait", run("tar.spt", options=options(files)))
-    assert str(old) not in Path("/proc/mounts").read_text()
-
-
 AS_ANOTHER = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "cat")
 
 

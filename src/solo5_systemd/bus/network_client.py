@@ -143,7 +143,8 @@ class Networkd:
             from solo5_systemd.network import task_namespaces
 
             if await asyncio.to_thread(task_namespaces.is_own, namespace):
-                await self.release(task)  # of a start that was killed: its tap would seem to need a repair
+                if await self.reservation(task) is not None:  # of a start that was killed: else its tap is repaired
+                    await self.release(task)
                 await asyncio.to_thread(task_namespaces.remove, namespace)
         remove_request(task, self._state)
 

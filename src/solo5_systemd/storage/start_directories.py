@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from solo5_systemd.errors import HostError
-from solo5_systemd.files.mounts import detach, mount_memory
+from solo5_systemd.files.mounts import mount_memory
 from solo5_systemd.files.procfs import identity
 from solo5_systemd.storage.lock_records import LOCKS, name_of
 from solo5_systemd.storage.locked_directories import PID1_ROOT, LockedDirectories
@@ -42,7 +42,6 @@ class StartDirectories:
         directory: their parent, which only root can open.
         memory: the mount point of the file system in memory that has the disks; None: they are in `directory`.
         mount: mounts that file system.
-        unmount: detaches a mount point.
         root: the root directory of PID 1's mount namespace.
         locks: the directory of disk locks.
     """
@@ -53,7 +52,6 @@ class StartDirectories:
         *,
         memory: Path | None = None,
         mount: Callable[[str], None] = mount_memory,
-        unmount: Callable[[str], None] = detach,
         root: str = PID1_ROOT,
         locks: Path = LOCKS,
     ) -> None:
@@ -63,7 +61,6 @@ class StartDirectories:
         )
         self._memory = memory
         self._mount = mount
-        self._unmount = unmount
         self._root = root
 
     def make(self) -> StartDirectory:
@@ -127,18 +124,14 @@ class StartDirectories:
 
     def _clear(self, path: Path) -> None:
         with suppress(OSError):
-            _remove_files(path / _FILES, self._unmount)
+            _remove_files(path / _FILES)
             if self._memory:
                 _remove_files(self._memory / path.name)
             path.rmdir()
 
 
-def _remove_files(directory: Path, unmount: Callable[[str], None] | None = None) -> None:
-    """Remove a directory with the names in it.
-
-    Args:
-        directory: may not exist, if its start was killed before.
-        unmount: for a directory with a file system of its own, which archives had in earlier snapshots of this package.
+def _remove_files(directory: Path) -> None:
+    """Remove a directory with the names in it; it may not exist, if its start was killed before.
 
     Raises:
         OSError: it cannot be removed.
@@ -147,7 +140,4 @@ def _remove_files(directory: Path, unmount: Callable[[str], None] | None = None)
         return
     for file in directory.iterdir():
         file.unlink()
-    if unmount:
-        with suppress(OSError):  # EINVAL: no mount point
-            unmount(str(directory))
     directory.rmdir()

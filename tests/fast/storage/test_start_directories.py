@@ -123,19 +123,6 @@ def test_a_mount_that_fails_leaves_no_directory_of_a_start(tmp_path: Path) -> No
     assert not list((tmp_path / "starts").iterdir())
 
 
-def test_a_mount_of_an_earlier_snapshot_is_detached(tmp_path: Path) -> None:
-    detached: list[str] = []
-    own = StartDirectories(tmp_path / "starts", memory=tmp_path / "memory", unmount=detached.append, root="")
-    files = tmp_path / "starts" / "startold" / "files"
-    files.mkdir(parents=True)
-    for made in (files.parent, files.parents[1]):
-        made.chmod(0o700)
-    (files / "storage").write_bytes(b"x")
-    own.sweep()
-    assert detached == [str(files)]
-    assert not list((tmp_path / "starts").iterdir())
-
-
 def test_another_mount_namespace_than_that_of_pid_1_is_told(tmp_path: Path) -> None:
     other = tmp_path / "other"
     own = StartDirectories(tmp_path / "copies", root=str(other))
