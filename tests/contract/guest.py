@@ -36,11 +36,16 @@ BROADCAST = b"\xff" * 6
 def opened_tap(tap: str) -> tuple[str, int]:
     """Open a tap as the tender of its task does, in the task's network namespace; return the task and a descriptor."""
     task, descriptor = _opened(tap)
+    wait_for_port(tap)
+    return task, descriptor
+
+
+def wait_for_port(tap: str) -> None:
+    """Wait until the bridge port of an open tap is up, which follows a moment later: before, it has no frame of it."""
     deadline = time.monotonic() + 5
-    while (link(tap) or {"operstate": "UP"})["operstate"] != "UP":  # its bridge port follows a moment later
+    while (link(tap) or {"operstate": "UP"})["operstate"] != "UP":
         assert time.monotonic() < deadline, f"{tap} is not up"
         time.sleep(0.005)
-    return task, descriptor
 
 
 def _opened(tap: str) -> tuple[str, int]:

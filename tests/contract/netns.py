@@ -87,3 +87,10 @@ def link(name: str, task: str = "") -> dict[str, Any]:
     where = ("-n", f"solo5-{task}") if task else ()
     found = subprocess.run(["ip", *where, "-j", "-d", "link", "show", name], capture_output=True, check=False)
     return json.loads(found.stdout)[0] if found.returncode == 0 else {}
+
+
+def received(name: str, task: str = "") -> int:
+    """Return how many packets a link has received, in the network namespace of a task."""
+    where = ("-n", f"solo5-{task}") if task else ()
+    [found] = json.loads(run("ip", *where, "-s", "-j", "link", "show", name))
+    return int(found["stats64"]["rx"]["packets"])

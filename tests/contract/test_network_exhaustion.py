@@ -8,14 +8,14 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
-from tests.contract.guest import ACK, BROADCAST, FIN, MORE, SYN, UDP, Guest
-from tests.contract.netns import Outside, run
+from tests.contract.guest import ACK, BROADCAST, FIN, MORE, SYN, UDP, Guest, wait_for_port
+from tests.contract.netns import Outside, received, run
 from tests.contract.netservice import Service, nic, tcp, udp, until
 from tests.contract.test_network_paths import ask_tcp, ask_udp, bridge_nf
 from tests.contract.test_network_policy import METADATA, arrived, bound
@@ -250,19 +250,18 @@ async def test_neither_a_guest_nor_a_client_fills_the_table_of_neighbours(servic
 
 
 @contextmanager
-def flood(task: str, tap: str, *frames: bytes) -> Iterator[list[float]]:
-    """Run a guest that sends at its full rate, in a process; the list gets its frames per second at the end."""
+def flood(guest: Guest, frame: bytes) -> Iterator[Callable[[], int]]:
+    """Run a tender of a guest that sends at its full rate; yield a function that returns how many frames it has sent."""
     program = str(Path(__file__).with_name("flood.py"))
-    words = ["ip", "netns", "exec", f"solo5-{task}", sys.executable, program, tap, *(frame.hex() for frame in frames)]
-    rate: list[float] = []
+    words = ["ip", "netns", "exec", f"solo5-{guest.task}", sys.executable, program, guest.tap, frame.hex()]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin
         assert process.stdout
         assert process.stdout.readline() == "begun\n"
-        yield rate
+        wait_for_port(guest.tap)
+        before = received(guest.tap, guest.task)
+        yield lambda: received(guest.tap, guest.task) - before
         process.stdin.close()
-        sent, seconds = process.stdout.read().split()
-        rate.append(int(sent) / float(seconds))
 
 
 async def round_trips(many: int, sock: socket.socket | None, host: str) -> list[float]:
@@ -297,11 +296,16 @@ async def test_a_flood_of_one_guest_stops_no_other_traffic(service: Service, out
             async with Guest(quiet):
                 calm = await round_trips(50, neighbour, outside.host)
                 for what, frame in frames.items():
-                    with flood(a.task, a.tap, frame) as rate:
-                        trips = await round_trips(50, neighbour, outside.host)
+                    arrived_before = received(a.tap)
+                    with flood(a, frame) as sent:
+                        begun, trips = time.monotonic(), list[float]()
+                        while len(trips) < 50 or sent() < 1000:
+                            trips += await round_trips(10, neighbour, outside.host)
                         assert await ask_tcp("127.0.0.1", 8080) == b"HELLO"
+                        rate = sent() / (time.monotonic() - begun)
+                    assert (received(a.tap) - arrived_before >= 1000) is (frame[6:12] == a.mac), "of its own MAC only"
                     print(
-                        f"{what}: {rate[0]:.0f} frames/s; another guest answers in {statistics.median(trips):.2f} ms, "
+                        f"{what}: {rate:.0f} frames/s; another guest answers in {statistics.median(trips):.2f} ms, "
                         f"at most {max(trips):.2f} (without: {statistics.median(calm):.2f}, {max(calm):.2f})"
                     )
         for task in "ac":

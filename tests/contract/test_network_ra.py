@@ -21,7 +21,7 @@ from tests.contract.guest6 import (
     multicast,
 )
 from tests.contract.kernel_guest import KernelGuest
-from tests.contract.netns import run
+from tests.contract.netns import received
 from tests.contract.netservice import Client, Service, nic, until
 from tests.contract.test_network_ipv6 import sniffer
 from tests.contract.test_network_policy import arrived
@@ -136,17 +136,12 @@ async def test_a_kernel_with_another_mac_gets_nothing(client: Client) -> None:
     """Its frames stay in the task's namespace."""
     lease = await client.lease("a")
     async with KernelGuest(lease, "02:00:00:00:00:99") as guest:
-
-        def received(*namespace: str) -> int:
-            [found] = json.loads(run("ip", *namespace, "-s", "-j", "link", "show", lease.tap))
-            return int(found["stats64"]["rx"]["packets"])
-
         assert lease.gateway6 is not None
         async with asyncio.timeout(20):
-            while received("-n", "solo5-a") < 2:  # its solicitations, and to find out that its addresses are free
+            while received(lease.tap, "a") < 2:  # its solicitations, and to find out that its addresses are free
                 assert not await guest.pings(lease.gateway6)
         assert not await guest.pings(lease.gateway6)
-        assert received() == 0
+        assert received(lease.tap) == 0
     await client.drop("a")
 
 
