@@ -251,7 +251,7 @@ async def test_neither_a_guest_nor_a_client_fills_the_table_of_neighbours(servic
 
 @contextmanager
 def flood(guest: Guest, frame: bytes) -> Iterator[Callable[[], int]]:
-    """Run a tender of a guest that sends at its full rate; yield a function that returns how many frames it has sent."""
+    """Run a tender of a guest that sends at its full rate; yield a function that counts the frames sent since then."""
     program = str(Path(__file__).with_name("flood.py"))
     words = ["ip", "netns", "exec", f"solo5-{guest.task}", sys.executable, program, guest.tap, frame.hex()]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
