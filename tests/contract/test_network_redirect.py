@@ -30,6 +30,7 @@ from tests.contract.test_network_policy import arrived, until_pinged
 from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.model import NicRequest, PortRequest
+from solo5_systemd.network.repair_log import read_repairs
 
 NIC = (nic("service", "redirect"),)
 IGMP = 2
@@ -336,7 +337,8 @@ async def test_a_tap_that_another_program_sets_down_is_restored(service: Service
         group.ip("link", "set", web.tap, "down")
         await until(lambda: "UP" in group.ip("-o", "link", "show", web.tap).split(">")[0], 15)  # of 20 s
         assert await ask_udp(group.address, 5353) == b"HELLO"
-        assert f"tap {web.tap} was missing or down" in (await client.recent_repairs())[0].what
+        what = f"tap {web.tap} was missing or down"
+        await until(lambda: any(what in each.what for each in read_repairs(service.state)))
 
 
 async def test_it_is_alone_in_its_namespace(service: Service, group: Outside) -> None:

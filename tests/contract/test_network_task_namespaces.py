@@ -20,6 +20,7 @@ from solo5_systemd.errors import HostError, TakenError
 from solo5_systemd.names import TaskName
 from solo5_systemd.network import task_namespaces
 from solo5_systemd.network.model import PortRequest, Reservation
+from solo5_systemd.network.repair_log import read_repairs
 from solo5_systemd.network.tap_counters import Traffic, parse_net_dev
 
 SIOCSIFHWADDR, ARPHRD_ETHER = 0x8924, 1  # linux/sockios.h, if_arp.h
@@ -147,7 +148,7 @@ async def test_a_deleted_port_is_restored_under_a_running_guest(apart: Service) 
         run("ip", "link", "del", web.tap)
         await until(lambda: bool(link(web.tap)) and link(web.tap)["operstate"] == "UP")
         assert await ask_tcp("127.0.0.1", 8080) == b"HELLO"
-        assert await client.recent_repairs()
+        await until(lambda: read_repairs(apart.state) != ())
 
 
 CHANGES = {
@@ -187,7 +188,7 @@ async def test_a_change_without_a_message_is_found_within_20_seconds(apart: Serv
         inside("web", "ip", "link", "set", web.tap, "down")
         await until(lambda: f"tap {web.tap} was missing" in apart.log.read_text(), 40)
         assert await ask_tcp("127.0.0.1", 8080) == b"HELLO"
-        assert f"tap {web.tap} was missing, down" in (await client.recent_repairs())[0].what
+        await until(lambda: any(f"tap {web.tap} was missing, down" in each.what for each in read_repairs(apart.state)))
 
 
 def port_of(tap: str) -> tuple[object, ...]:
@@ -291,7 +292,7 @@ async def test_a_tap_that_its_tender_removes_is_restored_and_reported(apart: Ser
             fcntl.ioctl(opened.descriptor, TUNSETPERSIST, 0)
         await until(lambda: link(lease.tap).get("master") == lease.bridge)
         assert "UP" in link(lease.tap, "web")["flags"]
-        assert f"tap {lease.tap} was missing" in (await client.recent_repairs())[0].what
+        await until(lambda: any(f"tap {lease.tap} was missing" in each.what for each in read_repairs(apart.state)))
 
 
 async def test_it_survives_the_service(apart: Service) -> None:
