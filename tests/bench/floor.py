@@ -169,8 +169,10 @@ def _words(unit: TransientUnit, reservation: Reservation, user: int) -> Iterator
     yield from (unit.name, outcome_target(reservation.task))
     yield from (lease.tap, tap_alias(reservation.task, lease.nic), user)
     yield from (nft_batch.add(FLOOR_TABLE, elements).hex(), nft_batch.delete(FLOOR_TABLE, elements).hex())
-    yield len(unit.properties)
-    for each in unit.properties:
+    # The floor's tap is the bridge's port: a namespace for it is part of what is measured.
+    properties = [each for each in unit.properties if each.name != "NetworkNamespacePath"]
+    yield len(properties)
+    for each in properties:
         value = network if each.name in ("Requires", "After") else each.value
         yield from _property(replace(each, value=value))
 

@@ -113,15 +113,12 @@ def nft(commands: str) -> None:
 
 
 def figures() -> Iterator[Figure]:
-    """Yield the figures of all paths: those of the rules, and those of a namespace of a task's own."""
+    """Yield the figures of all paths, with and without the rules."""
     with ExitStack() as stack:
         outside = Outside()
         stack.callback(outside.close)
         outside.ip("route", "add", "default", "via", outside.host)
         ours, tender = stack.enter_context(_task("path", "default"))
-        apart = stack.enter_context(_task("apart", "apart"))
-        both = (_channel(stack, *each) for each in (apart, (ours, tender)))
-        yield from _compared("host to guest in a namespace of its own", *both)
         stack.enter_context(_without_service())
         tables = Tables()
         stack.callback(tables.set, OURS)
@@ -135,16 +132,6 @@ def figures() -> Iterator[Figure]:
                 BARE: _channel(stack, ours, tender, entered),
             }
             yield from _rules(name, tables, channels)
-
-
-def _compared(name: str, path: Channel, floor: Channel) -> Iterator[Figure]:
-    """Yield the figures of two guests, in turns."""
-    for each in (path, floor):
-        each.round_trip()  # not measured: ARP, caches
-    yield _figure(f"{name}, round trip", "µs", [(path.round_trip(), floor.round_trip()) for _ in range(TURNS)])
-    cost = [(path.cost(), floor.cost()) for _ in range(TURNS)]
-    yield _figure(f"{name}, processor time of a datagram", "µs", cost)
-    yield _figure(f"{name}, 1400 bytes", "1/s", [(path.rate(), floor.rate()) for _ in range(TURNS)])
 
 
 def _rules(name: str, tables: Tables, channels: Mapping[str, Channel]) -> Iterator[Figure]:
