@@ -3,12 +3,13 @@
 import logging
 from collections import Counter
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
-from solo5_systemd.names import NetworkName, TaskName
+from solo5_systemd.names import NetworkName, TaskName, task_namespace
 from solo5_systemd.network import ipv6_sysctls, links, sysctls
 from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.links import Links
-from solo5_systemd.network.model import UNREPAIRED, LeaseState, Repair
+from solo5_systemd.network.model import UNREPAIRED, Lease, LeaseState, Repair
 from solo5_systemd.network.nft_tables import Tables
 from solo5_systemd.networkd.bridges import Bridges
 from solo5_systemd.networkd.leases import Leases
@@ -123,11 +124,15 @@ class Repairs:
             is_due = self._restored[task] < RESTORED_MAX and (only is None or task in only)
             wanted = is_due and lease.network not in self._missing
             network = bridges.networks[lease.network]
-            if wanted and not self._links.has_tap(task, lease, network):
+            if wanted and not self._links.has_tap(task, lease, network) and not self._is_gone(task, lease):
                 self._links.make_tap(task, lease, network)
                 self._restored[task] += 1
                 state = "was missing, down or not on its bridge, or had lost a setting"
                 self._add([task], f"tap {lease.tap} {state}: it is restored")
+
+    def _is_gone(self, task: TaskName, lease: Lease) -> bool:
+        """Return whether a tap has gone with its namespace: its task is no more, and the release is to come."""
+        return not links.index(lease.tap) and not Path(task_namespace(task)).exists()
 
     def _repair_bridges(self) -> None:
         for network in self._bridges.own:
@@ -150,8 +155,8 @@ class Repairs:
 
     def set_ports(self) -> None:
         """Set the bridge port of each tap anew: its settings have changed with the version or the configuration."""
-        for _, lease in self._leases.attached_leases():
-            if lease.network not in self._missing:
+        for task, lease in self._leases.attached_leases():
+            if lease.network not in self._missing and not self._is_gone(task, lease):
                 self._links.set_port(lease, self._bridges.networks[lease.network])
 
     # -- bridges of others ---------------------------------------------------------------------------------------
