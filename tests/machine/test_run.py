@@ -230,7 +230,7 @@ def test_json_is_json(run: Runner) -> None:
     assert [(task["name"], len(task["nics"])) for task in told("inspect", name)] == [(name, 1)]
     assert [row["name"] for row in told("stats", "--no-stream")] == [name]
     assert told("network", "ls")[0]["name"] == "default"
-    assert told("image", f"{GUESTS}/net.hvt")["target"] == "hvt"
+    assert told("image", f"{GUESTS}/net.hvt")[0]["target"] == "hvt"
 
 
 def test_dry_run_changes_nothing(machine: Machine) -> None:
