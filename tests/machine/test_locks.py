@@ -17,8 +17,10 @@ HOLDER = Path("/srv/tests/machine/holder.py")
 NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 TENDERS, SETTINGS = Path("/srv/locking-tenders"), Path("/etc/solo5/locking.toml")
 
-TENDER = """#!/usr/bin/python3
+TENDER = """#!/bin/sh
 # A tender that its guest has taken over: it locks all that it has open, or can open, and its image.
+# Its text is an argument: for a file, Python needs an ioctl that solo5-confine refuses.
+exec /usr/bin/python3 -c '
 import glob, os, sys
 if "--version" in sys.argv:
     os.execv("/usr/local/bin/solo5-spt", sys.argv)
@@ -38,6 +40,7 @@ for each in range(3):
         pass
 print("held", held, flush=True)
 signal.pause()
+' "$@"
 """
 
 

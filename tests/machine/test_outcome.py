@@ -366,7 +366,7 @@ def test_a_tap_that_is_deleted_ends_hvt_and_an_spt_guest_goes_on(machine: Machin
     hvt, spt = (run(f"net.{target}", *words) for target in TARGETS)
     for name in (spt, hvt):
         says(name, "serving")
-        ok("ip", "link", "delete", inspect(name)["nics"][0]["tap"])
+        ok("ip", "-netns", f"solo5-{name}", "link", "delete", inspect(name)["nics"][0]["tap"])
     told = waited(hvt)[hvt]
     assert (told["ending"], told["retry"]) == ("tender-failed", True)
     assert str(told["sentence"]).startswith("the tender failed: Fatal ")

@@ -92,7 +92,7 @@ class Lives:
     def one(self, name: str) -> Life:
         disk = self._directory / f"{name}.img"
         disk.write_bytes(bytes(4096))
-        shutil.chown(disk, "solo5")
+        shutil.chown(disk, "daemon")
         stdout, stderr = (Reader(self._directory / f"{name}.{stream}") for stream in ("stdout", "stderr"))
         self._readers += [stdout, stderr]
         self._console[name] = stdout
@@ -123,12 +123,14 @@ class Lives:
 
 
 @pytest.fixture(scope="module")
-def lives(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lives]:
-    directory = tmp_path_factory.mktemp("lives")
-    directory.chmod(0o777)  # so that each disk is bound for its start
+def lives() -> Iterator[Lives]:
+    directory = Path("/srv/lives")
+    directory.mkdir()
+    shutil.chown(directory, "daemon")  # so that each disk is bound for its start
     subject = Lives(directory)
     yield subject
     subject.close()
+    shutil.rmtree(directory)
 
 
 def told(act: str, life: Life, number: int | None = None, moment: Moment = Moment.AFTER) -> list[str]:

@@ -111,7 +111,11 @@ class TaskTap:
             with needing(MACVLAN, f"link {self.name}"):
                 inside.execute([self._macvlan(tap, own.descriptor)])
         made = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, socket.if_nametoindex(self._first_name), 0, 0)
-        host.execute([(_SETLINK, 0, made + attribute(_IFLA_IFNAME, self.name.encode(), b"\0"))])
+        try:
+            host.execute([(_SETLINK, 0, made + attribute(_IFLA_IFNAME, self.name.encode(), b"\0"))])
+        except OSError:
+            host.run([(_DELLINK, 0, made)])  # nothing else looks for this name
+            raise
 
     @property
     def _first_name(self) -> str:

@@ -100,16 +100,14 @@ class DiskClaims:
         return sum(disk.unwritten for disk in self._others(prune=False, only=_key(str(path))))
 
     def _is_limited(self, path: str, tenant: Tenant) -> bool:
-        return tenant != OPERATOR and _existing(Path(path)).stat().st_dev in {
-            each.stat().st_dev for each in map(_existing, self._own)
-        }
+        return tenant != OPERATOR and _device(Path(path).parent) in map(_device, self._own)
 
     def _check(self, path: str, more: int, tenant: Tenant, what: str, others: Sequence[_Disk]) -> None:
         key, space, limits = _key(path), space_of(Path(path)), self._limits()
         claim = Claim(tenant=tenant, amounts={key: more})
         Node(limits=limits, capacity={key: space.size}).check(claim, Totals(each.claim for each in others), what)
         promised = sum(each.unwritten for each in others if key in each.claim.amounts)
-        if _existing(Path(path)).stat().st_dev == _existing(STATE).stat().st_dev:
+        if _device(Path(path).parent) == _device(STATE):
             promised += self._copies()
         check_space(limits, space, more, what, path, promised)
 
@@ -165,6 +163,11 @@ def space_of(path: Path) -> Space:
     """Return the file system that a path is in, or would be in."""
     status = os.statvfs(_existing(path))
     return Space(size=status.f_blocks * status.f_frsize, free=status.f_bavail * status.f_frsize)
+
+
+def _device(directory: Path) -> int:
+    """Return the device of a directory; files of overlayfs have others."""
+    return _existing(directory).stat().st_dev
 
 
 def _existing(path: Path) -> Path:
