@@ -72,7 +72,7 @@ def _mark(path: str) -> bytes:
 def is_own(path: str) -> bool:
     """Return whether a path has a namespace of `make`, or the empty file that a killed `make` has left."""
     try:
-        if not _is_mounted(path):
+        if not is_mounted(path):
             found = Path(path).lstat()
             return stat.S_ISREG(found.st_mode) and not found.st_size
         with (
@@ -97,7 +97,7 @@ def remove(path: str) -> None:
     try:
         with suppress(FileNotFoundError):
             while is_own(path):
-                if not _is_mounted(path):
+                if not is_mounted(path):
                     Path(path).unlink()
                     return
                 detach(path)
@@ -105,6 +105,12 @@ def remove(path: str) -> None:
         raise HostError(f"network namespace {path} cannot be removed: {error.strerror}.") from error
 
 
-def _is_mounted(path: str) -> bool:
-    """Return whether something is mounted at a path below /run/netns, which `ip netns` may have bound to itself."""
-    return Path(path).lstat().st_dev != Path("/run").stat().st_dev
+def is_mounted(path: str) -> bool:
+    """Return whether something is mounted at a path below /run/netns, which `ip netns` may have bound to itself.
+
+    A soft reboot of the host leaves the mount points of tasks that it ended.
+    """
+    try:
+        return Path(path).lstat().st_dev != Path("/run").stat().st_dev
+    except FileNotFoundError:
+        return False

@@ -3,10 +3,9 @@
 import logging
 from collections import Counter
 from collections.abc import Collection, Sequence
-from pathlib import Path
 
 from solo5_systemd.names import NetworkName, TaskName, task_namespace
-from solo5_systemd.network import ipv6_sysctls, links, sysctls
+from solo5_systemd.network import ipv6_sysctls, links, sysctls, task_namespaces
 from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.links import Links
 from solo5_systemd.network.model import UNREPAIRED, Lease, LeaseState, Repair
@@ -132,7 +131,7 @@ class Repairs:
 
     def _is_gone(self, task: TaskName, lease: Lease) -> bool:
         """Return whether a tap has gone with its namespace: its task is no more, and the release is to come."""
-        return not links.index(lease.tap) and not Path(task_namespace(task)).exists()
+        return not links.index(lease.tap) and not task_namespaces.is_mounted(task_namespace(task))
 
     def _repair_bridges(self) -> None:
         for network in self._bridges.own:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import GUESTS, eventually, ok, sh, unit_property
+from tests.machine.conftest import GUESTS, Machine, eventually, ok, sh, unit_property
 from tests.machine.nomad.agent import Agent, api
 from tests.machine.nomad.jobs import NEVER_AGAIN, SERVER, SLEEPER, Jobs, allocations, ended, hcl, refusal, unit
 
@@ -123,7 +123,8 @@ def test_the_reserve_of_the_file_system_is_left(jobs: Jobs, limits: Path, large:
     assert "limits.reserve_mb in solo5.toml(5)" in words
 
 
-def test_wrong_limits_are_told(agent: Agent, limits: Path) -> None:
+def test_wrong_limits_are_told(machine: Machine, agent: Agent, limits: Path) -> None:
+    machine.expect(r"limits\.job\.tasks is -1")  # of whatever reads the settings meanwhile
     limits.write_text("[limits]\njob = { tasks = -1 }\n")
     failed = sh("solo5ctl", "run", "--rm", f"{GUESTS}/hello.hvt")
     assert "limits.job.tasks is -1: expected a whole number" in failed.stderr
