@@ -378,8 +378,9 @@ class Generator:
                 (Path(self._directory) / name / file).unlink(missing_ok=True)
             return
         task = TaskName(name)
-        prepared = is_template(name) or (Path(self._directory) / name / UNCLEARED).exists()
         # A preparation that has cleared up would not see the mark any more.
+        tasks = f"{name}?*" if is_template(name) else name
+        prepared = any(Path(self._directory).glob(f"{tasks}/{UNCLEARED}"))
         if is_active(f"{name}.service", *([prepare_service(task)] if prepared else [])):
             if is_ours(own):  # else an instance that has the unit file of its template
                 self._refuse(name, f"{self._etc}/{name}.unikernel", removed_sentence(task, self._etc))

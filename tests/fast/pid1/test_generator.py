@@ -369,6 +369,7 @@ def test_the_last_instance_of_a_removed_template_removes_its_files(make: Make, t
     make()
     for name in ("web@1", "web@2"):
         (tmp_path / "run" / name).mkdir()
+        (tmp_path / "run" / name / "uncleared").touch()
         (tmp_path / f"units/invocation:solo5-prepare@{name}.service").symlink_to("0123")
     template.unlink()
     make()
@@ -468,6 +469,20 @@ def test_what_has_been_cleared_up_is_removed_while_its_preparation_ends(make: Ma
     assert not mark.exists()
     web.unlink()
     make()
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_a_template_is_removed_while_the_preparation_of_its_last_instance_ends(
+    make: Make, template: Path, tmp_path: Path
+) -> None:
+    make()
+    (tmp_path / "run/web@1").mkdir()
+    (tmp_path / "run/web@1/uncleared").touch()
+    (tmp_path / "units/invocation:solo5-prepare@web@1.service").symlink_to("0123")
+    assert is_cleared(TaskName("web@1"), directory=tmp_path / "run")
+    template.unlink()
+    make()
+    assert system(tmp_path) == []
     assert list((tmp_path / "run").iterdir()) == []
 
 
