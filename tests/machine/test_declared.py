@@ -408,6 +408,15 @@ def test_a_refused_file_is_a_unit_that_shows_why(declare: Declarations) -> None:
     assert re.search("^declarations +ok +1$", ok("solo5ctl", "doctor"), re.MULTILINE)
 
 
+def test_a_refusal_has_backslashes_as_the_file_has_them(declare: Declarations) -> None:
+    unit = declare("bad", r"Memory=\bit\c\101")
+    value = r"'\\bit\\c\\101'"
+    assert value in ok("solo5ctl", "doctor")
+    assert sh("systemctl", "start", unit).returncode == 1
+    assert value in ok("journalctl", "--quiet", "--output=cat", "--identifier=sh", f"--unit={unit}")
+    assert value in ok("systemctl", "show", "--property=Description", unit)
+
+
 def test_settings_that_cannot_be_read_are_shown_by_each_unit_and_stop_nothing(declare: Declarations) -> None:
     running = declare("runs", "", image="sleeper.spt", rest=INSTALL)
     stopped = declare("web", "", image="sleeper.spt", rest=INSTALL)

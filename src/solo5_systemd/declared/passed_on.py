@@ -59,8 +59,13 @@ def _statuses(value: str) -> None:
 
 
 def _units(value: str) -> None:
-    if not all(map(_UNIT_NAME.fullmatch, value.split())):
+    if not all(_UNIT_NAME.fullmatch(_unquoted(word)) for word in value.split()):
         raise ValueError("names of units, such as multi-user.target")
+
+
+def _unquoted(word: str) -> str:
+    """Return a unit's name without the quotes that systemd.syntax(7) permits: a name has no blank."""
+    return word[1:-1] if len(word) > 2 and word[0] == word[-1] and word[0] in "'\"" else word
 
 
 def _instance(value: str) -> None:

@@ -128,18 +128,19 @@ def refusal(source: str, sentence: str) -> str:
     An unknown section is ignored with a warning that has its name, which `systemd-analyze verify` prints.
     """
     name = _section(sentence)
+    description = " ".join(sentence.split()).rstrip("\\")  # at its end, one continues the line
     lines = (
         f"{MARK}: {source}{_WAS_REFUSED}",
         "[Unit]",
-        f"Description={_escaped(name)}",
+        f"Description={_escaped(description)}",
         f"SourcePath={_escaped(source)}",
         "",
         f"[{name}]",
         "",
         "[Service]",
         "Type=oneshot",
-        # A start that fails with the sentence as its last message.
-        'ExecStart=/bin/sh -c "echo \\"$SOLO5_REFUSAL\\" >&2; exit 78"',
+        # A start that fails with the sentence as its last message, whose backslashes `echo` would interpret.
+        'ExecStart=/bin/sh -c "printf \'%%s\\\\n\' \\"$SOLO5_REFUSAL\\" >&2; exit 78"',
         "Environment=" + _quoted(f"SOLO5_REFUSAL={sentence}"),
     )
     return "\n".join(lines) + "\n"

@@ -83,10 +83,11 @@ def publish(text: str, option: str) -> tuple[Publish, ...]:
     """
     ports, slash, protocol = text.partition("/")
     *front, host_port, port = _OUTER_COLON.split(ports) if ":" in ports else ("", "", "", "")
+    is_whole = bool(host_port and port) and "" not in front
     # Unambiguous: an IPv4 address always has dots, a NIC's name has letters and digits only.
     device = front.pop(0) if front and not set(front[0]) & set(".[") else None
     host_ip = front.pop(0) if front else None
-    if front or not host_port or not port:
+    if front or not is_whole:
         raise InvalidRequestError(
             f"{option} {text!r} is not a published port: expected [NIC:][HOSTIP:]HOSTPORT:PORT[/tcp|/udp], "
             "such as 8080:80 or 127.0.0.1:5353:53/udp."

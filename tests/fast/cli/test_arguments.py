@@ -225,6 +225,7 @@ def test_one_port_of_two_protocols_is_two_ports() -> None:
     ("text", "words"),
     [
         ("8010-8000:80-90", "--publish '8010-8000:80-90': range 8010-8000 is reversed: expected 8000-8010."),
+        (":8092:80", "--publish ':8092:80' is not a published port: expected [NIC:][HOSTIP:]HOSTPORT:PORT"),
         ("8000-8010:80-89", "leads from 11 ports to 10: expected as many of the guest as of the host"),
         ("8000-8010:80", "leads from 11 ports to 1: expected"),
         ("8000-8256:8000-8256", "range 8000-8256 has 257 ports: expected 256 or fewer, as many as a task can publish."),

@@ -149,7 +149,7 @@ def test_specifiers_of_what_a_preparation_waits_for_are_those_of_the_task() -> N
 def test_a_refused_file_is_a_unit_whose_section_has_the_reason() -> None:
     text = refusal("/etc/solo5/web.unikernel", '/etc/solo5/web.unikernel:3: it\'s "[bad]" at 50%\\.')
     assert "[/etc/solo5/web.unikernel:3: it’s ”(bad)” at 50%/.]" in text.splitlines()
-    assert "Description=/etc/solo5/web.unikernel:3: it’s ”(bad)” at 50%%/." in text
+    assert 'Description=/etc/solo5/web.unikernel:3: it\'s "[bad]" at 50%%\\.\n' in text
     assert 'it\'s \\"[bad]\\" at 50%%\\\\.' in text
 
 
