@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -466,6 +467,23 @@ def test_the_name_of_another_unit_is_refused(declare: Declarations, name: str) -
     assert unit_property(f"{name}.service", "FragmentPath") == before
     done = sh(GENERATOR, "/tmp", "/tmp", "/tmp")
     assert re.search(rf"unit {name}.service is (/usr)?/lib/systemd/system/{name}.service already", done.stderr)
+
+
+def test_a_copy_in_etc_is_named_and_what_is_said_undoes_it(declare: Declarations) -> None:
+    unit = declare("web", "", image="sleeper.spt")
+    copy = Path("/etc/systemd/system") / unit
+    try:
+        shutil.copy(f"/run/systemd/system/{unit}", copy)  # as `systemctl edit --full` does
+        systemctl("daemon-reload")
+        assert unit_property(unit, "FragmentPath") == str(copy)
+        found = ok("solo5ctl", "doctor")
+        assert f"{copy} is a copy of the unit file that is made of the declaration" in " ".join(found.split())
+        ok("sh", "-c", f"rm {copy}; systemctl daemon-reload")
+        assert "is a copy of the unit file" not in " ".join(ok("solo5ctl", "doctor").split())
+        assert unit_property(unit, "FragmentPath") == f"/run/systemd/system/{unit}"
+    finally:
+        copy.unlink(missing_ok=True)
+        systemctl("daemon-reload")
 
 
 _OTHER_GENERATOR = """#!/bin/sh

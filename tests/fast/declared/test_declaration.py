@@ -320,7 +320,7 @@ def test_names_of_units_may_be_quoted_as_systemd_has_them() -> None:
     lines = "[Unit]\nAfter='a.target' b.target\n[Install]\nWantedBy=\"multi-user.target\""
     assert [str(each) for each in declared(SITE, lines).install][-1:] == ['WantedBy="multi-user.target"']
     with pytest.raises(SettingsError, match="expected names of units"):
-        declared(SITE, "[Install]\nWantedBy=\"a.target b.target\"")
+        declared(SITE, '[Install]\nWantedBy="a.target b.target"')
 
 
 def test_an_error_in_a_drop_in_names_it() -> None:

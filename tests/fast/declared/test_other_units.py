@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd.declared.other_units import UNITS, check_free, of_generators
+from solo5_systemd.declared.other_units import EDITED, UNITS, check_copy, check_free, of_generators
+from solo5_systemd.declared.unit_file import MARK
 from solo5_systemd.errors import TakenError
 
 
@@ -58,3 +59,14 @@ def test_another_unit_file_has_the_name_and_a_mask_has_none(tmp_path: Path) -> N
         check_free("web", {}, [str(tmp_path)])
     with pytest.raises(TakenError, match="begins with solo5-"):
         check_free("solo5-web", {})
+
+
+def test_a_copy_of_a_generated_unit_is_named_with_what_to_type(tmp_path: Path) -> None:
+    assert set(EDITED) < set(UNITS)
+    check_copy("web", [str(tmp_path)])
+    copy = tmp_path / "web.service"
+    copy.write_text("[Service]\n")
+    check_copy("web", [str(tmp_path)])
+    copy.write_text(f"{MARK} from /etc/solo5/web.unikernel, by hand.\n[Service]\n")
+    with pytest.raises(TakenError, match=f"^{copy} is a copy of the unit file .* rm {copy}; systemctl daemon-reload"):
+        check_copy("web", [str(tmp_path)])

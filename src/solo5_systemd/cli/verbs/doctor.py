@@ -47,7 +47,7 @@ def _declarations(directory: Path = ETC) -> Iterator[Fact]:
     from solo5_systemd.declared.conflicts import conflicts
     from solo5_systemd.declared.declaration import parse_declaration
     from solo5_systemd.declared.files import declarations, host_names, read_sources
-    from solo5_systemd.declared.other_units import check_free, of_generators
+    from solo5_systemd.declared.other_units import check_copy, check_free, of_generators
     from solo5_systemd.declared.template import is_template, parse_template
 
     refused = 0
@@ -64,6 +64,7 @@ def _declarations(directory: Path = ETC) -> Iterator[Fact]:
     for name in names:
         try:
             check_free(name, generated)
+            check_copy(name)
             sources = read_sources(name, directory)
             if is_template(name):
                 parse_template(name, sources, host=host_names(), served=served)
