@@ -369,3 +369,21 @@ def test_a_scope_has_a_private_copy_too(run: Runner) -> None:
     assert "sector 0: 'golden'" in done.stdout, done.stderr
     sh("solo5ctl", "rm", "--force", "scoped")
     ok("solo5ctl", "gc")
+
+
+def test_the_directory_of_all_disks_may_be_a_link_to_a_larger_disk(run: Runner, tmp_path: Path) -> None:
+    larger = Path("/srv/larger")
+    (tmp_path / "page").write_text("kept")
+    ok("mv", str(DISKS.parent), str(larger))
+    DISKS.parent.symlink_to(larger)
+    try:
+        disk("create", "data", "64M")
+        for source in ("disk:data", "disk:data,ephemeral", f"files:{tmp_path}"):
+            name = run("disk.spt", "read", "stay", options=("--block", f"storage={source}"))
+            says(name, "sector 0: ")
+            ok("solo5ctl", "rm", "--force", name)
+        disk("rm", "data")
+        assert not list((larger / COPIES.name).iterdir())
+    finally:
+        DISKS.parent.unlink()
+        ok("mv", str(larger), str(DISKS.parent))

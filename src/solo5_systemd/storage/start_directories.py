@@ -39,7 +39,7 @@ class StartDirectories:
     """The directories of starts in progress below one directory.
 
     Args:
-        directory: their parent, which only root can open.
+        directory: their parent, which only root can open; links of its path are followed once, here.
         memory: the mount point of the file system in memory that has the disks; None: they are in `directory`.
         mount: mounts that file system.
         root: the root directory of PID 1's mount namespace.
@@ -55,7 +55,8 @@ class StartDirectories:
         root: str = PID1_ROOT,
         locks: Path = LOCKS,
     ) -> None:
-        self.directory = directory
+        # By a link, /var/lib/solo5 may be on a larger disk; the kernel tells paths without links.
+        self.directory = directory = directory.resolve()
         self._directories = LockedDirectories(
             directory, self._clear, self._disks, f"the disks of starts in {directory}", locks
         )
