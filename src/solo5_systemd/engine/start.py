@@ -897,9 +897,12 @@ def _ports(workload: Workload, nics: Sequence[NicRequest]) -> tuple[PortRequest,
 def _checked_nic(publish: Publish, names: Sequence[DeviceName], nic: DeviceName | None) -> DeviceName:
     if nic is not None and nic in names:
         return nic
-    has = ", ".join(names) or "none"
+    if not names:
+        raise InvalidRequestError(
+            f"port {publish.host_port} is published, and the image has no NIC: expected no port, or an image with one.",
+            "`solo5ctl image PATH` shows the devices of an image.",
+        )
     raise InvalidRequestError(
-        f"port {publish.host_port} is published to NIC {nic or '(not named)'}: "
-        f"expected one of the image's NICs ({has}).",
-        "Write it as NIC:HOSTPORT:PORT." if names else "",
+        f"port {publish.host_port} is published to NIC {nic}: expected one of the image's NICs ({', '.join(names)}).",
+        "Write it as NIC:HOSTPORT:PORT.",
     )

@@ -182,8 +182,21 @@ def match(manifest: Manifest, nics: Iterable[DeviceName], disks: Iterable[Device
         declared = ", ".join(map(str, manifest.devices)) or "no devices"
         raise InvalidRequestError(
             f"the devices offered are not those of the image's manifest: {'; '.join(differences)}.",
-            f"The manifest declares {declared}.",
+            " ".join([f"The manifest declares {declared}.", *map(_way_to_offer, _missing_disks(manifest, offered))]),
         )
+
+
+def _missing_disks(manifest: Manifest, offered: Sequence[Device]) -> Sequence[Device]:
+    """Return the first disk that is not offered, if there is one: the others are given in the same way."""
+    disks = (device for device in manifest.devices if device.kind is DeviceKind.BLOCK_BASIC)
+    return [device for device in disks if device not in offered][:1]
+
+
+def _way_to_offer(disk: Device) -> str:
+    return (
+        f"A disk is given by --block {disk.name}=PATH of solo5ctl run, by Block={disk.name}=PATH in [Unikernel], or by "
+        f'block "{disk.name}" {{ source = "PATH" }} in the job\'s config.'
+    )
 
 
 def _entry(index: int, fields: tuple[bytes, int, bytes, bytes, bool]) -> tuple[bytes, int]:

@@ -205,7 +205,7 @@ def _nic(name: str) -> NicRequest:
         (
             {"image": "/srv/plain", "disks": ()},
             InvalidRequestError,
-            "port 8080 is published to NIC (not named): expected one of the image's NICs (none).",
+            "port 8080 is published, and the image has no NIC: expected no port, or an image with one.",
         ),
         ({"arguments": ("a", "\udcff")}, InvalidRequestError, "argument “\\xff” has the character \\xff: expected"),
         ({"arguments": ("a\nb",)}, InvalidRequestError, "argument “a\\x0ab” has the character \\x0a: expected"),

@@ -154,6 +154,14 @@ def test_differences_are_all_named(
     assert caught.value.sentence.count(";") + 2 == len(words) + (len(words) == 1)
 
 
+def test_a_disk_that_is_missing_has_what_gives_it() -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        match(_manifest(STORAGE), [], [])
+    hint = str(caught.value).removeprefix(caught.value.sentence).strip()
+    assert hint.startswith("The manifest declares disk storage. A disk is given by --block storage=PATH of solo5ctl")
+    assert 'Block=storage=PATH in [Unikernel], or by block "storage" { source = "PATH" } in the job' in hint
+
+
 def test_names_are_listed_by_kind() -> None:
     assert _manifest(STORAGE, SERVICE).names(DeviceKind.NET_BASIC) == ("service",)
 
