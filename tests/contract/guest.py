@@ -23,7 +23,7 @@ from solo5_systemd.network.model import Lease
 from solo5_systemd.network.namespaces import NetworkNamespace
 
 _TUNSETIFF = 0x400454CA
-_IFF_TAP_NO_PI = 0x1002
+IFF_TAP_NO_PI, IFF_VNET_HDR = 0x1002, 0x4000
 IPV4, ARP = 0x0800, 0x0806
 ICMP, TCP, UDP = 1, 6, 17
 SYN, FIN, ACK, _PSH = 2, 1, 16, 8
@@ -33,9 +33,9 @@ WHOLE, MORE = 0x4000, 0x2000
 BROADCAST = b"\xff" * 6
 
 
-def opened_tap(tap: str) -> tuple[str, int]:
+def opened_tap(tap: str, flags: int = IFF_TAP_NO_PI) -> tuple[str, int]:
     """Open a tap as the tender of its task does, in the task's network namespace; return the task and a descriptor."""
-    task, descriptor = _opened(tap)
+    task, descriptor = _opened(tap, flags)
     wait_for_port(tap)
     return task, descriptor
 
@@ -48,12 +48,12 @@ def wait_for_port(tap: str) -> None:
         time.sleep(0.005)
 
 
-def _opened(tap: str) -> tuple[str, int]:
+def _opened(tap: str, flags: int) -> tuple[str, int]:
     for path in Path(NETWORK_NAMESPACES).glob("solo5-*"):
         with closing(NetworkNamespace(str(path))) as there, there.entered():
             if any(tap == name for _, name in socket.if_nameindex()):
                 descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
-                fcntl.ioctl(descriptor, _TUNSETIFF, struct.pack("16sH22x", tap.encode(), _IFF_TAP_NO_PI))
+                fcntl.ioctl(descriptor, _TUNSETIFF, struct.pack("16sH22x", tap.encode(), flags))
                 return path.name.removeprefix("solo5-"), descriptor
     raise AssertionError(f"no task's network namespace has {tap}")
 

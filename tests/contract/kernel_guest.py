@@ -10,7 +10,7 @@ import subprocess
 from ipaddress import IPv6Address
 from typing import Any, Self
 
-from tests.contract.guest import _IFF_TAP_NO_PI, _TUNSETIFF, opened_tap
+from tests.contract.guest import _TUNSETIFF, IFF_TAP_NO_PI, opened_tap
 from tests.contract.netns import entered, run
 
 from solo5_systemd.network.model import Lease
@@ -87,5 +87,5 @@ class KernelGuest:
 
 def _opened(tap: str) -> int:
     descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
-    fcntl.ioctl(descriptor, _TUNSETIFF, struct.pack("16sH22x", tap.encode(), _IFF_TAP_NO_PI))
+    fcntl.ioctl(descriptor, _TUNSETIFF, struct.pack("16sH22x", tap.encode(), IFF_TAP_NO_PI))
     return descriptor

@@ -11,7 +11,7 @@ from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
-from tests.contract.guest import MORE, UDP, Guest, opened_tap
+from tests.contract.guest import IFF_TAP_NO_PI, IFF_VNET_HDR, MORE, UDP, Guest, opened_tap
 from tests.contract.netns import Outside, link, run
 from tests.contract.netservice import Client, Service, host_state, nic, tcp, udp, until
 from tests.contract.test_network_paths import ask_tcp, ask_udp
@@ -27,6 +27,8 @@ SIOCSIFHWADDR, ARPHRD_ETHER = 0x8924, 1  # linux/sockios.h, if_arp.h
 
 # linux/if_tun.h
 TUNSETPERSIST, TUNSETOWNER, TUNSETGROUP, TUNSETCARRIER = 0x400454CB, 0x400454CC, 0x400454CE, 0x400454E2
+
+NEEDS_CHECKSUM = struct.pack("=BBHHHHH", 1, 0, 0, 0, 0, 20, 0)  # linux/virtio_net.h: from byte 20 on, at byte 20
 
 
 @pytest.fixture
@@ -113,6 +115,21 @@ async def test_what_a_guest_has_sent_is_counted_as_sent(apart: Service) -> None:
 
 def counted(tap: str) -> Traffic:
     return dict(parse_net_dev(Path("/proc/thread-self/net/dev").read_text()))[tap]
+
+
+async def test_a_tender_has_the_kernel_fill_in_no_checksum(apart: Service) -> None:
+    """It would be at any place of the frame, such as its sender's address, and after the rules have seen it."""
+    await apart.restart()
+    async with apart.client() as client, held(client, "web") as reservation:
+        _, descriptor = opened_tap(reservation.leases[0].tap, flags=IFF_TAP_NO_PI | IFF_VNET_HDR)
+        with closing(os.fdopen(descriptor, "wb", buffering=0)) as tap:
+            for size in (len(NEEDS_CHECKSUM), 12, 64, 4096):
+                with pytest.raises(OSError, match="Invalid argument"):
+                    tap.write(NEEDS_CHECKSUM.ljust(size, b"\0") + bytes(60))
+            with pytest.raises(OSError, match="Invalid argument"):
+                tap.write(bytes(1 << 20))
+        async with Guest(reservation.leases[0]) as web:
+            assert await web.resolve(web.gateway)
 
 
 async def test_there_is_nothing_in_it_but_the_tap(apart: Service) -> None:

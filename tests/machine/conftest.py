@@ -263,7 +263,8 @@ def outside(machine: Machine) -> Iterator[Outside]:
 def cable(other: Outside) -> Iterator[Outside]:
     ok("ip", "netns", "add", other.namespace)
     try:
-        ok("ip", "link", "add", "cable", "type", "veth", "peer", "name", "eth0", "netns", other.namespace)
+        card = ("address", "52:54:00:12:34:56")  # as of a network card: a random one could be above those of taps
+        ok("ip", "link", "add", "cable", *card, "type", "veth", "peer", "name", "eth0", "netns", other.namespace)
         ok("ip", "address", "add", f"{other.here}/24", "dev", "cable")
         ok("ip", "link", "set", "cable", "up")
         for line in (

@@ -6,6 +6,10 @@
 Packet filter, counters and port settings are those of the macvlan. In mode source it receives the frames of the tap
 with the guest's MAC as their source; others stay in the namespace, which has no address. It has a MAC of its own:
 what a tender changes of its tap (SIOCSIFHWADDR needs no capability) changes nothing of the port.
+
+A tender can attach with IFF_VNET_HDR and have the kernel fill in a checksum, at any place of a frame that the rules
+have seen. The header before each frame is then so long that no write has it; a tender under solo5-confine cannot set
+its size.
 """
 
 import array
@@ -49,8 +53,10 @@ _SIOCETHTOOL = 0x8946
 _ETHTOOL_SGSO, _ETHTOOL_SGRO = 0x24, 0x2C
 
 _TUN = "/dev/net/tun"
-_TUNSETIFF, _TUNSETPERSIST, _TUNSETOWNER = 0x400454CA, 0x400454CB, 0x400454CC  # linux/if_tun.h
+# linux/if_tun.h
+_TUNSETIFF, _TUNSETPERSIST, _TUNSETOWNER, _TUNSETVNETHDRSZ = 0x400454CA, 0x400454CB, 0x400454CC, 0x400454D8
 _IFF_TAP, _IFF_NO_PI = 0x0002, 0x1000
+_ENDLESS = struct.pack("i", 0x7FFFFFFF)  # more than one write has (MAX_RW_COUNT)
 
 
 def index(link: str) -> int:
@@ -197,6 +203,7 @@ def _create_tap(name: str, uid: int) -> bool:
         fcntl.ioctl(first, _TUNSETIFF, struct.pack("16sH22x", name.encode(), _IFF_TAP | _IFF_NO_PI))
         if not found:
             fcntl.ioctl(first, _TUNSETOWNER, uid)
+            fcntl.ioctl(first, _TUNSETVNETHDRSZ, _ENDLESS)
         fcntl.ioctl(first, _TUNSETPERSIST, not found)
     except OSError as error:
         if error.errno != errno.EBUSY:

@@ -226,6 +226,8 @@ static void growth(void)
     }
 }
 
+static short tap_flags = IFF_TAP | IFF_NO_PI;
+
 /* Call `act` with its NIC's tap, and with each of its disks, opened as a tender does. */
 static void on_own(const char *option, void (*act)(int, const char *))
 {
@@ -235,7 +237,7 @@ static void on_own(const char *option, void (*act)(int, const char *))
             continue;
         int is_tap = strcmp(option, "--net:") == 0;
         int fd = open(is_tap ? "/dev/net/tun" : value + 1, O_RDWR | O_CLOEXEC);
-        struct ifreq request = { .ifr_flags = IFF_TAP | IFF_NO_PI };
+        struct ifreq request = { .ifr_flags = tap_flags };
         strncpy(request.ifr_name, value + 1, IFNAMSIZ - 1);
         if (fd >= 0 && (!is_tap || ioctl(fd, TUNSETIFF, &request) == 0))
             act(fd, value + 1);
@@ -286,6 +288,22 @@ static void tap_of(int fd, const char *name)
 }
 
 static void own_tap(void) { on_own("--net:", tap_of); }
+
+/* The kernel fills in a checksum at any place of a frame, after the rules have seen it. */
+static void checksum_of(int fd, const char *name)
+{
+    char frame[2000] = { 1 }; /* VIRTIO_NET_HDR_F_NEEDS_CSUM */
+    int size = 12;
+    say("opened %s with offloads", name);
+    if (ioctl(fd, TUNSETVNETHDRSZ, &size) == 0 || write(fd, frame, sizeof frame) >= 0)
+        say("got checksum %s", name);
+}
+
+static void checksums(void)
+{
+    tap_flags |= IFF_VNET_HDR;
+    on_own("--net:", checksum_of);
+}
 
 /* What a request would do depends on the file; whether it is permitted does not. */
 static void requests(void)
@@ -520,7 +538,7 @@ static void namespaces(void)
 
 static const struct { const char *name; void (*run)(void); } attacks[] = {
     { "signals", signals }, { "limits", limits }, { "trace", trace }, { "memory", memory }, { "processes", processes },
-    { "own tap", own_tap }, { "taps", taps }, { "links", links }, { "files", files }, { "code", code }, { "growth", growth }, { "group", group },
+    { "own tap", own_tap }, { "checksums", checksums }, { "taps", taps }, { "links", links }, { "files", files }, { "code", code }, { "growth", growth }, { "group", group },
     { "stdin", standard_input }, { "datagrams", datagrams },
     { "space", space }, { "loops", loops }, { "leases", leases }, { "requests", requests }, { "commands", commands },
     { "huge pages", huge_pages }, { "merged pages", merged_pages }, { "listeners", listeners }, { "rings", rings },
