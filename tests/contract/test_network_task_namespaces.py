@@ -22,6 +22,8 @@ from solo5_systemd.network import task_namespaces
 from solo5_systemd.network.model import PortRequest, Reservation
 from solo5_systemd.network.repair_log import read_repairs
 from solo5_systemd.network.tap_counters import Traffic, parse_net_dev
+from solo5_systemd.networkd.repairs import RESTORED_MAX
+from solo5_systemd.networkd.service import UNIT_CHECK_INTERVAL_S
 
 SIOCSIFHWADDR, ARPHRD_ETHER = 0x8924, 1  # linux/sockios.h, if_arp.h
 
@@ -310,6 +312,21 @@ async def test_a_tap_that_its_tender_removes_is_restored_and_reported(apart: Ser
         await until(lambda: link(lease.tap).get("master") == lease.bridge)
         assert "UP" in link(lease.tap, "web")["flags"]
         await until(lambda: any(f"tap {lease.tap} was missing" in each.what for each in read_repairs(apart.state)))
+
+
+async def test_a_tap_that_its_tender_removes_again_and_again_waits_for_the_next_check(apart: Service) -> None:
+    await apart.restart()
+    async with apart.client() as client, held(client, "web") as reservation:
+        [lease] = reservation.leases
+        for _ in range(RESTORED_MAX + 1):
+            await until(lambda: link(lease.tap).get("master") == lease.bridge)
+            with closing(Guest(lease)) as opened:
+                fcntl.ioctl(opened.descriptor, TUNSETPERSIST, 0)
+            await until(lambda: not link(lease.tap) or link(lease.tap)["operstate"] != "UP")
+        await asyncio.sleep(1)
+        assert not link(lease.tap)
+        assert len([each for each in read_repairs(apart.state) if lease.tap in each.what]) == RESTORED_MAX
+        await until(lambda: bool(link(lease.tap)), UNIT_CHECK_INTERVAL_S + 5)
 
 
 async def test_it_survives_the_service(apart: Service) -> None:
