@@ -11,21 +11,7 @@ from pathlib import Path
 
 from solo5_systemd.declared.unit_file import MARK
 from solo5_systemd.errors import TakenError
-
-UNITS = (
-    "/etc/systemd/system",
-    "/etc/systemd/system.attached",
-    "/run/systemd/transient",
-    "/run/systemd/generator.early",
-    "/run/systemd/system",
-    "/run/systemd/system.attached",
-    "/run/systemd/generator",
-    "/usr/local/lib/systemd/system",
-    "/usr/lib/systemd/system",
-    "/lib/systemd/system",
-    "/run/systemd/generator.late",
-)
-"""Where PID 1 finds unit files (systemd.unit(5)); ours are in /run/systemd/system."""
+from solo5_systemd.host.drop_ins import UNITS
 
 EDITED = UNITS[:2]
 """Where an administrator's are."""

@@ -13,6 +13,8 @@ from solo5_systemd.declared.update import next_task
 from solo5_systemd.engine.start import MakeRoom, Plan, Starter, undo
 from solo5_systemd.engine.task import NoCallbacks
 from solo5_systemd.errors import InvalidRequestError, TakenError
+from solo5_systemd.files.declared_units import declared_service
+from solo5_systemd.host.drop_ins import check_drop_ins
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.model import NicRequest, PortRequest, Reservation
 from solo5_systemd.storage.model import Disk, DiskRequest, MadeDisk
@@ -106,8 +108,9 @@ class Preparer(Starter):
             plan = replace(plan, parts=replace(plan.parts, disks=disks))
             return Prepared(plan=plan, disks=bound.disks, held=held)
 
-    async def _check_undeclared(self, name: TaskName) -> None:
+    async def _check_unit(self, workload: Workload) -> None:
         """Do not refuse the task's own name."""
+        check_drop_ins(declared_service(workload.name), declared=True)
 
     async def _check_free(self, name: TaskName) -> None:
         """Adopt the user of the task's last start: no other start of this name can be in progress."""

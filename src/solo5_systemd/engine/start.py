@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from solo5_systemd.engine.task import Preflight, SpawnProcess, StartCallbacks, Started
 from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, StartError, StoreFullError, TakenError
 from solo5_systemd.files.declared_units import forget_instance, is_declared, units_of
+from solo5_systemd.host.drop_ins import check_drop_ins
 from solo5_systemd.image.manifest import DeviceKind, Manifest, StoredImage, match
 from solo5_systemd.names import (
     DeviceName,
@@ -25,6 +26,8 @@ from solo5_systemd.names import (
     outcome_target,
     own_task_name,
     primary_nic,
+    task_scope,
+    task_service,
 )
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, PortRequest, Reservation
@@ -500,7 +503,7 @@ class Starter:
                 f"memory_max {workload.memory_max // MIB}M is less than memory {workload.memory // MIB}M: "
                 "expected as much or more."
             )
-        await self._check_undeclared(workload.name)
+        await self._check_unit(workload)
         image = await find_image(workload)
         manifest = image.facts.manifest
         nics = workload.nics or _default_nics(manifest)
@@ -541,14 +544,17 @@ class Starter:
         _ = replace(plan, parts=replace(parts, workload=replace(workload, arguments=()))).unit
         return plan
 
-    async def _check_undeclared(self, name: TaskName) -> None:
-        """Refuse the name of a declared task."""
+    async def _check_unit(self, workload: Workload) -> None:
+        """Refuse the name of a declared task, and drop-ins that would change the unit."""
+        name = workload.name
         own_task_name(name)
         if is_declared(name):
             raise TakenError(
                 f"task name {name!r} is that of a declared task: expected another one.",
                 f"Start that task (systemctl start {name}), or remove its file from /etc/solo5.",
             )
+        unit = task_service(name) if workload.kind is UnitKind.SERVICE else task_scope(name)
+        check_drop_ins(unit, declared=False)
 
     async def _image(self, workload: Workload) -> StoredImage:
         """Store the image; if the store is full, retry once after unused images are removed."""

@@ -95,6 +95,7 @@ class Host:
         store: the directory of the image store, its free bytes, and the reserve; None: statvfs(3) failed.
         persistent_journal: the journal is kept over a reboot.
         launcher: solo5-confine is installed.
+        drop_ins: the problem of a drop-in for all services; empty: there is none.
         log_namespace: the journal namespace of consoles; empty: the host's journal.
         namespace_problem: the problem of that namespace; empty: usable.
         networks: the networks of /etc/solo5.
@@ -115,6 +116,7 @@ class Host:
     store: tuple[str, int, int] | None
     persistent_journal: bool
     launcher: bool = True
+    drop_ins: str = ""
     log_namespace: str = ""
     namespace_problem: str = ""
     networks: Sequence[NetworkSettings] = ()
@@ -142,6 +144,7 @@ def facts(host: Host) -> tuple[Fact, ...]:
         _settings(host),
         *_tenders(host),
         _launcher(host),
+        *_drop_ins(host),
         *_devices(host),
         _store(host),
         _journal(host),
@@ -242,6 +245,11 @@ def _launcher(host: Host) -> Fact:
         verdict=Verdict.LIMITED,
         advice="Install solo5-confine (Debian). Tasks that run get its filter with their next start.",
     )
+
+
+def _drop_ins(host: Host) -> Iterator[Fact]:
+    if host.drop_ins:
+        yield _broken("drop-ins", "change the units of tasks", host.drop_ins)
 
 
 def _devices(host: Host) -> Iterator[Fact]:

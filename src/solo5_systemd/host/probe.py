@@ -13,11 +13,12 @@ from pathlib import Path
 from solo5_systemd.dependencies import DEPENDENCIES, DHCP_SERVER, Dependency, Kind
 from solo5_systemd.errors import SettingsError, Solo5Error
 from solo5_systemd.host.checks import Host
+from solo5_systemd.host.drop_ins import UNITS, check_drop_ins
 from solo5_systemd.host.kernel import kvm_problem, read_kernel
 from solo5_systemd.host.tenders import TenderPath, groups_for
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.image.store import STORE
-from solo5_systemd.names import journald_of
+from solo5_systemd.names import TASK_PREFIX, journald_of
 from solo5_systemd.settings.files import ETC, RUN, read_settings
 from solo5_systemd.settings.limits import Limits
 from solo5_systemd.settings.model import Settings
@@ -81,6 +82,7 @@ async def probe(root: Path = Path("/"), *, systemd: int | None = None, settings:
         store=_store(root / STORE.relative_to("/"), settings.limits),
         networks=settings.networks,
         launcher=os.access(root / LAUNCHER.removeprefix("/"), os.X_OK),
+        drop_ins=next(filter(None, (_drop_in_problem(root, kind) for kind in ("service", "scope"))), ""),
         persistent_journal=(root / "var/log/journal").is_dir(),
         log_namespace=settings.log_namespace,
         namespace_problem=await asyncio.to_thread(_namespace_problem, root, settings.log_namespace),
@@ -140,6 +142,11 @@ def _settings(root: Path) -> tuple[Settings, str]:
 async def _tenders(settings: Settings) -> tuple[Tender, ...]:
     path = TenderPath(settings.tender_paths)
     return tuple([tender for target in Target async for tender in path.all(target)])
+
+
+def _drop_in_problem(root: Path, kind: str) -> str:
+    directories = [str(root / each.removeprefix("/")) for each in UNITS]
+    return _problem(lambda: check_drop_ins(f"{TASK_PREFIX}*.{kind}", declared=False, directories=directories))
 
 
 def _problem(check: Callable[[], object]) -> str:

@@ -46,7 +46,7 @@ from solo5_systemd.declared.files import (
     own_instances,
     read_sources,
 )
-from solo5_systemd.declared.other_units import UNITS, check_free, is_ours, of_generators
+from solo5_systemd.declared.other_units import check_free, is_ours, of_generators
 from solo5_systemd.declared.syntax import Source
 from solo5_systemd.declared.template import is_template, parse_template
 from solo5_systemd.declared.unit_file import (
@@ -66,6 +66,7 @@ from solo5_systemd.declared.update_files import UpdateFiles
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, SettingsError, Solo5Error
 from solo5_systemd.files.atomic_file import replace_file
 from solo5_systemd.files.declared_units import DIRECTORY, REFUSED, SOURCES
+from solo5_systemd.host.drop_ins import UNITS
 from solo5_systemd.host.tenders import TenderPath, groups_for
 from solo5_systemd.image.manifest import Device, DeviceKind, Manifest, Target
 from solo5_systemd.image.store import read_facts

@@ -49,6 +49,7 @@ def _declarations(directory: Path = ETC) -> Iterator[Fact]:
     from solo5_systemd.declared.files import declarations, host_names, read_sources
     from solo5_systemd.declared.other_units import check_copy, check_free, of_generators
     from solo5_systemd.declared.template import is_template, parse_template
+    from solo5_systemd.host.drop_ins import check_drop_ins
 
     refused = 0
     good = []
@@ -65,6 +66,7 @@ def _declarations(directory: Path = ETC) -> Iterator[Fact]:
         try:
             check_free(name, generated)
             check_copy(name)
+            check_drop_ins(f"{name}.service", declared=True)
             sources = read_sources(name, directory)
             if is_template(name):
                 parse_template(name, sources, host=host_names(), served=served)

@@ -1,0 +1,95 @@
+"""Drop-ins of others that change the units of tasks, such as those for all services.
+
+PID 1 merges them into transient units as well (systemd.unit(5)), after what the unit was made with: `User=` of
+/etc/systemd/system/service.d/all.conf would be that of every tender, and `Restart=` run a finished guest again.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from solo5_systemd.errors import HostError
+from solo5_systemd.names import TASK_PREFIX
+from solo5_systemd.unit.properties import SETTABLE
+
+UNITS = (
+    "/etc/systemd/system",
+    "/etc/systemd/system.attached",
+    "/run/systemd/transient",
+    "/run/systemd/generator.early",
+    "/run/systemd/system",
+    "/run/systemd/system.attached",
+    "/run/systemd/generator",
+    "/usr/local/lib/systemd/system",
+    "/usr/lib/systemd/system",
+    "/lib/systemd/system",
+    "/run/systemd/generator.late",
+)
+"""Where PID 1 finds unit files and drop-ins (systemd.unit(5)); those of declared tasks are in /run/systemd/system."""
+
+_LINE = re.compile(r"^\s*(?:\[(?P<section>\w+)\]|(?P<key>\w+)\s*=)", re.MULTILINE)
+EDITED = UNITS[0]
+"""Where an administrator's are."""
+
+_HARMLESS = re.compile(r"\w*Accounting|Timeout\w*")
+
+
+def check_drop_ins(unit: str, *, declared: bool, directories: Sequence[str] = UNITS) -> None:
+    """Check that drop-ins set of a task's unit only what operators may set of it: limits, and timeouts.
+
+    Args:
+        unit: a service or scope.
+        declared: those of its name or a prefix of it may set anything, as of any unit of an administrator.
+        directories: of units, by precedence.
+
+    Raises:
+        HostError: one sets something else, or cannot be read.
+    """
+    kind = unit.rpartition(".")[2]
+    for file, (name, path) in sorted(_merged(unit, kind, directories).items()):
+        if declared and name != kind:
+            continue
+        try:
+            key = next(_harmful(path.read_text(errors="replace"), kind.capitalize()), None)
+        except OSError as error:
+            raise HostError(f"drop-in {path} cannot be read: {error.strerror}.") from error
+        if key is not None:
+            whose = unit if declared else f"{TASK_PREFIX}.{kind}"
+            raise HostError(
+                f"drop-in {path} sets {key}= of {unit}, where the driver's own value is part of the sandbox or of "
+                "restarts: expected limits only.",
+                f"Hide it: mkdir -p {EDITED}/{whose}.d && ln -s /dev/null {EDITED}/{whose}.d/{file}"
+                if name == kind
+                else f"Remove {path}.",
+            )
+
+
+def _merged(unit: str, kind: str, directories: Sequence[str]) -> Mapping[str, tuple[str, Path]]:
+    """Return the drop-ins of a unit by file name, each with the name that its directory is for; one hides another."""
+    found: dict[str, tuple[str, Path]] = {}
+    for name in (kind, *_names(unit)):
+        for directory in reversed(directories):
+            below = f"{directory}/{name}.d"
+            with suppress(OSError):  # there are few such directories
+                found |= {file: (name, Path(below, file)) for file in os.listdir(below) if file.endswith(".conf")}  # noqa: PTH208 - for speed
+    return found
+
+
+def _names(unit: str) -> Iterator[str]:
+    """Yield prefixes of a unit's name that end in a dash, its template, and the unit: the most specific last."""
+    stem, _, kind = unit.rpartition(".")
+    yield from (f"{stem[: dash.end()]}.{kind}" for dash in re.finditer("-", stem))
+    if "@" in stem:
+        yield f"{stem.partition('@')[0]}@.{kind}"
+    yield unit
+
+
+def _harmful(text: str, section: str) -> Iterator[str]:
+    current = ""
+    for line in _LINE.finditer(text):
+        current = line["section"] or current
+        key = line["key"]
+        if key and current == section and key not in SETTABLE and not _HARMLESS.fullmatch(key):
+            yield key
