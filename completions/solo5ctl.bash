@@ -8,7 +8,7 @@ _solo5ctl_options() {
         "") echo "--help --version --no-color --host= -h -H=" ;;
         run)
             echo "--help --name= --detach --rm --replace --scope --dry-run --declare= --tender= --property= --label= --log-field=" \
-                "--memory= --cpus= --cpu-weight= --net= --network-namespace= --publish= --egress= --rate= --dns= --dns-search=" \
+                "--memory= --cpus= --cpu-weight= --net= --network= --network-namespace= --publish= --egress= --rate= --dns= --dns-search=" \
                 "--hostname= --add-host= --block= --json --no-color" \
                 "-h -d -m= -p="
             ;;
@@ -115,7 +115,7 @@ _solo5ctl() {
         local back=3
         [[ $current == = ]] && back=2 current=""
         case ${COMP_WORDS[COMP_CWORD - back]-} in
-            --net) _solo5ctl_words "$(solo5ctl network ls -q 2>/dev/null)" "$current" ;;
+            --net | --network) _solo5ctl_words "$(solo5ctl network ls -q 2>/dev/null)" "$current" ;;
             --block) _solo5ctl_files "$current" ;;
         esac
         return

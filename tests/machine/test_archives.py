@@ -72,6 +72,15 @@ def test_the_guest_reads_the_files_and_its_writes_change_none(run: Runner, files
     assert not list(MEMORY.iterdir()), "which has no name of a running task"
 
 
+def test_names_without_the_path_are_those_of_the_directory(run: Runner, files: Path) -> None:
+    name = run("tar.spt", "stay", options=options(files, ",strip"))
+    says(name, "end at")
+    size, digest = (files / "sub/key").stat().st_size, sha256(files / "sub/key")
+    assert f"member sub/key type 0 size {size} sha256 {digest}" in console(name)
+    assert f"member app.toml type 0 size {(files / 'app.toml').stat().st_size}" in console(name)
+    assert str(files) in ok("solo5ctl", "inspect", name)
+
+
 def test_tar_of_this_host_reads_the_archive(run: Runner, files: Path, tmp_path: Path) -> None:
     name = run("tar.spt", "stay", options=options(files))
     says(name, "end at")

@@ -180,6 +180,7 @@ def _disk(disk: DiskRequest) -> str:
         names = disk.archive.credential or ",".join(member.path for member in disk.archive.members)
         default = ArchiveFormat.RAW if disk.archive.credential else ArchiveFormat.TAR
         options += [f"format={disk.archive.format}"] if disk.archive.format is not default else []
+        options += ["strip"] if any(not member.name for member in disk.archive.members) else []
         what = f"credential:{names}" if disk.archive.credential else f"files:{names}"
         return ",".join((f"{disk.disk}={what}", *options))
     options += ["ephemeral"] if disk.private else []

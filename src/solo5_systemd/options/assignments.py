@@ -5,6 +5,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
 
 from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.options.quantities import named
 from solo5_systemd.unit.log_fields import label
 from solo5_systemd.unit.properties import parse_property
 
@@ -30,6 +31,7 @@ def unit_property(text: str, option: str) -> tuple[str, str]:
     return key, value
 
 
+@named
 def log_field(text: str, option: str) -> tuple[str, str]:
     """Parse KEY=VALUE, KEY in the form of systemd.journal-fields(7).
 
@@ -49,6 +51,7 @@ def log_field(text: str, option: str) -> tuple[str, str]:
     return key, value
 
 
+@named
 def journal_label(text: str, option: str) -> tuple[str, str]:
     """Parse KEY=VALUE, as in a Nomad job's `labels`.
 
@@ -62,10 +65,7 @@ def journal_label(text: str, option: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals:
         raise InvalidRequestError(f"{option} {text!r} has no value: expected KEY=VALUE, such as TEAM=web.")
-    try:
-        return label(key, value)
-    except InvalidRequestError as error:
-        raise InvalidRequestError(f"{option} {text!r}: {error.sentence}") from error
+    return label(key, value)
 
 
 def unique(values: Iterable[T], key: Callable[[T], Hashable], what: str) -> tuple[T, ...]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import device_name, disk_name
-from solo5_systemd.options.quantities import integer, size
+from solo5_systemd.options.quantities import integer, named, size
 from solo5_systemd.storage.archive import archive_disk, credential_name, member
 from solo5_systemd.storage.io_limits import KEYS, IoLimits, io_limit
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, NewFile, named_disk
@@ -15,13 +15,14 @@ _IO_OPTIONS = ("read_bps=", "write_bps=", "read_iops=", "write_iops=")
 _FILE_OPTIONS = ("sector-size=", "ephemeral", "ro", *_IO_OPTIONS)
 _FILES = "files:"
 _CREDENTIAL = "credential:"
-_ARCHIVE_OPTIONS = ("sector-size=", "format=")
+_ARCHIVE_OPTIONS = ("sector-size=", "format=", "strip")
 _NAMED_OPTIONS = (*_FILE_OPTIONS, "size=", "create")
 
 DISK_SIZE = "disk size"
 """What `quantities.size` names in an error of a disk's size."""
 
 
+@named
 def disk(text: str, option: str) -> DiskRequest:
     """Parse NAME=FILE or NAME=disk:DISK, with options behind it; FILE may contain commas and blanks.
 
@@ -48,7 +49,7 @@ def disk(text: str, option: str) -> DiskRequest:
         unknown = path.rpartition(",")[2]
         raise InvalidRequestError(f"{option} {text!r} has the unknown option {unknown!r}: expected some of {known}.")
     sector = options.get("sector-size")
-    sector_size = None if sector is None else integer(sector, f"{option} {text!r}: sector-size", 512, 32768)
+    sector_size = None if sector is None else integer(sector, "sector-size", 512, 32768)
     private = "ephemeral" in options or "ro" in options
     if not is_named:
         return DiskRequest(
@@ -56,7 +57,7 @@ def disk(text: str, option: str) -> DiskRequest:
             path=path,
             sector_size=sector_size,
             private=private,
-            io=_io_limits(options, f"{option} {text!r}"),
+            io=_io_limits(options),
         )
     if "create" in options and "size" not in options:
         raise InvalidRequestError(
@@ -65,14 +66,11 @@ def disk(text: str, option: str) -> DiskRequest:
         )
     create = NewFile(size=size(options["size"], DISK_SIZE)) if "size" in options else None
     request = named_disk(device_name(name), disk_name(path), sector_size=sector_size, create=create, private=private)
-    return replace(request, io=_io_limits(options, f"{option} {text!r}"))
+    return replace(request, io=_io_limits(options))
 
 
-def _io_limits(options: Mapping[str, str], where: str) -> IoLimits:
-    try:
-        return IoLimits(**{key: io_limit(key, options[key]) for key in KEYS if key in options})
-    except InvalidRequestError as error:
-        raise InvalidRequestError(f"{where}: {error.sentence}") from error
+def _io_limits(options: Mapping[str, str]) -> IoLimits:
+    return IoLimits(**{key: io_limit(key, options[key]) for key in KEYS if key in options})
 
 
 def _archive(name: str, rest: str, where: str) -> DiskRequest:
@@ -88,21 +86,23 @@ def _archive(name: str, rest: str, where: str) -> DiskRequest:
     return archive_disk(
         device_name(name),
         ArchiveRequest(
-            members=tuple(member(path, path) for path in paths),
+            members=tuple(member(path, path, strip="strip" in options) for path in paths),
             format=ArchiveFormat(written),
             credential=credential_name(value) if default is ArchiveFormat.RAW else "",
         ),
-        sector_size=None if sector is None else integer(sector, f"{where}: sector-size", 512, 32768),
+        sector_size=None if sector is None else integer(sector, "sector-size", 512, 32768),
     )
 
 
 def _disk_options(text: str, known: Sequence[str], where: str) -> tuple[str, dict[str, str]]:
     """Split options from the end of a text, since a file's name may contain commas."""
     values: dict[str, str] = {}
+    spelled = {each.replace("_", "-"): each.removesuffix("=") for each in known}  # a job has sector_size
     while True:
         rest, comma, word = text.rpartition(",")
         key, equals, value = word.partition("=")
-        if not comma or f"{key}{equals}" not in known:
+        key = spelled.get(f"{key}{equals}".replace("_", "-"), "")
+        if not comma or not key:
             return text, values
         if key in values:
             raise InvalidRequestError(f"{where} has {key} twice: expected it once.")

@@ -20,6 +20,7 @@ from solo5_systemd.network.model import (
     port_protocol,
 )
 from solo5_systemd.network.port_conflicts import port_range
+from solo5_systemd.options.quantities import named
 from solo5_systemd.settings.egress import egress
 from solo5_systemd.settings.rate import rate
 from solo5_systemd.unit.placeholders import uses_hostname, uses_hosts, uses_search, uses_servers
@@ -31,6 +32,7 @@ _OUTER_COLON = re.compile(r":(?![^\[]*\])")
 _EVERY_IPV4 = "0.0.0.0"  # noqa: S104 - parsed, never bound
 
 
+@named
 def nic(text: str, option: str) -> NicRequest:
     """Parse NIC=NETWORK[,ip=ADDRESS][,ip6=ADDRESS][,mac=ADDRESS].
 
@@ -71,6 +73,7 @@ def _options(words: Iterable[str], known: tuple[str, ...], where: str) -> dict[s
     return values
 
 
+@named
 def publish(text: str, option: str) -> tuple[Publish, ...]:
     """Parse [NIC:][HOSTIP:]HOSTPORT:PORT[/tcp|/udp]; an IPv6 address is in brackets. Both ports may be ranges.
 
@@ -94,7 +97,7 @@ def publish(text: str, option: str) -> tuple[Publish, ...]:
         )
     address = host_address(_without_brackets(host_ip)) if host_ip is not None else None
     nic = device_name(device) if device is not None else None
-    ours, theirs = _ports(host_port, text, option), _ports(port, text, option)
+    ours, theirs = port_range(host_port), port_range(port)
     if len(ours) != len(theirs):
         raise InvalidRequestError(
             f"{option} {text!r} leads from {len(ours)} ports to {len(theirs)}: expected as many of the guest as of "
@@ -114,13 +117,6 @@ def publish(text: str, option: str) -> tuple[Publish, ...]:
 
 def _without_brackets(text: str) -> str:
     return text[1:-1] if text.startswith("[") and text.endswith("]") else text
-
-
-def _ports(text: str, whole: str, option: str) -> range:
-    try:
-        return port_range(text)
-    except InvalidRequestError as error:
-        raise InvalidRequestError(f"{option} {whole!r}: {error.sentence}", error.hint) from error
 
 
 def host_endpoint(port: Publish) -> str:

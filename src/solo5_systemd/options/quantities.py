@@ -1,8 +1,13 @@
-"""Parse quantities: sizes, processors, weights, whole numbers."""
+"""Parse quantities: sizes, processors, weights, whole numbers; and name what a parser was given in its errors."""
 
 import re
+from collections.abc import Callable
+from functools import wraps
+from typing import TypeVar
 
 from solo5_systemd.errors import InvalidRequestError
+
+T = TypeVar("T")
 
 LARGEST_SIZE = (1 << 63) - 1
 """Bytes. systemd reads a property of 2^64-1 as "no limit"; half of that is beyond any machine."""
@@ -11,6 +16,26 @@ _SIZE = re.compile(r"([0-9]{1,19})([KMGT]?)(?:I?B)?", re.ASCII | re.IGNORECASE)
 _FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 DECIMAL = r"[0-9]{1,6}(\.[0-9]{1,6})?"
 """A positive decimal number, for `re.ASCII`."""
+
+
+def named(parse: Callable[[str, str], T]) -> Callable[[str, str], T]:
+    """Have each error of a parser begin with the option and the value, as `--net 'service=a b': …`.
+
+    Args:
+        parse: takes the value, and what it is the value of, such as `--net` or `Network=`.
+    """
+
+    @wraps(parse)
+    def parsed(text: str, option: str) -> T:
+        where = f"{option} {text!r}"
+        try:
+            return parse(text, option)
+        except InvalidRequestError as error:
+            if error.sentence.startswith(where):
+                raise
+            raise InvalidRequestError(f"{where}: {error.sentence}", error.hint) from error
+
+    return parsed
 
 
 def size(text: str, option: str) -> int:

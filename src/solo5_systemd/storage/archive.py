@@ -41,12 +41,13 @@ class Entry:
     is_directory: bool = False
 
 
-def member(text: str, path: str) -> Member:
+def member(text: str, path: str, *, strip: bool = False) -> Member:
     """Return the member for a path as it was requested.
 
     Args:
         text: the requested path, whose components are the name in the archive.
         path: of the file on the host, absolute.
+        strip: leave the requested path out of names in the archive.
 
     Raises:
         InvalidRequestError: the name has no component, or `..`.
@@ -56,7 +57,7 @@ def member(text: str, path: str) -> Member:
         raise InvalidRequestError(
             f"{text!r} cannot be a name in an archive: expected a path without '..', such as local/app.toml."
         )
-    return Member(name=name, path=path)
+    return Member(name="" if strip else name, path=path)
 
 
 def credential_name(text: str) -> str:
@@ -163,6 +164,10 @@ def archive_disk(
     names = [each.name for each in archive.members]
     if not names and not archive.credential:
         raise InvalidRequestError(f"disk {disk}: its archive has no file: expected one or more.")
+    if "" in names and len(names) > 1:
+        raise InvalidRequestError(
+            f"disk {disk}: its archive has strip and {len(names)} paths: expected one, since names could be the same."
+        )
     for name in names:
         if names.count(name) > 1:
             raise InvalidRequestError(f"disk {disk}: its archive has {name!r} twice: expected each name once.")

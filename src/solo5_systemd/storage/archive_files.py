@@ -154,7 +154,8 @@ def walk(request: DiskRequest, archive: ArchiveRequest, visit: Visit) -> None:
     limited = _limited(request, visit)
     for each in sorted(archive.members, key=lambda member: member.name.split("/")):
         found, changers = _open_member(request, each)
-        _walk(_Tree(request, _excluded(archive, each), limited), each.name, found, DEPTH_MAX, changers)
+        name = each.name or ("" if stat.S_ISDIR(os.fstat(found).st_mode) else PurePath(each.path).name)
+        _walk(_Tree(request, _excluded(archive, each), limited), name, found, DEPTH_MAX, changers)
 
 
 class _Tree(NamedTuple):
@@ -169,7 +170,11 @@ def _excluded(archive: ArchiveRequest, member: Member) -> Container[str]:
     """Return the names that the excluded paths below a member would have."""
     path = PurePath(member.path)
     below = (PurePath(each) for each in archive.excluded)
-    return {f"{member.name}/{each.relative_to(path)}" for each in below if each.is_relative_to(path)}
+    return {_below(member.name, str(each.relative_to(path))) for each in below if each.is_relative_to(path)}
+
+
+def _below(directory: str, name: str) -> str:
+    return f"{directory}/{name}" if directory else name
 
 
 def _limited(request: DiskRequest, visit: Visit) -> Visit:
@@ -190,7 +195,7 @@ def _walk(tree: _Tree, name: str, found: int, depth: int, changers: frozenset[in
 
     Args:
         tree: the member.
-        name: in the archive.
+        name: in the archive; empty: the directory whose content is at the top of it.
         found: the descriptor.
         depth: levels of directories that may follow.
         changers: users other than root that can change what is there; None: the files are those of its roots.
@@ -218,11 +223,12 @@ def _walk(tree: _Tree, name: str, found: int, depth: int, changers: frozenset[in
             )
         listed = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         with closing(_Descriptor(listed)):
-            visit(Entry(name=name, is_directory=True), listed)
+            if name:
+                visit(Entry(name=name, is_directory=True), listed)
             below = None if changers is None else changers | changers_in(status)
             for each in _names(request, listed):
-                if f"{name}/{each}" not in tree.excluded:
-                    _walk(tree, f"{name}/{each}", os.open(each, _PLACE, dir_fd=listed), depth - 1, below)
+                if (inside := _below(name, each)) not in tree.excluded:
+                    _walk(tree, inside, os.open(each, _PLACE, dir_fd=listed), depth - 1, below)
 
 
 def _names(request: DiskRequest, directory: int) -> Sequence[str]:

@@ -360,7 +360,7 @@ def make_copy(
 
 
 def _planned_archive(request: DiskRequest, archive: ArchiveRequest) -> Disk:
-    names = [f"credential {archive.credential}"] if archive.credential else [each.name for each in archive.members]
+    names = [each.name or each.path for each in archive.members] or [f"credential {archive.credential}"]
     return Disk(
         disk=request.disk,
         path=f"{MEMORY}/{request.disk}",

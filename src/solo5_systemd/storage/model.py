@@ -47,7 +47,12 @@ class ArchiveFormat(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """A file or directory of an archive; `name`: in the archive, `path`: on the host, absolute."""
+    """A file or directory of an archive.
+
+    Attributes:
+        name: in the archive; empty: what is in the directory, or the file by the last part of its path.
+        path: on the host, absolute.
+    """
 
     name: str
     path: str

@@ -1,5 +1,6 @@
 """Parsers of option values: valid and invalid ones."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address
@@ -260,5 +261,27 @@ def test_a_derived_name_is_always_usable(image: str) -> None:
 
 
 def test_an_unknown_option_of_a_named_disk_is_named() -> None:
-    with pytest.raises(InvalidRequestError, match=r"unknown option 'sector_size=4096': expected some of sector-size="):
-        typed.disk("s=disk:web,sector_size=4096")
+    with pytest.raises(InvalidRequestError, match=r"unknown option 'sector=4096': expected some of sector-size="):
+        typed.disk("s=disk:web,sector=4096")
+
+
+def test_options_of_disks_may_be_spelled_as_in_a_job() -> None:
+    assert typed.disk("s=/srv/a,sector_size=4096,read-bps=1M") == typed.disk("s=/srv/a,sector-size=4096,read_bps=1M")
+    with pytest.raises(InvalidRequestError, match="has sector-size twice"):
+        typed.disk("s=/srv/a,sector_size=4096,sector-size=512")
+
+
+@pytest.mark.parametrize(
+    ("parse", "text"),
+    [
+        *((typed.publish, text) for text in ("8080:80/", "8080:80/sctp", "a.b:8080:80", "8080:x", "-:8080:80")),
+        *((typed.nic, text) for text in ("=default", "service=a b", "service=default,ip=10.0.0.1/8", "s=a,mac=1")),
+        *((typed.disk, text) for text in ("=/a", "s=disk:a b", "s=files:", "s=/a,sector-size=1", "s=/a,read_bps=x")),
+        *((typed.journal_label, text) for text in ("a=b", "MESSAGE=x", "A=\n")),
+    ],
+)
+def test_each_error_names_the_option_and_the_value(parse: Callable[[str], object], text: str) -> None:
+    with pytest.raises(InvalidRequestError) as refused:
+        parse(text)
+    assert re.match(rf"--\S+ {re.escape(repr(text))}", refused.value.sentence), refused.value.sentence
+    assert refused.value.sentence.count(repr(text)) == 1

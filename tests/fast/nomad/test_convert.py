@@ -442,6 +442,9 @@ def test_files_are_those_of_the_task() -> None:
         ("alloc/data/x", "/alloc/alloc/data/x"),
     ]
     assert disk.archive.excluded == ("/alloc/web/secrets/api.sock", "/alloc/web/secrets/.nomad-mount")
+    [disk] = workload(task_config(block={"conf": {"files": ["local/a"], "strip": True}})).disks
+    assert disk.archive is not None
+    assert [(each.name, each.path) for each in disk.archive.members] == [("", "/alloc/web/local/a")]
 
 
 @pytest.mark.parametrize(("text", "size"), [("512", 512), ("64K", 64 << 10), ("1g", 1 << 30), ("2TiB", 2 << 40)])

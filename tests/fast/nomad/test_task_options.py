@@ -139,6 +139,7 @@ def test_a_number_is_understood_however_it_is_written(number: object) -> None:
         ({"block": {"a": {}}}, "config.block.a has none of source, disk, files and volume: expected"),
         ({"block": {"a": {"source": "d", "disk": "d"}}}, "config.block.a has source and disk: expected one"),
         ({"block": {"a": {"source": "d", "format": "tar"}}}, "config.block.a has format without files"),
+        ({"block": {"a": {"source": "d", "strip": True}}}, "config.block.a has strip without files"),
         ({"block": {"a": {"files": ["d"], "read_only": True}}}, "config.block.a has files, and ephemeral or read_only"),
         ({"block": {"a": {"files": ["d"], "format": "zip"}}}, "config.block.a.format is 'zip': expected one of"),
         ({"block": {"a": {"disk": "../d"}}}, "disk name '../d' is not usable"),

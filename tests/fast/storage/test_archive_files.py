@@ -78,6 +78,25 @@ def test_the_same_files_are_the_same_bytes(files: Path, tmp_path: Path) -> None:
     assert names == ["conf", "conf/a", "conf/b.toml", "conf/sub", "conf/sub/key"]
 
 
+@pytest.mark.parametrize(
+    ("below", "names"), [(".", ["a", "b.toml", "sub", "sub/key"]), ("sub", ["key"]), ("b.toml", ["b.toml"])]
+)
+def test_names_without_the_path(files: Path, tmp_path: Path, below: str, names: list[str]) -> None:
+    path = str((files / below).resolve())
+    excluded = (f"{path}/a",) if below == "." else ()
+    wanted = archive_disk(DISK, ArchiveRequest(members=(member(path, path, strip=True),), excluded=excluded))
+    assert parse_sources(DISK, sources_json(wanted)) == wanted
+    written(wanted, tmp_path / "stripped")
+    with tarfile.open(tmp_path / "stripped") as archive:
+        assert archive.getnames() == [name for name in names if name != "a"]
+
+
+def test_names_without_the_path_are_of_one_path(files: Path) -> None:
+    members = tuple(member(path, f"{files}/{path}", strip=True) for path in ("a", "b.toml"))
+    with pytest.raises(InvalidRequestError, match="has strip and 2 paths: expected one"):
+        archive_disk(DISK, ArchiveRequest(members=members))
+
+
 def test_one_file_alone(files: Path, tmp_path: Path) -> None:
     wanted = request(files / "b.toml", format=ArchiveFormat.RAW)
     assert [entry.size for entry in scan(wanted, archive_of(wanted))] == [10]

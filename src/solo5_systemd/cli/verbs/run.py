@@ -78,7 +78,7 @@ def _add_workload_options(parser: Parser) -> None:
         "--cpu-weight", metavar="N", type=typed.cpu_weight, help="CPU weight, 1 to 10000 (default: 100)"
     )
     parser.add_argument(
-        "--net", metavar="NIC=NETWORK[,ip=ADDRESS][,ip6=ADDRESS][,mac=ADDRESS]", type=typed.nic, action="append",
+        "--net", "--network", metavar="NIC=NETWORK[,ip=ADDRESS][,ip6=ADDRESS][,mac=ADDRESS]", type=typed.nic, action="append",
         default=[], help="connect a NIC of the image to a network",
     )  # fmt: skip
     parser.add_argument(
@@ -118,8 +118,8 @@ def _add_workload_options(parser: Parser) -> None:
         action="append", default=[],
         help="connect a disk of the image to a file, a block device, a named disk, or an archive of files in memory; "
         "OPTION: sector-size=N; of files, devices and named disks: ephemeral, ro, and limits per second: read_bps=10M, "
-        "write_bps=10M, read_iops=N, write_iops=N; of a named disk: size=SIZE creates it; of an archive: format=tar or "
-        "format=raw",
+        "write_bps=10M, read_iops=N, write_iops=N; of a named disk: size=SIZE creates it; of an archive: strip, and "
+        "format=tar or format=raw",
     )  # fmt: skip
 
 

@@ -152,6 +152,7 @@ DISK = table(
     attribute("disk", TEXT),
     attribute("files", TEXTS),
     attribute("format", TEXT),
+    attribute("strip", BOOLEAN),
     attribute("volume", TEXT),
     attribute("file", TEXT),
     attribute("size", TEXT),

@@ -56,6 +56,7 @@ class DiskOptions:
         source: path of a file or block device; empty for a named disk, an archive or a volume.
         files: paths of the files and directories of an archive.
         format: of the archive; None: a tar.
+        strip: leave the path out of names in the archive.
         name: of a named disk.
         sector_size: in bytes; None: the default.
         size: of the named disk, or the file in the volume, that is created if there is none, in bytes; None: none is
@@ -70,6 +71,7 @@ class DiskOptions:
     source: str = ""
     files: tuple[str, ...] = ()
     format: ArchiveFormat | None = None
+    strip: bool = False
     name: DiskName | None = None
     sector_size: int | None = None
     size: int | None = None
@@ -251,6 +253,7 @@ def _disk(name: DeviceName, fields: Fields) -> DiskOptions:
         source=fields.text("source", ""),
         files=fields.texts("files", ()),
         format=choice(fields, "format", ArchiveFormat),
+        strip=fields.boolean("strip", default=False),
         name=fields.parsed("disk", disk_name) if fields.has("disk") else None,
         sector_size=_sector_size(fields),
         size=fields.parsed("size", schema.size) if fields.has("size") else None,
@@ -272,8 +275,9 @@ def _disk(name: DeviceName, fields: Fields) -> DiskOptions:
             f"{fields.where} has only some of disk or volume, create = true and size: expected all of them for a disk "
             "that is created if there is none, or disk or volume alone."
         )
-    if options.format is not None and "files" not in given:
-        raise InvalidRequestError(f"{fields.where} has format without files: expected both.")
+    for key in ("format", "strip"):
+        if fields.has(key) and "files" not in given:
+            raise InvalidRequestError(f"{fields.where} has {key} without files: expected both.")
     if options.private and "files" in given:
         raise InvalidRequestError(
             f"{fields.where} has files, and ephemeral or read_only: expected files alone, whose archive is of this run "

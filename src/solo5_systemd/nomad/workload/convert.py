@@ -323,7 +323,7 @@ def _archive(disk: DiskOptions, task: wire.TaskConfig) -> DiskRequest:
     for file in disk.files:
         first, _, rest = posixpath.normpath(file).partition("/")
         path = posixpath.join(shared, rest) if first == "alloc" else posixpath.join(own, file)
-        members.append(member(file, posixpath.normpath(path)))
+        members.append(member(file, posixpath.normpath(path), strip=disk.strip))
     archive = archive_disk(
         disk.disk,
         ArchiveRequest(
