@@ -444,6 +444,30 @@ def test_settings_that_cannot_be_read_are_shown_by_each_unit_and_stop_nothing(de
     started(stopped)
 
 
+def test_what_a_restart_would_end_is_named_before_and_a_reload_keeps_it(declare: Declarations) -> None:
+    image, disk = Path("/srv/gone.spt"), Path("/srv/gone.img")
+    image.write_bytes((GUESTS / "netdisk.spt").read_bytes())
+    disk.write_bytes(bytes(4096))
+    ok("chown", "solo5:", str(disk))
+    lines = f"[Unikernel]\nImage={image}\nBlock=storage={disk}\nPublish=8094:80\nArgument={{mirage}}\n"
+    try:
+        declare.write("web", lines)
+        systemctl("daemon-reload")
+        ok("systemctl", "start", "web")
+        pid = main_pid("web")
+        assert "could not start now" not in ok("solo5ctl", "doctor"), "what it has itself is in no way"
+        image.rename("/srv/away.spt")
+        doctor = " ".join(ok("solo5ctl", "doctor").split())
+        assert f"web could not start now image '{image}' does not exist." in doctor
+        assert sh("systemctl", "reload", "web").returncode == 1
+        assert main_pid("web") == pid
+    finally:
+        Path("/srv/away.spt").unlink(missing_ok=True)
+        image.unlink(missing_ok=True)
+        ok("systemctl", "stop", "web")
+        disk.unlink()
+
+
 def test_an_image_for_another_tender_needs_a_daemon_reload(declare: Declarations) -> None:
     image = Path("/srv/other.bin")
     image.write_bytes((GUESTS / "hello.spt").read_bytes())

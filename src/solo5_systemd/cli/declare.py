@@ -1,13 +1,15 @@
 """`solo5ctl run --declare`: writes the task to a file in the place of a start, and prints what to type next."""
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from solo5_systemd.cli.context import CommandContext
-from solo5_systemd.errors import HostError
+from solo5_systemd.errors import HostError, Solo5Error
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from solo5_systemd.engine.runtime import Runtime
     from solo5_systemd.workload import Workload
 
 
@@ -45,7 +47,18 @@ def declare(
         raise HostError("writing a declaration requires root.", "Run it with sudo, or print it: --dry-run")
     path = write_source(workload.name, text, directory or ETC, replace=replace)
     context.screen.write(f"{path}\n")
+    context.run(partial(_warn, workload, context))
     context.screen.message(
         f"To start it now and at each boot: systemctl daemon-reload && systemctl enable --now {workload.name}"
     )
+    return 0
+
+
+async def _warn(workload: "Workload", context: CommandContext, engine: "Runtime") -> int:
+    """Write to stderr why the task cannot start now: what it lacks may come later."""
+    try:
+        await context.warn_unenforced(engine, workload)
+        await engine.check_declared(workload)
+    except Solo5Error as error:
+        context.screen.message(f"warning: the task could not start now: {error}")
     return 0

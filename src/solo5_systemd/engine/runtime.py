@@ -74,6 +74,14 @@ class Runtime(Queries):
         """
         return await self._starter.preview(workload)
 
+    async def check_declared(self, workload: Workload) -> None:
+        """Check whether a declared task can start, or start again, as its declaration is now.
+
+        Raises:
+            Solo5Error: it cannot.
+        """
+        await self._starter.check_declared(workload)
+
     async def unenforced(self, workload: Workload) -> Mapping[str, str]:
         """Return the limits of a workload that this kernel does not enforce, each with its missing controller."""
         from solo5_systemd.unit.properties import unenforced

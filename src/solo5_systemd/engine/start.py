@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from solo5_systemd.engine.task import Preflight, SpawnProcess, StartCallbacks, Started
 from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, StartError, StoreFullError, TakenError
-from solo5_systemd.files.declared_units import forget_instance, is_declared, units_of
+from solo5_systemd.files.declared_units import declared_service, forget_instance, is_declared, units_of
 from solo5_systemd.host.drop_ins import check_drop_ins
 from solo5_systemd.image.manifest import DeviceKind, Manifest, StoredImage, match
 from solo5_systemd.names import (
@@ -213,6 +213,18 @@ class Starter:
             return plan
         seen = await self._networks.preview(workload.name, plan.nics, plan.ports, workload.namespace)
         return replace(plan, parts=_reserved_parts(plan.parts, seen.reservation), nft=seen.nft)
+
+    async def check_declared(self, workload: Workload) -> None:
+        """Check what the preparation of a declared task checks, whether the task runs or not. Nothing is reserved.
+
+        Raises:
+            Solo5Error: the task cannot start now.
+        """
+        check_drop_ins(declared_service(workload.name), declared=True)
+        plan = await self._planned(workload, self._preview_image)
+        self._users.check_claim(workload.name, _claim(plan))
+        if plan.nics and await self._networks.reservation(workload.name) is None:
+            await self._networks.preview(workload.name, plan.nics, plan.ports, workload.namespace)
 
     @asynccontextmanager
     async def service(self, workload: Workload, progress: StartCallbacks) -> AsyncGenerator[Started, None]:
@@ -486,13 +498,17 @@ class Starter:
             workload: the task.
             find_image: `_image` or `_preview_image`.
         """
-        _fit_for_unit(_texts(workload))
         # For an early error only: StartTransientUnit decides about concurrent starts of one name.
         if await self._units.is_taken(workload.name):
             raise TakenError(
                 f"task name {workload.name!r} is taken: expected a name that no task has.",
                 f"Remove that task first: solo5ctl rm {workload.name}",
             )
+        await self._check_unit(workload)
+        return await self._planned(workload, find_image)
+
+    async def _planned(self, workload: Workload, find_image: FindImage) -> Plan:
+        _fit_for_unit(_texts(workload))
         has = await self._usages.total_memory()
         if workload.memory > has:
             raise InvalidRequestError(
@@ -503,7 +519,6 @@ class Starter:
                 f"memory_max {workload.memory_max // MIB}M is less than memory {workload.memory // MIB}M: "
                 "expected as much or more."
             )
-        await self._check_unit(workload)
         image = await find_image(workload)
         manifest = image.facts.manifest
         nics = workload.nics or _default_nics(manifest)

@@ -40,6 +40,13 @@ def test_a_task_is_written_instead_of_started(solo5ctl: Solo5ctl, etc: Path) -> 
     assert solo5ctl.engine.workloads == []
 
 
+def test_why_it_could_not_start_now_is_a_warning(solo5ctl: Solo5ctl, etc: Path) -> None:
+    solo5ctl.engine.faults = {"web": "image '/a.spt' does not exist."}
+    done = solo5ctl("run", "--declare", "web", "/a.spt")
+    assert (done.status, done.out) == (0, f"{etc}/web.unikernel\n")
+    assert done.err.startswith("solo5ctl: warning: the task could not start now: image '/a.spt' does not exist.\n")
+
+
 def test_an_existing_file_is_kept_unless_it_is_to_be_replaced(solo5ctl: Solo5ctl, etc: Path) -> None:
     (etc / "web.unikernel").write_text("mine")
     refused = solo5ctl(*WORDS.split())

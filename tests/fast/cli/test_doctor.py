@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -80,22 +81,35 @@ def test_verdicts_are_coloured_on_a_terminal(solo5ctl: Solo5ctl, monkeypatch: py
 def test_two_files_with_one_port_are_listed(tmp_path: Path) -> None:
     for name in ("one", "web@"):
         (tmp_path / f"{name}.unikernel").write_text("[Unikernel]\nImage=/a\nPublish=80:80\n")
-    [fact] = doctor._declarations(tmp_path)
+    [fact] = doctor._declarations([], tmp_path)
     assert (fact.name, fact.value) == ("declarations", "2")
     (tmp_path / "two.unikernel").write_text("[Unikernel]\nImage=/a\nPublish=80:80\n")
-    conflict, count = doctor._declarations(tmp_path)
+    conflict, count = doctor._declarations([], tmp_path)
     assert (conflict.value, conflict.verdict) == ("published port 0.0.0.0:80/tcp", Verdict.LIMITED)
     assert "one.unikernel and in" in conflict.advice
     assert count.value == "3"
 
 
+def test_a_task_that_could_not_start_is_listed_for_root(
+    solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found(monkeypatch, GOOD)
+    for name in ("bad", "good"):
+        (tmp_path / f"{name}.unikernel").write_text(f"[Unikernel]\nImage=/{name}\n")
+    monkeypatch.setattr(doctor, "_declarations", partial(doctor._declarations, directory=tmp_path))
+    solo5ctl.engine.faults = {"bad": "image '/bad' does not exist."}
+    [fact] = [fact for fact in json.loads(solo5ctl("doctor", "--json").out) if fact["name"] == "declaration"]
+    assert (fact["value"], fact["verdict"]) == ("bad could not start now", "limited")
+    assert fact["advice"] == "image '/bad' does not exist."
+
+
 def test_a_refused_declaration_is_listed_with_its_line(tmp_path: Path) -> None:
-    [fact] = doctor._declarations(tmp_path)
+    [fact] = doctor._declarations([], tmp_path)
     assert (fact.name, fact.value) == ("declarations", "none")
     (tmp_path / "web.unikernel").write_text("[Unikernel]\nMemry=64M\n")
-    [fact] = doctor._declarations(tmp_path)
+    [fact] = doctor._declarations([], tmp_path)
     assert (fact.name, fact.value) == ("declaration", "web")
     assert fact.advice.startswith(f"{tmp_path}/web.unikernel")
     (tmp_path / "bad.toml").write_text("[")
-    [fact] = doctor._declarations(tmp_path)
+    [fact] = doctor._declarations([], tmp_path)
     assert fact.value == "check failed"

@@ -14,7 +14,7 @@ from solo5_systemd.engine.orphans import Orphan
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.start import Plan
 from solo5_systemd.engine.task import Endpoints, Phase, Sample, SpawnProcess, StartCallbacks, Started, Task
-from solo5_systemd.errors import NoSuchTaskError, Solo5Error
+from solo5_systemd.errors import NoSuchTaskError, NotFoundError, Solo5Error
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
 from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.network.drops import of_nics
@@ -67,6 +67,7 @@ class FakeRuntime(Runtime):
         rounds: result of each `samples`.
         listens: a running task ends on a stop request.
         enabled: controllers of the unified hierarchy.
+        faults: why a declared task could not start, by its name.
         descriptors: file descriptors for the process of a scope.
         on_start: called during a start, which then never returns.
         on_console: called when the console has been read to its end.
@@ -87,6 +88,7 @@ class FakeRuntime(Runtime):
         self.descriptors: Sequence[int] = ()
         self.on_start: Callable[[], None] | None = None
         self.on_console: Callable[[], None] = _nothing
+        self.faults: Mapping[str, str] = {}
         self.enabled: Sequence[str] = ("cpu", "cpuset", "io", "memory", "pids")
         self._over = asyncio.Event()
 
@@ -108,6 +110,10 @@ class FakeRuntime(Runtime):
         if name not in self.known:
             raise NoSuchTaskError(f"no task is named {name!r}.", "List them: solo5ctl ps --all")
         return self.known[name]
+
+    async def check_declared(self, workload: Workload) -> None:
+        if sentence := self.faults.get(workload.name):
+            raise NotFoundError(sentence)
 
     async def unenforced(self, workload: Workload) -> Mapping[str, str]:
         return unenforced(workload, self.enabled)

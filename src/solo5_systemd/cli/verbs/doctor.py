@@ -3,6 +3,7 @@
 import asyncio
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from solo5_systemd.sanitize import printable
 from solo5_systemd.settings.files import ETC, read_settings
 
 if TYPE_CHECKING:
+    from solo5_systemd.declared.declaration import Declaration
     from solo5_systemd.engine.runtime import Runtime
 
 HEADER = ("FACT", "VERDICT", "VALUE")
@@ -31,7 +33,8 @@ def configure(parser: Parser) -> None:
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
     """Run `solo5ctl doctor` and return the exit status."""
-    found = (*facts(asyncio.run(probe())), *_declarations(), *_orphans(context))
+    good: list[Declaration] = []
+    found = [*facts(asyncio.run(probe())), *_declarations(good), *_starts(good, context), *_orphans(context)]
     if arguments.json:
         context.screen.json([_json(fact) for fact in found])
     else:
@@ -39,20 +42,22 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
     return int(any(fact.verdict is Verdict.BROKEN for fact in found))
 
 
-def _declarations(directory: Path = ETC) -> Iterator[Fact]:
+def _declarations(good: "list[Declaration]", directory: Path = ETC) -> Iterator[Fact]:
     """Yield a fact for each file of a declared task that is refused, or one that has the number of those in order.
 
     And one for each pair of tasks that cannot run at the same time.
+
+    Args:
+        good: gets those in order that are no template.
+        directory: of the files.
     """
     from solo5_systemd.declared.conflicts import conflicts
     from solo5_systemd.declared.declaration import parse_declaration
     from solo5_systemd.declared.files import declarations, host_names, read_sources
     from solo5_systemd.declared.other_units import check_copy, check_free, of_generators
     from solo5_systemd.declared.template import is_template, parse_template
-    from solo5_systemd.host.drop_ins import check_drop_ins
 
     refused = 0
-    good = []
     templates = 0
     names: tuple[str, ...] = ()
     try:
@@ -66,7 +71,6 @@ def _declarations(directory: Path = ETC) -> Iterator[Fact]:
         try:
             check_free(name, generated)
             check_copy(name)
-            check_drop_ins(f"{name}.service", declared=True)
             sources = read_sources(name, directory)
             if is_template(name):
                 parse_template(name, sources, host=host_names(), served=served)
@@ -81,6 +85,25 @@ def _declarations(directory: Path = ETC) -> Iterator[Fact]:
         yield Fact(name="declarations", value=what, verdict=Verdict.LIMITED, advice=sentence)
     if not refused:
         yield Fact(name="declarations", value=f"{len(good) + templates or 'none'}")
+
+
+def _starts(declared: "Sequence[Declaration]", context: CommandContext) -> Iterator[Fact]:
+    """Yield a fact for each task that could not start, or start again; only root can see it."""
+    found: list[Fact] = []
+
+    async def command(engine: "Runtime") -> int:
+        for each in declared:
+            try:
+                await engine.check_declared(each.workload)
+            except Solo5Error as error:
+                value = f"{each.workload.name} could not start now"
+                found.append(Fact(name="declaration", value=value, verdict=Verdict.LIMITED, advice=str(error)))
+        return 0
+
+    if declared and context.root:
+        with suppress(Solo5Error):  # what the engine lacks is a fact of its own
+            context.run(command)
+    yield from found
 
 
 def _orphans(context: CommandContext) -> Iterator[Fact]:
