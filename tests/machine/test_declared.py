@@ -493,6 +493,26 @@ def test_the_name_of_another_unit_is_refused(declare: Declarations, name: str) -
     assert re.search(rf"unit {name}.service is (/usr)?/lib/systemd/system/{name}.service already", done.stderr)
 
 
+def test_drop_ins_of_all_and_of_a_prefix_are_read_and_one_among_units_is_named(declare: Declarations) -> None:
+    places = {ETC / "unikernel.d": "Memory=40M", ETC / "web-.unikernel.d": "Nice=5"}
+    misplaced = Path("/etc/systemd/system/web-a.unikernel.d")
+    try:
+        for place, line in places.items():
+            place.mkdir()
+            (place / "own.conf").write_text(f"[Service]\n{line}\n" if "Nice" in line else f"[Unikernel]\n{line}\n")
+        (ETC / "unikernel.d/first.conf").write_text("[Unikernel]\nMemory=41M\n")
+        units = declare("web-a", "", image="sleeper.spt"), declare("web", "", image="sleeper.spt")
+        assert [unit_property(unit, "MemoryMax") for unit in units] == [str(41 << 20), str(40 << 20)]
+        assert [unit_property(unit, "Nice") for unit in units] == ["5", "0"]
+        assert "has no effect" not in ok("solo5ctl", "doctor")
+        misplaced.mkdir()
+        (misplaced / "own.conf").write_text("[Unikernel]\nMemory=64M\n")
+        assert f"{misplaced}/own.conf has no effect on declaration web-a" in ok("solo5ctl", "doctor")
+    finally:
+        for place in (*places, misplaced):
+            shutil.rmtree(place, ignore_errors=True)
+
+
 def test_a_copy_in_etc_is_named_and_what_is_said_undoes_it(declare: Declarations) -> None:
     unit = declare("web", "", image="sleeper.spt")
     copy = Path("/etc/systemd/system") / unit

@@ -1,4 +1,9 @@
-"""Read declarations: /etc/solo5/NAME.unikernel, and the drop-ins of NAME.unikernel.d.
+"""Read declarations: /etc/solo5/NAME.unikernel, and its drop-ins.
+
+    unikernel.d/*.conf           of all
+    web-.unikernel.d/*.conf      of those whose names begin so
+    web@.unikernel.d/*.conf      of a template and its instances
+    web@1.unikernel.d/*.conf     of one
 
 The files are root's configuration, read by `files.own_files`. A symbolic link of root's is followed, as one of
 configuration management.
@@ -14,6 +19,7 @@ from solo5_systemd.declared.syntax import FILE_MAX_BYTES, Source
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, SettingsError
 from solo5_systemd.files.atomic_file import replace_file
 from solo5_systemd.files.own_files import check_own, is_mask, list_own, read_own
+from solo5_systemd.host.drop_ins import names_of_drop_ins
 from solo5_systemd.settings.files import ETC
 
 
@@ -62,8 +68,8 @@ def read_sources(name: str, directory: Path = ETC) -> tuple[Source, ...]:
 
     Of a template: its own and its drop-ins.
 
-    A drop-in of an instance (`web@1.unikernel.d/`) has precedence over one of the same name of the template
-    (`web@.unikernel.d/`); an empty one, or a link to /dev/null, masks it.
+    A drop-in for fewer declarations has precedence over one of the same name for more, as of units (systemd.unit(5));
+    an empty one, or a link to /dev/null, masks it.
 
     Args:
         name: `web`, `web@1` for an instance, `web@` for a template.
@@ -85,7 +91,8 @@ def read_sources(name: str, directory: Path = ETC) -> tuple[Source, ...]:
             f"there is no declaration {name!r}: expected the file {directory}/{names[-1]}{SUFFIX}.",
             "List them: ls /etc/solo5",
         )
-    drop_ins = {path.name: path for each in reversed(names) for path in _drop_ins(directory / f"{each}{SUFFIX}.d")}
+    directories = (directory / f"{each}.d" for each in names_of_drop_ins(f"{name}{SUFFIX}"))
+    drop_ins = {path.name: path for each in directories for path in _drop_ins(each)}
     files = (own, *(path for _, path in sorted(drop_ins.items()) if not is_mask(path)))
     return tuple(_source(path) for path in files)
 

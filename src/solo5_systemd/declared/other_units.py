@@ -9,9 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from solo5_systemd.declared.declaration import SUFFIX
 from solo5_systemd.declared.unit_file import MARK
 from solo5_systemd.errors import TakenError
-from solo5_systemd.host.drop_ins import UNITS
+from solo5_systemd.host.drop_ins import UNITS, merged_drop_ins
+from solo5_systemd.settings.files import ETC
 
 EDITED = UNITS[:2]
 """Where an administrator's are."""
@@ -105,6 +107,30 @@ def check_copy(name: str, directories: Sequence[str] = EDITED) -> None:
                 f"the declaration, or in a drop-in (systemctl edit {unit}).",
                 f"Move your changes there; then: rm {path}; systemctl daemon-reload",
             )
+
+
+def check_effect(name: str, directories: Sequence[str] = UNITS) -> None:
+    """Check that no drop-in for a declaration is where those of its unit are, and would have no effect.
+
+    Raises:
+        TakenError: there is one.
+    """
+    place = f"{ETC}/{name}{SUFFIX}.d"
+    beside = [path for _, path in merged_drop_ins(f"{name}{SUFFIX}", directories).values()]
+    of_unit = [path for _, path in merged_drop_ins(f"{name}.service", directories).values() if _has_section(path)]
+    for path in (*beside, *of_unit):
+        what = "it" if path in beside else "section [Unikernel]"
+        raise TakenError(
+            f"{path} has no effect on declaration {name}: expected {what} in {place}.",
+            f"mkdir -p {place}, and move it there; then: systemctl daemon-reload",
+        )
+
+
+def _has_section(path: Path) -> bool:
+    try:
+        return "[Unikernel]" in path.read_text(errors="replace").splitlines()
+    except OSError:
+        return False
 
 
 def _is_masked(path: Path) -> bool:

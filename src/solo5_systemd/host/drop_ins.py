@@ -48,7 +48,7 @@ def check_drop_ins(unit: str, *, declared: bool, directories: Sequence[str] = UN
         HostError: one sets something else, or cannot be read.
     """
     kind = unit.rpartition(".")[2]
-    for file, (name, path) in sorted(_merged(unit, kind, directories).items()):
+    for file, (name, path) in sorted(merged_drop_ins(unit, directories).items()):
         if declared and name != kind:
             continue
         try:
@@ -66,10 +66,10 @@ def check_drop_ins(unit: str, *, declared: bool, directories: Sequence[str] = UN
             )
 
 
-def _merged(unit: str, kind: str, directories: Sequence[str]) -> Mapping[str, tuple[str, Path]]:
+def merged_drop_ins(unit: str, directories: Sequence[str] = UNITS) -> Mapping[str, tuple[str, Path]]:
     """Return the drop-ins of a unit by file name, each with the name that its directory is for; one hides another."""
     found: dict[str, tuple[str, Path]] = {}
-    for name in (kind, *_names(unit)):
+    for name in names_of_drop_ins(unit):
         for directory in reversed(directories):
             below = f"{directory}/{name}.d"
             with suppress(OSError):  # there are few such directories
@@ -77,13 +77,19 @@ def _merged(unit: str, kind: str, directories: Sequence[str]) -> Mapping[str, tu
     return found
 
 
-def _names(unit: str) -> Iterator[str]:
-    """Yield prefixes of a unit's name that end in a dash, its template, and the unit: the most specific last."""
+def names_of_drop_ins(unit: str) -> Iterator[str]:
+    """Yield the names to which `.d` is added for the directories of a unit's drop-ins, the most specific last.
+
+    Its type, prefixes of its name that end in a dash, its template, and the unit (systemd.unit(5)).
+    """
     stem, _, kind = unit.rpartition(".")
-    yield from (f"{stem[: dash.end()]}.{kind}" for dash in re.finditer("-", stem))
-    if "@" in stem:
-        yield f"{stem.partition('@')[0]}@.{kind}"
-    yield unit
+    prefix, at, _ = stem.partition("@")
+    yield kind
+    yield from (f"{prefix[: dash.end()]}.{kind}" for dash in re.finditer("-", prefix))
+    if at:
+        yield f"{prefix}@.{kind}"
+    if unit != f"{prefix}@.{kind}":
+        yield unit
 
 
 def _harmful(text: str, section: str) -> Iterator[str]:

@@ -63,6 +63,22 @@ def test_an_instance_has_the_files_of_its_template_and_its_own(tmp_path: Path) -
     assert read(tmp_path, "web@1")[0] == ("web@1.unikernel", "own")
 
 
+def test_drop_ins_are_of_all_of_a_prefix_and_of_one(tmp_path: Path) -> None:
+    write(tmp_path / "web-a@.unikernel", "own")
+    places = ("unikernel.d", "web-.unikernel.d", "web-a@.unikernel.d", "web-a@1.unikernel.d")
+    for number, place in enumerate(places):
+        write(tmp_path / place / f"{number}.conf", place)
+        write(tmp_path / place / "masked.conf", place)
+        write(tmp_path / place / "same.conf", place)
+    write(tmp_path / "web.unikernel.d" / "9.conf", "of another")
+    (tmp_path / "web-a@1.unikernel.d/masked.conf").unlink()
+    (tmp_path / "web-a@1.unikernel.d/masked.conf").symlink_to("/dev/null")
+    found = [content for _, content in read(tmp_path, "web-a@1")]
+    assert found == ["own", *places, "web-a@1.unikernel.d"]
+    of_template = [content for _, content in read(tmp_path, "web-a@")]
+    assert of_template == ["own", *places[:3], "web-a@.unikernel.d", "web-a@.unikernel.d"]
+
+
 def test_a_link_to_a_file_is_followed(tmp_path: Path) -> None:
     (tmp_path / "web.unikernel").symlink_to(write(tmp_path / "managed" / "file"))
     assert read(tmp_path) == [("web.unikernel", TEXT)]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd.declared.other_units import EDITED, check_copy, check_free, of_generators
+from solo5_systemd.declared.other_units import EDITED, check_copy, check_effect, check_free, of_generators
 from solo5_systemd.declared.unit_file import MARK
 from solo5_systemd.errors import TakenError
 from solo5_systemd.host.drop_ins import UNITS
@@ -60,6 +60,19 @@ def test_another_unit_file_has_the_name_and_a_mask_has_none(tmp_path: Path) -> N
         check_free("web", {}, [str(tmp_path)])
     with pytest.raises(TakenError, match="begins with solo5-"):
         check_free("solo5-web", {})
+
+
+@pytest.mark.parametrize("place", ["unikernel.d", "web.unikernel.d", "service.d", "web.service.d"])
+def test_a_drop_in_without_effect_is_named_with_its_place(tmp_path: Path, place: str) -> None:
+    path = tmp_path / place / "memory.conf"
+    path.parent.mkdir()
+    path.write_text("[Service]\nNice=1\n")
+    if "unikernel" not in place:
+        check_effect("web", [str(tmp_path)])
+        path.write_text("[Service]\nNice=1\n[Unikernel]\nMemory=64M\n")
+    with pytest.raises(TakenError, match=f"{path} has no effect on declaration web: .* in /etc/solo5/web.unikernel.d"):
+        check_effect("web", [str(tmp_path)])
+    check_effect("web", [])
 
 
 def test_a_copy_of_a_generated_unit_is_named_with_what_to_type(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def _declarations(good: "list[Declaration]", directory: Path = ETC) -> Iterator[
     from solo5_systemd.declared.conflicts import conflicts
     from solo5_systemd.declared.declaration import parse_declaration
     from solo5_systemd.declared.files import declarations, host_names, read_sources
-    from solo5_systemd.declared.other_units import check_copy, check_free, of_generators
+    from solo5_systemd.declared.other_units import check_copy, check_effect, check_free, of_generators
     from solo5_systemd.declared.template import is_template, parse_template
 
     refused = 0
@@ -71,6 +71,7 @@ def _declarations(good: "list[Declaration]", directory: Path = ETC) -> Iterator[
         try:
             check_free(name, generated)
             check_copy(name)
+            check_effect(name)
             sources = read_sources(name, directory)
             if is_template(name):
                 parse_template(name, sources, host=host_names(), served=served)
