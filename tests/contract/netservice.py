@@ -270,7 +270,7 @@ def _port(protocol: Protocol, host_port: int, port: int, host_ip: str | None, ni
 def host_state() -> tuple[str, ...]:
     """Return all state of this namespace that the service may change."""
     links = sorted(link["ifname"] for link in json.loads(run("ip", "-j", "link")))
-    forwarding = Path("/proc/sys/net/ipv4/ip_forward").read_text()
+    forwarding = " ".join(file.read_text() for file in sorted(Path("/proc/sys/net/ipv4/conf").glob("*/forwarding")))
     # Without their flags: whether a route is "linkdown" changes by itself.
     routes = " ".join(f"{route['dst']} {route.get('dev')}" for route in json.loads(run("ip", "-j", "route")))
     return (*links, settled(run("nft", "--stateless", "list", "ruleset")), routes, forwarding)

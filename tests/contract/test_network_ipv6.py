@@ -5,7 +5,7 @@ import contextlib
 import json
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import closing
 from dataclasses import replace
 from ipaddress import IPv6Address, IPv6Network
@@ -442,34 +442,32 @@ async def test_a_host_that_forwards_by_itself_goes_on_doing_so(service: Service,
     await service.restart()
     async with service.client() as client:
         await client.lease("a")
-        chain = run("nft", "list", "chain", "ip6", "solo5", "forward")
-        assert not chain.rstrip("}\n\t ").endswith("drop")
+        assert "drop" not in run("nft", "list", "chain", "ip6", "solo5", "foreign")
         await client.drop("a")
     assert sysctls6() == before
 
 
-@pytest.fixture
-def router() -> Iterator[None]:
-    """Settings by which the host is a router of IPv6, which have not been applied yet."""
-    file = Path("/run/sysctl.d/50-contract-test.conf")
-    file.parent.mkdir(exist_ok=True)
-    file.write_text("net.ipv6.conf.all.forwarding = 1\n")
-    yield
-    file.unlink()
-
-
-async def test_a_host_that_is_a_router_by_sysctl_d_forwards_ipv6_from_now_on(
-    router: None, service: Service, wan: Outside
-) -> None:
+async def test_a_program_for_which_the_host_forwards_ipv6_is_followed(service: Service, wan: Outside) -> None:
+    """By its write of 1, where the service has written 1 before it."""
     configure(service)
     await service.restart()
+
+    def drops(family: str) -> bool:
+        return "drop" in run("nft", "list", "chain", family, "solo5", "foreign")
+
     async with service.client() as client:
-        await client.lease("a")
-        for family, ends in (("ip6", False), ("ip", True)):
-            chain = run("nft", "list", "chain", family, "solo5", "forward")
-            assert chain.rstrip("}\n\t ").endswith("drop") is ends, family
+        lease = await client.lease("a")
+        assert (CONF / f"{lease.bridge}/forwarding").read_text() == "1\n", "it advertises itself as a router"
+        assert drops("ip6")
+        (CONF / "all/forwarding").write_text("1\n")
+        await until(lambda: not drops("ip6"))
+        assert drops("ip")
+        service.kill()
+        await service.restart()
+        assert not drops("ip6")
         await client.drop("a")
     assert (CONF / "all/forwarding").read_text() == "1\n"
+    (CONF / "all/forwarding").write_text("0\n")
 
 
 async def test_forwarding_that_another_program_switches_off_is_restored(service: Service, wan: Outside) -> None:

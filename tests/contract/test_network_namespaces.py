@@ -246,7 +246,11 @@ async def test_what_other_programs_change_in_it_is_restored_at_once(service: Ser
             (f"ip link set {web.tap} nomaster", lambda: link(web.tap).get("master") == "solo5-namespace", web.tap),
             ("ip address flush dev solo5-namespace", lambda: str(web.gateway) in shown(), "bridge solo5-namespace"),
             ("ip link delete solo5-namespace", lambda: is_up("solo5-namespace"), "bridge solo5-namespace"),
-            ("sysctl -q -w net.ipv4.ip_forward=0", lambda: FORWARD.read_text() == "1\n", "net.ipv4.ip_forward"),
+            (
+                "sysctl -q -w net.ipv4.ip_forward=1 net.ipv4.ip_forward=0",
+                lambda: (FORWARD.parent / "conf/lo/forwarding").read_text() == "1\n",
+                "net.ipv4.conf.*.forwarding",
+            ),
             ("nft flush ruleset", lambda: "solo5" in run("nft", "list", "tables"), "nftables"),
         ]
         for command, is_restored, what in changes:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.contract.guest import Guest
 from tests.contract.netns import run
-from tests.contract.netservice import Service, host_state, nic, udp
+from tests.contract.netservice import Service, host_state, nic, udp, until
 from tests.contract.test_network_paths import ask_udp
 
 from solo5_systemd.errors import TakenError
@@ -85,7 +85,7 @@ async def test_no_program_is_looked_for_in_the_path(service: Service, monkeypatc
 
 @pytest.mark.parametrize("before", ["0", "1"])
 async def test_forwarding_is_on_while_it_is_needed_and_then_as_it_was(service: Service, before: str) -> None:
-    """With the sysctls that the kernel sets with ip_forward: each link's forwarding, and accept_redirects."""
+    """That of links: ip_forward is for other programs, which find it as it was, as is accept_redirects beside it."""
     run("ip", "link", "add", "kept", "type", "veth", "peer", "name", "other")
     FORWARD.write_text(before)
     (CONF / "all/accept_redirects").write_text("0")
@@ -95,13 +95,40 @@ async def test_forwarding_is_on_while_it_is_needed_and_then_as_it_was(service: S
     await service.restart()
     async with service.client() as client:
         await client.lease("a")
-        assert FORWARD.read_text() == "1\n"
+        assert (FORWARD.read_text(), (CONF / "other/forwarding").read_text()) == (f"{before}\n", f"{1 - int(before)}\n")
+        run("ip", "link", "add", "later", "type", "bridge")
+        assert (CONF / "later/forwarding").read_text() == "1\n"
+        run("ip", "link", "delete", "later")
         service.kill()
         await service.restart()
         await client.drop("a")
         assert FORWARD.read_text() == f"{before}\n"
         assert _ipv4_settings() == settings
     run("ip", "link", "del", "kept")
+    FORWARD.write_text("0")
+
+
+async def test_a_program_for_which_the_host_forwards_is_followed(service: Service) -> None:
+    """Whoever sets ip_forward has packets between other links pass, until someone clears it; connections are kept."""
+
+    def drops() -> bool:
+        return "drop" in run("nft", "list", "chain", "ip", "solo5", "foreign")
+
+    await service.restart()
+    async with service.client() as client:
+        await client.lease("a")
+        tables = run("nft", "-a", "list", "tables")
+        assert drops()
+        FORWARD.write_text("1")
+        await until(lambda: not drops())
+        FORWARD.write_text("0")
+        await until(drops)
+        await until(lambda: (CONF / "lo/forwarding").read_text() == "1\n")
+        FORWARD.write_text("1")
+        await until(lambda: not drops())
+        assert run("nft", "-a", "list", "tables") == tables
+        await client.drop("a")
+    assert (FORWARD.read_text(), (CONF / "lo/forwarding").read_text()) == ("1\n", "1\n"), "it is in use"
     FORWARD.write_text("0")
 
 

@@ -140,7 +140,7 @@ async def test_deleted_links_are_rebuilt(service: Service) -> None:
         "ip link set {tap} down",
         "ip link set {bridge} down",
         "ip address flush dev {bridge}",
-        "echo 0 >/proc/sys/net/ipv4/ip_forward",
+        "sysctl -q -w net.ipv4.ip_forward=1 net.ipv4.ip_forward=0",
     ],
 )
 async def test_what_is_restored_is_signalled_to_its_tasks_and_the_rest_is_not_touched(
@@ -187,15 +187,16 @@ async def test_what_is_changed_while_the_service_is_down_is_restored_by_its_star
     await service.restart()
     async with service.client() as client:
         await client.lease("a", udp(5353))
-    flags = (FORWARD, Path("/proc/sys/net/ipv6/conf/all/forwarding"))
+    flags = (FORWARD.parent / "conf/lo/forwarding", Path("/proc/sys/net/ipv6/conf/all/forwarding"))
     service.kill()
-    for flag in flags:
+    FORWARD.write_text("1\n")
+    for flag in (FORWARD, *flags):
         flag.write_text("0\n")
     await service.restart()
     assert [flag.read_text() for flag in flags] == ["1\n", "1\n"]
     async with service.client() as client:
         assert sorted(each.what for each in await client.recent_repairs()) == [
-            "net.ipv4.ip_forward was not 1: it is set again",
+            "net.ipv4.conf.*.forwarding was not 1: it is set again",
             "net.ipv6.conf.all.forwarding was not 1: it is set again",
         ]
         await client.drop("a")

@@ -115,7 +115,7 @@ class Machine:
             "users": sorted(str(p) for place in ("solo5/users", "userdb") for p in Path("/run", place).glob("[!.]*")),
             "transient": sorted(p.name for p in Path("/run/systemd/transient").glob("solo5*")),
             "tenders": sh("pgrep", "-a", "solo5-(hvt|spt)").stdout,
-            "forward": Path("/proc/sys/net/ipv4/ip_forward").read_text(),
+            "forward": [file.read_text() for file in sorted(Path("/proc/sys/net/ipv4/conf").glob("*/forwarding"))],
             "mounts": sorted(_mounts()),
             "archives": sorted(map(str, Path("/run/solo5/memory").glob("*"))),
         }

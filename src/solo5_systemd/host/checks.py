@@ -34,7 +34,7 @@ RUN_FREE = 4 << 20
 """Minimum of free bytes in /run: the lease records of some thousand tasks."""
 
 
-AS_ROUTER = "echo net.ipv4.ip_forward=1 >/etc/sysctl.d/50-ip-forward.conf && systemctl restart solo5-networkd"
+AS_ROUTER = "echo net.ipv4.ip_forward=1 >/etc/sysctl.d/50-ip-forward.conf && systemctl restart systemd-sysctl"
 AS_ROUTER6 = AS_ROUTER.replace("ipv4.ip_forward", "ipv6.conf.all.forwarding").replace("ip-forward", "ipv6-forward")
 """The commands after which no packet between other links is dropped, of IPv4 and of IPv6."""
 

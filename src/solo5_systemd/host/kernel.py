@@ -119,7 +119,7 @@ def _filters(
 def _forwarding(nft: Any, chains: Sequence[Mapping[str, Any]], version: int) -> Sequence[str]:
     """Return the tables of programs for which the host forwards, where this service drops packets between others."""
     family = "ip" if version == 4 else "ip6"
-    ours = _listed(nft, {"chain": {"family": family, "table": "solo5", "name": "forward"}}) or ()
+    ours = _listed(nft, {"chain": {"family": family, "table": "solo5", "name": "foreign"}}) or ()
     if not drops_foreign(ours):
         return ()
     return translating(_tables(nft, [chain for chain in chains if is_translation(chain, version)]), version)

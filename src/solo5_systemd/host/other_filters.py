@@ -249,7 +249,7 @@ def _matches_version(rule: Mapping[str, Any], version: int) -> bool:
 
 
 def drops_foreign(listing: Iterable[Mapping[str, Any]]) -> bool:
-    """Return whether chain forward of this service ends in a drop: of packets between other links."""
+    """Return whether chain foreign of this service ends in a drop: of packets between other links."""
     rules = [item["rule"] for item in listing if "rule" in item]
     return bool(rules) and _has(rules[-1], "drop")
 

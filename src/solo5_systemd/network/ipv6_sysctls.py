@@ -11,7 +11,12 @@ from solo5_systemd.network.sysctls import read_sysctl, set_for_link, write_sysct
 
 _CONF = Path("/proc/sys/net/ipv6/conf")
 FORWARDING = "ipv6/conf/all/forwarding"
-"""Needed for all links: packets to published ports, and replies to guests, arrive on any link."""
+"""Needed for all links: the kernel forwards a packet whatever the `forwarding` of the link on which it arrives."""
+
+_FOR_NEW_LINKS = "ipv6/conf/default/forwarding"
+"""Of no effect on forwarding. A write to `all/forwarding` sets it, also one that changes nothing else: this service
+clears it after its own write, so that 1 shows one of another program.
+"""
 
 _ACCEPT_RA, _AS_ROUTER, _AS_HOST = "accept_ra", "2", "1"
 
@@ -44,6 +49,15 @@ def was_forwarding(before: Mapping[str, str]) -> bool:
     return before.get(FORWARDING) == "1"
 
 
+def is_router(before: Mapping[str, str]) -> bool:
+    """Return whether the host forwards IPv6 packets for others than this service, by the saved and present values.
+
+    Raises:
+        HostError: a setting cannot be read.
+    """
+    return was_forwarding(before) or read_sysctl(FORWARDING) == read_sysctl(_FOR_NEW_LINKS) == "1"
+
+
 def enable_forwarding() -> bool:
     """Set `forwarding` to 1, and before it `accept_ra` of links and of the default for new links from 1 to 2.
 
@@ -62,18 +76,19 @@ def enable_forwarding() -> bool:
         if read_sysctl(name) == _AS_HOST:
             write_sysctl(name, _AS_ROUTER)
     write_sysctl(FORWARDING, "1")
+    write_sysctl(_FOR_NEW_LINKS, "0")
     return True
 
 
 def restore(before: Mapping[str, str]) -> None:
-    """Restore the saved values, unless `forwarding` was 1 before or has been set to 0 since.
+    """Restore the saved values, unless the host is a router for others or `forwarding` has been set to 0 since.
 
     `accept_ra` becomes 1 again where it still is 2, also on links that are newer than the saved values.
 
     Raises:
         HostError: a setting cannot be written.
     """
-    if FORWARDING not in before or was_forwarding(before) or read_sysctl(FORWARDING) != "1":
+    if FORWARDING not in before or is_router(before) or read_sysctl(FORWARDING) != "1":
         return
     write_sysctl(FORWARDING, before[FORWARDING])
     was_host = before.get(f"ipv6/conf/default/{_ACCEPT_RA}") == _AS_HOST
@@ -124,10 +139,11 @@ def _links() -> Iterator[str]:
 
 
 def set_up_bridge(bridge: str) -> None:
-    """Enable IPv6 on a bridge that is to have the address of a gateway, at once and without router advertisements.
+    """Enable IPv6 on a bridge that is to have the address of a router, at once and without router advertisements.
 
     Raises:
         OSError: a setting cannot be written.
     """
-    for name, value in (("accept_ra", "0"), ("autoconf", "0"), ("accept_dad", "0"), ("disable_ipv6", "0")):
+    values = {"accept_ra": "0", "autoconf": "0", "accept_dad": "0", "forwarding": "1", "disable_ipv6": "0"}
+    for name, value in values.items():
         set_for_link("ipv6", bridge, name, value)

@@ -50,7 +50,8 @@ _IFINFOMSG, _IFLA_IFNAME, _IFLA_MASTER = 16, 3, 10
 _FLAGS, _CHANGE = 24, 28  # of struct ifinfomsg, from the message's header on
 _IS_NEW = 1 << 31  # all bits are set for a new link
 _IFADDRMSG, _IFA_LABEL = 8, 3
-_NETCONFA_FORWARDING, _NO_LINK = 2, 0xFFFFFFFF
+_NETCONFA_FORWARDING, _NO_LINK, _NEW_LINKS = 2, 0xFFFFFFFF, 0xFFFFFFFE
+_INET6 = int.from_bytes((socket.AF_INET6, 0), sys.byteorder)  # struct netconfmsg, padded
 _IFF_UP = 1
 _AF_BRIDGE = 7
 _RT_SCOPE_UNIVERSE, _RT_TABLE_LOCAL = 0, 255
@@ -419,12 +420,13 @@ class Links:
 class LinkWatch(NetlinkSocket):
     """A netlink socket, readable when a link is removed, leaves its bridge or is set down, or loses an IPv4 address.
 
-    Also when net.ipv4.ip_forward or net.ipv6.conf.all.forwarding is set to 0. The kernel drops all other messages:
+    Also when net.ipv4.ip_forward or net.ipv6.conf.all.forwarding is set. The kernel drops all other messages:
     every step of an attach changes a link, and a new link has its sysctls announced.
     """
 
     def __init__(self) -> None:
         super().__init__(NETLINK_ROUTE, _GROUP_LINK, _GROUP_IPV4_ADDRESS, _GROUP_IPV4_NETCONF, _GROUP_IPV6_NETCONF)
+        forwarding = equals(30, _NETCONFA_FORWARDING, 2)
         self.receive_only(
             [is_type(_RTM_DELLINK)],
             [is_type(_RTM_DELADDR)],
@@ -434,8 +436,10 @@ class LinkWatch(NetlinkSocket):
                 has_bits(_CHANGE, _IS_NEW, negated=True),
                 has_bits(_FLAGS, _IFF_UP, negated=True),
             ],
-            # Behind the header: the attribute of the link, which is none (all), and that of the sysctl.
-            [is_type(_RTM_NEWNETCONF), equals(24, _NO_LINK), equals(30, _NETCONFA_FORWARDING, 2), equals(32, 0)],
+            # Behind the header: the family, the attribute of the link, which is none (all), and that of the sysctl. Of
+            # IPv6 also that of new links: a write of 1 where there is one changes no other (`ipv6_sysctls`).
+            [is_type(_RTM_NEWNETCONF), equals(24, _NO_LINK), forwarding],
+            [is_type(_RTM_NEWNETCONF), equals(16, _INET6, 2), equals(24, _NEW_LINKS), forwarding],
         )
 
     def changed(self) -> frozenset[str] | None:

@@ -103,9 +103,10 @@ class Ruleset:
         reservations: the reservations that are attached.
         segments: the further bridges of these networks, each with its network. Their names reach table ip only with
             br_netfilter, which passes bridged packets through it.
-        forwards: packets between other links are accepted: the host forwarded packets before the first network was up,
-            or none of the networks has a bridge of this service.
+        forwards: packets between other links are accepted: the host forwards for others, too, or none of the networks
+            has a bridge of this service.
         forwards6: the same of IPv6 packets.
+        forwarding: the links that forwarded IPv4 packets, one by one, before the first network was up.
     """
 
     networks: Sequence[Network] = ()
@@ -113,6 +114,7 @@ class Ruleset:
     segments: Sequence[tuple[str, NetworkName]] = ()
     forwards: bool = False
     forwards6: bool = False
+    forwarding: tuple[str, ...] = ()
 
 
 def elements(ruleset: Ruleset) -> tuple[Element, ...]:

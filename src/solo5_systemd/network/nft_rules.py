@@ -44,7 +44,7 @@ ASKERS_BURST, ASKERS_RATE = 20, 5
 """The messages that one guest may send to the DHCP server: a burst, and a rate per second."""
 
 LIMITED = "limited"
-"""The chain of the connection limits, the only one whose rules depend on the networks that are up."""
+"""The chain of the connection limits, whose rules depend on the networks that are up."""
 
 _TABLES = (
     """
@@ -170,6 +170,9 @@ table ip solo5 {
         oifname @bridges goto inward
         iifname @bridges goto outward
         iifname . oifname @bridged accept
+        goto foreign
+    }
+    chain foreign {
         FOREIGN
     }
     # To a guest: from guests of its network and of networks with `reach`, to published ports, and from other links
@@ -431,10 +434,6 @@ _SEGMENTED_HOOK = "type filter hook prerouting priority -301; policy accept;"
 _SEGMENTED_RULE = "iifname @segments notrack accept"
 _SEGMENTED = f"    chain segmented {{\n        {_SEGMENTED_HOOK}\n        {_SEGMENTED_RULE}\n    }}\n"
 
-# ip_forward applies to all links, and must: packets to published ports and replies arrive on any link. So where the
-# host did not forward before the first network was up, this rule drops packets between all other links.
-_FOREIGN = "drop"
-
 
 def tables(
     networks: Sequence[Network],
@@ -442,6 +441,7 @@ def tables(
     forwards: bool,
     owned: bool,
     forwards6: bool = False,
+    forwarding: Sequence[str] = (),
     only6: bool = False,
     segmented: bool = False,
 ) -> str:
@@ -449,10 +449,11 @@ def tables(
 
     Args:
         networks: the networks that are up.
-        forwards: the host forwarded IPv4 packets before; packets between other links are accepted.
+        forwards: the host forwards IPv4 packets for others; packets between other links are accepted.
         owned: set `flags owner, persist` (Linux 6.9, nftables 1.1.0): only this process may change the tables, and they
             stay after its exit.
         forwards6: as `forwards`, of IPv6.
+        forwarding: as of `Ruleset`.
         only6: table ip6 alone.
         segmented: a network has segments.
     """
@@ -462,11 +463,12 @@ def tables(
     text = text.replace("NEIGHBOURS_BURST", str(NEIGHBOURS_BURST)).replace("NEIGHBOUR", str(NEIGHBOUR_TIMEOUT_S))
     text = text.replace("ASKERS_RATE", str(ASKERS_RATE)).replace("ASKERS_BURST", str(ASKERS_BURST))
     ip, bridge, rest = text.partition("table bridge ")
-    of_ip = ip.replace("METADATA", ", ".join(METADATA)).replace("FOREIGN", "" if forwards else _FOREIGN)
+    of_ip = ip.replace("METADATA", ", ".join(METADATA))
+    of_ip = of_ip.replace("FOREIGN", _RULE_BREAK.join(foreign(forwards, forwarding)))
     of_ip = of_ip.replace("LIMITED", _RULE_BREAK.join(limited(networks)))
     of_ip6 = (
         ip6(ip)
-        .replace("FOREIGN", "" if forwards6 else _FOREIGN)
+        .replace("FOREIGN", _RULE_BREAK.join(foreign(forwards6)))
         .replace("LIMITED", _RULE_BREAK.join(limited6(networks)))
     )
     if only6:
@@ -475,6 +477,18 @@ def tables(
 
 
 _RULE_BREAK = "\n        "
+
+
+def foreign(forwards: bool, forwarding: Sequence[str] = ()) -> Sequence[str]:
+    """Return the rules of the chain `foreign`, for packets between links of others.
+
+    This service has all links forward: packets to published ports and replies arrive on any. A host that no one else
+    has forward must not become a router by that.
+    """
+    if forwards:
+        return ()
+    links = ", ".join(f'"{link}"' for link in forwarding)
+    return (*((f"iifname {{ {links} }} accept",) if links else ()), "drop")
 
 
 def limited6(networks: Sequence[Network]) -> Sequence[str]:
@@ -515,6 +529,7 @@ def replace(ruleset: Ruleset, *, owned: bool) -> str:
         ruleset.networks,
         forwards=ruleset.forwards,
         forwards6=ruleset.forwards6,
+        forwarding=ruleset.forwarding,
         owned=owned,
         segmented=bool(ruleset.segments),
     )
@@ -542,16 +557,22 @@ def change(before: Ruleset, after: Ruleset, *, owned: bool = True) -> str:
             segmented=bool(after.segments),
         )
         commands.append(new6)
-    limits = [("ip", limited(before.networks), limited(after.networks))]
-    if had6 and has6:
-        limits.append(("ip6", limited6(before.networks), limited6(after.networks)))
-    for family, present, rules in limits:
+    for chain, present, rules in _changing(before, after, six=had6 and has6):
         if present != rules:
-            commands.append(f"flush chain {family} {TABLE} {LIMITED}")
-            commands += [f"add rule {family} {TABLE} {LIMITED} {rule}" for rule in rules]
+            commands.append(f"flush chain {chain}")
+            commands += [f"add rule {chain} {rule}" for rule in rules]
     commands += _segmented(before, after, ("ip", "ip6") if had6 and has6 else ("ip",))
     added = set(new) - set(old)
     return "\n".join([*commands, add(each for each in new if each in added)]).strip()
+
+
+def _changing(before: Ruleset, after: Ruleset, *, six: bool) -> Iterator[tuple[str, Sequence[str], Sequence[str]]]:
+    """Yield the chains whose rules depend on more than elements, with the present and the new rules."""
+    yield f"ip {TABLE} {LIMITED}", limited(before.networks), limited(after.networks)
+    yield f"ip {TABLE} foreign", *(foreign(each.forwards, each.forwarding) for each in (before, after))  # type: ignore[misc]
+    if six:
+        yield f"ip6 {TABLE} {LIMITED}", limited6(before.networks), limited6(after.networks)
+        yield f"ip6 {TABLE} foreign", foreign(before.forwards6), foreign(after.forwards6)
 
 
 def _segmented(before: Ruleset, after: Ruleset, families: Sequence[str]) -> Iterator[str]:

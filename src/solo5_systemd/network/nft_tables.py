@@ -110,16 +110,12 @@ class Tables:
                 return
 
     def change(self, before: Ruleset, after: Ruleset) -> None:
-        """Change the tables from `before` to `after`; replace them where they are not as `before`, or forward others.
+        """Change the tables from `before` to `after`; replace them where they are not as `before`.
 
         A change keeps the kernel's counts of connections, which a replacement resets for every guest.
         """
         commands = nft_rules.change(before, after, owned=self._owned)
-        if (
-            not self._built
-            or before.forwards != after.forwards
-            or not self.are_intact(lambda: nft_elements.elements(before))
-        ):
+        if not self._built or not self.are_intact(lambda: nft_elements.elements(before)):
             self.replace(after)
         elif commands:
             try:

@@ -2,22 +2,22 @@
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 from solo5_systemd.errors import HostError
 
 _ROOT = Path("/proc/sys/net")
-_CONFIGURED = tuple(Path(place, "sysctl.d") for place in ("/etc", "/run", "/usr/local/lib", "/usr/lib"))
-"""The directories of sysctl.d(5): a file hides those of its name in later ones."""
-
-_FORWARDING = {
-    4: re.compile(r"-?net[./]ipv4[./](?:ip_forward|conf[./]all[./]forwarding)\s*=\s*(\S+)"),
-    6: re.compile(r"-?net[./]ipv6[./]conf[./]all[./]forwarding\s*=\s*(\S+)"),
-}
-"""By version of IP: a line of sysctl.d(5) that has the host forward packets."""
 IP_FORWARD = "ipv4/ip_forward"
-"""Needed for all links: packets to published ports, and replies to guests, arrive on any link."""
+"""Set by a program or an operator for whom the host is a router, and never by this service.
+
+The kernel forwards an IPv4 packet if the link on which it arrives has `forwarding`. This service sets that of each
+link, since packets to published ports and replies to guests arrive on any. So a write of others to ip_forward is a
+change, which the kernel announces.
+"""
+
+_FOR_NEW_LINKS = "ipv4/conf/default/forwarding"
 
 _NEIGHBOUR_LIMITS = {
     family: tuple(f"{family}/neigh/default/gc_thresh{number}" for number in (1, 2, 3)) for family in ("ipv4", "ipv6")
@@ -27,9 +27,20 @@ _NEIGHBOURS_BEYOND = 512
 
 _log = logging.getLogger(__name__)
 
-_CHANGED_ALONG = ("ipv4/conf/all/accept_redirects", "ipv4/conf/default/forwarding")
-"""The sysctls that the kernel sets with ip_forward (inet_forward_change of net/ipv4/devinet.c), besides each link's
-`forwarding`."""
+_OF_LINK = re.compile(r"ipv4/conf/([\w.-]+)/forwarding", re.ASCII)
+"""The `forwarding` of a link whose name has no other meaning in nftables."""
+
+_CHANGED_ALONG = "ipv4/conf/all/accept_redirects"
+"""The kernel sets it with ip_forward, which earlier versions of this service did."""
+
+
+def is_router() -> bool:
+    """Return whether the host forwards IPv4 packets for others than this service.
+
+    Raises:
+        HostError: the setting cannot be read.
+    """
+    return read_sysctl(IP_FORWARD) == "1"
 
 
 def values_to_restore() -> dict[str, str]:
@@ -39,58 +50,63 @@ def values_to_restore() -> dict[str, str]:
         HostError: a value cannot be read.
     """
     before = {IP_FORWARD: read_sysctl(IP_FORWARD)}
-    if was_forwarding(before):
-        return before
-    links = (path.parent.name for path in (_ROOT / "ipv4/conf").glob("*/forwarding"))
-    forwarding = (f"ipv4/conf/{link}/forwarding" for link in links if link not in ("all", "default"))
-    return before | {name: value for name in (*_CHANGED_ALONG, *forwarding) if (value := read_sysctl(name)) != ""}
+    return before if is_router() else before | {name: read_sysctl(name) for name in (*_links(), _FOR_NEW_LINKS)}
 
 
-def was_forwarding(before: Mapping[str, str]) -> bool:
-    """Return whether the host forwarded packets before the first network was up, by the saved values."""
-    return before.get(IP_FORWARD) == "1"
-
-
-def is_configured_to_forward(version: int = 4, directories: Sequence[Path] = _CONFIGURED) -> bool:
-    """Return whether sysctl.d(5) has the host forward packets of a version of IP: then it is a router in any case."""
-    files = {path.name: path for directory in reversed(directories) for path in directory.glob("*.conf")}
-    value = "0"
-    for _, path in sorted(files.items()):
-        try:
-            lines = path.read_text(errors="replace").splitlines()
-        except OSError as error:
-            _log.warning("%s cannot be read: %s", path, error.strerror)
-            continue
-        for line in lines:
-            if found := _FORWARDING[version].fullmatch(line.strip()):
-                value = found[1]
-    return value == "1"
+def forwarding_links(before: Mapping[str, str]) -> Sequence[str]:
+    """Return the links that another program has had forward packets, one by one, by the saved values."""
+    names = (_OF_LINK.fullmatch(name) for name, value in before.items() if value == "1" and name != _FOR_NEW_LINKS)
+    return sorted(name[1] for name in names if name)
 
 
 def enable_forwarding() -> bool:
-    """Set ip_forward to 1; return whether it was another value.
-
-    Raises:
-        HostError: the setting cannot be written.
-    """
-    if read_sysctl(IP_FORWARD) == "1":
-        return False
-    write_sysctl(IP_FORWARD, "1")
-    return True
-
-
-def restore(before: Mapping[str, str]) -> None:
-    """Restore the saved values, unless ip_forward was 1 before or has been set to 0 since.
+    """Have all links forward packets, also new ones, unless the host is a router; return whether one did not.
 
     Raises:
         HostError: a setting cannot be written.
     """
-    if not before or was_forwarding(before) or read_sysctl(IP_FORWARD) != "1":
+    if is_router():
+        return False
+    changed = False
+    for name in chain(_links(), (_FOR_NEW_LINKS,), _links()):  # and those that were made meanwhile
+        if read_sysctl(name) == "0":
+            write_sysctl(name, "1")
+            changed = True
+    return changed
+
+
+def restore(before: Mapping[str, str]) -> None:
+    """Restore the saved values, unless the host has become a router.
+
+    Raises:
+        HostError: a setting cannot be written.
+    """
+    if not before or is_router():
         return
-    write_sysctl(IP_FORWARD, before[IP_FORWARD])
-    for name, value in before.items():
-        if read_sysctl(name) not in ("", value):
-            write_sysctl(name, value)
+    for name in (_FOR_NEW_LINKS, *_links()):
+        if read_sysctl(name) not in ("", before.get(name, "0")):
+            write_sysctl(name, before.get(name, "0"))
+
+
+def restore_earlier(before: Mapping[str, str]) -> Mapping[str, str]:
+    """Undo what an earlier version of this service has set instead, and return the values that `restore` needs.
+
+    Raises:
+        HostError: a setting cannot be written.
+    """
+    if _CHANGED_ALONG in before and is_router():  # it was 0, and no one else can be told to have set it
+        write_sysctl(IP_FORWARD, "0")
+        write_sysctl(_CHANGED_ALONG, before[_CHANGED_ALONG])
+        if before.get("ipv6/conf/all/forwarding") == "0":
+            write_sysctl("ipv6/conf/default/forwarding", "0")  # `ipv6_sysctls.is_router`
+    return {name: value for name, value in before.items() if name != _CHANGED_ALONG}
+
+
+def _links() -> Iterator[str]:
+    """Yield the name of `forwarding` of each link."""
+    for path in (_ROOT / "ipv4/conf").glob("*/forwarding"):
+        if path.parent.name not in ("all", "default"):
+            yield f"ipv4/conf/{path.parent.name}/forwarding"
 
 
 def make_room_for_neighbours(guests: int, room: int, family: str = "ipv4") -> int:

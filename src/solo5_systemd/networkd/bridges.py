@@ -35,8 +35,7 @@ class Bridges:
         self.networks: dict[NetworkName, Network] = {}
         self.up: set[NetworkName] = set()
         self.segments: dict[str, NetworkName] = {}
-        self._is_router = sysctls.is_configured_to_forward()
-        self._is_router6 = sysctls.is_configured_to_forward(6)
+        self._is_router = self._is_router6 = False
         self._neighbours = 0
         self._neighbours6 = 0
 
@@ -66,6 +65,7 @@ class Bridges:
             self._save_sysctls()
         if network.routes6:
             self.ipv6.save_sysctls(shared=network.shared)
+        self._read_routers()
         self.up.add(network.name)
         try:
             self._tables.change(before, self.ruleset())  # first: the rules must exist before ip_forward is set
@@ -103,9 +103,9 @@ class Bridges:
         self.segments = {segment: name for segment, name in self.segments.items() if name in self.up}
         try:
             if not self.forwarding6:
-                self.ipv6.restore_sysctls(is_router=self._is_router6)  # first: without rules, nothing may be forwarded
+                self.ipv6.restore_sysctls()  # first: without rules, nothing may be forwarded
             if not self.forwarding:
-                self._restore_sysctls()  # first: without rules, nothing may be forwarded
+                sysctls.restore(self._store.sysctls())  # first: without rules, nothing may be forwarded
                 self._store.remove_sysctls()
             if self.up:
                 self._tables.change(before, self.ruleset())
@@ -207,16 +207,38 @@ class Bridges:
         if not self._store.sysctls():  # saved once, before the first change: later values are this service's
             self._store.save_sysctls(sysctls.values_to_restore())
 
-    def _restore_sysctls(self) -> None:
-        if not self._is_router:
-            sysctls.restore(self._store.sysctls())
-
     def restore_unused_sysctls(self) -> None:
         """Restore what a start that was killed between the sysctls and its bridge has changed."""
         if not self.forwarding6:
-            self.ipv6.restore_sysctls(is_router=self._is_router6)
+            self.ipv6.restore_sysctls()
         if not self.forwarding:
-            self._restore_sysctls()
+            sysctls.restore(self._store.sysctls())
+
+    def recover_routers(self) -> None:
+        """Read at start-up for whom the host forwards; undo what an earlier version of this service has set for all."""
+        if before := self._store.sysctls():
+            self._store.save_sysctls(sysctls.restore_earlier(before))
+        self._read_routers()
+
+    def follow_routers(self) -> Sequence[str]:
+        """Drop packets between links of others while nobody but this service has the host forward, and pass them then.
+
+        Return what has changed, as text for the log.
+        """
+        before, was = self.ruleset(), (self._is_router, self._is_router6)
+        self._read_routers()
+        self._tables.change(before, self.ruleset())
+        settings = ((sysctls.IP_FORWARD, self._is_router), (ipv6_sysctls.FORWARDING, self._is_router6))
+        return [
+            f"net/{name} is {'set by another program: packets pass' if is_router else '0: packets are dropped'} "
+            "between other links"
+            for (name, is_router), had in zip(settings, was, strict=True)
+            if is_router != had
+        ]
+
+    def _read_routers(self) -> None:
+        self._is_router = sysctls.is_router()
+        self._is_router6 = self.ipv6.is_router()
 
     # -- packet filter -------------------------------------------------------------------------------------------
 
@@ -226,8 +248,9 @@ class Bridges:
             networks=[network for network in self.networks.values() if self.is_up(network.name)],
             reservations=[held.reservation for held in self._leases.attached()],
             segments=tuple(self.segments.items()),
-            forwards=not self.forwarding or self._is_router or sysctls.was_forwarding(self._store.sysctls()),
-            forwards6=self.forwarding6 and (self._is_router6 or self.ipv6.was_forwarding()),
+            forwards=not self.forwarding or self._is_router,
+            forwards6=self.forwarding6 and self._is_router6,
+            forwarding=tuple(sysctls.forwarding_links(self._store.sysctls())),
         )
 
     def elements(self) -> Sequence[Element]:

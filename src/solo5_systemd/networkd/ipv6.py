@@ -82,16 +82,15 @@ class Ipv6:
             bridged = ipv6_sysctls.bridged_to_restore() if shared else {}
             self._store.save_sysctls({**before, **ipv6_sysctls.values_to_restore(), **bridged})
 
-    def was_forwarding(self) -> bool:
-        """Return whether the host forwarded IPv6 packets before the first network with IPv6."""
-        return ipv6_sysctls.was_forwarding(self._store.sysctls())
+    def is_router(self) -> bool:
+        """Return whether the host forwards IPv6 packets for others than this service."""
+        return ipv6_sysctls.is_router(self._store.sysctls())
 
-    def restore_sysctls(self, *, is_router: bool) -> None:
-        """Restore the saved sysctls unless the host is a router by its configuration, and forget them; idempotent."""
+    def restore_sysctls(self) -> None:
+        """Restore the saved sysctls unless the host is a router for others, and forget them; idempotent."""
         before = self._store.sysctls()
         if ipv6_sysctls.FORWARDING in before:
-            if not is_router:
-                ipv6_sysctls.restore(before)
+            ipv6_sysctls.restore(before)
             ipv6_sysctls.restore_bridged(before)
             rest = {name: value for name, value in before.items() if not name.startswith(("ipv6/", "bridge/"))}
             self._store.save_sysctls(rest)

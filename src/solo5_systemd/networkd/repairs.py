@@ -96,9 +96,12 @@ class Repairs:
 
     def repair_changed(self, changed: frozenset[str] | None) -> None:
         """Restore the bridges and taps among these changed links, and forwarding; None checks all."""
+        if self._bridges.up:
+            for change in self._bridges.follow_routers():
+                _log.info("%s", change)
         if self._bridges.forwarding and sysctls.enable_forwarding():
             tasks = self._leases.tasks(lambda lease: not self._bridges.joins(lease))
-            self._add(tasks, "net.ipv4.ip_forward was not 1: it is set again")
+            self._add(tasks, "net.ipv4.conf.*.forwarding was not 1: it is set again")
         if self._bridges.forwarding6 and ipv6_sysctls.enable_forwarding():
             tasks = self._leases.tasks(lambda lease: lease.ipv6 is not None and not self._bridges.joins(lease))
             self._add(tasks, "net.ipv6.conf.all.forwarding was not 1: it is set again")

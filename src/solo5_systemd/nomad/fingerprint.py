@@ -154,4 +154,6 @@ def _attributes(
     yield _key("networks"), ",".join(offered)
     if problem := filter_problem(host.kernel):
         yield _key("networks.problem"), f"{problem}: {filter_remedy(host.kernel)}"
+    if dropped := " ".join(_sentence(fact) for fact in facts(host) if fact.name.startswith("forwarding")):
+        yield _key("forwarding.problem"), dropped
     yield _key("logging"), "journald" if config.disable_log_collection else "nomad,journald"

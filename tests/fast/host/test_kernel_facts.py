@@ -80,7 +80,7 @@ def test_a_host_that_forwards_for_others_is_to_be_a_router() -> None:
 def test_a_host_that_forwards_ipv6_for_others_is_to_be_a_router_of_ipv6() -> None:
     found = fact("forwarding of IPv6", replace(GOOD, forwarding_tables6=("ip6 nat",)))
     assert (found.verdict, found.value.endswith("there is table ip6 nat")) == (Verdict.LIMITED, True)
-    command = "echo net.ipv6.conf.all.forwarding=1 >/etc/sysctl.d/50-ipv6-forward.conf && systemctl restart solo5"
+    command = "echo net.ipv6.conf.all.forwarding=1 >/etc/sysctl.d/50-ipv6-forward.conf && systemctl restart systemd"
     assert command in found.advice
     assert not [each for each in facts(replace(HOST, kernel=GOOD)) if each.name.startswith("forwarding")]
 

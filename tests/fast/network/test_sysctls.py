@@ -1,4 +1,4 @@
-"""The limits of the host's neighbour table, and whether the host is a router."""
+"""The limits of the host's neighbour table, and which links forward."""
 
 from pathlib import Path
 
@@ -57,31 +57,59 @@ def test_a_limit_that_cannot_be_set_is_logged_once(limits: Path, caplog: pytest.
     assert not caplog.text
 
 
-@pytest.mark.parametrize(
-    ("files", "is_router"),
-    [
-        ({}, False),
-        ({"a/9.conf": "# net.ipv4.ip_forward = 1"}, False),
-        ({"a/9.conf": "net.ipv4.ip_forward=1"}, True),
-        ({"b/9.conf": "-net/ipv4/ip_forward = 1"}, True),
-        ({"b/9.conf": "kernel.x = 1\nnet.ipv4.conf.all.forwarding = 1\n"}, True),
-        ({"b/1.conf": "net.ipv4.ip_forward=1", "a/9.conf": "net.ipv4.ip_forward=0"}, False),
-        ({"b/9.conf": "net.ipv4.ip_forward=1", "a/1.conf": "net.ipv4.ip_forward=0"}, True),
-        ({"b/9.conf": "net.ipv4.ip_forward=1", "a/9.conf": ""}, False),  # hidden by an empty file
-        ({"a/9.txt": "net.ipv4.ip_forward=1", "a/9.conf/x.conf": "net.ipv4.ip_forward=1"}, False),
-    ],
-)
-def test_a_host_is_a_router_by_sysctl_d(tmp_path: Path, files: dict[str, str], is_router: bool) -> None:
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    places = [tmp_path / "a", tmp_path / "b", tmp_path / "missing"]
-    assert sysctls.is_configured_to_forward(directories=places) is is_router
-    assert not sysctls.is_configured_to_forward(6, places)
+def forwarding(root: Path, **values: str) -> None:
+    for link, value in values.items():
+        (root / f"ipv4/conf/{link}").mkdir(parents=True, exist_ok=True)
+        (root / f"ipv4/conf/{link}/forwarding").write_text(value)
 
 
-@pytest.mark.parametrize("line", ["net.ipv6.conf.all.forwarding = 1", "-net/ipv6/conf/all/forwarding=1"])
-def test_a_host_is_a_router_of_ipv6_by_a_setting_of_its_own(tmp_path: Path, line: str) -> None:
-    (tmp_path / "9.conf").write_text(line)
-    assert sysctls.is_configured_to_forward(6, [tmp_path])
-    assert not sysctls.is_configured_to_forward(4, [tmp_path])
+def now(root: Path) -> dict[str, str]:
+    return {file.parent.name: file.read_text() for file in (root / "ipv4/conf").glob("*/forwarding")}
+
+
+@pytest.fixture
+def host(limits: Path, tmp_path: Path) -> Path:
+    """A host that does not forward, but for packets that arrive on one link."""
+    (tmp_path / "ipv4/ip_forward").write_text("0")
+    forwarding(tmp_path, all="0", default="0", lo="0", eth0="0", ve="1")
+    return tmp_path
+
+
+def test_each_link_forwards_and_the_host_is_no_router_of_others(host: Path) -> None:
+    before = sysctls.values_to_restore()
+    assert sysctls.forwarding_links(before) == ["ve"]
+    assert sysctls.enable_forwarding()
+    assert now(host) == {"all": "0", "default": "1", "lo": "1", "eth0": "1", "ve": "1"}
+    assert not sysctls.enable_forwarding()
+    assert not sysctls.is_router()
+    forwarding(host, new="1")
+    sysctls.restore(before)
+    assert now(host) == {"all": "0", "default": "0", "lo": "0", "eth0": "0", "ve": "1", "new": "0"}
+
+
+def test_what_a_host_needs_that_has_become_a_router_stays(host: Path) -> None:
+    before = sysctls.values_to_restore()
+    sysctls.enable_forwarding()
+    (host / "ipv4/ip_forward").write_text("1")
+    sysctls.restore(before)
+    assert now(host)["eth0"] == "1"
+    assert sysctls.values_to_restore() == {"ipv4/ip_forward": "1"}
+
+
+def test_a_link_whose_name_is_a_pattern_of_nftables_is_not_accepted() -> None:
+    before = {f"ipv4/conf/{name}/forwarding": "1" for name in ("eth*", 'a"b', "default", "vlan.7", "br-1")}
+    assert sysctls.forwarding_links(before) == ["br-1", "vlan.7"]
+
+
+def test_a_host_that_an_earlier_version_has_made_a_router_is_none(host: Path) -> None:
+    """Its record has accept_redirects, which the kernel sets with ip_forward."""
+    earlier = {"ipv4/ip_forward": "0", "ipv4/conf/all/accept_redirects": "1", "ipv4/conf/eth0/forwarding": "0"}
+    (host / "ipv4/ip_forward").write_text("1")
+    (host / "ipv4/conf/all/accept_redirects").write_text("0")
+    before = sysctls.restore_earlier(earlier)
+    assert before == {"ipv4/ip_forward": "0", "ipv4/conf/eth0/forwarding": "0"}
+    assert not sysctls.is_router()
+    assert (host / "ipv4/conf/all/accept_redirects").read_text() == "1"
+    (host / "ipv4/ip_forward").write_text("1")
+    assert sysctls.restore_earlier(before) == before, "of this version: a program has set it"
+    assert sysctls.is_router()

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from tests.fast.host.test_checks import GOOD, HVT, SPT, dependency
 
-from solo5_systemd.host.checks import Host, Kernel
+from solo5_systemd.host.checks import AS_ROUTER, Host, Kernel
 from solo5_systemd.host.other_filters import DroppingChain
 from solo5_systemd.names import NetworkName
 from solo5_systemd.nomad.config.plugin import PluginConfig
@@ -105,6 +105,13 @@ DROPPING = DroppingChain(name="ip filter FORWARD", bridges=("solo5-default",), r
         (
             {"kernel": replace(GOOD.kernel, dropping_chains=(DROPPING,))},
             {"driver.solo5.networks.problem": "ip filter FORWARD drops packets of solo5-default: open it && for good"},
+        ),
+        (
+            {"kernel": replace(GOOD.kernel, forwarding_tables=("ip own",))},
+            {
+                "driver.solo5.forwarding.problem": "forwarding: dropped between other links, for which there is table "
+                f"ip own. Have this host forward for other programs, too: {AS_ROUTER}"
+            },
         ),
     ],
 )

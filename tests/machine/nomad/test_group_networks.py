@@ -35,6 +35,7 @@ from tests.machine.test_ipv6 import _UDP6, HERE, THERE
 EXAMPLES = Path("/srv/examples/nomad")
 NAMESPACES = Path("/run/netns")
 STATE = Path("/run/solo5/network/namespaces")
+FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
 WEB = f'{SERVER}\nports = ["web"]'
 
 
@@ -59,8 +60,7 @@ def sidecar(name: str, command: str, *arguments: str, task: str = "") -> str:
 @pytest.fixture(scope="module", autouse=True)
 def bridge(installed: Agent) -> Iterator[None]:
     """What Nomad keeps from its first group in bridge mode on: a bridge, tables of iptables, forwarding."""
-    forward = Path("/proc/sys/net/ipv4/ip_forward")
-    before = forward.read_text()
+    before = FORWARDING.read_text()
     first = Jobs()
     first.run(group_hcl("first", sidecar("side", "/bin/sleep", "1000"), group=BRIDGE))
     first.purge()
@@ -69,7 +69,7 @@ def bridge(installed: Agent) -> Iterator[None]:
     for table in json.loads(ok("nft", "--json", "list", "tables"))["nftables"]:
         if "table" in table:
             ok("nft", "delete", "table", table["table"]["family"], table["table"]["name"])
-    forward.write_text(before)
+    FORWARDING.write_text(before)
 
 
 @pytest.fixture
@@ -98,6 +98,22 @@ def test_a_guest_has_its_groups_ports(group: Jobs, outside: Outside) -> None:
     assert unit_property(unit(alloc), "NetworkNamespacePath") == f"/run/netns/solo5-{own}"
     assert about["nics"][0]["tap"] in ok(*inside, "ip", "-o", "link")
     assert about["nics"][0]["tap"] not in ok("ip", "-o", "link")
+
+
+@pytest.mark.parametrize("order", [("guest", "bridged"), ("bridged", "guest")], ids=str)
+def test_a_group_of_another_driver_reaches_the_outside_on_a_host_that_did_not_forward(
+    group: Jobs, outside: Outside, order: tuple[str, str]
+) -> None:
+    """CNI sets ip_forward for its bridge, unless it finds 1: our guests leave it at 0, and drop nothing then."""
+    sh("ip", "link", "delete", "nomad")
+    FORWARDING.write_text("0")
+    hcl = {
+        "guest": group_hcl("guest", task_hcl("guest", SERVER)),
+        "bridged": group_hcl("bridged", sidecar("side", "/bin/sleep", "1000"), group=network("bridge")),
+    }
+    allocs = {name: group.run(hcl[name])[0] for name in order}
+    ping = ("ip", "netns", "exec", allocs["bridged"], "ping", "-c1", "-W1", outside.there)
+    eventually(lambda: sh(*ping).returncode == 0, "it reaches the outside")
 
 
 def curl(outside: Outside, url: str) -> str:
