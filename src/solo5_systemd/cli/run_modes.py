@@ -50,6 +50,8 @@ async def run_attached(engine: "Runtime", workload: Workload, screen: Screen, *,
         DependencyError: libsystemd is missing; the task is removed again.
         Solo5Error: the start failed, or the task was removed meanwhile.
     """
+    from solo5_systemd.journal.stored import storage_problem
+
     with _cancelled_by_sigterm():
         started = await engine.start(workload)
     with _signal_queue() as received:
@@ -57,12 +59,14 @@ async def run_attached(engine: "Runtime", workload: Workload, screen: Screen, *,
         async with asyncio.TaskGroup() as group:
             passing = group.create_task(_forward_signals(received, engine, task, group))
             try:
-                await copy_console(engine.console(task, follow=True), screen, write_plain)
+                count = await copy_console(engine.console(task, follow=True), screen, write_plain)
             except DependencyError:  # without libsystemd the task would run unseen
                 await remove_existing(engine, task.name)
                 raise
             passing.cancel()
         ended = await engine.wait(task.name)
+    if not count and (problem := await storage_problem(task.state.log_namespace)):
+        screen.message(f"no console lines: {problem}")
     if remove:
         await engine.remove(task.name, force=False)
     return _report_outcome(ended, screen)

@@ -331,6 +331,10 @@ class Updater:
                 return waiting.result()
             if ended.done():
                 raise StartError(f"the new guest ended before it was ready: {await _sentence(ended)}.")
+            from solo5_systemd.journal.stored import storage_problem
+
+            if isinstance(condition, ReadyLine) and (problem := await storage_problem(run.state.log_namespace)):
+                raise StartError(f"the new guest was not seen to be ready within {timeout_s:g} s: {problem}")
             raise StartError(f"the new guest was not ready within {timeout_s:g} s ({condition or 'it runs'}).")
         finally:
             for each in (waiting, ended):

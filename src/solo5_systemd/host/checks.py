@@ -98,6 +98,7 @@ class Host:
         drop_ins: the problem of a drop-in for all services; empty: there is none.
         log_namespace: the journal namespace of consoles; empty: the host's journal.
         namespace_problem: the problem of that namespace; empty: usable.
+        console_problem: why that journal stores no consoles; empty: it does, or only root can see it.
         networks: the networks of /etc/solo5.
         kernel: the kernel's settings.
     """
@@ -119,6 +120,7 @@ class Host:
     drop_ins: str = ""
     log_namespace: str = ""
     namespace_problem: str = ""
+    console_problem: str = ""
     networks: Sequence[NetworkSettings] = ()
     kernel: Kernel = field(default_factory=Kernel)
 
@@ -296,6 +298,8 @@ def _journal(host: Host) -> Fact:
             f"no namespace {host.log_namespace}: {host.namespace_problem}",
             f"See: systemctl status {journald_of(host.log_namespace)}; or leave out log_namespace, see solo5.toml(5).",
         )
+    if host.console_problem:
+        return Fact(name="journal", value="no consoles", verdict=Verdict.LIMITED, advice=host.console_problem)
     kept = "kept over a reboot" if host.persistent_journal else "lost with a reboot"
     where = f"; consoles in namespace {host.log_namespace}" if host.log_namespace else ""
     return Fact(name="journal", value=f"{kept}{where}")

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import replace
 
 from solo5_systemd.errors import DependencyError, SettingsError, Solo5Error
 from solo5_systemd.nomad.config.plugin import REMOVE_NOTHING, PluginConfig, plugin_config
@@ -110,10 +111,13 @@ class Driver:
 
     async def _probe_host(self) -> Fingerprint:
         from solo5_systemd.host.probe import probe
+        from solo5_systemd.journal.stored import storage_problem
 
         settings = self.session.settings()
         engine = await self.session.engine()
         host = await probe(settings=settings, systemd=release_of(await engine.backends.units.version()))
+        if not host.namespace_problem:
+            host = replace(host, console_problem=await storage_problem(host.log_namespace))
         self._housekeeping.reclaim_disks()
         return fingerprint(host, settings, self.config, self._version)
 

@@ -156,4 +156,6 @@ def _attributes(
         yield _key("networks.problem"), f"{problem}: {filter_remedy(host.kernel)}"
     if dropped := " ".join(_sentence(fact) for fact in facts(host) if fact.name.startswith("forwarding")):
         yield _key("forwarding.problem"), dropped
+    if host.console_problem:
+        yield _key("logging.problem"), host.console_problem
     yield _key("logging"), "journald" if config.disable_log_collection else "nomad,journald"

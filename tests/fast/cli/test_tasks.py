@@ -171,6 +171,19 @@ def test_an_empty_console_has_a_hint_without_root(solo5ctl: Solo5ctl) -> None:
     assert solo5ctl("logs", "old", root=False).err == ""
 
 
+def test_an_empty_console_has_the_reason_where_there_is_one(
+    solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def problem(namespace: str = "") -> str:
+        return "journald stores none."
+
+    monkeypatch.setattr("solo5_systemd.journal.stored.storage_problem", problem)
+    assert solo5ctl("logs", "old").err == "solo5ctl: no console lines: journald stores none.\n"
+    assert solo5ctl("logs", "--follow", "old").err == "solo5ctl: no console lines: journald stores none.\n"
+    solo5ctl.engine.lines = [line("hello")]
+    assert solo5ctl("logs", "old").err == ""
+
+
 def test_logs_json_is_one_object_per_line(solo5ctl: Solo5ctl) -> None:
     solo5ctl.engine.lines = [line("a"), line("b\n", Stream.STDERR)]
     first, second = map(json.loads, solo5ctl("logs", "--json", "old").out.splitlines())

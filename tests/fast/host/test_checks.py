@@ -102,6 +102,8 @@ def test_a_journal_in_memory_is_good_enough() -> None:
 def test_a_journal_namespace_that_cannot_be_used_is_in_the_way_of_every_task() -> None:
     usable = replace(GOOD, log_namespace="guests")
     assert fact(usable, "journal").value == "kept over a reboot; consoles in namespace guests"
+    limited = fact(replace(usable, console_problem="journald stores none."), "journal")
+    assert (limited.verdict, limited.advice) == (Verdict.LIMITED, "journald stores none.")
     broken = fact(replace(usable, namespace_problem="its journald is failed"), "journal")
     assert (broken.verdict, broken.value) == (Verdict.BROKEN, "no namespace guests: its journald is failed")
     assert "systemctl status systemd-journald@guests.service" in broken.advice

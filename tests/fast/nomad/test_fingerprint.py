@@ -100,6 +100,7 @@ DROPPING = DroppingChain(name="ip filter FORWARD", bridges=("solo5-default",), r
             {"devices": {"/dev/kvm": "It is closed."}},
             {"driver.solo5.kvm": False, "driver.solo5.kvm.problem": "It is closed.", "driver.solo5.hvt": True},
         ),
+        ({"console_problem": "journald stores none."}, {"driver.solo5.logging.problem": "journald stores none."}),
         ({"tenders": (SPT,)}, {"driver.solo5.hvt": False, "driver.solo5.spt": True}),
         ({"tenders": (replace(HVT, abi_version=1), SPT)}, {"driver.solo5.hvt": False}),
         (

@@ -4,6 +4,7 @@ import asyncio
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from solo5_systemd.cli.render import table
 from solo5_systemd.cli.screen import Screen
 from solo5_systemd.engine.orphans import Orphan
 from solo5_systemd.errors import Solo5Error
-from solo5_systemd.host.checks import Fact, Verdict, facts
+from solo5_systemd.host.checks import Fact, Host, Verdict, facts
 from solo5_systemd.host.probe import probe
 from solo5_systemd.sanitize import printable
 from solo5_systemd.settings.files import ETC, read_settings
@@ -34,12 +35,21 @@ def configure(parser: Parser) -> None:
 def execute(arguments: Namespace, context: CommandContext) -> int:
     """Run `solo5ctl doctor` and return the exit status."""
     good: list[Declaration] = []
-    found = [*facts(asyncio.run(probe())), *_declarations(good), *_starts(good, context), *_orphans(context)]
+    found = [*facts(asyncio.run(_probed(context))), *_declarations(good), *_starts(good, context), *_orphans(context)]
     if arguments.json:
         context.screen.json([_json(fact) for fact in found])
     else:
         context.screen.write(_text(found, context.screen))
     return int(any(fact.verdict is Verdict.BROKEN for fact in found))
+
+
+async def _probed(context: CommandContext) -> Host:
+    from solo5_systemd.journal.stored import storage_problem
+
+    host = await probe()
+    if not context.root or not host.booted or host.namespace_problem:
+        return host
+    return replace(host, console_problem=await storage_problem(host.log_namespace))
 
 
 def _declarations(good: "list[Declaration]", directory: Path = ETC) -> Iterator[Fact]:

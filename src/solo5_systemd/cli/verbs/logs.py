@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from solo5_systemd.cli.console_output import Write
     from solo5_systemd.engine.queries import Queries
     from solo5_systemd.engine.runtime import Runtime
+    from solo5_systemd.engine.task import Task
     from solo5_systemd.journal.lines import Line
 
 
@@ -30,24 +31,39 @@ def configure(parser: Parser) -> None:
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
     """Run `solo5ctl logs` and return the exit status."""
+    count, namespace = 0, ""
 
     async def follow(engine: "Runtime") -> int:
         task = await engine.task(arguments.name)
-        return await copied(engine.console(task, follow=True, last=arguments.tail))
+        return await copied(task, engine.console(task, follow=True, last=arguments.tail))
 
     async def show(engine: "Queries") -> int:
         task = await engine.task(arguments.name)
-        return await copied(engine.console(task, last=arguments.tail))
+        return await copied(task, engine.console(task, last=arguments.tail))
 
-    async def copied(lines: "AsyncGenerator[Line, None]") -> int:
+    async def copied(task: "Task", lines: "AsyncGenerator[Line, None]") -> int:
         from solo5_systemd.cli.console_output import copy_console
 
+        nonlocal count, namespace
+        namespace = task.state.log_namespace
         count = await copy_console(lines, context.screen, _writer(arguments))
-        if not count and not context.root:
-            context.screen.message("no console lines: expected root or a member of group systemd-journal.")
         return 0
 
-    return context.run(follow, needs_root=False) if arguments.follow else context.query(show)
+    status = context.run(follow, needs_root=False) if arguments.follow else context.query(show)
+    if not status and not count and (why := _why_none(namespace, context)):
+        context.screen.message(f"no console lines: {why}")
+    return status
+
+
+def _why_none(namespace: str, context: CommandContext) -> str:
+    """Return why a console may seem to be empty; nothing where it is."""
+    if not context.root:
+        return "expected root or a member of group systemd-journal."
+    import asyncio
+
+    from solo5_systemd.journal.stored import storage_problem
+
+    return asyncio.run(storage_problem(namespace))
 
 
 def _writer(arguments: Namespace) -> "Write":

@@ -118,6 +118,10 @@ async def wait_until_ready(
         if ended.done():
             raise _ended_before(condition, ended.result())
         last = messages.last_lines(await _last_lines(session, state.task))
+        from solo5_systemd.journal.stored import storage_problem
+
+        if isinstance(condition, ConsoleLine) and (problem := await storage_problem(state.log_namespace)):
+            wait.failure = problem.rstrip(".")
         raise StartError(f"task was not ready within {deadline:g} s: {condition}: {wait.failure}.", last)
     finally:
         until.cancel()
