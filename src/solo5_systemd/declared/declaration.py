@@ -23,6 +23,7 @@ from solo5_systemd.settings.model import DEFAULT_NETWORK
 from solo5_systemd.settings.resolver import hostname, resolver
 from solo5_systemd.storage.model import DiskRequest
 from solo5_systemd.unit.log_fields import labels
+from solo5_systemd.unit.placeholders import verbatim
 from solo5_systemd.unit.property_types import INFINITY
 from solo5_systemd.workload import DEFAULT_MEMORY, Publish, Workload
 
@@ -201,7 +202,7 @@ def _workload(task: TaskName, values: Values, sources: Sequence[Source], served:
         )
     found = values.checked(("Network",), lambda: assignments.unique(_nics(values), lambda nic: nic.nic, "NIC"))
     nics, limits = _limited(found, values)
-    arguments = values.each("Argument", str)
+    arguments = (*values.each("Argument", str), *values.each("Verbatim", verbatim))
     _check_reaches_guest(values, arguments, nics, served)
     memory = values.one("Memory", lambda text: quantities.size(text, "Memory="), DEFAULT_MEMORY)
     return Workload(

@@ -43,6 +43,7 @@ KEYS: Mapping[str, Key] = {
         # What runs
         Key(name="Image", form="PATH", option="IMAGE"),
         _words("Argument", "ARG…", "ARG", at_start=True),
+        Key(name="Verbatim", form="ARG", option="--verbatim", is_list=True, at_start=True),
         Key(name="Tender", form="hvt|spt", option="--tender"),
         # Resources; the others of systemd.resource-control(5) are in [Service]
         Key(name="Memory", form="SIZE", option="--memory"),

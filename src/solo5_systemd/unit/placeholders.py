@@ -29,6 +29,11 @@ _SERVERS = re.compile(r"dns(\.udp|\.tcp|[1-9][0-9]{0,4})?", re.ASCII)
 _WHOLE = re.compile(r"\{([^{}]*)\}")
 
 
+def verbatim(text: str) -> str:
+    """Return an argument that `expand` makes the text of again: of data, which may have braces."""
+    return text.replace("{", "{{").replace("}", "}}")
+
+
 def placeholders(
     task: TaskName,
     memory_mib: int,
@@ -294,7 +299,7 @@ def _error(
     known = ", ".join(f"{{{name}}}" for name in sorted((*values, *groups)))
     return InvalidRequestError(
         f"argument {argument!r} has the unknown placeholder {token!r}: expected one of {known}.",
-        "Double the braces ({{ and }}) to pass them on as they are.",
+        "Double the braces ({{ and }}) to pass them on as they are, or pass the text as verbatim.",
     )
 
 

@@ -26,6 +26,7 @@ from solo5_systemd.settings.operator_policy import Policy
 from solo5_systemd.settings.resolver import UNSET, resolver
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS, IoLimits
 from solo5_systemd.storage.model import DiskRequest, NewFile, named_disk
+from solo5_systemd.unit.placeholders import expand, verbatim
 from solo5_systemd.unit.property_types import INFINITY
 from solo5_systemd.workload import MIB, Workload
 
@@ -428,6 +429,23 @@ def test_named_disks_and_copies_are_in_the_workload() -> None:
     assert data == named_disk(DeviceName("data"), DiskName("web-1"), create=new)
     assert golden == named_disk(DeviceName("golden"), DiskName("web-0"), sector_size=4096, private=True)
     assert (file.private, file.name) == (True, None)
+
+
+def test_arguments_that_are_verbatim_follow_the_others_and_have_no_placeholders() -> None:
+    made = workload(task_config(args=["{name}"], verbatim=['{"a":1}', "{hostname}", "}{"]))
+    assert made.arguments[-4:] == ("{name}", '{{"a":1}}', "{{hostname}}", "}}{{")
+    assert expand(made.arguments[-3:], {}) == ('{"a":1}', "{hostname}", "}{")
+
+
+@pytest.mark.parametrize("value", ['{"a":1}', "{hostname}", "{"])
+def test_braces_of_a_dispatcher_are_no_placeholders(value: str) -> None:
+    task = task_config(args=["{mirage}", f"--json={value}"])
+    task.env["NOMAD_META_json"] = value
+    with pytest.raises(InvalidRequestError, match="config.args has the value of NOMAD_META_json, .* in verbatim"):
+        workload(task)
+    task = task_config(args=["{mirage}", "--name={name}"], verbatim=[f"--json={value}"])
+    task.env["NOMAD_META_json"] = value if value != "{" else "plain"
+    assert workload(task).arguments[-1] == f"--json={verbatim(value)}"
 
 
 def test_files_are_those_of_the_task() -> None:

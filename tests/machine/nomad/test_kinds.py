@@ -52,6 +52,18 @@ def test_dispatched_job_passes_its_meta_as_arguments(jobs: Jobs) -> None:
     says(ended(jobs.dispatch("greet", "greeting=good morning")), "--greeting=good morning")
 
 
+def test_data_of_a_dispatcher_reaches_the_guest_as_it_is(jobs: Jobs) -> None:
+    parameters = 'parameterized {\n  meta_required = ["json"]\n}\n'
+    for name, key in (("safe", "verbatim"), ("unsafe", "args")):
+        config = f'unikernel = "hello.spt"\nquiet = true\n{key} = ["--name={{name}}", "--json=${{NOMAD_META_json}}"]'
+        jobs.submit(hcl(name, config, kind="batch", job=parameters, group=ONE_START))
+    alloc = ended(jobs.dispatch("safe", 'json={"a":"{hostname}"}'))
+    says(alloc, """arguments: '--name={name} --json={"a":"{hostname}"}'""")  # the guest splits it, and unquotes
+    refused = ended(jobs.dispatch("unsafe", "json={hostname}"))
+    assert any("config.args has the value of NOMAD_META_json" in event for event in events(refused))
+    assert not task(refused)["Restarts"]
+
+
 def test_system_job_runs_on_every_node(jobs: Jobs) -> None:
     [alloc] = jobs.run(hcl("everywhere", SLEEPER, kind="system", group=ONE_START))
     says(alloc, "sleeping")

@@ -98,6 +98,10 @@ def _add_workload_options(parser: Parser) -> None:
         help="limit each NIC, per second: sent=10M or received=10M (bytes), sent-packets=N, received-packets=N",
     )  # fmt: skip
     parser.add_argument(
+        "--verbatim", metavar="ARG", action="append", default=[],
+        help="argument of the guest after ARGs, in which braces are no placeholders: for data of others",
+    )  # fmt: skip
+    parser.add_argument(
         "--dns", metavar="ADDRESS", type=typed.dns_server, action="append", default=[],
         help="name server for {dns} in ARGs (default: the network's, or else the host's)",
     )  # fmt: skip
@@ -217,6 +221,7 @@ def _workload(arguments: Namespace) -> "Workload":
     from solo5_systemd.options.networks import host_endpoint, limits
     from solo5_systemd.settings.hosts import hosts
     from solo5_systemd.settings.resolver import resolver
+    from solo5_systemd.unit.placeholders import verbatim
     from solo5_systemd.workload import Workload
 
     image = os.path.abspath(arguments.image)  # noqa: PTH100 - lexical: Path.resolve() would follow symlinks
@@ -224,7 +229,7 @@ def _workload(arguments: Namespace) -> "Workload":
     return Workload(
         name=arguments.declare or arguments.name or typed.derived_name(image, secrets.token_hex(2)),
         image=image,
-        arguments=tuple(arguments.arguments),
+        arguments=(*arguments.arguments, *map(verbatim, arguments.verbatim)),
         memory=arguments.memory,
         cpus=arguments.cpus,
         cpu_weight=arguments.cpu_weight,

@@ -168,6 +168,7 @@ READY = table(*(attribute(name, TEXT) for name in ("console", "tcp", "udp", "dea
 TASK = table(
     attribute("unikernel", TEXT, required=True),
     attribute("args", TEXTS),
+    attribute("verbatim", TEXTS),
     labelled("nic", NIC),
     attribute("ports", TEXTS),
     attribute("extra_hosts", TEXTS),

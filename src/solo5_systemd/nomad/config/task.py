@@ -94,6 +94,7 @@ class TaskOptions:
 
     unikernel: str
     args: tuple[str, ...] = ()
+    verbatim: tuple[str, ...] = ()
     nics: tuple[NicOptions, ...] = ()
     ports: tuple[PortLabel, ...] | None = None
     limits: Limits = NO_LIMITS
@@ -169,6 +170,7 @@ def task_options(data: bytes) -> TaskOptions:
     return TaskOptions(
         unikernel=unikernel,
         args=fields.texts("args", ()),
+        verbatim=fields.texts("verbatim", ()),
         nics=tuple(_nic(name, table) for name, table in _labelled(fields, "nic")),
         ports=_ports(fields),
         limits=_limits(fields),

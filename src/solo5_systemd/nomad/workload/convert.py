@@ -25,7 +25,7 @@ from solo5_systemd.storage.archive import archive_disk, member
 from solo5_systemd.storage.io_limits import lowered
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, NewFile, named_disk
 from solo5_systemd.unit.confinement import USER
-from solo5_systemd.unit.placeholders import uses_hosts, uses_search, uses_servers
+from solo5_systemd.unit.placeholders import uses_hosts, uses_search, uses_servers, verbatim
 from solo5_systemd.unit.properties import parse_property
 from solo5_systemd.unit.property_types import INFINITY, parse_cpus
 from solo5_systemd.unit.translate import TASKS_MAX
@@ -81,6 +81,7 @@ def workload(
     """
     _check_name(task.name)
     _refuse_unsupported(task)
+    _refuse_placeholders_of_others(task, options)
     volumes.check(task, options)
     defaults = plugin.defaults
     quiet = defaults.quiet if options.quiet is None else options.quiet
@@ -88,7 +89,7 @@ def workload(
         name=name_of(task.id),
         image=host_path("unikernel", options.unikernel, task),
         roots=image_roots(task, plugin),
-        arguments=((QUIET,) if quiet else ()) + options.args,
+        arguments=((QUIET,) if quiet else ()) + options.args + tuple(map(verbatim, options.verbatim)),
         memory=_memory(task),
         memory_max=_memory_max(task),
         cpus=_hard_limit(task, options, plugin, processors.count),
@@ -390,6 +391,24 @@ def _resolver(task: wire.TaskConfig, arguments: Sequence[str], *, by_dhcp: bool)
         return resolver(task.dns.servers, task.dns.searches)
     except InvalidRequestError as error:
         raise InvalidRequestError(f"network.dns: {error.sentence}", error.hint) from error
+
+
+_OF_DISPATCH = "NOMAD_META_"
+"""What the environment variables begin with whose values a dispatcher of the job may choose."""
+
+
+def _refuse_placeholders_of_others(task: wire.TaskConfig, options: TaskOptions) -> None:
+    """Refuse braces in `args` that a dispatcher has chosen: Nomad has put the value there, and they name placeholders.
+
+    Raises:
+        InvalidRequestError: there are such.
+    """
+    for name, value in task.env.items():
+        if name.startswith(_OF_DISPATCH) and "{" in value and any(value in each for each in options.args):
+            raise InvalidRequestError(
+                f"config.args has the value of {name}, in which braces would be placeholders: expected it in verbatim.",
+                'Write verbatim = ["--NAME=${' + name + '}"] in the job; these arguments follow args, as they are.',
+            )
 
 
 def _hosts(options: TaskOptions) -> tuple[Host, ...]:
