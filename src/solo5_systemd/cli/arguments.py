@@ -130,7 +130,7 @@ def kill_signal(text: str) -> int:
 
 
 def nic(text: str) -> "NicRequest":
-    """Parse NIC=NETWORK[,ip=ADDRESS][,ip6=ADDRESS][,mac=ADDRESS].
+    """Parse NIC=NETWORK[,ip=ADDRESS][,ip6=ADDRESS][,mac=ADDRESS][,route=RANGE].
 
     Raises:
         InvalidRequestError: malformed.

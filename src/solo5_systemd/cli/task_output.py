@@ -150,11 +150,13 @@ def task_fields(task: Task, now: int, drops: Drops | None = None, disks: Disks =
     for lease in task.reservation.leases if task.reservation else ():
         yield "NIC", f"{lease.nic} {lease_text(lease)}"
     for nic, limits in task.reservation.limits.items() if task.reservation else ():
-        egress, rate = limits.to_wire()
+        egress, rate, routes = limits.to_wire()
         if egress:
             yield "Egress", f"{nic} {egress}"
         if rate:
             yield "Rate", f"{nic} {rate}"
+        if routes:
+            yield "Routes", f"{nic} {routes}"
     for nic, rules in (drops or {}).items():
         yield "Dropped", f"{nic} {', '.join(f'{rule} {count}' for rule, count in rules.items() if count) or 'none'}"
     for line, request in port_lines(task.reservation.ports if task.reservation else ()):
@@ -283,11 +285,12 @@ def _lease_json(lease: "Lease") -> dict[str, object]:
 
 
 def _limits_json(limits: "Limits | None") -> dict[str, object]:
-    """Return the keys `egress` and `rate`, as a job has them; absent without limits."""
+    """Return the keys `egress`, `rate` and `routes`, as a job has them; absent without limits."""
     if limits is None:
         return {}
     document: dict[str, object] = {} if limits.egress is None else {"egress": [*map(str, limits.egress)]}
-    return document | ({"rate": str(limits.rate).split()} if str(limits.rate) else {})
+    document |= {"rate": str(limits.rate).split()} if str(limits.rate) else {}
+    return document | ({"routes": [*map(str, limits.routes)]} if limits.routes else {})
 
 
 def port_json(request: "PortRequest") -> dict[str, object]:

@@ -313,7 +313,9 @@ def _limited(nics: Sequence[NicRequest], values: Values) -> tuple[tuple[NicReque
         nic: values.checked(("Egress", "Rate"), lambda texts=texts: networks.limits(*texts))  # type: ignore[misc]
         for nic, texts in by_nic.items()
     }
-    return tuple(replace(nic, limits=limits.get(nic.nic, NO_LIMITS)) for nic in nics), limits.get(None, NO_LIMITS)
+    limited = (replace(limits.get(nic.nic, NO_LIMITS), routes=nic.limits.routes) for nic in nics)
+    found = tuple(replace(nic, limits=each) for nic, each in zip(nics, limited, strict=True))
+    return found, limits.get(None, NO_LIMITS)
 
 
 _KEYS_FOR_GUEST = {"--dns": "DNS", "--dns-search": "DNSSearch", "--hostname": "HostName", "--add-host": "AddHost"}

@@ -53,7 +53,7 @@ KEYS: Mapping[str, Key] = {
         # Networks
         Key(
             name="Network",
-            form="NIC=NETWORK[,ip=ADDRESS][,ip6=ADDRESS][,mac=ADDRESS]",
+            form="NIC=NETWORK[,ip=ADDRESS][,ip6=ADDRESS][,mac=ADDRESS][,route=RANGE]",
             option="--net",
             is_list=True,
             at_start=True,

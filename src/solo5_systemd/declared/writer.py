@@ -158,7 +158,8 @@ def _networks(workload: Workload) -> Iterator[Line]:
 
 
 def _nic(nic: NicRequest) -> str:
-    options = (("ip", nic.ipv4), ("ip6", nic.ipv6), ("mac", nic.mac))
+    behind = (("route", each) for each in nic.limits.routes)
+    options = (("ip", nic.ipv4), ("ip6", nic.ipv6), ("mac", nic.mac), *behind)
     return ",".join((f"{nic.nic}={nic.network}", *(f"{key}={value}" for key, value in options if value is not None)))
 
 

@@ -39,7 +39,7 @@ from solo5_systemd.errors import (
 )
 from solo5_systemd.image.manifest import Manifest
 from solo5_systemd.names import TaskName, host_name, prepare_service, primary_nic
-from solo5_systemd.network.model import Endpoint, IpAddress, Lease, PortRequest, Reservation
+from solo5_systemd.network.model import Endpoint, IpAddress, Lease, NicRequest, PortRequest, Reservation
 from solo5_systemd.sanitize import MAX_QUOTE, bounded
 from solo5_systemd.unit.outcome import REQUESTED, Outcome
 from solo5_systemd.unit.properties import JobAssertError, JobCanceledError, JobConflictError
@@ -212,7 +212,7 @@ class Updater:
         beside = replace(
             workload,
             name=self._next,
-            nics=tuple(replace(nic, ipv4=None, mac=None, ipv6=None) for nic in workload.nics),
+            nics=tuple(map(_without_own, workload.nics)),
             hostname=workload.hostname or host_name(self._name),
         )
         until = await self._reload_end()
@@ -632,6 +632,11 @@ async def _sentence(ended: "Awaitable[object]") -> str:
     except Solo5Error as error:
         return error.sentence.removesuffix(".")
     return outcome.sentence if outcome is not None else "it was removed"
+
+
+def _without_own(nic: NicRequest) -> NicRequest:
+    """Return a NIC for a guest that runs beside the one with the requested addresses and routes."""
+    return replace(nic, ipv4=None, mac=None, ipv6=None, limits=replace(nic.limits, routes=()))
 
 
 def _address(reservation: Reservation, port: int) -> IpAddress:

@@ -18,6 +18,7 @@ from solo5_systemd.network.raw_netlink import (
     attributes,
     nested,
 )
+from solo5_systemd.settings.guest_routes import IpNetwork
 
 # linux/netfilter/nfnetlink_conntrack.h: subsystem 1.
 _GET, _DELETE = 1 << 8 | 1, 1 << 8 | 2
@@ -87,8 +88,10 @@ def delete_udp_flows(redirected: Collection[RedirectedPort]) -> None:
         netfilter.close()
 
 
-def delete_flows_from(addresses: Collection[IpAddress]) -> None:
-    """Delete every flow that one of these guests has opened. The kernel filters the dump by source.
+def delete_flows_from(addresses: Collection[IpAddress], behind: Collection[IpNetwork] = ()) -> None:
+    """Delete every flow that one of these guests, or a machine behind one, has opened.
+
+    The kernel filters the dump by source; of ranges it cannot: the whole table is read.
 
     Flows that stay would count against the next guest with that address, TCP's for days: a guest in a restart loop
     would fill the table in spite of its connection limit.
@@ -102,6 +105,14 @@ def delete_flows_from(addresses: Collection[IpAddress]) -> None:
             version = address.version
             for _, body in list(netfilter.request(_GET, NLM_DUMP, _NFGENMSG[version] + _from(address))):
                 _delete(netfilter, attributes(body[_NFGENMSG_SIZE:]), version)
+        for version in sorted({each.version for each in behind}):
+            bodies = netfilter.request(_GET, NLM_DUMP, _NFGENMSG[version])
+            for flow in [body[_NFGENMSG_SIZE:] for _, body in bodies]:
+                source = ip_address(
+                    attribute_of(attribute_of(attribute_of(flow, _TUPLE_ORIG), _TUPLE_IP), _IP_SRC[version])
+                )
+                if any(source in each for each in behind):
+                    _delete(netfilter, attributes(flow), version)
     finally:
         netfilter.close()
 

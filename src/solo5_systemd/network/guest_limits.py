@@ -1,25 +1,29 @@
-"""The limits of one NIC: its egress and its rate, as requested, and as they apply under the operator's policy."""
+"""The limits of one NIC: its egress, its rate and its routes, as requested, and under the operator's policy."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName
 from solo5_systemd.settings.egress import Egress, egress_text, intersection, parse_egress_text
+from solo5_systemd.settings.guest_routes import Routes, is_within, routes
 from solo5_systemd.settings.model import NetworkPolicy
 from solo5_systemd.settings.rate import UNLIMITED, Rate, check_cap, lower, rate
 
 if TYPE_CHECKING:
     from solo5_systemd.network.model import Network, NicRequest
 
-LIMITS_SIGNATURE = "(sss)"
-"""A NIC with limits: its name, egress and rate, each as one text."""
+LIMITS_SIGNATURE = "(ssss)"
+"""A NIC with limits: its name, egress, rate and routes, each as one text."""
+
+EARLIER_LIMITS_SIGNATURE = "(sss)"
+"""As in lease records of before routes."""
 
 COMMON_MAX = 256
 """The most destinations of one guest: each is a rule or two of its own chain, which a new connection passes in turn."""
 
-LimitsWire = tuple[str, str, str]
+LimitsWire = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,34 +33,42 @@ class Limits:
     Attributes:
         egress: the destinations of its connections; None: every one that its network permits.
         rate: bytes and packets per second.
+        routes: the source addresses that it has besides its own, which the host routes to it.
     """
 
     egress: Egress = None
     rate: Rate = UNLIMITED
+    routes: Routes = ()
 
-    def to_wire(self) -> tuple[str, str]:
-        """Return both as texts; empty for none."""
-        return egress_text(self.egress), str(self.rate)
+    def to_wire(self) -> tuple[str, str, str]:
+        """Return each as a text; empty for none."""
+        return egress_text(self.egress), str(self.rate), " ".join(map(str, self.routes))
 
     @classmethod
-    def from_wire(cls, egress: str, rates: str) -> "Limits":
+    def from_wire(cls, egress: str, rates: str, behind: str = "") -> "Limits":
         """Parse the texts of D-Bus or of a lease record.
 
         Raises:
             InvalidRequestError: one is malformed.
         """
-        return cls(egress=parse_egress_text(egress), rate=rate(rates.split()))
+        return cls(egress=parse_egress_text(egress), rate=rate(rates.split()), routes=routes(behind.split()))
 
     def or_else(self, other: "Limits") -> "Limits":
         """Return these limits, with the egress or the rate of others where these have none."""
-        return Limits(
+        return replace(
+            self,
             egress=other.egress if self.egress is None else self.egress,
             rate=other.rate if self.rate == UNLIMITED else self.rate,
         )
 
     def under(self, policy: NetworkPolicy) -> "Limits":
-        """Return what applies in a network: destinations of both lists, and the lower one of each two rates."""
-        return Limits(egress=intersection(self.egress, policy.egress), rate=lower(self.rate, policy.rate))
+        """Return what applies in a network: destinations of both lists, the lower rates, and the permitted routes.
+
+        No route with a list, which is enforced for the guest's own address alone.
+        """
+        egress = intersection(self.egress, policy.egress)
+        permitted = tuple(each for each in self.routes if egress is None and is_within(each, policy.routes))
+        return Limits(egress=egress, rate=lower(self.rate, policy.rate), routes=permitted)
 
 
 NO_LIMITS = Limits()
@@ -82,6 +94,7 @@ def check_limits(nics: Iterable["NicRequest"], networks: Iterable["Network"]) ->
                 f"{network.bridge}: expected a network of this package.",
                 "Leave egress out there, or restrict the guest at the LAN's router.",
             )
+        _check_routes(nic, network)
         listed = nic.limits.under(network.policy).egress
         if listed is not None and len(listed) > COMMON_MAX:
             raise InvalidRequestError(
@@ -90,3 +103,22 @@ def check_limits(nics: Iterable["NicRequest"], networks: Iterable["Network"]) ->
                 "List ranges instead of addresses, and ranges of ports, in one of the two.",
             )
         check_cap(nic.limits.rate, network.policy.rate, f"network {network.name} for NIC {nic.nic}")
+
+
+def _check_routes(nic: "NicRequest", network: "Network") -> None:
+    for route in nic.limits.routes:
+        has = network.ipv4 if route.version == 4 else network.ipv6
+        if not is_within(route, network.policy.routes) or has is None:
+            within = ", ".join(str(each) for each in network.policy.routes if each.version == route.version)
+            raise InvalidRequestError(
+                f"route {route} of NIC {nic.nic} is not permitted in network {network.name}: expected "
+                f"{f'a range within {within}' if within and has else f'none of IPv{route.version}'}.",
+                f"The operator permits it by network.{network.name}.routes, such as "
+                f'routes = ["{route}"] in [network.{network.name}] below /etc/solo5.',
+            )
+    if nic.limits.routes and nic.limits.under(network.policy).egress is not None:
+        raise InvalidRequestError(
+            f"NIC {nic.nic} has routes and an egress list, which is enforced for its own address alone: expected one "
+            "of the two.",
+            f"Leave out egress of the task and of network {network.name}, and have the guest filter what it forwards.",
+        )

@@ -6,7 +6,7 @@ from typing import cast
 
 from solo5_systemd.decode import Fields
 from solo5_systemd.names import network_name, task_name
-from solo5_systemd.network.guest_limits import LIMITS_SIGNATURE, limits_to_wire
+from solo5_systemd.network.guest_limits import EARLIER_LIMITS_SIGNATURE, LIMITS_SIGNATURE, limits_to_wire
 from solo5_systemd.network.model import (
     EARLIER_LEASE_SIGNATURE,
     EARLIER_NIC_SIGNATURE,
@@ -73,7 +73,8 @@ def parse_lease_record(document: object) -> LeaseRecord:
         for wire in _tuples(fields, document, "nics", NIC_SIGNATURE, EARLIER_NIC_SIGNATURE)
     )
     if fields.has("limits"):  # a record of before there were limits, and of a task without any, has none
-        nics = with_limits(nics, cast("Sequence[Sequence[str]]", _tuples(fields, document, "limits", LIMITS_SIGNATURE)))
+        wires = _tuples(fields, document, "limits", LIMITS_SIGNATURE, EARLIER_LIMITS_SIGNATURE)
+        nics = with_limits(nics, cast("Sequence[Sequence[str]]", wires))
     return LeaseRecord(
         reservation=Reservation(
             task=fields.parsed("task", task_name),

@@ -7,7 +7,7 @@ may join, the alias does), and the elements of the nftables tables contain addre
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from ipaddress import IPv4Interface, IPv6Address, IPv6Interface, ip_address
+from ipaddress import IPv4Interface, IPv6Address, IPv6Interface, ip_address, ip_network
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName, NetworkName, TaskName
@@ -26,7 +26,7 @@ from solo5_systemd.network.model import (
     host_address,
     mac_address,
 )
-from solo5_systemd.network.nft_elements import GUESTS, GUESTS6, PUBLISHED, UNLEASED, Element
+from solo5_systemd.network.nft_elements import BEHIND, BEHIND6, GUESTS, GUESTS6, PUBLISHED, UNLEASED, Element
 from solo5_systemd.network.nft_objects import EGRESS, RATES
 from solo5_systemd.settings.egress import Destination, destination
 from solo5_systemd.settings.rate import FIELDS as RATE_FIELDS
@@ -129,10 +129,12 @@ def _limits(lease: Lease, elements: Iterable[Element]) -> Limits:
     own = [each for each in elements if each.has_object and each.key[0] in _keys(lease)]
     values = {each.name: each.value for each in own}
     chains = [each.value for each in sorted(own, key=str) if each.name == EGRESS]
+    behind = (each.key[2] for each in elements if each.name in (BEHIND, BEHIND6) and each.key[0] == lease.tap)
     rates = (int(values[name][0]) if name in values else None for name in RATES)
     return Limits(
         egress=_egress(entry for chain in chains for entry in chain) if chains else None,
         rate=Rate(**dict(zip(RATE_FIELDS, rates, strict=True))),
+        routes=tuple(sorted(map(ip_network, behind), key=str)),
     )
 
 

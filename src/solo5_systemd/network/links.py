@@ -35,6 +35,7 @@ from solo5_systemd.network.redirect import Uplink
 from solo5_systemd.network.sysctls import IP_FORWARD, is_set_for_link, set_for_link
 from solo5_systemd.network.taps import BridgePort, Taps
 from solo5_systemd.network.task_taps import TaskTap
+from solo5_systemd.settings.guest_routes import IpNetwork
 
 with without_init("pyroute2"):  # a database and a command line: 7 MB of memory, and 0.3 s at each start
     from pyroute2 import iproute
@@ -54,7 +55,7 @@ _NETCONFA_FORWARDING, _NO_LINK, _NEW_LINKS = 2, 0xFFFFFFFF, 0xFFFFFFFE
 _INET6 = int.from_bytes((socket.AF_INET6, 0), sys.byteorder)  # struct netconfmsg, padded
 _IFF_UP = 1
 _AF_BRIDGE = 7
-_RT_SCOPE_UNIVERSE, _RT_TABLE_LOCAL = 0, 255
+_RT_SCOPE_UNIVERSE, _RT_TABLE_MAIN, _RT_TABLE_LOCAL = 0, 254, 255
 _LOOPBACK6 = "::1"
 _NAMES = {"addr": "addresses", "default_routes": "routes"}
 
@@ -327,6 +328,36 @@ class Links:
             port = _port(lease, network)
             self._taps.make(self._tap(task, lease, mtu), bridge=lease.bridge, alias=alias, port=port)
 
+    def route_behind(self, lease: Lease, network: Network, routes: Iterable[IpNetwork]) -> bool:
+        """Route the ranges behind a guest to it; idempotent. Return whether a route was missing, and is added.
+
+        A route of another program for the same range stays. Raises as `make_tap`.
+        """
+        added = False
+        with _kernel_errors(f"bridge {network.bridge}"):
+            for route in routes:
+                if not self._is_routed(lease, network, route):
+                    with contextlib.suppress(FileExistsError), _existing():
+                        self._route.route("add", **_behind(lease, network, route))
+                        added = True
+        return added
+
+    def delete_routes(self, lease: Lease, network: Network, routes: Iterable[IpNetwork]) -> None:
+        """Delete the routes to the ranges behind a guest; idempotent. Raises as `make_tap`."""
+        with _kernel_errors(f"bridge {network.bridge}"):
+            for route in routes:
+                if self._is_routed(lease, network, route):
+                    self._route.route("del", **_behind(lease, network, route))
+
+    def _is_routed(self, lease: Lease, network: Network, route: IpNetwork) -> bool:
+        wanted = _behind(lease, network, route)
+        found = self._list("routes", family=wanted["family"], table=_RT_TABLE_MAIN)
+        return any(
+            (f"{each.get_attr('RTA_DST')}/{each['dst_len']}", each.get_attr("RTA_GATEWAY"), each.get_attr("RTA_OIF"))
+            == (wanted["dst"], wanted["gateway"], wanted["oif"])
+            for each in found
+        )
+
     def make_unbridged_tap(self, task: TaskName, lease: Lease) -> None:
         """Create a tap whose macvlan is no bridge's port, or repair them; idempotent. Raises as `make_tap`."""
         with _kernel_errors(f"tap {lease.tap}"):
@@ -550,6 +581,13 @@ def _range(address: str, length: int) -> IPv4Network:
 def _address(ipv4: IPv4Network, gateway4: IPv4Address | None) -> dict[str, Any]:
     """Return the address of a network's bridge, for pyroute2."""
     return {"address": str(gateway4), "prefixlen": ipv4.prefixlen, "broadcast": str(ipv4.broadcast_address)}
+
+
+def _behind(lease: Lease, network: Network, route: IpNetwork) -> dict[str, Any]:
+    """Return a route, for pyroute2, to a range behind a guest."""
+    family, gateway = (socket.AF_INET, lease.address) if route.version == 4 else (socket.AF_INET6, lease.address6)
+    where = {"gateway": str(gateway), "oif": index(network.bridge), "table": _RT_TABLE_MAIN}
+    return {"family": family, "dst": str(route), **where}
 
 
 def _loopback_route(bridge: int) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from solo5_systemd.names import DeviceName, NetworkName, TaskName, device_name, 
 from solo5_systemd.network.drops import DROPS_SIGNATURE, Dropped, DropsWire
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
 from solo5_systemd.settings.address_pool import address_pool, address_pool6
+from solo5_systemd.settings.guest_routes import Routes
 from solo5_systemd.settings.ipv6 import Ipv6
 from solo5_systemd.settings.model import (
     CLOSED,
@@ -304,6 +305,10 @@ class Reservation:
         """Return the path of the task's own network namespace, which has its taps; empty: it has no NIC."""
         return task_namespace(self.task) if self.leases else ""
 
+    def routes(self, lease: Lease) -> Routes:
+        """Return the ranges behind a NIC of this reservation."""
+        return self.limits.get(lease.nic, NO_LIMITS).routes
+
     def lease(self, nic: DeviceName) -> Lease:
         """Return the lease of a NIC of this reservation."""
         return next(lease for lease in self.leases if lease.nic == nic)
@@ -350,7 +355,7 @@ def with_limits(nics: Sequence[NicRequest], wire: Sequence[Sequence[str]]) -> tu
     Raises:
         InvalidRequestError: malformed, or of another NIC.
     """
-    limits = {nic: Limits.from_wire(egress, rates) for nic, egress, rates in wire}
+    limits = {nic: Limits.from_wire(*texts) for nic, *texts in wire}
     if unknown := limits.keys() - {nic.nic for nic in nics}:
         raise InvalidRequestError(f"limits are set for NIC {min(unknown)}: expected NICs of the request.")
     return tuple(replace(nic, limits=limits.get(nic.nic, NO_LIMITS)) for nic in nics)
@@ -523,7 +528,7 @@ class RecordedRepair:
     others: int = 0
 
 
-OVERVIEW_SIGNATURE = f"(ssssqbbuubasbasbubba(st)a(st)(bqsbs)(ssasasas){DROPS_SIGNATURE}(ssbbb)s)"
+OVERVIEW_SIGNATURE = f"(ssssqbbuubasbasbubba(st)a(st)(bqsbs)(sssasasas){DROPS_SIGNATURE}(ssbbb)s)"
 
 _Texts = Sequence[str]
 _Counts = Sequence[Sequence[Any]]
@@ -631,7 +636,7 @@ class NetworkOverview:
         more = (*opened, policy.metadata, policy.connections, *given, *counts)
         join = self.join or Join()
         joined = [self.join is not None, join.vlan, join.pool_text, join.ipv6, join.pool6_text]
-        limits = [*Limits(egress=policy.egress, rate=policy.rate).to_wire()]
+        limits = [*Limits(egress=policy.egress, rate=policy.rate, routes=policy.routes).to_wire()]
         reserved = [*map(str, policy.reserved)]
         others = [*limits, [*map(str, self.resolver.servers)], [*self.resolver.search], reserved]
         ipv6 = [str(self.ipv6 or ""), str(self.gateway6 or ""), self.nat66, self.ra, self.without_ipv4]
@@ -647,8 +652,8 @@ class NetworkOverview:
         """
         name, bridge, ipv4, gateway4, mtu, masquerade, up, leases, free, *opened, refused, fragments = wire[:-5]
         joined, others, dropped, six, namespace = wire[-5:]
-        egress, rate, servers, search, reserved = others
-        limits = Limits.from_wire(egress, rate)
+        *texts, servers, search, reserved = others
+        limits = Limits.from_wire(*texts)
         policy = network_policy(Fields({**dict(zip(POLICY_KEYS, opened, strict=True)), RESERVED_KEY: reserved}))
         ipv6, gateway6, nat66, ra, without_ipv4 = six
         try:
@@ -669,7 +674,7 @@ class NetworkOverview:
             up=up,
             leases=leases,
             free=free,
-            policy=replace(policy, egress=limits.egress, rate=limits.rate),
+            policy=replace(policy, egress=limits.egress, rate=limits.rate, routes=limits.routes),
             dropped=_dropped_from_wire(refused, fragments, dropped),
             join=_join_from_wire(joined),
             resolver=parse_resolver(servers, search),

@@ -22,6 +22,7 @@ from solo5_systemd.network.model import (
 )
 from solo5_systemd.network.nft_objects import EGRESS, RATES, made, rate_values, removed
 from solo5_systemd.settings.egress import Destination
+from solo5_systemd.settings.guest_routes import IpNetwork
 from solo5_systemd.settings.model import Join
 
 TABLE = "solo5"
@@ -39,6 +40,9 @@ UNLEASED, UNLEASED6 = "unleased", "unleased6"
 
 PUBLISHED = ("published", "published_at")
 """The maps from a published port to a guest's address and port."""
+
+BEHIND, BEHIND6 = "behind", "behind6"
+"""The sets of the routes of guests: in table bridge with tap and MAC, BEHIND in table ip and ip6 as well."""
 
 REFUSED = "refused"
 """The set whose elements count dropped packets of new connections, by the guest's address."""
@@ -217,9 +221,10 @@ def _lease_elements(lease: Lease, network: Network | None, wanted: Limits) -> tu
     fragments = network is not None and network.policy.fragments
     limits = wanted.under(network.policy) if network is not None else wanted
     if network is not None and network.join is not None:
-        return (*_joined_guest(lease, network.join, fragments=fragments), *_rates(lease, limits))
+        own = (*_joined_guest(lease, network.join, fragments=fragments), *_sources(lease, limits))
+        return (*own, *_rates(lease, limits))
     served = _asking(lease) if network is not None and network.policy.dhcp else ()
-    own = (*_guest(lease, fragments), *_guest6(lease, fragments))
+    own = (*_guest(lease, fragments), *_guest6(lease, fragments), *_behind(lease, network, limits, fragments))
     return (*own, *_plain(lease, limits), *served, *_egress(lease, limits), *_rates(lease, limits))
 
 
@@ -231,6 +236,31 @@ def _plain(lease: Lease, limits: Limits) -> Iterator[Element]:
     for name, address in ((PLAIN, lease.address), (PLAIN6, lease.address6)):
         if address is not None:
             yield _bridged(name, tap, lease.mac, str(address))
+
+
+def _sources(lease: Lease, limits: Limits) -> Iterator[Element]:
+    for route in limits.routes:
+        yield _bridged(BEHIND if route.version == 4 else BEHIND6, _quoted(lease.tap), lease.mac, _range(route))
+
+
+def _behind(lease: Lease, network: Network | None, limits: Limits, fragments: bool) -> Iterator[Element]:
+    """Yield the elements of a guest's routes, whose addresses are translated as those of its network."""
+    yield from _sources(lease, limits)
+    if limits.routes and not fragments:
+        yield _bridged("whole", _quoted(lease.tap))
+    for route in limits.routes:
+        family = "ip" if route.version == 4 else "ip6"
+        yield _member(BEHIND, _range(route), family=family)
+        inside = (network.ipv4 if route.version == 4 else network.ipv6) if network else None
+        for pair in ((inside, route), (route, inside), (route, route)) if inside else ():
+            yield _member("within", *map(_range, pair), family=family)
+        if network is not None and (network.masquerade if route.version == 4 else network.nat66):
+            yield _member("masqueraded", _range(route), family=family)
+
+
+def _range(network: IpNetwork) -> str:
+    """Return a range as nftables lists it."""
+    return str(network.network_address if network.prefixlen == network.max_prefixlen else network)
 
 
 def _egress(lease: Lease, limits: Limits) -> tuple[Element, ...]:

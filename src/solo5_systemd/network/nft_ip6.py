@@ -47,10 +47,10 @@ _TRANSLATED = (
     # In the place of IPv4 options.
     (r"\bip hdrlength != 5\b", f"ip6 nexthdr != {TRANSPORTS} exthdr rt exists"),
     (
-        r"( +)meta pkttype host ip6 daddr != @leased goto dropped_absent",
+        r"( +)meta pkttype host ip6 daddr != @leased ip6 daddr != @behind goto dropped_absent",
         rf"\1iifname . oifname @paths icmpv6 type {_NEIGHBOURS} ip6 hoplimit 255 accept\n"
         rf"\1icmpv6 type {_NEIGHBOURS} goto dropped_absent\n"
-        r"\1meta pkttype host ip6 daddr != @leased ip6 daddr != fe80::/10 goto dropped_absent",
+        r"\1meta pkttype host ip6 daddr != @leased ip6 daddr != @behind ip6 daddr != fe80::/10 goto dropped_absent",
     ),
 )
 
@@ -91,7 +91,14 @@ BRIDGE_CHAINS = """
             update @askers { iifname limit rate over ASKERS_RATE/second burst ASKERS_BURST packets } drop
         ip6 saddr :: iifname . ether saddr @ipv6 icmpv6 type { GROUPS } goto grouping6
         iifname . ether saddr . ip6 saddr @guests6 goto whole6
+        iifname . ether saddr . ip6 saddr @behind6 goto routing6
         goto dropped_spoofed
+    }
+    # From addresses behind a guest. They are of no neighbour, and have no link-local destinations.
+    chain routing6 {
+        ip6 daddr fe80::/10 goto dropped_unsafe
+        exthdr frag exists iifname @whole drop
+        goto whole6
     }
     # As ARP: only own addresses are announced, and only with the guest's own MAC. No option, or one of 8 bytes: the
     # source (1) or target (2) link-layer address; on a LAN, where others may have its address, a nonce (14, RFC 7527).

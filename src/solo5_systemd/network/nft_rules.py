@@ -73,6 +73,10 @@ table ip solo5 {
     set opened { type ipv4_addr; size 65535; flags dynamic, timeout; timeout 1m; }
     set neighbours { type ipv4_addr; size 65535; flags dynamic, timeout; }
     set seekers { type ipv4_addr; size 65535; flags dynamic, timeout; timeout 1m; }
+    set behind { type ipv4_addr; flags interval; }
+    set flows_behind { type ifname; size 1024; flags dynamic; }
+    set opened_behind { type ifname; size 1024; flags dynamic, timeout; timeout 1m; }
+    set seekers_behind { type ifname; size 1024; flags dynamic, timeout; timeout 1m; }
     set closed { type ipv4_addr . inet_service . ipv4_addr . inet_service; size 262144; flags dynamic, timeout; }
 
     # A closed TCP connection stays in the conntrack table for this long instead of two minutes. Every entry that stays
@@ -96,7 +100,12 @@ table ip solo5 {
     chain closing {
         type filter hook prerouting priority mangle; policy accept;
         meta l4proto tcp ct expiration <= CLOSEDs ct status confirmed iifname @bridges ct original ip saddr @leased \\
-            add @closed { ct original ip saddr . ct original proto-src . \\
+            goto closed_now
+        meta l4proto tcp ct expiration <= CLOSEDs ct status confirmed iifname @bridges ct original ip saddr @behind \\
+            goto closed_now
+    }
+    chain closed_now {
+        add @closed { ct original ip saddr . ct original proto-src . \\
                 ct original ip daddr . ct original proto-dst timeout CLOSEDs } \\
             add @closed { ct reply ip saddr . ct reply proto-src . \\
                 ct reply ip daddr . ct reply proto-dst timeout CLOSEDs }
@@ -179,7 +188,7 @@ table ip solo5 {
     # where the network is `routed`. Packets for an address without a lease are dropped: each would cost an entry in the
     # host's neighbour table. Broadcasts pass here only with br_netfilter.
     chain inward {
-        meta pkttype host ip daddr != @leased goto dropped_absent
+        meta pkttype host ip daddr != @leased ip daddr != @behind goto dropped_absent
         iifname . oifname @paths goto limited
         ct status dnat goto limited
         iifname != @bridges oifname @routed accept
@@ -195,7 +204,15 @@ table ip solo5 {
     # could collect ever more of them.
     chain sought {
         rt ip nexthop @neighbours goto limited
+        ip saddr @behind goto sought_behind
         update @seekers { ip saddr limit rate over NEIGHBOURS_RATE/second burst NEIGHBOURS_BURST packets } goto refuse
+        add @neighbours { rt ip nexthop timeout NEIGHBOURs }
+        goto limited
+    }
+    # The addresses behind guests are many: those of a network share what one guest may use.
+    chain sought_behind {
+        update @seekers_behind { iifname limit rate over NEIGHBOURS_RATE/second burst NEIGHBOURS_BURST packets } \\
+            goto refuse
         add @neighbours { rt ip nexthop timeout NEIGHBOURs }
         goto limited
     }
@@ -220,6 +237,8 @@ table bridge solo5 {
     OWNED
     set guests { type ifname . ether_addr . ipv4_addr; }
     set plain { type ifname . ether_addr . ipv4_addr; }
+    set behind { type ifname . ether_addr . ipv4_addr; flags interval; }
+    set behind6 { type ifname . ether_addr . ipv6_addr; flags interval; }
     set plain6 { type ifname . ether_addr . ipv6_addr; }
     set joined { type ifname; }
     set unleased { type ifname . ether_addr; }
@@ -264,6 +283,7 @@ BRIDGE_SETS
         ether type arp iifname . ether saddr . arp saddr ip @guests \\
             iifname . arp saddr ether . arp saddr ip @guests goto resolving
         ether type ip6 goto proper6
+        ether type ip iifname . ether saddr . ip saddr @behind goto served
         goto dropped_spoofed
     }
     chain resolving {
@@ -308,6 +328,7 @@ BRIDGE_CHAINS
         ether type { 0x8100, 0x88a8, 0x9100 } goto dropped_unsafe
         ether type ip iifname . ether saddr . ip saddr @guests goto served
         ether type ip iifname . ether saddr @unleased goto served
+        ether type ip iifname . ether saddr . ip saddr @behind goto served
         ether type arp iifname . ether saddr . arp saddr ip @guests \\
             iifname . arp saddr ether . arp saddr ip @guests goto resolving
         ether type arp iifname . ether saddr @unleased iifname . arp saddr ether @unleased goto resolving
@@ -329,6 +350,7 @@ BRIDGE_CHAINS
         iifname . ether saddr @unleased6 accept
         ip6 saddr :: icmpv6 type { GROUPS } accept
         iifname . ether saddr . ip6 saddr @guests6 accept
+        iifname . ether saddr . ip6 saddr @behind6 accept
         goto dropped_spoofed
     }
     # A guest is no DHCP server, and no querier of groups (IGMP type 0x11). The host reassembles fragments before table
@@ -504,22 +526,26 @@ def limited(networks: Sequence[Network]) -> Sequence[str]:
         "ct status confirmed accept",
         f"ip saddr vmap @{EGRESS}",
         'iifname @bridges meta l4proto tcp ct timeout set "soon"',
+        *(rule for number in numbers for rule in _limit(number, networks, behind=True)),
+        "ip saddr @behind accept",
         *(rule for number in numbers for rule in _limit(number, networks)),
         "accept",
     )
 
 
-def _limit(connections: int, networks: Sequence[Network]) -> Sequence[str]:
+def _limit(connections: int, networks: Sequence[Network], *, behind: bool = False) -> Sequence[str]:
     """Return the rules of one connection limit, for the bridges of all networks that have it.
 
     `ct count` leaves out closed TCP connections. With the rate a guest never has more than three times `connections`
     entries in the conntrack table: those open CLOSED_TIMEOUT_S ago, the burst, and what the rate has accepted since.
+    With `behind`, for all addresses together that the guests of a bridge have behind them.
     """
+    of, key, end = ("ip saddr @behind ", "iifname", "_behind") if behind else ("", "ip saddr", "")
     bridges = ", ".join(f'"{network.bridge}"' for network in networks if network.policy.connections == connections)
     rate = f"limit rate over {max(1, connections // CLOSED_TIMEOUT_S)}/second burst {connections} packets"
     return (
-        f"iifname {{ {bridges} }} meta l4proto tcp update @opened {{ ip saddr {rate} }} goto refuse",
-        f"iifname {{ {bridges} }} add @{FLOWS} {{ ip saddr ct count over {connections} }} goto refuse",
+        f"{of}iifname {{ {bridges} }} meta l4proto tcp update @opened{end} {{ {key} {rate} }} goto refuse",
+        f"{of}iifname {{ {bridges} }} add @{FLOWS}{end} {{ {key} ct count over {connections} }} goto refuse",
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import cache
 from ipaddress import IPv4Network, IPv6Network
 
-from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.errors import InvalidRequestError, TakenError
 from solo5_systemd.names import NetworkName, TaskName
 from solo5_systemd.network import links
 from solo5_systemd.network.guest_limits import check_limits
@@ -17,6 +17,7 @@ from solo5_systemd.network.port_conflicts import BoundPort, check_families, chec
 from solo5_systemd.network.remembered import RememberedAddresses
 from solo5_systemd.networkd.bridges import Bridges
 from solo5_systemd.networkd.leases import Leases
+from solo5_systemd.settings.guest_routes import IpNetwork, overlapping
 from solo5_systemd.settings.model import NetworkSettings, Settings, default_mtu
 
 
@@ -84,6 +85,7 @@ class Choice:
         networks = [self._checked(network, nics) for network in (*self._bridges.networks.values(), *new)]
         check_unpublished(networks, nics, ports)
         check_limits(nics, networks)
+        self._check_routes(task, nics, networks)
         # In the range of a joined network, the host has addresses as well.
         joined = {network.name for network in networks if network.join}
         own = self._links.local_addresses() if any(nic.network in joined for nic in nics) else ()
@@ -93,6 +95,39 @@ class Choice:
         reservation = Reservation(task=task, leases=leases, ports=tuple(ports), limits=limits_of(nics))
         check_families(reservation)
         return reservation, networks[len(self._bridges.networks) :]
+
+    def _check_routes(self, task: TaskName, nics: Sequence[NicRequest], networks: Sequence[Network]) -> None:
+        """Check that what is to be routed to guests is of no one else.
+
+        Raises:
+            TakenError: a range overlaps one of another guest, of a network, or of the host's routes and addresses.
+        """
+        wanted = [(nic, route) for nic in nics for route in nic.limits.routes]
+        if not wanted:
+            return
+        others = {record.reservation.task: record.reservation for record in self._leases.records}
+        taken: list[tuple[str, IpNetwork]] = [
+            (f"of task {name}", route)
+            for name, held in others.items()
+            if name != task
+            for lease in held.leases
+            for route in held.routes(lease)
+        ]
+        ranges: list[tuple[NetworkName, IpNetwork | None, IpNetwork | None]] = [
+            *((each.name, each.ipv4, each.ipv6) for each in networks),
+            *((each.name, each.ipv4, each.ipv6.prefix if each.ipv6 else None) for each in self._settings().networks),
+        ]
+        taken += [(f"of network {name}", each) for name, *both in ranges for each in both if each]
+        own = [network.bridge for network in networks if network.join is None]
+        host = (*self._links.routed_ranges(ours=own), *self._links.routed_prefixes(own), *self._reserved())
+        taken += [("of this host's routes or addresses", each) for each in host]
+        for index, (nic, route) in enumerate(wanted):
+            for whose, each in (*taken, *(("of another NIC", other) for _, other in wanted[:index])):
+                if overlapping(route, [each]):
+                    raise TakenError(
+                        f"route {route} of NIC {nic.nic} overlaps {each} {whose}: expected a range that nothing else "
+                        "has."
+                    )
 
     def _is_shared(self) -> bool:
         """Return whether the networks are in the namespace of other programs."""
@@ -129,7 +164,8 @@ class Choice:
         new: list[Network] = []
         mtu_of = self.default_mtus()
         own = [network.bridge for network in self._bridges.networks.values() if network.join is None]
-        taken = tuple(self._reserved())
+        behind = [route for each in self._leases.records for nic in each.nics for route in nic.limits.routes]
+        taken = (*self._reserved(), *behind)
         ranges = (each for each in taken if isinstance(each, IPv4Network))
         routed = (*self._links.routed_ranges(ours=own), *ranges)
         for name in names:

@@ -131,6 +131,12 @@ class Repairs:
                 self._restored[task] += 1
                 state = "was missing, down or not on its bridge, or had lost a setting"
                 self._add([task], f"tap {lease.tap} {state}: it is restored")
+        for record in self._leases.attached():
+            held = record.reservation
+            for lease in held.leases:
+                network, routes = bridges.networks[lease.network], held.routes(lease)
+                if network.join is None and self._links.route_behind(lease, network, routes):
+                    self._add([held.task], f"a route to {', '.join(map(str, routes))} was missing: it is restored")
 
     def _is_gone(self, task: TaskName, lease: Lease) -> bool:
         """Return whether a tap has gone with its namespace: its task is no more, and the release is to come."""

@@ -31,6 +31,7 @@ from solo5_systemd.networkd.namespaces import Namespaces, delete_remains
 from solo5_systemd.networkd.overtaken import OvertakenNetworks
 from solo5_systemd.networkd.state import Remains
 from solo5_systemd.networkd.task_units import TaskUnits
+from solo5_systemd.settings.guest_routes import Routes
 
 IDLE_TIMEOUT_S = 10
 UNIT_CHECK_INTERVAL_S = 20
@@ -294,8 +295,8 @@ class Networkd:
         self._taps_to_delete |= mine
         async with self._deletion_lock:
             await self._delete_redirected_flows(remains.redirected)
-            if remains.addresses:
-                await asyncio.to_thread(_delete_flows_from, remains.addresses)
+            if remains.addresses or remains.behind:
+                await asyncio.to_thread(_delete_flows_from, remains.addresses, remains.behind)
             taps, self._taps_to_delete = self._taps_to_delete | mine, frozenset()
             if any(map(links.index, taps)):  # not deleted by another task's batch
                 await asyncio.to_thread(links.delete_links, taps)
@@ -542,11 +543,11 @@ class Networkd:
         return await loop.run_in_executor(self._writer, lambda: function(*args, **kwargs))
 
 
-def _delete_flows_from(addresses: Sequence[IpAddress]) -> None:
+def _delete_flows_from(addresses: Sequence[IpAddress], behind: Routes) -> None:
     try:
-        delete_flows_from(addresses)
+        delete_flows_from(addresses, behind)
     except OSError as error:
-        shown = ", ".join(map(str, addresses))
+        shown = ", ".join(map(str, (*addresses, *behind)))
         _log.warning("deleting conntrack entries of %s failed: %s", shown, error.strerror)
 
 

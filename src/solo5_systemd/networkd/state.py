@@ -45,6 +45,7 @@ from solo5_systemd.networkd.held_ports import HeldPorts, bound_ports
 from solo5_systemd.networkd.ipv6 import advertised_servers
 from solo5_systemd.networkd.leases import Leases
 from solo5_systemd.networkd.repairs import Repairs
+from solo5_systemd.settings.guest_routes import Routes
 from solo5_systemd.settings.model import Join, NetworkSettings, Settings
 from solo5_systemd.settings.resolver import UNSET
 
@@ -59,12 +60,14 @@ class Remains:
         reservation: of the released task, with its taps and with ports that PID 1 may still hold.
         redirected: the UDP ports that may have flows to the task's guests.
         addresses: the guests that may have connections of their own in the conntrack table.
+        behind: the ranges behind them.
         namespace: the network namespace of all this; None: the host's own.
     """
 
     reservation: Reservation
     redirected: frozenset[RedirectedPort] = frozenset()
     addresses: Sequence[IpAddress] = ()
+    behind: Routes = ()
     namespace: NetworkNamespace | None = None
 
 
@@ -318,6 +321,9 @@ class NetworkState:
         if attached or again:
             self.dhcp.remove(record.reservation, self.bridges.networks)
         self._ports.release(host_ports(record.reservation))
+        own = [lease for lease in record.reservation.leases if not self.bridges.joins(lease)]
+        for lease in own:
+            self._links.delete_routes(lease, self.bridges.networks[lease.network], record.reservation.routes(lease))
         # After the deletion: no new flow leads to the task.
         redirected: set[RedirectedPort] = set()
         for version in (4, 6):
@@ -326,12 +332,12 @@ class NetworkState:
             if attached and contacted:
                 self.bridges.delete_from_tables(self._tables.forget(contacted, version))
             redirected |= {RedirectedPort(port=port, guest=None, version=version) for port in contacted}
-        own = (lease for lease in record.reservation.leases if not self.bridges.joins(lease))
         addresses = (address for lease in own for address in lease.addresses)
         return Remains(
             reservation=record.reservation,
             redirected=frozenset(redirected),
             addresses=[address for address in addresses if again or self._tables.may_have_flows(address)],
+            behind=tuple(route for lease in own for route in record.reservation.routes(lease)),
         )
 
     def move_ports(self, source: TaskName, target: TaskName) -> None:
@@ -463,6 +469,8 @@ class NetworkState:
     def _make_tap(self, reservation: Reservation, lease: Lease) -> None:
         network = self.bridges.networks[lease.network]
         self._links.make_tap(reservation.task, lease, network)
+        if network.join is None:
+            self._links.route_behind(lease, network, reservation.routes(lease))
 
     def _undo_attach(self, reservation: Reservation) -> None:
         """Undo an attach as far as the kernel lets it; the release of the reservation does the rest."""

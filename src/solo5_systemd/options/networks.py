@@ -22,6 +22,7 @@ from solo5_systemd.network.model import (
 from solo5_systemd.network.port_conflicts import port_range
 from solo5_systemd.options.quantities import named
 from solo5_systemd.settings.egress import egress
+from solo5_systemd.settings.guest_routes import routes
 from solo5_systemd.settings.rate import rate
 from solo5_systemd.unit.placeholders import uses_hostname, uses_hosts, uses_search, uses_servers
 from solo5_systemd.workload import Publish
@@ -29,12 +30,13 @@ from solo5_systemd.workload import Publish
 _OUTER_COLON = re.compile(r":(?![^\[]*\])")
 """A colon that is not within the brackets around an IPv6 address."""
 
+_ROUTE = "route="
 _EVERY_IPV4 = "0.0.0.0"  # noqa: S104 - parsed, never bound
 
 
 @named
 def nic(text: str, option: str) -> NicRequest:
-    """Parse NIC=NETWORK[,ip=ADDRESS][,ip6=ADDRESS][,mac=ADDRESS].
+    """Parse NIC=NETWORK[,ip=ADDRESS][,ip6=ADDRESS][,mac=ADDRESS][,route=RANGE], the last any number of times.
 
     Args:
         text: the value.
@@ -47,9 +49,11 @@ def nic(text: str, option: str) -> NicRequest:
     network, *options = rest.split(",")
     if not equals or not network:
         raise InvalidRequestError(
-            f"{option} {text!r} has no network: expected NIC=NETWORK[,ip=ADDRESS][,ip6=ADDRESS][,mac=ADDRESS], such as "
-            "service=default."
+            f"{option} {text!r} has no network: expected NIC=NETWORK[,ip=ADDRESS][,ip6=ADDRESS][,mac=ADDRESS]"
+            "[,route=RANGE]…, such as service=default."
         )
+    behind = [each.removeprefix(_ROUTE) for each in options if each.startswith(_ROUTE)]
+    options = [each for each in options if not each.startswith(_ROUTE)]
     values = _options(options, ("ip", "ip6", "mac"), f"{option} {text!r}")
     return NicRequest(
         nic=device_name(name),
@@ -57,6 +61,7 @@ def nic(text: str, option: str) -> NicRequest:
         ipv4=ipv4_address(values["ip"]) if "ip" in values else None,
         mac=mac_address(values["mac"]) if "mac" in values else None,
         ipv6=ipv6_address(values["ip6"]) if "ip6" in values else None,
+        limits=Limits(routes=routes(behind)),
     )
 
 
@@ -67,7 +72,7 @@ def _options(words: Iterable[str], known: tuple[str, ...], where: str) -> dict[s
         if not equals or key not in known or key in values:
             raise InvalidRequestError(
                 f"{where} has {word!r} after the network: expected each of "
-                f"{', '.join(f'{name}=ADDRESS' for name in known)} at most once."
+                f"{', '.join(f'{name}=ADDRESS' for name in known)} at most once, and route=RANGE."
             )
         values[key] = value
     return values

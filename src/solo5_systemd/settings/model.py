@@ -54,6 +54,7 @@ from solo5_systemd.errors import InvalidRequestError, SettingsError
 from solo5_systemd.names import NetworkName, log_namespace, network_name
 from solo5_systemd.settings.address_pool import Pool4, Pool6, address_pool
 from solo5_systemd.settings.egress import Egress, egress
+from solo5_systemd.settings.guest_routes import Routes, routes
 from solo5_systemd.settings.ipv6 import IPV6_KEYS, IPV6_MTU, POOL6_KEY, Ipv6, ipv6_settings, joined_ipv6
 from solo5_systemd.settings.limits import Limits, parse_limits
 from solo5_systemd.settings.rate import UNLIMITED, Rate, rate
@@ -120,6 +121,7 @@ class NetworkPolicy:
         egress: the destinations of connections of each guest, which a job can restrict further; None: every one.
         rate: the rate limits of each NIC, which a job can lower.
         reserved: addresses that no guest gets.
+        routes: what jobs may have the host route to a guest.
     """
 
     routed: bool = False
@@ -133,6 +135,7 @@ class NetworkPolicy:
     egress: Egress = None
     rate: Rate = UNLIMITED
     reserved: Reserved = ()
+    routes: Routes = ()
 
 
 CLOSED = NetworkPolicy()
@@ -344,6 +347,7 @@ def _reserved(fields: Fields) -> tuple[tuple[int, int], ...]:
 
 POLICY_KEYS = ("routed", "reach", "isolated", "host", "metadata", "connections", "fragments", "dhcp")
 LIMIT_KEYS = ("egress", "rate")
+ROUTES_KEY = "routes"
 
 
 def network_policy(fields: Fields) -> NetworkPolicy:
@@ -364,6 +368,7 @@ def network_policy(fields: Fields) -> NetworkPolicy:
         egress=fields.parsed_list("egress", egress) if fields.has("egress") else None,
         rate=fields.parsed_list("rate", rate) if fields.has("rate") else UNLIMITED,
         reserved=tuple(fields.each(RESERVED_KEY, address_range)),
+        routes=fields.parsed_list(ROUTES_KEY, routes) if fields.has(ROUTES_KEY) else (),
     )
 
 
@@ -381,6 +386,7 @@ def policy_table(policy: NetworkPolicy) -> dict[str, object]:
         **({} if policy.egress is None else {"egress": [*map(str, policy.egress)]}),
         **({} if policy.rate == UNLIMITED else {"rate": str(policy.rate).split()}),
         **({RESERVED_KEY: [*map(str, policy.reserved)]} if policy.reserved else {}),
+        **({ROUTES_KEY: [*map(str, policy.routes)]} if policy.routes else {}),
     }
 
 
@@ -399,7 +405,7 @@ def _network_key(key: str) -> NetworkName:
 
 
 RESOLVER_KEYS = ("dns", "search")
-_POLICY = (*POLICY_KEYS, *LIMIT_KEYS)
+_POLICY = (*POLICY_KEYS, *LIMIT_KEYS, ROUTES_KEY)
 NETWORK_KEYS = ("ipv4", "gateway4", *IPV6_KEYS, RESERVED_KEY, "bridge", "mtu", "masquerade", *RESOLVER_KEYS, *_POLICY)
 REDIRECT_KEY = "redirect"
 JOIN_KEYS = ("join", "vlan", "pool", POOL6_KEY)
@@ -407,7 +413,7 @@ INHERITED_KEYS = ("metadata", "connections", "fragments", *LIMIT_KEYS)
 """The keys of `[network.namespace]` that it has from the network `default` where it does not set them."""
 _RANGES = ("ipv4", "gateway4", "ipv6", "gateway6")
 _OF_NAMESPACE = (*_RANGES, "mtu", *RESOLVER_KEYS, "isolated", *INHERITED_KEYS, REDIRECT_KEY)
-_WITH_JOIN = (*JOIN_KEYS, *_RANGES, *RESOLVER_KEYS, "isolated", "fragments", "rate")
+_WITH_JOIN = (*JOIN_KEYS, *_RANGES, *RESOLVER_KEYS, "isolated", "fragments", "rate", ROUTES_KEY)
 
 
 def _table(name: NetworkName, tables: Fields, default: Fields) -> Fields:

@@ -113,7 +113,7 @@ def test_the_network_is_reserved_with_the_addresses_that_it_has() -> None:
     assert reserve[8:] == [
         *("web", "1", "service", "default", "10.89.0.2", LEASE.mac, ""),
         *("2", "service", "", "8080", "80", "tcp", "service", "127.0.0.1", "53", "53", "udp"),
-        *("1", "service", "none", ""),
+        *("1", "service", "none", "", ""),
         *("0", "0", "", ""),
     ]
     assert before[1] == "ExecStartPre=+/usr/bin/systemctl start solo5-network@web.service"

@@ -88,7 +88,7 @@ class _Rules:
 
 
 def _chain(match: re.Match[str]) -> tuple[str, list[str]]:
-    lines = (line.strip() for line in match[2].splitlines())
+    lines = (line.strip() for line in match[2].replace("\\\n", " ").splitlines())
     return match[1], [line for line in lines if line and not line.startswith(("#", "type "))]
 
 
@@ -108,6 +108,10 @@ def _service(sets: Sets, packet: Packet) -> bool:
     return (packet.iif, *packet.what.split()) in sets["services"]
 
 
+def _has(ranges: set[tuple[str, ...]], address: str) -> bool:
+    return bool(address) and any(ip_address(address) in ip_network(each) for (each,) in ranges)
+
+
 _MATCHES: Mapping[str, Callable[..., bool]] = {
     r"(iifname|oifname)( !=)? @(\w+)": _link,
     r"iifname \. oifname @(\w+)": lambda sets, packet, name: (packet.iif, packet.oif) in sets[name],
@@ -115,7 +119,7 @@ _MATCHES: Mapping[str, Callable[..., bool]] = {
     r"iifname \{ (.*?) \}": lambda _, packet, links: f'"{packet.iif}"' in links.split(", "),
     r'ct timeout set "soon"': lambda *_: True,
     r"meta l4proto tcp": lambda _, packet: packet.what.startswith("tcp"),
-    r"update @opened \{ ip6? saddr limit rate over \d+/second burst (\d+) packets \}": (
+    r"update @opened(?:_behind)? \{ (?:ip6? saddr|iifname) limit rate over \d+/second burst (\d+) packets \}": (
         lambda _, packet, burst: packet.opened >= int(burst)
     ),
     r"ip hdrlength != 5|ip6 nexthdr != \{ .*? \} exthdr rt exists": lambda _, packet: packet.optioned,
@@ -129,19 +133,21 @@ _MATCHES: Mapping[str, Callable[..., bool]] = {
     r"ip6 saddr != @leased": lambda sets, packet: (packet.source,) not in sets["leased"],
     r"ip6 daddr != fe80::/10": lambda _, packet: ip_address(packet.to) not in IPv6Network("fe80::/10"),
     r"ip6 hoplimit 255": lambda _, packet: packet.hops == 255,
-    r"ip6? daddr != @leased": lambda sets, packet: (packet.to,) not in sets["leased"],
+    r"ip6? daddr != @(leased|behind)": lambda sets, packet, name: not _has(sets[name], packet.to),
     r"ip6? daddr \{ (.*?) \}": lambda _, packet, ranges: any(
         ip_address(packet.to) in ip_network(each) for each in ranges.split(", ")
     ),
     r"meta oiftype ether": lambda *_: True,
     r"rt ip6? nexthop @neighbours": lambda _, packet: not packet.sought,
-    r"update @seekers \{ ip6? saddr limit rate over \d+/second burst (\d+) packets \}": (
+    r"update @seekers(?:_behind)? \{ (?:ip6? saddr|iifname) limit rate over \d+/second burst (\d+) packets \}": (
         lambda _, packet, burst: packet.sought > int(burst)
     ),
     r"update @dropped_\w+ \{ [io]ifname counter \}": lambda *_: True,
     r"udp sport 68 udp dport 67": lambda _, packet: packet.what == "udp 67",
     r"add @neighbours \{ rt ip6? nexthop timeout \d+s \}": lambda *_: True,
     r"meta pkttype host": lambda *_: True,
-    r"ip6? saddr @(\w+)": lambda sets, packet, name: (packet.source,) in sets[name],
-    r"add @flows \{ ip6? saddr ct count over (\d+) \}": lambda _, packet, limit: packet.open >= int(limit),
+    r"ip6? saddr @(\w+)": lambda sets, packet, name: _has(sets[name], packet.source),
+    r"add @flows(?:_behind)? \{ (?:ip6? saddr|iifname) ct count over (\d+) \}": (
+        lambda _, packet, limit: packet.open >= int(limit)
+    ),
 }

@@ -332,7 +332,7 @@ def test_limits_are_on_the_wire_beside_their_nics() -> None:
     limits = Limits(egress=(), rate=Rate(sent=1500))
     nics = (NicRequest(nic=SERVICE, limits=limits), NicRequest(nic=DeviceName("other")))
     wire = limits_to_wire(limits_of(nics))
-    assert wire == [["service", "none", "sent=1500"]]
+    assert wire == [["service", "none", "sent=1500", ""]]
     plain = tuple(replace(nic, limits=NO_LIMITS) for nic in nics)
     assert with_limits(plain, wire) == nics
     with pytest.raises(InvalidRequestError, match="limits are set for NIC third: expected NICs of the request"):

@@ -139,8 +139,9 @@ def test_limits_are_in_a_record_where_there_are_any() -> None:
     nics = (replace(RECORD.nics[0], limits=limits),)
     record = replace(RECORD, nics=nics, reservation=replace(RECORD.reservation, limits=limits_of(nics)))
     document = written(lease_record_document(record))
-    assert document["limits"] == [["service", "none", "sent=5K"]]
+    assert document["limits"] == [["service", "none", "sent=5K", ""]]
     assert parse_lease_record(document) == record
+    assert parse_lease_record(document | {"limits": [["service", "none", "sent=5K"]]}) == record, "of before routes"
     assert "limits" not in lease_record_document(RECORD), "as in the records of earlier versions"
     for wrong in ([["service", "none"]], [["other", "none", ""]], [["service", "example.org", ""]], "none"):
         with pytest.raises(InvalidRequestError):

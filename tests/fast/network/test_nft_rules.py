@@ -4,7 +4,7 @@ tests/contract/test_network_policy.py sends such packets through a kernel.
 """
 
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network, ip_network
 
 import pytest
 from tests.fast.network.packets import Packet, verdict
@@ -118,6 +118,29 @@ CELLS = [
 @pytest.mark.parametrize(("packet", "policy", "expected"), [pytest.param(*cell[1:], id=cell[0]) for cell in CELLS])
 def test_a_packet_is_accepted_or_dropped(packet: Packet, policy: NetworkPolicy, expected: str) -> None:
     assert verdict(plan(policy), packet) == expected
+
+
+@pytest.mark.parametrize(
+    ("packet", "expected"),
+    [
+        (Packet(iif=FRONT, oif=LAN, source="192.168.2.7"), "accept"),
+        (Packet(iif=FRONT, oif=LAN, source="192.168.2.7", open=4096), "drop"),
+        (Packet(iif=FRONT, oif=LAN, source="192.168.2.7", sought=65), "drop"),
+        (Packet(iif=FRONT, oif=BACK, source="192.168.2.7"), "drop"),
+        (Packet(iif=FRONT, oif=FRONT, to="192.168.2.7"), "accept"),
+        (Packet(iif=FRONT, oif=FRONT, to="192.168.3.7"), "drop"),
+        (Packet(iif=LAN, oif=FRONT, to="192.168.2.7"), "drop"),
+        (Packet(iif=LAN, oif=FRONT, to="192.168.2.7", state="established"), "accept"),
+    ],
+    ids=str,
+)
+def test_what_is_behind_a_guest_is_as_the_guest_itself(packet: Packet, expected: str) -> None:
+    for behind in ((ip_network("192.168.2.0/24"),), ()):
+        limits = {DeviceName("service"): Limits(routes=behind)}
+        policy = NetworkPolicy(routes=(ip_network("192.168.0.0/16"),))
+        present = replace(plan(policy), reservations=(replace(RESERVATION, limits=limits),))
+        if behind or packet.to:
+            assert verdict(present, packet) == (expected if behind or packet.state != "new" else "drop")
 
 
 def test_a_host_that_forwards_by_itself_goes_on() -> None:

@@ -14,6 +14,7 @@ NAMED_DISKS = "machine/nomad/test_disks.py::test_named_disks_are_those_that_the_
 IO_LIMITS = "machine/nomad/test_disks.py::test_limits_of_disks_are_within_the_operators"
 REFUSALS = f"{CONFIGURATION}::test_ceilings_networks_and_allowed_properties_refuse"
 NETWORK = f"{CONFIGURATION}::test_network_and_allowed_property_are_the_tasks"
+ROUTES = f"{CONFIGURATION}::test_a_job_routes_what_the_operator_permits"
 NAME_SERVERS = f"{CONFIGURATION}::test_name_servers_of_a_network_are_the_guests"
 REDIRECT = "machine/nomad/test_group_networks.py::test_a_guest_has_its_groups_address_where_the_node_permits_it"
 DHCP = "machine/nomad/test_dhcp.py::test_a_job_without_arguments_gets_its_address_by_dhcp"
@@ -48,6 +49,7 @@ SHOWN: Mapping[str, str] = {
     "network.redirect": REDIRECT,
     "network.egress": NETWORK,
     "network.rate": NETWORK,
+    "network.routes": ROUTES,
     "network.dns": NAME_SERVERS,
     "network.search": NAME_SERVERS,
     "network.join": JOINED,

@@ -88,7 +88,7 @@ def test_what_nomad_sends_for_keys_that_were_left_out_is_as_if_they_were_not_the
     nothing = dict.fromkeys(
         ("args", "ports", "tender", "unit", "logging", "quiet", "cpu_hard_limit", "properties"), None
     )
-    keys = ("network", "ip", "ip6", "mac", "ports", "egress", "rate")
+    keys = ("network", "ip", "ip6", "mac", "ports", "egress", "rate", "routes")
     nics: dict[str, object] = {"service": dict.fromkeys(keys, None)}
     assert task_options(packed(unikernel="a", nic={}, block={}, **nothing)) == TaskOptions(unikernel="a")
     assert task_options(packed(unikernel="a", nic=nics)).nics == (NicOptions(nic=DeviceName("service")),)

@@ -43,6 +43,7 @@ network "closed" {
   connections = 64
   fragments  = true
   rate       = ["sent=10M"]
+  routes     = ["192.168.0.0/16"]
   dns        = ["192.0.2.53", "192.0.2.54"]
   search     = ["closed.example"]
 }
@@ -226,6 +227,7 @@ OPENED = {
     "connections": 64,
     "fragments": True,
     "rate": ["sent=10M"],
+    "routes": ["192.168.0.0/16"],
 }
 
 
@@ -260,6 +262,23 @@ def test_network_and_allowed_property_are_the_tasks(jobs: Jobs) -> None:
     [listed] = json.loads(ok("solo5ctl", "network", "inspect", "--json", "listed"))
     assert listed["egress"] == ["10.0.0.0/8", "192.0.2.7:53"]
     assert Path(f"/proc/{unit_property(unit(alloc), 'MainPID')}/oom_score_adj").read_text().strip() == "432"
+
+
+@pytest.mark.usefixtures("closed")
+def test_a_job_routes_what_the_operator_permits(jobs: Jobs) -> None:
+    nic = 'nic "service" {\n  network = "closed"\n  routes = ["192.168.2.0/24"]\n}\n'
+    [alloc] = jobs.run(hcl("vpn", SERVER + nic))
+    [about] = inspect(name_of(alloc))["nics"]
+    assert about["routes"] == ["192.168.2.0/24"]
+    address = about["ipv4"].partition("/")[0]
+    assert f"192.168.2.0/24 via {address} dev closed0" in ok("ip", "route", "show")
+    text = refusal(ended(jobs.submit(hcl("same", SERVER + nic, kind="batch"))))
+    assert f"route 192.168.2.0/24 of NIC service overlaps 192.168.2.0/24 of task {name_of(alloc)}" in text
+    far = nic.replace("192.168.2.0/24", "10.0.0.0/24")
+    text = refusal(ended(jobs.submit(hcl("far", SERVER + far, kind="batch"))))
+    assert "route 10.0.0.0/24 of NIC service is not permitted in network closed" in text
+    jobs.purge()
+    assert ok("ip", "route", "show", "192.168.2.0/24") == ""
 
 
 @pytest.mark.usefixtures("closed")

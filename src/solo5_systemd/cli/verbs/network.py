@@ -167,11 +167,14 @@ def _reserved_fields(network: "NetworkOverview") -> "Iterator[tuple[str, str]]":
 def _limit_fields(network: "NetworkOverview") -> "Iterator[tuple[str, str]]":
     from solo5_systemd.network.guest_limits import Limits
 
-    egress, rate = Limits(egress=network.policy.egress, rate=network.policy.rate).to_wire()
+    policy = network.policy
+    egress, rate, routes = Limits(egress=policy.egress, rate=policy.rate, routes=policy.routes).to_wire()
     if egress:
         yield "Egress", egress
     if rate:
         yield "Rate", rate
+    if routes:
+        yield "Routes", routes
 
 
 def _resolver_fields(network: "NetworkOverview") -> "Iterator[tuple[str, str]]":

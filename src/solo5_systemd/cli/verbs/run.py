@@ -78,8 +78,8 @@ def _add_workload_options(parser: Parser) -> None:
         "--cpu-weight", metavar="N", type=typed.cpu_weight, help="CPU weight, 1 to 10000 (default: 100)"
     )
     parser.add_argument(
-        "--net", "--network", metavar="NIC=NETWORK[,ip=ADDRESS][,ip6=ADDRESS][,mac=ADDRESS]", type=typed.nic,
-        action="append", default=[], help="connect a NIC of the image to a network",
+        "--net", "--network", metavar="NIC=NETWORK[,ip=ADDRESS][,ip6=ADDRESS][,mac=ADDRESS][,route=RANGE]",
+        type=typed.nic, action="append", default=[], help="connect a NIC of the image to a network",
     )  # fmt: skip
     parser.add_argument(
         "--network-namespace", metavar="PATH", type=typed.namespace_path,

@@ -80,6 +80,7 @@ NETWORK = table(
     attribute("redirect", BOOLEAN),
     attribute("egress", TEXTS),
     attribute("rate", TEXTS),
+    attribute("routes", TEXTS),
     attribute("dns", TEXTS),
     attribute("search", TEXTS),
 )
@@ -145,6 +146,7 @@ NIC = table(
     attribute("ports", TEXTS),
     attribute("egress", TEXTS),
     attribute("rate", TEXTS),
+    attribute("routes", TEXTS),
 )
 
 DISK = table(

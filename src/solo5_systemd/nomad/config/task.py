@@ -5,7 +5,7 @@ be an int, a float or a text: go-cty chooses the one that is exact.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from ipaddress import IPv4Address, IPv6Address
 
@@ -20,6 +20,7 @@ from solo5_systemd.nomad.config import schema
 from solo5_systemd.nomad.config.ready import Rule, parse_rule
 from solo5_systemd.nomad.config.schema import Logging, choice
 from solo5_systemd.settings.egress import egress
+from solo5_systemd.settings.guest_routes import routes
 from solo5_systemd.settings.hosts import Host, hosts
 from solo5_systemd.settings.rate import UNLIMITED, rate
 from solo5_systemd.storage.io_limits import KEYS, NO_IO_LIMITS, IoLimits, io_limit
@@ -235,7 +236,7 @@ def _nic(name: DeviceName, fields: Fields) -> NicOptions:
         ip=fields.parsed("ip", ipv4_address) if fields.has("ip") else None,
         mac=fields.parsed("mac", mac_address) if fields.has("mac") else None,
         ports=_ports(fields) or (),
-        limits=_limits(fields),
+        limits=replace(_limits(fields), routes=fields.parsed_list("routes", routes) if fields.has("routes") else ()),
         ip6=fields.parsed("ip6", ipv6_address) if fields.has("ip6") else None,
     )
 
