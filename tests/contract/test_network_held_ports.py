@@ -7,6 +7,7 @@ from contextlib import closing
 
 import pytest
 from tests.contract.guest import Guest
+from tests.contract.netns import Outside, run
 from tests.contract.netservice import Service, nic, tcp, udp
 from tests.contract.test_network_paths import ask_tcp, ask_udp
 
@@ -155,3 +156,15 @@ async def test_of_a_range_all_ports_are_bound_or_none(service: Service) -> None:
         assert all(refused(kind, port) for kind in KINDS for port in range(8600, 8700))
         await client.drop("a")
         assert not any(refused(kind, port) for kind in KINDS for port in range(8600, 8700))
+
+
+async def test_a_port_at_an_address_that_the_host_gets_later(service: Service, outside: Outside) -> None:
+    """Such as keepalived's, which comes and goes while the guest runs, and is not there at its start."""
+    await service.restart()
+    async with service.client() as client:
+        async with Guest(await client.lease("a", udp(5301, host_ip="192.0.2.99"))):
+            for _ in range(2):
+                run("ip", "address", "add", "192.0.2.99/32", "dev", f"{outside.link}-in")
+                assert await ask_udp("192.0.2.99", 5301) == b"HELLO"
+                run("ip", "address", "del", "192.0.2.99/32", "dev", f"{outside.link}-in")
+        await client.drop("a")

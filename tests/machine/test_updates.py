@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from tests.machine.conftest import GUESTS, Machine, Outside, eventually, inspect, ok, sh, systemctl, unit_property
 from tests.machine.declared import DIRECTORY, ETC, Declarations, declarations, main_pid
+from tests.machine.test_joined import settings
 from tests.machine.traffic import requests
 
 from solo5_systemd.declared.update_files import sha256
@@ -104,6 +105,21 @@ def test_a_new_image_takes_the_place_of_the_old_one_at_its_address(web: str, new
     assert "update: task web runs the new image" in ok("journalctl", "--quiet", "-u", web, "--output=cat")
     ok("systemctl", "restart", web)
     assert image_of("web") == newer
+
+
+def test_a_guest_that_routes_keeps_its_routes(declare: Declarations, newer: str) -> None:
+    """The new guest has them once it has the place of the old one: no two tasks have the same."""
+    with settings('[network.default]\nroutes = ["192.168.0.0/16"]\n'):
+        unit = declare("web", f"{WEB}\nNetwork=service=default,route=192.168.2.0/24")
+        ok("systemctl", "start", unit)
+        eventually(answers, "it answers")
+        route = ok("ip", "route", "show", "192.168.2.0/24")
+        assert str(address("web")).partition("/")[0] in route
+        done = update(newer, "--watch", "0")
+        assert done.returncode == 0, done.stderr
+        assert "the new guest, task web.next, has the published ports" in done.stdout
+        whole(unit)
+        assert ok("ip", "route", "show", "192.168.2.0/24") == route
 
 
 def test_a_rollback_names_the_earlier_image_and_returns_to_it(web: str, newer: str) -> None:

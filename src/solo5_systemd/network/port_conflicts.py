@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -68,7 +68,6 @@ def check_ports(
     nics: Collection[DeviceName],
     allocations: "Allocations",
     bound: Collection[BoundPort],
-    local: Collection[IpAddress],
     *,
     loopback6: bool = False,
 ) -> None:
@@ -79,12 +78,10 @@ def check_ports(
         nics: the NICs of the same request.
         allocations: the values in use by other tasks.
         bound: the ports bound by processes of the host.
-        local: the host's addresses.
         loopback6: ports at ::1 can lead to a guest, as in a namespace of other programs.
 
     Raises:
-        InvalidRequestError: too many ports, a NIC outside the request, an address that is not the host's, or a port
-            twice.
+        InvalidRequestError: too many ports, a NIC outside the request, an address that no host has, or a port twice.
         TakenError: another task or a process of the host has the port.
     """
     if len(ports) > PORTS_MAX:
@@ -94,7 +91,7 @@ def check_ports(
     before: defaultdict[tuple[Protocol, int], list[PortRequest]] = defaultdict(list)
     for port in ports:
         same = before[port.protocol, port.host_port]
-        _check_request(port, same, nics, local, loopback6=loopback6)
+        _check_request(port, same, nics, loopback6=loopback6)
         same.append(port)
     for port in ports:
         for other, task in allocations.published(port.protocol, port.host_port):
@@ -146,7 +143,6 @@ def _check_request(
     port: PortRequest,
     before: Sequence[PortRequest],
     nics: Collection[DeviceName],
-    local: Collection[IpAddress],
     *,
     loopback6: bool,
 ) -> None:
@@ -170,12 +166,22 @@ def _check_request(
             "127.0.0.1 or an address of a link.",
             "Publish it at 127.0.0.1, for processes of this host.",
         )
-    if not port.host_ip.is_loopback and port.host_ip not in local:
+    if port.host_ip.is_multicast:
         raise InvalidRequestError(
-            f"port {show_port(port)} cannot be published: {port.host_ip} is not an address of this host.",
-            f"`ip -{port.host_ip.version} address` shows the host's addresses; without one, the port is published at "
-            "all of them.",
+            f"port {show_port(port)} cannot be published: {port.host_ip} is the address of a group: expected an "
+            "address of this host, or one that it gets later."
         )
+
+
+def absent(ports: Iterable[PortRequest], local: Collection[IpAddress]) -> Sequence[PortRequest]:
+    """Return the ports at an address that the host does not have yet, such as that of keepalived's standby node.
+
+    Args:
+        ports: published ports.
+        local: the host's addresses.
+    """
+    own = (port for port in ports if port.host_ip not in (None, EVERY_IPV6))
+    return [port for port in own if port.host_ip and not port.host_ip.is_loopback and port.host_ip not in local]
 
 
 def _overlap(one: PortRequest, other: PortRequest) -> bool:

@@ -77,9 +77,8 @@ class Choice:
         """
         names = [nic.nic for nic in nics]
         check_reserved(ports, self._settings() if ports else Settings())
-        local = self._links.local_addresses({port.host_ip.version for port in ports if port.host_ip})
         loops = any(str(port.host_ip) == "::1" for port in ports) and self._is_shared()
-        check_ports(ports, names, self._leases.allocations, bound, local, loopback6=loops)
+        check_ports(ports, names, self._leases.allocations, bound, loopback6=loops)
         self.remembered = self._addresses() if self._addresses else {}
         new = self._new_networks(nics)
         networks = [self._checked(network, nics) for network in (*self._bridges.networks.values(), *new)]

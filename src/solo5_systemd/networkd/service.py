@@ -21,7 +21,7 @@ from solo5_systemd.network.guest_limits import LimitsWire
 from solo5_systemd.network.links import AddressWatch, LinkWatch
 from solo5_systemd.network.model import GuestNames, IpAddress, NicRequest, PortRequest, Reservation, with_limits
 from solo5_systemd.network.nft_tables import RulesetWatch
-from solo5_systemd.network.port_conflicts import host_ports
+from solo5_systemd.network.port_conflicts import host_ports, show_port
 from solo5_systemd.network.routes import RouteWatch
 from solo5_systemd.networkd.dhcp_servers import DhcpServers
 from solo5_systemd.networkd.held_ports import BARRIER_TIMEOUT_S, wait_until_free
@@ -363,6 +363,9 @@ class Networkd:
             except Solo5Error as error:
                 log_about(service_of(task), f"the network of task {task} cannot be attached: {error}")
                 raise
+        for port in await self._work(self._state.host.absent_addresses, task):
+            text = f"port {show_port(port)} is reached once this host has the address {port.host_ip}, which it has not"
+            log_about(service_of(task), text, priority=5)
         self._watch_routes()
         if self._overtaken.any:  # and this guest perhaps as well
             self._check_routes_soon()

@@ -35,6 +35,7 @@ from solo5_systemd.network.nft_elements import Element
 from solo5_systemd.network.nft_tables import Tables
 from solo5_systemd.network.port_conflicts import (
     BoundPort,
+    absent,
     host_ports,
 )
 from solo5_systemd.network.remembered import RememberedAddresses
@@ -197,6 +198,12 @@ class NetworkState:
         if held is None:
             self._log_remembered(reservation)
         return reservation
+
+    def absent_addresses(self, task: TaskName) -> Sequence[PortRequest]:
+        """Return the ports of a task at an address that the host does not have yet, where no client reaches them."""
+        held = self.leases.get(task)
+        ports = [port for port in held.reservation.ports if port.host_ip] if held else []
+        return absent(ports, self._links.local_addresses((4, 6))) if ports else ()
 
     def _log_remembered(self, reservation: Reservation) -> None:
         """Log an address that another, declared task had last: it was requested by value, or the network is full."""

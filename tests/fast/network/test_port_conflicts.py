@@ -15,6 +15,7 @@ from solo5_systemd.network.model import EVERY_IPV6, PortRequest, Protocol, Reser
 from solo5_systemd.network.port_conflicts import (
     PORTS_MAX,
     BoundPort,
+    absent,
     check_families,
     check_ports,
     check_reserved,
@@ -37,7 +38,7 @@ def port(
 
 def check(*ports: PortRequest, held: Sequence[PortRequest] = (), bound: Sequence[BoundPort] = ()) -> None:
     others = [Reservation(task=TaskName("other"), leases=(), ports=tuple(held))]
-    check_ports(ports, [SERVICE], Allocations(others), bound, [HOST, HOST6])
+    check_ports(ports, [SERVICE], Allocations(others), bound)
 
 
 def bound(number: int, address: str | None = None, protocol: Protocol = Protocol.TCP) -> BoundPort:
@@ -69,12 +70,17 @@ def test_a_nic_that_is_not_asked_for() -> None:
     with pytest.raises(InvalidRequestError, match="leads to NIC web, which is not requested: expected one of service"):
         check(port(80, nic="web"))
     with pytest.raises(InvalidRequestError, match="of which there are none"):
-        check_ports([port(80)], [], Allocations(), [], [])
+        check_ports([port(80)], [], Allocations(), [])
 
 
-def test_an_address_that_is_not_the_hosts() -> None:
-    with pytest.raises(InvalidRequestError, match=r"198\.51\.100\.1 is not an address of this host"):
-        check(port(80, host_ip="198.51.100.1"))
+def test_an_address_that_the_host_gets_later() -> None:
+    """Such as that of keepalived, on the node that has not got it."""
+    later = [port(80, host_ip="198.51.100.1"), port(80, host_ip="2001:db8::2")]
+    assert refusal(check, *later) == ""
+    present = [port(81), port(82, host_ip="::"), port(83, host_ip="127.0.0.2"), port(84, host_ip=str(HOST))]
+    assert absent([*present, *later], [HOST, HOST6]) == later
+    with pytest.raises(InvalidRequestError, match=r"224\.0\.0\.18 is the address of a group"):
+        check(port(80, host_ip="224.0.0.18"))
 
 
 @pytest.mark.parametrize("mine", [port(80), port(80, host_ip="192.0.2.1")])
@@ -117,7 +123,7 @@ def test_an_ipv6_port_of_a_process(mine: str, theirs: str | None) -> None:
 @pytest.mark.parametrize(
     ("host_ip", "words"),
     [
-        ("2001:db8::2", "2001:db8::2 is not an address of this host. `ip -6 address` shows"),
+        ("ff02::12", "ff02::12 is the address of a group"),
         ("::1", "the kernel routes no reply of a guest to ::1: expected 127.0.0.1"),
         ("fe80::1", "fe80::1 is a link-local address"),
     ],
@@ -128,8 +134,8 @@ def test_an_ipv6_address_that_leads_to_no_guest(host_ip: str, words: str) -> Non
 
 def test_a_port_at_the_loopback_leads_to_a_guest_in_a_namespace() -> None:
     at_loopback = [port(80, host_ip="::1")]
-    assert refusal(check_ports, at_loopback, [SERVICE], Allocations(), [], []) != ""
-    check_ports(at_loopback, [SERVICE], Allocations(), [], [], loopback6=True)
+    assert refusal(check_ports, at_loopback, [SERVICE], Allocations(), []) != ""
+    check_ports(at_loopback, [SERVICE], Allocations(), [], loopback6=True)
 
 
 def test_a_nic_without_ipv6_has_no_port_at_an_ipv6_address() -> None:
