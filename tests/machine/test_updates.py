@@ -509,6 +509,34 @@ def test_a_task_that_starts_with_neither_image_is_made_whole_by_the_hint(web: st
     whole(web)
 
 
+@pytest.mark.parametrize("port", [PORT, ECHO])
+@pytest.mark.parametrize("ends", [True, False])
+def test_ports_follow_the_declaration_when_the_guest_that_has_them_has_ended(
+    web: str, newer: str, *, port: int, ends: bool
+) -> None:
+    drop_in = Path("/run/systemd/system/web.service.d/broken.conf")
+    drop_in.parent.mkdir()
+    try:
+        drop_in.write_text("[Service]\nExecStartPre=/bin/false\n")
+        assert "starts neither" in update(newer, "--watch", "0").stderr
+    finally:
+        shutil.rmtree(drop_in.parent)
+    if ends:
+        ok("systemctl", "stop", "solo5-networkd")  # nothing of ours sees the end
+        ok("systemctl", "kill", "--signal=KILL", "solo5-task-web.next.service")
+    text = (ETC / "web.unikernel").read_text()
+    (ETC / "web.unikernel").write_text(text.replace(f"Publish={PORT}", f"Publish={port}"))
+    systemctl("daemon-reload")
+    ok("systemctl", "reset-failed", web)
+    ok("systemctl", "start", web)
+    if not ends and port == PORT:
+        assert inspect("web")["ports"] == []
+        ok("solo5ctl", "rm", "--force", "web.next")
+    eventually(lambda: answers(port), "it has its declared port")
+    assert [each["host_port"] for each in inspect("web")["ports"]] == [port]
+    assert "no task is named 'web.next'" in sh("solo5ctl", "inspect", "web.next").stderr
+
+
 # --- what is refused ------------------------------------------------------------------------------------------------
 
 

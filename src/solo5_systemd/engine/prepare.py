@@ -15,7 +15,7 @@ from solo5_systemd.engine.task import NoCallbacks
 from solo5_systemd.errors import InvalidRequestError, TakenError
 from solo5_systemd.files.declared_units import declared_service
 from solo5_systemd.host.drop_ins import check_drop_ins
-from solo5_systemd.names import TaskName
+from solo5_systemd.names import TaskName, task_service
 from solo5_systemd.network.model import NicRequest, PortRequest, Reservation
 from solo5_systemd.storage.model import Disk, DiskRequest, MadeDisk
 from solo5_systemd.unit.tender import device_options, lasting_path
@@ -125,7 +125,7 @@ class Preparer(Starter):
             await self._networks.release(plan.name)
             yield Reservation(task=plan.name)
             return
-        lent = await self._lent_ports(plan.name)
+        lent = await self._lent_ports(plan)
         try:
             reservation = await self._reserve(replace(plan, ports=()) if lent else plan)
             yield replace(reservation, ports=tuple(lent) or reservation.ports)
@@ -133,13 +133,24 @@ class Preparer(Starter):
             await undo(self._unreserve(plan.name))
             raise
 
-    async def _lent_ports(self, name: TaskName) -> Sequence[PortRequest]:
-        """Return the ports that the guest beside the task has during an update; the task gets them back later."""
+    async def _lent_ports(self, plan: Plan) -> Sequence[PortRequest]:
+        """Return the ports that the guest beside the task has during an update; the task gets them back later.
+
+        A guest beside it that has ended, or has other ports than are declared by now, is left of an update that failed:
+        it is removed.
+        """
         try:
-            held = await self._networks.reservation(next_task(name))
+            beside = next_task(plan.name)
+            held = await self._networks.reservation(beside)
         except InvalidRequestError:  # the name is too long: there is none
             return ()
-        return held.ports if held is not None else ()
+        if held is None or not held.ports:
+            return ()
+        if {*held.ports} == {*plan.ports} and await self._units.is_running(beside):
+            return held.ports
+        await self._units.stop(task_service(beside))
+        await self.discard(beside, unit=task_service(beside))
+        return ()
 
     async def _reserve(self, plan: Plan) -> Reservation:
         wanted = tuple(self._remembered(plan.nics))
