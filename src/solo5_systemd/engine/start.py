@@ -34,7 +34,13 @@ from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, PortReq
 from solo5_systemd.sanitize import MAX_QUOTE, bounded, unit_file_syntax
 from solo5_systemd.settings import operator_policy
 from solo5_systemd.settings.limits import Claim, Resource
-from solo5_systemd.settings.model import DEFAULT_NETWORK, NAMESPACE_NETWORK, REDIRECT_NETWORK, TASK_UIDS
+from solo5_systemd.settings.model import (
+    DEFAULT_NETWORK,
+    NAMESPACE_NETWORK,
+    NO_NETWORK,
+    REDIRECT_NETWORK,
+    TASK_UIDS,
+)
 from solo5_systemd.settings.resolver import Resolver, reachable
 from solo5_systemd.storage.archive import check_total
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS
@@ -844,14 +850,15 @@ def _in_namespace(workload: Workload, nics: Sequence[NicRequest]) -> Sequence[Ni
             "systemd executes there.",
             "Run it as a service, or without a network namespace.",
         )
+    kept = (REDIRECT_NETWORK, NO_NETWORK)
     for nic in nics:
-        if nic.network not in (DEFAULT_NETWORK, NAMESPACE_NETWORK, REDIRECT_NETWORK):
+        if nic.network not in (DEFAULT_NETWORK, NAMESPACE_NETWORK, *kept):
             raise InvalidRequestError(
                 f"NIC {nic.nic} is on network {nic.network}, which is not in network namespace {workload.namespace}: "
-                "expected default, or redirect.",
+                "expected default, redirect or none.",
                 "Remove the NIC's network, or run the task without a network namespace.",
             )
-    return tuple(nic if nic.network == REDIRECT_NETWORK else replace(nic, network=NAMESPACE_NETWORK) for nic in nics)
+    return tuple(nic if nic.network in kept else replace(nic, network=NAMESPACE_NETWORK) for nic in nics)
 
 
 def _effective_request(

@@ -28,7 +28,7 @@ from solo5_systemd.network.model import (
 )
 from solo5_systemd.settings.address_pool import Pool6
 from solo5_systemd.settings.ipv6 import is_host6
-from solo5_systemd.settings.model import DEFAULT_NETWORK, MTU, NetworkSettings, default_bridge
+from solo5_systemd.settings.model import DEFAULT_NETWORK, MTU, NO_NETWORK, NetworkSettings, default_bridge
 from solo5_systemd.settings.reserved_addresses import Reserved, is_reserved, number_within
 
 T = TypeVar("T")
@@ -346,6 +346,12 @@ class _Choice:
 
     def claim(self, nic: NicRequest, network: Network) -> None:
         """Take the explicit address and MAC of a request: before any derived one, which could be the same."""
+        if network.name == NO_NETWORK and (address := nic.ipv4 or nic.ipv6):
+            raise InvalidRequestError(
+                f"address {address} for NIC {nic.nic} is requested in network {NO_NETWORK}, which leads nowhere: "
+                "expected a request without an address.",
+                "Connect the NIC to another network.",
+            )
         if nic.ipv4 is not None:
             _check_usable(nic.ipv4, nic.nic, network)
             _check_unreserved(nic.ipv4, nic.nic, network)

@@ -29,7 +29,7 @@ from solo5_systemd.network.model import (
     with_limits,
 )
 from solo5_systemd.settings.address_pool import address_pool, address_pool6
-from solo5_systemd.settings.model import Join, network_policy, policy_table
+from solo5_systemd.settings.model import NO_NETWORK, Join, network_policy, policy_table
 
 VERSION = 1
 
@@ -159,7 +159,8 @@ def parse_network(document: object) -> Network:
     has_gateway = fields.text("gateway4") != ""
     if join is None and has_range is not has_gateway:
         raise fields.wrong("gateway4", fields.text("gateway4"), "a gateway beside a range")
-    if join is None and not has_range and not fields.has("ipv6"):
+    is_alone = join is not None or fields.text("name") == NO_NETWORK
+    if not is_alone and not has_range and not fields.has("ipv6"):
         raise fields.wrong("ipv4", "", "a range, or an IPv6 prefix")
     ipv6 = fields.table("ipv6") if fields.has("ipv6") else None  # a file written before there was IPv6 has none
     return Network(

@@ -220,7 +220,8 @@ def check_families(reservation: Reservation) -> None:
     for port in reservation.ports:
         lease = reservation.lease(port.nic)
         if not destinations(port, lease):
-            lacks, hint = "IPv4", "Publish the port at an IPv6 address."
+            where = "at an IPv6 address" if lease.ipv6 is not None else "to a NIC of another network"
+            lacks, hint = "IPv4", f"Publish the port {where}."
             if lease.ipv4 is not None:
                 setting = f"network.{lease.network}.ipv6 = true"
                 lacks, hint = "IPv6", f"Set {setting} below /etc/solo5, or publish the port at an IPv4 address."

@@ -66,9 +66,13 @@ MTU = 1500
 
 DEFAULT_NETWORK = NetworkName("default")
 NAMESPACE_NETWORK = NetworkName("namespace")
+"""The only network of a namespace that guests share with other programs."""
+
 REDIRECT_NETWORK = NetworkName("redirect")
 """The network of a NIC that has the interface of the namespace in which its task runs."""
-"""The only network of a namespace that guests share with other programs."""
+
+NO_NETWORK = NetworkName("none")
+"""The network of a NIC that leads nowhere, for an image whose devices have to be connected."""
 
 TASK_UIDS = range(61184, 65520)
 """The range of `DynamicUser=`: journald creates a journal file for each user above it (`users.dynamic_user_locks`)."""
@@ -244,6 +248,14 @@ class Settings:
 
     def network(self, name: NetworkName) -> NetworkSettings | None:
         """Return the settings of a network, or None."""
+        if name == NO_NETWORK:
+            return NetworkSettings(
+                name=name,
+                bridge=default_bridge(name),
+                without_ipv4=True,
+                masquerade=False,
+                policy=NetworkPolicy(isolated=True),
+            )
         return next((network for network in self.networks if network.name == name), None)
 
 
@@ -433,6 +445,10 @@ def _table(name: NetworkName, tables: Fields, default: Fields) -> Fields:
 
 
 def _network(name: NetworkName, fields: Fields) -> NetworkSettings:
+    if name == NO_NETWORK:
+        raise SettingsError(
+            f"network.{name} cannot be defined: expected another name, since a NIC on it is connected to nothing."
+        )
     if name == REDIRECT_NETWORK:
         raise SettingsError(
             f"network.{name} cannot be defined: expected another name, since a NIC on it has the interface of the "

@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.names import DeviceName, DiskName, NetworkName
+from solo5_systemd.settings.model import NO_NETWORK
 
 _MIB = 1 << 20
 _CEILINGS = "The operator sets it in plugin.solo5.config.ceilings."
@@ -106,7 +107,7 @@ def _refusals(policy: Policy, request: EffectiveRequest) -> Iterator[InvalidRequ
                 "The operator sets the patterns in plugin.solo5.config.allowed_disks.",
             )
     for nic, network in request.nics.items():
-        if policy.networks and network not in policy.networks:
+        if policy.networks and network not in (*policy.networks, NO_NETWORK):
             yield InvalidRequestError(
                 f"network {network} of NIC {nic} is not allowed on this node: "
                 f"expected one of {', '.join(policy.networks)}.",

@@ -14,7 +14,7 @@ from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import TaskName, host_name, primary_nic
 from solo5_systemd.network.model import Lease, PortRequest, Protocol
 from solo5_systemd.settings.hosts import Host
-from solo5_systemd.settings.model import NAMESPACE_NETWORK, REDIRECT_NETWORK
+from solo5_systemd.settings.model import NAMESPACE_NETWORK, NO_NETWORK, REDIRECT_NETWORK
 from solo5_systemd.settings.resolver import UNSET, Resolver
 
 COMMAND_LINE_MAX = 8191
@@ -154,6 +154,8 @@ def check_leased(arguments: Iterable[str], leases: Iterable[Lease]) -> None:
 def _ipv4_hint(lease: Lease) -> str:
     if lease.ipv4 is None and lease.ipv6 is not None:
         return f"Use those of IPv6, such as {{net.{lease.nic}.ipv6_cidr}}."
+    if lease.network == NO_NETWORK:
+        return "Connect the NIC to another network."
     key = "gateway4" if lease.ipv4 else "ipv4"
     return f"Set network.{lease.network}.{key} in /etc/solo5, or have the guest use DHCP."
 

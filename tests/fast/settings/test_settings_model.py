@@ -69,7 +69,7 @@ def test_a_further_network_stands_beside_the_default() -> None:
     assert [network.name for network in read.networks] == ["default", "lab"]
     lab = read.network(NetworkName("lab"))
     assert lab == NetworkSettings(name=NetworkName("lab"), bridge="lab0", mtu=9000, masquerade=False)
-    assert read.network(NetworkName("none")) is None
+    assert read.network(NetworkName("other")) is None
 
 
 @pytest.mark.parametrize("mtu", [68, 65521])

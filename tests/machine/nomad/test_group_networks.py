@@ -116,6 +116,14 @@ def test_a_group_of_another_driver_reaches_the_outside_on_a_host_that_did_not_fo
     eventually(lambda: sh(*ping).returncode == 0, "it reaches the outside")
 
 
+def test_a_nic_that_leads_nowhere_is_in_its_namespace_too(group: Jobs) -> None:
+    config = f'unikernel = "{GUESTS}/net.spt"\nargs = ["--ipv4=10.1.7.2/24"]\nnic "service" {{\n  network = "none"\n}}'
+    [alloc] = group.run(group_hcl("nowhere", task_hcl("guest", config), group=network("bridge")))
+    [nic] = inspect(name(alloc))["nics"]
+    assert (nic["network"], nic["ipv4"]) == ("none", None)
+    assert nic["tap"] in ok("ip", "netns", "exec", alloc, "ip", "-o", "link")
+
+
 def curl(outside: Outside, url: str) -> str:
     return outside.sh("curl", "--insecure", "--silent", "--max-time", "5", url).stdout
 

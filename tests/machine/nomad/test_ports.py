@@ -2,7 +2,7 @@
 
 import json
 
-from tests.machine.conftest import GUESTS, Outside, eventually, ok, sh
+from tests.machine.conftest import GUESTS, Outside, eventually, inspect, ok, sh
 from tests.machine.nomad.agent import NODE_ADDRESS, SECOND_ADDRESS, SIX_ADDRESS
 from tests.machine.nomad.jobs import (
     ADDRESSES,
@@ -16,6 +16,7 @@ from tests.machine.nomad.jobs import (
     refusal,
     registered,
     says,
+    unit,
 )
 from tests.machine.nomad.test_services import nics, service
 from tests.machine.test_ipv6 import _UDP6, HERE, THERE
@@ -227,6 +228,14 @@ network {
         says(alloc, "serving")
         assert [f"--place={at}" in outside.tcp(address, number) for number in numbers] == [True] * 3
         assert f"{address}:8310-8312->8010-8012/tcp" in ok("solo5ctl", "ps")
+
+
+def test_nic_on_network_none_leads_nowhere(jobs: Jobs) -> None:
+    config = f'unikernel = "{GUESTS}/net.hvt"\nargs = ["--ipv4=10.153.77.2/24"]\n{nic(network="none")}'
+    [alloc] = jobs.run(hcl("nowhere", config, group=NEVER_AGAIN))
+    says(alloc, "serving")
+    [shown] = inspect(unit(alloc).removeprefix("solo5-task-").removesuffix(".service"))["nics"]
+    assert (shown["network"], shown["ipv4"]) == ("none", None)
 
 
 def test_nic_has_the_address_and_the_mac_that_the_job_gives(jobs: Jobs, outside: Outside) -> None:

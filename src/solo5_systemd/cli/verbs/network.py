@@ -197,10 +197,11 @@ def _overtaken(network: "NetworkOverview") -> "Sequence[Overtaken]":
 
 def _own_fields(network: "NetworkOverview") -> "Iterator[tuple[str, str]]":
     from solo5_systemd.network.overtaken import remedy
+    from solo5_systemd.settings.model import NO_NETWORK
 
     yield "Bridge", f"{network.bridge} ({'up' if network.up else 'created on first use'})"
     if network.without_ipv4:
-        yield "Range", "none: IPv6 only"
+        yield "Range", "none: it leads nowhere" if network.name == NO_NETWORK else "none: IPv6 only"
     else:
         yield "Range", str(network.ipv4) if network.ipv4 else "assigned on first use"
         yield "Gateway", str(network.gateway4 or "")
