@@ -3,6 +3,7 @@
 Each is imported at its first use: imports are most of the run time of a short verb.
 """
 
+import os
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -129,7 +130,9 @@ class RecordedNetworks:
         return tuple(NetworkOverview.from_wire(tuple(row)) for row in rows)
 
     async def recent_repairs(self) -> "Sequence[RecordedRepair]":
-        """Return the last repairs, newest first."""
+        """Return the last repairs, newest first; nothing is imported where there was none."""
+        if not os.path.exists("/run/solo5/network/repairs.json"):  # noqa: PTH110 - pathlib is imported late, too
+            return ()
         from solo5_systemd.network.lease_files import STATE
         from solo5_systemd.network.repair_log import read_repairs
 

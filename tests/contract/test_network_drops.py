@@ -4,12 +4,14 @@ import time
 from collections.abc import Mapping
 from ipaddress import IPv4Address
 
-from tests.contract.guest import TCP, UDP, Guest, _tcp, _udp
+from tests.contract.guest import BROADCAST, TCP, UDP, Guest, _tcp, _udp
 from tests.contract.netns import Outside, run
 from tests.contract.netservice import Client, Service, nic, until
 from tests.contract.test_network_policy import datagram, until_pinged
 
 from solo5_systemd.network.repair_log import REPAIRS_MAX, read_repairs
+
+EVERYONE = IPv4Address("255.255.255.255")
 
 IGMP = 2
 
@@ -119,4 +121,38 @@ async def test_repairs_are_recorded_newest_first_and_outlive_the_service(service
         assert read_repairs(service.state) == recorded
     async with service.client() as client:
         assert await client.recent_repairs() == recorded
+        await client.drop("a")
+
+
+async def test_a_guest_without_its_address_is_reported_once_for_each_run(service: Service) -> None:
+    """What it sends from instead, or that it looks for a DHCP server; nothing that an earlier run has done."""
+    await service.restart()
+
+    def told() -> list[str]:
+        return [each.what for each in read_repairs(service.state)]
+
+    async with service.client() as client:
+        lease = await client.lease("a")
+        async with Guest(lease) as guest:
+            await until_pinged(guest)
+            assert lease.address is not None
+            for _ in range(3):
+                guest.send(guest.arp(1, BROADCAST, IPv4Address("10.0.0.1"), ip=IPv4Address("10.0.0.2")))
+                guest.send(guest.arp(1, BROADCAST, lease.address, ip=IPv4Address(0)))
+                guest.send(guest.ipv4(BROADCAST, EVERYONE, UDP, _udp(68, 67, bytes(300)), source=IPv4Address(0)))
+            await until(lambda: len(told()) == 2, 30)
+            by_dhcp, other = sorted(told())
+            assert by_dhcp.startswith(
+                "not repaired: NIC service asks for an address by DHCP, which network default does not"
+            )
+            assert other.startswith(
+                f"not repaired: NIC service sends from 10.0.0.2, not from its lease {lease.address}, "
+            )
+        await client.drop("a")
+        async with Guest(await client.lease("a")) as guest:
+            await until_pinged(guest)
+            guest.send(guest.arp(1, BROADCAST, IPv4Address("10.0.0.1"), ip=IPv4Address("10.0.0.3")))
+            await until(lambda: len(told()) > 2, 30)
+            assert "sends from 10.0.0.3" in told()[0]
+            assert len(told()) == 3
         await client.drop("a")

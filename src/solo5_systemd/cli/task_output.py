@@ -118,7 +118,9 @@ of an archive, if its files would make another one now; `change`: what has been 
 """
 
 
-def task_fields(task: Task, now: int, drops: Drops | None = None, disks: Disks = ()) -> Iterator[tuple[str, str]]:
+def task_fields(
+    task: Task, now: int, drops: Drops | None = None, disks: Disks = (), problems: Sequence[str] = ()
+) -> Iterator[tuple[str, str]]:
     """Yield the names and values that `inspect` shows; empty values are unknown."""
     yield "Name", task.name
     yield "Status", status(task, now)
@@ -159,6 +161,8 @@ def task_fields(task: Task, now: int, drops: Drops | None = None, disks: Disks =
             yield "Routes", f"{nic} {routes}"
     for nic, rules in (drops or {}).items():
         yield "Dropped", f"{nic} {', '.join(f'{rule} {count}' for rule, count in rules.items() if count) or 'none'}"
+    for each in problems:
+        yield "Problem", each
     for line, request in port_lines(task.reservation.ports if task.reservation else ()):
         yield "Port", f"{line} ({request.nic})"
 
@@ -204,7 +208,9 @@ def lease_text(lease: "Lease") -> str:
     )
 
 
-def task_json(task: Task, drops: Drops | None = None, disks: Disks = ()) -> dict[str, object]:
+def task_json(
+    task: Task, drops: Drops | None = None, disks: Disks = (), problems: Sequence[str] = ()
+) -> dict[str, object]:
     """Return a task as a JSON object; unknown values are absent."""
     document: dict[str, object] = {
         "name": task.name,
@@ -233,6 +239,8 @@ def task_json(task: Task, drops: Drops | None = None, disks: Disks = ()) -> dict
     counted = {"drops": {nic: dict(rules) for nic, rules in drops.items()}} if drops else {}
     if disks:
         known["disks"] = [dict(disk) for disk in disks]
+    if problems:
+        known["network_problems"] = [*problems]
     return known | reservation_json(task.reservation) | counted | {"log_fields": _user_fields(task)}
 
 

@@ -11,7 +11,7 @@ from solo5_systemd.errors import NoSuchTaskError
 from solo5_systemd.names import DeviceName, TaskName
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 
     from solo5_systemd.engine.backends import QueryBackends, Usages
     from solo5_systemd.engine.task import Endpoints, Sample, Task
@@ -86,6 +86,20 @@ class Queries:
         counted = dropped_by_namespace(await self.backends.networks.networks())
         endpoints = await self.endpoints()
         return {task: of_nics(found.nics, counted.get(found.namespace, {})) for task, found in endpoints.items()}
+
+    async def network_problems(self, tasks: "Iterable[Task]") -> "Mapping[TaskName, Sequence[str]]":
+        """Return what only an operator can repair of the network of each task, since its start."""
+        repairs = await self.backends.networks.recent_repairs()
+        if not repairs:
+            return {}
+        from solo5_systemd.network.model import UNREPAIRED
+
+        found = [each for each in repairs if each.what.startswith(UNREPAIRED)]
+        return {
+            task.name: list(dict.fromkeys(each.what.removeprefix(UNREPAIRED) for each in concerned))
+            for task in tasks
+            if (concerned := [each for each in found if task.name in each.tasks and each.time >= task.started])
+        }
 
     async def console(self, task: "Task", *, last: int | None = None) -> "AsyncGenerator[Line, None]":
         """Yield the lines of a task's console that are in the journal; with `last`, that many at most."""

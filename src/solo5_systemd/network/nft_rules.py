@@ -43,6 +43,10 @@ or, with many guests, twice their number and 512.
 ASKERS_BURST, ASKERS_RATE = 20, 5
 """The messages that one guest may send to the DHCP server: a burst, and a rate per second."""
 
+STRANGERS, UNSERVED = "strangers", "unserved"
+"""The dynamic map of table bridge of the taps that have sent ARP from another address than the leased one, with the
+last, and the set of those that have asked a DHCP server in vain."""
+
 LIMITED = "limited"
 """The chain of the connection limits, whose rules depend on the networks that are up."""
 
@@ -105,7 +109,7 @@ table ip solo5 {
             goto closed_now
     }
     chain closed_now {
-        add @closed { ct original ip saddr . ct original proto-src . \\
+        meta l4proto tcp add @closed { ct original ip saddr . ct original proto-src . \\
                 ct original ip daddr . ct original proto-dst timeout CLOSEDs } \\
             add @closed { ct reply ip saddr . ct reply proto-src . \\
                 ct reply ip daddr . ct reply proto-dst timeout CLOSEDs }
@@ -262,6 +266,8 @@ table bridge solo5 {
     map asking { typeof iifname . ether saddr . @th,288,48 . @th,160,32 : ether daddr; }
     set answered { typeof oifname . @th,288,48; }
     set askers { type ifname; size 65535; flags dynamic, timeout; timeout 1m; }
+    map strangers { type ifname : ipv4_addr; size 4096; flags dynamic, timeout; timeout 1h; }
+    set unserved { type ifname; size 4096; flags dynamic, timeout; timeout 1h; }
 
     COUNTED_bridge
 
@@ -284,6 +290,12 @@ BRIDGE_SETS
             iifname . arp saddr ether . arp saddr ip @guests goto resolving
         ether type ip6 goto proper6
         ether type ip iifname . ether saddr . ip saddr @behind goto served
+        goto strange
+    }
+    # What a guest without its leased address announces, or asks for: @strangers and @unserved show its mistake.
+    chain strange {
+        arp saddr ip != 0.0.0.0 update @strangers { iifname : arp saddr ip }
+        ip saddr 0.0.0.0 udp dport 67 update @unserved { iifname }
         goto dropped_spoofed
     }
     chain resolving {
@@ -318,6 +330,7 @@ BRIDGE_SETS
         @th,256,32 != 0 drop
         update @askers { iifname limit rate over ASKERS_RATE/second burst ASKERS_BURST packets } drop
         ether daddr set iifname . ether saddr . @th,288,48 . @th,160,32 map @asking accept
+        update @unserved { iifname } drop
         drop
     }
 BRIDGE_CHAINS
@@ -333,7 +346,7 @@ BRIDGE_CHAINS
             iifname . arp saddr ether . arp saddr ip @guests goto resolving
         ether type arp iifname . ether saddr @unleased iifname . arp saddr ether @unleased goto resolving
         ether type ip6 iifname . ether saddr @ipv6 goto joining6
-        goto dropped_spoofed
+        goto strange
     }
     chain served {
         ip frag-off & 0x3fff != 0 iifname @whole drop
@@ -446,7 +459,7 @@ def _counted(family: str) -> str:
 
 
 _TABLES = _TABLES.replace("COUNTED_ip", _counted("ip")).replace("COUNTED_bridge", _counted("bridge"))
-DYNAMIC = frozenset(re.findall(r"set (\w+) \{[^}]*flags dynamic", _TABLES))
+DYNAMIC = frozenset(re.findall(r"(?:set|map) (\w+) \{[^}]*flags dynamic", _TABLES))
 """The sets whose elements the kernel adds. Listings of nftables 1.0.6 do not have the flag."""
 
 # With br_netfilter, table ip sees the packets that a segment passes on. They come from the network's first bridge or go

@@ -6,6 +6,7 @@ import socket
 import struct
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from ipaddress import ip_address
 from typing import Any, TypeVar
@@ -31,7 +32,7 @@ from solo5_systemd.network.nft_elements import (
     Ruleset,
 )
 from solo5_systemd.network.nft_objects import is_of_guest, listed_objects, object_name
-from solo5_systemd.network.nft_rules import CONTACTED, DYNAMIC, FAMILIES, FLOWS
+from solo5_systemd.network.nft_rules import CONTACTED, DYNAMIC, FAMILIES, FLOWS, STRANGERS, UNSERVED
 from solo5_systemd.network.raw_netlink import (
     NETLINK_NETFILTER,
     NetlinkSocket,
@@ -59,7 +60,8 @@ K = TypeVar("K")
 _PROTOCOLS = {str(socket.IPPROTO_TCP): "tcp", str(socket.IPPROTO_UDP): "udp"}
 
 _TABLE_OF = {4: "ip", 6: "ip6"}
-_FAMILY_OF = {4: socket.AF_INET, 6: socket.AF_INET6}
+_BRIDGE, _IFNAMSIZ = 0, 16
+_FAMILY_OF = {4: socket.AF_INET, 6: socket.AF_INET6, _BRIDGE: 7}  # NFPROTO_BRIDGE
 
 _REPLACE_ATTEMPTS = 3
 """Attempts to replace the tables while other programs commit; after the last, the next change verifies them again."""
@@ -227,6 +229,27 @@ class Tables:
             for each in item.get("set", {}).get("elem", ())
             if (count := each["elem"]["counter"]["packets"])
         }
+
+    def mistaken(self) -> Mapping[str, Sequence[str]]:
+        """Return the taps of guests without their leased address.
+
+        With that from which one sends; empty for a tap that asks for one by DHCP.
+        """
+        found: dict[str, list[str]] = {}
+        for kind, name in (("map", STRANGERS), ("set", UNSERVED)):
+            for item in self._json(f"list {kind} bridge {TABLE} {name}"):
+                for each in item.get(kind, {}).get("elem", ()):
+                    key, address = each if isinstance(each, list) else (each, "")
+                    found.setdefault(key["elem"]["val"] if isinstance(key, dict) else key, []).append(address)
+        return found
+
+    def forget_mistakes(self, taps: Iterable[str]) -> None:
+        """Forget what earlier runs of tasks have sent; costs two netlink messages for each tap."""
+        for tap in taps:
+            for name in (STRANGERS, UNSERVED):
+                if self._built and self._look_up(name, [tap.encode().ljust(_IFNAMSIZ, b"\0")], _BRIDGE)[0]:
+                    with suppress(HostError):  # it has timed out since
+                        self._change(f'delete element bridge {TABLE} {name} {{ "{tap}" }}')
 
     def may_have_flows(self, address: IpAddress) -> bool:
         """Return whether a guest may have open connections of its own; costs one netlink message.

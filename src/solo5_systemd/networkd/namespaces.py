@@ -263,6 +263,11 @@ class Namespaces:
         """Restore bridges, taps and tables of other namespaces: not every change in them has a netlink message."""
         self._everywhere(_restore_all)
 
+    def report_mistakes(self) -> None:
+        """Report the guests without their leased address, in all namespaces."""
+        self.host.repairs.report_mistakes()
+        self._everywhere(lambda state: state.repairs.report_mistakes() if isinstance(state, NetworkState) else None)
+
     def repair_changed(self, paths: Collection[str]) -> None:
         """Restore the same of namespaces in which something has changed.
 

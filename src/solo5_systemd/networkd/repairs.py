@@ -22,6 +22,22 @@ A tender may delete its tap (TUNSETPERSIST) as often as there is a new one, and 
 """
 
 
+def mistake(lease: Lease, address: str) -> str:
+    """Return what the operator of a guest without its leased address is told.
+
+    `address`: that from which it sends; empty: it asks for one by DHCP.
+    """
+    if address:
+        return (
+            f"{UNREPAIRED}NIC {lease.nic} sends from {address}, not from its lease {lease.first_address}, and is not "
+            "heard: is {mirage} missing among the arguments of the guest?"
+        )
+    return (
+        f"{UNREPAIRED}NIC {lease.nic} asks for an address by DHCP, which network {lease.network} does not serve: set "
+        f"dhcp = true for it, or pass {lease.first_address} by {{mirage}}"
+    )
+
+
 class Repairs:
     """Compares the kernel's state of one network namespace with the leases, and restores it. Not thread-safe."""
 
@@ -34,6 +50,7 @@ class Repairs:
         self._done: list[Repair] = []
         self._missing: frozenset[NetworkName] = frozenset()
         self._restored: Counter[TaskName] = Counter()
+        self._told: set[tuple[str, int, bool]] = set()
 
     # -- results -------------------------------------------------------------------------------------------------
 
@@ -52,7 +69,9 @@ class Repairs:
         self._add(repair.tasks, repair.what)
 
     def _add(self, tasks: Sequence[TaskName], what: str) -> None:
-        _log.warning("network %s%s", "" if what.startswith(UNREPAIRED) else "repaired: ", what)
+        # A mistake of a guest is none of the host's.
+        level = logging.INFO if what.startswith(f"{UNREPAIRED}NIC ") else logging.WARNING
+        _log.log(level, "network %s%s", "" if what.startswith(UNREPAIRED) else "repaired: ", what)
         self._done.append(Repair(tasks=tasks, what=what))
         self._store.record_repair(self._done[-1])
 
@@ -180,6 +199,29 @@ class Repairs:
         if any(self._bridges.is_usable(networks[name]) for name in self._missing if name in networks):
             self.repair_links()
         self._missing &= networks.keys()
+
+    # -- guests without their leased address ----------------------------------------------------------------------
+
+    def report_mistakes(self) -> None:
+        """Report the guests that send from another address than the leased one, or ask for one that no DHCP server has.
+
+        Each is reported once after each attach. The cost grows with their number, not with that of all guests.
+        """
+        if not self._bridges.up:
+            return
+        told, self._told = self._told, set()
+        for tap, addresses in self._tables.mistaken().items():
+            record = self._leases.get(self._leases.allocations.taps.get(tap, TaskName("")))
+            if record is None or record.state is not LeaseState.ATTACHED:
+                continue
+            lease = next(each for each in record.reservation.leases if each.tap == tap)
+            served = self._bridges.networks[lease.network].policy.dhcp
+            for address in addresses:
+                key = (tap, record.expires, address == "")
+                if address not in map(str, lease.addresses) and (address or not served):
+                    if key not in told | self._told:
+                        self.report(Repair(tasks=[record.reservation.task], what=mistake(lease, address)))
+                    self._told.add(key)
 
     # -- taps without a lease ------------------------------------------------------------------------------------
 

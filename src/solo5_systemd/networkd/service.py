@@ -532,6 +532,7 @@ class Networkd:
         try:
             await self._work(self._state.repair_others)
             await self._work(self._state.host.repairs.repair_unannounced)
+            await self._work(self._state.report_mistakes)
         except (Solo5Error, OSError) as error:  # such as another program's link of the bridge's name
             _log.error("network repair failed: %s", error)
         for task in self._due_without_run():

@@ -261,6 +261,7 @@ class NetworkState:
         held = self.leases.get(task)
         self.repairs.repair_tables()
         record = held or self._reserve_again(task)
+        self._tables.forget_mistakes(lease.tap for lease in record.reservation.leases)
         if record.state is LeaseState.RESERVED:
             try:
                 self._attach(record)

@@ -10,6 +10,8 @@ from tests.support.fakes.tasks import ended, running
 from solo5_systemd.declared import update_files
 from solo5_systemd.engine.task import Phase
 from solo5_systemd.journal.lines import Stream
+from solo5_systemd.names import TaskName
+from solo5_systemd.network.model import UNREPAIRED, RecordedRepair
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.workload import StopSignal
 
@@ -26,6 +28,22 @@ def test_ps_lists_tasks_that_have_not_ended(solo5ctl: Solo5ctl) -> None:
     assert api.startswith("api   web.hvt  Up ")
     assert web.endswith("  64M     10.89.0.2  0.0.0.0:8080->80/tcp, 127.0.0.1:53->53/udp")
     assert (result.status, result.err) == (0, "")
+
+
+def test_what_the_operator_can_mend_of_a_network_is_shown_with_its_task(solo5ctl: Solo5ctl) -> None:
+    """Once, and not what concerned an earlier run."""
+    now = solo5ctl.engine.known[TaskName("web")].started
+    mended = (now + 1, "tap s5-x was missing: it is restored")
+    found = [(now + 2, f"{UNREPAIRED}A."), (now + 1, f"{UNREPAIRED}A."), mended, (now - 1, f"{UNREPAIRED}B.")]
+    solo5ctl.engine.machine.networks.recorded = [
+        RecordedRepair(time=time, what=what, tasks=(TaskName("web"),)) for time, what in found
+    ]
+    assert solo5ctl("ps").err == "solo5ctl: web: A.\n"
+    assert " Problem: A.\n" in solo5ctl("inspect", "web").out
+    [about] = json.loads(solo5ctl("inspect", "--json", "web").out)
+    assert about["network_problems"] == ["A."]
+    assert "Problem" not in solo5ctl("inspect", "api").out
+    assert "network_problems" not in json.loads(solo5ctl("inspect", "--json", "api").out)[0]
 
 
 @pytest.mark.parametrize(

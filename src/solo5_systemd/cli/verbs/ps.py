@@ -38,6 +38,9 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
             context.screen.json(_json(tasks))
         else:
             context.screen.write(_text(tasks, await engine.endpoints() if tasks else {}, context.screen))
+            for name, problems in (await engine.network_problems(tasks)).items() if tasks else ():
+                for each in problems:
+                    context.screen.message(f"{name}: {each}")
         return 0
 
     # Outcomes may need the journal: those of several tasks are read concurrently, in an event loop.
