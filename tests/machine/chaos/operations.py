@@ -338,7 +338,7 @@ def _has_ended(act: Act, task: Task, done: subprocess.CompletedProcess[str]) -> 
             return "was not ready within 1 s" in done.stderr
         case Act.REFUSED:
             assert done.returncode, f"{act} {task.name} has succeeded"
-            return "has the devices" in done.stderr or "expected one of the image's NICs (none)" in done.stderr
+            return "has the devices" in done.stderr or "the image has no NIC" in done.stderr
         case Act.STOPPED:
             return unit_property(f"{task.name}.service", "ActiveState") in ("inactive", "failed")
         case Act.UPDATE | Act.ROLLBACK:
