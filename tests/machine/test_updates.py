@@ -509,6 +509,17 @@ def test_a_task_that_starts_with_neither_image_is_made_whole_by_the_hint(web: st
     whole(web)
 
 
+def test_an_answer_by_udp_makes_a_guest_ready(declare: Declarations, newer: str) -> None:
+    ok("systemctl", "start", declare("web", f"{WEB}\nReady=udp:7\nTimeout=5s"))
+    done = update(newer, "--watch", "0")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"the published ports: udp 10\.[0-9.]+:7 answers", done.stdout)
+    whole("web.service")
+    bad = update(f"{GUESTS}/net.spt", "--ready", "udp:9", "--timeout", "1s", "--watch", "0")
+    assert "the new guest was not ready within 1 s" in bad.stderr
+    whole("web.service")
+
+
 @pytest.mark.parametrize("port", [PORT, ECHO])
 @pytest.mark.parametrize("ends", [True, False])
 def test_ports_follow_the_declaration_when_the_guest_that_has_them_has_ended(
