@@ -12,7 +12,7 @@ from pathlib import Path
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.names import TASK_PREFIX
-from solo5_systemd.unit.properties import SETTABLE
+from solo5_systemd.unit.properties import LIMITS, SETTABLE
 
 UNITS = (
     "/etc/systemd/system",
@@ -97,5 +97,5 @@ def _harmful(text: str, section: str) -> Iterator[str]:
     for line in _LINE.finditer(text):
         current = line["section"] or current
         key = line["key"]
-        if key and current == section and key not in SETTABLE and not _HARMLESS.fullmatch(key):
+        if key and current == section and key not in (*SETTABLE, *LIMITS) and not _HARMLESS.fullmatch(key):
             yield key

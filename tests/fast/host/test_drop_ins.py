@@ -39,7 +39,8 @@ def test_a_tasks_sandbox_and_restarts_are_the_drivers(
 
 
 def test_limits_and_timeouts_are_the_operators(check: Callable[[str], None], etc: Path) -> None:
-    text = "[Unit]\nOnFailure=mail@%n\n[Service]\nMemoryHigh=1G\nTimeoutStopFailureMode=abort\nIPAccounting=yes\n"
+    unit = "[Unit]\nOnFailure=mail@%n\n"
+    text = f"{unit}[Service]\nMemoryHigh=1G\nMemoryMax=2G\nTimeoutStopFailureMode=abort\nIPAccounting=yes\n"
     path = write(etc / "service.d/all.conf", f"{text}#User=root\n[Install]\nUser=root\n")
     write(etc / "service.d/note.txt", "[Service]\nUser=root\n")
     write(etc / "other-.service.d/all.conf", "[Service]\nUser=root\n")

@@ -23,6 +23,7 @@ from tests.machine.nomad.jobs import (
     logs,
     port,
     refusal,
+    registered,
     running,
     says,
     task,
@@ -30,6 +31,7 @@ from tests.machine.nomad.jobs import (
     unit,
 )
 from tests.machine.nomad.test_joined import restart_with
+from tests.machine.nomad.test_services import CHECK, passes, service
 from tests.machine.test_ipv6 import _UDP6, HERE, THERE
 
 EXAMPLES = Path("/srv/examples/nomad")
@@ -114,6 +116,17 @@ def test_a_group_of_another_driver_reaches_the_outside_on_a_host_that_did_not_fo
     allocs = {name: group.run(hcl[name])[0] for name in order}
     ping = ("ip", "netns", "exec", allocs["bridged"], "ping", "-c1", "-W1", outside.there)
     eventually(lambda: sh(*ping).returncode == 0, "it reaches the outside")
+
+
+@pytest.mark.parametrize("kind", ["http", "tcp"])
+def test_a_service_has_the_address_of_its_allocation(group: Jobs, kind: str) -> None:
+    check = CHECK.replace('"http"', f'"{kind}"').replace('path     = "/"', 'path     = "/"' if kind == "http" else "")
+    [alloc] = group.run(group_hcl("own", task_hcl("guest", WEB), group=BRIDGE + service("own", "alloc", more=check)))
+    eventually(lambda: len(registered("own")) == 1, "it is registered")
+    [(address, number)] = registered("own")
+    assert (address.partition(".")[0], number) == ("172", 80)
+    passes(alloc)
+    assert f"inet {address}/" in ok("ip", "netns", "exec", alloc, "ip", "-4", "address")
 
 
 def test_a_nic_that_leads_nowhere_is_in_its_namespace_too(group: Jobs) -> None:
