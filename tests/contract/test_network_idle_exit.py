@@ -39,7 +39,7 @@ def _called_on_the_way_out(service: Service, *call: str) -> int:
 async def test_what_is_given_on_the_way_out_is_looked_after_by_the_next(service: Service) -> None:
     reserve = (
         "Reserve",
-        "sa(sssss)a(ssqqs)a(sss)(asass)s",
+        "sa(sssss)a(ssqqs)a(ssss)(asass)s",
         TASK,
         "1",
         "service",

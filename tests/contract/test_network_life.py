@@ -133,7 +133,7 @@ async def test_refusals_name_the_value_and_the_holder(service: Service) -> None:
                 (TakenError, "10.77.0.3 for NIC service is taken by task a", (nic("service", ip="10.77.0.3"),), ()),
                 (InvalidRequestError, "its gateway's", (nic("service", ip="10.77.0.1"),), ()),
                 (InvalidRequestError, "network nope does not exist", (nic("service", "nope"),), ()),
-                (InvalidRequestError, "192.0.2.9 is not an address", (nic("service"),), (udp(1, host_ip="192.0.2.9"),)),
+                (InvalidRequestError, "224.0.0.9 is the address of", (nic("service"),), (udp(1, host_ip="224.0.0.9"),)),
                 (InvalidRequestError, "NIC other, which is not", (nic("service"),), (udp(1, nic_name="other"),)),
             ):
                 with pytest.raises(error, match=words):
@@ -351,7 +351,7 @@ async def test_a_wrong_setting_is_an_error(service: Service) -> None:
 
 
 SIOCETHTOOL, ETHTOOL_GGSO, ETHTOOL_GGRO = 0x8946, 0x23, 0x2B
-SIGNATURE = "sa(sssss)a(ssqqs)a(sss)(asass)s"
+SIGNATURE = "sa(sssss)a(ssqqs)a(ssss)(asass)s"
 REST = ("0", "0", "0", "", "")
 """No limits, no names, no namespace."""
 ONE_NIC = ("1", "service", "default", "", "", "")

@@ -250,7 +250,7 @@ def test_reservation_that_no_unit_picks_up_expires(machine: Machine) -> None:
         "call",
         *call,
         "Reserve",
-        "sa(sssss)a(ssqqs)a(sss)(asass)s",
+        "sa(sssss)a(ssqqs)a(ssss)(asass)s",
         "nobody",
         "1",
         "service",

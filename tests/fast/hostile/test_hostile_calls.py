@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from solo5_systemd.dbus_api.message_bus import MessageBus
 
 METHODS = [(interface, member) for interface in (NETWORK, RELAY) for member in interface.methods]
-SIGNATURES = ["", "s", "sa(ssss)a(ssqqs)", "sa(sssss)a(ssqqs)a(sss)(asass)s", "ssthh", "b", "as", "t", "h", "hhhh"]
+SIGNATURES = ["", "s", "sa(ssss)a(ssqqs)", "sa(sssss)a(ssqqs)a(ssss)(asass)s", "ssthh", "b", "as", "t", "h", "hhhh"]
 BASIC: dict[str, st.SearchStrategy[Any]] = {
     "s": TEXTS,
     "q": st.integers(0, (1 << 16) - 1),

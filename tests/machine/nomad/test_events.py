@@ -90,6 +90,13 @@ def test_what_recurs_is_summed_up(jobs: Jobs) -> None:
     happens(alloc, f"Thawed by SIGCONT … and {20 - BURST - 1} earlier events")
 
 
+def test_a_guest_without_its_address_is_told_with_the_remedy(jobs: Jobs) -> None:
+    [alloc] = jobs.run(hcl("forgotten", f'unikernel = "{GUESTS}/net.spt"'))
+    [nic] = inspect(unit(alloc).removeprefix("solo5-task-").removesuffix(".service"))["nics"]
+    address = nic["ipv4"].partition("/")[0]
+    happens(alloc, f"Network not repaired: NIC service sends from 10.0.0.2, not from its lease {address}, ")
+
+
 def test_network_that_another_program_broke_and_ours_repaired_is_told(jobs: Jobs, machine: Machine) -> None:
     machine.expect("not on its bridge")
     [alloc] = jobs.run(hcl("cut-off", SERVER))
