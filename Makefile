@@ -139,6 +139,12 @@ snapshots: setup ## snapshots of a guest that writes: each is of one instant, an
 	$(BOOT) --backend container --packages xfsprogs -- env SNAPSHOTS=$(SNAPSHOTS) python3 -m pytest -rP \
 	    -m vm --timeout=3600 /srv/tests/machine/test_snapshots.py
 
+MANY ?= 1050
+.PHONY: many
+many: setup ## so many guests of one network, each of which answers: MANY=1050
+	$(BOOT) --backend container -- env MANY=$(MANY) python3 -m pytest -rP --timeout=7200 \
+	    /srv/tests/machine/test_many_guests.py
+
 attack_in = env PYTHONPATH=/srv python3 -m tests.attacks $1 --only '$(ONLY)'
 
 .PHONY: attack
@@ -207,6 +213,7 @@ short: setup ## every other target in its shortest form: it starts, measures or 
 	$(MAKE) bench SHORT=1 ROUNDS=4 TASKS=1
 	$(MAKE) reboots REBOOTS=1 DECLARED=50 IN_VM=10
 	$(MAKE) attack ONLY=forge
+	$(MAKE) many MANY=10
 
 .PHONY: setup
 setup: ## what this machine needs to build and boot another
