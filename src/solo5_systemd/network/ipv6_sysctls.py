@@ -7,6 +7,7 @@ advertisements, so that the host would lose its default route: `accept_ra` 2 is 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from solo5_systemd.errors import HostError
 from solo5_systemd.network.sysctls import read_sysctl, set_for_link, write_sysctl
 
 _CONF = Path("/proc/sys/net/ipv6/conf")
@@ -76,7 +77,11 @@ def enable_forwarding() -> bool:
         if read_sysctl(name) == _AS_HOST:
             write_sysctl(name, _AS_ROUTER)
     write_sysctl(FORWARDING, "1")
-    write_sysctl(_FOR_NEW_LINKS, "0")
+    try:
+        write_sysctl(_FOR_NEW_LINKS, "0")
+    except HostError:  # otherwise the host would be taken for a router of others
+        write_sysctl(FORWARDING, "0")
+        raise
     return True
 
 
