@@ -11,6 +11,7 @@ from tests.machine.nomad.jobs import (
     allocations,
     ended,
     events,
+    happens,
     hcl,
     logs,
     running,
@@ -62,7 +63,7 @@ def test_data_of_a_dispatcher_reaches_the_guest_as_it_is(jobs: Jobs) -> None:
     alloc = ended(jobs.dispatch("safe", 'json={"a":"{hostname}"}'))
     says(alloc, """arguments: '--name={name} --json={"a":"{hostname}"}'""")  # the guest splits it, and unquotes
     refused = ended(jobs.dispatch("unsafe", "json={hostname}"))
-    assert any("config.args has the value of NOMAD_META_json" in event for event in events(refused))
+    happens(refused, "config.args has the value of NOMAD_META_json")
     assert not task(refused)["Restarts"]
 
 
