@@ -440,7 +440,7 @@ def test_arguments_that_are_verbatim_follow_the_others_and_have_no_placeholders(
 @pytest.mark.parametrize("value", ['{"a":1}', "{hostname}", "{"])
 def test_braces_of_a_dispatcher_are_no_placeholders(value: str) -> None:
     task = task_config(args=["{mirage}", f"--json={value}"])
-    task.env["NOMAD_META_json"] = value
+    task.env["NOMAD_META_JSON"] = task.env["NOMAD_META_json"] = value
     with pytest.raises(InvalidRequestError, match="config.args has the value of NOMAD_META_json, .* in verbatim"):
         workload(task)
     task = task_config(args=["{mirage}", "--name={name}"], verbatim=[f"--json={value}"])
