@@ -12,7 +12,19 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import GUESTS, Machine, Outside, eventually, inspect, ok, sh, systemctl, unit_property
+from tests.machine.conftest import (
+    GUESTS,
+    Machine,
+    Outside,
+    Runner,
+    eventually,
+    inspect,
+    ok,
+    says,
+    sh,
+    systemctl,
+    unit_property,
+)
 from tests.machine.declared import DIRECTORY, ETC, Declarations, declarations, main_pid
 from tests.machine.test_joined import settings
 from tests.machine.traffic import requests
@@ -507,6 +519,14 @@ def test_a_task_that_starts_with_neither_image_is_made_whole_by_the_hint(web: st
     done = update(newer, "--watch", "0")
     assert done.returncode == 0, done.stderr
     whole(web)
+
+
+def test_a_task_that_only_has_the_name_of_a_guest_beside_keeps_its_ports(declare: Declarations, run: Runner) -> None:
+    other = run("net.spt", "{mirage}", name="web.next", options=("--publish", f"{ECHO}:80"))
+    says(other, "serving")
+    ok("systemctl", "start", declare("web", WEB))
+    for port in (PORT, ECHO):
+        eventually(lambda port=port: answers(port), f"{port} answers")  # type: ignore[misc]
 
 
 def test_an_answer_by_udp_makes_a_guest_ready(declare: Declarations, newer: str) -> None:

@@ -153,6 +153,11 @@ class Networkd:
         record = await asyncio.to_thread(read_lease_record, task, self._state)
         return record.reservation if record else None
 
+    async def lender(self, task: TaskName) -> str:
+        """Return the task whose published ports a task has (`move_ports`), from its lease record; empty: none."""
+        record = await asyncio.to_thread(read_lease_record, task, self._state)
+        return record.lender if record else ""
+
     async def reservations(self) -> Sequence[Reservation]:
         """Return all reservations from their lease records."""
         records = await asyncio.to_thread(read_lease_records, self._state)

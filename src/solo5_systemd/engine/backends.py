@@ -256,6 +256,9 @@ class Networks(NetworkQueries, Protocol):
     async def move_ports(self, source: TaskName, target: TaskName) -> None:
         """Have the published ports of one task lead to another's guest; flows stay where they lead. Idempotent."""
 
+    async def lender(self, task: TaskName) -> str:
+        """Return the task whose published ports a task has; empty: none."""
+
     async def connections(self, addresses: Sequence[IpAddress]) -> int:
         """Return the number of open TCP connections and of lasting UDP flows to guests, for root only."""
 

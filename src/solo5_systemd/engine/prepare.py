@@ -144,7 +144,7 @@ class Preparer(Starter):
             held = await self._networks.reservation(beside)
         except InvalidRequestError:  # the name is too long: there is none
             return ()
-        if held is None or not held.ports:
+        if held is None or not held.ports or await self._networks.lender(beside) != plan.name:
             return ()
         if {*held.ports} == {*plan.ports} and await self._units.is_running(beside):
             return held.ports

@@ -380,6 +380,7 @@ class FakeNetworks:
 
     Attributes:
         held: reservations by task.
+        lenders: the task whose ports a task has, by task.
         namespaces: network namespaces by task; empty: the host's.
         names: of each task's guest.
         forgotten: tasks without a request.
@@ -395,6 +396,7 @@ class FakeNetworks:
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self.held: dict[TaskName, Reservation] = {}
+        self.lenders: dict[TaskName, str] = {}
         self.namespaces: dict[TaskName, str] = {}
         self.names: dict[TaskName, GuestNames] = {}
         self.forgotten: list[TaskName] = []
@@ -453,6 +455,7 @@ class FakeNetworks:
             if source in self.held and self.held[source].ports:
                 self.held[target] = replace(self.held[target], ports=self.held[source].ports)
                 self.held[source] = replace(self.held[source], ports=())
+                self.lenders[target] = source
 
     async def connections(self, addresses: Sequence[IpAddress]) -> int:
         async with self._steps.step("connections"):
@@ -478,6 +481,9 @@ class FakeNetworks:
     async def reservation(self, task: TaskName) -> Reservation | None:
         async with self._steps.step("reservation"):
             return self.held.get(task)
+
+    async def lender(self, task: TaskName) -> str:
+        return self.lenders.get(task, "")
 
     async def reservations(self) -> Sequence[Reservation]:
         async with self._steps.step("reservations"):
