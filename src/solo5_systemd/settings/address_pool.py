@@ -1,6 +1,6 @@
-"""The addresses for guests of a network on a bridge of others, as text: the first and the last one."""
+"""Addresses of a network, as text: its range, and the pool for guests on a bridge of others, the first and the last."""
 
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import TypeVar
 
 from solo5_systemd.errors import SettingsError
@@ -8,6 +8,32 @@ from solo5_systemd.errors import SettingsError
 Pool4 = tuple[IPv4Address, IPv4Address]
 Pool6 = tuple[IPv6Address, IPv6Address]
 _Address = TypeVar("_Address", IPv4Address, IPv6Address)
+_Network = TypeVar("_Network", IPv4Network, IPv6Network)
+
+
+def range4(text: str) -> IPv4Network:
+    """Return an IPv4 range.
+
+    Raises:
+        SettingsError: malformed.
+    """
+    return _range(text, IPv4Network, "10.89.0.0/24")
+
+
+def range6(text: str) -> IPv6Network:
+    """Return an IPv6 range; raises as `range4`."""
+    return _range(text, IPv6Network, "fd00:89::/64")
+
+
+def _range(text: str, kind: type[_Network], example: str) -> _Network:
+    try:
+        found = kind(text, strict=False)
+    except ValueError as error:
+        raise SettingsError(f"{text!r} is not a range: expected one such as {example}.") from error
+    try:
+        return kind(text)
+    except ValueError as error:
+        raise SettingsError(f"{text!r} is an address with its prefix: expected the range, {found}.") from error
 
 
 def address_pool(text: str) -> Pool4:

@@ -5,7 +5,7 @@ from ipaddress import IPv6Address, IPv6Network
 
 from solo5_systemd.decode import Fields
 from solo5_systemd.errors import SettingsError
-from solo5_systemd.settings.address_pool import Pool6, address_pool6
+from solo5_systemd.settings.address_pool import Pool6, address_pool6, range6
 
 IPV6_KEYS = ("ipv6", "gateway6", "nat66", "ra")
 POOL6_KEY = "pool6"
@@ -106,7 +106,7 @@ def _prefix(fields: Fields) -> tuple[bool, IPv6Network | None]:
         return False, None
     if fields.is_boolean("ipv6"):
         return fields.boolean("ipv6"), None
-    prefix = fields.parsed("ipv6", IPv6Network)
+    prefix = fields.parsed("ipv6", range6)
     if not _SHORTEST <= prefix.prefixlen <= _LONGEST or not _is_unicast(prefix):
         raise fields.wrong("ipv6", str(prefix), f"{_EXPECTED}, global or unique local")
     return True, prefix

@@ -52,7 +52,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Network
 from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError, SettingsError
 from solo5_systemd.names import NetworkName, log_namespace, network_name
-from solo5_systemd.settings.address_pool import Pool4, Pool6, address_pool
+from solo5_systemd.settings.address_pool import Pool4, Pool6, address_pool, range4
 from solo5_systemd.settings.egress import Egress, egress
 from solo5_systemd.settings.guest_routes import Routes, routes
 from solo5_systemd.settings.ipv6 import IPV6_KEYS, IPV6_MTU, POOL6_KEY, Ipv6, ipv6_settings, joined_ipv6
@@ -462,7 +462,7 @@ def _network(name: NetworkName, fields: Fields) -> NetworkSettings:
     bridge = _link_name(fields, "bridge", default_bridge(name))
     without_ipv4 = _is_without_ipv4(name, fields)
     chosen = not fields.has("ipv4") or fields.is_boolean("ipv4")
-    ipv4 = None if chosen else fields.parsed("ipv4", IPv4Network)
+    ipv4 = None if chosen else fields.parsed("ipv4", range4)
     gateway4 = fields.parsed("gateway4", IPv4Address) if fields.has("gateway4") else None
     if ipv4 is not None and ipv4.prefixlen > 30:
         raise fields.wrong("ipv4", str(ipv4), "room for a gateway and a guest: a prefix of at most 30")
@@ -512,7 +512,7 @@ def _joining(name: NetworkName, fields: Fields) -> NetworkSettings:
                 "and what it forwards belong to others."
             )
     bridge = _link_name(fields, "join")
-    ipv4 = fields.parsed("ipv4", IPv4Network) if fields.has("ipv4") else None
+    ipv4 = fields.parsed("ipv4", range4) if fields.has("ipv4") else None
     gateway4 = fields.parsed("gateway4", IPv4Address) if fields.has("gateway4") else None
     pool = fields.parsed("pool", address_pool) if fields.has("pool") else None
     if ipv4 is not None and ipv4.prefixlen > 30:

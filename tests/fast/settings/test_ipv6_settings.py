@@ -40,7 +40,7 @@ def test_ipv6_is_a_word_or_a_prefix(text: str, read: Ipv6 | None) -> None:
     [
         ("ipv6 = 1", "network.default.ipv6 is 1: expected a string"),
         ('ipv6 = "yes"', "network.default.ipv6: "),
-        ('ipv6 = "2001:db8::1/64"', "has host bits set"),
+        ('ipv6 = "2001:db8::1/64"', "expected the range, 2001:db8::/64"),
         ('ipv6 = "2001:db8::/63"', "expected true, false, or a prefix of 64 to 120 bits"),
         ('ipv6 = "2001:db8::/121"', "a prefix of 64 to 120 bits"),
         ('ipv6 = "fe80::/64"', "global or unique local"),
