@@ -91,7 +91,7 @@ def test_what_recurs_is_summed_up(jobs: Jobs) -> None:
 
 
 def test_a_guest_without_its_address_is_told_with_the_remedy(jobs: Jobs) -> None:
-    [alloc] = jobs.run(hcl("forgotten", f'unikernel = "{GUESTS}/net.spt"'))
+    [alloc] = jobs.run(hcl("forgotten", f'unikernel = "{GUESTS}/net.spt"\nargs = ["--send=10.0.0.9:9"]'))
     [nic] = inspect(unit(alloc).removeprefix("solo5-task-").removesuffix(".service"))["nics"]
     address = nic["ipv4"].partition("/")[0]
     happens(alloc, f"Network not repaired: NIC service sends from 10.0.0.2, not from its lease {address}, ")
