@@ -98,7 +98,8 @@ class Agents:
         ok("systemctl", "enable", "--now", "nomad")
         eventually(_has_keys, "the server has a leader and keys")
         for peer in CLIENTS:
-            peer.write("/etc/nomad.hcl", _CLIENT)
+            own = f'advertise {{\n  http = "{peer.name}"\n}}\n'  # from which other clients fetch a disk that migrates
+            peer.write("/etc/nomad.hcl", _CLIENT + own)
             peer.write("/etc/systemd/system/nomad.service", _UNIT)
             peer.ok("systemctl", "enable", "--now", "nomad")
         eventually(lambda: len(self.listed()) == len(CLIENTS), "every client is registered", LONG)
