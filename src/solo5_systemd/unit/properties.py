@@ -8,7 +8,7 @@ from typing import Any
 from solo5_systemd.errors import HostError, InvalidRequestError
 from solo5_systemd.unit import property_types as types
 from solo5_systemd.unit.property_types import PropertyType
-from solo5_systemd.workload import Workload
+from solo5_systemd.workload import DEFAULT_MEMORY, Workload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -323,7 +323,7 @@ def unenforced(workload: Workload, controllers: Collection[str]) -> dict[str, st
     """Return the limits of a workload that the kernel will not enforce, each with its missing controller.
 
     Args:
-        workload: the task.
+        workload: its memory counts as a limit unless it is the default.
         controllers: of the unified hierarchy.
     """
     needed = ((name, LIMITS[name]) for name in _limits(workload) if name in LIMITS)
@@ -331,7 +331,8 @@ def unenforced(workload: Workload, controllers: Collection[str]) -> dict[str, st
 
 
 def _limits(workload: Workload) -> Iterator[str]:
-    yield "MemoryMax"
+    if workload.memory != DEFAULT_MEMORY:
+        yield "MemoryMax"
     if workload.cpus is not None:
         yield "CPUQuota"
     if workload.cpu_weight is not None:

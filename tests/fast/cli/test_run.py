@@ -241,17 +241,10 @@ def test_limits_that_are_not_enforced_are_named_once(solo5ctl: Solo5ctl, way: st
 def test_limits_of_a_scope_that_are_not_enforced_are_named(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("solo5_systemd.cli.run_modes.execute", lambda line: None)
     solo5ctl.engine.enabled = ()
-    assert "limits not enforced: MemoryMax, CPUQuota;" in solo5ctl("run", "--scope", "--cpus", "1", "a.spt").err
+    assert "limits not enforced: CPUQuota;" in solo5ctl("run", "--scope", "--cpus", "1", "a.spt").err
 
 
-def test_every_task_has_a_limit_of_memory(solo5ctl: Solo5ctl) -> None:
-    solo5ctl.engine.enabled = ("cpu", "io", "pids")
-    assert "limits not enforced: MemoryMax;" in solo5ctl("run", "a.spt").err
-
-
-@pytest.mark.parametrize(
-    ("enabled", "words"), [(("memory",), ""), (("cpu", "cpuset", "io", "memory", "pids"), LIMITED)]
-)
+@pytest.mark.parametrize(("enabled", "words"), [((), ""), (("cpu", "cpuset", "io", "memory", "pids"), LIMITED)])
 def test_there_is_no_warning_if_all_limits_are_enforced(
     solo5ctl: Solo5ctl, enabled: tuple[str, ...], words: str
 ) -> None:

@@ -137,7 +137,7 @@ def test_what_a_job_may_set_unless_the_operator_says_otherwise_can_be_set() -> N
         ({"network": {"a b": {}}}, "network.a b: network name 'a b' is not usable"),
         ({"network": {"lab": {"ipv5": "::"}}}, "network.lab.ipv5 is not a known key"),
         ({"network": {"lab": {"mtu": "9k"}}}, "network.lab.mtu is '9k': expected a whole number from 68 to 65521"),
-        ({"network": {"lab": {"ipv4": "10.0.0.0/33"}}}, "network.lab.ipv4: '33' is not a valid netmask"),
+        ({"network": {"lab": {"ipv4": "10.0.0.0/33"}}}, "network.lab.ipv4: '10.0.0.0/33' is not a range"),
         ({"network": {"lab": {"gateway4": "10.0.0.1"}}}, "network.lab.gateway4 is '10.0.0.1'"),
         ({"network": {"lab": {"bridge": "a/b"}}}, "network.lab.bridge is 'a/b'"),
         ({"network": {"lab": {"masquerade": "no"}}}, "network.lab.masquerade is 'no'"),
