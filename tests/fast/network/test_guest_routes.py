@@ -40,7 +40,7 @@ def test_ranges_of_both_families() -> None:
         (["239.0.0.0/8"], "addresses of 224.0.0.0/3"),
         (["255.255.255.255"], "addresses of 224.0.0.0/3"),
         (["::1"], "addresses of ::/127"),
-        (["::ffff:10.0.0.0/104"], "addresses of ::ffff:0:0/96"),
+        (["::ffff:10.0.0.0/104"], "addresses of ::ffff:0"),
         (["fe80::/64"], "addresses of fe80::/10"),
         (["ff02::/16"], "addresses of ff00::/8"),
         (["10.0.0.0/8", "10.1.0.0/16"], "10.0.0.0/8 and 10.1.0.0/16, which overlap"),
