@@ -19,6 +19,7 @@ from solo5_systemd.network.drops import Dropped, of_nics
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import RecordedRepair, Reservation
 from solo5_systemd.settings.egress import egress
+from solo5_systemd.settings.guest_routes import routes
 from solo5_systemd.settings.model import NetworkPolicy
 from solo5_systemd.settings.rate import Rate
 from solo5_systemd.settings.resolver import resolver
@@ -117,6 +118,8 @@ def test_a_task_shows_its_limits_and_what_they_dropped() -> None:
     assert "Rate" not in dict(shown)
     only = replace(held, limits={LEASE.nic: Limits(rate=Rate(sent=5000))})
     assert "Egress" not in dict(task_fields(replace(task, reservation=only), 0))
+    router = replace(held, limits={LEASE.nic: Limits(routes=routes(["192.168.2.0/24"]))})
+    assert ("Routes", f"{LEASE.nic} 192.168.2.0/24") in list(task_fields(replace(task, reservation=router), 0))
     document = task_json(replace(task, reservation=only))
     assert "egress" not in document["nics"][0]
 

@@ -52,6 +52,12 @@ def test_a_good_host_has_nothing_to_do() -> None:
         ({"missing": (dependency("nftables"),)}, "Python module nftables", "missing", Verdict.BROKEN),
         ({"missing": (dependency("pystemd"), dependency("grpc"))}, "Python module grpc", "missing", Verdict.BROKEN),
         ({"files": {"/a": False, "/b": True, "/c": False}}, "units and policy", "2 missing", Verdict.BROKEN),
+        (
+            {"drop_ins": "Remove solo5-task-.service.d/a.conf."},
+            "drop-ins",
+            "change the units of tasks",
+            Verdict.BROKEN,
+        ),
         ({"user": False}, "user solo5", "missing", Verdict.BROKEN),
         ({"settings": "x.toml is wrong."}, "/etc/solo5", "x.toml is wrong.", Verdict.BROKEN),
         ({"tenders": (SPT,)}, "solo5-hvt", "not found", Verdict.LIMITED),

@@ -29,7 +29,7 @@ from solo5_systemd.network.ipam import (
     tap_name,
 )
 from solo5_systemd.network.model import Lease, MacAddress, Network, NicRequest, Protocol, Reservation, mac_address
-from solo5_systemd.settings.model import NetworkPolicy, NetworkSettings, default_bridge, parse_settings
+from solo5_systemd.settings.model import NO_NETWORK, NetworkPolicy, NetworkSettings, default_bridge, parse_settings
 from solo5_systemd.settings.reserved_addresses import address_range
 
 A = Reservation(task=TaskName("a"), leases=(LEASE,), ports=PORTS)
@@ -350,6 +350,13 @@ def test_a_reserved_address_is_neither_chosen_nor_requested() -> None:
         InvalidRequestError, match=r"address 10\.77\.0\.3 for NIC service is reserved in network default"
     ):
         leases("a", nic(ip="10.77.0.3"), networks=(on,))
+
+
+def test_an_address_in_the_network_that_leads_nowhere_is_refused() -> None:
+    nowhere = replace(network(), name=NO_NETWORK, ipv4=None, gateway4=None)
+    with pytest.raises(InvalidRequestError, match="in network none, which leads nowhere") as raised:
+        leases("a", replace(nic(ip="10.77.0.3"), network=NO_NETWORK), networks=(nowhere,))
+    assert raised.value.hint == "Connect the NIC to another network."
 
 
 def test_a_range_that_declared_tasks_had_is_chosen_again_if_it_is_free() -> None:

@@ -250,6 +250,22 @@ def test_a_task_is_elements_alone() -> None:
     assert nft_rules.delete(elements).splitlines() == [f"delete {element}" for element in ELEMENTS]
 
 
+def test_what_is_behind_a_guest_is_elements_of_its_own() -> None:
+    held = replace(RESERVATION, limits={SERVICE: Limits(routes=(ip_network("192.168.2.0/24"),))})
+    assert held.routes(held.leases[0]) == (ip_network("192.168.2.0/24"),)
+    permitting = replace(network(), policy=NetworkPolicy(routes=(ip_network("192.168.0.0/16"),)))
+    made = set(map(str, nft_elements.task_elements(held, [permitting])))
+    assert {
+        "element ip solo5 behind { 192.168.2.0/24 }",
+        "element ip solo5 within { 192.168.2.0/24 . 10.77.0.0/24 }",
+        "element ip solo5 within { 10.77.0.0/24 . 192.168.2.0/24 }",
+        "element ip solo5 within { 192.168.2.0/24 . 192.168.2.0/24 }",
+        "element ip solo5 masqueraded { 192.168.2.0/24 }",
+    } <= made
+    untranslated = map(str, nft_elements.task_elements(held, [replace(permitting, masquerade=False)]))
+    assert "element ip solo5 masqueraded { 192.168.2.0/24 }" not in set(untranslated), "as the network itself"
+
+
 def test_a_network_is_elements_alone() -> None:
     elements = [
         'element ip solo5 bridges { "solo5-x.y" }',

@@ -343,6 +343,11 @@ def test_the_operator_permits_guests_the_interface_of_namespaces() -> None:
     assert not model.permits_redirect(parse(""))
     with pytest.raises(SettingsError, match="network.redirect cannot be defined"):
         parse("[network.redirect]\n")
+    nowhere = parse("").network(model.NO_NETWORK)
+    assert nowhere is not None
+    assert nowhere.without_ipv4
+    with pytest.raises(SettingsError, match="network.none cannot be defined.*connected to nothing"):
+        parse("[network.none]\n")
     with pytest.raises(SettingsError, match="redirect"):
         parse("[network.default]\nredirect = true\n")
 

@@ -11,6 +11,7 @@ from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.model import Lease
 from solo5_systemd.settings.hosts import hosts
+from solo5_systemd.settings.model import NO_NETWORK
 from solo5_systemd.settings.resolver import Resolver
 from solo5_systemd.unit.placeholders import (
     COMMAND_LINE_MAX,
@@ -265,6 +266,13 @@ def test_an_ipv6_gateway_that_a_network_does_not_have_is_refused(network: str, h
 def test_a_gateway_that_a_network_does_not_have_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="NIC service has no gateway in network default"):
         check_leased(["{net.service.gateway4}"], [replace(LEASE, gateway4=None)])
+
+
+def test_an_address_of_a_nic_that_is_connected_to_nothing_is_refused_with_what_to_do() -> None:
+    lease = replace(LEASE, ipv4=None, gateway4=None, network=NO_NETWORK)
+    with pytest.raises(InvalidRequestError, match="has no leased address in network none") as raised:
+        check_leased(["{net.service.gateway4}"], [lease])
+    assert raised.value.hint == "Connect the NIC to another network."
 
 
 def test_mirage_is_nothing_without_a_leased_address_and_one_argument_without_a_gateway() -> None:
