@@ -67,6 +67,24 @@ async def test_tap_and_bridge_are_as_a_tender_needs_them(service: Service) -> No
         await client.drop("a")
 
 
+async def test_an_address_that_another_guest_had_is_not_sent_to_its_mac(service: Service) -> None:
+    """The kernel would ask for it eight seconds later: five in which the entry is trusted, and three probes."""
+    (service.settings / "solo5.toml").write_text("[network.default]\nipv6 = true\n")
+    await service.restart()
+    async with service.client() as client:
+        other = await client.lease("other")
+        lease = (await client.reserve(TaskName("a"), (nic("service"),), ())).leases[0]
+        assert len(lease.addresses) == 2
+        for address in (*lease.addresses, *other.addresses):
+            run("ip", "neigh", "replace", str(address), "lladdr", "02:0:0:0:0:9", "dev", lease.bridge, "nud", "stale")
+        await client.attach(TaskName("a"))
+        listed = run("ip", "neigh", "show", "dev", lease.bridge).split()
+        assert {*map(str, other.addresses)} <= {*listed}
+        assert {*map(str, lease.addresses)}.isdisjoint(listed)
+        for task in ("a", "other"):
+            await client.drop(task)
+
+
 @pytest.mark.parametrize("kind", [("tuntap", "add", "mode", "tap"), ("link", "add", "type", "bridge")])
 async def test_a_link_that_took_the_name_of_a_tap_is_replaced(service: Service, kind: tuple[str, ...]) -> None:
     """A tap without an owner is open to every user of the host."""

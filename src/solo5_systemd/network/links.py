@@ -327,6 +327,7 @@ class Links:
             alias = tap_alias(task, lease.nic, joined)
             port = _port(lease, network)
             self._taps.make(self._tap(task, lease, mtu), bridge=lease.bridge, alias=alias, port=port)
+            self._taps.forget_neighbours(network.bridge, lease.addresses)
 
     def route_behind(self, lease: Lease, network: Network, routes: Iterable[IpNetwork]) -> bool:
         """Route the ranges behind a guest to it; idempotent. Return whether a route was missing, and is added.

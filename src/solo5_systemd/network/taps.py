@@ -9,9 +9,10 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from solo5_systemd.network.model import IpAddress
 from solo5_systemd.network.raw_netlink import (
     NETLINK_ROUTE,
     NLM_ACK,
@@ -27,7 +28,7 @@ from solo5_systemd.network.sysctls import set_for_link
 from solo5_systemd.network.task_taps import TaskTap, has_task_tap, index
 
 # linux/rtnetlink.h, if_link.h, neighbour.h
-_NEWLINK, _DELLINK, _GETLINK, _SETLINK, _NEWNEIGH, _GETNEIGH = 16, 17, 18, 19, 28, 30
+_NEWLINK, _DELLINK, _GETLINK, _SETLINK, _NEWNEIGH, _DELNEIGH, _GETNEIGH = 16, 17, 18, 19, 28, 29, 30
 _IFINFOMSG = struct.Struct("=BxHiII")  # family, type, index, flags, changed flags
 _NDMSG = struct.Struct("=BxxxiHBB")  # family, index, state, flags, type
 _IFLA_ADDRESS, _IFLA_MTU, _IFLA_MASTER, _IFLA_LINKINFO, _IFLA_IFALIAS, _IFLA_GROUP = 1, 4, 10, 18, 20, 27
@@ -36,7 +37,7 @@ _PVID, _UNTAGGED, _RANGE_BEGIN, _RANGE_END = 2, 4, 8, 16
 _VLANS = range(1, 4095)
 _SLAVE_KIND, _SLAVE_DATA = 4, 5
 _HAIRPIN, _LEARNING, _UNICAST_FLOOD, _GROUP_FWD_MASK, _ISOLATED = 4, 8, 9, 31, 33
-_NDA_LLADDR, _NDA_VLAN = 2, 5
+_NDA_DST, _NDA_LLADDR, _NDA_VLAN = 1, 2, 5
 _AF_BRIDGE = 7
 _NUD_NOARP, _NTF_MASTER, _NTF_STICKY = 0x40, 0x04, 0x40  # a static entry, of the port's bridge, which stays there
 _IFF_UP = 1
@@ -106,6 +107,25 @@ class Taps:
             first, last = (unchanged, [(_SETLINK, 0, up)]) if port.joined else (up, [])
             settings = (*_port_vlan(number, port.vlan), *_port(number, port))
             self._route.execute([(_SETLINK, 0, first + link), *settings, *last])
+
+    def forget_neighbours(self, bridge: str, addresses: Iterable[IpAddress]) -> None:
+        """Delete the host's neighbour entries of addresses, as far as there are any.
+
+        An earlier guest may have had such an address, with another MAC: the kernel would send to that one for some
+        eight seconds (5 s of NUD_DELAY, then three probes), unless the new guest asks for an address meanwhile.
+
+        Raises:
+            OSError: the kernel refused.
+        """
+        number = socket.if_nametoindex(bridge)
+        families = {4: socket.AF_INET, 6: socket.AF_INET6}
+        entries = [
+            (_DELNEIGH, 0, _NDMSG.pack(families[each.version], number, 0, 0, 0) + attribute(_NDA_DST, each.packed))
+            for each in addresses
+        ]
+        for code in self._route.run(entries):
+            if code not in (0, errno.ENOENT):
+                raise OSError(code, os.strerror(code))
 
     def make_alone(self, tap: TaskTap, *, alias: str) -> None:
         """Make a tap whose macvlan is up and no bridge's port, or set them up; idempotent. Raises as `make`."""
