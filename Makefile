@@ -100,7 +100,7 @@ contract: setup ## one service with one real peer: a bus, a network namespace, a
 	    /srv/tests/contract/bus  # the library that is used where dbus-fast is not installed
 
 .PHONY: nomad
-nomad: setup ## the same under a Nomad agent
+nomad: setup ## the same under a Nomad agent; NOMAD=FILE: under this one
 	$(call pytest_in_machine,$@,--backend container --with nomad --packages xfsprogs,--timeout=300 -m 'not vm' \
 	    /srv/tests/machine/nomad)
 

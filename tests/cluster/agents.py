@@ -67,7 +67,12 @@ client {{
   host_volume_plugin_dir = "{VOLUME_PLUGINS}"
   options           = {{
     "fingerprint.denylist" = "env_aws,env_gce,env_azure,env_digitalocean,consul,vault"
-    "driver.allowlist"     = "solo5"
+    "driver.allowlist"     = "solo5,raw_exec"
+  }}
+}}
+plugin "raw_exec" {{
+  config {{
+    enabled = true
   }}
 }}
 plugin "solo5" {{

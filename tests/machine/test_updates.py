@@ -679,13 +679,17 @@ def test_a_start_that_fails_once_returns_to_the_earlier_image(web: str, newer: s
         systemctl("daemon-reload")
 
 
-def test_a_frozen_task_is_refused_with_what_to_type(web: str, newer: str) -> None:
+@pytest.mark.parametrize("freeze", [("solo5ctl", "freeze", "web"), ("systemctl", "freeze", "web.service")], ids=str)
+def test_a_frozen_task_is_refused_with_what_to_type(web: str, newer: str, freeze: tuple[str, ...]) -> None:
+    assert update(newer, "--watch", "0").returncode == 0, "so that there is an earlier image"
     before = main_pid(web)
-    ok("solo5ctl", "freeze", "web")
-    for options in ((), ("--pause",)):
-        refused = update(newer, *options)
+    ok(*freeze)
+    back = ("solo5ctl", "rollback", "web")
+    assert sh("systemctl", "reload", "web").returncode
+    for refused in (update(newer), update(newer, "--pause"), sh(*back, timeout=120)):
         assert "task web is frozen: expected one that runs." in refused.stderr
         assert "solo5ctl thaw web" in refused.stderr
+    assert "task web is frozen" in ok("journalctl", "--quiet", "--boot", "--output=cat", "--unit=solo5-update@web")
     ok("solo5ctl", "thaw", "web")
     whole(web)
     assert main_pid(web) == before

@@ -128,7 +128,7 @@ def check_effect(name: str, directories: Sequence[str] = UNITS) -> None:
 
 def _has_section(path: Path) -> bool:
     try:
-        return "[Unikernel]" in path.read_text(errors="replace").splitlines()
+        return any(line.strip() == "[Unikernel]" for line in path.read_text(errors="replace").splitlines())
     except OSError:
         return False
 

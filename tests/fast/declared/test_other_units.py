@@ -69,7 +69,7 @@ def test_a_drop_in_without_effect_is_named_with_its_place(tmp_path: Path, place:
     path.write_text("[Service]\nNice=1\n")
     if "unikernel" not in place:
         check_effect("web", [str(tmp_path)])
-        path.write_text("[Service]\nNice=1\n[Unikernel]\nMemory=64M\n")
+        path.write_text("[Service]\nNice=1\n [Unikernel] \nMemory=64M\n")
     with pytest.raises(TakenError, match=f"{path} has no effect on declaration web: .* in /etc/solo5/web.unikernel.d"):
         check_effect("web", [str(tmp_path)])
     check_effect("web", [])

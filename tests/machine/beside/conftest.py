@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.machine.conftest import Machine, Outside, Runner, cable, ok, sh
+from tests.machine.plugin import fingerprinted
 from tests.machine.test_network import address, web
 
 WAYS = {"from here", "from outside", "to outside"}
@@ -107,6 +108,13 @@ def doctor(name: str = "nftables") -> Mapping[str, str]:
     """A fact of `solo5ctl doctor`."""
     done = sh("solo5ctl", "doctor", "--json")
     return next(fact for fact in json.loads(done.stdout) if fact["name"] == name)
+
+
+def on_the_node() -> str:
+    """Return what the driver tells of other packet filters in the node's attributes; empty: nothing."""
+    found = fingerprinted((), {})
+    assert found.attributes, found.log
+    return found.attributes.get("driver.solo5.networks.problem", "")
 
 
 def remedy() -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine.beside.conftest import WAYS, Guest, Program, doctor, heard, remedy
+from tests.machine.beside.conftest import WAYS, Guest, Program, doctor, heard, on_the_node, remedy
 from tests.machine.conftest import Machine, Outside, Runner, eventually, ok, sh
 from tests.machine.test_ipv6 import HERE, IPV6, THERE, udp6
 from tests.machine.test_network import GATEWAY, IPV4, address, lease, web
@@ -96,8 +96,10 @@ def test_what_doctor_advises_opens_all_ways_for_good(
         if ways != WAYS:
             command = remedy()
             assert f"`{command}`" in DOCUMENTED or program in (NFTABLES, LEGACY)
+            assert on_the_node().endswith(command)
             ok("sh", "-ec", command)
             assert guest.ways() == WAYS
+        assert on_the_node() == ""
         for command in program.again if order == "before" else []:  # its rules are the same in both
             program.do([command])
             assert (guest.ways(), doctor()["verdict"]) == (WAYS, "ok"), command

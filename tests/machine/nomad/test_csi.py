@@ -9,76 +9,26 @@ from pathlib import Path
 
 import pytest
 from tests.machine.conftest import PATIENCE, Machine, eventually, inspect, ok, sh, unit_property
-from tests.machine.nomad.agent import DATA, Agent, api
+from tests.machine.nomad.agent import Agent, api
+from tests.machine.nomad.csi import DIRECTORY, PLUGIN, PUBLISHED, SPECIFICATION, is_healthy, plugin_job, volume
 from tests.machine.nomad.jobs import (
     Jobs,
     allocation,
     ended,
-    group_hcl,
+    happens,
     hcl,
     refusal,
     running,
     says,
-    task_hcl,
     unit,
 )
-from tests.machine.nomad.test_volumes import MOUNT, NEVER, completed, disk, task_of
+from tests.machine.nomad.test_volumes import MOUNT, completed, disk, task_of
 
 from solo5_systemd.settings.model import TASK_UIDS
-
-PLUGIN = Path("/srv/tests/support/csi/plugin.py")
-DIRECTORY = Path("/srv/csi")
-PUBLISHED = DATA / "client/csi/monolith/test"
-"""Where Nomad has volumes of the plugin published; raw_exec has no mounts that would lead elsewhere."""
-
-SPECIFICATION = """
-id           = "{name}"
-name         = "{name}"
-type         = "csi"
-plugin_id    = "test"
-capacity_min = "1MiB"
-capacity_max = "1MiB"
-capability {{
-  access_mode     = "single-node-writer"
-  attachment_mode = "{mode}"
-}}
-"""
-
-
-def plugin_job() -> str:
-    task = f"""
-csi_plugin {{
-  id                     = "test"
-  type                   = "monolith"
-  mount_dir              = "/csi"
-  stage_publish_base_dir = "{PUBLISHED}"
-}}
-"""
-    config = f'command = "/usr/bin/python3"\nargs = ["{PLUGIN}", "--volumes", "{DIRECTORY}"]'
-    plugin = task_hcl("plugin", config, driver="raw_exec", task=task, memory=64)
-    return group_hcl("csi", plugin, kind="system", group='restart {\n  delay = "1s"\n}')
-
-
-def volume(mode: str, options: str = "") -> str:
-    """Return a group's request for the CSI volume `data`."""
-    return f"""
-volume "data" {{
-  type            = "csi"
-  source          = "data"
-  access_mode     = "single-node-writer"
-  attachment_mode = "{mode}"
-  {options}
-}}
-{NEVER}"""
 
 
 def job(name: str, config: str, mode: str = "file-system", *, kind: str = "batch", options: str = "") -> str:
     return hcl(name, config, kind=kind, group=volume(mode, options), task=MOUNT)
-
-
-def healthy() -> bool:
-    found = [each for each in api("/v1/plugins?type=csi") if each["ID"] == "test"]
-    return bool(found) and found[0]["NodesHealthy"] == found[0]["ControllersHealthy"] == 1
 
 
 def published() -> list[str]:
@@ -104,7 +54,7 @@ def plugin(installed: Agent) -> Iterator[str]:
     """Run the plugin for all tests of this module, since Nomad takes 16 s to find it healthy; yield its allocation."""
     jobs = Jobs()
     [alloc] = jobs.run(plugin_job())
-    eventually(healthy, "the plugin is healthy")
+    eventually(is_healthy, "the plugin is healthy")
     yield alloc
     jobs.purge()
 
@@ -188,8 +138,10 @@ def test_guest_outlives_the_plugin(files: Jobs, plugin: str) -> None:
     says(alloc, "sector 0: 'kept'")
     pid = inspect(task_of(alloc))["pid"]
     ok("nomad", "alloc", "signal", "-s", "SIGKILL", plugin, "plugin")
-    eventually(lambda: not healthy() or allocation(plugin)["TaskStates"]["plugin"]["Restarts"] > 0, "it is restarted")
-    eventually(healthy, "the plugin is healthy again", 120)
+    eventually(
+        lambda: not is_healthy() or allocation(plugin)["TaskStates"]["plugin"]["Restarts"] > 0, "it is restarted"
+    )
+    eventually(is_healthy, "the plugin is healthy again", 120)
     assert inspect(task_of(alloc))["pid"] == pid
     let_go()
     files.submit(job("second", disk("read")))
@@ -262,6 +214,22 @@ def test_drain_detaches_the_volume(agent: Agent, files: Jobs) -> None:
     finally:
         ok("nomad", "node", "drain", "-disable", "-yes", agent.node)
     running("user")
+
+
+def test_guest_of_a_full_volume_is_told_so(files: Jobs) -> None:
+    """A node's own report goes with the guest's failure: what is full is not the node's disk."""
+    [data] = DIRECTORY.glob("*/data")
+    ok("mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(data))
+    try:
+        (data / "disk.img").touch()
+        os.truncate(data / "disk.img", 1 << 20)
+        sh("dd", "if=/dev/zero", f"of={data}/filler", "bs=4k")
+        files.submit(job("filling", disk("write=more", "stay")))
+        alloc = ended("filling")
+        happens(alloc, "no space is left in the file system of disk storage (")
+        let_go()
+    finally:
+        ok("umount", "--lazy", str(data))
 
 
 @pytest.mark.vm

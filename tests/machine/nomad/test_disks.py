@@ -8,6 +8,7 @@ import pwd
 import secrets
 import shutil
 import signal
+import stat
 import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from tests.machine.conftest import GUESTS, eventually, inspect, ok, sh, unit_property
-from tests.machine.nomad.agent import DATA, USUAL, Agent, api
+from tests.machine.nomad.agent import DATA, DISKS, USUAL, Agent, api
 from tests.machine.nomad.jobs import (
     SCOPE,
     SERVICE,
@@ -34,6 +35,7 @@ from tests.machine.nomad.jobs import (
     unit,
 )
 from tests.machine.test_archives import everywhere
+from tests.machine.test_outcome import plugged
 
 
 def artifact(web: str, destination: str) -> str:
@@ -348,6 +350,37 @@ def test_limits_of_disks_are_within_the_operators(jobs: Jobs, capping: Agent) ->
     assert not list(NAMED.iterdir()), "nothing was created"
     jobs.submit(hcl("within", named(f"{create}io {{\nread_bps = 1000000\n}}", "read", "stay")))
     assert "and no block device: expected a device" in refusal(ended("within"))
+
+
+@pytest.mark.vm  # with a block device below its file system, and the controller
+def test_limits_of_a_jobs_disk_are_the_kernels(jobs: Jobs, capping: Agent) -> None:
+    disk = 'disk = "web-1"\ncreate = true\nsize = "1M"\nio {\nread_bps = "10M"\nwrite_iops = 500\n}'
+    [alloc] = jobs.run(hcl("within", named(disk, "read", "stay")))
+    says(alloc, "sector 0: ''")
+    [line] = Path("/sys/fs/cgroup" + unit_property(unit(alloc), "ControlGroup"), "io.max").read_text().splitlines()
+    assert dict(word.split("=") for word in line.split()[1:]) == {
+        "rbps": "10000000", "wbps": "50000000", "riops": "1000", "wiops": "500",
+    }, "the job's own, and the operator's where it has none"  # fmt: skip
+
+
+@pytest.mark.vm  # a container has no devices of its own
+def test_a_device_that_is_pulled_out_is_in_the_events_of_its_task(jobs: Jobs, agent: Agent) -> None:
+    with plugged(1) as [node]:
+        source = DISKS / "plugged"
+        number = Path(node).stat().st_rdev
+        os.mknod(source, stat.S_IFBLK | 0o660, number)
+        shutil.chown(source, "solo5")
+        try:
+            jobs.submit(hcl("pulled", config(str(source), "watch"), kind="batch"))
+            running("pulled")
+            alloc = str(allocations("pulled")[0]["ID"])
+            says(alloc, "sector 0: ''")
+            Path("/sys/block", Path(node).name, "device/delete").write_text("1")
+            assert ended("pulled") == alloc
+            happens(alloc, f"the device of disk storage ({source}) is gone")
+        finally:
+            jobs.purge()
+            source.unlink()
 
 
 def test_a_job_may_use_no_named_disk_unless_the_operator_allows_it(jobs: Jobs) -> None:

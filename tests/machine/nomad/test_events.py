@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+from ipaddress import IPv4Interface
 
 import pytest
 from tests.machine.conftest import GUESTS, Machine, eventually, inspect, ok, unit_property
@@ -95,6 +96,25 @@ def test_a_guest_without_its_address_is_told_with_the_remedy(jobs: Jobs) -> None
     [nic] = inspect(unit(alloc).removeprefix("solo5-task-").removesuffix(".service"))["nics"]
     address = nic["ipv4"].partition("/")[0]
     happens(alloc, f"Network not repaired: NIC service sends from 10.0.0.2, not from its lease {address}, ")
+
+
+def test_route_of_another_program_that_takes_the_guests_packets_is_told_with_the_remedy(
+    jobs: Jobs, machine: Machine
+) -> None:
+    machine.expect("network not repaired: route .* of link vpn takes the packets")
+    machine.expect("network repaired: route .* of link vpn takes the packets for guests of network default no longer")
+    [alloc] = jobs.run(hcl("taken", SERVER))
+    [nic] = inspect(unit(alloc).removeprefix("solo5-task-").removesuffix(".service"))["nics"]
+    taken = str(IPv4Interface(f"{nic['ipv4'].partition('/')[0]}/28").network)
+    ok("ip", "link", "add", "vpn", "type", "veth", "peer", "name", "vpn-far")
+    try:
+        for link in ("vpn", "vpn-far"):
+            ok("ip", "link", "set", link, "up")
+        ok("ip", "route", "add", taken, "dev", "vpn")
+        happens(alloc, f"Network not repaired: route {taken} of link vpn takes the packets for ")
+    finally:
+        ok("ip", "link", "delete", "vpn")
+    happens(alloc, "Network repaired: route ")
 
 
 def test_network_that_another_program_broke_and_ours_repaired_is_told(jobs: Jobs, machine: Machine) -> None:

@@ -198,6 +198,13 @@ def test_a_guest_reaches_listeners_beside_it_at_its_gateway(group: Jobs) -> None
     says(alloc, ":9191: 'datagram")
 
 
+def test_a_guest_reaches_a_listener_of_tcp_beside_it_at_its_gateway(group: Jobs) -> None:
+    upstream = sidecar("upstream", "/usr/bin/socat", "TCP4-LISTEN:9191,bind=127.0.0.1,fork", "EXEC:/bin/cat")
+    config = f'unikernel = "{GUESTS}/net.spt"\nargs = [{ADDRESSES}, "--ask={{net.service.gateway4}}:9191"]\nports = []'
+    [alloc] = group.run(group_hcl("upstream", task_hcl("guest", config), upstream, group=BRIDGE))
+    says(alloc, ":9191, 9 bytes")
+
+
 def test_static_ports_of_a_group_are_at_the_address_of_their_host_network(group: Jobs, outside: Outside) -> None:
     """Each is the guest's by its label, beside a dynamic one; a label that is not listed leads to none."""
     ports = """

@@ -12,6 +12,7 @@ import subprocess
 from pathlib import Path
 
 from . import cache, enclosure, trees
+from .errors import MachineError
 from .report import lasting
 from .session import Copy
 
@@ -60,17 +61,30 @@ _CSI_SECONDS = 40
 def copies(*, raw_exec: bool = False) -> list[Copy]:
     """Return what goes into the machine, built if it is not cached.
 
-    It is ``nomad``, ``driver-client``, ``csi-sanity``, and the messages of CSI as protobuf descriptors.
+    It is ``nomad``, ``driver-client``, ``csi-sanity``, and the messages of CSI as protobuf descriptors. With NOMAD=FILE
+    in the environment, that program is the agent.
 
     Args:
         raw_exec: Nomad's raw_exec driver as a plugin as well.
+
+    Raises:
+        MachineError: NOMAD names no program.
     """
     csi = _csi()
-    programs = [_nomad() / "nomad", _client() / "driver-client", csi / "csi-sanity"]
+    programs = [_client() / "driver-client", csi / "csi-sanity"]
     if raw_exec:
         programs.append(_raw_exec() / "raw_exec")
     found = [Copy(host=program, guest=Path("/usr/local/bin", program.name)) for program in programs]
+    found.append(Copy(host=_agent(), guest=Path("/usr/local/bin/nomad")))
     return [*found, Copy(host=csi / "csi.descriptors", guest=Path("/usr/local/share/csi.descriptors"))]
+
+
+def _agent() -> Path:
+    if not (given := os.environ.get("NOMAD")):
+        return _nomad() / "nomad"
+    if not os.access(given, os.X_OK) or Path(given).is_dir():
+        raise MachineError(f"NOMAD={given} is no program: expected the path of a Nomad agent")
+    return Path(given).resolve()
 
 
 def _nomad() -> Path:

@@ -13,6 +13,9 @@ from .machine import Machine, Wanted
 from .report import not_running
 from .session import Copy
 
+_SHARED = "shared"
+"""The directory that all machines have in common, as nodes have a file system of a network."""
+
 _MARGIN = 30  # seconds that a machine may take to end a command whose time is over
 
 
@@ -54,7 +57,7 @@ class Machines:
             not_running(name, self._running[name][0].state)
 
     def _started(self, name: str) -> container.Starting:
-        options = [link.nspawn_option()]
+        options = [link.nspawn_option(), f"--bind={self._run / _SHARED}:/srv/{_SHARED}"]
         if name == self._names[0]:
             options.append(f"--bind={self._control}:/run/host-control")
         return container.started(self._wanted, self._run / name, name=name, options=options)
@@ -107,6 +110,7 @@ def booted(wanted: Wanted, run: Path, names: list[str], control: Path) -> Iterat
         control: the Unix socket for the first machine's requests.
     """
     link.make()
+    (run / _SHARED).mkdir(parents=True)
     with ExitStack() as disks:
         for name in names:
             disks.enter_context(_disk(run / name, link.files(name, names)))

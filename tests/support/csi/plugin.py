@@ -16,6 +16,7 @@ import hashlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -98,7 +99,7 @@ class Plugin:
         return self._new("NodeGetCapabilitiesResponse")
 
     def node_get_info(self, _: Any) -> Any:
-        return self._new("NodeGetInfoResponse", node_id="node")
+        return self._new("NodeGetInfoResponse", node_id=socket.gethostname())
 
     def node_publish_volume(self, request: Any) -> Any:
         needs(request.volume_id, "a volume")

@@ -404,7 +404,7 @@ def _refuse_placeholders_of_others(task: wire.TaskConfig, options: TaskOptions) 
         InvalidRequestError: there are such.
     """
     for name, value in sorted(task.env.items(), reverse=True):  # NOMAD_META_json is there as NOMAD_META_JSON, too
-        if name.startswith(_OF_DISPATCH) and "{" in value and any(value in each for each in options.args):
+        if name.startswith(_OF_DISPATCH) and {*value} & {*"{}"} and any(value in each for each in options.args):
             raise InvalidRequestError(
                 f"config.args has the value of {name}, in which braces would be placeholders: expected it in verbatim.",
                 'Write verbatim = ["--NAME=${' + name + '}"] in the job; these arguments follow args, as they are.',

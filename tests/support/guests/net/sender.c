@@ -1,5 +1,6 @@
 #include "sender.h"
 
+#include "tcp.h"
 #include "udp.h"
 
 #define DISCARD_PORT 9
@@ -46,6 +47,8 @@ static void send_all(const struct nic *nic, unsigned number)
     const char *value;
     if ((value = option("--send=", 0)))
         send_to(nic, value, number);
+    if ((value = option("--ask=", 0)))
+        tcp_ask(nic, to_address(value), port_of(value));
     if ((value = option("--spoof-ip=", 0)))
         broadcast(nic, to_address(value));
     if ((value = option("--spoof-mac=", 0)))
@@ -58,11 +61,12 @@ uint64_t sender_tick(const struct nic *nic)
 {
     static uint64_t due;
     static unsigned number;
-    if (!option("--send=", 0) && !option("--spoof-", 0))
+    bool calls = option("--send=", 0) || option("--ask=", 0);
+    if (!calls && !option("--spoof-", 0))
         return FOREVER;
     if (now() < due)
         return due;
-    if (option("--send=", 0) && !nic->gateway_known) {
+    if (calls && !nic->gateway_known) {
         arp_ask(nic, nic->address, nic->gateway);
         return due = now() + ARP_RETRY;
     }

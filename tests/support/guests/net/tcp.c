@@ -125,6 +125,44 @@ static void refuse(const struct nic *nic, const struct tcp *segment, const struc
     transmit(nic, segment->ip.ethernet.from, net32(segment->ip.source), 0, 0);
 }
 
+/* --- a client of one line --- */
+
+static bool told;
+
+static void send_asking(const struct nic *nic, const uint8_t mac[6], uint32_t to, uint16_t port, uint8_t flags,
+    uint32_t sequence, uint32_t expected, size_t size)
+{
+    out.tcp.source = net16(TCP_ASK_PORT);
+    out.tcp.destination = net16(port);
+    out.tcp.sequence = net32(sequence);
+    out.tcp.acknowledged = net32(expected);
+    out.tcp.flags = flags;
+    transmit(nic, mac, to, 0, size);
+}
+
+void tcp_ask(const struct nic *nic, uint32_t to, uint16_t port)
+{
+    if (!told)
+        send_asking(nic, nic->gateway_mac, to, port, SYN, 0, 0, 0);
+}
+
+/* The peer's answer to the SYN gets the line; the first bytes of its reply end the connection. */
+static void on_asked(const struct nic *nic, const struct tcp *s, const struct arrival *a)
+{
+    const uint8_t *mac = s->ip.ethernet.from;
+    uint32_t from = net32(s->ip.source);
+    uint16_t port = net16(s->source);
+    if (a->flags & SYN) {
+        memcpy(out.data, "question\n", 9);
+        send_asking(nic, mac, from, port, ACK | PUSH, a->acknowledged, a->sequence + 1, 9);
+    } else if (a->size) {
+        if (!told)
+            print("tcp reply from %s:%u, %lu bytes\n", address_text(from), port, a->size);
+        told = true;
+        send_asking(nic, mac, from, port, RST, a->acknowledged, 0, 0);
+    }
+}
+
 /* --- connections --- */
 
 static bool listens(uint16_t port)
@@ -272,6 +310,8 @@ void tcp_handle(const struct nic *nic, const struct tcp *s, size_t size)
         return;
     struct arrival a = { net32(s->sequence), net32(s->acknowledged), s->flags,
         (const uint8_t *)&s->source + header, size - header };
+    if (net16(s->destination) == TCP_ASK_PORT && option("--ask=", 0))
+        return on_asked(nic, s, &a);
     struct connection *c = find(nic, s);
     if (a.flags & RST) {
         if (c && a.sequence == c->expected)
