@@ -368,6 +368,7 @@ def test_a_device_that_is_pulled_out_is_in_the_events_of_its_task(jobs: Jobs, ag
     with plugged(1) as [node]:
         source = DISKS / "plugged"
         number = Path(node).stat().st_rdev
+        DISKS.mkdir(exist_ok=True)
         os.mknod(source, stat.S_IFBLK | 0o660, number)
         shutil.chown(source, "solo5")
         try:
@@ -380,7 +381,7 @@ def test_a_device_that_is_pulled_out_is_in_the_events_of_its_task(jobs: Jobs, ag
             happens(alloc, f"the device of disk storage ({source}) is gone")
         finally:
             jobs.purge()
-            source.unlink()
+            shutil.rmtree(DISKS)
 
 
 def test_a_job_may_use_no_named_disk_unless_the_operator_allows_it(jobs: Jobs) -> None:

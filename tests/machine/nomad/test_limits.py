@@ -43,13 +43,6 @@ def test_reserved_cores_are_the_tasks_own(jobs: Jobs, agent: Agent) -> None:
     eventually(lambda: processors(other) == "0-1", "the core is shared again")
 
 
-def test_cores_of_one_numa_node_are_as_others_on_a_host_with_one(jobs: Jobs) -> None:
-    resources = 'cores = 1\nnuma {\n  affinity = "require"\n}'
-    [alloc] = jobs.run(hcl("numa", SLEEPER, resources=resources))
-    assert processors(alloc) in ("0", "1")
-    assert unit_property(unit(alloc), "AllowedMemoryNodes") == ""
-
-
 @pytest.fixture
 def tight(agent: Agent) -> Iterator[None]:
     """A memory limit for all tasks that is below the limit of a single one."""
