@@ -237,7 +237,7 @@ def test_no_disk_is_created_while_the_volumes_file_system_is_not_mounted(
 
 
 def test_a_volume_is_found_by_its_destination_which_need_not_be_its_name(jobs: Jobs, static: Path) -> None:
-    """The Nomad of these tests is older than 1.11.5, and does not pass the name."""
+    """The Nomad of these tests passes no name, and Nomad 2 that of the source."""
 
     def job_of(name: str, word: str) -> str:
         elsewhere = MOUNT.replace('destination = "data"', 'destination = "/srv/elsewhere"')
@@ -247,7 +247,7 @@ def test_a_volume_is_found_by_its_destination_which_need_not_be_its_name(jobs: J
     completed("by-destination", "sector 0: 'found'")
     jobs.submit(job_of("by-name", "data"))
     shown = refusal(refused("by-name", "expected the volume or the destination of a volume_mount of the task"))
-    assert "Nomad before 1.11.5 passes the destination only: give it the volume's name." in shown
+    assert "Nomad passes the destination for certain: give it the volume's name." in shown
 
 
 def test_full_volume(jobs: Jobs, static: Path) -> None:

@@ -36,7 +36,7 @@ def check(task: wire.TaskConfig, options: TaskOptions) -> None:
     named = {_mount(task, disk).host_path for disk in options.disks if disk.volume is not None}
     for mount in task.mounts:
         if mount.host_path not in named:
-            name = mount.request_name or mount.task_path
+            name = mount.task_path
             raise InvalidRequestError(
                 f"task {task.name} has a volume_mount ({_quoted(name)}) that no block uses: a unikernel has no file "
                 "system to mount it in.",
@@ -114,20 +114,24 @@ def _file(disk: DiskOptions) -> str:
 
 
 def _mount(task: wire.TaskConfig, disk: DiskOptions) -> wire.Mount:
-    """Return the mount of a block's volume: by the name of its request, from Nomad 1.11.5 on, or its destination."""
-    found = [mount for mount in task.mounts if mount.request_name == disk.volume]
-    found = found or [mount for mount in task.mounts if _is_destination(mount, disk.volume or "")]
+    """Return the mount of a block's volume: by its destination, or the name that Nomad has for it from 2.0.1 on.
+
+    That is the name of a CSI volume's request, but of a host volume's source (client/allocrunner/taskrunner,
+    volume_hook.go), which may be the name of another request.
+    """
+    name = disk.volume or ""
+    found = [mount for mount in task.mounts if _is_destination(mount, name) or mount.request_name == name]
     if not found:
         raise InvalidRequestError(
-            f'config.block "{disk.disk}".volume is {_quoted(disk.volume or "")}: expected the volume or the '
+            f'config.block "{disk.disk}".volume is {_quoted(name)}: expected the volume or the '
             f"destination of a volume_mount of the task, which has {_names(task.mounts)}.",
-            "Nomad before 1.11.5 passes the destination only: give it the volume's name.",
+            "Nomad passes the destination for certain: give it the volume's name.",
         )
     if len({mount.host_path for mount in found}) > 1:
         raise InvalidRequestError(
-            f'config.block "{disk.disk}".volume {_quoted(disk.volume or "")} is the destination of several '
-            "volume_mounts: expected one.",
-            "Give each volume_mount a destination of its own.",
+            f'config.block "{disk.disk}".volume is {_quoted(name)}: several volume_mounts have this name or destination, '
+            "expected one.",
+            "Give each volume_mount the name of its volume as its destination.",
         )
     return next((mount for mount in found if mount.readonly), found[0])
 
@@ -138,11 +142,11 @@ def _is_destination(mount: wire.Mount, name: str) -> bool:
 
 
 def _names(mounts: Sequence[wire.Mount]) -> str:
-    return ", ".join(_quoted(mount.request_name or mount.task_path) for mount in mounts) or "none"
+    return ", ".join(_quoted(mount.task_path) for mount in mounts) or "none"
 
 
 def _check_mount(task: wire.TaskConfig, mount: wire.Mount, disk: DiskOptions) -> None:
-    what = f"task {task.name}: volume_mount {_quoted(mount.request_name or mount.task_path)}"
+    what = f"task {task.name}: volume_mount {_quoted(mount.task_path)}"
     if mount.readonly and not disk.private:
         raise InvalidRequestError(
             f"{what} is read-only: expected a writable volume, since tenders open a disk for reading and writing.",
