@@ -129,8 +129,8 @@ def _mount(task: wire.TaskConfig, disk: DiskOptions) -> wire.Mount:
         )
     if len({mount.host_path for mount in found}) > 1:
         raise InvalidRequestError(
-            f'config.block "{disk.disk}".volume is {_quoted(name)}: several volume_mounts have this name or destination, '
-            "expected one.",
+            f'config.block "{disk.disk}".volume is {_quoted(name)}: several volume_mounts have this name or '
+            "destination, expected one.",
             "Give each volume_mount the name of its volume as its destination.",
         )
     return next((mount for mount in found if mount.readonly), found[0])
