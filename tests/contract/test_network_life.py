@@ -81,6 +81,12 @@ async def test_an_address_that_another_guest_had_is_not_sent_to_its_mac(service:
         listed = run("ip", "neigh", "show", "dev", lease.bridge).split()
         assert {*map(str, other.addresses)} <= {*listed}
         assert {*map(str, lease.addresses)}.isdisjoint(listed)
+        await client.drop("a")
+        for address in lease.addresses:  # as an operator pins it
+            run("ip", "neigh", "replace", str(address), "lladdr", lease.mac, "dev", lease.bridge, "nud", "permanent")
+        await client.lease("a")
+        listed = run("ip", "neigh", "show", "nud", "permanent", "dev", lease.bridge).split()
+        assert {*map(str, lease.addresses)} <= {*listed}
         for task in ("a", "other"):
             await client.drop(task)
 

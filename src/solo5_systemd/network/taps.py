@@ -10,6 +10,7 @@ import struct
 import sys
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from solo5_systemd.network.model import IpAddress
@@ -40,6 +41,7 @@ _HAIRPIN, _LEARNING, _UNICAST_FLOOD, _GROUP_FWD_MASK, _ISOLATED = 4, 8, 9, 31, 3
 _NDA_DST, _NDA_LLADDR, _NDA_VLAN = 1, 2, 5
 _AF_BRIDGE = 7
 _NUD_NOARP, _NTF_MASTER, _NTF_STICKY = 0x40, 0x04, 0x40  # a static entry, of the port's bridge, which stays there
+_NUD_PERMANENT = 0x80
 _IFF_UP = 1
 
 _ALL_GROUPS = 0xFFFD
@@ -109,7 +111,7 @@ class Taps:
             self._route.execute([(_SETLINK, 0, first + link), *settings, *last])
 
     def forget_neighbours(self, bridge: str, addresses: Iterable[IpAddress]) -> None:
-        """Delete the host's neighbour entries of addresses, as far as there are any.
+        """Delete the host's neighbour entries of addresses, as far as there are any; an operator's own entries stay.
 
         An earlier guest may have had such an address, with another MAC: the kernel would send to that one for some
         eight seconds (5 s of NUD_DELAY, then three probes), unless the new guest asks for an address meanwhile.
@@ -118,14 +120,13 @@ class Taps:
             OSError: the kernel refused.
         """
         number = socket.if_nametoindex(bridge)
-        families = {4: socket.AF_INET, 6: socket.AF_INET6}
-        entries = [
-            (_DELNEIGH, 0, _NDMSG.pack(families[each.version], number, 0, 0, 0) + attribute(_NDA_DST, each.packed))
-            for each in addresses
-        ]
-        for code in self._route.run(entries):
-            if code not in (0, errno.ENOENT):
-                raise OSError(code, os.strerror(code))
+        for address in addresses:
+            family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+            entry = _NDMSG.pack(family, number, 0, 0, 0) + attribute(_NDA_DST, address.packed)
+            with suppress(FileNotFoundError):
+                [(_, found)] = self._route.request(_GETNEIGH, NLM_ACK, entry)
+                if not _NDMSG.unpack_from(found)[2] & _NUD_PERMANENT:
+                    self._route.execute([(_DELNEIGH, 0, entry)])
 
     def make_alone(self, tap: TaskTap, *, alias: str) -> None:
         """Make a tap whose macvlan is up and no bridge's port, or set them up; idempotent. Raises as `make`."""
