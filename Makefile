@@ -88,7 +88,7 @@ container: setup ## tests on a machine at native speed: all but Nomad, and the l
 	    --ignore=/srv/tests/machine/nomad --ignore=/srv/tests/machine/beside /srv/tests/machine)
 
 .PHONY: beside
-beside: setup ## the same beside Docker, firewalld, ufw, libvirt, NetworkManager and systemd-networkd
+beside: setup ## the same beside Docker, podman, firewalld, ufw, libvirt, NetworkManager and systemd-networkd
 	$(call pytest_in_machine,$@,--backend container --with beside,--timeout=300 /srv/tests/machine/beside)
 
 .PHONY: contract

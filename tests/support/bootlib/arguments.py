@@ -70,7 +70,7 @@ def _add_machine(group: argparse._ArgumentGroup) -> None:
         "--with", dest="extras", choices=("nomad", "raw_exec", "beside"), action="append", default=[],
         help="nomad: bring the Nomad agent and a client of its drivers (/usr/local/bin/nomad, driver-client); "
         "raw_exec: these, and Nomad's raw_exec driver as a plugin (/usr/local/bin/raw_exec); "
-        "beside: Docker, firewalld, ufw, libvirt and NetworkManager, none of them started",
+        "beside: Docker, podman, firewalld, ufw, libvirt and NetworkManager, none of them started",
     )  # fmt: skip
     group.add_argument(
         "--packages", type=lambda text: text.split(","), default=[], metavar="NAME,NAME…",

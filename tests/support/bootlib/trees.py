@@ -45,6 +45,7 @@ BESIDE = replace(
         *MACHINE.packages,
         "docker.io", "firewalld", "ufw", "iptables", "network-manager",
         "libvirt-daemon-driver-network", "libvirt-daemon-config-network", "libvirt-clients", "dnsmasq-base",
+        "podman", "crun", "netavark",
     ),
     finish=(*MACHINE.finish, Path(__file__).parent / "finish-beside.sh"),
 )  # fmt: skip
