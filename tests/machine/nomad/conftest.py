@@ -96,8 +96,9 @@ def web() -> Iterator[str]:
         server.terminate()
 
 
-HARMLESS = ["no handler registered for event"]
-"""The driver's last event of a task that was purged meanwhile: Nomad listens no more."""
+HARMLESS = ["no handler registered for event", 'reattach config from state store.*"database not open"']
+"""The driver's last event of a task that was purged meanwhile: Nomad listens no more; and Nomad 2 as it stops, of its
+own database."""
 
 OF_THE_DRIVER = re.compile(r"\[(WARN|ERROR)\] +(client\.driver_mgr|agent\.plugin_loader).*solo5")
 
