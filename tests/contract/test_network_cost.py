@@ -35,7 +35,7 @@ sys.exit(program.main())
 """The service with a record of the netlink messages of all its threads but those of libnftables."""
 
 ROUTE, NETFILTER = 0, 12
-NEWLINK, DELLINK, SETLINK, NEWNEIGH, GET_ROUTE = 16, 17, 19, 28, 26
+NEWLINK, DELLINK, SETLINK, NEWNEIGH, GET_NEIGH, GET_ROUTE = 16, 17, 19, 28, 30, 26
 GET_ELEMENT, GET_GENERATION, GET_FLOWS = 10 << 8 | 13, 10 << 8 | 16, 1 << 8 | 1
 
 MADE = {(ROUTE, SETLINK): 3, (ROUTE, NEWLINK): 2, (ROUTE, NEWNEIGH): 1}
@@ -78,17 +78,15 @@ async def test_an_attach_and_a_release_send_few_messages(service: Service, messa
         await client.reserve(TaskName("a"), (nic("service"),), (tcp(8000), udp(8000)))
         assert messages.taken() == {}
         await client.attach(TaskName("a"))
-        assert messages.taken() == MADE | {(NETFILTER, GET_ELEMENT): 1 + EARLIER}
+        assert messages.taken() == MADE | {(ROUTE, GET_NEIGH): 1, (NETFILTER, GET_ELEMENT): 1 + EARLIER}
         await client.drop("a")
         deleted = {(ROUTE, SETLINK): 1, (ROUTE, DELLINK): 1}
         assert messages.taken() == deleted | {(NETFILTER, GET_ELEMENT): 2}
         await client.drop("neighbour")
 
 
-async def test_with_ipv6_an_attach_sends_one_more_message_and_a_release_two(
-    service: Service, messages: Messages
-) -> None:
-    """One look for flows to each UDP port and from each address, in each family: for any number of tasks."""
+async def test_with_ipv6_an_attach_and_a_release_send_two_more_messages(service: Service, messages: Messages) -> None:
+    """One look for flows to each UDP port and from each address, and for a neighbour entry, in each family."""
     (service.settings / "solo5.toml").write_text("[network.default]\nipv6 = true\n")
     service.start(program=messages.program)
     await service.ready()
@@ -101,7 +99,7 @@ async def test_with_ipv6_an_attach_sends_one_more_message_and_a_release_two(
         await client.reserve(TaskName("a"), (nic("service"),), (tcp(8000), udp(8000)))
         assert messages.taken() == {}
         await client.attach(TaskName("a"))
-        assert messages.taken() == MADE | {(NETFILTER, GET_ELEMENT): 2 + EARLIER}
+        assert messages.taken() == MADE | {(ROUTE, GET_NEIGH): 2, (NETFILTER, GET_ELEMENT): 2 + EARLIER}
         await client.drop("a")
         deleted = {(ROUTE, SETLINK): 1, (ROUTE, DELLINK): 1}
         assert messages.taken() == deleted | {(NETFILTER, GET_ELEMENT): 4}
