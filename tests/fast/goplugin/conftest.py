@@ -1,6 +1,6 @@
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import grpc
@@ -15,8 +15,9 @@ def _grpc_stays() -> Iterator[None]:
     By a call: a channel whose state is watched (`channel_ready_future`) sometimes cannot be closed.
     """
     with grpc.insecure_channel("unix:/nowhere") as channel:
+        call: Callable[..., object] = channel.unary_unary("/nothing")
         with pytest.raises(grpc.RpcError):
-            channel.unary_unary("/nothing")(b"")
+            call(b"")
         yield
 
 
