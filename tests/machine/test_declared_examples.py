@@ -28,7 +28,7 @@ TARGET = Path("/etc/systemd/system/dns.target")
 @pytest.fixture
 def declare(machine: Machine) -> Iterator[Declarations]:
     UNIKERNELS.mkdir()
-    for name, guest in (("web", "netdisk"), ("dns", "net")):
+    for name, guest in (("web", "netdisk"), ("dns", "net"), ("vpn", "net")):
         shutil.copy(GUESTS / f"{guest}.hvt", UNIKERNELS / f"{name}.hvt")
     try:
         with declarations() as made:
@@ -61,6 +61,22 @@ def test_the_web_site_answers_at_both_ports_and_keeps_its_disk(declare: Declarat
     finally:
         ok("systemctl", "stop", "web")
         eventually(lambda: sh("solo5ctl", "disk", "rm", "web").returncode == 0, "the disk is free")
+
+
+def test_the_network_behind_the_vpn_is_routed_to_it_while_it_runs(declare: Declarations, outside: Outside) -> None:
+    text = (EXAMPLES / "vpn.unikernel").read_text()
+    permitted = Path("/etc/solo5/vpn.toml")
+    permitted.write_text("".join(f"{line[4:]}\n" for line in text.splitlines() if line.startswith("#   ")))
+    try:
+        install(declare, "vpn")
+        ok("systemctl", "start", "vpn")
+        [nic] = inspect("vpn")["nics"]
+        assert f"via {nic['ipv4'].partition('/')[0]} dev solo5-default" in ok("ip", "route", "get", "192.168.2.7")
+        eventually(lambda: outside.udp(outside.here, 51820, "hello") == "hello", "it answers outside")
+        ok("systemctl", "stop", "vpn")
+        eventually(lambda: not ok("ip", "route", "show", "192.168.2.0/24"), "the route is gone")
+    finally:
+        permitted.unlink()
 
 
 def test_the_dns_servers_start_in_order_and_stop_with_their_target(declare: Declarations, outside: Outside) -> None:
