@@ -1,5 +1,5 @@
 # A MirageOS guest: its address by MirageOS' own arguments, its name servers, and the host's port at which it is reached.
-# An image ends with 64 on an argument that it does not have: docs/nomad.md lists which versions have which.
+# An image ends with 64 on an argument that it does not have: docs/nomad-job.md lists which versions have which.
 job "mirage" {
   group "mirage" {
     network {

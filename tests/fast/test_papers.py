@@ -12,6 +12,7 @@ SOURCES = ROOT / "src" / "solo5_systemd"
 DECISIONS = sorted((DOCS / "decisions").glob("*.md"))
 ARCHITECTURE = DOCS / "architecture.md"
 HACKING = ROOT / "HACKING.md"
+LINKED = sorted({*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "tests").rglob("*.md")})
 PAPERS = [HACKING, ARCHITECTURE, DOCS / "glossary.md", DOCS / "timeouts.md", *DECISIONS]
 
 HEADINGS = ["Why", "Alternatives", "What would change it", "Code", "Tests"]
@@ -25,7 +26,8 @@ _FILES = (".py", ".md", ".toml", ".proto", "Makefile")
 _PATH = re.compile(r"[\w@.*+-]+(?:/[\w@.*+-]*)*")
 _CHECKOUT = re.compile(r"(?<![\w/~.-])(?:tests|src|docs|units|examples|packaging|completions)/[\w./@*-]*[\w/*]")
 _IN_FILE = re.compile(r"`([\w/@.-]+)`\s\(([^()]*)\)")
-_LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+_LINK = re.compile(r"\]\(([^)\s:]+)\)")
+_FENCE = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 
 
 def named(text: str) -> set[str]:
@@ -67,9 +69,28 @@ def test_every_name_behind_a_path_is_in_that_file(paper: Path) -> None:
     assert unknown(paper.read_text()) == []
 
 
-@pytest.mark.parametrize("paper", PAPERS, ids=lambda paper: str(paper.relative_to(ROOT)))
-def test_every_link_leads_to_a_file(paper: Path) -> None:
-    assert [link for link in _LINK.findall(paper.read_text()) if not (paper.parent / link).exists()] == []
+def test_every_link_has_a_file_and_a_heading() -> None:
+    assert len(LINKED) > 50
+    assert [f"{paper.relative_to(ROOT)}: {link}" for paper in LINKED for link in dead_links(paper)] == []
+
+
+def dead_links(paper: Path) -> list[str]:
+    """Return the links of a paper to a file that does not exist, or to a heading that its file does not have."""
+    links = [(link, *link.partition("#")[::2]) for link in _LINK.findall(paper.read_text())]
+    targets = [(link, paper.parent / path if path else paper, heading) for link, path, heading in links]
+    return [link for link, file, heading in targets if not file.exists() or (heading and heading not in anchors(file))]
+
+
+def anchors(paper: Path) -> set[str]:
+    """Return the anchors of a paper's headings, as GitHub and most renderers of Markdown derive them."""
+    headings = re.findall(r"^#+ (.*)$", _FENCE.sub("", paper.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+def test_a_dead_link_is_found(tmp_path: Path) -> None:
+    page = "# The `b` of c\n```\n# not one\n```\n[x](#the-b-of-c), [y](a.md#not-one), [z](b.md)\n"
+    (tmp_path / "a.md").write_text(page)
+    assert dead_links(tmp_path / "a.md") == ["a.md#not-one", "b.md"]
 
 
 def test_a_name_that_is_not_in_its_file_is_found() -> None:

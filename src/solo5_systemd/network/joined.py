@@ -78,7 +78,7 @@ def _remedy(name: NetworkName, link: str, kind: str) -> str:
     if kind in ("", "bond", "team", "vlan"):
         return (
             f"Make a bridge with {link} as its port and the host's addresses, and set it as network.{name}.join: "
-            "docs/network.md, “A network on a bridge of others”."
+            "docs/network-lan.md, “A bridge for a physical link”."
         )
     return f"`ip link show type bridge` shows the bridges; set one as network.{name}.join."
 

@@ -52,7 +52,7 @@ def test_every_rule_is_in_the_tables_and_in_the_documentation() -> None:
     for rule in RULES:
         assert f"set dropped_{rule} {{ type ifname;" in text
     assert {f"dropped_{rule}" for rule in RULES} < nft_rules.DYNAMIC
-    page = Path("docs/network.md").read_text()
+    page = Path("docs/network-limits.md").read_text()
     table = page.partition("| rule | drops |")[2].partition("\n\n")[0]
     assert dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", table, re.MULTILINE)) == DESCRIPTIONS
     metrics = Path("docs/metrics.md").read_text()

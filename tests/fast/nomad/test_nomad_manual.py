@@ -1,4 +1,4 @@
-"""docs/nomad.md has each option, event and attribute, as in the schema and the fingerprint."""
+"""docs/nomad*.md have each option, event and attribute, as in the schema and the fingerprint."""
 
 import re
 from dataclasses import replace
@@ -25,7 +25,7 @@ from solo5_systemd.settings.resolver import resolver
 from solo5_systemd.unit.placeholders import mirage, placeholders
 from solo5_systemd.workload import Publish, Workload
 
-MANUAL = (Path(__file__).parents[3] / "docs" / "nomad.md").read_text()
+MANUAL = "".join(page.read_text() for page in sorted((Path(__file__).parents[3] / "docs").glob("nomad*.md")))
 LABELLED = {"nic", "block", "network"}
 TAKEN = sentence(
     NetworkName("default"),
@@ -38,18 +38,22 @@ TAKEN = sentence(
 
 def section(title: str) -> str:
     _, found, text = MANUAL.partition(f"\n## {title}\n")
-    assert found, f"docs/nomad.md has no section {title!r}"
-    return text.partition("\n## ")[0]
+    assert found, f"docs/nomad*.md have no section {title!r}"
+    return re.split(r"\n##? ", text, maxsplit=1)[0]
+
+
+def subsection(option: str) -> str:
+    """The part of the plugin's configuration with the keys of a block; empty: its row has them."""
+    title = {"network": "Networks"}.get(option, option.capitalize())
+    return section("Plugin configuration").partition(f"\n### {title}\n")[2].partition("\n### ")[0]
 
 
 def tables(title: str) -> list[dict[str, str]]:
-    """The section's tables of options, by the option's name: the row."""
-    found: list[dict[str, str]] = []
-    for line in section(title).splitlines():
-        if line.startswith("| option |"):
-            found.append({})
-        elif found and (option := re.match(r'\| `([a-z0-9_]+)(?: "NAME")?` \|', line)):
-            found[-1][option[1]] = line
+    """The section's tables of options, by the option's name: the row, which several options may share."""
+    found = []
+    for table in re.findall(r"^\| option \|.*\n((?:\|.*\n)+)", section(title), re.MULTILINE):
+        cells = re.findall(r"^(\| ((?:`\w+`, )*`\w+(?: \"NAME\")?`) \|.*)$", table, re.MULTILINE)
+        found.append({option: row for row, cell in cells for option in re.findall(r"`(\w+)", cell)})
     return found
 
 
@@ -58,11 +62,10 @@ def keys(spec: Spec) -> set[str]:
 
 
 def test_every_option_of_a_task_has_its_row() -> None:
-    task, nic = tables("Task configuration")
+    task, nic, block = tables("Task configuration")
     assert task.keys() == keys(TASK)
     assert nic.keys() == keys(TASK.object.attributes["nic"].block_map.nested)
-    for key in keys(TASK.object.attributes["block"].block_map.nested):
-        assert f"`{key}`" in task["block"]
+    assert block.keys() == keys(TASK.object.attributes["block"].block_map.nested)
 
 
 def test_every_option_of_readiness_has_its_row() -> None:
@@ -112,7 +115,7 @@ def test_every_option_of_the_plugin_has_its_row() -> None:
     for name, spec in PLUGIN.object.attributes.items():
         nested = spec.block_map.nested if spec.HasField("block_map") else spec.block_value.nested
         for key in keys(nested):
-            assert re.search(rf"`{key}[ `]", plugin[name]), f"{name}.{key}"
+            assert re.search(rf"`{key}[ `]", plugin[name] + subsection(name)), f"{name}.{key}"
 
 
 @pytest.mark.parametrize("schema, title", [(TASK, "Task"), (PLUGIN, "Plugin")], ids=["task", "plugin"])
@@ -124,11 +127,11 @@ def test_every_type_is_the_schemas(schema: Spec, title: str) -> None:
 
 
 def test_every_property_that_a_job_may_set_is_named() -> None:
-    assert [name for name in TIGHTENING if f"`{name}`" not in section("Plugin configuration")] == []
+    assert [name for name in TIGHTENING if f"`{name}`" not in section("Unit properties")] == []
 
 
 def test_every_placeholder_is_named() -> None:
-    text = section("Task configuration").replace("NIC}", "service}").replace("net.NIC.", "net.service.")
+    text = section("Placeholders").replace("NIC}", "service}").replace("net.NIC.", "net.service.")
     text = text.replace("port.LABEL", "port.http").replace("PORT/udp", "53/udp")
     names = placeholders(
         TaskName("web"), 64, [LEASE], ports=PORTS, labels=[("http", 80)], resolver=resolver(["9.9.9.9"], ["lan"])

@@ -74,7 +74,7 @@ KUBE_PROXY = Program(
     again=["iptables-save > /tmp/rules; iptables-restore /tmp/rules"],
     last=[],
 )
-DOCUMENTED = (DOCS / "network.md").read_text()
+DOCUMENTED = (DOCS / "network-host.md").read_text()
 PROGRAMS = [DOCKER, FIREWALLD, UFW, IPTABLES, NFTABLES, LEGACY, OPENED, KUBE_PROXY]
 
 

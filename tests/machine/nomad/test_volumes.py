@@ -344,7 +344,7 @@ def volumes(agent: Agent, jobs: Jobs) -> Iterator[Path]:
 
 
 def test_volume_outlives_its_jobs(jobs: Jobs, volumes: Path) -> None:
-    """The commands and files of docs/nomad.md."""
+    """The commands and files of docs/nomad-disks.md."""
     output = ok("nomad", "volume", "create", str(EXAMPLES / "volumes/data.volume.hcl"))
     assert "Created host volume data" in output, output
     image = volumes / identifier("data") / "disk.img"

@@ -1,9 +1,9 @@
 """The schemas of the plugin configuration and of the task options, and the values that their texts stand for.
 
 The schemas are in Nomad's schema language (hashicorp/hcl2, hcldec). The values are decoded in `config.plugin` and
-`config.task`, which take the names of the options from here, and documented in docs/nomad.md. The builders keep three
-rules of the agent; breaking one fails every task, or the agent itself: a type is never empty, a block always has
-something nested, and nothing has the type `any`.
+`config.task`, which take the names of the options from here, and documented in docs/nomad-job.md and
+docs/nomad-plugin.md. The builders keep three rules of the agent; breaking one fails every task, or the agent itself:
+a type is never empty, a block always has something nested, and nothing has the type `any`.
 """
 
 import re
