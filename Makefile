@@ -148,7 +148,7 @@ many: setup ## so many guests of one network, each of which answers: MANY=1050
 attack_in = env PYTHONPATH=/srv python3 -m tests.attacks $1 --only '$(ONLY)'
 
 .PHONY: attack
-attack: proto ## the attacks of docs/security.md, a line for each; ONLY=TEXT of the row, VM=1 for those of a vm, too
+attack: proto ## the attacks of docs/security-tests.md, a line for each; ONLY=TEXT of the row, VM=1 for those of a vm, too
 	PATH="$(VENV)/bin:$$PATH" python3 -m tests.attacks host --only '$(ONLY)'
 	$(BOOT) --backend container --with nomad --packages xfsprogs -- $(call attack_in,container)
 	$(if $(VM),$(BOOT) --with nomad --packages xfsprogs -- $(call attack_in,vm))

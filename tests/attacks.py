@@ -1,4 +1,4 @@
-"""Perform the attacks of docs/security.md, and print for each whether it is repelled: `python3 -m tests.attacks PLACE`.
+"""Perform the attacks of docs/security-tests.md, and print which are repelled: `python3 -m tests.attacks PLACE`.
 
 PLACE is where this runs: `host` performs those of the fast tests, `container` those of a booted machine, and `vm` those
 whose tests have that mark. A row of the table is one attack; it is repelled if each of its tests in this place passes.

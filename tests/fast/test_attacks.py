@@ -1,4 +1,4 @@
-"""`make attack`: a line for each row of docs/security.md, which is repelled only if all of its tests pass."""
+"""`make attack`: a line for each row of docs/security-tests.md, which is repelled only if all of its tests pass."""
 
 import subprocess
 import sys

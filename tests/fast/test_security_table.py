@@ -1,4 +1,4 @@
-"""docs/security.md says what stops which attack; each row names the test that performs it, and that is there."""
+"""docs/security-tests.md says what stops which attack; each row names the test that performs it, and that is there."""
 
 import pytest
 from tests.support.doc_tables import DOCS, Attack, attacks, missing

@@ -28,7 +28,7 @@ def missing(cell: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attack:
-    """A row of the table in docs/security.md: `attacker → asset`, and the tests that perform it."""
+    """A row of the table in docs/security-tests.md: `attacker → asset`, and the tests that perform it."""
 
     name: str
     row: str
@@ -40,8 +40,8 @@ class Attack:
 
 
 def attacks() -> list[Attack]:
-    """Return the attacks of docs/security.md, in its order."""
-    section = (DOCS / "security.md").read_text().partition("## What stops what")[2].partition("\n## ")[0]
+    """Return the attacks of docs/security-tests.md, in its order."""
+    section = (DOCS / "security-tests.md").read_text().partition("## What stops what")[2].partition("\n## ")[0]
     rows = re.findall(r"^\|.*\|$", section, re.MULTILINE)[2:]
     cells = ([cell.strip() for cell in row.strip("|").split("|")] for row in rows)
     return [Attack(name=row[0], row=" | ".join(row), tests=tuple(re.findall(r"`([^`]+)`", row[-1]))) for row in cells]

@@ -149,7 +149,7 @@ async def compare(directory: Path, turns: int, crowds: Sequence[int]) -> Compari
 
 
 def table(comparison: Comparison) -> str:
-    """Return the table of the comparison, in Markdown, as docs/performance.md has it."""
+    """Return the table of the comparison, in Markdown, as docs/internals/peers.md has it."""
     lines = [
         "| called by | | beside | running, ms | first answer, ms | stopped, ms | pairs/s | CPU per pair, ms "
         "| MB | MB per task | processes per task |",
