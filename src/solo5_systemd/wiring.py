@@ -193,22 +193,19 @@ def _unpromised(*, but_copies: bool = False) -> "Space":
 
 def _reclaim_disk(uid: int, given: "GivenDisk") -> None:
     from solo5_systemd.storage.owner import given_disk, reclaim_disk
-    from solo5_systemd.storage.title import former_owner
 
-    owner = former_owner(given.path, given.owner)
-    reclaim_disk(uid, given_disk(given.path, (given.device, given.inode), given.filesystem, given.mount, owner))
+    reclaim_disk(uid, given_disk(given.path, (given.device, given.inode), given.filesystem, given.mount, given.owner))
 
 
 def _recorded_owner(uid: int, status: os.stat_result, filesystem: int) -> int | None:
     """Return who owned a file before the task that has it, by the records of the user that owns it."""
     from solo5_systemd.files.procfs import identity
-    from solo5_systemd.storage.title import former_owner
     from solo5_systemd.users.given_disks import GivenDiskFiles
     from solo5_systemd.users.user_record import GivenDisk
 
     with suppress(PermissionError):  # a caller that is not root has no disk of a task
         given = GivenDiskFiles().find(uid, GivenDisk("", *identity(status), filesystem))
-        return None if given is None else former_owner(given.path, given.owner)
+        return None if given is None else given.owner
     return None
 
 

@@ -35,7 +35,7 @@ def filled(path: Path, text: str, uid: int) -> Path:
 
 @pytest.fixture(params=["root", "solo5"])
 def idle(request: pytest.FixtureRequest, run: Runner, srv: Path) -> Path:
-    """The disk of another tenant that has no task now; user solo5's: as an earlier version has left it."""
+    """The disk of another tenant that has no task now; user solo5's: an operator has marked it."""
     disk = filled(srv / "root" / "secret.img", "secret", 0)
     name = run("disk.spt", "read", options=("--block", f"storage={disk}"))
     ok("solo5ctl", "wait", name)

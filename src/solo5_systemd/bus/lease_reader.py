@@ -12,8 +12,7 @@ from solo5_systemd.names import TaskName
 DIRECTORY = "/run/solo5/network/tasks"
 
 _VERSION = 1
-_EARLIER_LEASE_TYPES = (str,) * 7 + (int,)
-_LEASE_TYPES = (*_EARLIER_LEASE_TYPES, str, str)
+_LEASE_TYPES = (*(str,) * 7, int, str, str)
 _PORT_TYPES = (str, str, int, int, str)
 
 
@@ -58,13 +57,12 @@ def _read(path: str) -> Endpoints | None:
 
 
 def _leased(wire: list[str]) -> LeasedNic:
-    nic, network, _, tap, ipv4, _, _, _, *added = wire
-    ipv6 = added[0] if added else ""
+    nic, network, _, tap, ipv4, _, _, _, ipv6, _ = wire
     return LeasedNic(nic, network, ipv4.partition("/")[0], tap, ipv6.partition("/")[0])
 
 
 def _is_lease(wire: object) -> bool:
-    return isinstance(wire, list) and (*map(type, wire),) in (_LEASE_TYPES, _EARLIER_LEASE_TYPES)
+    return isinstance(wire, list) and (*map(type, wire),) == _LEASE_TYPES
 
 
 def _is_port(wire: object) -> bool:

@@ -126,7 +126,7 @@ def _namespace(record: Path) -> str | None:
     except FileNotFoundError:
         return None
     except (OSError, Solo5Error):
-        return ""  # written by an earlier version, or damaged: the relay reports it
+        return ""  # damaged: the relay reports it
 
 
 def _changed(record: Path) -> int | None:

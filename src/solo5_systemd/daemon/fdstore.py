@@ -6,7 +6,6 @@ import logging
 import os
 import select
 import socket
-import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
@@ -86,11 +85,9 @@ def restored() -> Mapping[str, Sequence[int]]:
 
 
 def carried(carrier: int) -> Sequence[int]:
-    """Return copies of the descriptors in the queue of a stored socket; none of what an earlier version has stored."""
+    """Return copies of the descriptors in the queue of a stored socket."""
     fds = array.array("i")
     room = socket.CMSG_SPACE(TOGETHER_MAX * fds.itemsize)
-    if not stat.S_ISSOCK(os.fstat(carrier).st_mode):
-        return ()
     with socket.socket(fileno=os.dup(carrier)) as queue:
         try:  # socket.recv_fds() ignores its flags
             _, ancillary, _, _ = queue.recvmsg(1, room, socket.MSG_PEEK | socket.MSG_DONTWAIT)

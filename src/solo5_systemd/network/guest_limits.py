@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 LIMITS_SIGNATURE = "(ssss)"
 """A NIC with limits: its name, egress, rate and routes, each as one text."""
 
-EARLIER_LIMITS_SIGNATURE = "(sss)"
-"""As in lease records of before routes."""
-
 COMMON_MAX = 256
 """The most destinations of one guest: each is a rule or two of its own chain, which a new connection passes in turn."""
 

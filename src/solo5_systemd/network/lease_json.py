@@ -6,10 +6,8 @@ from typing import cast
 
 from solo5_systemd.decode import Fields
 from solo5_systemd.names import network_name, task_name
-from solo5_systemd.network.guest_limits import EARLIER_LIMITS_SIGNATURE, LIMITS_SIGNATURE, limits_to_wire
+from solo5_systemd.network.guest_limits import LIMITS_SIGNATURE, limits_to_wire
 from solo5_systemd.network.model import (
-    EARLIER_LEASE_SIGNATURE,
-    EARLIER_NIC_SIGNATURE,
     LEASE_SIGNATURE,
     NAMES_SIGNATURE,
     NIC_SIGNATURE,
@@ -59,9 +57,7 @@ def parse_lease_record(document: object) -> LeaseRecord:
         InvalidRequestError: a field is missing or malformed, or the version differs.
     """
     fields = _fields(document)
-    leases = tuple(
-        Lease.from_wire(wire) for wire in _tuples(fields, document, "leases", LEASE_SIGNATURE, EARLIER_LEASE_SIGNATURE)
-    )
+    leases = tuple(Lease.from_wire(wire) for wire in _tuples(fields, document, "leases", LEASE_SIGNATURE))
     ports = tuple(
         PortRequest.from_wire(cast("tuple[str, str, int, int, str]", wire))
         for wire in _tuples(fields, document, "ports", PORT_SIGNATURE)
@@ -69,11 +65,10 @@ def parse_lease_record(document: object) -> LeaseRecord:
     if not {port.nic for port in ports} <= {lease.nic for lease in leases}:
         raise fields.wrong("ports", [port.nic for port in ports], "ports of its own NICs")
     nics = tuple(
-        NicRequest.from_wire(cast("tuple[str, ...]", wire))
-        for wire in _tuples(fields, document, "nics", NIC_SIGNATURE, EARLIER_NIC_SIGNATURE)
+        NicRequest.from_wire(cast("tuple[str, ...]", wire)) for wire in _tuples(fields, document, "nics", NIC_SIGNATURE)
     )
-    if fields.has("limits"):  # a record of before there were limits, and of a task without any, has none
-        wires = _tuples(fields, document, "limits", LIMITS_SIGNATURE, EARLIER_LIMITS_SIGNATURE)
+    if fields.has("limits"):  # the record of a task without limits has none
+        wires = _tuples(fields, document, "limits", LIMITS_SIGNATURE)
         nics = with_limits(nics, cast("Sequence[Sequence[str]]", wires))
     return LeaseRecord(
         reservation=Reservation(
@@ -104,7 +99,7 @@ def parse_remembered(document: object) -> tuple[NicRequest, ...]:
         InvalidRequestError: it is malformed.
     """
     fields = Fields({"nics": document})
-    wires = _tuples(fields, {"nics": document}, "nics", NIC_SIGNATURE, EARLIER_NIC_SIGNATURE)
+    wires = _tuples(fields, {"nics": document}, "nics", NIC_SIGNATURE)
     return tuple(NicRequest.from_wire(cast("tuple[str, ...]", wire)) for wire in wires)
 
 
@@ -162,7 +157,7 @@ def parse_network(document: object) -> Network:
     is_alone = join is not None or fields.text("name") == NO_NETWORK
     if not is_alone and not has_range and not fields.has("ipv6"):
         raise fields.wrong("ipv4", "", "a range, or an IPv6 prefix")
-    ipv6 = fields.table("ipv6") if fields.has("ipv6") else None  # a file written before there was IPv6 has none
+    ipv6 = fields.table("ipv6") if fields.has("ipv6") else None
     return Network(
         name=fields.parsed("name", network_name),
         bridge=fields.text("bridge"),
@@ -170,7 +165,7 @@ def parse_network(document: object) -> Network:
         gateway4=fields.parsed("gateway4", ipv4_address) if has_gateway else None,
         mtu=fields.integer("mtu", low=68, high=65521),
         masquerade=fields.boolean("masquerade"),
-        policy=network_policy(fields.table("policy")),  # a file written before there were policies has none: closed
+        policy=network_policy(fields.table("policy")),
         join=join,
         shared=fields.has("shared") and fields.boolean("shared"),
         ipv6=ipv6.parsed("prefix", IPv6Network) if ipv6 else None,
@@ -206,14 +201,14 @@ def _fields(document: object) -> Fields:
     return fields
 
 
-def _tuples(fields: Fields, document: object, key: str, *signatures: str) -> tuple[tuple[object, ...], ...]:
-    """Return a list of values of the first signature, or of one that earlier versions have written."""
-    kinds = [[str if code == "s" else int for code in signature.strip("()")] for signature in signatures]
+def _tuples(fields: Fields, document: object, key: str, signature: str) -> tuple[tuple[object, ...], ...]:
+    """Return a list of values of a signature."""
+    kinds = [str if code == "s" else int for code in signature.strip("()")]
     wires = cast("Mapping[str, object]", document).get(key)
     if not isinstance(wires, list) or not all(_fits(wire, kinds) for wire in wires):
-        raise fields.wrong(key, wires, f"a list of {signatures[0]}")
+        raise fields.wrong(key, wires, f"a list of {signature}")
     return tuple(tuple(wire) for wire in wires)
 
 
-def _fits(wire: object, kinds: Sequence[Sequence[type]]) -> bool:
-    return isinstance(wire, list) and [*map(type, wire)] in kinds
+def _fits(wire: object, kinds: Sequence[type]) -> bool:
+    return isinstance(wire, list) and [*map(type, wire)] == kinds

@@ -50,10 +50,6 @@ PORT_SIGNATURE = "(ssqqs)"
 LEASE_SIGNATURE = "(sssssssqss)"
 NAMES_SIGNATURE = "(asass)"
 
-EARLIER_NIC_SIGNATURE = "(ssss)"
-EARLIER_LEASE_SIGNATURE = "(sssssssq)"
-"""As in lease records of before IPv6: the values of then, to which the others are added."""
-
 EVERY_IPV6 = IPv6Address(0)
 """`PortRequest.host_ip` of a port that is published at every IPv6 address only."""
 
@@ -138,13 +134,12 @@ class NicRequest:
 
     @classmethod
     def from_wire(cls, wire: Sequence[str]) -> "NicRequest":
-        """Parse a value of D-Bus or of a lease record, also of EARLIER_NIC_SIGNATURE.
+        """Parse a value of D-Bus or of a lease record.
 
         Raises:
             InvalidRequestError: a field is malformed.
         """
-        nic, network, ipv4, mac, *added = wire
-        ipv6 = added[0] if added else ""
+        nic, network, ipv4, mac, ipv6 = wire
         return cls(
             nic=device_name(nic),
             network=network_name(network),
@@ -253,13 +248,12 @@ class Lease:
 
     @classmethod
     def from_wire(cls, wire: Sequence[Any]) -> "Lease":
-        """Parse a value of D-Bus or of a lease record, also of EARLIER_LEASE_SIGNATURE.
+        """Parse a value of D-Bus or of a lease record.
 
         Raises:
             InvalidRequestError: a field is malformed.
         """
-        nic, network, bridge, tap, ipv4, gateway4, mac, mtu, *added = wire
-        ipv6, gateway6 = added or ("", "")
+        nic, network, bridge, tap, ipv4, gateway4, mac, mtu, ipv6, gateway6 = wire
         try:
             interface = IPv4Interface(ipv4) if ipv4 else None
         except ValueError as error:

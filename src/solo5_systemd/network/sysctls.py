@@ -30,9 +30,6 @@ _log = logging.getLogger(__name__)
 _OF_LINK = re.compile(r"ipv4/conf/([\w.-]+)/forwarding", re.ASCII)
 """The `forwarding` of a link whose name has no other meaning in nftables."""
 
-_CHANGED_ALONG = "ipv4/conf/all/accept_redirects"
-"""The kernel sets it with ip_forward, which earlier versions of this service did."""
-
 
 def is_router() -> bool:
     """Return whether the host forwards IPv4 packets for others than this service.
@@ -86,20 +83,6 @@ def restore(before: Mapping[str, str]) -> None:
     for name in (_FOR_NEW_LINKS, *_links()):
         if read_sysctl(name) not in ("", before.get(name, "0")):
             write_sysctl(name, before.get(name, "0"))
-
-
-def restore_earlier(before: Mapping[str, str]) -> Mapping[str, str]:
-    """Undo what an earlier version of this service has set instead, and return the values that `restore` needs.
-
-    Raises:
-        HostError: a setting cannot be written.
-    """
-    if _CHANGED_ALONG in before and is_router():  # it was 0, and no one else can be told to have set it
-        write_sysctl(IP_FORWARD, "0")
-        write_sysctl(_CHANGED_ALONG, before[_CHANGED_ALONG])
-        if before.get("ipv6/conf/all/forwarding") == "0":
-            write_sysctl("ipv6/conf/default/forwarding", "0")  # `ipv6_sysctls.is_router`
-    return {name: value for name, value in before.items() if name != _CHANGED_ALONG}
 
 
 def _links() -> Iterator[str]:

@@ -65,7 +65,7 @@ class Bridges:
             self._save_sysctls()
         if network.routes6:
             self.ipv6.save_sysctls(shared=network.shared)
-        self._read_routers()
+        self.read_routers()
         self.up.add(network.name)
         try:
             self._tables.change(before, self.ruleset())  # first: the rules must exist before ip_forward is set
@@ -214,19 +214,13 @@ class Bridges:
         if not self.forwarding:
             sysctls.restore(self._store.sysctls())
 
-    def recover_routers(self) -> None:
-        """Read at start-up for whom the host forwards; undo what an earlier version of this service has set for all."""
-        if before := self._store.sysctls():
-            self._store.save_sysctls(sysctls.restore_earlier(before))
-        self._read_routers()
-
     def follow_routers(self) -> Sequence[str]:
         """Drop packets between links of others while nobody but this service has the host forward, and pass them then.
 
         Return what has changed, as text for the log.
         """
         before, was = self.ruleset(), (self._is_router, self._is_router6)
-        self._read_routers()
+        self.read_routers()
         self._tables.change(before, self.ruleset())
         settings = ((sysctls.IP_FORWARD, self._is_router), (ipv6_sysctls.FORWARDING, self._is_router6))
         return [
@@ -236,7 +230,8 @@ class Bridges:
             if is_router != had
         ]
 
-    def _read_routers(self) -> None:
+    def read_routers(self) -> None:
+        """Read whether the host forwards packets for other programs."""
         self._is_router = sysctls.is_router()
         self._is_router6 = self.ipv6.is_router()
 

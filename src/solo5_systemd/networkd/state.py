@@ -428,7 +428,7 @@ class NetworkState:
             network.name for network in self.networks() if not network.join and self._links.has_bridge(network)
         }
         self.repairs.remove_orphaned_taps()
-        self.bridges.recover_routers()
+        self.bridges.read_routers()
         for _, lease in self.leases.attached_leases():
             self.bridges.bring_up(lease)
         self.dhcp.restore(self.leases.attached(), self.bridges.networks)

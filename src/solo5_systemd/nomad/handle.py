@@ -14,8 +14,8 @@ from solo5_systemd.names import TaskName, UnitKind, log_namespace, task_name
 from solo5_systemd.nomad.config.ready import ReadinessProbe, parse_probe
 from solo5_systemd.nomad.config.schema import Logging, choice
 
-VERSION = 2
-"""Version 1 had no `ready`."""
+VERSION = 1
+"""Raised by a release whose states this one cannot read; `decode` reads those of all releases before."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from itertools import count
 
 from solo5_systemd.errors import HostError, Solo5Error
@@ -70,9 +69,7 @@ class Forwarder:
     def restore(self, stored: Mapping[str, Sequence[int]]) -> None:
         """Restore all consoles from the state files and the fd store, whose descriptors the forwarder closes."""
         descriptors = StoredDescriptors(stored)
-        for state in sorted(self._state_files.load(), key=lambda state: state.number == 0):
-            if state.number == 0:  # saved by an earlier version
-                state = replace(state, number=self._free_number())
+        for state in self._state_files.load():
             found = descriptors.take(state.number)
             console = self._add(state, self._follower(state.namespace).position, found)
             self._state_files.save(console.state)

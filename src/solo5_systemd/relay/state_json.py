@@ -7,7 +7,7 @@ from solo5_systemd.decode import Fields
 from solo5_systemd.journal.lines import Stream
 from solo5_systemd.names import TaskName, log_namespace, task_name
 
-VERSION = 3
+VERSION = 1
 _INT64_MAX = (1 << 63) - 1
 
 
@@ -48,9 +48,9 @@ class ConsoleState:
         task: the task.
         unit: the unit whose lines are forwarded.
         since: the time from which lines are forwarded, in µs since the epoch (CLOCK_REALTIME).
-        since_monotonic: the same in µs since boot (CLOCK_MONOTONIC); 0 in files before version 3.
+        since_monotonic: the same in µs since boot (CLOCK_MONOTONIC).
         streams: how far each stream was delivered.
-        number: identifies the descriptors in systemd's fd store. It is unique among the consoles; 0: none assigned.
+        number: identifies the descriptors in systemd's fd store. It is unique among the consoles.
         ended: the task has ended; the console is closed when all lines are delivered.
         namespace: the journal namespace of the unit; empty: the host's journal.
     """
@@ -86,22 +86,22 @@ def _delivery_json(delivery: Delivery) -> dict[str, object]:
 
 
 def parse(value: object) -> ConsoleState:
-    """Parse the JSON form. Version 1 has neither `staged` nor `ended`, version 2 neither `number` nor `began`.
+    """Parse the JSON form.
 
     Raises:
-        InvalidRequestError: malformed, or of a later version.
+        InvalidRequestError: malformed, or of another version.
     """
     fields = Fields(value)
-    fields.integer("version", low=1, high=VERSION)
+    fields.integer("version", low=VERSION, high=VERSION)
     progress = fields.table("progress")
     return ConsoleState(
         task=fields.parsed("task", task_name),
         unit=fields.text("unit"),
         since=fields.integer("since", low=0, high=_INT64_MAX),
-        since_monotonic=fields.integer("began", low=0, high=_INT64_MAX) if fields.has("began") else 0,
+        since_monotonic=fields.integer("began", low=0, high=_INT64_MAX),
         streams={stream: _parse_delivery(progress.table(stream.value)) for stream in Stream},
-        number=fields.integer("number", low=0, high=_INT64_MAX) if fields.has("number") else 0,
-        ended=fields.boolean("ended", default=False),
+        number=fields.integer("number", low=1, high=_INT64_MAX),
+        ended=fields.boolean("ended"),
         namespace=fields.parsed("namespace", log_namespace, ""),
     )
 

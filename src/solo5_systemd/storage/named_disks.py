@@ -38,7 +38,7 @@ class NamedDisk:
         size: bytes.
         allocated: bytes of the file system that it takes.
         used: microseconds since the epoch when a task last got it, wrote it or gave it back.
-        task: the task that has it; empty: a reader, or a task of an earlier version; None: it is free.
+        task: the task that has it; empty: a reader; None: it is free.
     """
 
     name: DiskName

@@ -13,12 +13,12 @@ import pwd
 import stat
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from solo5_systemd.errors import HostError, InvalidRequestError
-from solo5_systemd.files.procfs import ANYONE, ROOT, is_below, is_exposed, way_of
+from solo5_systemd.files.procfs import ANYONE, ROOT, is_below, way_of
 from solo5_systemd.storage.file_access import READ_WRITE, Credentials, may_open
-from solo5_systemd.storage.model import NAMED_DISKS, DiskRequest
+from solo5_systemd.storage.model import DiskRequest
 
 USER = "solo5"
 TITLE = "trusted.solo5.disk"
@@ -64,7 +64,7 @@ def check_title(
     title = read_title(descriptor, status)
     if is_in_allocation(request, path):
         _check_holder(request, title, holder)
-        if not (title or owner == ROOT or (not way.changers and owner == _credentials(user).user)):
+        if not title and owner != ROOT:
             raise InvalidRequestError(
                 f"{_what(request)} belongs to user {owner}, in a directory that every user may write: expected owner "
                 "root, or a disk of an earlier allocation.",
@@ -186,17 +186,6 @@ def write_title(descriptor: int, holder: str) -> None:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
-
-
-def former_owner(path: str, owner: int | None, user: str = USER) -> int:
-    """Return who owned a recorded disk before the tasks; records of earlier versions do not have it.
-
-    Raises:
-        HostError: user solo5 does not exist.
-    """
-    if owner is not None:
-        return owner
-    return ROOT if PurePath(path).is_relative_to(NAMED_DISKS) or is_exposed(path) else _credentials(user).user
 
 
 def _credentials(user: str) -> Credentials:

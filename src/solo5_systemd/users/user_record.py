@@ -40,7 +40,7 @@ class GivenDisk(NamedTuple):
         inode: 0 for a block device.
         filesystem: f_fsid of its file system, which a boot does not change; 0: unknown.
         mount: the mount point above its path, such as that of a volume; empty: the root directory, or unknown.
-        owner: UID of its owner at rest; None: not known, of an earlier version.
+        owner: UID of its owner at rest.
     """
 
     path: str
@@ -48,7 +48,7 @@ class GivenDisk(NamedTuple):
     inode: int
     filesystem: int = 0
     mount: str = ""
-    owner: int | None = None
+    owner: int = 0
 
     def is_same_file(self, other: "GivenDisk") -> bool:
         """Return whether two given disks are one file, perhaps by two paths; for a device, whose path may be any."""

@@ -39,13 +39,6 @@ def test_the_namespace_is_that_of_the_networks(tmp_path: Path) -> None:
     assert read_endpoints(str(tmp_path)) == {"bare": endpoints(BARE)}
 
 
-def test_a_lease_of_an_earlier_version_has_no_ipv6_address(tmp_path: Path) -> None:
-    written = document(BARE)
-    earlier = [wire[:8] for wire in written["leases"]]  # type: ignore[attr-defined]
-    (tmp_path / "bare.json").write_text(json.dumps(written | {"leases": earlier}))
-    assert [nic.address6 for nic in read_endpoints(str(tmp_path))[TaskName("bare")].nics] == [""]
-
-
 def test_the_records_are_those_of_the_network_service() -> None:
     assert str(STATE / "tasks") == DIRECTORY
 

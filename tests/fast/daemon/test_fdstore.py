@@ -67,19 +67,18 @@ def test_stored_descriptors_are_restored_by_name(systemd: socket.socket, monkeyp
         for _ in range(3):
             fdstore.store("any", [file.fileno(), file.fileno()])
             passed += socket.recv_fds(systemd, 100, 4)[1]
-        passed.append(file.fileno())
         first = 1 << 10
         carriers = [os.dup2(fd, first + number) for number, fd in enumerate(passed)]
-        for fd in passed[:-1]:
+        for fd in passed:
             os.close(fd)
     for fd in carriers:
         os.set_inheritable(fd, True)
     monkeypatch.setattr(fdstore, "LISTEN_FDS_START", carriers[0])
     monkeypatch.setenv("LISTEN_PID", str(os.getpid()))
-    monkeypatch.setenv("LISTEN_FDS", "4")
-    monkeypatch.setenv("LISTEN_FDNAMES", "c7.1:c7.2:c7.1:o8")
+    monkeypatch.setenv("LISTEN_FDS", "3")
+    monkeypatch.setenv("LISTEN_FDNAMES", "c7.1:c7.2:c7.1")
     found = fdstore.restored()
-    assert {name: len(fds) for name, fds in found.items()} == {"c7.1": 2, "c7.2": 2, "o8": 0}, "o8 is no such socket"
+    assert {name: len(fds) for name, fds in found.items()} == {"c7.1": 2, "c7.2": 2}
     for fds in found.values():
         for fd in fds:
             assert fd >= fdstore.FD_SETSIZE, "libraries that call select(2) get the low numbers"

@@ -60,28 +60,6 @@ OF_LAN = IPv6Network("2001:db8:1::/64")
 JOINED6 = replace(JOINED, ipv6=OF_LAN, join=Join(ipv6=True, pool6=(OF_LAN[2], OF_LAN[9])))
 
 
-EARLIER = {
-    "version": 1,
-    "task": "a",
-    "state": "attached",
-    "expires": 77,
-    "nics": [["service", "default", "", ""]],
-    "leases": [
-        [
-            "service",
-            "default",
-            "solo5-default",
-            "s5-abcdefghijkl",
-            "10.77.0.5/24",
-            "10.77.0.1",
-            "02:00:00:00:00:09",
-            1500,
-        ]
-    ],
-    "ports": [],
-}
-
-
 def written(document: object) -> Any:
     return json.loads(json.dumps(document))
 
@@ -112,7 +90,7 @@ def test_what_is_written_is_read() -> None:
         ({"nics": None}, "nics is None: expected a list of"),
         ({"leases": [["service"]]}, "leases"),
         ({"leases": ["service"]}, "leases"),
-        ({"leases": [["a", "b", "c", "d", "10.0.0.1/99", "f", "g", 1]]}, "lease address '10.0.0.1/99'"),
+        ({"leases": [["a", "b", "c", "d", "10.0.0.1/99", "f", "g", 1, "", ""]]}, "lease address '10.0.0.1/99'"),
         (
             {"leases": [["a", "b", "c", "d", "", "", "02:00:00:00:00:01", 1, "fd00::1/129", ""]]},
             "'fd00::1/129' is not an",
@@ -141,8 +119,7 @@ def test_limits_are_in_a_record_where_there_are_any() -> None:
     document = written(lease_record_document(record))
     assert document["limits"] == [["service", "none", "sent=5K", ""]]
     assert parse_lease_record(document) == record
-    assert parse_lease_record(document | {"limits": [["service", "none", "sent=5K"]]}) == record, "of before routes"
-    assert "limits" not in lease_record_document(RECORD), "as in the records of earlier versions"
+    assert "limits" not in lease_record_document(RECORD)
     for wrong in ([["service", "none"]], [["other", "none", ""]], [["service", "example.org", ""]], "none"):
         with pytest.raises(InvalidRequestError):
             parse_lease_record(document | {"limits": wrong})
@@ -160,20 +137,18 @@ def test_a_damaged_network_file() -> None:
             parse_network(written(network_document(NETWORK)) | change)
 
 
-def test_a_network_file_of_a_version_without_a_policy_is_closed() -> None:
+def test_a_network_file_without_a_policy_is_closed() -> None:
     document = written(network_document(NETWORK))
     del document["policy"]
     assert parse_network(document).policy == CLOSED
 
 
-def test_a_lease_without_an_address_is_kept_and_one_of_an_earlier_version_is_read() -> None:
-    """Before networks joined bridges, a lease record had the same form, and a network file no `join`."""
+def test_a_lease_without_an_address_is_kept() -> None:
     (lease,) = RECORD.reservation.leases
     unleased = replace(lease, ipv4=None, gateway4=None)
     record = replace(RECORD, reservation=replace(RECORD.reservation, leases=(unleased,), ports=()))
     assert parse_lease_record(written(lease_record_document(record))) == record
     assert "join" not in network_document(NETWORK)
-    assert parse_lease_record(EARLIER).reservation.leases == (lease,)
 
 
 def test_a_network_namespace_is_in_the_files_of_those_who_are_in_one() -> None:
@@ -182,7 +157,6 @@ def test_a_network_namespace_is_in_the_files_of_those_who_are_in_one() -> None:
     assert parse_network(written(network_document(network))) == network
     assert "namespace" not in lease_record_document(RECORD)
     assert "shared" not in network_document(NETWORK)
-    assert parse_lease_record(EARLIER).namespace == ""
 
 
 def test_a_network_with_ipv6_alone_is_written_and_read() -> None:

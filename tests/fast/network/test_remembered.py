@@ -57,8 +57,8 @@ def test_any_document_is_parsed_or_refused(document: object) -> None:
     assert parse_remembered(remembered_document(found)) == found
 
 
-def test_a_file_of_before_ipv6_is_read() -> None:
-    [found] = parse_remembered([["service", "default", "10.77.0.5", MAC]])
+def test_an_address_of_each_family_is_read_alone() -> None:
+    [found] = parse_remembered([["service", "default", "10.77.0.5", MAC, ""]])
     assert (found.ipv4, found.ipv6) == (IPv4Address("10.77.0.5"), None)
     [both] = parse_remembered([["service", "default", "", "", "fd00::5"]])
     assert (both.mac, both.ipv6) == (None, IPv6Address("fd00::5"))

@@ -99,17 +99,3 @@ def test_what_a_host_needs_that_has_become_a_router_stays(host: Path) -> None:
 def test_a_link_whose_name_is_a_pattern_of_nftables_is_not_accepted() -> None:
     before = {f"ipv4/conf/{name}/forwarding": "1" for name in ("eth*", 'a"b', "default", "vlan.7", "br-1")}
     assert sysctls.forwarding_links(before) == ["br-1", "vlan.7"]
-
-
-def test_a_host_that_an_earlier_version_has_made_a_router_is_none(host: Path) -> None:
-    """Its record has accept_redirects, which the kernel sets with ip_forward."""
-    earlier = {"ipv4/ip_forward": "0", "ipv4/conf/all/accept_redirects": "1", "ipv4/conf/eth0/forwarding": "0"}
-    (host / "ipv4/ip_forward").write_text("1")
-    (host / "ipv4/conf/all/accept_redirects").write_text("0")
-    before = sysctls.restore_earlier(earlier)
-    assert before == {"ipv4/ip_forward": "0", "ipv4/conf/eth0/forwarding": "0"}
-    assert not sysctls.is_router()
-    assert (host / "ipv4/conf/all/accept_redirects").read_text() == "1"
-    (host / "ipv4/ip_forward").write_text("1")
-    assert sysctls.restore_earlier(before) == before, "of this version: a program has set it"
-    assert sysctls.is_router()

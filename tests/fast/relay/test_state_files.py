@@ -1,4 +1,3 @@
-import json
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -59,7 +58,7 @@ def test_remove_deletes_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{", '{"version": 4}', '{"version": 1, "task": "../x", "unit": "u", "since": 0, "progress": {}}']
+    "text", ["", "[]", "{", '{"version": 2}', '{"version": 1, "task": "../x", "unit": "u", "since": 0, "progress": {}}']
 )
 def test_an_unreadable_file_is_removed_and_the_others_are_loaded(tmp_path: Path, text: str) -> None:
     with closing(StateFiles(tmp_path)) as records:
@@ -72,19 +71,3 @@ def test_an_unreadable_file_is_removed_and_the_others_are_loaded(tmp_path: Path,
 def test_a_missing_directory_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(HostError, match=r"web.json cannot be written: No such file"):
         StateFiles(tmp_path / "gone").save(RECORD)
-
-
-def test_version_1_is_parsed(tmp_path: Path) -> None:
-    document = {
-        "version": 1,
-        "task": "web",
-        "unit": "solo5-task-web.service",
-        "since": 1_700_000_000_000_000,
-        "progress": {"stdout": {"cursor": "s=1;i=2", "written": 3}, "stderr": {"cursor": "", "written": 0}},
-    }
-    (tmp_path / "web.json").write_text(json.dumps(document))
-    stdout = Delivery(confirmed=StreamPosition(cursor="s=1;i=2", written=3))
-    streams = {Stream.STDOUT: stdout, Stream.STDERR: Delivery()}
-    assert list(StateFiles(tmp_path).load()) == [
-        replace(RECORD, streams=streams, since_monotonic=0, number=0, ended=False)
-    ]

@@ -18,7 +18,7 @@ from solo5_systemd.storage import title
 from solo5_systemd.storage.file_access import READ, READ_WRITE
 from solo5_systemd.storage.model import DiskRequest
 from solo5_systemd.storage.owner import give, given_disk
-from solo5_systemd.storage.title import OFFERED, check_title, former_owner, read_title, write_title
+from solo5_systemd.storage.title import OFFERED, check_title, read_title, write_title
 
 SOLO5, EVE, BOB = 990, 1001, 1002
 JOB = "job default/web"
@@ -126,7 +126,6 @@ def test_in_an_allocation_another_jobs_disk_and_a_users_file_are_refused(case: C
     refused(InvalidRequestError, "of another volume", lambda: case(0, ANYONE, roots="allocation", had="directory 7"))
     for owner in (EVE, SOLO5):
         refused(InvalidRequestError, f"belongs to user {owner}", lambda: case(owner, ANYONE, roots="allocation"))  # noqa: B023
-    assert case(SOLO5, roots="allocation") == (0, JOB), "an earlier version has left it, where only root can put it"
 
 
 def test_a_volume_holds_its_disks_by_its_directory(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,13 +204,3 @@ def test_a_disk_that_gets_no_title_for_want_of_space_is_not_given(file: Path, mo
     with file.open("r+b") as opened, pytest.raises(HostError, match="cannot be given .*: No space left on device"):
         give(disk, opened.fileno(), EVE)
     assert not given
-
-
-def test_a_record_of_an_earlier_version_has_no_former_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert former_owner("/srv/disk.img", EVE) == EVE
-    assert former_owner("/var/lib/solo5/disks/web", None) == 0
-    monkeypatch.setattr(title, "is_exposed", lambda path: path == "/alloc/disk.img")
-    assert former_owner("/alloc/disk.img", None) == 0
-    assert former_owner("/srv/disk.img", None) == SOLO5
-    with pytest.raises(HostError, match="user nobody-at-all does not exist: expected the user of tenders"):
-        former_owner("/srv/disk.img", None, "nobody-at-all")
