@@ -8,7 +8,7 @@ _solo5ctl_options() {
         "") echo "--help --version --no-color --host= -h -H=" ;;
         run)
             echo "--help --name= --detach --rm --replace --scope --dry-run --declare= --tender= --property= --label= --log-field=" \
-                "--memory= --cpus= --cpu-weight= --net= --network= --network-namespace= --publish= --egress= --rate= --verbatim= --dns= --dns-search=" \
+                "--memory= --memory-max= --cpus= --cpu-weight= --net= --network= --network-namespace= --publish= --egress= --rate= --verbatim= --dns= --dns-search=" \
                 "--hostname= --add-host= --block= --json --no-color" \
                 "-h -d -m= -p="
             ;;

@@ -1,31 +1,21 @@
 """From the files of a declaration to its task: `web.unikernel` and its drop-ins become a Workload."""
 
-import posixpath
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from solo5_systemd.declared.keys import SECTION
 from solo5_systemd.declared.passed_on import check_value
 from solo5_systemd.declared.readiness import Ready, parse_ready
 from solo5_systemd.declared.specifiers import HostNames, Specified, expand, specifiers
 from solo5_systemd.declared.syntax import Assignment, Source, parse_file
 from solo5_systemd.declared.time_span import parse_time_span
 from solo5_systemd.declared.unit_keys import CHECKS, SERVICE_PASSED_ON, refusal, section_refusal
-from solo5_systemd.declared.values import Values, effective, located
-from solo5_systemd.errors import InvalidRequestError, SettingsError
-from solo5_systemd.image.manifest import Target
-from solo5_systemd.names import DeviceName, NetworkName, TaskName, device_name, task_name
-from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
-from solo5_systemd.network.model import NicRequest
-from solo5_systemd.options import assignments, disks, networks, quantities
-from solo5_systemd.settings.hosts import hosts
-from solo5_systemd.settings.model import DEFAULT_NETWORK
-from solo5_systemd.settings.resolver import hostname, resolver
-from solo5_systemd.storage.model import DiskRequest
-from solo5_systemd.unit.log_fields import labels
-from solo5_systemd.unit.placeholders import verbatim
-from solo5_systemd.unit.property_types import INFINITY
-from solo5_systemd.workload import DEFAULT_MEMORY, Publish, Workload
+from solo5_systemd.declared.values import Declared, effective, located
+from solo5_systemd.errors import SettingsError
+from solo5_systemd.names import NetworkName, TaskName, task_name
+from solo5_systemd.options.assignments import unit_property
+from solo5_systemd.options.table import SECTION
+from solo5_systemd.options.task import workload
+from solo5_systemd.workload import Workload
 
 SUFFIX = ".unikernel"
 NEWEST = 257
@@ -117,7 +107,7 @@ def parse_declaration(
         of_name = specifiers(name, host)
         specified = Specified(in_unit=of_name, at_start=of_name)
     of_service = effective(sections["Service"])
-    values = Values(effective(sections[SECTION]), specified)
+    values = Declared(effective(sections[SECTION]), specified)
     passed_on = {
         "Unit": _passed_on(sections["Unit"]),
         "Service": [line for line in _passed_on(sections["Service"]) if line.key in SERVICE_PASSED_ON],
@@ -133,7 +123,7 @@ def parse_declaration(
         unit=tuple(passed_on["Unit"]),
         service=tuple(passed_on["Service"]),
         install=tuple(passed_on["Install"]),
-        ready=values.one("Ready", lambda text: parse_ready(text, "Ready="), None),
+        ready=values.one("Ready", parse_ready, None),
         timeout=values.one("Timeout", _update_time, None),
         drain=values.one("Drain", _update_time, None),
         watch=values.one("Watch", _update_time, None),
@@ -171,7 +161,7 @@ def _check(name: str, line: Assignment) -> None:
 
 
 def _properties(
-    lines: Mapping[str, tuple[Assignment, ...]], values: Values, specified: Mapping[str, str]
+    lines: Mapping[str, tuple[Assignment, ...]], values: Declared, specified: Mapping[str, str]
 ) -> tuple[tuple[str, str], ...]:
     """Return the settings of [Service] that are properties of the task, as with --property."""
     found = []
@@ -191,102 +181,19 @@ def _property_value(line: Assignment, specified: Mapping[str, str]) -> str:
 
 
 def _property(line: Assignment, text: str) -> tuple[str, str]:
-    return assignments.unit_property(f"{line.key}={text}", "[Service]")
+    return unit_property(f"{line.key}={text}", "[Service]")
 
 
-def _workload(task: TaskName, values: Values, sources: Sequence[Source], served: Collection[NetworkName]) -> Workload:
+def _workload(task: TaskName, values: Declared, sources: Sequence[Source], served: Collection[NetworkName]) -> Workload:
     if not values.given("Image"):
         raise SettingsError(
             f"{sources[0].path}: Image= is missing: expected the path of a unikernel in [Unikernel].",
             "Add: Image=/srv/unikernels/NAME.hvt",
         )
-    found = values.checked(("Network",), lambda: assignments.unique(_nics(values), lambda nic: nic.nic, "NIC"))
-    nics, limits = _limited(found, values)
-    arguments = (*values.each("Argument", str), *values.each("Verbatim", verbatim))
-    _check_reaches_guest(values, arguments, nics, served)
-    memory = values.one("Memory", lambda text: quantities.size(text, "Memory="), DEFAULT_MEMORY)
-    return Workload(
-        name=task,
-        image=values.one("Image", _absolute_image, ""),
-        arguments=arguments,
-        memory=memory,
-        memory_max=values.one("MemoryMax", lambda text: _memory_max(text, memory), None),
-        cpus=values.one("CPUs", lambda text: quantities.cpus(text, "CPUs="), None),
-        cpu_weight=values.one("CPUWeight", lambda text: quantities.cpu_weight(text, "CPUWeight="), None),
-        nics=nics,
-        namespace=values.one("NetworkNamespace", networks.namespace_path, ""),
-        limits=limits,
-        publish=values.checked(("Publish",), lambda: _published(values)),
-        disks=values.checked(("Block",), lambda: assignments.unique(_disks(values), lambda disk: disk.disk, "disk")),
-        tender=values.one("Tender", _tender, None),
-        log_fields=(
-            *values.checked(
-                ("Label",),
-                lambda: labels(values.each("Label", lambda text: assignments.journal_label(text, "Label="))),
-            ),
-            *values.each("LogField", lambda text: assignments.log_field(text, "LogField=")),
-        ),
-        resolver=values.checked(
-            ("DNS", "DNSSearch"), lambda: resolver(values.each("DNS", str), values.each("DNSSearch", str))
-        ),
-        hostname=values.one("HostName", hostname, ""),
-        hosts=values.checked(("AddHost",), lambda: hosts(values.each("AddHost", str))),
-    )
+    return workload(task, values, lambda: served)
 
 
-def _nics(values: Values) -> tuple[NicRequest, ...]:
-    return values.each("Network", lambda text: networks.nic(text, "Network="))
-
-
-def _published(values: Values) -> tuple[Publish, ...]:
-    ports = (port for some in values.each("Publish", lambda text: networks.publish(text, "Publish=")) for port in some)
-    return assignments.unique(ports, networks.host_endpoint, "published port")
-
-
-def _disks(values: Values) -> tuple[DiskRequest, ...]:
-    return values.each("Block", _disk)
-
-
-def _disk(text: str) -> DiskRequest:
-    disk = disks.disk(text, "Block=")
-    paths = [disk.path] if disk.archive is None else [each.path for each in disk.archive.members]
-    for path in paths:
-        if not path.startswith("/"):
-            raise InvalidRequestError(f"Block= {text!r} has the relative path {path!r}: expected an absolute one.")
-    if disk.archive is None:
-        return replace(disk, path=_normal(disk.path))
-    members = tuple(replace(each, path=_normal(each.path)) for each in disk.archive.members)
-    return replace(disk, archive=replace(disk.archive, members=members))
-
-
-def _absolute_image(text: str) -> str:
-    if not text.startswith("/"):
-        raise InvalidRequestError(
-            f"Image= {text!r} is a relative path: expected an absolute one, such as /srv/web.hvt."
-        )
-    return _normal(text)
-
-
-def _normal(path: str) -> str:
-    """Return a path without `.`, `..` and doubled slashes; lexical, as for `solo5ctl run`."""
-    return posixpath.normpath(f"/{path.lstrip('/')}")
-
-
-def _memory_max(text: str, memory: int) -> int:
-    most = INFINITY if text == "infinity" else quantities.size(text, "MemoryMax=")
-    if most < memory:
-        raise InvalidRequestError(f"MemoryMax= {text!r} is less than Memory=: expected as much or more, or infinity.")
-    return most
-
-
-def _tender(text: str) -> Target:
-    known = tuple(target.value for target in Target)
-    if text not in known:
-        raise InvalidRequestError(f"Tender= {text!r} is unknown: expected {' or '.join(known)}.")
-    return Target(text)
-
-
-def _update_time(text: str) -> float:
+def _update_time(text: str, _: str) -> float:
     try:
         seconds = parse_time_span(text) / 10**6
     except ValueError as error:
@@ -294,41 +201,3 @@ def _update_time(text: str) -> float:
     if seconds > UPDATE_MAX_S:
         raise ValueError("is too long: expected at most 1d")
     return seconds
-
-
-def _limited(nics: Sequence[NicRequest], values: Values) -> tuple[tuple[NicRequest, ...], Limits]:
-    """Return the NICs with limits of their own, and the limits of the others; `NIC=` before a value is for one NIC."""
-    names = {nic.nic for nic in nics}
-    by_nic: dict[DeviceName | None, tuple[list[str], list[str]]] = {}
-    for at, (key, equals) in enumerate((("Egress", 1), ("Rate", 2))):
-        for text in values.each(key, str):
-            own, _, rest = text.partition("=") if text.count("=") >= equals else ("", "", text)
-            nic = values.checked((key,), lambda own=own: device_name(own)) if own else None  # type: ignore[misc]
-            if nic is not None and nic not in names:
-                raise values.error(
-                    key, f"{key}= {text!r} is for NIC {nic}, which no Network= names: expected one that is."
-                )
-            by_nic.setdefault(nic, ([], []))[at].append(rest)
-    limits = {
-        nic: values.checked(("Egress", "Rate"), lambda texts=texts: networks.limits(*texts))  # type: ignore[misc]
-        for nic, texts in by_nic.items()
-    }
-    limited = (replace(limits.get(nic.nic, NO_LIMITS), routes=nic.limits.routes) for nic in nics)
-    found = tuple(replace(nic, limits=each) for nic, each in zip(nics, limited, strict=True))
-    return found, limits.get(None, NO_LIMITS)
-
-
-_KEYS_FOR_GUEST = {"--dns": "DNS", "--dns-search": "DNSSearch", "--hostname": "HostName", "--add-host": "AddHost"}
-
-
-def _check_reaches_guest(
-    values: Values, arguments: Sequence[str], nics: Sequence[NicRequest], served: Collection[NetworkName]
-) -> None:
-    given = [option for option, key in _KEYS_FOR_GUEST.items() if values.given(key)]
-    lacking = networks.without_placeholder(given, arguments)
-    joined = {nic.network for nic in nics} or {DEFAULT_NETWORK}
-    for missing in lacking:
-        if not (missing.by_dhcp and joined & set(served)):
-            key = _KEYS_FOR_GUEST[missing.option]
-            error = networks.no_effect(f"{key}=", missing)
-            raise values.error(key, error.sentence, error.hint)

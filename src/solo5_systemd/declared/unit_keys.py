@@ -7,7 +7,7 @@ start again, timeouts, resource control. Command line, user, sandbox and console
 import re
 from collections.abc import Iterable, Mapping
 
-from solo5_systemd.declared.keys import KEYS, SECTION
+from solo5_systemd.options.table import KEYS, SECTION
 from solo5_systemd.unit.properties import SETTABLE
 
 UNIT_LISTS = frozenset(

@@ -1,13 +1,14 @@
 """The values of [Unikernel] by key: last file, resets, words, specifiers; and the parsers, those of `solo5ctl run`."""
 
+import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from solo5_systemd.declared.keys import KEYS
 from solo5_systemd.declared.specifiers import Specified, expand
 from solo5_systemd.declared.syntax import Assignment, split_words
 from solo5_systemd.declared.unit_keys import LISTS
-from solo5_systemd.errors import SettingsError, Solo5Error
+from solo5_systemd.errors import InvalidRequestError, SettingsError, Solo5Error
+from solo5_systemd.options.table import SETTINGS
 
 T = TypeVar("T")
 
@@ -36,8 +37,8 @@ def effective(assignments: Iterable[Assignment]) -> Mapping[str, tuple[Assignmen
     return {key: tuple(own) for key, own in found.items()}
 
 
-class Values:
-    """The values of [Unikernel].
+class Declared:
+    """The values of [Unikernel]; implements `options.task.Values`.
 
     Args:
         assignments: the result of `effective`.
@@ -48,48 +49,64 @@ class Values:
         self._assignments = assignments
         self._specified = specified
 
-    def given(self, key: str) -> bool:
+    def given(self, name: str) -> bool:
         """Return whether a key is set."""
-        return key in self._assignments
+        return name in self._assignments
 
-    def one(self, key: str, parse: Callable[[str], T], default: T) -> T:
+    def one(self, name: str, parse: Callable[[str, str], T], default: T) -> T:
         """Return the value of a key that is no list.
 
         Raises:
             SettingsError: it is invalid.
         """
-        return next(self._parsed(key, parse), default)
+        return next(self._parsed(name, parse), default)
 
-    def each(self, key: str, parse: Callable[[str], T]) -> tuple[T, ...]:
+    def each(self, name: str, parse: Callable[[str, str], T]) -> tuple[T, ...]:
         """Return the values of a list.
 
         Raises:
             SettingsError: one is invalid.
         """
-        return tuple(self._parsed(key, parse))
+        return tuple(self._parsed(name, parse))
 
-    def checked(self, keys: Iterable[str], check: Callable[[], T]) -> T:
-        """Return the result of a function of several values; its error is that of the last line of their keys.
+    def checked(self, name: str, check: Callable[[], T]) -> T:
+        """Return the result of a function of the values of a key; its error is that of the key's last line.
 
         Raises:
             SettingsError: the function has raised an error.
         """
-        lines = [line for key in keys for line in self._assignments.get(key, ())]
+        lines = self._assignments.get(name, ())
         return located(lines[-1], check) if lines else check()
 
-    def error(self, key: str, sentence: str, hint: str = "") -> SettingsError:
+    def error(self, name: str, sentence: str, hint: str = "") -> SettingsError:
         """Return the error of the last line of a key, which is set."""
-        return self._assignments[key][-1].error(sentence, hint)
+        return self._assignments[name][-1].error(sentence, hint)
 
-    def _parsed(self, key: str, parse: Callable[[str], T]) -> Iterator[T]:
-        specifiers = self._specified.at_start if KEYS[key].at_start else self._specified.in_unit
-        for line in self._assignments.get(key, ()):
+    def shown(self, name: str) -> str:
+        """Return the key as it is written."""
+        return f"{name}="
+
+    def path(self, text: str, what: str) -> str:
+        """Return an absolute path without `.`, `..` and doubled slashes; lexical, as for `solo5ctl run`.
+
+        Raises:
+            InvalidRequestError: it is relative.
+        """
+        if not text.startswith("/"):
+            raise InvalidRequestError(
+                f"{what} {text!r} is a relative path: expected an absolute one, such as /srv/web.hvt."
+            )
+        return posixpath.normpath(f"/{text.lstrip('/')}")
+
+    def _parsed(self, name: str, parse: Callable[[str, str], T]) -> Iterator[T]:
+        specifiers = self._specified.at_start if SETTINGS[name].at_start else self._specified.in_unit
+        for line in self._assignments.get(name, ()):
             for text in _texts(line, specifiers):
-                yield located(line, lambda text=text: parse(text))  # type: ignore[misc]  # called at once
+                yield located(line, lambda text=text: parse(text, self.shown(name)))  # type: ignore[misc]  # called at once
 
 
 def _texts(line: Assignment, specifiers: Mapping[str, str]) -> tuple[str, ...]:
-    words = located(line, lambda: split_words(line.value)) if KEYS[line.key].has_words else (line.value,)
+    words = located(line, lambda: split_words(line.value)) if SETTINGS[line.key].has_words else (line.value,)
     return tuple(located(line, lambda: tuple(expand(word, specifiers) for word in words)))
 
 

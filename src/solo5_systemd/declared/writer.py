@@ -4,20 +4,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 
 from solo5_systemd.declared.declaration import Declaration, parse_declaration
-from solo5_systemd.declared.keys import SECTION
 from solo5_systemd.declared.readiness import Ready
 from solo5_systemd.declared.specifiers import HostNames
 from solo5_systemd.declared.syntax import Source
 from solo5_systemd.declared.time_span import format_time_span
-from solo5_systemd.errors import InvalidRequestError, SettingsError, Solo5Error
-from solo5_systemd.network.guest_limits import Limits
-from solo5_systemd.network.model import NicRequest
+from solo5_systemd.errors import InvalidRequestError, SettingsError
+from solo5_systemd.options.table import KEYS, SECTION
+from solo5_systemd.options.task import texts
 from solo5_systemd.sanitize import printable, unit_file_syntax
 from solo5_systemd.settings.model import DEFAULT_NETWORK
-from solo5_systemd.storage.model import ArchiveFormat, DiskRequest
-from solo5_systemd.unit.log_fields import MAX_LABELS, label
-from solo5_systemd.unit.property_types import SIZE
-from solo5_systemd.workload import DEFAULT_MEMORY, Publish, Workload
+from solo5_systemd.workload import Workload
 
 Line = tuple[str, str]
 """A setting and its value as it is written."""
@@ -119,22 +115,12 @@ def _check(workload: Workload, text: str) -> None:
 
 def _lines(written: Written) -> Iterator[Line]:
     """Yield the keys of [Unikernel]; a default is left out."""
-    workload = written.workload
-    yield "Image", _whole(workload.image)
-    yield from _list("Argument", workload.arguments)
-    if workload.tender is not None:
-        yield "Tender", workload.tender.value
-    if workload.memory != DEFAULT_MEMORY:
-        yield "Memory", SIZE.format(workload.memory)
-    if workload.memory_max is not None:
-        yield "MemoryMax", SIZE.format(workload.memory_max)
-    if workload.cpus is not None:
-        yield "CPUs", f"{workload.cpus:.6f}".rstrip("0").rstrip(".")
-    if workload.cpu_weight is not None:
-        yield "CPUWeight", str(workload.cpu_weight)
-    yield from _networks(workload)
-    yield from (("Block", _whole(_disk(disk))) for disk in workload.disks)
-    yield from _journal(workload)
+    for name, values in texts(written.workload):
+        setting = KEYS[name]
+        if setting.is_list and setting.has_words:
+            yield from ((name, each) for each in _words(name, values))
+        else:
+            yield from ((name, _whole(value)) for value in values)
     if written.ready is not None:
         yield "Ready", _whole(str(written.ready))
     for key, seconds in (("Timeout", written.timeout), ("Drain", written.drain), ("Watch", written.watch)):
@@ -142,76 +128,10 @@ def _lines(written: Written) -> Iterator[Line]:
             yield key, format_time_span(round(seconds * 10**6))
 
 
-def _networks(workload: Workload) -> Iterator[Line]:
-    yield from (("Network", _nic(nic)) for nic in workload.nics)
-    if workload.namespace:
-        yield "NetworkNamespace", _whole(workload.namespace)
-    yield from (("Publish", _publish(port)) for port in workload.publish)
-    yield from _limits(workload.limits, "")
-    for nic in workload.nics:
-        yield from _limits(nic.limits, f"{nic.nic}=")
-    yield from _list("DNS", map(str, workload.resolver.servers))
-    yield from _list("DNSSearch", workload.resolver.search)
-    if workload.hostname:
-        yield "HostName", workload.hostname
-    yield from _list("AddHost", map(str, workload.hosts))
-
-
-def _nic(nic: NicRequest) -> str:
-    behind = (("route", each) for each in nic.limits.routes)
-    options = (("ip", nic.ipv4), ("ip6", nic.ipv6), ("mac", nic.mac), *behind)
-    return ",".join((f"{nic.nic}={nic.network}", *(f"{key}={value}" for key, value in options if value is not None)))
-
-
-def _publish(port: Publish) -> str:
-    host = "" if port.host_ip is None else f"[{port.host_ip}]:" if port.host_ip.version == 6 else f"{port.host_ip}:"
-    nic = "" if port.nic is None else f"{port.nic}:"
-    return f"{nic}{host}{port.host_port}:{port.port}/{port.protocol}"
-
-
-def _limits(limits: Limits, prefix: str) -> Iterator[Line]:
-    if limits.egress is not None:
-        yield from _list("Egress", [f"{prefix}{each}" for each in limits.egress or ("none",)])
-    yield from _list("Rate", [f"{prefix}{each}" for each in str(limits.rate).split()])
-
-
-def _disk(disk: DiskRequest) -> str:
-    options = [f"sector-size={disk.sector_size}"] if disk.sector_size is not None else []
-    if disk.archive is not None:
-        names = disk.archive.credential or ",".join(member.path for member in disk.archive.members)
-        default = ArchiveFormat.RAW if disk.archive.credential else ArchiveFormat.TAR
-        options += [f"format={disk.archive.format}"] if disk.archive.format is not default else []
-        options += ["strip"] if any(not member.name for member in disk.archive.members) else []
-        what = f"credential:{names}" if disk.archive.credential else f"files:{names}"
-        return ",".join((f"{disk.disk}={what}", *options))
-    options += ["ephemeral"] if disk.private else []
-    options += [f"size={SIZE.format(disk.create.size)}"] if disk.create is not None else []
-    options += str(disk.io).split()
-    return ",".join((f"{disk.disk}={disk.path if disk.name is None else f'disk:{disk.name}'}", *options))
-
-
-def _journal(workload: Workload) -> Iterator[Line]:
-    """Yield the labels, then the fields that are none: those of journald or Nomad."""
-    count = 0
-    while count < min(len(workload.log_fields), MAX_LABELS) and _is_label(*workload.log_fields[count]):
-        count += 1
-    pairs = [f"{name}={value}" for name, value in workload.log_fields]
-    yield from (("Label", quoted_word(pair)) for pair in pairs[:count])
-    yield from (("LogField", quoted_word(pair)) for pair in pairs[count:])
-
-
-def _is_label(name: str, value: str) -> bool:
-    try:
-        label(name, value)
-    except Solo5Error:
-        return False
-    return True
-
-
-def _list(key: str, words: Iterable[str]) -> Iterator[Line]:
-    """Yield one line with all words; none without any."""
-    if written := " ".join(map(quoted_word, words)):
-        yield key, written
+def _words(name: str, values: Iterable[str]) -> Iterable[str]:
+    """Return the values of lines that may have several: fields of the journal one a line, others on one line."""
+    words = [*map(quoted_word, values)]
+    return words if name in ("Label", "LogField") else [" ".join(words)]
 
 
 def _whole(text: str) -> str:

@@ -1,6 +1,6 @@
 """Parse a disk of a task: NAME=FILE, NAME=disk:DISK, NAME=files:PATH,... or NAME=credential:NAME, with options."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from solo5_systemd.errors import InvalidRequestError
@@ -9,6 +9,7 @@ from solo5_systemd.options.quantities import integer, named, size
 from solo5_systemd.storage.archive import archive_disk, credential_name, member
 from solo5_systemd.storage.io_limits import KEYS, IoLimits, io_limit
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, NewFile, named_disk
+from solo5_systemd.unit.property_types import SIZE
 
 _NAMED_DISK = "disk:"
 _IO_OPTIONS = ("read_bps=", "write_bps=", "read_iops=", "write_iops=")
@@ -67,6 +68,31 @@ def disk(text: str, option: str) -> DiskRequest:
     create = NewFile(size=size(options["size"], DISK_SIZE)) if "size" in options else None
     request = named_disk(device_name(name), disk_name(path), sector_size=sector_size, create=create, private=private)
     return replace(request, io=_io_limits(options))
+
+
+def disk_text(request: DiskRequest) -> str:
+    """Return what `disk` parses as this request."""
+    options = [f"sector-size={request.sector_size}"] if request.sector_size is not None else []
+    if request.archive is not None:
+        names = request.archive.credential or ",".join(each.path for each in request.archive.members)
+        default = ArchiveFormat.RAW if request.archive.credential else ArchiveFormat.TAR
+        options += [f"format={request.archive.format}"] if request.archive.format is not default else []
+        options += ["strip"] if any(not each.name for each in request.archive.members) else []
+        what = f"{_CREDENTIAL if request.archive.credential else _FILES}{names}"
+        return ",".join((f"{request.disk}={what}", *options))
+    options += ["ephemeral"] if request.private else []
+    options += [f"size={SIZE.format(request.create.size)}"] if request.create is not None else []
+    options += str(request.io).split()
+    what = request.path if request.name is None else f"{_NAMED_DISK}{request.name}"
+    return ",".join((f"{request.disk}={what}", *options))
+
+
+def on_paths(request: DiskRequest, change: Callable[[str], str]) -> DiskRequest:
+    """Return a request with each of its paths of the host changed."""
+    if request.archive is None:
+        return replace(request, path=change(request.path))
+    members = tuple(replace(each, path=change(each.path)) for each in request.archive.members)
+    return replace(request, archive=replace(request.archive, members=members))
 
 
 def _io_limits(options: Mapping[str, str]) -> IoLimits:

@@ -4,8 +4,7 @@ The syntax follows podman-run(1) where podman has the option.
 """
 
 import re
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import NETWORK_NAMESPACES, device_name, network_name
@@ -21,10 +20,7 @@ from solo5_systemd.network.model import (
 )
 from solo5_systemd.network.port_conflicts import port_range
 from solo5_systemd.options.quantities import named
-from solo5_systemd.settings.egress import egress
 from solo5_systemd.settings.guest_routes import routes
-from solo5_systemd.settings.rate import rate
-from solo5_systemd.unit.placeholders import uses_hostname, uses_hosts, uses_search, uses_servers
 from solo5_systemd.workload import Publish
 
 _OUTER_COLON = re.compile(r":(?![^\[]*\])")
@@ -63,6 +59,14 @@ def nic(text: str, option: str) -> NicRequest:
         ipv6=ipv6_address(values["ip6"]) if "ip6" in values else None,
         limits=Limits(routes=routes(behind)),
     )
+
+
+def nic_text(request: NicRequest) -> str:
+    """Return what `nic` parses as this request, without its egress and rate."""
+    behind = (("route", each) for each in request.limits.routes)
+    options = (("ip", request.ipv4), ("ip6", request.ipv6), ("mac", request.mac), *behind)
+    given = (f"{key}={value}" for key, value in options if value is not None)
+    return ",".join((f"{request.nic}={request.network}", *given))
 
 
 def _options(words: Iterable[str], known: tuple[str, ...], where: str) -> dict[str, str]:
@@ -120,6 +124,13 @@ def publish(text: str, option: str) -> tuple[Publish, ...]:
     )
 
 
+def publish_text(port: Publish) -> str:
+    """Return what `publish` parses as this port."""
+    host = "" if port.host_ip is None else f"[{port.host_ip}]:" if port.host_ip.version == 6 else f"{port.host_ip}:"
+    nic = "" if port.nic is None else f"{port.nic}:"
+    return f"{nic}{host}{port.host_port}:{port.port}/{port.protocol}"
+
+
 def _without_brackets(text: str) -> str:
     return text[1:-1] if text.startswith("[") and text.endswith("]") else text
 
@@ -129,73 +140,19 @@ def host_endpoint(port: Publish) -> str:
     return f"{port.host_ip or '0.0.0.0'}:{port.host_port}/{port.protocol}"  # noqa: S104 - shown, never bound
 
 
-def limits(egress_entries: Sequence[str], rates: Sequence[str]) -> Limits:
-    """Return the limits of all NICs of a task.
-
-    Raises:
-        InvalidRequestError: too many entries, `none` beside others, or a rate that is given twice.
-    """
-    return Limits(egress=egress(egress_entries) if egress_entries else None, rate=rate(rates))
-
-
-def namespace_path(text: str) -> str:
+def namespace_path(text: str, option: str) -> str:
     """Return the path of a network namespace; a name is one of /run/netns, as for `ip netns`.
+
+    Args:
+        text: the value.
+        option: what it is the value of, for errors, such as `--net` or `Network=`.
 
     Raises:
         InvalidRequestError: neither a name nor an absolute path.
     """
     if text in ("", ".", "..") or "\0" in text or ("/" in text and not text.startswith("/")):
         raise InvalidRequestError(
-            f"network namespace {text!r} is neither a name nor an absolute path: expected one such as /run/netns/web."
+            f"{option} {text!r} is neither a name nor an absolute path: expected a network namespace such as "
+            "/run/netns/web."
         )
     return text if text.startswith("/") else f"{NETWORK_NAMESPACES}/{text}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ForGuest:
-    """A setting that reaches a guest among its arguments, or by DHCP.
-
-    Attributes:
-        option: of `solo5ctl run`.
-        placeholder: that an argument has for it.
-        example: of such an argument.
-        by_dhcp: a guest of a network with DHCP gets it there.
-    """
-
-    option: str
-    placeholder: str
-    example: str
-    by_dhcp: bool = True
-
-
-_FOR_GUEST = (
-    (ForGuest(option="--dns", placeholder="{dns}", example="--dns-servers={dns.udp}"), uses_servers),
-    (ForGuest(option="--dns-search", placeholder="{search}", example="--search={search}"), uses_search),
-    (ForGuest(option="--hostname", placeholder="{hostname}", example="--name={hostname}"), uses_hostname),
-    (ForGuest(option="--add-host", placeholder="{hosts}", example="--hosts={hosts}", by_dhcp=False), uses_hosts),
-)
-
-
-def without_placeholder(given: Collection[str], arguments: Sequence[str]) -> tuple[ForGuest, ...]:
-    """Return the settings that have no effect on a guest without DHCP: no argument has their placeholder.
-
-    Of a guest with DHCP, those without `by_dhcp`.
-
-    Args:
-        given: the options that are given, such as `--dns`.
-        arguments: of the guest.
-    """
-    return tuple(each for each, uses in _FOR_GUEST if each.option in given and not uses(arguments))
-
-
-def no_effect(setting: str, missing: ForGuest) -> InvalidRequestError:
-    """Return the error for a setting that has no effect.
-
-    Args:
-        setting: as it was given, such as `--dns` or `DNS=`.
-        missing: from `without_placeholder`.
-    """
-    return InvalidRequestError(
-        f"{setting} has no effect: expected {missing.placeholder} in an argument of the guest.",
-        f"Add an argument that the guest takes, such as {missing.example}",
-    )

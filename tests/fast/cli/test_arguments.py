@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address
+from typing import TypeVar
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from solo5_systemd.cli import arguments as typed
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName, DiskName, NetworkName
 from solo5_systemd.network.model import MacAddress, NicRequest, Protocol
+from solo5_systemd.options import assignments, disks, networks, quantities
 from solo5_systemd.options.assignments import unique
 from solo5_systemd.options.networks import host_endpoint
 from solo5_systemd.storage.archive import archive_disk, member
@@ -20,20 +22,37 @@ from solo5_systemd.storage.io_limits import IoLimits
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, NewFile, named_disk
 from solo5_systemd.workload import Publish, StopSignal
 
+T = TypeVar("T")
 SERVICE = DeviceName("service")
 LOCALHOST = IPv4Address("127.0.0.1")
 
+
+def of(parse: Callable[[str, str], T], option: str) -> Callable[[str], T]:
+    return lambda text: parse(text, option)
+
+
+memory_size = of(quantities.size, "--memory")
+cpus = of(quantities.cpus, "--cpus")
+cpu_weight = of(quantities.cpu_weight, "--cpu-weight")
+nic = of(networks.nic, "--net")
+publish = of(networks.publish, "--publish")
+disk = of(disks.disk, "--block")
+unit_property = of(assignments.unit_property, "--property")
+log_field = of(assignments.log_field, "--log-field")
+journal_label = of(assignments.journal_label, "--label")
+namespace_path = of(networks.namespace_path, "--network-namespace")
+
 GOOD: list[tuple[Callable[[str], object], str, object]] = [
-    (typed.memory_size, "134217728", 128 << 20),
-    (typed.memory_size, "1", 1),
-    (typed.memory_size, "64M", 64 << 20),
-    (typed.memory_size, "64MiB", 64 << 20),
-    (typed.memory_size, "64mb", 64 << 20),
-    (typed.memory_size, "1g", 1 << 30),
-    (typed.memory_size, "2T", 2 << 40),
-    (typed.cpus, "1.5", 1.5),
-    (typed.cpus, "0.01", 0.01),
-    (typed.cpu_weight, "10000", 10_000),
+    (memory_size, "134217728", 128 << 20),
+    (memory_size, "1", 1),
+    (memory_size, "64M", 64 << 20),
+    (memory_size, "64MiB", 64 << 20),
+    (memory_size, "64mb", 64 << 20),
+    (memory_size, "1g", 1 << 30),
+    (memory_size, "2T", 2 << 40),
+    (cpus, "1.5", 1.5),
+    (cpus, "0.01", 0.01),
+    (cpu_weight, "10000", 10_000),
     (typed.line_count, "0", 0),
     (typed.seconds, "0.5", 0.5),
     (typed.seconds, "0", 0),
@@ -42,9 +61,9 @@ GOOD: list[tuple[Callable[[str], object], str, object]] = [
     (typed.stop_signal, "15", StopSignal.TERM),
     (typed.kill_signal, "kill", 9),
     (typed.kill_signal, "2", 2),
-    (typed.nic, "service=default", NicRequest(nic=SERVICE)),
+    (nic, "service=default", NicRequest(nic=SERVICE)),
     (
-        typed.nic,
+        nic,
         "service=lab,mac=02:00:5E:00:00:01,ip=10.1.2.3",
         NicRequest(
             nic=SERVICE,
@@ -53,25 +72,25 @@ GOOD: list[tuple[Callable[[str], object], str, object]] = [
             mac=MacAddress("02:00:5e:00:00:01"),
         ),
     ),
-    (typed.publish, "8080:80", (Publish(host_port=8080, port=80),)),
-    (typed.publish, "8080:80/tcp", (Publish(host_port=8080, port=80),)),
-    (typed.publish, "53:53/udp", (Publish(host_port=53, port=53, protocol=Protocol.UDP),)),
-    (typed.publish, "127.0.0.1:8080:80", (Publish(host_ip=LOCALHOST, host_port=8080, port=80),)),
-    (typed.publish, "0.0.0.0:8080:80", (Publish(host_port=8080, port=80),)),
-    (typed.publish, "service:8080:80", (Publish(nic=SERVICE, host_port=8080, port=80),)),
-    (typed.publish, "0:8080:80", (Publish(nic=DeviceName("0"), host_port=8080, port=80),)),
+    (publish, "8080:80", (Publish(host_port=8080, port=80),)),
+    (publish, "8080:80/tcp", (Publish(host_port=8080, port=80),)),
+    (publish, "53:53/udp", (Publish(host_port=53, port=53, protocol=Protocol.UDP),)),
+    (publish, "127.0.0.1:8080:80", (Publish(host_ip=LOCALHOST, host_port=8080, port=80),)),
+    (publish, "0.0.0.0:8080:80", (Publish(host_port=8080, port=80),)),
+    (publish, "service:8080:80", (Publish(nic=SERVICE, host_port=8080, port=80),)),
+    (publish, "0:8080:80", (Publish(nic=DeviceName("0"), host_port=8080, port=80),)),
     (
-        typed.publish,
+        publish,
         "service:127.0.0.1:1:65535/udp",
         (Publish(nic=SERVICE, host_ip=LOCALHOST, host_port=1, port=65535, protocol=Protocol.UDP),),
     ),
-    (typed.publish, "[::1]:1:65535", (Publish(host_ip=IPv6Address("::1"), host_port=1, port=65535),)),
-    (typed.publish, "service:[::]:1:2", (Publish(nic=SERVICE, host_ip=IPv6Address("::"), host_port=1, port=2),)),
-    (typed.publish, "0.0.0.0:1:2", (Publish(host_port=1, port=2),)),
-    (typed.publish, "8000-8001:80-81", (Publish(host_port=8000, port=80), Publish(host_port=8001, port=81))),
-    (typed.publish, "8000-8000:80", (Publish(host_port=8000, port=80),)),
+    (publish, "[::1]:1:65535", (Publish(host_ip=IPv6Address("::1"), host_port=1, port=65535),)),
+    (publish, "service:[::]:1:2", (Publish(nic=SERVICE, host_ip=IPv6Address("::"), host_port=1, port=2),)),
+    (publish, "0.0.0.0:1:2", (Publish(host_port=1, port=2),)),
+    (publish, "8000-8001:80-81", (Publish(host_port=8000, port=80), Publish(host_port=8001, port=81))),
+    (publish, "8000-8000:80", (Publish(host_port=8000, port=80),)),
     (
-        typed.publish,
+        publish,
         "service:[::]:1-2:3-4/udp",
         tuple(
             Publish(nic=SERVICE, host_ip=IPv6Address("::"), host_port=one, port=one + 2, protocol=Protocol.UDP)
@@ -79,15 +98,15 @@ GOOD: list[tuple[Callable[[str], object], str, object]] = [
         ),
     ),
     (
-        typed.nic,
+        nic,
         "service=lab,ip6=fd00::7",
         NicRequest(nic=SERVICE, network=NetworkName("lab"), ipv6=IPv6Address("fd00::7")),
     ),
-    (typed.disk, "storage=/a", DiskRequest(disk=DeviceName("storage"), path="/a")),
-    (typed.disk, "storage=a,b c=d", DiskRequest(disk=DeviceName("storage"), path="a,b c=d")),
-    (typed.disk, "s=/a,sector-size=4096", DiskRequest(disk=DeviceName("s"), path="/a", sector_size=4096)),
+    (disk, "storage=/a", DiskRequest(disk=DeviceName("storage"), path="/a")),
+    (disk, "storage=a,b c=d", DiskRequest(disk=DeviceName("storage"), path="a,b c=d")),
+    (disk, "s=/a,sector-size=4096", DiskRequest(disk=DeviceName("s"), path="/a", sector_size=4096)),
     (
-        typed.disk,
+        disk,
         "s=/a,read_bps=10M,write_bps=5M,read_iops=500,write_iops=2K",
         DiskRequest(
             disk=DeviceName("s"),
@@ -96,62 +115,62 @@ GOOD: list[tuple[Callable[[str], object], str, object]] = [
         ),
     ),
     (
-        typed.disk,
+        disk,
         "s=disk:web,read_iops=500",
         replace(named_disk(DeviceName("s"), DiskName("web")), io=IoLimits(read_iops=500)),
     ),
-    (typed.disk, "s=/a,ro", DiskRequest(disk=DeviceName("s"), path="/a", private=True)),
-    (typed.disk, "s=/a,b,create", DiskRequest(disk=DeviceName("s"), path="/a,b,create")),
-    (typed.disk, "s=disk:web,ephemeral", named_disk(DeviceName("s"), DiskName("web"), private=True)),
-    (typed.disk, "s=disk:web,size=1M", named_disk(DeviceName("s"), DiskName("web"), create=NewFile(size=1 << 20))),
+    (disk, "s=/a,ro", DiskRequest(disk=DeviceName("s"), path="/a", private=True)),
+    (disk, "s=/a,b,create", DiskRequest(disk=DeviceName("s"), path="/a,b,create")),
+    (disk, "s=disk:web,ephemeral", named_disk(DeviceName("s"), DiskName("web"), private=True)),
+    (disk, "s=disk:web,size=1M", named_disk(DeviceName("s"), DiskName("web"), create=NewFile(size=1 << 20))),
     (
-        typed.disk,
+        disk,
         "s=disk:web,size=1M,sector-size=4096,create",
         named_disk(DeviceName("s"), DiskName("web"), sector_size=4096, create=NewFile(size=1 << 20)),
     ),
     (
-        typed.disk,
+        disk,
         "s=files:/a,b/c,sector-size=4096",
         archive_disk(
             DeviceName("s"), ArchiveRequest(members=(member("/a", "/a"), member("b/c", "b/c"))), sector_size=4096
         ),
     ),
     (
-        typed.disk,
+        disk,
         "s=files:/a,format=raw",
         archive_disk(DeviceName("s"), ArchiveRequest(members=(member("/a", "/a"),), format=ArchiveFormat.RAW)),
     ),
     (
-        typed.disk,
+        disk,
         "s=credential:x",
         archive_disk(DeviceName("s"), ArchiveRequest(credential="x", format=ArchiveFormat.RAW)),
     ),
     (typed.disk_size, "64MiB", 64 << 20),
     (typed.interval, "0.1", 0.1),
     (typed.interval, "86400", 86400.0),
-    (typed.unit_property, "TasksMax=32", ("TasksMax", "32")),
-    (typed.unit_property, "SystemCallFilter=~fork vfork", ("SystemCallFilter", "~fork vfork")),
-    (typed.log_field, "TEAM=web=1", ("TEAM", "web=1")),
-    (typed.journal_label, "TEAM=web=1", ("TEAM", "web=1")),
+    (unit_property, "TasksMax=32", ("TasksMax", "32")),
+    (unit_property, "SystemCallFilter=~fork vfork", ("SystemCallFilter", "~fork vfork")),
+    (log_field, "TEAM=web=1", ("TEAM", "web=1")),
+    (journal_label, "TEAM=web=1", ("TEAM", "web=1")),
 ]
 
 BAD: dict[Callable[[str], object], list[str]] = {
-    typed.memory_size: [*"0 0M -1 64X M 1.5G 1e9 ９ 99999999999999999999 9999999999T".split(), "", "64 M", "64Mi B"],
-    typed.cpus: [*"0 0.001 -1 nan inf 1,5 1e3 9999999".split(), ""],
-    typed.cpu_weight: [*"0 10001 -1 1.5 idle".split(), ""],
+    memory_size: [*"0 0M -1 64X M 1.5G 1e9 ９ 99999999999999999999 9999999999T".split(), "", "64 M", "64Mi B"],
+    cpus: [*"0 0.001 -1 nan inf 1,5 1e3 9999999".split(), ""],
+    cpu_weight: [*"0 10001 -1 1.5 idle".split(), ""],
     typed.line_count: [*"-1 all 1.5".split(), ""],
     typed.seconds: [*"-1 10s inf nan".split(), ""],
     typed.interval: [*"0 0.09 86401 -1 1s inf nan".split(), ""],
     typed.stop_signal: [*"KILL HUP USR1 0 9 99 SIGSIGTERM x".split(), ""],
     typed.kill_signal: [*"HUP USR1 STOP CONT PIPE 0 64 x".split(), ""],
-    typed.nic: [
+    nic: [
         *"service service= =default a-b=default service=../x service=default, service=d,ip service=d,vlan=3".split(),
         *"service=d,ip=1.2.3 service=d,ip=1.2.3.4,ip=1.2.3.5 service=d,ip=::1 service=d,mac=1".split(),
         *"service=d,ip6=1.2.3.4 service=d,ip6=fe80::1%a".split(),
         *"service=d,mac=01:00:5e:00:00:01 service=d,mac=00:00:00:00:00:00".split(),
         "",
     ],
-    typed.publish: [
+    publish: [
         *"80 8080: :80 0:80 80:0 65536:80 80:65536 x:80 80:x -1:80 8080-8090:80 8080:80/ 8080:80/sctp".split(),
         *"8080:80/TCP 8080:80/tcp/udp ::8080:80 [::1:8080:80 [x]:8080:80 ::1]:8080:80".split(),
         *"a:b:1.2.3.4:1:1 127.0.0.1:service:80:80".split(),
@@ -159,7 +178,7 @@ BAD: dict[Callable[[str], object], list[str]] = {
         *"1.2.3:80:80 host.example:80:80 ser-vice:80:80 1.2.3.4:1.2.3.4:1:1".split(),
         "",
     ],
-    typed.disk: [
+    disk: [
         *"storage storage= =/a a/b=/a s=/a,sector-size= s=/a,sector-size=0 s=/a,sector-size=x".split(),
         *"s=/a,read_bps= s=/a,read_bps=1 s=/a,read_iops=1M,read_iops=1M s=disk:a,write_bps=x".split(),
         *"s=,sector-size=512 s=/a,sector-size=65536 s=/a,ro,ro s=disk: s=disk:a/b".split(),
@@ -168,21 +187,21 @@ BAD: dict[Callable[[str], object], list[str]] = {
         *"s=files: s=files:, s=files:.. s=files:/a,/a s=files:/a,format=zip s=credential: s=credential:a/b".split(),
         "",
     ],
-    typed.unit_property: [*"TasksMax TasksMax=x ExecStart=/bin/sh User=root =1 tasksmax=1".split(), ""],
-    typed.log_field: [*"TEAM team=web _TEAM=web SOLO5_TASK=x 1A=x".split(), "", "A" * 65 + "=x", "TEAM=a\nb"],
-    typed.journal_label: [*"TEAM team=web SOLO5_TASK=x NOMAD_JOB_ID=x MESSAGE=x PRIORITY=0".split(), "", "TEAM=a\nb"],
+    unit_property: [*"TasksMax TasksMax=x ExecStart=/bin/sh User=root =1 tasksmax=1".split(), ""],
+    log_field: [*"TEAM team=web _TEAM=web SOLO5_TASK=x 1A=x".split(), "", "A" * 65 + "=x", "TEAM=a\nb"],
+    journal_label: [*"TEAM team=web SOLO5_TASK=x NOMAD_JOB_ID=x MESSAGE=x PRIORITY=0".split(), "", "TEAM=a\nb"],
 }
 
 
 @pytest.mark.parametrize(("text", "path"), [("web", "/run/netns/web"), ("/proc/7/ns/net", "/proc/7/ns/net")])
 def test_a_network_namespace_is_a_path_or_a_name_of_ip_netns(text: str, path: str) -> None:
-    assert typed.namespace_path(text) == path
+    assert namespace_path(text) == path
 
 
 @pytest.mark.parametrize("text", ["", ".", "..", "a/b", "./web", "/run/netns/\0"])
 def test_another_network_namespace_is_refused(text: str) -> None:
-    with pytest.raises(InvalidRequestError, match="expected one such as /run/netns/web"):
-        typed.namespace_path(text)
+    with pytest.raises(InvalidRequestError, match="expected a network namespace such as /run/netns/web"):
+        namespace_path(text)
 
 
 @pytest.mark.parametrize(("parse", "text", "value"), GOOD)
@@ -218,7 +237,7 @@ def test_duplicates_are_refused_by_name() -> None:
 
 
 def test_one_port_of_two_protocols_is_two_ports() -> None:
-    tcp, udp = typed.publish("53:53/tcp"), typed.publish("53:53/udp")
+    tcp, udp = publish("53:53/tcp"), publish("53:53/udp")
     assert unique([*tcp, *udp], host_endpoint, "published port") == (*tcp, *udp)
 
 
@@ -236,7 +255,7 @@ def test_one_port_of_two_protocols_is_two_ports() -> None:
 )
 def test_a_wrong_range_is_refused_with_its_reason(text: str, words: str) -> None:
     with pytest.raises(InvalidRequestError) as refused:
-        typed.publish(text)
+        publish(text)
     assert words in refused.value.sentence
 
 
@@ -262,22 +281,22 @@ def test_a_derived_name_is_always_usable(image: str) -> None:
 
 def test_an_unknown_option_of_a_named_disk_is_named() -> None:
     with pytest.raises(InvalidRequestError, match=r"unknown option 'sector=4096': expected some of sector-size="):
-        typed.disk("s=disk:web,sector=4096")
+        disk("s=disk:web,sector=4096")
 
 
 def test_options_of_disks_may_be_spelled_as_in_a_job() -> None:
-    assert typed.disk("s=/srv/a,sector_size=4096,read-bps=1M") == typed.disk("s=/srv/a,sector-size=4096,read_bps=1M")
+    assert disk("s=/srv/a,sector_size=4096,read-bps=1M") == disk("s=/srv/a,sector-size=4096,read_bps=1M")
     with pytest.raises(InvalidRequestError, match="has sector-size twice"):
-        typed.disk("s=/srv/a,sector_size=4096,sector-size=512")
+        disk("s=/srv/a,sector_size=4096,sector-size=512")
 
 
 @pytest.mark.parametrize(
     ("parse", "text"),
     [
-        *((typed.publish, text) for text in ("8080:80/", "8080:80/sctp", "a.b:8080:80", "8080:x", "-:8080:80")),
-        *((typed.nic, text) for text in ("=default", "service=a b", "service=default,ip=10.0.0.1/8", "s=a,mac=1")),
-        *((typed.disk, text) for text in ("=/a", "s=disk:a b", "s=files:", "s=/a,sector-size=1", "s=/a,read_bps=x")),
-        *((typed.journal_label, text) for text in ("a=b", "MESSAGE=x", "A=\n")),
+        *((publish, text) for text in ("8080:80/", "8080:80/sctp", "a.b:8080:80", "8080:x", "-:8080:80")),
+        *((nic, text) for text in ("=default", "service=a b", "service=default,ip=10.0.0.1/8", "s=a,mac=1")),
+        *((disk, text) for text in ("=/a", "s=disk:a b", "s=files:", "s=/a,sector-size=1", "s=/a,read_bps=x")),
+        *((journal_label, text) for text in ("a=b", "MESSAGE=x", "A=\n")),
     ],
 )
 def test_each_error_names_the_option_and_the_value(parse: Callable[[str], object], text: str) -> None:

@@ -4,6 +4,8 @@ from solo5_systemd.cli.parser import parse
 from solo5_systemd.cli.usage_table import SORT_KEYS
 from solo5_systemd.cli.verbs.stats import SORTS
 from solo5_systemd.image.manifest import Target
+from solo5_systemd.options.table import SETTINGS
+from solo5_systemd.unit.property_types import SIZE
 from solo5_systemd.workload import DEFAULT_MEMORY, STOP_TIMEOUT_S, StopSignal
 
 
@@ -16,7 +18,6 @@ def test_the_defaults_of_a_stop_are_those_of_a_workload() -> None:
     assert (arguments.time, arguments.signal) == (STOP_TIMEOUT_S, StopSignal.TERM)
 
 
-def test_the_defaults_of_a_run_are_those_of_a_workload() -> None:
-    assert parse(("run", "web.spt")).memory == DEFAULT_MEMORY
-    for target in Target:
-        assert parse(("run", "--tender", target.value, "web.spt")).tender == target.value
+def test_the_default_and_the_tenders_of_a_run_are_those_that_its_help_has() -> None:
+    assert f"(default: {SIZE.format(DEFAULT_MEMORY)})" in SETTINGS["Memory"].help
+    assert SETTINGS["Tender"].form.split("|") == [*Target]

@@ -268,7 +268,7 @@ def test_there_is_no_warning_if_all_limits_are_enforced(
         ("--publish 0:80 i", "--publish '0:80': port 0 does not exist"),
         ("--publish 65536:80 i", "--publish '65536:80': port 65536 does not exist"),
         ("--property User=root i", "unit property 'User' cannot be set"),
-        ("--tender xen i", "run: --tender: invalid choice: 'xen'"),
+        ("--tender xen i", "--tender 'xen' is unknown: expected hvt or spt."),
         ("--nonsense i", "run: unrecognized arguments: --nonsense."),
         ("", "run: the following arguments are required: IMAGE"),
         ("--name", "run: --name: expected one argument"),

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from solo5_systemd.declared.declaration import parse_declaration
-from solo5_systemd.declared.keys import KEYS, Key
 from solo5_systemd.declared.specifiers import HostNames, specifiers
 from solo5_systemd.declared.syntax import Source
 from solo5_systemd.declared.unit_keys import INSTALL, SERVICE_PASSED_ON
+from solo5_systemd.options.table import KEYS, Setting
 
 PAGE = (Path(__file__).parents[3] / "docs" / "man" / "solo5.unikernel.5").read_text().replace("\\-", "-")
 
@@ -20,7 +20,7 @@ def test_each_key_has_its_paragraph_with_its_form() -> None:
 
 
 @pytest.mark.parametrize("key", KEYS.values(), ids=lambda key: key.name)
-def test_a_paragraph_has_the_option_and_whether_the_key_is_a_list(key: Key) -> None:
+def test_a_paragraph_has_the_option_and_whether_the_key_is_a_list(key: Setting) -> None:
     paragraph = PAGE.partition(f"\n.BI {key.name}= ")[2].partition("\n.TP\n")[0].partition("\n.PP\n")[0]
     assert ("May be repeated." in paragraph) is key.is_list
     assert ("Takes several values." in paragraph) is key.has_words

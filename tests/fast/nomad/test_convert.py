@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 from tests.fast.nomad.values import ALLOCATION, TASK_ID, port, task_config
 
-from solo5_systemd.cli.arguments import disk_size
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.names import DeviceName, DiskName, NetworkName, UnitKind
 from solo5_systemd.network.model import MacAddress, NicRequest
-from solo5_systemd.nomad.config import schema
 from solo5_systemd.nomad.config.plugin import Ceilings, Defaults, PluginConfig
 from solo5_systemd.nomad.config.schema import Logging
 from solo5_systemd.nomad.config.task import TaskOptions, task_options
@@ -200,10 +198,7 @@ def test_hosts_reach_the_workload_where_an_argument_has_them() -> None:
     given = ["db:192.0.2.7", "up:host-gateway"]
     assert [*map(str, workload(task_config(args=["{hosts}"], extra_hosts=given)).hosts)] == given
     found = refusal(task_config(args=["{{hosts}}"], extra_hosts=given))
-    assert (
-        "config.extra_hosts reach a unikernel among its arguments, since it has no hosts file: expected {hosts}"
-        in found
-    )
+    assert "config.extra_hosts has no effect: expected {hosts} in an argument of the guest." in found
     assert "config.extra_hosts: host 'db' is not usable" in refusal(task_config(args=["{hosts}"], extra_hosts=["db"]))
 
 
@@ -463,11 +458,6 @@ def test_files_are_those_of_the_task() -> None:
     [disk] = workload(task_config(block={"conf": {"files": ["local/a"], "strip": True}})).disks
     assert disk.archive is not None
     assert [(each.name, each.path) for each in disk.archive.members] == [("", "/alloc/web/local/a")]
-
-
-@pytest.mark.parametrize(("text", "size"), [("512", 512), ("64K", 64 << 10), ("1g", 1 << 30), ("2TiB", 2 << 40)])
-def test_sizes_are_those_of_solo5ctl(text: str, size: int) -> None:
-    assert schema.size(text) == size == disk_size(text)
 
 
 def test_labels_are_fields_beside_nomads() -> None:

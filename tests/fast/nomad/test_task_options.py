@@ -2,6 +2,7 @@
 
 import sys
 from ipaddress import IPv4Address
+from typing import Any
 
 import msgpack
 import pytest
@@ -11,7 +12,7 @@ from tests.fast.nomad.values import packed
 
 from solo5_systemd.errors import DependencyError, InvalidRequestError
 from solo5_systemd.image.manifest import Target
-from solo5_systemd.names import DeviceName, NetworkName, UnitKind
+from solo5_systemd.names import DeviceName, NetworkName, TaskName, UnitKind
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import MacAddress, Protocol
 from solo5_systemd.nomad.config.schema import Logging
@@ -27,6 +28,7 @@ from solo5_systemd.nomad.config.task import (
 from solo5_systemd.settings.egress import destination
 from solo5_systemd.settings.rate import Rate
 from solo5_systemd.storage.io_limits import IoLimits
+from solo5_systemd.workload import Workload
 
 HTTP = PortLabel(label="http")
 DNS = PortLabel(label="dns", protocols=(Protocol.UDP,))
@@ -69,13 +71,17 @@ def test_every_key_is_read() -> None:
         limits=Limits(egress=()),
     )
     assert options == TaskOptions(
+        asked=asked(
+            "local/web.hvt",
+            arguments=("--port=80", "${x}"),
+            limits=Limits(egress=(destination("10.0.0.0/8"),), rate=Rate(sent=10**6)),
+            tender=Target.SPT,
+        ),
         unikernel="local/web.hvt",
         args=("--port=80", "${x}"),
         nics=(nic,),
         ports=(HTTP, DNS),
-        limits=Limits(egress=(destination("10.0.0.0/8"),), rate=Rate(sent=10**6)),
         disks=(DiskOptions(disk=DeviceName("storage"), source="local/disk", sector_size=4096),),
-        tender=Target.SPT,
         unit=UnitKind.SCOPE,
         logging=Logging.JOURNALD,
         quiet=True,
@@ -84,13 +90,19 @@ def test_every_key_is_read() -> None:
     )
 
 
+def asked(image: str, **settings: Any) -> Workload:
+    return Workload(name=TaskName(""), image=image, **settings)
+
+
 def test_what_nomad_sends_for_keys_that_were_left_out_is_as_if_they_were_not_there() -> None:
     nothing = dict.fromkeys(
         ("args", "ports", "tender", "unit", "logging", "quiet", "cpu_hard_limit", "properties"), None
     )
     keys = ("network", "ip", "ip6", "mac", "ports", "egress", "rate", "routes")
     nics: dict[str, object] = {"service": dict.fromkeys(keys, None)}
-    assert task_options(packed(unikernel="a", nic={}, block={}, **nothing)) == TaskOptions(unikernel="a")
+    assert task_options(packed(unikernel="a", nic={}, block={}, **nothing)) == TaskOptions(
+        asked=asked("a"), unikernel="a"
+    )
     assert task_options(packed(unikernel="a", nic=nics)).nics == (NicOptions(nic=DeviceName("service")),)
 
 
@@ -163,7 +175,7 @@ def test_a_number_is_understood_however_it_is_written(number: object) -> None:
         ({"block": {"a": {"source": "d", "sector_size": 2**64 - 1}}}, "config.block.a.sector_size is 184467"),
         ({"block": {"a": {"source": "d", "sector_size": "9" * 4000}}}, "config.block.a.sector_size is '999"),
         ({"block": {"a": {"source": "d", "sector_size": True}}}, "config.block.a.sector_size is true"),
-        ({"tender": "kvm"}, 'config.tender is \'kvm\': expected one of "hvt", "spt", such as tender = "hvt".'),
+        ({"tender": "kvm"}, 'config.tender \'kvm\' is unknown: expected hvt or spt.'),
         ({"unit": 1}, "config.unit is 1: expected a string"),
         ({"logging": "file"}, 'config.logging is \'file\': expected one of "nomad", "journald"'),
         ({"quiet": "yes"}, "config.quiet is 'yes': expected true or false"),

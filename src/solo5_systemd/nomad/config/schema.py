@@ -13,6 +13,7 @@ from typing import TypeAlias, TypeVar
 
 from solo5_systemd.decode import Fields
 from solo5_systemd.nomad.proto.hcl_spec_pb2 import Attr, Block, BlockAttrs, BlockMap, Object, Spec
+from solo5_systemd.options.table import SETTINGS
 from solo5_systemd.storage.io_limits import KEYS
 
 Named: TypeAlias = tuple[str, Spec]
@@ -167,17 +168,17 @@ DISK = table(
 
 READY = table(*(attribute(name, TEXT) for name in ("console", "tcp", "udp", "deadline", "interval", "on_loss")))
 
+SHARED = [setting for setting in SETTINGS.values() if setting.job]
+"""The settings that a job has with the same values as `solo5ctl run`."""
+
 TASK = table(
-    attribute("unikernel", TEXT, required=True),
-    attribute("args", TEXTS),
-    attribute("verbatim", TEXTS),
+    *(
+        attribute(setting.job, TEXTS if setting.is_list else TEXT, required=setting.name == "Image")
+        for setting in SHARED
+    ),
     labelled("nic", NIC),
     attribute("ports", TEXTS),
-    attribute("extra_hosts", TEXTS),
-    attribute("egress", TEXTS),
-    attribute("rate", TEXTS),
     labelled("block", DISK),
-    attribute("tender", TEXT),
     attribute("unit", TEXT),
     attribute("logging", TEXT),
     attribute("quiet", BOOLEAN),
@@ -226,23 +227,6 @@ def _word(fields: Fields, key: str, text: str, words: type[E], such_as: str) -> 
     except ValueError as error:
         known = ", ".join(f'"{word}"' for word in words)
         raise fields.wrong(key, text, f"one of {known}, such as {such_as}") from error
-
-
-_SIZE = re.compile(r"([0-9]{1,19})([KMGT]?)(?:I?B)?", re.ASCII | re.IGNORECASE)
-_SIZE_MAX = (1 << 63) - 1
-
-
-def size(text: str) -> int:
-    """Return the bytes of a size such as `64M`; suffixes K, M, G and T are powers of 1024, as in solo5ctl(1).
-
-    Raises:
-        ValueError: it is malformed, zero or too large; the message has the expected form.
-    """
-    match = _SIZE.fullmatch(text)
-    found = int(match[1]) << 10 * " KMGT".index(match[2].upper() or " ") if match else 0
-    if not 0 < found <= _SIZE_MAX:
-        raise ValueError(f"{text!r} is not a size: expected a positive integer in bytes, or with a suffix, such as 64M")
-    return found
 
 
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}

@@ -11,21 +11,34 @@ from ipaddress import IPv4Address, IPv6Address
 
 from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError, Solo5Error
-from solo5_systemd.image.manifest import MAX_DEVICES, Target
-from solo5_systemd.names import DeviceName, DiskName, NetworkName, UnitKind, device_name, disk_name, network_name
+from solo5_systemd.image.manifest import MAX_DEVICES
+from solo5_systemd.names import (
+    DeviceName,
+    DiskName,
+    NetworkName,
+    TaskName,
+    UnitKind,
+    device_name,
+    disk_name,
+    network_name,
+)
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
 from solo5_systemd.network.model import MacAddress, Protocol, ipv4_address, ipv6_address, mac_address
 from solo5_systemd.network.port_conflicts import PORTS_MAX
 from solo5_systemd.nomad.config import schema
 from solo5_systemd.nomad.config.ready import Rule, parse_rule
 from solo5_systemd.nomad.config.schema import Logging, choice
+from solo5_systemd.nomad.config.shared import Shared
+from solo5_systemd.options.disks import DISK_SIZE
+from solo5_systemd.options.quantities import size
+from solo5_systemd.options.task import workload
 from solo5_systemd.settings.egress import egress
 from solo5_systemd.settings.guest_routes import routes
-from solo5_systemd.settings.hosts import Host, hosts
 from solo5_systemd.settings.rate import UNLIMITED, rate
 from solo5_systemd.storage.io_limits import KEYS, NO_IO_LIMITS, IoLimits, io_limit
 from solo5_systemd.storage.model import MAX_SECTOR_SIZE, SECTOR_SIZE, ArchiveFormat
 from solo5_systemd.unit.log_fields import labels
+from solo5_systemd.workload import Workload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,27 +100,25 @@ class TaskOptions:
     """The task options. None: not set by the job, so that the plugin's default applies.
 
     Attributes:
+        asked: what the settings ask for that a job has as `solo5ctl run` has them. Name and paths are the job's.
+        args: of the guest, without `verbatim`.
+        unikernel: path of the image, as the job has it.
         ports: the ports to publish; None: all of the group.
-        limits: of each NIC whose block has none.
-        hosts: of `extra_hosts`.
         ready: the condition of readiness; None: the task is ready when its unit runs.
     """
 
+    asked: Workload
     unikernel: str
     args: tuple[str, ...] = ()
-    verbatim: tuple[str, ...] = ()
     nics: tuple[NicOptions, ...] = ()
     ports: tuple[PortLabel, ...] | None = None
-    limits: Limits = NO_LIMITS
     disks: tuple[DiskOptions, ...] = ()
-    tender: Target | None = None
     unit: UnitKind | None = None
     logging: Logging | None = None
     quiet: bool | None = None
     cpu_hard_limit: bool | None = None
     properties: tuple[tuple[str, str], ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
-    hosts: tuple[Host, ...] = ()
     ready: Rule | None = None
 
 
@@ -169,21 +180,18 @@ def task_options(data: bytes) -> TaskOptions:
     if not unikernel:
         raise fields.wrong("unikernel", unikernel, 'the path of an image, such as unikernel = "local/web.hvt"')
     return TaskOptions(
+        asked=workload(TaskName(""), Shared(fields), tuple),
         unikernel=unikernel,
         args=fields.texts("args", ()),
-        verbatim=fields.texts("verbatim", ()),
         nics=tuple(_nic(name, table) for name, table in _labelled(fields, "nic")),
         ports=_ports(fields),
-        limits=_limits(fields),
         disks=tuple(_disk(name, table) for name, table in _labelled(fields, "block")),
-        tender=choice(fields, "tender", Target),
         unit=choice(fields, "unit", UnitKind),
         logging=choice(fields, "logging", Logging),
         quiet=fields.boolean("quiet") if fields.has("quiet") else None,
         cpu_hard_limit=fields.boolean("cpu_hard_limit") if fields.has("cpu_hard_limit") else None,
         properties=assignments(fields, "properties"),
         labels=_labels(fields),
-        hosts=_hosts(fields),
         ready=parse_rule(fields.table("ready")) if fields.has("ready") else None,
     )
 
@@ -204,14 +212,6 @@ def _labels(fields: Fields) -> tuple[tuple[str, str], ...]:
         return labels(pairs)
     except InvalidRequestError as error:
         raise InvalidRequestError(f"config.labels: {error.sentence}", error.hint) from error
-
-
-def _hosts(fields: Fields) -> tuple[Host, ...]:
-    texts = fields.texts("extra_hosts", ())
-    try:
-        return hosts(texts)
-    except InvalidRequestError as error:
-        raise InvalidRequestError(f"config.extra_hosts: {error.sentence}", error.hint) from error
 
 
 def _labelled(fields: Fields, key: str) -> tuple[tuple[DeviceName, Fields], ...]:
@@ -259,7 +259,7 @@ def _disk(name: DeviceName, fields: Fields) -> DiskOptions:
         strip=fields.boolean("strip", default=False),
         name=fields.parsed("disk", disk_name) if fields.has("disk") else None,
         sector_size=_sector_size(fields),
-        size=fields.parsed("size", schema.size) if fields.has("size") else None,
+        size=fields.parsed("size", lambda text: size(text, DISK_SIZE)) if fields.has("size") else None,
         private=_is_private(fields),
         volume=fields.text("volume") if fields.has("volume") else None,
         file=_file(fields) if fields.has("file") else None,

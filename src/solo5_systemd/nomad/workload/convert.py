@@ -16,7 +16,6 @@ from solo5_systemd.nomad.config.task import DiskOptions, NicOptions, TaskOptions
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload import ports, volumes
 from solo5_systemd.sanitize import MAX_NAME, bounded, name_for_unit
-from solo5_systemd.settings.hosts import Host
 from solo5_systemd.settings.limits import tenant
 from solo5_systemd.settings.model import DEFAULT_NETWORK
 from solo5_systemd.settings.operator_policy import Policy
@@ -25,7 +24,7 @@ from solo5_systemd.storage.archive import archive_disk, member
 from solo5_systemd.storage.io_limits import lowered
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, NewFile, named_disk
 from solo5_systemd.unit.confinement import USER
-from solo5_systemd.unit.placeholders import uses_hosts, uses_search, uses_servers, verbatim
+from solo5_systemd.unit.placeholders import uses_search, uses_servers
 from solo5_systemd.unit.properties import parse_property
 from solo5_systemd.unit.property_types import INFINITY, parse_cpus
 from solo5_systemd.unit.translate import TASKS_MAX
@@ -85,24 +84,23 @@ def workload(
     volumes.check(task, options)
     defaults = plugin.defaults
     quiet = defaults.quiet if options.quiet is None else options.quiet
-    return Workload(
+    return replace(
+        options.asked,
         name=name_of(task.id),
         image=host_path("unikernel", options.unikernel, task),
         roots=image_roots(task, plugin),
-        arguments=((QUIET,) if quiet else ()) + options.args + tuple(map(verbatim, options.verbatim)),
+        arguments=((QUIET,) if quiet else ()) + options.asked.arguments,
         memory=_memory(task),
         memory_max=_memory_max(task),
         cpus=_hard_limit(task, options, plugin, processors.count),
         cpu_weight=cpu_weight(task.resources.linux_resources.cpu_shares),
         nics=tuple(_nic(nic) for nic in options.nics),
         namespace=ports.namespace(task),
-        limits=options.limits,
         publish=tuple(ports.publish(task, options)),
         resolver=_resolver(task, options.args, by_dhcp=any(network in served for network in _networks(options))),
-        hosts=_hosts(options),
         port_labels=tuple((port.label, port.value) for port in ports.allocated(task)),
         disks=tuple(_disks(task, options, plugin)),
-        tender=options.tender or defaults.tender,
+        tender=options.asked.tender or defaults.tender,
         kind=options.unit or defaults.unit,
         slice=RESERVED_SLICE if task.resources.linux_resources.cpuset_cpus else SHARED_SLICE,
         properties=_properties(task, options, plugin, processors.nodes),
@@ -409,21 +407,6 @@ def _refuse_placeholders_of_others(task: wire.TaskConfig, options: TaskOptions) 
                 f"config.args has the value of {name}, in which braces would be placeholders: expected it in verbatim.",
                 'Write verbatim = ["--NAME=${' + name + '}"] in the job; these arguments follow args, as they are.',
             )
-
-
-def _hosts(options: TaskOptions) -> tuple[Host, ...]:
-    """Return the hosts of `extra_hosts`.
-
-    Raises:
-        InvalidRequestError: the guest would ignore them.
-    """
-    if options.hosts and not uses_hosts(options.args):
-        raise InvalidRequestError(
-            "config.extra_hosts reach a unikernel among its arguments, since it has no hosts file: expected {hosts} in "
-            "args.",
-            'Add an argument that the guest takes, such as "--hosts={hosts}", or remove extra_hosts.',
-        )
-    return options.hosts
 
 
 # --- name --------------------------------------------------------------------------------------------------------

@@ -1,0 +1,146 @@
+"""The settings of a task, each defined once for every language.
+
+From this table follow the options of `solo5ctl run`, the keys of [Unikernel], and the options of a job that are the
+same there. `options.task` reads and writes the values. solo5.unikernel(5) has a paragraph for each key; a fast test
+compares them.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+SECTION = "Unikernel"
+
+
+class Setting(NamedTuple):
+    """A setting of a task.
+
+    Attributes:
+        name: the key of [Unikernel], by which the code refers to the setting.
+        form: of its value.
+        options: of `solo5ctl run`, or its positional argument; empty: there is none.
+        job: the option of a job under Nomad that has the same value; empty: there is none.
+        help: of the option.
+        is_list: it may be repeated, and an empty assignment resets it; otherwise once in a file, where the last file
+            wins, and an empty assignment restores the default. A list of texts in a job.
+        has_words: one assignment may have several values, separated by blanks and quoted as in systemd.syntax(7);
+            otherwise the value is all of the line, without quotes.
+        at_start: it is read again at each start, and no part of the unit file: it may differ in any way between the
+            instances of a template.
+        in_file: it is a key of [Unikernel].
+    """
+
+    name: str
+    form: str
+    options: tuple[str, ...] = ()
+    job: str = ""
+    help: str = ""
+    is_list: bool = False
+    has_words: bool = False
+    at_start: bool = False
+    in_file: bool = True
+
+    @property
+    def option(self) -> str:
+        """The option by which errors and manual pages name it: the first long one."""
+        return next((each for each in self.options if each.startswith("--")), "".join(self.options))
+
+
+_ALL = (
+    # What runs
+    Setting("Image", "PATH", ("IMAGE",), job="unikernel", help="path of the image"),
+    Setting(
+        "Argument", "ARG…", ("ARG",), job="args", help="arguments of the guest",
+        is_list=True, has_words=True, at_start=True,
+    ),
+    Setting(
+        "Verbatim", "ARG", ("--verbatim",), job="verbatim", is_list=True, at_start=True,
+        help="argument of the guest after ARGs, in which braces are no placeholders: for data of others",
+    ),
+    Setting("Tender", "hvt|spt", ("--tender",), job="tender", help="require this tender"),
+    # Resources; the others of systemd.resource-control(5) are in [Service]
+    Setting(
+        "Memory", "SIZE", ("-m", "--memory"),
+        help="memory limit of guest and tender together (default: 128M)",
+    ),
+    Setting(
+        "MemoryMax", "SIZE|infinity", ("--memory-max",),
+        help="limit of the cgroup, if it is more than --memory, from which the guest's memory derives",
+    ),
+    Setting("CPUs", "N", ("--cpus",), help="CPU quota in processors, such as 1.5"),
+    Setting("CPUWeight", "N", ("--cpu-weight",), help="CPU weight, 1 to 10000 (default: 100)"),
+    # Networks
+    Setting(
+        "Network", "NIC=NETWORK[,ip=ADDRESS][,ip6=ADDRESS][,mac=ADDRESS][,route=RANGE]", ("--net", "--network"),
+        help="connect a NIC of the image to a network", is_list=True, at_start=True,
+    ),
+    Setting(
+        "NetworkNamespace", "NAME|PATH", ("--network-namespace",),
+        help="run in this network namespace, such as /run/netns/NAME, together with the programs that are in it",
+    ),
+    Setting(
+        "Publish", "[NIC:][HOSTIP:]HOSTPORT:PORT[/tcp|/udp]", ("-p", "--publish"),
+        help="publish a port of the guest on the host, or a range of ports: 8000-8010:8000-8010",
+        is_list=True, at_start=True,
+    ),
+    Setting(
+        "Egress", "[NIC=]ADDRESS[/PREFIX][:PORT[-PORT]][/tcp|/udp|/icmp]…|none", ("--egress",), job="egress",
+        help="permit connections of the guest to this destination, and to no others; 'none': to none",
+        is_list=True, has_words=True, at_start=True,
+    ),
+    Setting(
+        "Rate", "[NIC=]KEY=N…", ("--rate",), job="rate",
+        help="limit each NIC, per second: sent=10M or received=10M (bytes), sent-packets=N, received-packets=N",
+        is_list=True, has_words=True, at_start=True,
+    ),
+    Setting(
+        "DNS", "ADDRESS…", ("--dns",),
+        help="name server for {dns} in ARGs (default: the network's, or else the host's)",
+        is_list=True, has_words=True, at_start=True,
+    ),
+    Setting(
+        "DNSSearch", "DOMAIN…", ("--dns-search",), help="search domain for {search} in ARGs (default: as for --dns)",
+        is_list=True, has_words=True, at_start=True,
+    ),
+    Setting(
+        "HostName", "NAME", ("--hostname",), help="host name for {hostname} in ARGs (default: the task's name)",
+    ),
+    Setting(
+        "AddHost", "NAME:ADDRESS…", ("--add-host",), job="extra_hosts",
+        help="name of a machine, for {hosts} in ARGs; ADDRESS: also host-gateway, the guest's gateway",
+        is_list=True, has_words=True, at_start=True,
+    ),
+    # Disks
+    Setting(
+        "Block", "NAME=FILE|disk:DISK|files:PATH,...|credential:NAME[,OPTION...]", ("--block",),
+        help="connect a disk of the image to a file, a block device, a named disk, or an archive of files in memory; "
+        "OPTION: sector-size=N; of files, devices and named disks: ephemeral, ro, and limits per second: read_bps=10M, "
+        "write_bps=10M, read_iops=N, write_iops=N; of a named disk: size=SIZE creates it; of an archive: strip, and "
+        "format=tar or format=raw",
+        is_list=True,
+    ),
+    # Journal
+    Setting(
+        "Label", "KEY=VALUE…", ("--label",), help="add a label: a journal field on each console line",
+        is_list=True, has_words=True,
+    ),
+    Setting(
+        "LogField", "KEY=VALUE…", ("--log-field",),
+        help="add a journal field, also one that Nomad or journald defines", is_list=True, has_words=True,
+    ),
+    # [Service] has the properties in a declaration
+    Setting(
+        "Property", "KEY=VALUE", ("--property",),
+        help="set a property of the unit, see systemd.resource-control(5)", is_list=True, in_file=False,
+    ),
+    # Updates
+    Setting("Ready", "tcp:PORT|udp:PORT|console:PATTERN", at_start=True),
+    Setting("Timeout", "TIME"),
+    Setting("Drain", "TIME", at_start=True),
+    Setting("Watch", "TIME", at_start=True),
+)  # fmt: skip
+
+SETTINGS: Mapping[str, Setting] = {setting.name: setting for setting in _ALL}
+"""By name."""
+
+KEYS: Mapping[str, Setting] = {name: setting for name, setting in SETTINGS.items() if setting.in_file}
+"""The keys of [Unikernel]."""

@@ -1,0 +1,281 @@
+"""The settings of a task as a workload, and a workload as settings: one reader and one writer for every language.
+
+A language has `Values`: where the texts of a setting are, and how an error names them.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple, Protocol, TypeVar
+
+from solo5_systemd.errors import InvalidRequestError, Solo5Error
+from solo5_systemd.image.manifest import Target
+from solo5_systemd.names import DeviceName, NetworkName, TaskName, device_name
+from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
+from solo5_systemd.network.model import NicRequest
+from solo5_systemd.options.assignments import journal_label, log_field, unique, unit_property
+from solo5_systemd.options.disks import disk, disk_text, on_paths
+from solo5_systemd.options.networks import host_endpoint, namespace_path, nic, nic_text, publish, publish_text
+from solo5_systemd.options.quantities import cpu_weight, cpus, size
+from solo5_systemd.options.table import SETTINGS
+from solo5_systemd.settings.egress import NONE, Egress, egress
+from solo5_systemd.settings.hosts import hosts
+from solo5_systemd.settings.model import DEFAULT_NETWORK
+from solo5_systemd.settings.rate import UNLIMITED, rate
+from solo5_systemd.settings.resolver import Resolver, hostname, resolver
+from solo5_systemd.storage.model import DiskRequest
+from solo5_systemd.unit.log_fields import MAX_LABELS, label, labels
+from solo5_systemd.unit.placeholders import uses_hostname, uses_hosts, uses_search, uses_servers, verbatim
+from solo5_systemd.unit.property_types import INFINITY, SIZE
+from solo5_systemd.workload import DEFAULT_MEMORY, Publish, Workload
+
+T = TypeVar("T")
+Parse = Callable[[str, str], T]
+"""Takes a text, and what it is the value of, for errors, such as `--net` or `Network=`."""
+
+
+class Values(Protocol):
+    """The settings of a task in one language, by the names of `options.table`."""
+
+    def given(self, name: str) -> bool:
+        """Return whether a setting is given."""
+        ...
+
+    def one(self, name: str, parse: Parse[T], default: T) -> T:
+        """Return the value of a setting that is no list; raises Solo5Error where it is invalid."""
+        ...
+
+    def each(self, name: str, parse: Parse[T]) -> tuple[T, ...]:
+        """Return the values of a list; raises Solo5Error where one is invalid."""
+        ...
+
+    def checked(self, name: str, check: Callable[[], T]) -> T:
+        """Return the result of a function of a setting's values; its error is that of the setting."""
+        ...
+
+    def error(self, name: str, sentence: str, hint: str = "") -> Solo5Error:
+        """Return an error of a setting that is given; the sentence begins with `shown`."""
+        ...
+
+    def shown(self, name: str) -> str:
+        """Return how a setting is written, such as `--net` or `Network=`."""
+        ...
+
+    def path(self, text: str, what: str) -> str:
+        """Return a path of the host in full; raises InvalidRequestError where it is none."""
+        ...
+
+
+def workload(task: TaskName, values: Values, served: Callable[[], Collection[NetworkName]]) -> Workload:
+    """Return what the settings of a task ask for.
+
+    Args:
+        task: its name.
+        values: its settings.
+        served: returns the networks with a DHCP server; called where a setting may reach the guest by DHCP alone.
+
+    Raises:
+        Solo5Error: a setting is invalid, or has no effect; the sentence names it.
+    """
+    nics, limits = _limited(_nics(values), values)
+    arguments = values.each("Argument", plain)
+    memory = values.one("Memory", size, DEFAULT_MEMORY)
+    found = Workload(
+        name=task,
+        image=values.one("Image", values.path, ""),
+        arguments=(*arguments, *map(verbatim, values.each("Verbatim", plain))),
+        tender=values.one("Tender", _tender, None),
+        memory=memory,
+        memory_max=values.one("MemoryMax", lambda text, what: _memory_max(text, what, memory), None),
+        cpus=values.one("CPUs", cpus, None),
+        cpu_weight=values.one("CPUWeight", cpu_weight, None),
+        nics=nics,
+        limits=limits,
+        namespace=values.one("NetworkNamespace", namespace_path, ""),
+        publish=values.checked("Publish", lambda: _published(values)),
+        resolver=_resolver(values),
+        hostname=values.one("HostName", lambda text, _: hostname(text), ""),
+        hosts=values.checked("AddHost", lambda: hosts(values.each("AddHost", plain))),
+        disks=_disks(values),
+        log_fields=(
+            *values.checked("Label", lambda: labels(values.each("Label", journal_label))),
+            *values.each("LogField", log_field),
+        ),
+        properties=values.each("Property", unit_property),
+    )
+    _check_reaches_guest(values, arguments, nics, served)
+    return found
+
+
+def texts(task: Workload) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yield the settings that `workload` reads as this task, with the texts of their values; a default is left out.
+
+    The arguments of `Verbatim` are among those of `Argument`, with their braces doubled; properties are left out.
+    """
+    written: Mapping[str, Sequence[str]] = {
+        "Image": [task.image],
+        "Argument": task.arguments,
+        "Tender": [task.tender] if task.tender is not None else [],
+        "Memory": [SIZE.format(task.memory)] if task.memory != DEFAULT_MEMORY else [],
+        "MemoryMax": [SIZE.format(task.memory_max)] if task.memory_max is not None else [],
+        "CPUs": [f"{task.cpus:.6f}".rstrip("0").rstrip(".")] if task.cpus is not None else [],
+        "CPUWeight": [str(task.cpu_weight)] if task.cpu_weight is not None else [],
+        "Network": [*map(nic_text, task.nics)],
+        "NetworkNamespace": [task.namespace] if task.namespace else [],
+        "Publish": [*map(publish_text, task.publish)],
+        "Egress": [*_egress_texts(task.limits), *_for_each(task.nics, _egress_texts)],
+        "Rate": [*_rate_texts(task.limits), *_for_each(task.nics, _rate_texts)],
+        "DNS": [*map(str, task.resolver.servers)],
+        "DNSSearch": task.resolver.search,
+        "HostName": [task.hostname] if task.hostname else [],
+        "AddHost": [*map(str, task.hosts)],
+        "Block": [*map(disk_text, task.disks)],
+        **_journal(task.log_fields),
+    }
+    yield from ((name, values) for name in SETTINGS if (values := written.get(name)))
+
+
+def plain(text: str, what: str) -> str:  # noqa: ARG001 - one of `Parse`
+    """Return the text."""
+    return text
+
+
+def _tender(text: str, what: str) -> Target:
+    known = tuple(target.value for target in Target)
+    if text not in known:
+        raise InvalidRequestError(f"{what} {text!r} is unknown: expected {' or '.join(known)}.")
+    return Target(text)
+
+
+def _memory_max(text: str, what: str, memory: int) -> int:
+    most = INFINITY if text == "infinity" else size(text, what)
+    if most < memory:
+        raise InvalidRequestError(
+            f"{what} {text!r} is less than the task's memory: expected as much or more, or infinity."
+        )
+    return most
+
+
+def _nics(values: Values) -> tuple[NicRequest, ...]:
+    return values.checked("Network", lambda: unique(values.each("Network", nic), lambda each: each.nic, "NIC"))
+
+
+def _published(values: Values) -> tuple[Publish, ...]:
+    ports = (port for some in values.each("Publish", publish) for port in some)
+    return unique(ports, host_endpoint, "published port")
+
+
+def _disks(values: Values) -> tuple[DiskRequest, ...]:
+    def parse(text: str, what: str) -> DiskRequest:
+        return on_paths(disk(text, what), lambda path: values.path(path, what))
+
+    return values.checked("Block", lambda: unique(values.each("Block", parse), lambda each: each.disk, "disk"))
+
+
+# -- limits of NICs ------------------------------------------------------------------------------------------------
+
+
+def _limited(nics: Sequence[NicRequest], values: Values) -> tuple[tuple[NicRequest, ...], Limits]:
+    """Return the NICs with limits of their own, and the limits of the others; `NIC=` before a value is for one NIC."""
+    names = {each.nic for each in nics}
+    egresses: dict[DeviceName | None, Egress] = _by_nic(values, "Egress", 1, names, egress)
+    rates = _by_nic(values, "Rate", 2, names, rate)
+    if values.given("Egress") and not egresses:  # an empty list of a job permits no connection
+        egresses[None] = ()
+    found = {
+        name: Limits(egress=egresses.get(name), rate=rates.get(name, UNLIMITED)) for name in (*egresses, *rates, None)
+    }
+    limited = (replace(found.get(each.nic, NO_LIMITS), routes=each.limits.routes) for each in nics)
+    return tuple(replace(each, limits=own) for each, own in zip(nics, limited, strict=True)), found[None]
+
+
+def _by_nic(
+    values: Values, name: str, equals: int, nics: Collection[DeviceName], parse: Callable[[Sequence[str]], T]
+) -> dict[DeviceName | None, T]:
+    """Return the lists of a setting by NIC; None: of all NICs without one. `equals`: signs in an entry for one NIC."""
+    lists: dict[DeviceName | None, list[str]] = {}
+    for text in values.each(name, plain):
+        own, _, rest = text.partition("=") if text.count("=") >= equals else ("", "", text)
+        for_nic = values.checked(name, lambda own=own: device_name(own)) if own else None  # type: ignore[misc]
+        if for_nic is not None and for_nic not in nics:
+            raise values.error(
+                name,
+                f"{values.shown(name)} {text!r} is for NIC {for_nic}, which no {values.shown('Network')} names: "
+                "expected one that is.",
+            )
+        lists.setdefault(for_nic, []).append(rest)
+    return {each: values.checked(name, lambda own=own: parse(own)) for each, own in lists.items()}  # type: ignore[misc]
+
+
+def _egress_texts(limits: Limits) -> Sequence[str]:
+    return [] if limits.egress is None else [*map(str, limits.egress)] or [NONE]
+
+
+def _rate_texts(limits: Limits) -> Sequence[str]:
+    return str(limits.rate).split()
+
+
+def _for_each(nics: Iterable[NicRequest], written: Callable[[Limits], Sequence[str]]) -> Iterator[str]:
+    return (f"{each.nic}={text}" for each in nics for text in written(each.limits))
+
+
+# -- name servers, host name and hosts ------------------------------------------------------------------------------
+
+
+def _resolver(values: Values) -> Resolver:
+    servers = values.checked("DNS", lambda: resolver(values.each("DNS", plain), ()))
+    return servers | values.checked("DNSSearch", lambda: resolver((), values.each("DNSSearch", plain)))
+
+
+class _ForGuest(NamedTuple):
+    """A setting that reaches a guest among its arguments, or by DHCP."""
+
+    name: str
+    is_used: Callable[[Sequence[str]], bool]
+    example: str
+    """Of an argument, with the placeholder."""
+    by_dhcp: bool = True
+
+
+_FOR_GUEST = (
+    _ForGuest("DNS", uses_servers, "--dns-servers={dns.udp}"),
+    _ForGuest("DNSSearch", uses_search, "--search={search}"),
+    _ForGuest("HostName", uses_hostname, "--name={hostname}"),
+    _ForGuest("AddHost", uses_hosts, "--hosts={hosts}", by_dhcp=False),
+)
+
+
+def _check_reaches_guest(
+    values: Values, arguments: Sequence[str], nics: Sequence[NicRequest], served: Callable[[], Collection[NetworkName]]
+) -> None:
+    """Refuse a setting without its placeholder in an argument, unless a DHCP server has it for a NIC of the guest."""
+    for each in _FOR_GUEST:
+        if not values.given(each.name) or each.is_used(arguments):
+            continue
+        joined = {nic.network for nic in nics} or {DEFAULT_NETWORK}
+        if not (each.by_dhcp and joined & {*served()}):
+            placeholder = each.example.partition("=")[2].replace(".udp", "")
+            raise values.error(
+                each.name,
+                f"{values.shown(each.name)} has no effect: expected {placeholder} in an argument of the guest.",
+                f"Add an argument that the guest takes, such as {each.example}",
+            )
+
+
+# -- journal fields -------------------------------------------------------------------------------------------------
+
+
+def _journal(fields: Sequence[tuple[str, str]]) -> Mapping[str, Sequence[str]]:
+    """Return the labels, then the fields that are none: those of journald or Nomad."""
+    count = 0
+    while count < min(len(fields), MAX_LABELS) and _is_label(*fields[count]):
+        count += 1
+    pairs = [f"{name}={value}" for name, value in fields]
+    return {"Label": pairs[:count], "LogField": pairs[count:]}
+
+
+def _is_label(name: str, value: str) -> bool:
+    try:
+        label(name, value)
+    except Solo5Error:
+        return False
+    return True
