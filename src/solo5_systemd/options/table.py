@@ -102,7 +102,8 @@ _ALL = (
         is_list=True, has_words=True, at_start=True,
     ),
     Setting(
-        "HostName", "NAME", ("--hostname",), help="host name for {hostname} in ARGs (default: the task's name)",
+        "HostName", "NAME", ("--hostname",), job="hostname",
+        help="host name for {hostname} in ARGs (default: the task's name)",
     ),
     Setting(
         "AddHost", "NAME:ADDRESS…", ("--add-host",), job="extra_hosts",

@@ -12,6 +12,7 @@ from tests.fast.nomad.values import ALLOCATION, TASK_ID, port, task_config
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.names import DeviceName, DiskName, NetworkName, UnitKind
+from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import MacAddress, NicRequest
 from solo5_systemd.nomad.config.plugin import Ceilings, Defaults, PluginConfig
 from solo5_systemd.nomad.config.schema import Logging
@@ -200,6 +201,12 @@ def test_hosts_reach_the_workload_where_an_argument_has_them() -> None:
     found = refusal(task_config(args=["{{hosts}}"], extra_hosts=given))
     assert "config.extra_hosts has no effect: expected {hosts} in an argument of the guest." in found
     assert "config.extra_hosts: host 'db' is not usable" in refusal(task_config(args=["{hosts}"], extra_hosts=["db"]))
+
+
+def test_host_name_is_the_jobs_and_an_empty_egress_list_permits_nothing() -> None:
+    made = workload(task_config(hostname="shop", egress=[], args=["{hostname}"]))
+    assert (made.hostname, made.limits) == ("shop", Limits(egress=()))
+    assert "config.hostname: host name 'a b' is not a domain name" in refusal(task_config(hostname="a b"))
 
 
 def test_empty_dns_block_sets_nothing() -> None:

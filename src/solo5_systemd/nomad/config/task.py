@@ -34,6 +34,7 @@ from solo5_systemd.options.quantities import size
 from solo5_systemd.options.task import workload
 from solo5_systemd.settings.egress import egress
 from solo5_systemd.settings.guest_routes import routes
+from solo5_systemd.settings.model import DEFAULT_NETWORK
 from solo5_systemd.settings.rate import UNLIMITED, rate
 from solo5_systemd.storage.io_limits import KEYS, NO_IO_LIMITS, IoLimits, io_limit
 from solo5_systemd.storage.model import MAX_SECTOR_SIZE, SECTOR_SIZE, ArchiveFormat
@@ -180,7 +181,7 @@ def task_options(data: bytes) -> TaskOptions:
     if not unikernel:
         raise fields.wrong("unikernel", unikernel, 'the path of an image, such as unikernel = "local/web.hvt"')
     return TaskOptions(
-        asked=workload(TaskName(""), Shared(fields), tuple),
+        asked=workload(TaskName(""), Shared(fields), lambda: (DEFAULT_NETWORK,)),  # which has DHCP is not known here
         unikernel=unikernel,
         args=fields.texts("args", ()),
         nics=tuple(_nic(name, table) for name, table in _labelled(fields, "nic")),
