@@ -8,10 +8,8 @@ import signal
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any
 
 import pytest
@@ -23,7 +21,6 @@ from solo5_systemd import wiring
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.names import SnapshotName, TaskName
 from solo5_systemd.settings import files
-from solo5_systemd.storage.copies import share
 from solo5_systemd.storage.snapshots import Snapshot, Snapshots
 
 DISKS = Path("/var/lib/solo5/disks")
@@ -31,7 +28,6 @@ PAUSES = Path("/run/solo5/pauses")
 SNAPSHOTS = int(os.environ.get("SNAPSHOTS", "50"))
 """`make snapshots` takes 1000."""
 
-PIECES = 2048
 DISK = 1 << 20
 
 
@@ -336,7 +332,7 @@ def snapshots_while_it_runs(task: str, count: int, kept: int | None = None) -> l
         async with wiring.connect(files.read_settings) as engine:
             for i in range(count):
                 with Snapshots().of_task(task, SnapshotName(f"s{i}")) as instant:
-                    pause = await engine.while_frozen(TaskName(task), instant.take, instant.catch_up)
+                    pause = await engine.while_frozen(TaskName(task), instant.take, instant.prepare)
                     taken.append((pause * 1000, instant.keep()))
                 for old in taken[-kept - 1][1] if kept is not None and i >= kept else ():
                     Snapshots().remove(old.disk, old.name)
@@ -379,33 +375,4 @@ def test_each_snapshot_has_what_was_written_up_to_one_instant(
     disk("restore", "one", "s7")
     assert newest(DISKS / "one") == seen[7]
     assert len(disk("ls", "--snapshots", "-q").split()) == 2 * (SNAPSHOTS + 1)
-    disk("rm", "--snapshots", "one", "two")
-
-
-@pytest.mark.vm
-def test_a_pause_is_not_that_of_a_reflink_of_all_extents(
-    reflinks: None, run: Runner, record_property: Callable[[str, object], None]
-) -> None:
-    """Sharing the blocks of a disk takes time for each of its extents, of which most are shared before the pause."""
-    disk("create", "one", "10G")
-    disk("create", "two", "64M")
-    with (DISKS / "one").open("r+b") as file:
-        for i in range(PIECES):
-            os.pwrite(file.fileno(), b"x" * 4096, i * (10 << 30) // PIECES)
-        os.fsync(file.fileno())
-    whole = []
-    for _ in range(3):
-        with (DISKS / "one").open("rb") as source, TemporaryFile(dir=DISKS) as target:
-            begun = time.monotonic()
-            assert share(source.fileno(), target.fileno())
-            whole.append((time.monotonic() - begun) * 1000)
-    blocks = ("--block", "first=disk:one", "--block", "second=disk:two")
-    name = run("sequence.spt", "every=1000", options=blocks)
-    says(name, "writing")
-    count = max(10, SNAPSHOTS // 5)
-    pauses = [pause for pause, _ in snapshots_while_it_runs(name, count, kept=5)]
-    record_property("pauses", quantiles(pauses))
-    print(f"pauses of {count} snapshots of 10 GB in {PIECES} pieces: {quantiles(pauses)}; of all extents: {whole}")
-    assert statistics.median(pauses) < statistics.median(whole)
-    ok("solo5ctl", "rm", "--force", name)
     disk("rm", "--snapshots", "one", "two")

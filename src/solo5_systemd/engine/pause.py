@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 PAUSES = Path("/run/solo5/pauses")
 """A directory that only root can open: another user's lock would keep a task frozen."""
 
-BEFORE_TIMEOUT_S = 4.0
-"""With the time that a call to PID 1 may take, less than until PID 1 thaws the task: it would be frozen afterwards."""
-
 
 def nothing() -> None:
     """Do nothing."""
@@ -47,7 +44,7 @@ async def while_frozen(
         units: PID 1.
         state: of the task's unit, as it was last read.
         act: is called once the unit is frozen. It should take milliseconds.
-        before: is called first, just before the unit is frozen. It should take less than BEFORE_TIMEOUT_S.
+        before: is called first, while the task runs.
         directory: of the locks.
 
     Returns:
@@ -55,27 +52,19 @@ async def while_frozen(
 
     Raises:
         TakenError: another process has frozen it for a moment.
-        HostError: it could not be frozen or thawed, `before` took too long, or did not stay frozen during `act`.
+        HostError: it could not be frozen or thawed, or did not stay frozen during `act`.
         Exception: of `act` or `before`.
     """
     async with _locked(directory, state.unit):
+        await _to_its_end(before)
         now = await units.current(state)
         if now is not None and now.frozen:
-            await _to_its_end(before)
             await _to_its_end(act)
             await _check(units, state)
             return 0.0
         guard = thaw_service(state.unit)
         await units.ensure_started(guard)
-        guarded = time.monotonic()
         try:
-            await _to_its_end(before)
-            if time.monotonic() - guarded > BEFORE_TIMEOUT_S:
-                raise HostError(
-                    f"task {state.task} writes faster than its disks can be read: expected less than "
-                    f"{BEFORE_TIMEOUT_S:.0f} s before it is frozen.",
-                    "Repeat the command when it writes less.",
-                )
             begun = time.monotonic()
             try:
                 await units.freeze(state.unit)

@@ -288,7 +288,7 @@ class Runtime(Queries):
     ) -> float:
         """Freeze a running task, call `act`, and thaw the task, also if this process is killed meanwhile.
 
-        `before` is called just before the task is frozen.
+        `before` is called first, while the task runs.
 
         Returns:
             Seconds for which it was frozen; 0.0: it was before, and stays so.

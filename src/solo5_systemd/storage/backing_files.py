@@ -25,7 +25,7 @@ from solo5_systemd.storage.archive import size_of
 from solo5_systemd.storage.archive_files import scan, write_archive
 from solo5_systemd.storage.bind_mounts import BindMounts
 from solo5_systemd.storage.block_devices import devices_of
-from solo5_systemd.storage.copies import copy_data, share
+from solo5_systemd.storage.copies import can_share, copy_data, share
 from solo5_systemd.storage.created_on import check_mounted, remember_mount
 from solo5_systemd.storage.disk_claims import DiskClaims
 from solo5_systemd.storage.file_access import READ, READ_WRITE
@@ -416,11 +416,7 @@ def copied_bytes(disk: Disk, directory: Path) -> int:
         try:
             target = open_unnamed(place, 0o600)
             try:
-                status = os.fstat(source)
-                block = os.fstatvfs(target).f_bsize
-                if share(source, target, 0, block if status.st_size > block else 0):
-                    return 0
-                return status.st_blocks * 512
+                return 0 if can_share(source, target) else os.fstat(source).st_blocks * 512
             finally:
                 os.close(target)
         finally:

@@ -24,25 +24,30 @@ def no_progress(_done: int) -> None:
     """Report nothing."""
 
 
-def share(source: int, target: int, begin: int = 0, length: int = 0) -> bool:
+def share(source: int, target: int, length: int = 0) -> bool:
     """Make a file share the blocks of another one; False where the file systems cannot.
 
     Args:
         source: descriptor.
         target: descriptor.
-        begin: of the range, in bytes; a multiple of the file system's block.
-        length: as well; 0: up to the end.
+        length: bytes from the beginning, a multiple of the file system's block; 0: all.
 
     Raises:
         OSError: another error, such as ENOSPC.
     """
     try:
-        fcntl.ioctl(target, FICLONERANGE, struct.pack("=qQQQ", source, begin, length, begin))
+        fcntl.ioctl(target, FICLONERANGE, struct.pack("=qQQQ", source, 0, length, 0))
     except OSError as error:
         if error.errno not in _CANNOT_SHARE:
             raise
         return False
     return True
+
+
+def can_share(source: int, target: int) -> bool:
+    """Return whether a file can share the blocks of another one, whose first block it then has; raises as `share`."""
+    block = os.fstatvfs(target).f_bsize
+    return share(source, target, block if os.fstat(source).st_size > block else 0)
 
 
 def data_of(descriptor: int, size: int) -> Iterator[tuple[int, int]]:

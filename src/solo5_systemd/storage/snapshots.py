@@ -8,7 +8,7 @@ made, a shared lock on its disk's directory keeps that, and the disk.
 import os
 import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +18,7 @@ from solo5_systemd.files.atomic_file import link_unnamed, open_unnamed, sync_dir
 from solo5_systemd.files.procfs import identity
 from solo5_systemd.locks import closing, lock_directory
 from solo5_systemd.names import DiskName, SnapshotName, disk_name, snapshot_name
-from solo5_systemd.storage.copies import Progress, copy_data, no_progress, share
-from solo5_systemd.storage.live_clone import PASSES, LiveClone
+from solo5_systemd.storage.copies import Progress, can_share, copy_data, no_progress, share
 from solo5_systemd.storage.lock_records import LOCKS, disks_of, holders, is_locked
 from solo5_systemd.storage.model import NAMED_DISKS, PRIVATE, SNAPSHOTS, Backing, NewFile
 from solo5_systemd.storage.named_disks import NamedDisk, NamedDisks, not_opened, write_content
@@ -29,9 +28,6 @@ from solo5_systemd.storage.quota import check as check_quotas
 
 _NEW = ".{}.solo5-restore"
 _ROOT = 0
-LAST_PASSES = 2
-SYNCS = 3
-"""How often dirty pages are written before a task is frozen: each time, a guest has written less in the meantime."""
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -143,7 +139,7 @@ class Snapshots:
 
     @contextmanager
     def of_task(self, task: str, name: SnapshotName) -> Iterator["Instant"]:
-        """Prepare snapshots of all named disks of a running task; what is slow is done here.
+        """Prepare snapshots of all named disks of a running task.
 
         Args:
             task: the task.
@@ -165,11 +161,10 @@ class Snapshots:
                 place = stack.enter_context(self._made(disk))
                 if self._described(disk, name) is not None:
                     raise _taken(disk, name)
-                target = _unnamed(stack, place)
-                parts.append(_Part(disk, source, target, place / name, LiveClone(source, target, share)))
-            instant = Instant(self, task, tuple(parts), others, self._locks, self._owner)
-            instant.prepare()
-            yield instant
+                part = _Part(disk, source, _unnamed(stack, place), place / name)
+                part.share(can_share)
+                parts.append(part)
+            yield Instant(self, task, tuple(parts), others, self._locks, self._owner)
 
     def restore(self, disk: DiskName, name: SnapshotName, progress: Progress = no_progress) -> NamedDisk:
         """Replace the content of a disk that no task has by that of a snapshot, at once, also at a loss of power.
@@ -358,25 +353,36 @@ def _date(descriptor: int) -> None:
 
 @dataclass(frozen=True)
 class _Part:
-    """A disk's file, a new file without a name, the path that it will have, and what makes it a clone."""
+    """A disk's file, a new file without a name, and the path that it will have."""
 
     disk: DiskName
     source: int
     target: int
     path: Path
-    clone: LiveClone
 
-    @contextmanager
-    def cloning(self) -> Iterator[None]:
-        """Turn an OSError of the block into a HostError that names the disk."""
+    def share(self, share: Callable[[int, int], bool]) -> None:
+        """Share the blocks of the disk's file by `copies.share` or `can_share`; raises HostError."""
         try:
-            yield
+            shared = share(self.source, self.target)
         except OSError as error:
-            raise HostError(f"disk {self.disk!r}: no snapshot can be made: {error.strerror}.") from error
+            raise self.failed(error) from error
+        if not shared:
+            raise _cannot_share(self.disk, self.path.parents[2], held=True)
+
+    def sync(self) -> None:
+        """Write the dirty pages of the disk's file; raises HostError."""
+        try:
+            os.fdatasync(self.source)
+        except OSError as error:
+            raise self.failed(error) from error
+
+    def failed(self, error: OSError) -> HostError:
+        """Return an error of the file system as one that names the disk."""
+        return HostError(f"disk {self.disk!r}: no snapshot can be made: {error.strerror}.")
 
 
 class Instant:
-    """Snapshots of one instant: `prepare`, `catch_up` before it is frozen, `take` meanwhile, `keep` afterwards.
+    """Snapshots of one instant: `prepare` before the task is frozen, `take` meanwhile, `keep` afterwards.
 
     Attributes:
         left_out: the task's disks by path, which get no snapshot: records with `disk` and `path`.
@@ -399,18 +405,10 @@ class Instant:
         self._owner = owner
 
     def prepare(self) -> None:
-        """Share all blocks that the disks have now. It may take long.
+        """Check that the task still has the disks, and write their dirty pages, for which a reflink would wait.
 
         Raises:
-            HostError: the file system cannot share blocks, or returned an error.
-        """
-        self._share(PASSES)
-
-    def catch_up(self) -> None:
-        """Share what was written since, just before the task is frozen, so that `take` has little to do.
-
-        Raises:
-            HostError: the task has other disks by now; or as `prepare`.
+            HostError: the task has other disks by now, or the file system returned an error.
         """
         held = holders(self._locks)
         for part in self._parts:
@@ -419,28 +417,17 @@ class Instant:
                     f"disk {part.disk!r} is no longer that of task {self._task}: expected it to be.",
                     "Repeat the command.",
                 )
-        self._share(LAST_PASSES)
-        for part in self._parts * SYNCS:
-            with part.cloning():
-                part.clone.sync()
-
-    def _share(self, passes: int) -> None:
-        for part in self._parts:
-            with part.cloning():
-                if not part.clone.catch_up(passes):
-                    raise _cannot_share(part.disk, part.path.parents[2], held=True)
+            part.sync()
 
     def take(self) -> None:
-        """Share what was written since `catch_up`; one run of a task has the same disks all the time.
+        """Share all blocks of the disks; one run of a task has the same disks all the time.
 
         Raises:
             HostError: the file system returned an error.
         """
         for part in self._parts:
-            with part.cloning():
-                if not part.clone.finish():
-                    raise _cannot_share(part.disk, part.path.parents[2], held=True)
-                _date(part.target)
+            part.share(share)
+            _date(part.target)
 
     def keep(self) -> tuple[Snapshot, ...]:
         """Write the snapshots to stable storage, and give them their names: all, or none after an error.

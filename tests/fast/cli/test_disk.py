@@ -164,11 +164,12 @@ def test_bad_input_is_one_sentence(solo5ctl: Solo5ctl, words: tuple[str, ...], e
 
 @pytest.fixture
 def reflinks(monkeypatch: pytest.MonkeyPatch) -> None:
-    def share(source: int, target: int, *_range: int) -> bool:
+    def share(source: int, target: int) -> bool:
         copy_data(source, target, os.fstat(source).st_size)
         return True
 
     monkeypatch.setattr("solo5_systemd.storage.snapshots.share", share)
+    monkeypatch.setattr("solo5_systemd.storage.snapshots.can_share", share)
 
 
 def of_web(directory: Path, locks: Path, *others: tuple[str, Backing]) -> int:

@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import os
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -109,3 +110,22 @@ def test_blocks_are_shared_or_not(source: Path, tmp_path: Path, monkeypatch: pyt
             copies.share(one, other)
         monkeypatch.setattr("solo5_systemd.storage.copies.fcntl.ioctl", lambda *_: 0)
         assert copies.share(one, other)
+
+
+def test_whether_blocks_can_be_shared_is_found_out_with_one_of_them(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A whole reflink takes long, and writers wait for it."""
+    lengths: list[int] = []
+
+    def ioctl(_target: int, _request: int, parameters: bytes) -> int:
+        lengths.append(struct.unpack("=qQQQ", parameters)[2])
+        return 0
+
+    monkeypatch.setattr("solo5_systemd.storage.copies.fcntl.ioctl", ioctl)
+    with opened(source, tmp_path / "target") as (one, other):
+        block = os.fstatvfs(other).f_bsize
+        for size in (block, 10 * block):
+            os.truncate(source, size)
+            assert copies.can_share(one, other)
+    assert lengths == [0, block], "the end of a file need not be that of a block"

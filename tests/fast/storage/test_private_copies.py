@@ -109,7 +109,8 @@ async def test_what_was_admitted_is_what_is_copied(golden: Path, tmp_path: Path)
 
 
 async def test_shared_blocks_are_not_limited(golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("solo5_systemd.storage.backing_files.share", lambda *_: True)
+    for name in ("can_share", "share"):
+        monkeypatch.setattr(f"solo5_systemd.storage.backing_files.{name}", lambda *_: True)
     disks = files(tmp_path)
     assert (await disks.inspect(request(golden))).copied == 0
     made = await made_from(disks, golden)

@@ -36,18 +36,24 @@ def subject(tmp_path: Path, disks: NamedDisks) -> Snapshots:
     return Snapshots(tmp_path / "disks", tmp_path / "locks", os.getuid())
 
 
+def sharing(monkeypatch: pytest.MonkeyPatch, share: "Callable[[int, int], bool]") -> None:
+    """Replace what shares blocks, and what finds out whether the file system can."""
+    monkeypatch.setattr(snapshots, "share", share)
+    monkeypatch.setattr(snapshots, "can_share", share)
+
+
 @pytest.fixture
 def reflinks(monkeypatch: pytest.MonkeyPatch) -> None:
-    def share(source: int, target: int, *_range: int) -> bool:
+    def share(source: int, target: int) -> bool:
         copies.copy_data(source, target, os.fstat(source).st_size)
         return True
 
-    monkeypatch.setattr(snapshots, "share", share)
+    sharing(monkeypatch, share)
 
 
 @pytest.fixture
 def no_reflinks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots, "share", lambda *_: False)
+    sharing(monkeypatch, lambda *_: False)
 
 
 def write(tmp_path: Path, text: str, name: str = "data") -> None:
@@ -165,9 +171,9 @@ def test_errors_of_the_file_system_are_one_sentence(
     def full(*_: int) -> bool:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(snapshots, "share", lambda *_: False)
+    sharing(monkeypatch, lambda *_: False)
     subject.take(DATA, ONE, copy=True)
-    monkeypatch.setattr(snapshots, "share", full)
+    sharing(monkeypatch, full)
     with pytest.raises(HostError, match="No space left on device"):
         subject.take(DATA, TWO)
     write(tmp_path, "later")
@@ -321,7 +327,7 @@ def test_a_disk_that_changes_its_task_meanwhile_has_no_snapshot(
     with subject.of_task("web", ONE) as instant:
         os.close(descriptor)
         with pytest.raises(HostError, match="disk 'data' is no longer that of task web"):
-            instant.catch_up()
+            instant.prepare()
 
 
 def test_a_task_without_disks_has_no_snapshot(subject: Snapshots) -> None:
@@ -340,7 +346,7 @@ def test_a_file_system_that_fails_within_the_instant(
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return not refuses
 
-    monkeypatch.setattr(snapshots, "share", share)
+    sharing(monkeypatch, share)
     with subject.of_task("web", ONE) as instant:
         fails = True
         with pytest.raises(HostError, match="no snapshot can be made: Input/output error"):

@@ -316,7 +316,7 @@ def _snapshot_running(task: TaskName, name: "SnapshotName", arguments: Namespace
 
         async def command(engine: "Runtime") -> int:
             nonlocal pause
-            pause = await engine.while_frozen(task, instant.take, instant.catch_up)
+            pause = await engine.while_frozen(task, instant.take, instant.prepare)
             return 0
 
         status = context.run(command)
