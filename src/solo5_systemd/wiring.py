@@ -13,7 +13,6 @@ from solo5_systemd.bus.manager import Manager
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.backends import (
-        Archives,
         Console,
         Directories,
         Disks,
@@ -135,13 +134,6 @@ class Machine:
         from solo5_systemd.storage.disk_space import DiskSpaceInThread
 
         return DiskSpaceInThread()
-
-    @cached_property
-    def archives(self) -> "Archives":
-        """The files of archives."""
-        from solo5_systemd.storage.archive_sources import ArchiveWatchInThread
-
-        return ArchiveWatchInThread()
 
     @cached_property
     def resolvers(self) -> "Resolvers":

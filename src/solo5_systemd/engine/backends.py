@@ -30,7 +30,6 @@ from solo5_systemd.network.tap_counters import Traffic
 from solo5_systemd.settings.limits import Claim
 from solo5_systemd.settings.resolver import Resolver
 from solo5_systemd.storage.model import (
-    ArchiveChange,
     BoundDisks,
     Disk,
     DiskRequest,
@@ -598,20 +597,6 @@ class DiskSpace(Protocol):
         """
 
 
-class Archives(Protocol):
-    """The files of running tasks' archives."""
-
-    async def changes(self, tasks: Collection[TaskName]) -> Sequence[ArchiveChange]:
-        """Return the archives of these running tasks whose files have changed since the last report.
-
-        Raises:
-            HostError: the records of disks cannot be read.
-        """
-
-    async def reported(self, change: ArchiveChange) -> None:
-        """Store that a change has been reported, also for later processes."""
-
-
 class QueryBackends(Protocol):
     """The backends of reads; each may be created at its first use."""
 
@@ -678,10 +663,6 @@ class Backends(Protocol):
     @property
     def disk_space(self) -> DiskSpace:
         """The file systems of disks."""
-
-    @property
-    def archives(self) -> Archives:
-        """The files of archives."""
 
     @property
     def resolvers(self) -> Resolvers:

@@ -1,4 +1,4 @@
-"""Notices of removed files and changed directories, by inotify(7)."""
+"""Notices of removed files, by inotify(7)."""
 
 import asyncio
 import ctypes
@@ -8,16 +8,10 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
-IN_MODIFY = 0x2
-IN_MOVED = 0xC0
-IN_CREATE = 0x100
 IN_DELETE = 0x200
 IN_DELETE_SELF = 0x400
-IN_MOVE_SELF = 0x800
 IN_Q_OVERFLOW = 0x4000
-IN_ONLYDIR = 0x1000000
 IN_DONT_FOLLOW = 0x2000000
-IN_ONESHOT = 0x80000000
 """Flags of inotify(7), from linux/inotify.h."""
 
 _EVENT = struct.Struct("iIII")
@@ -119,64 +113,6 @@ class RemovedEntries:
     def close(self) -> None:
         """Remove the watch."""
         os.close(self._descriptor)
-
-
-class FirstChanges:
-    """The first change in each of many directories: of names, of the content of files, or of the directory's own path.
-
-    A watch ends with its event (IN_ONESHOT), so that a directory which changes all the time costs one. One descriptor
-    serves all directories; it is open while there is any.
-    """
-
-    def __init__(self) -> None:
-        self._descriptor = -1
-        self._watches: set[int] = set()
-
-    def watch(self, directory: int) -> int:
-        """Watch the directory of a descriptor; a directory has one watch, whose number is returned.
-
-        Raises:
-            OSError: a limit of inotify is reached (/proc/sys/fs/inotify), or the directory has been removed.
-        """
-        if self._descriptor < 0:
-            self._descriptor = _inotify()
-        try:
-            mask = IN_MODIFY | IN_MOVED | IN_CREATE | IN_DELETE | IN_DELETE_SELF | IN_MOVE_SELF
-            watch = _add_watch(self._descriptor, f"/proc/self/fd/{directory}", mask | IN_ONLYDIR | IN_ONESHOT)
-        except OSError:
-            self._close_if_unused()
-            raise
-        self._watches.add(watch)
-        return watch
-
-    def unwatch(self, watch: int) -> None:
-        """Remove a watch. Without effect after its event."""
-        if watch in self._watches:
-            self._watches.remove(watch)
-            _libc().inotify_rm_watch(self._descriptor, watch)  # fails if it has ended meanwhile
-        self._close_if_unused()
-
-    def read(self) -> frozenset[int]:
-        """Return the watches that have ended since the last call; all, if events were lost."""
-        ended: set[int] = set()
-        while self._descriptor >= 0:
-            try:
-                data = os.read(self._descriptor, _READ_SIZE)
-            except BlockingIOError:
-                break
-            for watch, mask, _ in _events(data):
-                if mask & IN_Q_OVERFLOW:
-                    ended |= self._watches
-                ended.add(watch)
-        ended &= self._watches  # and none that was removed just now
-        for watch in ended:
-            self.unwatch(watch)
-        return frozenset(ended)
-
-    def _close_if_unused(self) -> None:
-        if not self._watches and self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
 
 
 def _events(data: bytes) -> Iterator[tuple[int, int, str]]:

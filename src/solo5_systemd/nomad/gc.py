@@ -11,7 +11,7 @@ from solo5_systemd.errors import Solo5Error
 from solo5_systemd.names import TaskName
 from solo5_systemd.nomad.config.plugin import ForgottenTasksConfig, PluginConfig
 from solo5_systemd.nomad.engine import EngineSession
-from solo5_systemd.nomad.events.messages import archive_changed, full_disk
+from solo5_systemd.nomad.events.messages import full_disk
 from solo5_systemd.nomad.task.forgotten_tasks import ForgottenTask, forgotten_tasks
 from solo5_systemd.nomad.task.registry import TaskRegistry
 from solo5_systemd.nomad.workload.convert import SHARED_SLICE
@@ -26,9 +26,6 @@ CPUSET_INTERVAL_S = 2.0
 
 SPACE_INTERVAL_S = 10.0
 """Seconds between two looks at the free space of the file systems of disks: one system call for each of these."""
-
-ARCHIVES_INTERVAL_S = 10.0
-"""Seconds between two looks at the files of archives: a list of the lock files, and of the directories that changed."""
 
 SHARED = "share.slice"
 """Nomad's cgroup of all tasks without reserved cores (client/lib/cgroupslib)."""
@@ -72,7 +69,6 @@ class Housekeeping:
             self._background.create_task(self._collect_garbage(config))
             self._background.create_task(self._stop_forgotten(config))
             self._background.create_task(self._watch_space())
-            self._background.create_task(self._watch_archives())
 
     def remove_stale_mounts(self) -> None:
         """Remove, once, the bind mounts of starts that an earlier driver did not finish."""
@@ -126,20 +122,6 @@ class Housekeeping:
             event = full_disk(change)
             _log.log(logging.WARNING if change.full else logging.INFO, "task %s: %s", change.task, event.message)
             self._tasks.publish(TaskName(change.task), event)
-
-    async def _watch_archives(self) -> None:
-        # Not in the loop of the free space: each may wait for a file system that does not answer.
-        while True:
-            await asyncio.sleep(ARCHIVES_INTERVAL_S)
-            await _logged("look at the files of archives", self._publish_archive_changes())
-
-    async def _publish_archive_changes(self) -> None:
-        archives = (await self._session.engine()).backends.archives
-        for change in await archives.changes(self._tasks.running()):
-            event = archive_changed(change)
-            _log.info("task %s: %s", change.task, event.message)
-            self._tasks.publish(TaskName(change.task), event)
-            await archives.reported(change)
 
     async def _collect_garbage(self, config: Callable[[], PluginConfig]) -> None:
         while True:

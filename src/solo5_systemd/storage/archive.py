@@ -74,8 +74,8 @@ def credential_name(text: str) -> str:
     return text
 
 
-def header(entry: Entry) -> bytes:
-    """Return the ustar header of an entry: owner root, time 0.
+def tar_info(entry: Entry) -> tarfile.TarInfo:
+    """Return what the archive has of an entry except for its content: owner root, time 0.
 
     Raises:
         InvalidRequestError: its name is too long for the format.
@@ -85,29 +85,25 @@ def header(entry: Entry) -> bytes:
     info.mode = 0o755 if entry.is_directory else 0o644
     info.type = tarfile.DIRTYPE if entry.is_directory else tarfile.REGTYPE
     try:
-        return info.tobuf(tarfile.USTAR_FORMAT, "utf-8", "surrogateescape")
+        info.tobuf(tarfile.USTAR_FORMAT, "utf-8", "surrogateescape")
     except ValueError as error:
         raise InvalidRequestError(
             f"{bounded(entry.name, MAX_NAME)!r} is too long a name for a tar archive: expected at most 100 bytes, or "
             "155 of directories and 100 of the file."
         ) from error
-
-
-def padded(size: int, unit: int) -> int:
-    """Return a size with what is missing of the last unit."""
-    return -(-size // unit) * unit
-
-
-def tar_size(entries: Iterable[Entry], sector: int) -> int:
-    """Return the bytes of a tar archive with its end, in whole sectors."""
-    return padded(sum(BLOCK + padded(each.size, BLOCK) for each in entries) + 2 * BLOCK, sector)
+    return info
 
 
 def size_of(archive: ArchiveRequest, entries: Sequence[Entry], sector: int) -> int:
-    """Return the bytes of an archive of these entries."""
+    """Return the bytes of an archive of these entries, in whole sectors; that of a tar archive has its end."""
     if archive.format is ArchiveFormat.TAR:
-        return tar_size(entries, sector)
-    return padded(sum(each.size for each in entries), sector)
+        return _padded(sum(BLOCK + _padded(each.size, BLOCK) for each in entries) + 2 * BLOCK, sector)
+    return _padded(sum(each.size for each in entries), sector)
+
+
+def _padded(size: int, unit: int) -> int:
+    """Return a size with what is missing of the last unit."""
+    return -(-size // unit) * unit
 
 
 def check_total(disks: Iterable[Disk]) -> None:

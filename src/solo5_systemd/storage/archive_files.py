@@ -1,27 +1,34 @@
 """Read the files of an archive, and write it to a file in memory.
 
-Content passes from file to file by a buffer that is left out of core dumps. Directories are walked by descriptors, and
-no symbolic link is followed below a root: what a path leads to cannot change between a check and the read.
+Directories are walked by descriptors, and no symbolic link is followed below a root: what a path leads to cannot change
+between a check and the read.
 """
 
+import ctypes
 import errno
 import hashlib
-import mmap
+import io
 import os
 import stat
 import subprocess
+import tarfile
 from collections.abc import Callable, Container, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path, PurePath
-from typing import NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple, cast
 
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError
 from solo5_systemd.files.procfs import changers_in, open_path, way_of
+from solo5_systemd.locks import closing
 from solo5_systemd.sanitize import MAX_NAME, MAX_QUOTE, bounded
-from solo5_systemd.storage.archive import BLOCK, DEPTH_MAX, ENTRIES_MAX, Entry, check_entry, header, padded, tar_size
+from solo5_systemd.storage.archive import DEPTH_MAX, ENTRIES_MAX, Entry, check_entry, size_of, tar_info
+from solo5_systemd.storage.copies import write_all
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, Member, sector_size
 from solo5_systemd.storage.title import read_title
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 CREDENTIALS = tuple(Path(each) for each in ("/etc/credstore", "/run/credstore", "/usr/lib/credstore"))
 ENCRYPTED = tuple(path.with_name("credstore.encrypted") for path in CREDENTIALS)
@@ -33,7 +40,8 @@ DECRYPT_TIMEOUT_S = 30.0
 
 _PLACE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC
-_BUFFER = 1 << 18
+_PR_SET_DUMPABLE = 4
+"""prctl(2), from linux/prctl.h."""
 
 Visit = Callable[[Entry, int], None]
 """Called with an entry and a descriptor of its file or directory, which is open for reading."""
@@ -49,7 +57,7 @@ def scan(request: DiskRequest, archive: ArchiveRequest) -> Sequence[Entry]:
 
     def add(entry: Entry, _source: int) -> None:
         entries.append(entry)
-        header(entry)
+        tar_info(entry)
 
     try:
         if archive.credential:
@@ -86,52 +94,44 @@ def write_archive(request: DiskRequest, archive: ArchiveRequest, target: int) ->
     Raises:
         Solo5Error: as `scan`; also if a file changes meanwhile.
     """
-    with _Writer(target) as writer, _sources(request, archive, target) as each:
-        return _archived(request, archive, writer, each)
+    with _sources(request, archive, target) as each:
+        return _archived(request, archive, target, each)
 
 
-def digest_of(request: DiskRequest, archive: ArchiveRequest, visit: Visit) -> str:
+def digest_of(request: DiskRequest, archive: ArchiveRequest) -> str:
     """Return the SHA-256 that `write_archive` returns for the files as they are now, and write nothing.
 
     Args:
         request: of the disk.
         archive: its content, no credential.
-        visit: called before an entry is read.
 
     Raises:
         Solo5Error: as `write_archive`.
         OSError: a directory cannot be read.
     """
-    with _Writer(None) as writer:
-
-        def each(add: Visit) -> None:
-            def visit_and_add(entry: Entry, source: int) -> None:
-                visit(entry, source)
-                add(entry, source)
-
-            walk(request, archive, visit_and_add)
-
-        return _archived(request, archive, writer, each)
+    return _archived(request, archive, None, lambda visit: walk(request, archive, visit))
 
 
-def _archived(request: DiskRequest, archive: ArchiveRequest, writer: "_Writer", each: Callable[[Visit], None]) -> str:
-    is_tar = archive.format is ArchiveFormat.TAR
-    written: list[Entry] = []
+def _archived(request: DiskRequest, archive: ArchiveRequest, target: int | None, each: Callable[[Visit], None]) -> str:
+    """Write what `each` visits to a file, or only hash it; return the SHA-256."""
+    _forbid_core_dumps()
+    sink, entries = _Sink(target), list[Entry]()
+    # It is not closed, since that would fill it up to 20 blocks.
+    tar = tarfile.TarFile(mode="w", fileobj=cast("IO[bytes]", sink), format=tarfile.USTAR_FORMAT, encoding="utf-8")
 
     def add(entry: Entry, source: int) -> None:
-        written.append(entry)
-        if is_tar:
-            writer.put(header(entry))
-        if not entry.is_directory:
-            writer.copy(entry, source)
+        entries.append(entry)
+        content = None if entry.is_directory else open(source, "rb", closefd=False)  # noqa: SIM115 - stays open
+        if archive.format is ArchiveFormat.TAR:
+            tar.addfile(tar_info(entry), content)
+        elif content is not None:
+            sink.write(content.read(entry.size))
 
     each(add)
-    if is_tar:
-        writer.zeros(tar_size(written, sector_size(request)) - writer.size)
-    else:
-        _check_raw(request, written)
-    writer.zeros(padded(writer.size, sector_size(request)) - writer.size)
-    return writer.digest()
+    if archive.format is ArchiveFormat.RAW:
+        _check_raw(request, entries)
+    sink.write(bytes(size_of(archive, entries, sector_size(request)) - sink.tell()))
+    return sink.digest()
 
 
 @contextmanager
@@ -201,7 +201,7 @@ def _walk(tree: _Tree, name: str, found: int, depth: int, changers: frozenset[in
         changers: users other than root that can change what is there; None: the files are those of its roots.
     """
     request, visit = tree.request, tree.visit
-    with closing(_Descriptor(found)):
+    with closing(found):
         status = os.fstat(found)
         mode = status.st_mode
         if stat.S_ISREG(mode):
@@ -222,7 +222,7 @@ def _walk(tree: _Tree, name: str, found: int, depth: int, changers: frozenset[in
                 f"disk {request.disk}: {_shown(name)} has more than {DEPTH_MAX} levels of directories: expected fewer."
             )
         listed = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        with closing(_Descriptor(listed)):
+        with closing(listed):
             if name:
                 visit(Entry(name=name, is_directory=True), listed)
             below = None if changers is None else changers | changers_in(status)
@@ -241,7 +241,7 @@ def _names(request: DiskRequest, directory: int) -> Sequence[str]:
 
 def _visit_file(request: DiskRequest, name: str, source: int, visit: Visit) -> None:
     """Visit an open file, which is closed; it must not change meanwhile."""
-    with closing(_Descriptor(source)):
+    with closing(source):
         before = os.fstat(source)
         if before.st_nlink > 1:
             raise InvalidRequestError(
@@ -253,9 +253,14 @@ def _visit_file(request: DiskRequest, name: str, source: int, visit: Visit) -> N
                 f"disk {request.disk}: {_shown(name)} is a disk of another job or volume, which was moved: expected a "
                 "file of this one."
             )
-        visit(Entry(name=name, size=before.st_size), source)
-        after = os.fstat(source)
-        if _state(before) != _state(after):
+        is_short = False
+        try:
+            visit(Entry(name=name, size=before.st_size), source)
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            is_short = True  # tarfile has reached the end before the size
+        if is_short or _state(before) != _state(os.fstat(source)):
             raise HostError(
                 f"disk {request.disk}: {_shown(name)} has changed while it was read: expected a file at rest.",
                 "Start the task again.",
@@ -279,7 +284,7 @@ def _open_member(request: DiskRequest, member: Member) -> tuple[int, frozenset[i
         if request.roots:
             return _open_beneath(path, request.roots), None
         parent, place = open_path(what, str(path.parent), ())
-        with closing(_Descriptor(parent)):
+        with closing(parent):
             changers = _changers(what, path, place, parent)
             return os.open(path.name, _PLACE, dir_fd=parent), changers
     except OSError as error:
@@ -314,35 +319,12 @@ def _open_beneath(path: PurePath, roots: Sequence[str]) -> int:
             continue
         found = os.open(os.path.realpath(root.parent), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         for name in path.relative_to(root.parent).parts:
-            with closing(_Descriptor(found)):
+            with closing(found):
                 if stat.S_ISLNK(os.fstat(found).st_mode):
                     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
                 found = os.open(name, _PLACE, dir_fd=found)
         return found
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-
-
-def parents(request: DiskRequest) -> Iterator[int]:
-    """Yield descriptors of the directories from the roots to the members of an archive, as far as they exist.
-
-    A descriptor is closed after its turn. Without roots there is none.
-    """
-    for each in request.archive.members if request.archive else ():
-        path = PurePath(each.path)
-        for root in map(PurePath, request.roots):
-            if path.is_relative_to(root):
-                yield from _directories(root, path.relative_to(root).parts[:-1])
-                break
-
-
-def _directories(root: PurePath, names: Sequence[str]) -> Iterator[int]:
-    with suppress(OSError), ExitStack() as opened:
-        found = os.open(os.path.realpath(root.parent), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        opened.callback(os.close, found)
-        for name in (root.name, *names):
-            found = os.open(name, _PLACE | os.O_DIRECTORY, dir_fd=found)
-            opened.callback(os.close, found)
-            yield found
 
 
 def _opened(path: str) -> int:
@@ -396,98 +378,43 @@ def _decrypted(name: str, path: Path, target: int) -> int:
         os.close(file)
 
 
-class _Writer:
-    """Writes an archive, and hashes it; without a target, it is hashed only.
+class _Sink(io.RawIOBase):
+    """Where an archive is written; hashes what passes.
 
-    The buffer is a mapping that core dumps leave out (MADV_DONTDUMP). The hash gets whole blocks of 64 bytes only, so
-    that it keeps no content of its own.
+    Args:
+        target: descriptor of an empty file; None: the archive is hashed only.
     """
 
     def __init__(self, target: int | None) -> None:
         self._target = target
         self._hash = hashlib.sha256()
-        self._buffer = mmap.mmap(-1, _BUFFER)
-        self._buffer.madvise(mmap.MADV_DONTDUMP)
-        self._used = 0
-        self.size = 0
+        self._size = 0
 
-    def __enter__(self) -> "_Writer":
-        return self
+    def tell(self) -> int:
+        """Return the bytes so far."""
+        return self._size
 
-    def __exit__(self, *_: object) -> None:
-        self._buffer[: self._used] = bytes(self._used)
-        self._buffer.close()
-
-    def put(self, data: bytes) -> None:
-        """Write a header."""
-        with self._part(len(data)) as view:
-            view[:] = data
-        self._flush(len(data))
-
-    def copy(self, entry: Entry, source: int) -> None:
-        """Write the content of a file, with zeros up to the end of a block."""
-        left = entry.size
-        while left:
-            with self._part(min(left, _BUFFER)) as view:
-                count = os.readv(source, [view])
-            if not count:
-                break  # it has become shorter, which the caller finds
-            count = self._filled(source, count, min(left, _BUFFER))
-            end = padded(count, BLOCK)
-            self._buffer[count:end] = bytes(end - count)
-            self._flush(end)
-            left -= count
-
-    def zeros(self, count: int) -> None:
-        """Write zeros, in whole blocks."""
-        while count > 0:
-            now = min(count, _BUFFER)
-            self._buffer[:now] = bytes(now)
-            self._flush(now)
-            count -= now
+    def write(self, data: "ReadableBuffer") -> int:
+        """Write all of `data`."""
+        data = bytes(data)
+        self._hash.update(data)
+        if self._target is not None:
+            write_all(self._target, data, self._size)
+        self._size += len(data)
+        return len(data)
 
     def digest(self) -> str:
         """Return the SHA-256, in hexadecimal digits."""
         return self._hash.hexdigest()
 
-    def _part(self, count: int) -> memoryview:
-        """Return the first `count` bytes of the buffer, which are cleared in the end."""
-        self._used = max(self._used, count)
-        return memoryview(self._buffer)[:count]
 
-    def _filled(self, source: int, count: int, wanted: int) -> int:
-        """Read on after a short read, up to `wanted` bytes or the end of the file; return all bytes."""
-        while count < wanted:
-            with memoryview(self._buffer)[count:wanted] as view:
-                more = os.readv(source, [view])
-            if not more:
-                break
-            count += more
-        return count
+def _forbid_core_dumps() -> None:
+    """Keep this process from dumping core from now on: it has the content of archives in its memory.
 
-    def _flush(self, count: int) -> None:
-        with memoryview(self._buffer)[:count] as view:
-            self._hash.update(view)
-            if self._target is not None:
-                _write_all(self._target, view, self.size)
-        self.size += count
-
-
-def _write_all(target: int, view: memoryview, at: int) -> None:
-    written = 0
-    while written < len(view):
-        with view[written:] as rest:
-            written += os.pwrite(target, rest, at + written)
-
-
-class _Descriptor:
-    """A descriptor that is closed."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    def close(self) -> None:
-        os.close(self._descriptor)
+    The kernel passes a core dump to the program of kernel.core_pattern whatever the limit of core files is. A program
+    that a child executes can dump core (prctl(2)).
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def _state(status: os.stat_result) -> tuple[int, int, int]:

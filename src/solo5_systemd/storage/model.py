@@ -219,26 +219,6 @@ class FullDiskChange:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArchiveChange:
-    """A change of the files of a running task's archive.
-
-    Attributes:
-        task: that has the archive.
-        disk: its name in the manifest.
-        state: SHA-256 of an archive of the files as they are now; UNREADABLE: they cannot be archived.
-        outdated: whether it is not that of the task's own archive.
-    """
-
-    task: str
-    disk: str
-    state: str
-    outdated: bool
-
-
-UNREADABLE = "unreadable"
-
-
-@dataclass(frozen=True, kw_only=True)
 class MadeDisk:
     """A disk that a start has made.
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from solo5_systemd.files import removals as module
-from solo5_systemd.files.removals import FirstChanges, Removals, RemovedEntries
+from solo5_systemd.files.removals import Removals, RemovedEntries
 
 
 @pytest.fixture
@@ -164,87 +164,4 @@ def test_a_directory_that_does_not_exist_cannot_be_watched(tmp_path: Path) -> No
     before = descriptors()
     with pytest.raises(FileNotFoundError):
         RemovedEntries(tmp_path / "none")
-    assert descriptors() == before
-
-
-# --- changes of directories ------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    path = tmp_path / "watched"
-    path.mkdir()
-    (path / "file").write_text("one")
-    return path
-
-
-def watched(changes: FirstChanges, directory: Path) -> int:
-    opened = os.open(directory, os.O_PATH)
-    try:
-        return changes.watch(opened)
-    finally:
-        os.close(opened)
-
-
-def harm(directory: Path, how: str) -> None:
-    match how:
-        case "write":
-            (directory / "file").write_text("two")
-        case "create":
-            (directory / "new").touch()
-        case "delete":
-            (directory / "file").unlink()
-        case "rename":
-            (directory / "file").rename(directory / "other")
-        case "move":
-            directory.rename(directory.parent / "moved")
-        case _:
-            (directory / "file").unlink()
-            directory.rmdir()
-
-
-@pytest.mark.parametrize("how", ["write", "create", "delete", "rename", "move", "remove"])
-def test_the_first_change_of_a_directory_ends_its_watch(directory: Path, how: str) -> None:
-    changes, before = FirstChanges(), descriptors()
-    watch = watched(changes, directory)
-    assert changes.read() == frozenset()
-    (directory / "file").read_text()
-    (directory / "file").chmod(0o600)
-    assert changes.read() == frozenset()
-    harm(directory, how)
-    assert changes.read() == {watch}
-    assert changes.read() == frozenset()
-    assert descriptors() == before
-    changes.unwatch(watch)
-
-
-def test_a_directory_that_changes_all_the_time_is_one_event(directory: Path) -> None:
-    changes = FirstChanges()
-    first, other = watched(changes, directory), watched(changes, directory.parent)
-    assert watched(changes, directory) == first
-    for number in range(100):
-        (directory / str(number)).touch()
-    assert changes.read() == {first}
-    changes.unwatch(other)
-    (directory.parent / "new").touch()
-    assert changes.read() == frozenset()
-
-
-def test_lost_events_are_changes_of_all_directories(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    changes = FirstChanges()
-    both = {watched(changes, directory), watched(changes, directory.parent)}
-    read = iter([module._EVENT.pack(-1, module.IN_Q_OVERFLOW, 0, 0)])
-    original = os.read
-
-    def lossy(descriptor: int, size: int) -> bytes:
-        return next(read, None) or original(descriptor, size)
-
-    monkeypatch.setattr(os, "read", lossy)
-    assert changes.read() == both
-
-
-def test_what_is_no_directory_cannot_be_watched(directory: Path) -> None:
-    changes, before = FirstChanges(), descriptors()
-    with pytest.raises(NotADirectoryError):
-        watched(changes, directory / "file")
     assert descriptors() == before

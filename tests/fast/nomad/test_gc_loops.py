@@ -14,7 +14,7 @@ from solo5_systemd.errors import HostError
 from solo5_systemd.names import TaskName
 from solo5_systemd.nomad.config.plugin import ForgottenTasksConfig, GcConfig, PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.storage.model import UNREADABLE, ArchiveChange, FullDisk, FullDiskChange
+from solo5_systemd.storage.model import FullDisk, FullDiskChange
 
 SHARED = "/sys/fs/cgroup/nomad.slice/share.slice"
 RESERVED = "/sys/fs/cgroup/nomad.slice/reserve.slice"
@@ -180,35 +180,6 @@ async def test_a_full_disk_of_a_guest_that_goes_on_is_an_event_of_its_task(
     assert events[0].annotations["full_disks"] == "data"
     assert "look at the free space of disks failed: a file system does not answer." in caplog.messages
     assert any(each.startswith(f"task {state.task}: No space is left in {where}") for each in caplog.messages)
-
-
-async def test_an_archive_that_is_older_than_its_files_is_an_event_once(
-    machine: Machine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("solo5_systemd.nomad.gc.ARCHIVES_INTERVAL_S", 0)
-    caplog.set_level("INFO")
-    async with agent() as nomad:
-        await nomad.start(task_config())
-        [state] = machine.units.loaded.values()
-        await begun(nomad)
-        machine.steps.errors["look for changed files of archives"] = HostError("the locks cannot be read.")
-        await yields(100)
-        machine.steps.errors.clear()
-        for seen, outdated in (("1", True), (UNREADABLE, True), ("0", False)):
-            machine.archives.changed = [
-                ArchiveChange(task=task, disk="config", state=seen, outdated=outdated) for task in (state.task, "other")
-            ]
-            await yields(100)
-        events = [each.event for each in nomad.driver.events._buffer][-3:]
-    assert [each.message for each in events] == [
-        "The files of disk config have changed: the guest has those of its start until it is restarted",
-        "The files of disk config cannot be archived any more: the next start would be refused. The guest has those of "
-        "its start until it is restarted",
-        "The files of disk config are again those that the guest was started with",
-    ]
-    assert [dict(each.annotations) for each in events] == [*[{"outdated_disk": "config"}] * 2, {}]
-    assert machine.archives.known == {(state.task, "config"): "0"}
-    assert "look at the files of archives failed: the locks cannot be read." in caplog.messages
 
 
 # --- forgotten tasks, and consoles of removed ones --------------------------------------------------------------

@@ -40,7 +40,6 @@ from solo5_systemd.settings.limits import Claim, Node, Totals
 from solo5_systemd.settings.resolver import UNSET, Resolver
 from solo5_systemd.storage.io_limits import BlockDevice  # noqa: TC001
 from solo5_systemd.storage.model import (
-    ArchiveChange,
     Backing,
     BoundDisks,
     Disk,
@@ -701,26 +700,6 @@ class FakeDiskSpace:
             return found
 
 
-class FakeArchives:
-    """The files of archives; `known`: the last reported state, by task and disk."""
-
-    def __init__(self, steps: Steps) -> None:
-        self._steps = steps
-        self.changed: list[ArchiveChange] = []
-        self.known: dict[tuple[str, str], str] = {}
-
-    async def changes(self, tasks: Collection[TaskName]) -> Sequence[ArchiveChange]:
-        async with self._steps.step("look for changed files of archives"):
-            return [each for each in self.changed if each.task in tasks and each.state != self._known(each)]
-
-    def _known(self, change: ArchiveChange) -> str:
-        return self.known.get((change.task, change.disk), "")
-
-    async def reported(self, change: ArchiveChange) -> None:
-        async with self._steps.step("store a report"):
-            self.known[change.task, change.disk] = change.state
-
-
 class FakeDirectories:
     """Directories; `missing`: those that were removed."""
 
@@ -770,7 +749,6 @@ class Machine:
         self.console = FakeConsole(self.steps)
         self.usages = FakeUsages(self.steps)
         self.disk_space = FakeDiskSpace(self.steps)
-        self.archives = FakeArchives(self.steps)
         self.relay = FakeRelay(self.steps)
         self.resolvers = FakeResolvers(self.steps)
         self.directories = FakeDirectories(self.steps)

@@ -10,7 +10,7 @@ from solo5_systemd.network.model import UNREPAIRED, Lease, Reservation
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload.ports import published_nics
 from solo5_systemd.sanitize import bounded
-from solo5_systemd.storage.model import UNREADABLE, ArchiveChange, FullDiskChange
+from solo5_systemd.storage.model import FullDiskChange
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.unit.placeholders import uses_search, uses_servers
 from solo5_systemd.workload import Publish, Workload
@@ -165,21 +165,6 @@ def full_disk(change: FullDiskChange) -> TaskEvent:
             "first time. Free space on the host"
         ),
         annotations={"full_disks": change.disk.disk},
-    )
-
-
-def archive_changed(change: ArchiveChange) -> TaskEvent:
-    """Return the event of a running guest's archive whose files have changed, or are again those of its start."""
-    if not change.outdated:
-        return TaskEvent(message=f"The files of disk {change.disk} are again those that the guest was started with")
-    if change.state == UNREADABLE:
-        what = (
-            f"The files of disk {change.disk} cannot be archived any more: the next start would be refused. The guest"
-        )
-    else:
-        what = f"The files of disk {change.disk} have changed: the guest"
-    return TaskEvent(
-        message=f"{what} has those of its start until it is restarted", annotations={"outdated_disk": change.disk}
     )
 
 

@@ -328,10 +328,6 @@ class TaskRegistry:
         if entry is not None:
             self._events.publish_throttled(entry.config, TaskEvent(message=message))
 
-    def running(self) -> frozenset[TaskName]:
-        """Return the names of the tasks that have not ended."""
-        return frozenset(entry.state.task for entry in self._entries.values() if not entry.end.done())
-
     def publish(self, name: TaskName, event: TaskEvent) -> None:
         """Publish a throttled event of a task, unless it has ended or is not this driver's."""
         for entry in self._entries.values():
