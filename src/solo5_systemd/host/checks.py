@@ -13,7 +13,7 @@ from solo5_systemd.image.manifest import SUPPORTED_ABI, Target
 from solo5_systemd.names import journald_of
 from solo5_systemd.network.modules import NF_TABLES
 from solo5_systemd.network.modules import remedy as remedy_of_modules
-from solo5_systemd.network.overtaken import Overtaken, remedy
+from solo5_systemd.network.overtaken import Overtaken
 from solo5_systemd.settings.model import Join, NetworkSettings
 from solo5_systemd.unit.properties import missing_controllers
 from solo5_systemd.unit.tender import Tender
@@ -61,7 +61,7 @@ class Kernel:
         forwarding_tables6: the same of IPv6.
         br_netfilter: bridged frames pass the IP forward hook, too (net.bridge.bridge-nf-call-iptables).
         run_free: free bytes in /run.
-        overtaken: the ranges of networks from which a route of another program takes packets.
+        overtaken: a guest for each route of another program that takes the packets for guests.
         missing_modules: the modules without which a task has no network, besides nf_tables; None: only root can check.
     """
 
@@ -364,7 +364,7 @@ def _kernel(kernel: Kernel) -> Iterator[Fact]:
             name="routes",
             value=f"{each.route} takes packets for guests of {each.inside}",
             verdict=Verdict.LIMITED,
-            advice=f"Until the next boot, this gives them back: {remedy(each.route, each.bridge, each.inside)}",
+            advice=f"While the network is in use, this gives them back: {each.remedy}",
         )
     if kernel.run_free is not None and kernel.run_free < RUN_FREE:
         yield _broken("/run", f"{kernel.run_free >> 10} KiB free", "Free some space: leases are kept there.")

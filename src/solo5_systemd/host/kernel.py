@@ -21,8 +21,11 @@ from solo5_systemd.host.other_filters import (
     saved_listing,
     translating,
 )
-from solo5_systemd.network.overtaken import Overtaken, in_main_table
+from solo5_systemd.network.lease_files import STATE, read_lease_records, read_networks
+from solo5_systemd.network.model import LeaseState
+from solo5_systemd.network.overtaken import Overtaken
 from solo5_systemd.network.raw_netlink import check_netfilter
+from solo5_systemd.network.routes import overtaken
 from solo5_systemd.settings.model import NetworkSettings
 from solo5_systemd.unit.confinement import KVM
 
@@ -51,13 +54,15 @@ def read_kernel(root: Path = Path("/"), networks: Sequence[NetworkSettings] = ()
         br_netfilter=_number(settings / "net/bridge/bridge-nf-call-iptables") == 1,
         run_free=_free(root / "run"),
         missing_modules=missing_modules() if root == Path("/") else None,
-        overtaken=overtaken([network.bridge for network in networks if network.join is None], root),
+        overtaken=_overtaken(root / STATE.relative_to("/")),
     )
 
 
-def overtaken(bridges: Sequence[str], root: Path = Path("/")) -> Sequence[Overtaken]:
-    """Return the ranges of networks, by their bridges, from which a route of the main table takes packets."""
-    return in_main_table(_text(root / "proc/net/route"), _text(root / "proc/net/ipv6_route"), bridges)
+def _overtaken(state: Path) -> Sequence[Overtaken]:
+    """Return one guest for each route of another program that takes the packets for guests of a network."""
+    records = (each for each in read_lease_records(state) if each.state is LeaseState.ATTACHED and not each.namespace)
+    found = overtaken(read_networks(state), (lease for record in records for lease in record.reservation.leases))
+    return tuple({(each.inside, each.route): each for each in found}.values())
 
 
 def numa_nodes(root: Path = Path("/")) -> Mapping[int, str]:

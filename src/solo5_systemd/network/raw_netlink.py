@@ -31,7 +31,7 @@ _BATCH_MAX = 64
 
 
 _LOADS = {2: 0x28, 4: 0x20}
-_EQUALS, _HAS_BITS, _AND = 0x15, 0x45, 0x54
+_EQUALS, _HAS_BITS = 0x15, 0x45
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,6 @@ class Condition:
         size: 2 or 4 bytes.
         test: the jump of BPF that compares it.
         value: what it is compared with, as BPF loads it: big-endian.
-        mask: the bits that are compared; None: all.
     """
 
     offset: int
@@ -51,7 +50,6 @@ class Condition:
     test: int
     value: int
     negated: bool = False
-    mask: int | None = None
 
 
 def is_type(kind: int) -> Condition:
@@ -68,16 +66,6 @@ def equals(offset: int, value: int, size: int = 4) -> Condition:
 def has_bits(offset: int, bits: int, *, negated: bool = False) -> Condition:
     """Return the condition that a number of four bytes has any, or with `negated` none, of some bits."""
     return Condition(offset=offset, size=4, test=_HAS_BITS, value=socket.htonl(bits), negated=negated)
-
-
-def begins_with(offset: int, value: bytes, bits: int) -> Sequence[Condition]:
-    """Return the conditions that the first `bits` of some bytes, in network order, have a value."""
-    found = []
-    for at in range(0, bits, 32):
-        mask = 0xFFFFFFFF << max(0, at + 32 - bits) & 0xFFFFFFFF
-        part = int.from_bytes(value[at // 8 : at // 8 + 4]) & mask
-        found.append(Condition(offset=offset + at // 8, size=4, test=_EQUALS, value=part, mask=mask))
-    return found
 
 
 class NetlinkSocket:
@@ -175,13 +163,12 @@ class NetlinkSocket:
         """
         instructions: list[tuple[int, int, int, int]] = []
         for conditions in kinds:
-            left = sum(2 + (each.mask is not None) for each in conditions)
+            left = 2 * len(conditions)
             for each in conditions:
-                masked = [] if each.mask is None else [(_AND, 0, 0, each.mask)]
-                left -= 2 + len(masked)
+                left -= 2
                 # To the next kind where it is not met; a negated jump has its branches exchanged.
                 skip = (0, left + 1) if not each.negated else (left + 1, 0)
-                instructions += [(_LOADS[each.size], 0, 0, each.offset), *masked, (each.test, *skip, each.value)]
+                instructions += [(_LOADS[each.size], 0, 0, each.offset), (each.test, *skip, each.value)]
             instructions.append((0x06, 0, 0, 0xFFFFFFFF))  # accept
         program = b"".join(_BPF.pack(*instruction) for instruction in (*instructions, (0x06, 0, 0, 0)))  # drop
         buffer = ctypes.create_string_buffer(program, len(program))

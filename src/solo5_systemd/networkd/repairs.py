@@ -29,11 +29,11 @@ def mistake(lease: Lease, address: str) -> str:
     """
     if address:
         return (
-            f"{UNREPAIRED}NIC {lease.nic} sends from {address}, not from its lease {lease.first_address}, and is not "
+            f"NIC {lease.nic} sends from {address}, not from its lease {lease.first_address}, and is not "
             "heard: is {mirage} missing among the arguments of the guest?"
         )
     return (
-        f"{UNREPAIRED}NIC {lease.nic} asks for an address by DHCP, which network {lease.network} does not serve: set "
+        f"NIC {lease.nic} asks for an address by DHCP, which network {lease.network} does not serve: set "
         f"dhcp = true for it, or pass {lease.first_address} by {{mirage}}"
     )
 
@@ -64,9 +64,9 @@ class Repairs:
         done, self._done = self._done, []
         return done
 
-    def report(self, repair: Repair) -> None:
-        """Log and record a repair, or what only an operator can repair."""
-        self._add(repair.tasks, repair.what)
+    def report_unrepaired(self, task: TaskName, what: str) -> None:
+        """Log and record what only an operator can repair."""
+        self._add([task], f"{UNREPAIRED}{what}")
 
     def _add(self, tasks: Sequence[TaskName], what: str) -> None:
         # A mistake of a guest is none of the host's.
@@ -220,7 +220,7 @@ class Repairs:
                 key = (tap, record.expires, address == "")
                 if address not in map(str, lease.addresses) and (address or not served):
                     if key not in told | self._told:
-                        self.report(Repair(tasks=[record.reservation.task], what=mistake(lease, address)))
+                        self.report_unrepaired(record.reservation.task, mistake(lease, address))
                     self._told.add(key)
 
     # -- taps without a lease ------------------------------------------------------------------------------------

@@ -22,13 +22,11 @@ from solo5_systemd.network.links import AddressWatch, LinkWatch
 from solo5_systemd.network.model import GuestNames, IpAddress, NicRequest, PortRequest, Reservation, with_limits
 from solo5_systemd.network.nft_tables import RulesetWatch
 from solo5_systemd.network.port_conflicts import host_ports, show_port
-from solo5_systemd.network.routes import RouteWatch
 from solo5_systemd.networkd.dhcp_servers import DhcpServers
 from solo5_systemd.networkd.held_ports import BARRIER_TIMEOUT_S, wait_until_free
 from solo5_systemd.networkd.leases import now
 from solo5_systemd.networkd.namespace_watches import NamespaceWatches
 from solo5_systemd.networkd.namespaces import Namespaces, delete_remains
-from solo5_systemd.networkd.overtaken import OvertakenNetworks
 from solo5_systemd.networkd.state import Remains
 from solo5_systemd.networkd.task_units import TaskUnits
 from solo5_systemd.settings.guest_routes import Routes
@@ -88,9 +86,6 @@ class Networkd:
         self._links_changed: frozenset[str] | None = frozenset()
         self._gateway_removed = False
         self._namespaces_changed: set[str] = set()
-        self._overtaken = OvertakenNetworks()
-        self._route_watch = RouteWatch()
-        self._routes_changed = False
         self._units = units
         self._servers = servers
         self._servers_lock = asyncio.Lock()
@@ -159,12 +154,6 @@ class Networkd:
             address_watch = stack.enter_context(closing(AddressWatch()))
             loop.add_reader(address_watch.fileno(), self._on_addresses, address_watch)
             stack.callback(loop.remove_reader, address_watch.fileno())
-            stack.enter_context(closing(self._route_watch))
-            loop.add_reader(self._route_watch.fileno(), self._on_routes)
-            stack.callback(loop.remove_reader, self._route_watch.fileno())
-            self._watch_routes()
-            if self._state.host.leases.records:
-                self._check_routes_soon()
             if not self._state.host.repairs.owns_tables:
                 ruleset_watch = stack.enter_context(closing(RulesetWatch()))
                 loop.add_reader(ruleset_watch.fileno(), self._on_rules, ruleset_watch)
@@ -247,7 +236,6 @@ class Networkd:
         else:
             await asyncio.gather(self._delete_flows_and_taps(remains), self._wait_for_ports(remains.reservation))
         await self._work(self._state.end_release, task)
-        self._watch_routes()
 
     async def _serve_dhcp(self) -> None:
         """Start, restart and stop the DHCP servers as the attached tasks need them.
@@ -366,9 +354,6 @@ class Networkd:
         for port in await self._work(self._state.host.absent_addresses, task):
             text = f"port {show_port(port)} is reached once this host has the address {port.host_ip}, which it has not"
             log_about(service_of(task), text, priority=5)
-        self._watch_routes()
-        if self._overtaken.any:  # and this guest perhaps as well
-            self._check_routes_soon()
         # Deferred, since the dump of all flows would be most of the cost of an attach. Flows to this guest stay; a UDP
         # client with a flow to an earlier guest reaches this one after the interval.
         if redirected:
@@ -422,8 +407,6 @@ class Networkd:
 
     def _on_links(self, watch: LinkWatch) -> None:
         changed = watch.changed()
-        if self._overtaken.any:  # IPv4 routes end without a message with their link
-            self._check_routes_soon()
         if changed is not None and not any(map(self._state.host.repairs.is_expected, changed)):
             return  # taps of released tasks, or links of other programs
         if changed is None or self._links_changed is None:
@@ -441,19 +424,6 @@ class Networkd:
     def _on_namespace(self, path: str) -> None:
         self._namespaces_changed.add(path)
         self._wake.set()
-
-    def _on_routes(self) -> None:
-        self._route_watch.drain()
-        self._check_routes_soon()
-
-    def _check_routes_soon(self) -> None:
-        self._routes_changed = True
-        self._wake.set()
-
-    def _watch_routes(self) -> None:
-        """Watch routes within the ranges of the present networks; called when these may have changed."""
-        own = [network for network in self._state.host.networks() if network.join is None]
-        self._route_watch.watch([each for network in own for each in (network.ipv4, network.ipv6) if each is not None])
 
     async def _maintain(self, unfinished: Sequence[TaskName]) -> None:
         for task in unfinished:
@@ -500,17 +470,9 @@ class Networkd:
                 await asyncio.sleep(_LINKS_SETTLE_S)
                 paths, self._namespaces_changed = self._namespaces_changed, set()
                 await self._work(self._state.repair_changed, paths)
-            if self._routes_changed:
-                self._routes_changed = False
-                await self._work(self._check_routes)
         except (Solo5Error, OSError) as error:  # OSError: such as ENOBUFS, which passes
             _log.error("network repair failed: %s", error)
             self._rules_changed, self._links_changed = True, None  # all is compared at the next wake-up
-
-    def _check_routes(self) -> None:
-        host = self._state.host
-        for repair in self._overtaken.check(host.networks(), host.leases.records):
-            host.repairs.report(repair)
 
     async def _emit_repairs(self) -> None:
         if self._state.has_repairs:
@@ -527,7 +489,6 @@ class Networkd:
     async def _check_units(self) -> None:
         """Look for ends that no event has reported, and for releases that failed."""
         self._units_checked_at = now()
-        self._routes_changed |= self._overtaken.any
         await self._work(self._state.host.bind_missing_ports)
         try:
             await self._work(self._state.repair_others)

@@ -39,6 +39,7 @@ from solo5_systemd.network.port_conflicts import (
     host_ports,
 )
 from solo5_systemd.network.remembered import RememberedAddresses
+from solo5_systemd.network.routes import overtaken
 from solo5_systemd.networkd.bridges import Bridges
 from solo5_systemd.networkd.choice import Choice
 from solo5_systemd.networkd.dhcp_files import DhcpFiles
@@ -276,6 +277,8 @@ class NetworkState:
             for lease in record.reservation.leases:  # such as in a namespace that was made again
                 self._make_tap(record.reservation, lease)
             self.leases.save_attached(record)
+        for each in overtaken(self.networks(), record.reservation.leases):
+            self.repairs.report_unrepaired(task, str(each))
         return self._redirected([record.reservation])
 
     def redirected(self) -> frozenset[RedirectedPort]:

@@ -1,12 +1,12 @@
 from dataclasses import replace
-from ipaddress import IPv4Network
+from ipaddress import IPv4Address, IPv4Network
 
 import pytest
 
 from solo5_systemd.host.checks import Fact, Host, Kernel, Verdict, facts
 from solo5_systemd.host.other_filters import DroppingChain
 from solo5_systemd.names import NetworkName
-from solo5_systemd.network.overtaken import ForeignRoute, Overtaken
+from solo5_systemd.network.overtaken import Overtaken
 from solo5_systemd.settings.model import HostPort, Join, NetworkPolicy, NetworkSettings
 
 HOST = Host(
@@ -117,9 +117,14 @@ def test_what_networks_open_is_shown() -> None:
 
 
 def test_a_route_that_takes_packets_for_guests_is_named_with_its_remedy() -> None:
-    route = ForeignRoute(prefix=IPv4Network("10.88.5.0/24"), link="wg0")
-    taken = Overtaken(bridge="solo5-default", inside=IPv4Network("10.88.0.0/16"), route=route)
+    taken = Overtaken(
+        network=NetworkName("default"),
+        bridge="solo5-default",
+        inside=IPv4Network("10.88.0.0/16"),
+        guest=IPv4Address("10.88.5.7"),
+        route="route 10.88.5.0/24 of link wg0",
+    )
     found = fact("routes", replace(GOOD, overtaken=(taken,)))
     assert found.verdict is Verdict.LIMITED
     assert found.value == "route 10.88.5.0/24 of link wg0 takes packets for guests of 10.88.0.0/16"
-    assert "ip -4 route add 10.88.5.0/25 dev solo5-default && " in found.advice
+    assert "ip -4 route replace 10.88.0.0/16 dev solo5-default table 505 && ip -4 rule add " in found.advice

@@ -10,8 +10,8 @@ from tests.fast.host.test_checks import GOOD
 from tests.support.fakes.tasks import LEASE, PORTS
 
 from solo5_systemd.names import DeviceName, NetworkName, TaskName
-from solo5_systemd.network.model import PortRequest, Protocol, Reservation
-from solo5_systemd.network.overtaken import ForeignRoute, sentence
+from solo5_systemd.network.model import UNREPAIRED, PortRequest, Protocol, Reservation
+from solo5_systemd.network.overtaken import Overtaken
 from solo5_systemd.nomad.config.plugin import TIGHTENING, PluginConfig
 from solo5_systemd.nomad.config.ready import Rule
 from solo5_systemd.nomad.config.schema import PLUGIN, TASK
@@ -27,12 +27,12 @@ from solo5_systemd.workload import Publish, Workload
 
 MANUAL = "".join(page.read_text() for page in sorted((Path(__file__).parents[3] / "docs").glob("nomad*.md")))
 LABELLED = {"nic", "block", "network"}
-TAKEN = sentence(
-    NetworkName("default"),
-    "solo5-default",
-    IPv4Network("10.88.0.0/16"),
-    ForeignRoute(prefix=IPv4Network("10.88.5.0/24"), link="wg0"),
-    [IPv4Address("10.88.5.7")],
+TAKEN = Overtaken(
+    network=NetworkName("default"),
+    bridge="solo5-default",
+    inside=IPv4Network("10.88.0.0/16"),
+    guest=IPv4Address("10.88.5.7"),
+    route="route 10.88.5.0/24 of link wg0",
 )
 
 
@@ -90,7 +90,7 @@ EVENTS = [
     messages.ready("tcp 10.89.0.2:80 answers", 1.2),
     messages.not_ready("tcp 10.89.0.2:80", "no answer within 2 s", restart=False),
     messages.ready_again("tcp 10.89.0.2:80 answers", 12),
-    messages.network_repaired(TAKEN),
+    messages.network_repaired(f"{UNREPAIRED}{TAKEN}"),
     messages.network_repaired("another program changed nftables: tables ip solo5 and bridge solo5 are rebuilt"),
     messages.lines_dropped(12),
     messages.signal_not_sent("SIGHUP"),

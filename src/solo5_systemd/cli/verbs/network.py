@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from solo5_systemd.engine.runtime import Runtime
     from solo5_systemd.engine.task import Task
     from solo5_systemd.network.model import IpAddress, Lease, NetworkOverview, PortRequest, RecordedRepair
-    from solo5_systemd.network.overtaken import Overtaken
     from solo5_systemd.settings.model import Join
 
 VERBS = ("ls", "inspect", "repairs")
@@ -189,14 +188,7 @@ def _sorted(counts: "Mapping[IpAddress, int]") -> "list[tuple[IpAddress, int]]":
     return sorted(counts.items(), key=lambda each: (each[0].version, int(each[0])))
 
 
-def _overtaken(network: "NetworkOverview") -> "Sequence[Overtaken]":
-    from solo5_systemd.host.kernel import overtaken
-
-    return overtaken([network.bridge]) if network.up else ()
-
-
 def _own_fields(network: "NetworkOverview") -> "Iterator[tuple[str, str]]":
-    from solo5_systemd.network.overtaken import remedy
     from solo5_systemd.settings.model import NO_NETWORK
 
     yield "Bridge", f"{network.bridge} ({'up' if network.up else 'created on first use'})"
@@ -210,8 +202,6 @@ def _own_fields(network: "NetworkOverview") -> "Iterator[tuple[str, str]]":
         yield "IPv6 gateway", str(network.gateway6 or "")
         yield "NAT66", _yes(network.nat66)
         yield "Advertised", _yes(network.ra)
-    for each in _overtaken(network):
-        yield "Overtaken", f"by {each.route}: {remedy(each.route, each.bridge, each.inside)}"
     yield "MTU", str(network.mtu)
     yield "Masquerade", _yes(network.masquerade)
     yield "Isolated", _yes(network.policy.isolated)
@@ -285,16 +275,8 @@ def _details_json(
         "leases": _leases_json(network, tasks),
         "ports": [{"task": task, **port_json(port)} for task, port in _ports(network, tasks)],
         "drops": network.dropped.by_rule(),
-        **_overtaken_json(network),
         "repairs": [_repair_json(each) for each in _of_network(repairs, network, tasks)],
     }
-
-
-def _overtaken_json(network: "NetworkOverview") -> dict[str, object]:
-    """Return the key `overtaken`; absent for a network on a bridge of others, whose routes are theirs."""
-    if network.join is not None:
-        return {}
-    return {"overtaken": [{"route": str(each.route.prefix), "link": each.route.link} for each in _overtaken(network)]}
 
 
 def _repair_json(repair: "RecordedRepair") -> dict[str, object]:

@@ -329,10 +329,11 @@ class TaskRegistry:
             self._events.publish_throttled(entry.config, TaskEvent(message=message))
 
     def publish(self, name: TaskName, event: TaskEvent) -> None:
-        """Publish a throttled event of a task, unless it has ended or is not this driver's."""
-        for entry in self._entries.values():
-            if entry.state.task == name and not entry.end.done():
-                self._events.publish_throttled(entry.config, event)
+        """Publish a throttled event of a task that is starting or runs, unless it is not this driver's."""
+        running = (entry.config for entry in self._entries.values() if not entry.end.done())
+        for config in (*self._starting.values(), *running):
+            if name_of(config.id) == name:
+                self._events.publish_throttled(config, event)
 
 
 def _identity(config: wire.TaskConfig) -> wire.TaskConfig:
