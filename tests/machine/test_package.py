@@ -158,3 +158,10 @@ def test_removed_and_purged_while_tasks_run_and_installed_again(machine: Machine
     assert "named disks" not in ok("dpkg", "--purge", PACKAGE, timeout=300)
     assert not Path("/var/lib/solo5").exists()
     ok("dpkg", "--install", deb(), timeout=300)
+
+
+def test_what_autopkgtest_runs_passes_and_a_purge_leaves_nothing(machine: Machine) -> None:
+    try:
+        ok("env", "GUESTS=/srv/guests", str(Path(__file__).with_name("installed-package")), timeout=300)
+    finally:
+        ok("dpkg", "--install", *map(str, DEB.glob("*.deb")), timeout=300)
