@@ -178,6 +178,17 @@ async def test_a_repaired_network_is_told_to_each_task_of_ours_that_it_was(machi
         assert (await nomad.messages())[-1] == "Network repaired: tables are rebuilt"
 
 
+async def test_what_is_found_while_a_task_starts_is_told_to_it(machine: Machine) -> None:
+    machine.steps.hang_on = "attach"
+    async with agent() as nomad, Background(nomad.start(task_config())) as starting:
+        await machine.steps.hanging.wait()
+        machine.networks.repaired.put_nowait(Repair(tasks=[NAME], what="not repaired: a route takes its packets"))
+        await yields()
+        assert (await nomad.messages())[-1] == "Network not repaired: a route takes its packets"
+        machine.steps.go_on.set()
+        await starting
+
+
 async def test_lines_that_are_nowhere_are_told_by_their_number(machine: Machine) -> None:
     async with agent() as nomad:
         await nomad.start(task_config())
