@@ -50,7 +50,7 @@ class Fields:
     def __init__(self, mapping: object, where: str = "", *, error: type[Solo5Error] = InvalidRequestError) -> None:
         self.where = where
         self._error = error
-        if not isinstance(mapping, Mapping) or not all(isinstance(key, str) for key in mapping):
+        if not isinstance(mapping, dict | Mapping) or not {str}.issuperset(map(type, mapping)):
             raise error(f"{where or 'the document'} is {_show(mapping)}: expected a table of named values.")
         self._mapping: Mapping[str, object] = mapping
 
@@ -77,6 +77,8 @@ class Fields:
 
     def text(self, key: str, default: str | None = None) -> str:
         """Return a string."""
+        if type(found := self._mapping.get(key)) is str:
+            return found
         value = self._get(key, "a string", default)
         if not isinstance(value, str):
             raise self.wrong(key, value, "a string")
@@ -91,6 +93,8 @@ class Fields:
 
     def integer(self, key: str, default: int | None = None, *, low: int, high: int) -> int:
         """Return an integer from `low` to `high`."""
+        if type(found := self._mapping.get(key)) is int and low <= found <= high:
+            return found
         expected = f"a whole number from {low} to {high}"
         value = self._get(key, expected, default)
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
@@ -124,9 +128,14 @@ class Fields:
         values = self.items(key, "a list of tables", ())
         return tuple(Fields(v, f"{self.path(key)}[{i}]", error=self._error) for i, v in enumerate(values))
 
+    def split(self, key: str) -> "Iterator[Fields]":
+        """Yield, for each item of a list, the mapping that has it as the key's value."""
+        for value in self.items(key, "a list", None):
+            yield Fields({key: value}, self.where, error=self._error)
+
     def parsed(self, key: str, parse: Callable[[str], T], default: T | None = None) -> T:
         """Return the result of `parse` for a string; an error of `parse` is raised with the key's path before it."""
-        if key not in self._mapping and default is not None:
+        if default is not None and key not in self._mapping:
             return default
         return self._parse(key, self.text(key), parse)
 

@@ -119,15 +119,17 @@ class RecordedNetworks:
     async def networks(self) -> "Sequence[NetworkOverview]":
         """Return all networks, configured or in use."""
         from solo5_systemd.bus.peers import Call, RemoteError
+        from solo5_systemd.decode import Fields
         from solo5_systemd.errors import HostError
         from solo5_systemd.network.model import NetworkOverview
+        from solo5_systemd.settings.records import record
 
         service = "org.solo5.Network1"
         try:
             (rows,) = self._bus().call(service, Call("/org/solo5/Network1", service, "Networks"), NETWORKS_TIMEOUT_S)
         except (RemoteError, HostError):
             return _in_event_loop(_networks())
-        return tuple(NetworkOverview.from_wire(tuple(row)) for row in rows)
+        return tuple(record(NetworkOverview, Fields(row)) for row in rows)
 
     async def recent_repairs(self) -> "Sequence[RecordedRepair]":
         """Return the last repairs, newest first; nothing is imported where there was none."""

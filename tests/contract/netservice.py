@@ -21,17 +21,9 @@ from solo5_systemd.dbus_api.messages import Message
 from solo5_systemd.names import NETWORK_NAMESPACES, TaskName, device_name, network_name
 from solo5_systemd.network import task_namespaces
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
-from solo5_systemd.network.model import (
-    Lease,
-    NicRequest,
-    PortRequest,
-    Protocol,
-    Reservation,
-    host_address,
-    ipv4_address,
-    mac_address,
-)
+from solo5_systemd.network.model import Lease, NicRequest, PortRequest, Protocol, Reservation, mac_address
 from solo5_systemd.network.repair_log import FILE
+from solo5_systemd.settings.address_pool import host_address, ipv4_address
 
 NAME = "org.solo5.Network1"
 PATH = "/org/solo5/Network1"

@@ -37,23 +37,7 @@ def _called_on_the_way_out(service: Service, *call: str) -> int:
 
 
 async def test_what_is_given_on_the_way_out_is_looked_after_by_the_next(service: Service) -> None:
-    reserve = (
-        "Reserve",
-        "sa(sssss)a(ssqqs)a(ssss)(asass)s",
-        TASK,
-        "1",
-        "service",
-        "default",
-        "",
-        "",
-        "",
-        "0",
-        "0",
-        "0",
-        "0",
-        "",
-        "",
-    )
+    reserve = ("Reserve", "sa{sv}", TASK, "1", "nics", "aa{sv}", "1", "1", "nic", "s", "service")
     assert await asyncio.to_thread(_called_on_the_way_out, service, *reserve) == EXIT_RESTART
     await service.restart(*SOON)
     async with service.client() as client:

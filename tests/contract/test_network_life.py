@@ -213,13 +213,13 @@ async def test_a_preview_changes_nothing(service: Service) -> None:
 
 async def test_fifty_at_once_share_nothing(service: Service) -> None:
     await service.restart()
-    calls = [_busctl(service, "Reserve", SIGNATURE, f"t{n}", *ONE_NIC, "0", *REST) for n in range(50)]
-    calls += [_busctl(service, "Reserve", SIGNATURE, f"p{n}", *ONE_NIC, *PORT_80, *REST) for n in range(10)]
+    calls = [_busctl(service, "Reserve", SIGNATURE, f"t{n}", "1", *ONE_NIC) for n in range(50)]
+    calls += [_busctl(service, "Reserve", SIGNATURE, f"p{n}", "2", *ONE_NIC, *PORT_80) for n in range(10)]
     answers = await asyncio.gather(*map(_finished, calls))
     leases = [json.loads(out)["data"][0][0] for code, out, _ in answers if code == 0]
     assert len(leases) == 51
-    for field in (3, 4, 6):  # tap, address, MAC
-        assert len({lease[field] for lease in leases}) == 51
+    for field in ("tap", "ipv4", "mac"):
+        assert len({lease[field]["data"] for lease in leases}) == 51
     refused = [error for code, _, error in answers if code]
     assert all("80/tcp is taken by task p" in error for error in refused)
     async with service.client() as client:
@@ -375,11 +375,12 @@ async def test_a_wrong_setting_is_an_error(service: Service) -> None:
 
 
 SIOCETHTOOL, ETHTOOL_GGSO, ETHTOOL_GGRO = 0x8946, 0x23, 0x2B
-SIGNATURE = "sa(sssss)a(ssqqs)a(ssss)(asass)s"
-REST = ("0", "0", "0", "", "")
-"""No limits, no names, no namespace."""
-ONE_NIC = ("1", "service", "default", "", "", "")
-PORT_80 = ("1", "service", "", "80", "80", "tcp")
+SIGNATURE = "sa{sv}"
+ONE_NIC = ("nics", "aa{sv}", "1", "1", "nic", "s", "service")
+PORT_80 = (
+    *("ports", "aa{sv}", "1", "4", "nic", "s", "service"),
+    *("host_port", "t", "80", "port", "t", "80", "protocol", "s", "tcp"),
+)
 
 
 async def _until_answered(ask: Callable[[], Awaitable[bytes]], answer: bytes) -> None:

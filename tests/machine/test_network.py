@@ -250,15 +250,7 @@ def test_reservation_that_no_unit_picks_up_expires(machine: Machine) -> None:
         "call",
         *call,
         "Reserve",
-        "sa(sssss)a(ssqqs)a(ssss)(asass)s",
-        "nobody",
-        "1",
-        "service",
-        "default",
-        "",
-        "",
-        "",
-        *("0", "0", "0", "0", "", ""),  # no ports, limits, names or namespace
+        *("sa{sv}", "nobody", "1", "nics", "aa{sv}", "1", "1", "nic", "s", "service"),
     )
     assert "nobody" in ok("busctl", "call", *call, "Leases")
     eventually(lambda: "nobody" not in ok("busctl", "call", *call, "Leases"), "it is gone", 120)

@@ -83,7 +83,7 @@ class BlockingBus:
         self._library.sd_bus_close_unref(self._bus)
 
     def call(self, destination: str, call: Call, timeout_s: float = CALL_TIMEOUT_S) -> list[Any]:
-        """Call a method and return the reply's body, variants as their values.
+        """Call a method and return the reply's body: variants as their values, and arrays of pairs as dictionaries.
 
         Raises:
             Solo5Error: the peer returned an error of `errors`.
@@ -192,7 +192,7 @@ class BlockingBus:
                 self._checked(self._library.sd_bus_message_enter_container(message, kind, inner.encode()), member)
                 held = self._rows(message, inner, member) if _is_row(code, inner) else self._values(message, member)
                 self._checked(self._library.sd_bus_message_exit_container(message), member)
-                values.append(held[0] if code == "v" else held)
+                values.append(held[0] if code == "v" else dict(held) if inner[:1] == "{" else held)
         return values
 
     def _rows(self, message: ctypes.c_void_p, signature: str, member: str) -> list[list[Any]]:
@@ -239,5 +239,5 @@ def _value(code: str, value: Any) -> object:
 
 
 def _is_row(code: str, inner: str) -> bool:
-    """Return whether a container is an array of structures of basic types."""
-    return code == "a" and inner[0] == "(" and all(each in _TEXTS or each in _NUMBERS for each in inner[1:-1])
+    """Return whether a container is an array of structures, or of pairs, of basic types."""
+    return code == "a" and inner[0] in "({" and all(each in _TEXTS or each in _NUMBERS for each in inner[1:-1])

@@ -12,8 +12,6 @@ from solo5_systemd.names import TaskName
 DIRECTORY = "/run/solo5/network/tasks"
 
 _VERSION = 1
-_LEASE_TYPES = (*(str,) * 7, int, str, str)
-_PORT_TYPES = (str, str, int, int, str)
 
 
 def read_endpoints(directory: str = DIRECTORY) -> dict[TaskName, Endpoints]:
@@ -43,27 +41,28 @@ def _read(path: str) -> Endpoints | None:
         return None
     if not isinstance(record, dict) or record.get("version") != _VERSION:
         return None
-    leases, ports = record.get("leases"), record.get("ports")
-    if not isinstance(leases, list) or not all(map(_is_lease, leases)):
-        return None
-    if not isinstance(ports, list) or not all(map(_is_port, ports)):
+    try:
+        held = record["reservation"]
+        nics, ports = tuple(map(_leased, held.get("leases", ()))), tuple(map(_port, held.get("ports", ())))
+    except (KeyError, TypeError, AttributeError):
         return None
     namespace = record.get("namespace", "")
-    return Endpoints(
-        tuple(map(_leased, leases)),
-        tuple((host_ip, host_port, port, protocol) for _, host_ip, host_port, port, protocol in ports),
-        namespace if isinstance(namespace, str) else "",
-    )
+    return Endpoints(nics, ports, namespace if isinstance(namespace, str) else "")
 
 
-def _leased(wire: list[str]) -> LeasedNic:
-    nic, network, _, tap, ipv4, _, _, _, ipv6, _ = wire
-    return LeasedNic(nic, network, ipv4.partition("/")[0], tap, ipv6.partition("/")[0])
+def _leased(lease: dict[str, object]) -> LeasedNic:
+    ipv4, ipv6 = (_text(lease.get(key, "")).partition("/")[0] for key in ("ipv4", "ipv6"))
+    return LeasedNic(_text(lease["nic"]), _text(lease["network"]), ipv4, _text(lease["tap"]), ipv6)
 
 
-def _is_lease(wire: object) -> bool:
-    return isinstance(wire, list) and (*map(type, wire),) == _LEASE_TYPES
+def _port(port: dict[str, object]) -> tuple[str, int, int, str]:
+    host_port, inner = port["host_port"], port["port"]
+    if type(host_port) is not int or type(inner) is not int:
+        raise TypeError(port)
+    return _text(port.get("host_ip", "")), host_port, inner, _text(port["protocol"])
 
 
-def _is_port(wire: object) -> bool:
-    return isinstance(wire, list) and (*map(type, wire),) == _PORT_TYPES
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return value

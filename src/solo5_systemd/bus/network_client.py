@@ -13,10 +13,10 @@ from solo5_systemd.bus.lease_reader import read_endpoints
 from solo5_systemd.bus.peers import RemoteError
 from solo5_systemd.bus.services import Service
 from solo5_systemd.dbus_api.network1 import INTERFACE
+from solo5_systemd.decode import Fields
 from solo5_systemd.engine.task import Endpoints
 from solo5_systemd.errors import HostError
 from solo5_systemd.names import DeviceName, TaskName, task_name, task_namespace
-from solo5_systemd.network.guest_limits import limits_to_wire
 from solo5_systemd.network.lease_files import (
     STATE,
     read_lease_record,
@@ -36,11 +36,13 @@ from solo5_systemd.network.model import (
     Preview,
     RecordedRepair,
     Repair,
+    Request,
     Reservation,
     limits_of,
 )
 from solo5_systemd.network.repair_log import read_repairs
 from solo5_systemd.network.tap_counters import Traffic, read_traffic
+from solo5_systemd.settings.records import document, record
 
 _TIMEOUT_S = 90.0
 """Timeout of one call. The first nftables rules of a boot load some 25 kernel modules. A hanging service is killed by
@@ -76,15 +78,17 @@ class Networkd:
             TakenError: an address or port is in use.
             HostError: the service is missing, or the host lacks something.
         """
-        (leases,) = await self._call("Reserve", *_request(task, nics, ports), list(names.to_wire()), namespace)
-        return _reservation(task, leases, nics, ports)
+        request = Request(nics=tuple(nics), ports=tuple(ports), names=names, namespace=namespace)
+        (leases,) = await self._call("Reserve", task, document(request))
+        return _reservation(task, leases, request)
 
     async def preview(
         self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest], namespace: str = ""
     ) -> Preview:
         """Return what `reserve` would return; raises as `reserve`."""
-        leases, nft = await self._call("Preview", *_request(task, nics, ports), namespace)
-        return Preview(reservation=_reservation(task, leases, nics, ports), nft=nft)
+        request = Request(nics=tuple(nics), ports=tuple(ports), namespace=namespace)
+        leases, nft = await self._call("Preview", task, document(request))
+        return Preview(reservation=_reservation(task, leases, request), nft=nft)
 
     async def attach(self, task: TaskName) -> None:
         """Make the task's own network namespace, and the taps and firewall elements of its reservation.
@@ -150,13 +154,13 @@ class Networkd:
 
     async def reservation(self, task: TaskName) -> Reservation | None:
         """Return the reservation of a task from its lease record; None without one."""
-        record = await asyncio.to_thread(read_lease_record, task, self._state)
-        return record.reservation if record else None
+        lease = await asyncio.to_thread(read_lease_record, task, self._state)
+        return lease.reservation if lease else None
 
     async def lender(self, task: TaskName) -> str:
         """Return the task whose published ports a task has (`move_ports`), from its lease record; empty: none."""
-        record = await asyncio.to_thread(read_lease_record, task, self._state)
-        return record.lender if record else ""
+        lease = await asyncio.to_thread(read_lease_record, task, self._state)
+        return lease.lender if lease else ""
 
     async def reservations(self) -> Sequence[Reservation]:
         """Return all reservations from their lease records."""
@@ -170,7 +174,7 @@ class Networkd:
     async def networks(self) -> Sequence[NetworkOverview]:
         """Return all networks, configured or in use."""
         (networks,) = await self._call("Networks")
-        return tuple(NetworkOverview.from_wire(tuple(network)) for network in networks)
+        return tuple(record(NetworkOverview, Fields(network)) for network in networks)
 
     async def recent_repairs(self) -> Sequence[RecordedRepair]:
         """Return the last repairs, newest first."""
@@ -212,15 +216,6 @@ class Networkd:
             raise await self._service.explain(error) from error
 
 
-def _request(task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> tuple[object, ...]:
-    # The D-Bus libraries marshal a struct from a list only, not from a tuple.
-    wires = [list(nic.to_wire()) for nic in nics], [list(port.to_wire()) for port in ports]
-    return task, *wires, limits_to_wire(limits_of(nics))
-
-
-def _reservation(
-    task: TaskName, leases: Sequence[Any], nics: Sequence[NicRequest], ports: Sequence[PortRequest]
-) -> Reservation:
-    return Reservation(
-        task=task, leases=tuple(map(Lease.from_wire, leases)), ports=tuple(ports), limits=limits_of(nics)
-    )
+def _reservation(task: TaskName, leases: Sequence[object], request: Request) -> Reservation:
+    found = tuple(record(Lease, Fields(lease, "lease")) for lease in leases)
+    return Reservation(task=task, leases=found, ports=request.ports, limits=limits_of(request.nics))

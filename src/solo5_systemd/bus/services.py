@@ -9,7 +9,7 @@ from typing import Any
 from solo5_systemd.bus.connection import CALL_TIMEOUT_S, Connection
 from solo5_systemd.bus.peers import RemoteError, unit_path
 from solo5_systemd.concurrency import retry
-from solo5_systemd.dbus_api.messages import Interface, Message, MessageType
+from solo5_systemd.dbus_api.messages import Interface, Message, MessageType, SignatureTree, from_wire, to_wire
 from solo5_systemd.dependencies import EXIT_CONFIG
 from solo5_systemd.errors import DependencyError, HostError
 
@@ -47,7 +47,7 @@ class Service:
     timeout: float = REPLY_TIMEOUT_S
 
     async def call(self, member: str, body: Sequence[object] = (), fds: Sequence[int] = ()) -> list[Any]:
-        """Call a method and return the reply's body.
+        """Call a method with plain values and return the reply's body, in plain values as well.
 
         The call may activate the service. If that takes longer than the bus waits, the bus drops the call undelivered,
         and the call is retried within START_TIMEOUT_S.
@@ -67,15 +67,17 @@ class Service:
 
     async def _reply(self, member: str, body: Sequence[object], fds: Sequence[int]) -> list[Any]:
         name, signature = self.interface.name, self.interface.methods[member].in_signature
+        kinds = SignatureTree(signature).types
+        sent = [to_wire(kind.signature, value) for kind, value in zip(kinds, body, strict=True)]
         calling = asyncio.ensure_future(
-            self.connection.call(name, self.interface.path, name, member, signature, body, fds, self.timeout)
+            self.connection.call(name, self.interface.path, name, member, signature, sent, fds, self.timeout)
         )
         try:
             while not (await asyncio.wait({calling}, timeout=STATUS_INTERVAL_S))[0]:
                 missing = await self._missing_dependency()
                 if missing is not None:
                     raise missing
-            return await calling
+            return [*map(from_wire, await calling)]
         finally:
             calling.cancel()
 

@@ -152,13 +152,8 @@ def task_fields(
     for lease in task.reservation.leases if task.reservation else ():
         yield "NIC", f"{lease.nic} {lease_text(lease)}"
     for nic, limits in task.reservation.limits.items() if task.reservation else ():
-        egress, rate, routes = limits.to_wire()
-        if egress:
-            yield "Egress", f"{nic} {egress}"
-        if rate:
-            yield "Rate", f"{nic} {rate}"
-        if routes:
-            yield "Routes", f"{nic} {routes}"
+        for key, texts in _limits_json(limits).items():
+            yield key.capitalize(), f"{nic} {' '.join(texts) or 'none'}"
     for nic, rules in (drops or {}).items():
         yield "Dropped", f"{nic} {', '.join(f'{rule} {count}' for rule, count in rules.items() if count) or 'none'}"
     for each in problems:
@@ -292,13 +287,11 @@ def _lease_json(lease: "Lease") -> dict[str, object]:
     }
 
 
-def _limits_json(limits: "Limits | None") -> dict[str, object]:
+def _limits_json(limits: "Limits | None") -> dict[str, Any]:
     """Return the keys `egress`, `rate` and `routes`, as a job has them; absent without limits."""
-    if limits is None:
-        return {}
-    document: dict[str, object] = {} if limits.egress is None else {"egress": [*map(str, limits.egress)]}
-    document |= {"rate": str(limits.rate).split()} if str(limits.rate) else {}
-    return document | ({"routes": [*map(str, limits.routes)]} if limits.routes else {})
+    from solo5_systemd.settings.records import document
+
+    return document(limits) if limits else {}
 
 
 def port_json(request: "PortRequest") -> dict[str, object]:

@@ -8,7 +8,15 @@ from contextlib import suppress
 from typing import Any
 
 from solo5_systemd.dbus_api.message_bus import MessageBus
-from solo5_systemd.dbus_api.messages import Interface, Message, MessageType, expects_reply
+from solo5_systemd.dbus_api.messages import (
+    Interface,
+    Message,
+    MessageType,
+    SignatureTree,
+    expects_reply,
+    from_wire,
+    to_wire,
+)
 from solo5_systemd.errors import InvalidRequestError, Solo5Error
 
 Handler = Callable[..., Awaitable[Sequence[object]]]
@@ -22,7 +30,7 @@ class Service:
     Args:
         bus: a connected bus.
         interface: the interface.
-        handlers: one per method, from and to D-Bus values. A file descriptor is passed as its number, and closed when
+        handlers: one per method, from and to plain values. A file descriptor is passed as its number, and closed when
             the handler returns.
         needed: returns whether the service has to keep running when idle.
     """
@@ -122,13 +130,15 @@ class Service:
                 f"{message.member} was called with signature {message.signature!r}: expected {method.in_signature!r}."
             )
         body = await self._handlers[message.member](*_arguments(message))
-        return Message.new_method_return(message, method.out_signature, list(body))
+        kinds = SignatureTree(method.out_signature).types
+        reply = [to_wire(kind.signature, value) for kind, value in zip(kinds, body, strict=True)]
+        return Message.new_method_return(message, method.out_signature, reply)
 
 
 def _arguments(message: Message) -> list[Any]:
-    """Return the body of a call, with descriptors in the place of their indices (type h)."""
+    """Return the plain body of a call, with descriptors in the place of their indices (type h)."""
     pairs = zip(message.signature_tree.types, message.body, strict=True)
-    return [_descriptor(message, value) if kind.token == "h" else value for kind, value in pairs]  # noqa: S105
+    return [_descriptor(message, value) if kind.token == "h" else from_wire(value) for kind, value in pairs]  # noqa: S105
 
 
 def _descriptor(message: Message, index: int) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from solo5_systemd.dbus_api.values import RECORD, RECORDS, type_of
 from solo5_systemd.dependencies import without_init
 
 
@@ -37,14 +38,24 @@ except ImportError:
     with without_init("dbus_next"):
         import dbus_next.errors  # noqa: F401 - first: the modules import each other
         from dbus_next._private.unmarshaller import Unmarshaller
-        from dbus_next.constants import MessageType
         from dbus_next.message import Message
         from dbus_next.signature import SignatureTree, Variant
 
     LIBRARY = "dbus_next"
 """The module in use."""
 
-__all__ = ["LIBRARY", "Message", "MessageType", "SignatureTree", "Variant", "decode", "encode", "expects_reply"]
+__all__ = [
+    "LIBRARY",
+    "Message",
+    "MessageType",
+    "SignatureTree",
+    "Variant",
+    "decode",
+    "encode",
+    "expects_reply",
+    "from_wire",
+    "to_wire",
+]
 
 _NO_REPLY_EXPECTED = 1
 
@@ -69,6 +80,27 @@ def decode(data: bytes, fds: Sequence[int] = ()) -> Message:
     message = Unmarshaller(io.BytesIO(data)).unmarshall()
     message.unix_fds = list(fds)
     return message
+
+
+def to_wire(kind: str, value: Any) -> Any:
+    """Return a plain value of a type of D-Bus as the libraries marshal it: with variants in tables."""
+    if kind == RECORD:
+        return {key: _variant(type_of(each), each) for key, each in value.items()}
+    return [to_wire(RECORD, each) for each in value] if kind == RECORDS else value
+
+
+def _variant(kind: str, value: Any) -> Variant:
+    return Variant(kind, value if len(kind) == 1 else to_wire(kind, value))
+
+
+def from_wire(value: Any) -> Any:
+    """Return a value as it was before `to_wire`."""
+    kind = type(value)
+    if kind is Variant:
+        return value.value if len(value.signature) == 1 else from_wire(value.value)
+    if kind is dict:
+        return {key: from_wire(each) for key, each in value.items()}
+    return [*map(from_wire, value)] if kind is list else value
 
 
 @dataclass(frozen=True)

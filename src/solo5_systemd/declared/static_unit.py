@@ -7,13 +7,15 @@ opens the way to a tap, and closes it.
 
 from collections.abc import Iterable, Iterator
 
+from solo5_systemd.dbus_api.values import RECORD, busctl_words
 from solo5_systemd.declared.exported import RunningTask
 from solo5_systemd.declared.writer import quoted_word
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import NETWORK_NAMESPACES, network_service, task_service
-from solo5_systemd.network.guest_limits import LIMITS_SIGNATURE, limits_to_wire
-from solo5_systemd.network.model import NAMES_SIGNATURE, NIC_SIGNATURE, PORT_SIGNATURE, UNNAMED, Reservation
+from solo5_systemd.network.guest_limits import NO_LIMITS
+from solo5_systemd.network.model import Request, Reservation
 from solo5_systemd.sanitize import printable
+from solo5_systemd.settings.records import document
 from solo5_systemd.storage.model import Backing
 from solo5_systemd.unit.log_fields import NETWORK_NAMESPACE
 from solo5_systemd.unit.tender import DISKS, LAUNCHER
@@ -48,9 +50,6 @@ _MAKE_NAMESPACE = (
     "[ ! -e $each ] || echo 1 >$each/disable_ipv6; done"
 )
 """PID 1 makes the namespace with the unit's first process, and solo5-networkd finds it by its path."""
-
-RESERVE = f"sa{NIC_SIGNATURE}a{PORT_SIGNATURE}a{LIMITS_SIGNATURE}{NAMES_SIGNATURE}s"
-"""The signature of the arguments of Reserve."""
 
 
 def static_unit(task: RunningTask, text: str) -> str:
@@ -147,19 +146,12 @@ def _programs(task: RunningTask, launcher: str) -> Iterator[str]:
 
 
 def _reserve(reservation: Reservation) -> Iterator[str]:
-    """Yield the signature and the arguments of Reserve for busctl(1): an array is preceded by its length."""
-    nics = [lease.request().to_wire() for lease in reservation.leases]
-    yield RESERVE
+    """Yield the signature and the arguments of Reserve for busctl(1)."""
+    limits = reservation.limits
+    nics = tuple(lease.request(limits.get(lease.nic, NO_LIMITS)) for lease in reservation.leases)
+    yield f"s{RECORD}"
     yield reservation.task
-    for structs in (nics, [port.to_wire() for port in reservation.ports], limits_to_wire(reservation.limits)):
-        yield str(len(structs))
-        yield from (str(each) for struct in structs for each in struct)
-    *arrays, hostname = UNNAMED.to_wire()
-    for array in arrays:
-        yield str(len(array))
-        yield from array
-    yield hostname
-    yield ""  # the host's network namespace
+    yield from busctl_words(document(Request(nics=nics, ports=reservation.ports)), RECORD)
 
 
 def _comments(task: RunningTask) -> Iterator[str]:

@@ -7,14 +7,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
-from typing import Any, Self
+from typing import Annotated, Any
 
 from solo5_systemd.names import DeviceName, NetworkName
-
-DROPS_SIGNATURE = "(a(st)a(st)a(st)a(sst))"
-"""Counts by address; of sent and received frames by tap; by rule and link."""
-
-DropsWire = Sequence[Sequence[Sequence[Any]]]
+from solo5_systemd.settings.records import text
 
 RULES: Mapping[str, tuple[str, str, str]] = {
     "spoofed": ("bridge", "iifname", "frames with another source than the leased one, or another protocol"),
@@ -53,6 +49,9 @@ OF_GUESTS: Mapping[str, str] = {
 DESCRIPTIONS: Mapping[str, str] = {**OF_GUESTS, **{name: text for name, (_, _, text) in RULES.items()}}
 
 Counts = Mapping[IPv4Address | IPv6Address, int]
+_RuleAndLink = Annotated[tuple[str, str], text(lambda key: (*key.split(" ", 1), "")[:2], " ".join)]
+"""As a key: separated by a blank, which no link's name has."""
+
 Ranges = Sequence[IPv4Network | IPv6Network | None]
 
 
@@ -74,7 +73,7 @@ class Dropped:
     egress: Counts = field(default_factory=dict)
     sent: Mapping[str, int] = field(default_factory=dict)
     received: Mapping[str, int] = field(default_factory=dict)
-    rules: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    rules: Mapping[_RuleAndLink, int] = field(default_factory=dict)
 
     def within(self, ranges: Ranges, taps: Collection[str] = (), links: Collection[str] = ()) -> "Dropped":
         """Return the counts of one network: of its ranges (None: it has none), its taps, and its bridges."""
@@ -104,28 +103,6 @@ class Dropped:
         for (rule, _), count in self.rules.items():
             of_links[rule] += count
         return sums | of_links
-
-    def more_to_wire(self) -> DropsWire:
-        """Return the counts besides `refused` and `fragments` in the order of DROPS_SIGNATURE."""
-        return [
-            [[str(address), count] for address, count in self.egress.items()],
-            [[tap, count] for tap, count in self.sent.items()],
-            [[tap, count] for tap, count in self.received.items()],
-            [[rule, link, count] for (rule, link), count in self.rules.items()],
-        ]
-
-    @classmethod
-    def from_wire(cls, refused: Counts, fragments: Counts, more: DropsWire) -> Self:
-        """Parse a D-Bus value; raises ValueError for an address that is malformed."""
-        egress, sent, received, rules = more
-        return cls(
-            refused=refused,
-            fragments=fragments,
-            egress={ip_address(address): count for address, count in egress},
-            sent=dict(map(tuple, sent)),
-            received=dict(map(tuple, received)),
-            rules={(rule, link): count for rule, link, count in rules},
-        )
 
 
 def of_nics(

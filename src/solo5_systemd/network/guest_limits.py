@@ -1,26 +1,20 @@
 """The limits of one NIC: its egress, its rate and its routes, as requested, and under the operator's policy."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import DeviceName
-from solo5_systemd.settings.egress import Egress, egress_text, intersection, parse_egress_text
-from solo5_systemd.settings.guest_routes import Routes, is_within, routes
+from solo5_systemd.settings.egress import EGRESS, Egress, intersection
+from solo5_systemd.settings.guest_routes import ROUTES, Routes, is_within
 from solo5_systemd.settings.model import NetworkPolicy
-from solo5_systemd.settings.rate import UNLIMITED, Rate, check_cap, lower, rate
+from solo5_systemd.settings.rate import UNLIMITED, Rate, check_cap, lower
 
 if TYPE_CHECKING:
     from solo5_systemd.network.model import Network, NicRequest
 
-LIMITS_SIGNATURE = "(ssss)"
-"""A NIC with limits: its name, egress, rate and routes, each as one text."""
-
 COMMON_MAX = 256
 """The most destinations of one guest: each is a rule or two of its own chain, which a new connection passes in turn."""
-
-LimitsWire = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,22 +27,9 @@ class Limits:
         routes: the source addresses that it has besides its own, which the host routes to it.
     """
 
-    egress: Egress = None
+    egress: Annotated[Egress, EGRESS] = None
     rate: Rate = UNLIMITED
-    routes: Routes = ()
-
-    def to_wire(self) -> tuple[str, str, str]:
-        """Return each as a text; empty for none."""
-        return egress_text(self.egress), str(self.rate), " ".join(map(str, self.routes))
-
-    @classmethod
-    def from_wire(cls, egress: str, rates: str, behind: str = "") -> "Limits":
-        """Parse the texts of D-Bus or of a lease record.
-
-        Raises:
-            InvalidRequestError: one is malformed.
-        """
-        return cls(egress=parse_egress_text(egress), rate=rate(rates.split()), routes=routes(behind.split()))
+    routes: Annotated[Routes, ROUTES] = ()
 
     def or_else(self, other: "Limits") -> "Limits":
         """Return these limits, with the egress or the rate of others where these have none."""
@@ -69,11 +50,6 @@ class Limits:
 
 
 NO_LIMITS = Limits()
-
-
-def limits_to_wire(limits: Mapping[DeviceName, Limits]) -> Sequence[list[str]]:
-    """Return the limits of NICs for D-Bus and lease records, whose structs are lists."""
-    return [[nic, *each.to_wire()] for nic, each in limits.items()]
 
 
 def check_limits(nics: Iterable["NicRequest"], networks: Iterable["Network"]) -> None:

@@ -309,7 +309,7 @@ def addresses_of(network: NetworkSettings) -> int:
 
 def _capacity(network: Network | NetworkSettings, ipv4: IPv4Network) -> int:
     first, last = _bounds(network, ipv4)
-    addresses = int(last) - int(first) + 1 - number_within(first, last, network.policy.reserved)
+    addresses = int(last) - int(first) + 1 - number_within(first, last, network.policy.reserved_addresses)
     if network.join:  # a pool does not include the gateway
         return min(BRIDGE_PORTS, addresses)
     return min(_ROOM, addresses - 1)
@@ -392,7 +392,7 @@ class _Choice:
             return None
         if network.ra:
             return self._slaac(nic, network, network.ipv6, mac)
-        address = nic.ipv6 or self._address6(nic.nic, bounds6(network, network.ipv6), network.policy.reserved)
+        address = nic.ipv6 or self._address6(nic.nic, bounds6(network, network.ipv6), network.policy.reserved_addresses)
         if address is None:
             pool = network.join.pool6_text if network.join else ""
             larger = f"a larger pool6 of network.{network.name}" if pool else f"a shorter network.{network.name}.ipv6"
@@ -445,7 +445,7 @@ class _Choice:
         for address in candidates:
             if self._owner(address, self._addresses, self._allocations.addresses):
                 continue
-            if is_reserved(address, network.policy.reserved):
+            if is_reserved(address, network.policy.reserved_addresses):
                 continue
             if not self._is_remembered(address):
                 return self._take(address)
@@ -490,7 +490,7 @@ class _Choice:
                 self._owner(mac, self._macs, used.macs)
                 or self._is_remembered(mac)
                 or (address and (self._owner(address, self._addresses, used.addresses) or self._is_remembered(address)))
-                or (address and is_reserved(address, network.policy.reserved))
+                or (address and is_reserved(address, network.policy.reserved_addresses))
             ):
                 break
             number += 1
@@ -556,7 +556,7 @@ def _check_usable(address: IPv4Address, nic: DeviceName, network: Network) -> No
 
 
 def _check_unreserved(address: IpAddress, nic: DeviceName, network: Network) -> None:
-    for each in network.policy.reserved:
+    for each in network.policy.reserved_addresses:
         if address in each:
             raise InvalidRequestError(
                 f"address {address} for NIC {nic} is reserved in network {network.name}: expected one outside {each}.",

@@ -23,11 +23,11 @@ from solo5_systemd.network.model import (
     PortRequest,
     Protocol,
     Reservation,
-    host_address,
     mac_address,
 )
 from solo5_systemd.network.nft_elements import BEHIND, BEHIND6, GUESTS, GUESTS6, PUBLISHED, UNLEASED, Element
 from solo5_systemd.network.nft_objects import EGRESS, RATES
+from solo5_systemd.settings.address_pool import host_address
 from solo5_systemd.settings.egress import Destination, destination
 from solo5_systemd.settings.rate import FIELDS as RATE_FIELDS
 from solo5_systemd.settings.rate import Rate

@@ -12,14 +12,14 @@ from solo5_systemd.daemon.process import log_about
 from solo5_systemd.daemon.service import Handler, Service
 from solo5_systemd.dbus_api.message_bus import MessageBus
 from solo5_systemd.dbus_api.network1 import INTERFACE
+from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.files.declared_units import service_of
 from solo5_systemd.names import TaskName, task_name
 from solo5_systemd.network import links, nft_rules
 from solo5_systemd.network.conntrack import RedirectedPort, delete_flows_from, delete_udp_flows
-from solo5_systemd.network.guest_limits import LimitsWire
 from solo5_systemd.network.links import AddressWatch, LinkWatch
-from solo5_systemd.network.model import GuestNames, IpAddress, NicRequest, PortRequest, Reservation, with_limits
+from solo5_systemd.network.model import IpAddress, Request, Reservation
 from solo5_systemd.network.nft_tables import RulesetWatch
 from solo5_systemd.network.port_conflicts import host_ports, show_port
 from solo5_systemd.networkd.dhcp_servers import DhcpServers
@@ -30,6 +30,7 @@ from solo5_systemd.networkd.namespaces import Namespaces, delete_remains
 from solo5_systemd.networkd.state import Remains
 from solo5_systemd.networkd.task_units import TaskUnits
 from solo5_systemd.settings.guest_routes import Routes
+from solo5_systemd.settings.records import document, record
 
 IDLE_TIMEOUT_S = 10
 UNIT_CHECK_INTERVAL_S = 20
@@ -44,8 +45,6 @@ _LINKS_SETTLE_S = 0.05  # the kernel sends one RTM_DELLINK for each port of a de
 _log = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
-NicWire = tuple[str, str, str, str, str]
-PortWire = tuple[str, str, int, int, str]
 
 
 class Networkd:
@@ -309,33 +308,23 @@ class Networkd:
 
     # -- D-Bus methods --------------------------------------------------------------------------------------------
 
-    async def _reserve(
-        self,
-        name: str,
-        nics: list[NicWire],
-        ports: list[PortWire],
-        limits: list[LimitsWire],
-        names: Sequence[object],
-        namespace: str,
-    ) -> Sequence[object]:
-        task, nic_requests, port_requests = _request(name, nics, ports, limits)
-        guest_names = GuestNames.from_wire(names)
+    async def _reserve(self, name: str, content: object) -> Sequence[object]:
+        task, request = task_name(name), record(Request, Fields(content))
         async with self._task_locks[task]:
             # Of a run that has just ended. Starts of one name exclude each other before this call.
             if self._state.is_held(task) and not self._units.has_run(task) and await self._units.over([task]):
                 await self._release_now(task)
             reservation = await self._work(
-                self._state.reserve, task, nic_requests, port_requests, guest_names, namespace=namespace
+                self._state.reserve, task, request.nics, request.ports, request.names, namespace=request.namespace
             )
-        return [[list(lease.to_wire()) for lease in reservation.leases]]
+        return [[*map(document, reservation.leases)]]
 
-    async def _preview(
-        self, name: str, nics: list[NicWire], ports: list[PortWire], limits: list[LimitsWire], namespace: str
-    ) -> Sequence[object]:
-        request = _request(name, nics, ports, limits)
-        reservation, elements = await self._work(self._state.preview, *request, namespace)
-        leases = [list(lease.to_wire()) for lease in reservation.leases]
-        return [leases, nft_rules.add(elements)]
+    async def _preview(self, name: str, content: object) -> Sequence[object]:
+        task, request = task_name(name), record(Request, Fields(content))
+        reservation, elements = await self._work(
+            self._state.preview, task, request.nics, request.ports, request.namespace
+        )
+        return [[*map(document, reservation.leases)], nft_rules.add(elements)]
 
     async def _attach(self, name: str) -> Sequence[object]:
         task = task_name(name)
@@ -374,20 +363,10 @@ class Networkd:
         return []
 
     async def _leases(self) -> Sequence[object]:
-        return [
-            [
-                [
-                    record.reservation.task,
-                    [list(lease.to_wire()) for lease in record.reservation.leases],
-                    [list(port.to_wire()) for port in record.reservation.ports],
-                    record.state.value,
-                ]
-                for record in self._state.records
-            ]
-        ]
+        return [[*map(document, self._state.records)]]
 
     async def _list_networks(self) -> Sequence[object]:
-        return [[list(network.to_wire()) for network in await self._work(self._state.overview)]]
+        return [[*map(document, await self._work(self._state.overview))]]
 
     async def _collect(self, dry_run: bool) -> Sequence[object]:
         orphans = [*self._state.expired(), *await self._units.over(self._due_without_run())]
@@ -514,10 +493,3 @@ def _delete_flows_from(addresses: Sequence[IpAddress], behind: Routes) -> None:
     except OSError as error:
         shown = ", ".join(map(str, (*addresses, *behind)))
         _log.warning("deleting conntrack entries of %s failed: %s", shown, error.strerror)
-
-
-def _request(
-    name: str, nics: list[NicWire], ports: list[PortWire], limits: list[LimitsWire]
-) -> tuple[TaskName, tuple[NicRequest, ...], tuple[PortRequest, ...]]:
-    requested = with_limits(tuple(map(NicRequest.from_wire, nics)), limits)
-    return task_name(name), requested, tuple(map(PortRequest.from_wire, ports))

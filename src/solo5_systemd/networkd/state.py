@@ -28,6 +28,7 @@ from solo5_systemd.network.model import (
     PortRequest,
     Protocol,
     Reservation,
+    configured,
     destinations,
 )
 from solo5_systemd.network.namespaces import NetworkNamespace
@@ -132,12 +133,12 @@ class NetworkState:
 
     def overview(self) -> Sequence[NetworkOverview]:
         """Return every network, in use or only configured, by name."""
-        configured = self._settings().networks
+        settings = self._settings().networks
         networks = self.bridges.networks
         mtu_of = self._choice.default_mtus()
-        known = {each.name: self._configured(each, mtu_of) for each in configured if each.name not in networks}
+        known = {each.name: self._configured(each, mtu_of) for each in settings if each.name not in networks}
         used = {each.name: each for each in self.overview_in_use()}
-        resolvers = {settings.name: settings.resolver for settings in configured}
+        resolvers = {each.name: each.resolver for each in settings}
         return sorted(
             (replace(each, resolver=resolvers.get(name, UNSET)) for name, each in (known | used).items()),
             key=lambda network: network.name,
@@ -164,10 +165,8 @@ class NetworkState:
         return self._with_bridge(overview)
 
     def _configured(self, settings: NetworkSettings, mtu_of: Callable[[NetworkSettings], int]) -> NetworkOverview:
-        overview = NetworkOverview.of(settings, free=free_addresses(settings, 0))
-        if settings.mtu is None and settings.join is None:
-            overview = replace(overview, mtu=mtu_of(settings))
-        return self._with_bridge(overview)
+        mtu = 0 if settings.mtu or settings.join else mtu_of(settings)
+        return self._with_bridge(replace(configured(settings, mtu), free=free_addresses(settings, 0)))
 
     def _with_bridge(self, overview: NetworkOverview) -> NetworkOverview:
         """Return an overview with the state and the MTU of a bridge of others."""

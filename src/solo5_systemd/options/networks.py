@@ -9,17 +9,10 @@ from collections.abc import Iterable
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import NETWORK_NAMESPACES, device_name, network_name
 from solo5_systemd.network.guest_limits import Limits
-from solo5_systemd.network.model import (
-    NicRequest,
-    Protocol,
-    host_address,
-    ipv4_address,
-    ipv6_address,
-    mac_address,
-    port_protocol,
-)
+from solo5_systemd.network.model import NicRequest, Protocol, mac_address, port_protocol
 from solo5_systemd.network.port_conflicts import port_range
 from solo5_systemd.options.quantities import named
+from solo5_systemd.settings.address_pool import host_address, ipv4_address, ipv6_address
 from solo5_systemd.settings.guest_routes import routes
 from solo5_systemd.workload import Publish
 

@@ -1,14 +1,54 @@
-"""Addresses of a network, as text: its range, and the pool for guests on a bridge of others, the first and the last."""
+"""Addresses as text: one, a network's range, and the pool for guests on a bridge of others, the first and the last."""
 
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import TypeVar
 
-from solo5_systemd.errors import SettingsError
+from solo5_systemd.errors import InvalidRequestError, SettingsError
 
 Pool4 = tuple[IPv4Address, IPv4Address]
 Pool6 = tuple[IPv6Address, IPv6Address]
 _Address = TypeVar("_Address", IPv4Address, IPv6Address)
 _Network = TypeVar("_Network", IPv4Network, IPv6Network)
+
+
+def ipv4_address(text: str) -> IPv4Address:
+    """Parse an IPv4 address.
+
+    Raises:
+        InvalidRequestError: malformed.
+    """
+    try:
+        return IPv4Address(text)
+    except ValueError as error:
+        raise InvalidRequestError(
+            f"address {text!r} is not an IPv4 address: expected four numbers such as 10.89.0.7."
+        ) from error
+
+
+def ipv6_address(text: str) -> IPv6Address:
+    """Parse an IPv6 address without a zone.
+
+    Raises:
+        InvalidRequestError: malformed.
+    """
+    try:
+        address = IPv6Address(text)
+    except ValueError:
+        address = None
+    if address is None or address.scope_id is not None:
+        raise InvalidRequestError(f"address {text!r} is not an IPv6 address: expected one such as 2001:db8:1::7.")
+    return address
+
+
+def host_address(text: str) -> IPv4Address | IPv6Address:
+    """Parse an IPv4 or IPv6 address.
+
+    Raises:
+        InvalidRequestError: malformed.
+    """
+    if ":" in text:
+        return ipv6_address(text)
+    return ipv4_address(text)
 
 
 def range4(text: str) -> IPv4Network:

@@ -19,6 +19,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import NoReturn
 
 from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.settings.records import texts
 
 ENTRIES_MAX = 64
 """Entries of one list. Each is a rule that the first packet of a connection may pass."""
@@ -120,14 +121,7 @@ def egress(texts: Sequence[str]) -> tuple[Destination, ...]:
     return tuple(dict.fromkeys(map(destination, texts)))
 
 
-def egress_text(listed: Egress) -> str:
-    """Return a list as one text for records and messages: empty for None, `none` for an empty list."""
-    return "" if listed is None else " ".join(map(str, listed)) or NONE
-
-
-def parse_egress_text(text: str) -> Egress:
-    """Parse the result of `egress_text`; raises as `egress`."""
-    return egress(text.split()) if text else None
+EGRESS = texts(egress)
 
 
 def intersection(one: Egress, other: Egress) -> Egress:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from ipaddress import IPv4Network, IPv6Network, ip_network
 
 from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.settings.records import texts
 
 ROUTES_MAX = 16
 """Routes of one NIC."""
@@ -41,6 +42,9 @@ def routes(texts: Sequence[str]) -> Routes:
         if other := overlapping(each, found[:index]):
             raise InvalidRequestError(f"routes has {other} and {each}, which overlap: expected each address once.")
     return found
+
+
+ROUTES = texts(routes)
 
 
 def overlapping(route: IpNetwork, ranges: Iterable[IpNetwork]) -> IpNetwork | None:

@@ -48,18 +48,23 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, IPv4Network, IPv6Network
+from typing import Annotated
 
 from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError, SettingsError
 from solo5_systemd.names import NetworkName, log_namespace, network_name
 from solo5_systemd.settings.address_pool import Pool4, Pool6, address_pool, range4
-from solo5_systemd.settings.egress import Egress, egress
-from solo5_systemd.settings.guest_routes import Routes, routes
+from solo5_systemd.settings.egress import EGRESS, Egress, egress
+from solo5_systemd.settings.guest_routes import ROUTES, Routes, routes
 from solo5_systemd.settings.ipv6 import IPV6_KEYS, IPV6_MTU, POOL6_KEY, Ipv6, ipv6_settings, joined_ipv6
 from solo5_systemd.settings.limits import Limits, parse_limits
 from solo5_systemd.settings.rate import UNLIMITED, Rate, rate
+from solo5_systemd.settings.records import TYPES, integer, text
 from solo5_systemd.settings.reserved_addresses import RESERVED_KEY, Reserved, address_range, check_within
-from solo5_systemd.settings.resolver import UNSET, Resolver, resolver_of
+from solo5_systemd.settings.resolver import SEARCH, SERVERS, UNSET, Resolver
+
+MTUS = integer(68, 65521)
+"""68 is the smallest MTU of IPv4 (RFC 791), 65521 the largest of a tap."""
 
 MTU = 1500
 """Bytes: the MTU of Ethernet, and the largest of a network that sets none."""
@@ -109,6 +114,16 @@ class HostPort:
         return f"{self.port}/{self.protocol}"
 
 
+def _host_port(given: str) -> HostPort:
+    match = _HOST_PORT.fullmatch(given)
+    if match is None or not 1 <= int(match[1]) <= 65535:
+        raise SettingsError(f'{given!r} is not a port of the host: expected one such as "53/udp" or "8080/tcp".')
+    return HostPort(port=int(match[1]), protocol=match[2])
+
+
+TYPES[HostPort] = text(_host_port)
+
+
 @dataclass(frozen=True, kw_only=True)
 class NetworkPolicy:
     """What the packet filter of a network accepts besides published ports and outgoing connections.
@@ -124,7 +139,7 @@ class NetworkPolicy:
         dhcp: guests get what they are leased by DHCP, from a server of this host.
         egress: the destinations of connections of each guest, which a job can restrict further; None: every one.
         rate: the rate limits of each NIC, which a job can lower.
-        reserved: addresses that no guest gets.
+        reserved_addresses: that no guest gets.
         routes: what jobs may have the host route to a guest.
     """
 
@@ -133,13 +148,13 @@ class NetworkPolicy:
     isolated: bool = False
     host: tuple[HostPort, ...] = ()
     metadata: bool = False
-    connections: int = CONNECTIONS
+    connections: Annotated[int, integer(16, 1 << 20)] = CONNECTIONS
     fragments: bool = False
     dhcp: bool = False
-    egress: Egress = None
+    egress: Annotated[Egress, EGRESS] = None
     rate: Rate = UNLIMITED
-    reserved: Reserved = ()
-    routes: Routes = ()
+    reserved_addresses: Reserved = ()
+    routes: Annotated[Routes, ROUTES] = ()
 
 
 CLOSED = NetworkPolicy()
@@ -379,7 +394,7 @@ def network_policy(fields: Fields) -> NetworkPolicy:
         dhcp=fields.boolean("dhcp", default=False),
         egress=fields.parsed_list("egress", egress) if fields.has("egress") else None,
         rate=fields.parsed_list("rate", rate) if fields.has("rate") else UNLIMITED,
-        reserved=tuple(fields.each(RESERVED_KEY, address_range)),
+        reserved_addresses=tuple(fields.each(RESERVED_KEY, address_range)),
         routes=fields.parsed_list(ROUTES_KEY, routes) if fields.has(ROUTES_KEY) else (),
     )
 
@@ -397,16 +412,9 @@ def policy_table(policy: NetworkPolicy) -> dict[str, object]:
         "dhcp": policy.dhcp,
         **({} if policy.egress is None else {"egress": [*map(str, policy.egress)]}),
         **({} if policy.rate == UNLIMITED else {"rate": str(policy.rate).split()}),
-        **({RESERVED_KEY: [*map(str, policy.reserved)]} if policy.reserved else {}),
+        **({RESERVED_KEY: [*map(str, policy.reserved_addresses)]} if policy.reserved_addresses else {}),
         **({ROUTES_KEY: [*map(str, policy.routes)]} if policy.routes else {}),
     }
-
-
-def _host_port(text: str) -> HostPort:
-    match = _HOST_PORT.fullmatch(text)
-    if match is None or not 1 <= int(match[1]) <= 65535:
-        raise SettingsError(f'{text!r} is not a port of the host: expected one such as "53/udp" or "8080/tcp".')
-    return HostPort(port=int(match[1]), protocol=match[2])
 
 
 def _network_key(key: str) -> NetworkName:
@@ -426,6 +434,13 @@ INHERITED_KEYS = ("metadata", "connections", "fragments", *LIMIT_KEYS)
 _RANGES = ("ipv4", "gateway4", "ipv6", "gateway6")
 _OF_NAMESPACE = (*_RANGES, "mtu", *RESOLVER_KEYS, "isolated", *INHERITED_KEYS, REDIRECT_KEY)
 _WITH_JOIN = (*JOIN_KEYS, *_RANGES, *RESOLVER_KEYS, "isolated", "fragments", "rate", ROUTES_KEY)
+
+
+def _resolver(fields: Fields) -> Resolver:
+    return Resolver(
+        servers=SERVERS.read(fields, "dns") if fields.has("dns") else (),
+        search=SEARCH.read(fields, "search") if fields.has("search") else (),
+    )
 
 
 def _table(name: NetworkName, tables: Fields, default: Fields) -> Fields:
@@ -474,7 +489,9 @@ def _network(name: NetworkName, fields: Fields) -> NetworkSettings:
     if without_ipv4 and ipv6 is None:
         raise fields.wrong("ipv4", False, "a range, or ipv6 = true beside ipv4 = false")
     policy = network_policy(fields)
-    check_within(policy.reserved, [each for each in (ipv4, ipv6 and ipv6.prefix) if each], fields.path(RESERVED_KEY))
+    check_within(
+        policy.reserved_addresses, [each for each in (ipv4, ipv6 and ipv6.prefix) if each], fields.path(RESERVED_KEY)
+    )
     return NetworkSettings(
         name=name,
         bridge=bridge,
@@ -487,7 +504,7 @@ def _network(name: NetworkName, fields: Fields) -> NetworkSettings:
         ipv6=ipv6,
         redirect=fields.boolean(REDIRECT_KEY, default=False),
         without_ipv6=name == NAMESPACE_NETWORK and ipv6 is None and fields.has("ipv6"),
-        resolver=resolver_of(fields),
+        resolver=_resolver(fields),
     )
 
 
@@ -538,7 +555,7 @@ def _joining(name: NetworkName, fields: Fields) -> NetworkSettings:
             pool6=pool6,
         ),
         ipv6=ipv6,
-        resolver=resolver_of(fields),
+        resolver=_resolver(fields),
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.settings.records import TYPES, texts
 
 KEYS = ("sent", "received", "sent-packets", "received-packets")
 FIELDS = tuple(key.replace("-", "_") for key in KEYS)
@@ -76,6 +77,9 @@ def rate(texts: Sequence[str]) -> Rate:
             )
         found[match[1]] = value
     return Rate(**{key.replace("-", "_"): value for key, value in found.items()})
+
+
+TYPES[Rate] = texts(rate, lambda value: str(value).split())
 
 
 def lower(one: Rate, other: Rate) -> Rate:

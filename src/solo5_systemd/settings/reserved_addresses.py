@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
 from solo5_systemd.errors import SettingsError
+from solo5_systemd.settings.records import TYPES, text
 
 RESERVED_KEY = "reserved_addresses"
 
@@ -28,20 +29,23 @@ class AddressRange:
 Reserved = tuple[AddressRange, ...]
 
 
-def address_range(text: str) -> AddressRange:
+def address_range(given: str) -> AddressRange:
     """Parse an address or a range of addresses.
 
     Raises:
         SettingsError: malformed, reversed, or of two families.
     """
-    first, _, last = text.partition("-")
+    first, _, last = given.partition("-")
     try:
         found = AddressRange(ip_address(first.strip()), ip_address((last or first).strip()))
     except ValueError:
         found = None
     if found is None or found.first.version != found.last.version or int(found.last) < int(found.first):
-        raise SettingsError(f"{text!r} is not a range of addresses: {_EXPECTED}.")
+        raise SettingsError(f"{given!r} is not a range of addresses: {_EXPECTED}.")
     return found
+
+
+TYPES[AddressRange] = text(address_range)
 
 
 def check_within(reserved: Reserved, networks: Sequence[IPv4Network | IPv6Network], where: str) -> None:

@@ -4,10 +4,10 @@ import re
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
-from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.settings.records import texts
 
 T = TypeVar("T")
 
@@ -26,12 +26,31 @@ _BROADCAST = IPv4Address("255.255.255.255")
 _STUB = re.compile(r"127\.0\.0\.5[34]", re.ASCII)
 
 
+def name_servers(given: Iterable[str]) -> tuple[IPv4Address | IPv6Address, ...]:
+    """Parse the addresses of name servers; raises as `resolver`."""
+    return _each(tuple(given), name_server, SERVERS_MAX, "name servers")
+
+
+def search_domains(given: Iterable[str]) -> tuple[str, ...]:
+    """Parse search domains; raises as `resolver`."""
+    return _each(tuple(given), search_domain, SEARCH_MAX, "search domains")
+
+
+def _each(given: tuple[str, ...], parse: Callable[[str], T], most: int, what: str) -> tuple[T, ...]:
+    if len(given) > most:  # before any work that grows with them
+        raise InvalidRequestError(f"there are {len(given)} {what}: expected at most {most}.")
+    return tuple(dict.fromkeys(map(parse, given)))
+
+
+SERVERS, SEARCH = texts(name_servers), texts(search_domains)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Resolver:
     """Name servers, in the order of their use, and search domains; empty: not set."""
 
-    servers: tuple[IPv4Address | IPv6Address, ...] = ()
-    search: tuple[str, ...] = ()
+    servers: Annotated[tuple[IPv4Address | IPv6Address, ...], SERVERS] = ()
+    search: Annotated[tuple[str, ...], SEARCH] = ()
 
     def __or__(self, other: "Resolver") -> "Resolver":
         """Return this resolver, with what it does not set taken from another."""
@@ -47,31 +66,7 @@ def resolver(servers: Iterable[str], search: Iterable[str]) -> Resolver:
     Raises:
         InvalidRequestError: one is malformed, or there are too many.
     """
-    return Resolver(
-        servers=_each(tuple(servers), name_server, SERVERS_MAX, "name servers"),
-        search=_each(tuple(search), search_domain, SEARCH_MAX, "search domains"),
-    )
-
-
-def resolver_of(fields: Fields) -> Resolver:
-    """Return the keys `dns` and `search` of a network's table; other keys are ignored.
-
-    Raises:
-        Solo5Error: (of the class of `fields`) a value is invalid.
-    """
-    for key, most in (("dns", SERVERS_MAX), ("search", SEARCH_MAX)):
-        if len(fields.texts(key, ())) > most:
-            raise fields.wrong(key, f"{len(fields.texts(key))} entries", f"at most {most}")
-    return Resolver(
-        servers=tuple(dict.fromkeys(fields.each("dns", name_server))),
-        search=tuple(dict.fromkeys(fields.each("search", search_domain))),
-    )
-
-
-def _each(texts: tuple[str, ...], parse: Callable[[str], T], most: int, what: str) -> tuple[T, ...]:
-    if len(texts) > most:  # before any work that grows with them
-        raise InvalidRequestError(f"there are {len(texts)} {what}: expected at most {most}.")
-    return tuple(dict.fromkeys(map(parse, texts)))
+    return Resolver(servers=name_servers(servers), search=search_domains(search))
 
 
 def name_server(text: str) -> IPv4Address | IPv6Address:

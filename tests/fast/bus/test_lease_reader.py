@@ -50,8 +50,9 @@ def test_without_a_network_there_are_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"version": 2}, {"leases": None}, {"leases": [[]]}, {"leases": [["x"] * 4 + [1] * 4]}, {"leases": ["x" * 8]},
-        {"ports": None}, {"ports": [["x", "", "80", 80, "tcp"]]}, {"ports": [{}]},
+        {"version": 2}, {"reservation": None}, {"reservation": {"leases": 1}}, {"reservation": {"leases": [{}]}},
+        {"reservation": {"leases": [{"nic": "x", "network": "x", "tap": 1}]}}, {"reservation": {"ports": [{}]}},
+        {"reservation": {"ports": [{"host_port": "80", "port": 80, "protocol": "tcp"}]}},
     ],
 )  # fmt: skip
 def test_a_damaged_record_is_skipped(tmp_path: Path, change: dict[str, object]) -> None:

@@ -9,7 +9,6 @@ from tests.fast.cli.conftest import Solo5ctl
 from tests.support.fakes.engine import FakeRuntime
 from tests.support.fakes.tasks import LEASE, NETWORK, running
 
-from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import NetworkName, TaskName
 from solo5_systemd.network.model import NetworkOverview, Reservation
 from solo5_systemd.settings.model import Join
@@ -19,10 +18,6 @@ UNUSED = NetworkOverview(
 )
 
 
-POLICY = (False, (), False, (), False, 4096, False, False)
-NO_JOIN = (False, 0, "", False, "")
-NO_IPV6 = ("", "", False, False, False)
-LAST = (NO_JOIN, ("", "", (), (), ()), ((), (), (), ()), NO_IPV6, "")
 LAN = NetworkOverview(
     name=NetworkName("lan"),
     bridge="br0",
@@ -223,33 +218,6 @@ def test_without_a_verb_networks_are_listed_and_a_name_is_inspected(solo5ctl: So
     assert solo5ctl("network", "--json") == solo5ctl("network", "ls", "--json")
     assert solo5ctl("network", "default") == solo5ctl("network", "inspect", "default")
     assert solo5ctl("network", "--json", "lab", "default") == solo5ctl("network", "inspect", "--json", "lab", "default")
-
-
-def test_an_overview_has_a_wire_form() -> None:
-    opened = (
-        False,
-        ["lab"],
-        False,
-        ["53/udp"],
-        False,
-        64,
-        False,
-        False,
-        [["10.89.0.2", 17]],
-        [["10.89.0.2", 5]],
-        *LAST,
-    )
-    wire = ("default", "solo5-default", "10.89.0.0/24", "10.89.0.1", 1500, True, True, 1, 252, *opened)
-    assert NetworkOverview.from_wire(wire) == NETWORK
-    assert (
-        NetworkOverview.from_wire(("lab", "solo5-lab", "", "", 9000, False, False, 0, 0, *POLICY, (), (), *LAST))
-        == UNUSED
-    )
-
-
-def test_a_damaged_overview_is_one_sentence() -> None:
-    with pytest.raises(InvalidRequestError, match=r"range '10.0.0.1/8' of network lab is not an IPv4 network"):
-        NetworkOverview.from_wire(("lab", "b", "10.0.0.1/8", "", 9000, False, False, 0, 0, *POLICY, (), (), *LAST))
 
 
 def test_a_network_with_ipv6_alone_is_shown_as_such(solo5ctl: Solo5ctl, engine: FakeRuntime) -> None:

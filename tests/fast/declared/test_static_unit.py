@@ -8,7 +8,7 @@ from tests.support.fakes.tasks import FIELDS, LEASE, PORTS
 
 from solo5_systemd.dbus_api.network1 import INTERFACE
 from solo5_systemd.declared.exported import RunningTask
-from solo5_systemd.declared.static_unit import RESERVE, static_unit
+from solo5_systemd.declared.static_unit import static_unit
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.network.guest_limits import Limits
@@ -109,12 +109,15 @@ def test_the_network_is_reserved_with_the_addresses_that_it_has() -> None:
         *("/usr/bin/busctl", "--quiet", "call", "org.solo5.Network1", "/org/solo5/Network1", "org.solo5.Network1"),
         "Reserve",
     ]
-    assert reserve[7] == RESERVE == INTERFACE.methods["Reserve"].in_signature
+    assert reserve[7] == INTERFACE.methods["Reserve"].in_signature
     assert reserve[8:] == [
-        *("web", "1", "service", "default", "10.89.0.2", LEASE.mac, ""),
-        *("2", "service", "", "8080", "80", "tcp", "service", "127.0.0.1", "53", "53", "udp"),
-        *("1", "service", "none", "", ""),
-        *("0", "0", "", ""),
+        *("web", "2", "nics", "aa{sv}", "1"),
+        *("4", "nic", "s", "service", "ipv4", "s", "10.89.0.2", "mac", "s", LEASE.mac),
+        *("limits", "a{sv}", "1", "egress", "as", "0"),
+        *("ports", "aa{sv}", "2"),
+        *("4", "nic", "s", "service", "host_port", "t", "8080", "port", "t", "80", "protocol", "s", "tcp"),
+        *("5", "nic", "s", "service", "host_ip", "s", "127.0.0.1", "host_port", "t", "53", "port", "t", "53"),
+        *("protocol", "s", "udp"),
     ]
     assert before[1] == "ExecStartPre=+/usr/bin/systemctl start solo5-network@web.service"
     assert [line.rpartition(" ")[2] for line in lines() if line.startswith("ExecStopPost=")] == [

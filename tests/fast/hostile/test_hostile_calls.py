@@ -10,18 +10,20 @@ from hypothesis import strategies as st
 from tests.hostile.values import TEXTS
 
 from solo5_systemd.daemon.service import Service
-from solo5_systemd.dbus_api.messages import Interface, Message, MessageType, SignatureTree
+from solo5_systemd.dbus_api.messages import Interface, Message, MessageType, SignatureTree, to_wire
 from solo5_systemd.dbus_api.network1 import INTERFACE as NETWORK
 from solo5_systemd.dbus_api.relay1 import INTERFACE as RELAY
+from solo5_systemd.decode import Fields
 from solo5_systemd.errors import BY_DBUS_NAME, InvalidRequestError
 from solo5_systemd.names import task_name
-from solo5_systemd.networkd.service import _request
+from solo5_systemd.network.model import Request
+from solo5_systemd.settings.records import record
 
 if TYPE_CHECKING:
     from solo5_systemd.dbus_api.message_bus import MessageBus
 
 METHODS = [(interface, member) for interface in (NETWORK, RELAY) for member in interface.methods]
-SIGNATURES = ["", "s", "sa(ssss)a(ssqqs)", "sa(sssss)a(ssqqs)a(ssss)(asass)s", "ssthh", "b", "as", "t", "h", "hhhh"]
+SIGNATURES = ["", "s", "sa(ssss)a(ssqqs)", "sa{sv}s", "ssthh", "b", "as", "t", "h", "hhhh"]
 BASIC: dict[str, st.SearchStrategy[Any]] = {
     "s": TEXTS,
     "q": st.integers(0, (1 << 16) - 1),
@@ -35,7 +37,23 @@ def bodies(signature: str) -> st.SearchStrategy[list[Any]]:
     return st.tuples(*map(_values, SignatureTree(signature).types)).map(list)
 
 
+WORDS = st.sampled_from(["nics", "ports", "names", "namespace", "nic", "host_port", "limits", "egress"]) | TEXTS
+LEAVES = TEXTS | st.booleans() | st.integers(0, (1 << 63) - 1) | st.lists(TEXTS, max_size=2)
+
+
+@st.composite
+def tables(draw: st.DrawFn, depth: int = 2) -> dict[str, object]:
+    """Return a table of plain values, some of them tables and lists of tables, as D-Bus has it."""
+    table: dict[str, object] = draw(st.dictionaries(WORDS, LEAVES, max_size=3))
+    if depth and draw(st.booleans()):
+        table[draw(WORDS)] = [draw(tables(depth - 1)) for _ in range(draw(st.integers(1, 2)))]
+        table[draw(WORDS)] = draw(tables(depth - 1))
+    return cast("dict[str, object]", to_wire("a{sv}", table)) if depth == 2 else table
+
+
 def _values(kind: Any) -> st.SearchStrategy[Any]:
+    if kind.signature == "a{sv}":
+        return tables()
     if kind.token == "a":
         return st.lists(_values(kind.children[0]), max_size=2)
     if kind.token == "(":
@@ -53,8 +71,8 @@ class Bus:
 
 async def parse(*arguments: Any) -> Sequence[object]:
     """Read what the methods of both services read of their arguments, and refuse what was sound."""
-    if len(arguments) == 4:
-        _request(*arguments)
+    if len(arguments) == 2 and isinstance(arguments[1], dict):
+        record(Request, Fields(arguments[1]))
     elif arguments and isinstance(arguments[0], str):
         task_name(arguments[0])
     raise InvalidRequestError(f"{arguments!r} is of no use here.")

@@ -29,36 +29,31 @@ from solo5_systemd.relay.state_files import StateFiles
 from solo5_systemd.relay.state_json import document, parse
 from solo5_systemd.settings.model import parse_settings
 
-LEASE = [
-    "service",
-    "default",
-    "solo5-default",
-    "s5-abc",
-    "10.89.0.2/24",
-    "10.89.0.1",
-    "02:00:00:00:00:01",
-    1500,
-    "",
-    "",
-]
 LEASE_RECORD: dict[str, Any] = {
-    "version": 1, "task": "web", "state": "attached", "expires": 60,
-    "nics": [["service", "default", "", "", ""]],
-    "leases": [LEASE],
-    "ports": [["service", "10.0.0.1", 8080, 80, "tcp"]],
+    "version": 1, "state": "attached", "expires": 60,
+    "nics": [{"nic": "service", "limits": {"rate": ["sent=5K"]}}],
+    "reservation": {
+        "task": "web",
+        "leases": [{
+            "nic": "service", "network": "default", "bridge": "solo5-default", "tap": "s5-abc", "ipv4": "10.89.0.2/24",
+            "gateway4": "10.89.0.1", "mac": "02:00:00:00:00:01", "mtu": 1500,
+        }],
+        "ports": [{"nic": "service", "host_ip": "10.0.0.1", "host_port": 8080, "port": 80, "protocol": "tcp"}],
+        "limits": {"service": {"rate": ["sent=5K"]}},
+    },
 }  # fmt: skip
 NETWORK = {
     "version": 1, "name": "default", "bridge": "solo5-default", "ipv4": "10.89.0.0/24", "gateway4": "10.89.0.1",
     "mtu": 1500, "masquerade": True,
     "policy": {
-        "routed": False, "reach": ["back"], "isolated": True, "host": ["53/udp"], "metadata": False, "connections": 64,
+        "reach": ["back"], "isolated": True, "host": ["53/udp"], "connections": 64,
         "fragments": True,
         "dhcp": True,
     },
 }  # fmt: skip
 PLACE = {"cursor": "s=1;i=2", "written": 7}
 RECORD = {
-    "version": 3, "task": "web", "unit": "solo5-task-web.service", "since": 5, "began": 4, "number": 1, "ended": False,
+    "version": 1, "task": "web", "unit": "solo5-task-web.service", "since": 5, "began": 4, "number": 1, "ended": False,
     "namespace": "guests",
     "progress": {"stdout": {**PLACE, "staged": PLACE}, "stderr": PLACE},
 }  # fmt: skip
@@ -211,10 +206,7 @@ def test_a_damaged_record_stops_no_relay(directory: Path, content: bytes) -> Non
 
 
 def test_what_was_read_is_written_as_it_was() -> None:
-    assert lease_record_document(parse_lease_record(LEASE_RECORD)) == {
-        **LEASE_RECORD, "nics": [tuple(nic) for nic in LEASE_RECORD["nics"]], "leases": [tuple(LEASE)],
-        "ports": [tuple(port) for port in LEASE_RECORD["ports"]],
-    }  # fmt: skip
+    assert lease_record_document(parse_lease_record(LEASE_RECORD)) == LEASE_RECORD
     assert network_document(parse_network(NETWORK)) == NETWORK
     assert document(parse(RECORD)) == RECORD
     of_the_host = {key: value for key, value in RECORD.items() if key != "namespace"}

@@ -1,21 +1,26 @@
 """Texts that a job, an image or a caller chose: a value, or a refusal in one sentence, in linear time."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.hostile.claim import value_or_refusal
-from tests.hostile.values import NUMBERS, TEXTS
+from tests.hostile.values import TEXTS, changed
+from tests.support.fakes.tasks import LEASE, NETWORK, PORTS
 
+from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import TaskName, device_name, network_name, task_name
-from solo5_systemd.network.model import Lease, NetworkOverview, NicRequest, PortRequest, Wire, ipv4_address, mac_address
-from solo5_systemd.networkd.service import _request
+from solo5_systemd.names import device_name, network_name, task_name
+from solo5_systemd.network.guest_limits import Limits
+from solo5_systemd.network.model import GuestNames, Lease, NetworkOverview, NicRequest, Request, mac_address
 from solo5_systemd.nomad.config.schema import seconds
 from solo5_systemd.nomad.workload.convert import name_of
+from solo5_systemd.settings.address_pool import ipv4_address
 from solo5_systemd.settings.hosts import host
-from solo5_systemd.settings.resolver import hostname, name_server, search_domain
+from solo5_systemd.settings.records import document, record
+from solo5_systemd.settings.resolver import hostname, name_server, resolver, search_domain
 from solo5_systemd.unit.log_fields import labels
 from solo5_systemd.unit.placeholders import expand
 from solo5_systemd.unit.properties import SETTABLE, parse_property
@@ -78,65 +83,25 @@ def test_any_task_id_has_a_name(text: str) -> None:
     assert task_name(name_of(text)) == name_of(text)
 
 
-NICS = st.lists(st.tuples(TEXTS, TEXTS, TEXTS, TEXTS), max_size=2)
-PORT_NUMBERS = st.integers(0, 65535)
-PORTS = st.lists(st.tuples(TEXTS, TEXTS, PORT_NUMBERS, PORT_NUMBERS, TEXTS), max_size=2)
-LIMITS = st.lists(st.tuples(TEXTS, TEXTS, TEXTS), max_size=2)
+SOUND: dict[type[Any], object] = {
+    Request: Request(
+        nics=(NicRequest(nic=LEASE.nic, ipv4=LEASE.address, mac=LEASE.mac, limits=Limits(egress=())),),
+        ports=PORTS,
+        names=GuestNames(resolver=resolver(["9.9.9.9"], ["lan"]), hostname="web"),
+        namespace="/run/a",
+    ),
+    Lease: LEASE,
+    NetworkOverview: NETWORK,
+}
+"""Records that arrive by D-Bus."""
 
 
-@given(TEXTS, NICS, PORTS, LIMITS)
-def test_the_body_of_a_reservation_is_read_or_refused(
-    name: str,
-    nics: list[tuple[str, str, str, str]],
-    ports: list[tuple[str, str, int, int, str]],
-    limits: list[tuple[str, str, str]],
-) -> None:
-    read = value_or_refusal(_request, name, nics, ports, limits, error=InvalidRequestError)
-    assert read is None or read[0] == TaskName(name)
-
-
-@given(NICS, PORTS)
-def test_a_request_that_was_read_is_written_as_the_same_request(
-    nics: list[tuple[str, str, str, str]], ports: list[tuple[str, str, int, int, str]]
-) -> None:
-    for nic in nics:
-        request = value_or_refusal(NicRequest.from_wire, nic, error=InvalidRequestError)
-        assert request is None or NicRequest.from_wire(request.to_wire()) == request
-    for port in ports:
-        published = value_or_refusal(PortRequest.from_wire, port, error=InvalidRequestError)
-        assert published is None or PortRequest.from_wire(published.to_wire()) == published
-
-
-@given(st.tuples(*[TEXTS] * 7, PORT_NUMBERS, TEXTS, TEXTS))
-def test_the_body_of_a_lease_is_read_or_refused(wire: tuple[str | int, ...]) -> None:
-    lease = value_or_refusal(Lease.from_wire, wire, error=InvalidRequestError)
-    assert lease is None or Lease.from_wire(lease.to_wire()) == lease
-
-
-NETWORK = (*[TEXTS] * 4, NUMBERS, st.booleans(), st.booleans(), NUMBERS, NUMBERS)
-POLICY = (
-    st.booleans(),
-    st.lists(TEXTS),
-    st.booleans(),
-    st.lists(TEXTS),
-    st.booleans(),
-    NUMBERS,
-    st.booleans(),
-    st.booleans(),
-)
-COUNTS = st.lists(st.tuples(TEXTS, NUMBERS), max_size=2)
-JOIN = st.just((False, 0, "", False))
-OTHERS = st.tuples(TEXTS, TEXTS, *(st.lists(TEXTS, max_size=2) for _ in ("servers", "search", "reserved")))
-DROPS = st.tuples(COUNTS, COUNTS, COUNTS, st.lists(st.tuples(TEXTS, TEXTS, NUMBERS), max_size=2))
-
-
-IPV6 = st.tuples(TEXTS, TEXTS, st.booleans(), st.booleans(), st.booleans())
-
-
-@given(st.tuples(*NETWORK, *POLICY, COUNTS, COUNTS, JOIN, OTHERS, DROPS, IPV6, TEXTS))
-def test_the_body_of_a_network_is_read_or_refused(wire: Wire) -> None:
-    network = value_or_refusal(NetworkOverview.from_wire, wire, error=InvalidRequestError)
-    assert network is None or NetworkOverview.from_wire(network.to_wire()) == network
+@pytest.mark.parametrize("kind", SOUND)
+@given(st.data())
+def test_a_record_with_any_values_is_read_or_refused(kind: type[Any], data: st.DataObject) -> None:
+    content = data.draw(changed(document(SOUND[kind])))
+    found = value_or_refusal(lambda: record(kind, Fields(content)), error=InvalidRequestError)
+    assert found is None or record(kind, Fields(document(found))) == found
 
 
 @pytest.mark.parametrize("text", LONG.values(), ids=LONG)

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import TaskName
 from solo5_systemd.network import nft_rules
 from solo5_systemd.network.drops import DESCRIPTIONS, OF_GUESTS, OF_TAPS, RULES, Dropped
 from solo5_systemd.network.model import Repair
 from solo5_systemd.network.repair_log import FILE, REPAIRS_MAX, TASKS_MAX, read_repairs, record_repair
+from solo5_systemd.settings.records import document, record
 
 FIRST, SECOND = IPv4Address("10.77.0.2"), IPv4Address("10.78.0.2")
 DROPPED = Dropped(
@@ -39,11 +41,12 @@ def test_counts_are_of_a_guest_and_of_a_network() -> None:
     assert DROPPED.within([None]) == Dropped()
 
 
-def test_counts_have_a_wire_form() -> None:
-    wire = json.loads(json.dumps(DROPPED.more_to_wire()))
-    assert Dropped.from_wire(DROPPED.refused, DROPPED.fragments, wire) == DROPPED
-    with pytest.raises(ValueError, match="localhost"):
-        Dropped.from_wire({}, {}, [[["localhost", 1]], [], [], []])
+def test_counts_are_read_as_they_were_written() -> None:
+    written = json.loads(json.dumps(document(DROPPED)))
+    assert written["rules"] == {"spoofed s5-a": 8, "spoofed s5-b": 1, "host solo5-front": 9}
+    assert record(Dropped, Fields(written)) == DROPPED
+    with pytest.raises(InvalidRequestError, match="dropped.refused.localhost: address 'localhost' is not an IPv4"):
+        record(Dropped, Fields({"refused": {"localhost": 1}}, "dropped"))
 
 
 def test_every_rule_is_in_the_tables_and_in_the_documentation() -> None:
@@ -82,18 +85,3 @@ def test_a_damaged_record_of_repairs_is_none(tmp_path: Path, content: str) -> No
 def test_a_record_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     record_repair(Repair(tasks=[], what="lost"), tmp_path / "missing")
     assert read_repairs(tmp_path / "missing") == ()
-
-
-def test_a_malformed_count_is_one_sentence() -> None:
-    from solo5_systemd.network.model import NetworkOverview
-
-    wire = ("lab", "b", "", "", 1500, False, False, 0, 0, False, (), False, (), False, 16, False, False, (), ())
-    last = (
-        (False, 0, "", False),
-        ("", "", (), (), ()),
-        ([["localhost", 1]], (), (), ()),
-        ("", "", False, False, False),
-        "",
-    )
-    with pytest.raises(InvalidRequestError, match="the counts of dropped packets are malformed"):
-        NetworkOverview.from_wire((*wire, *last))

@@ -11,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fast.network.test_nft_rules import RESERVATION, network
 
+from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName, NetworkName
 from solo5_systemd.network import nft_rules
-from solo5_systemd.network.guest_limits import NO_LIMITS, Limits, check_limits, limits_to_wire
+from solo5_systemd.network.guest_limits import NO_LIMITS, Limits, check_limits
 from solo5_systemd.network.lease_recovery import recover_lease_record, tap_alias
-from solo5_systemd.network.model import NicRequest, limits_of, with_limits
+from solo5_systemd.network.model import NicRequest, Request
 from solo5_systemd.network.nft_elements import Element, task_elements
 from solo5_systemd.network.nft_objects import listed_objects, made, removed
 from solo5_systemd.settings.egress import (
@@ -24,12 +25,11 @@ from solo5_systemd.settings.egress import (
     Egress,
     destination,
     egress,
-    egress_text,
     intersection,
-    parse_egress_text,
 )
 from solo5_systemd.settings.model import Join, NetworkPolicy, parse_settings, policy_table
 from solo5_systemd.settings.rate import UNLIMITED, Rate, lower, rate
+from solo5_systemd.settings.records import document, record
 
 SERVICE = DeviceName("service")
 GUEST = "10.77.0.5"
@@ -92,7 +92,8 @@ def test_a_list_is_bounded_and_none_is_alone() -> None:
 
 @pytest.mark.parametrize("listed", [None, (), egress(["192.0.2.7", "[2001:db8::1]:7/udp"])])
 def test_a_list_is_one_text(listed: Egress) -> None:
-    assert parse_egress_text(egress_text(listed)) == listed
+    written = document(Limits(egress=listed))
+    assert record(Limits, Fields(json.loads(json.dumps(written)))).egress == listed
 
 
 PROTOCOLS = st.sampled_from([None, "tcp", "udp", "icmp"])
@@ -328,15 +329,12 @@ def test_an_ipv6_address_that_no_guest_reaches_is_refused(text: str, words: str)
     assert destination("[::/0]").network.prefixlen == 0, "a range around them is none of them"
 
 
-def test_limits_are_on_the_wire_beside_their_nics() -> None:
+def test_limits_are_in_a_request_with_their_nics() -> None:
     limits = Limits(egress=(), rate=Rate(sent=1500))
-    nics = (NicRequest(nic=SERVICE, limits=limits), NicRequest(nic=DeviceName("other")))
-    wire = limits_to_wire(limits_of(nics))
-    assert wire == [["service", "none", "sent=1500", ""]]
-    plain = tuple(replace(nic, limits=NO_LIMITS) for nic in nics)
-    assert with_limits(plain, wire) == nics
-    with pytest.raises(InvalidRequestError, match="limits are set for NIC third: expected NICs of the request"):
-        with_limits(plain, [["third", "", ""]])
+    request = Request(nics=(NicRequest(nic=SERVICE, limits=limits), NicRequest(nic=DeviceName("other"))))
+    written = document(request)
+    assert written["nics"] == [{"nic": "service", "limits": {"egress": [], "rate": ["sent=1500"]}}, {"nic": "other"}]
+    assert record(Request, Fields(written)) == request
 
 
 @pytest.mark.parametrize(

@@ -340,7 +340,7 @@ def test_a_configured_range_is_taken_as_it_is_or_refused() -> None:
 
 def test_a_reserved_address_is_neither_chosen_nor_requested() -> None:
     reserved = (address_range("10.77.0.2-10.77.0.4"), address_range("10.77.0.3"))
-    on = replace(network(), policy=NetworkPolicy(reserved=reserved))
+    on = replace(network(), policy=NetworkPolicy(reserved_addresses=reserved))
     assert free_addresses(on, 0) == 2
     held = fill(2, on)
     assert {str(each.leases[0].address) for each in held} == {"10.77.0.5", "10.77.0.6"}

@@ -198,7 +198,7 @@ def test_a_network_with_ipv6_alone_has_no_range_and_leases_no_address_of_ipv4() 
 def test_a_reserved_address_of_ipv6_is_not_chosen(ra: bool) -> None:
     on = replace(network(), ipv6=PREFIX, gateway6=PREFIX[1], ra=ra)
     [had] = leases("a", networks=[on])
-    reserved = replace(on, policy=NetworkPolicy(reserved=(address_range(str(had.address6)),)))
+    reserved = replace(on, policy=NetworkPolicy(reserved_addresses=(address_range(str(had.address6)),)))
     [lease] = leases("a", networks=[reserved])
     assert had.address6 != lease.address6
     with pytest.raises(InvalidRequestError, match="is reserved in network default"):

@@ -96,7 +96,9 @@ def test_a_request_that_cannot_be_kept_is_an_error(tmp_path: Path) -> None:
 def test_the_mark_exists_during_the_start_only(store: LeaseStore, tmp_path: Path) -> None:
     mark = tmp_path / "requests/web.start"
     with start_mark(WEB, tmp_path):
-        assert json.loads(mark.read_text())["task"] == "web", "access(2) follows it, as ConditionPathExists= does"
+        assert json.loads(mark.read_text())["reservation"]["task"] == "web", (
+            "access(2) follows it, as ConditionPathExists= does"
+        )
     assert not mark.is_symlink()
     with pytest.raises(HostError), start_mark(WEB, tmp_path):
         raise HostError("the start failed.")

@@ -21,6 +21,7 @@ from solo5_systemd.network.lease_json import (
 from solo5_systemd.network.model import LeaseRecord, LeaseState, Network, NicRequest, limits_of
 from solo5_systemd.settings.model import CLOSED, HostPort, Join, NetworkPolicy
 from solo5_systemd.settings.rate import Rate
+from solo5_systemd.settings.records import document
 
 RECORD = LeaseRecord(
     reservation=RESERVATION,
@@ -80,24 +81,32 @@ def test_what_is_written_is_read() -> None:
     assert parse_texts({"a": "b"}) == {"a": "b"}
 
 
+HELD = {**document(RESERVATION.leases[0])}
+PORT = {"nic": "service", "host_port": 80, "port": 80, "protocol": "tcp"}
+
+
+def reserved(**change: object) -> dict[str, object]:
+    return {"reservation": document(RESERVATION) | change}
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"version": 2}, "version is 2"),
-        ({"task": "../x"}, "task"),
+        (reserved(task="../x"), "reservation.task: task name"),
         ({"state": "lost"}, "state"),
         ({"expires": -1}, "expires is -1"),
-        ({"nics": None}, "nics is None: expected a list of"),
-        ({"leases": [["service"]]}, "leases"),
-        ({"leases": ["service"]}, "leases"),
-        ({"leases": [["a", "b", "c", "d", "10.0.0.1/99", "f", "g", 1, "", ""]]}, "lease address '10.0.0.1/99'"),
-        (
-            {"leases": [["a", "b", "c", "d", "", "", "02:00:00:00:00:01", 1, "fd00::1/129", ""]]},
-            "'fd00::1/129' is not an",
-        ),
-        ({"leases": [["a", "b", "c", "d", "", "", "02:00:00:00:00:01", 1, ""]]}, "leases"),
-        ({"ports": [["service", "", "80", 80, "tcp"]]}, "ports"),
-        ({"ports": [["web", "", 80, 80, "tcp"]]}, "ports of its own NICs"),
+        ({"nics": None}, "nics is None: expected a list"),
+        ({"nics": [{"nic": "a/b"}]}, "nics.0..nic: device name"),
+        ({"reservation": {}}, "reservation.task is missing"),
+        (reserved(leases=[{}]), "leases.0..nic is missing"),
+        (reserved(leases=["service"]), "expected a table"),
+        (reserved(leases=[{**HELD, "ipv4": "10.0.0.1/99"}]), "leases.0..ipv4: "),
+        (reserved(leases=[{**HELD, "ipv6": "fd00::1/129"}]), "leases.0..ipv6: "),
+        (reserved(leases=[{**HELD, "mtu": "1500"}]), "mtu is '1500'"),
+        (reserved(ports=[{**PORT, "host_port": "80"}]), "host_port is '80'"),
+        (reserved(ports=[{**PORT, "nic": "web"}]), "ports of its own NICs"),
+        (reserved(limits={"service": {"egress": []}}), "the limits of its own NICs"),
     ],
 )
 def test_a_damaged_lease_file(change: dict[str, object], words: str) -> None:
@@ -112,17 +121,17 @@ def test_something_else_altogether(document: object) -> None:
             parse(document)
 
 
-def test_limits_are_in_a_record_where_there_are_any() -> None:
+def test_limits_are_in_a_record_with_their_nics() -> None:
     limits = Limits(egress=(), rate=Rate(sent=5000))
     nics = (replace(RECORD.nics[0], limits=limits),)
     record = replace(RECORD, nics=nics, reservation=replace(RECORD.reservation, limits=limits_of(nics)))
-    document = written(lease_record_document(record))
-    assert document["limits"] == [["service", "none", "sent=5K", ""]]
-    assert parse_lease_record(document) == record
-    assert "limits" not in lease_record_document(RECORD)
-    for wrong in ([["service", "none"]], [["other", "none", ""]], [["service", "example.org", ""]], "none"):
+    written_one = written(lease_record_document(record))
+    assert written_one["nics"] == [{"nic": "service", "limits": {"egress": [], "rate": ["sent=5K"]}}]
+    assert parse_lease_record(written_one) == record
+    wrong: object
+    for wrong in ([], {"egress": "none"}, {"egress": ["example.org"]}, {"rate": ["sent=1"]}):
         with pytest.raises(InvalidRequestError):
-            parse_lease_record(document | {"limits": wrong})
+            parse_lease_record(written_one | {"nics": [{"nic": "service", "limits": wrong}]})
 
 
 def test_a_damaged_network_file() -> None:
@@ -138,9 +147,9 @@ def test_a_damaged_network_file() -> None:
 
 
 def test_a_network_file_without_a_policy_is_closed() -> None:
-    document = written(network_document(NETWORK))
-    del document["policy"]
-    assert parse_network(document).policy == CLOSED
+    content = written(network_document(NETWORK))
+    del content["policy"]
+    assert parse_network(content).policy == CLOSED
 
 
 def test_a_lease_without_an_address_is_kept() -> None:
@@ -162,10 +171,10 @@ def test_a_network_namespace_is_in_the_files_of_those_who_are_in_one() -> None:
 def test_a_network_with_ipv6_alone_is_written_and_read() -> None:
     prefix, gateway = IPv6Network("fd00:1::/64"), IPv6Address("fd00:1::1")
     alone = replace(NETWORK, ipv4=None, gateway4=None, ipv6=prefix, gateway6=gateway)
-    document = written(network_document(alone))
-    assert parse_network(document) == alone
+    content = written(network_document(alone))
+    assert parse_network(content) == alone
     with pytest.raises(InvalidRequestError, match="expected a gateway beside a range"):
-        parse_network(document | {"ipv4": "10.0.0.0/24"})
-    del document["ipv6"]
+        parse_network(content | {"ipv4": "10.0.0.0/24"})
+    del content["ipv6"]
     with pytest.raises(InvalidRequestError, match="expected a range, or an IPv6 prefix"):
-        parse_network(document)
+        parse_network(content)

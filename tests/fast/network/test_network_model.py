@@ -2,11 +2,14 @@
 
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from typing import Any, TypeVar
 
 import pytest
 from tests.fast.network.test_nft_rules import RESERVATION, network
 from tests.support.fakes.tasks import LEASE, NETWORK
 
+from solo5_systemd.dbus_api.messages import Message, decode, encode, from_wire, to_wire
+from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.drops import Dropped
@@ -19,11 +22,17 @@ from solo5_systemd.network.model import (
     NicRequest,
     PortRequest,
     Protocol,
+    Request,
     Reservation,
+    configured,
     mac_address,
 )
 from solo5_systemd.settings.ipv6 import Ipv6
-from solo5_systemd.settings.model import Join, NetworkSettings
+from solo5_systemd.settings.model import CLOSED, Join, NetworkSettings
+from solo5_systemd.settings.records import document, record
+from solo5_systemd.settings.resolver import resolver
+
+T = TypeVar("T")
 
 NIC = NicRequest(
     nic=DeviceName("service"),
@@ -31,29 +40,59 @@ NIC = NicRequest(
     ipv4=IPv4Address("10.77.0.5"),
     mac=MacAddress("02:00:00:00:00:09"),
 )
-NO_JOIN = [False, 0, "", False]
-NO_IPV6 = ["", "", False, False, False]
 UNUSED = NetworkOverview(
     name=NetworkName("back"), bridge="solo5-back", mtu=1500, masquerade=True, up=False, leases=0, free=0
 )
 
 
-def test_what_crosses_the_bus_comes_out_the_same() -> None:
-    (lease,) = RESERVATION.leases
-    assert Lease.from_wire(lease.to_wire()) == lease
-    unleased = replace(lease, ipv4=None, gateway4=None)
-    assert unleased.to_wire()[4:6] == ("", "")
-    assert Lease.from_wire(unleased.to_wire()) == unleased
-    assert [PortRequest.from_wire(port.to_wire()) for port in RESERVATION.ports] == list(RESERVATION.ports)
-    for nic in (NIC, NicRequest(nic=DeviceName("service"))):
-        assert NicRequest.from_wire(nic.to_wire()) == nic
-    pool = IPv4Address("192.168.1.200"), IPv4Address("192.168.1.230")
-    pool6 = IPv6Address("fd00:1::2"), IPv6Address("fd00:1::9")
-    joined = replace(UNUSED, join=Join(vlan=20, pool=pool, ipv6=True, pool6=pool6))
-    six = replace(NETWORK, ipv6=IPv6Network("fd00:1::/64"), gateway6=IPv6Address("fd00:1::1"), nat66=True)
-    six = replace(six, ra=True)
-    for overview in (NETWORK, UNUSED, joined, replace(joined, join=Join()), six, replace(NETWORK, namespace="/run/a")):
-        assert NetworkOverview.from_wire(overview.to_wire()) == overview
+def crossed(kind: type[T], sent: T, **extra: object) -> T:
+    """Return a record as the other side of the bus reads it."""
+    message = Message(path="/", interface="a.b", member="C", signature="a{sv}", serial=1)
+    message.body = [to_wire("a{sv}", {**document(sent), **extra})]
+    (body,) = decode(encode(message)).body
+    return record(kind, Fields(from_wire(body)))
+
+
+POOLED = Join(
+    vlan=20,
+    pool=(IPv4Address("192.168.1.200"), IPv4Address("192.168.1.230")),
+    ipv6=True,
+    pool6=(IPv6Address("fd00:1::2"), IPv6Address("fd00:1::9")),
+)
+SIX = replace(NETWORK, ipv6=IPv6Network("fd00:1::/64"), gateway6=IPv6Address("fd00:1::1"), nat66=True, ra=True)
+NETWORKS = (
+    *(NETWORK, UNUSED, SIX, replace(NETWORK, namespace="/run/a"), replace(UNUSED, join=Join())),
+    replace(UNUSED, join=POOLED, resolver=resolver(["9.9.9.9"], ["example.org"])),
+)
+RECORDS: list[tuple[type[Any], Any]] = [
+    (Lease, RESERVATION.leases[0]),
+    (Lease, replace(RESERVATION.leases[0], ipv4=None, gateway4=None)),
+    (Request, Request(nics=(NIC, NicRequest(nic=DeviceName("b"))), ports=RESERVATION.ports, namespace="/run/a")),
+    *((NetworkOverview, each) for each in NETWORKS),
+]
+
+
+@pytest.mark.parametrize(("kind", "sent"), RECORDS)
+def test_what_crosses_the_bus_comes_out_the_same(kind: type[Any], sent: object) -> None:
+    assert crossed(kind, sent) == sent
+
+
+@pytest.mark.parametrize(("kind", "sent"), RECORDS)
+def test_a_key_of_a_later_version_is_ignored(kind: type[Any], sent: object) -> None:
+    later = {"later": "x", "count": 1, "list": ["x"], "table": {"a": 1}, "tables": [{"a": "b"}], "flag": True}
+    assert crossed(kind, sent, **later) == sent
+
+
+def test_a_key_that_an_earlier_version_lacks_has_its_default() -> None:
+    assert "policy" not in document(UNUSED)
+    assert crossed(NetworkOverview, UNUSED).policy == CLOSED
+    earlier = {"name": "back", "bridge": "b", "mtu": 1500, "masquerade": True, "up": False, "leases": 0, "free": 0}
+    assert record(NetworkOverview, Fields(earlier)) == replace(UNUSED, bridge="b")
+    assert record(Request, Fields({"nics": [{"nic": "service"}]})) == Request(
+        nics=(NicRequest(nic=DeviceName("service")),)
+    )
+    with pytest.raises(InvalidRequestError, match="lease.nic is missing"):
+        record(Lease, Fields({}, "lease"))
 
 
 @pytest.mark.parametrize("text", ["", "02:00", "01:00:5e:00:00:01", "00:00:00:00:00:00", "02-00-00-00-00-01"])
@@ -63,62 +102,38 @@ def test_a_mac_that_no_guest_can_have(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wire", "words"),
+    ("change", "words"),
     [
-        (("ser-vice", "", 80, 80, "tcp"), "device name"),
-        (("service", "localhost", 80, 80, "tcp"), "address 'localhost' is not an IPv4 address"),
-        (("service", "", 0, 80, "tcp"), "port 0 does not exist"),
-        (("service", "", 80, 65536, "tcp"), "port 65536 does not exist"),
-        (("service", "", 80, 80, "sctp"), "protocol 'sctp' cannot be published"),
+        ({"nic": "ser-vice"}, "nic: device name"),
+        ({"host_ip": "localhost"}, "address 'localhost' is not an IPv4 address"),
+        ({"host_port": 0}, "host_port is 0: expected a whole number from 1 to 65535"),
+        ({"port": 65536}, "port is 65536"),
+        ({"protocol": "sctp"}, "protocol: 'sctp' is not a valid Protocol"),
     ],
 )
-def test_a_port_that_cannot_be_published(wire: tuple[str, str, int, int, str], words: str) -> None:
+def test_a_port_that_cannot_be_published(change: dict[str, object], words: str) -> None:
+    port = {"nic": "service", "host_port": 80, "port": 80, "protocol": "tcp"}
     with pytest.raises(InvalidRequestError, match=words):
-        PortRequest.from_wire(wire)
+        record(PortRequest, Fields(port | change))
 
 
-def test_a_range_that_is_none() -> None:
-    with pytest.raises(InvalidRequestError, match="range '10.0.0.0/77' of network default"):
-        NetworkOverview.from_wire(
-            (
-                "default",
-                "b",
-                "10.0.0.0/77",
-                "",
-                1500,
-                True,
-                True,
-                0,
-                0,
-                False,
-                [],
-                False,
-                [],
-                False,
-                16,
-                False,
-                False,
-                [],
-                [],
-                NO_JOIN,
-                ["", "", [], [], []],
-                [[], [], [], []],
-                NO_IPV6,
-                "",
-            )
-        )
-
-
-def test_a_prefix_that_is_none() -> None:
-    wire = (*NETWORK.to_wire()[:-2], ["fd00::1/64", "", False, False, False], "")
-    with pytest.raises(InvalidRequestError, match="prefix 'fd00::1/64' of network default is not an IPv6 network"):
-        NetworkOverview.from_wire(wire)
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"ipv4": "10.0.0.0/77"}, "network.ipv4: '"),
+        ({"ipv6": "fd00::1/64"}, "network.ipv6: fd00::1/64 has host bits set"),
+        ({"policy": {"connections": 1}}, "network.policy.connections is 1: expected a whole number from 16"),
+    ],
+)
+def test_a_range_that_is_none(change: dict[str, object], words: str) -> None:
+    with pytest.raises(InvalidRequestError, match=words):
+        record(NetworkOverview, Fields(document(NETWORK) | change, "network"))
 
 
 def test_an_overview_of_a_network_with_ipv6_has_its_prefix() -> None:
     ipv6 = Ipv6(prefix=IPv6Network("fd00:1::/64"), nat66=True)
-    configured = NetworkSettings(name=NetworkName("six"), bridge="solo5-six", ipv6=ipv6)
-    overview = NetworkOverview.of(configured)
+    overview = configured(NetworkSettings(name=NetworkName("six"), bridge="solo5-six", ipv6=ipv6), 1400)
+    assert overview.mtu == 1400
     assert (overview.ipv6, overview.gateway6, overview.nat66) == (ipv6.prefix, None, True)
 
 

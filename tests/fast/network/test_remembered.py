@@ -3,7 +3,7 @@
 import os
 import time
 from contextlib import suppress
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
@@ -55,13 +55,6 @@ def test_any_document_is_parsed_or_refused(document: object) -> None:
     with suppress(InvalidRequestError):
         found = parse_remembered(document)
     assert parse_remembered(remembered_document(found)) == found
-
-
-def test_an_address_of_each_family_is_read_alone() -> None:
-    [found] = parse_remembered([["service", "default", "10.77.0.5", MAC, ""]])
-    assert (found.ipv4, found.ipv6) == (IPv4Address("10.77.0.5"), None)
-    [both] = parse_remembered([["service", "default", "", "", "fd00::5"]])
-    assert (both.mac, both.ipv6) == (None, IPv6Address("fd00::5"))
 
 
 def test_a_file_is_read_again_only_if_the_directory_has_changed(

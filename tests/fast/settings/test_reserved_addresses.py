@@ -14,7 +14,7 @@ from solo5_systemd.settings.reserved_addresses import AddressRange, address_rang
 def test_an_address_or_a_range_of_either_family_is_read() -> None:
     ranges = '[network.a]\nipv4 = "10.1.0.0/24"\nipv6 = "fd00:1::/64"\n'
     known = parse(f'{ranges}reserved_addresses = ["10.1.0.2-10.1.0.9", "fd00:1::5"]').networks
-    found = next(each for each in known if each.name == "a").policy.reserved
+    found = next(each for each in known if each.name == "a").policy.reserved_addresses
     assert [*map(str, found)] == ["10.1.0.2-10.1.0.9", "fd00:1::5"]
     assert [is_reserved(ip_address(each), found) for each in ("10.1.0.1", "10.1.0.2", "10.1.0.9", "10.1.0.10")] == [
         False,

@@ -159,21 +159,17 @@ def _fields(
 
 
 def _reserved_fields(network: "NetworkOverview") -> "Iterator[tuple[str, str]]":
-    if network.policy.reserved:
-        yield "Reserved", ", ".join(map(str, network.policy.reserved))
+    if network.policy.reserved_addresses:
+        yield "Reserved", ", ".join(map(str, network.policy.reserved_addresses))
 
 
 def _limit_fields(network: "NetworkOverview") -> "Iterator[tuple[str, str]]":
-    from solo5_systemd.network.guest_limits import Limits
+    from solo5_systemd.settings.records import document
 
-    policy = network.policy
-    egress, rate, routes = Limits(egress=policy.egress, rate=policy.rate, routes=policy.routes).to_wire()
-    if egress:
-        yield "Egress", egress
-    if rate:
-        yield "Rate", rate
-    if routes:
-        yield "Routes", routes
+    limits = document(network.policy)
+    for key in ("egress", "rate", "routes"):
+        if key in limits:
+            yield key.capitalize(), " ".join(limits[key]) or "none"
 
 
 def _resolver_fields(network: "NetworkOverview") -> "Iterator[tuple[str, str]]":

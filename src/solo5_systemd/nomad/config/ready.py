@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import DeviceKind
-from solo5_systemd.network.model import Endpoint, Protocol, host_address, port_number
+from solo5_systemd.network.model import Endpoint, Protocol, port_number
 from solo5_systemd.nomad.config import schema
 from solo5_systemd.nomad.config.schema import choice, seconds
+from solo5_systemd.settings.address_pool import host_address
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.task import Preflight

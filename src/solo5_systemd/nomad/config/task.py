@@ -23,7 +23,7 @@ from solo5_systemd.names import (
     network_name,
 )
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
-from solo5_systemd.network.model import MacAddress, Protocol, ipv4_address, ipv6_address, mac_address
+from solo5_systemd.network.model import MacAddress, Protocol, mac_address
 from solo5_systemd.network.port_conflicts import PORTS_MAX
 from solo5_systemd.nomad.config import schema
 from solo5_systemd.nomad.config.ready import Rule, parse_rule
@@ -32,6 +32,7 @@ from solo5_systemd.nomad.config.shared import Shared
 from solo5_systemd.options.disks import DISK_SIZE
 from solo5_systemd.options.quantities import size
 from solo5_systemd.options.task import workload
+from solo5_systemd.settings.address_pool import ipv4_address, ipv6_address
 from solo5_systemd.settings.egress import egress
 from solo5_systemd.settings.guest_routes import routes
 from solo5_systemd.settings.model import DEFAULT_NETWORK

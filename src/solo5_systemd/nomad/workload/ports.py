@@ -4,11 +4,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName, primary_nic
-from solo5_systemd.network.model import Endpoint, IpAddress, Lease, PortRequest, Reservation, host_address
+from solo5_systemd.network.model import Endpoint, IpAddress, Lease, PortRequest, Reservation
 from solo5_systemd.network.port_conflicts import port_range
 from solo5_systemd.nomad.config.ready import GuestPort, no_address_error, no_nic_error
 from solo5_systemd.nomad.config.task import PortLabel, TaskOptions
 from solo5_systemd.nomad.proto import driver_pb2 as wire
+from solo5_systemd.settings.address_pool import host_address
 from solo5_systemd.settings.model import NAMESPACE_NETWORK, REDIRECT_NETWORK
 from solo5_systemd.workload import Publish
 

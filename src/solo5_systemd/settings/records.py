@@ -1,0 +1,188 @@
+"""Records: frozen dataclasses, whose fields are read from and written to named, plain values by their annotations.
+
+A plain value is a boolean, an integer, a text, a list of them, or a table, as TOML, JSON, HCL and D-Bus have them all.
+So each type is parsed and formatted here once, and a field that is added to a class is in each language. A key that the
+class lacks is ignored, and a missing one has the field's default: programs of two versions understand each other.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from enum import StrEnum
+from functools import cache, reduce
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
+from operator import or_
+from types import NoneType
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+
+from solo5_systemd.decode import Fields
+from solo5_systemd.names import DeviceName, NetworkName, TaskName, device_name, network_name, task_name
+from solo5_systemd.settings.address_pool import (
+    Pool4,
+    Pool6,
+    address_pool,
+    address_pool6,
+    host_address,
+    ipv4_address,
+    ipv6_address,
+)
+
+T = TypeVar("T")
+INTEGER_MAX = (1 << 63) - 1
+
+
+@dataclass(frozen=True)
+class Type:
+    """A type of values.
+
+    Attributes:
+        read: returns the value of a key, or raises as the getters of `Fields`.
+        write: returns the plain value of a value.
+        hcl: its type in a schema of Nomad.
+    """
+
+    read: Callable[[Fields, str], Any]
+    write: Callable[[Any], object]
+    hcl: str = "string"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A field of a record.
+
+    Attributes:
+        name: of the field, and of the key.
+        type: of its values.
+        default: MISSING: the key is required.
+        field: with the metadata.
+    """
+
+    name: str
+    type: Type
+    default: object
+    field: "Field[Any]"
+
+
+def text(parse: Callable[[str], object], write: Callable[[Any], str] = str) -> Type:
+    """Return the type of the values that `parse` returns for a text."""
+    return Type(lambda fields, key: fields.parsed(key, parse), write)
+
+
+def texts(parse: Callable[[Sequence[str]], object], write: Callable[[Any], Sequence[str]] | None = None) -> Type:
+    """Return the type of the values that `parse` returns for a list of texts."""
+    listed = write or (lambda value: [*map(str, value)])
+    return Type(lambda fields, key: fields.parsed_list(key, parse), listed, "list(string)")
+
+
+def integer(low: int = 0, high: int = INTEGER_MAX) -> Type:
+    """Return the type of integers from `low` to `high`."""
+    return Type(lambda fields, key: fields.integer(key, low=low, high=high), int, "number")
+
+
+TYPES: dict[object, Type] = {
+    bool: Type(lambda fields, key: fields.boolean(key), bool, "bool"),
+    int: integer(),
+    str: Type(lambda fields, key: fields.text(key), str),
+    TaskName: text(task_name),
+    DeviceName: text(device_name),
+    NetworkName: text(network_name),
+    IPv4Address: text(ipv4_address),
+    IPv6Address: text(ipv6_address),
+    IPv4Address | IPv6Address: text(host_address),
+    IPv4Interface: text(IPv4Interface),
+    IPv6Interface: text(IPv6Interface),
+    IPv4Network: text(IPv4Network),
+    IPv6Network: text(IPv6Network),
+    Pool4: text(address_pool, lambda pool: f"{pool[0]}-{pool[1]}"),
+    Pool6: text(address_pool6, lambda pool: f"{pool[0]}-{pool[1]}"),
+}
+"""The types of annotations; a module adds those of its own."""
+
+
+def record(kind: Callable[..., T], table: Fields) -> T:
+    """Return the record of a table.
+
+    Raises:
+        Solo5Error: (of the class of `table`) a required key is missing, or a value is malformed.
+    """
+    present = {*table}
+    values = {
+        each.name: each.type.read(table, each.name) if each.name in present or each.default is MISSING else each.default
+        for each in entries(kind)
+    }
+    return kind(**values)
+
+
+def document(value: Any, *, complete: bool = False) -> dict[str, Any]:
+    """Return the table of a record, without the keys that have their default.
+
+    Args:
+        value: the record.
+        complete: with these keys; those whose value is None are left out.
+    """
+    table = {}
+    for each in entries(value.__class__):
+        own = getattr(value, each.name)
+        if own is not None and (complete or own != each.default):
+            table[each.name] = each.type.write(own)
+    return table
+
+
+@cache
+def entries(kind: Any) -> Sequence[Entry]:
+    """Return the fields of a class of records. One that may be None is None where its key is missing."""
+    hints = get_type_hints(kind, include_extras=True)
+    return tuple(_entry(each, hints[each.name]) for each in fields(kind))
+
+
+def _entry(each: "Field[Any]", hint: object) -> Entry:
+    default = each.default if each.default_factory is MISSING else each.default_factory()
+    if default is MISSING and NoneType in get_args(hint):
+        default = None
+    return Entry(each.name, type_of(hint), default, each)
+
+
+@cache
+def type_of(hint: Any) -> Type:
+    """Return the type of an annotation: of TYPES, or composed of such, or what `Annotated` adds."""
+    arguments = get_args(hint)
+    if hint in TYPES:
+        return TYPES[hint]
+    if get_origin(hint) is Annotated:
+        return next(each for each in hint.__metadata__ if isinstance(each, Type))
+    if NoneType in arguments:
+        return type_of(reduce(or_, (each for each in arguments if each is not NoneType)))
+    if get_origin(hint) is tuple:
+        return _list(type_of(arguments[0])) if _is_simple(arguments[0]) else _records(arguments[0])
+    if get_origin(hint) is Mapping:
+        return _table(*map(type_of, arguments))
+    if isinstance(hint, type) and is_dataclass(hint):
+        return Type(lambda table, key: record(hint, table.table(key)), document, "")
+    assert issubclass(hint, StrEnum), hint  # noqa: S101 - a field of a class of ours
+    return text(hint)
+
+
+def _is_simple(hint: object) -> bool:
+    return hint in TYPES or not is_dataclass(hint)
+
+
+def _records(kind: Callable[..., object]) -> Type:
+    return Type(
+        lambda table, key: tuple(record(kind, each) for each in table.tables(key)),
+        lambda values: [*map(document, values)],
+        "",
+    )
+
+
+def _list(item: Type) -> Type:
+    def read(table: Fields, key: str) -> tuple[object, ...]:
+        return tuple(item.read(each, key) for each in table.split(key))
+
+    return Type(read, lambda values: [*map(item.write, values)], f"list({item.hcl})")
+
+
+def _table(name: Type, item: Type) -> Type:
+    def read(table: Fields, key: str) -> Mapping[Any, object]:
+        inner = table.table(key)
+        return {name.read(Fields({each: each}, inner.where), each): item.read(inner, each) for each in inner}
+
+    return Type(read, lambda values: {name.write(key): item.write(value) for key, value in values.items()}, "")
