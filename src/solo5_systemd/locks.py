@@ -75,6 +75,19 @@ def try_lock(descriptor: int, *, shared: bool = False) -> bool:
     return True
 
 
+def is_locked(path: Path) -> bool:
+    """Return whether a file or directory is locked, shared or exclusively; False: it does not exist.
+
+    The caller keeps others from locking it in the meantime. Raises as `try_lock`.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    with closing(descriptor):
+        return not try_lock(descriptor)
+
+
 def lock_directory(path: Path, *, shared: bool = False, timeout_s: float = TIMEOUT_S) -> int:
     """Open and lock a directory; the lock lasts until the returned descriptor is closed. Raises as `lock`."""
     return _opened(path, os.O_RDONLY | os.O_DIRECTORY, shared=shared, timeout_s=timeout_s)

@@ -131,9 +131,9 @@ class Machine:
     @cached_property
     def disk_space(self) -> "DiskSpace":
         """The file systems of disks."""
-        from solo5_systemd.storage.disk_space import DiskSpaceInThread
+        from solo5_systemd.storage import disk_space
 
-        return DiskSpaceInThread()
+        return disk_space.DiskSpace()
 
     @cached_property
     def resolvers(self) -> "Resolvers":
@@ -155,8 +155,8 @@ def _node(settings: "Settings") -> "Node":
     from solo5_systemd.network.ipam import addresses_of
     from solo5_systemd.network.port_conflicts import HELD_MAX
     from solo5_systemd.settings.limits import Node, Resource
-    from solo5_systemd.storage.backing_files import COPIES
     from solo5_systemd.storage.disk_claims import space_of
+    from solo5_systemd.storage.model import COPIES
 
     networks = {each.name: addresses_of(each) for each in settings.networks}
     return Node(
@@ -164,7 +164,7 @@ def _node(settings: "Settings") -> "Node":
         capacity={
             Resource.TASKS: len(settings.task_uids),
             Resource.PORTS: HELD_MAX // 2,  # most have a socket for TCP and one for UDP
-            Resource.COPIES: space_of(COPIES).size,
+            Resource.COPIES: space_of(Path(COPIES)).size,
             Resource.ARCHIVES: os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
             Resource.IMAGES: settings.image_store_mb << 20,
             **{f"{Resource.ADDRESSES}/{name}": count for name, count in networks.items() if count},

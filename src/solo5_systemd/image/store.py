@@ -33,7 +33,7 @@ from solo5_systemd.files.atomic_file import link_unnamed, open_unnamed
 from solo5_systemd.files.procfs import open_in_thread, open_path
 from solo5_systemd.image.elf import read_manifest
 from solo5_systemd.image.manifest import ImageFacts, Memo, StoredImage, is_sha256
-from solo5_systemd.locks import closing, lock_file, try_lock
+from solo5_systemd.locks import closing, is_locked, lock_file
 
 STORE = Path("/var/lib/solo5/images")
 
@@ -231,7 +231,7 @@ class ImageStore:
             before = time.time() - min_age
             images = {file.name: file for file in self._images()}
             old = {n: file for n, file in images.items() if n not in keep and file.stat().st_mtime < before}
-            unused = {n: file for n, file in old.items() if not self._is_held(n)}
+            unused = {n: file for n, file in old.items() if not is_locked(self._locks / n)}
             if not dry_run:
                 for file in (*unused.values(), *self._stale_memos(images.keys() - unused.keys())):
                     file.unlink()
@@ -370,15 +370,6 @@ class ImageStore:
         """Lock the store: shared for `take`; exclusive for `collect`, so that no image is removed as it is found."""
         self._make_directories()
         return closing(lock_file(self._locks / _STORE, shared=shared))
-
-    def _is_held(self, name: str) -> bool:
-        """Return whether a start is about to use an image; called with the store locked."""
-        try:
-            held = os.open(self._locks / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return False
-        with closing(held):
-            return not try_lock(held)
 
 
 def read_facts(path: str) -> ImageFacts:

@@ -8,8 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, StartError, TakenError
-from solo5_systemd.files.atomic_file import open_unnamed
+from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, TakenError
 from solo5_systemd.files.procfs import (
     ROOT,
     identity,
@@ -17,22 +16,20 @@ from solo5_systemd.files.procfs import (
     mount_point_of,
     open_in_thread,
     open_path,
-    path_of,
 )
 from solo5_systemd.locks import LockedError
-from solo5_systemd.sanitize import MAX_QUOTE, bounded, is_plain_path
+from solo5_systemd.sanitize import is_plain_path
 from solo5_systemd.storage.archive import size_of
-from solo5_systemd.storage.archive_files import scan, write_archive
+from solo5_systemd.storage.archive_files import scan
 from solo5_systemd.storage.bind_mounts import BindMounts
 from solo5_systemd.storage.block_devices import devices_of
-from solo5_systemd.storage.copies import can_share, copy_data, share
 from solo5_systemd.storage.created_on import check_mounted, remember_mount
 from solo5_systemd.storage.disk_claims import DiskClaims
 from solo5_systemd.storage.file_access import READ, READ_WRITE
 from solo5_systemd.storage.lock_records import LOCKS
-from solo5_systemd.storage.locks import lock, lock_shared, remove_stale
+from solo5_systemd.storage.locks import lock, remove_stale
 from solo5_systemd.storage.model import (
-    ArchiveRequest,
+    COPIES,
     Backing,
     BoundDisks,
     Disk,
@@ -46,8 +43,18 @@ from solo5_systemd.storage.model import (
 from solo5_systemd.storage.new_file import create_file, find_place
 from solo5_systemd.storage.overlaps import check_unused
 from solo5_systemd.storage.owner import give
+from solo5_systemd.storage.private_disks import (
+    ARCHIVES,
+    MEMORY,
+    copied_bytes,
+    make_archive,
+    make_copy,
+    planned_archive,
+    planned_copy,
+)
 from solo5_systemd.storage.quota import GetQuotas, Quotas, admitted, check, no_quotas
-from solo5_systemd.storage.start_directories import StartDirectories, StartDirectory
+from solo5_systemd.storage.same_disk import check_bound, reopen
+from solo5_systemd.storage.start_directories import StartDirectories
 from solo5_systemd.storage.title import (
     USER,
     Recorded,
@@ -57,9 +64,6 @@ from solo5_systemd.storage.title import (
     no_records,
 )
 
-COPIES = Path("/var/lib/solo5/copies")
-ARCHIVES = Path("/run/solo5/archives")
-MEMORY = Path("/run/solo5/memory")
 _OPEN = os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _OPEN_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
@@ -91,7 +95,7 @@ class ImageFiles:
     ) -> None:
         self._quotas = quotas
         self._claims = claims or DiskClaims()
-        self._copies = copies or StartDirectories(COPIES)
+        self._copies = copies or StartDirectories(Path(COPIES))
         self._archives = archives or StartDirectories(ARCHIVES, memory=MEMORY)
         self._recorded = recorded
         self._locks = locks
@@ -122,17 +126,20 @@ class ImageFiles:
         if request.archive is not None:
             return await asyncio.to_thread(make_archive, request, request.archive, self._archives)
         if request.private:
-            return await asyncio.to_thread(make_copy, request, self._recorded, self._copies, self._locks, planned)
+            return await asyncio.to_thread(self._make_copy, request, planned)
         return await asyncio.to_thread(make, request, self._recorded, quotas=self._quotas(), claims=self._claims)
+
+    def _make_copy(self, request: DiskRequest, planned: Disk) -> MadeDisk:
+        original = inspect(replace(request, private=False, create=None), self._recorded, how=READ)
+        return make_copy(request, original, self._copies, self._locks, planned)
 
     async def release(self, made: MadeDisk) -> None:
         """Remove the names that a private disk needs during a start only."""
         if made.directory is not None:
-            held = StartDirectory(Path(made.directory), made.descriptor, Path(made.disk.path).parent)
             if made.disk.backing is Backing.ARCHIVE:
-                self._archives.remove(held)
+                self._archives.remove(Path(made.directory), made.descriptor)
             else:
-                await asyncio.to_thread(self._copies.remove, held)
+                await asyncio.to_thread(self._copies.remove, Path(made.directory), made.descriptor)
 
     async def unmake(self, request: DiskRequest, disk: Disk) -> None:
         """Remove a file that `make` has created; see the function `unmake`."""
@@ -210,7 +217,7 @@ def inspect(request: DiskRequest, recorded: Recorded = no_records, *, user: str 
     sector = sector_size(request)
     if request.archive is not None:
         size = size_of(request.archive, scan(request, request.archive), sector)
-        return replace(_planned_archive(request, request.archive), size=size)
+        return replace(planned_archive(request, request.archive), size=size)
     how = READ if request.private else how
     if request.create is not None and (planned := _planned(request, request.create, sector)) is not None:
         return planned
@@ -224,7 +231,7 @@ def inspect(request: DiskRequest, recorded: Recorded = no_records, *, user: str 
         os.close(descriptor)
     block = stat.S_ISBLK(status.st_mode)
     if request.private:
-        return replace(_planned_copy(request, path, sector), size=status.st_size)
+        return replace(planned_copy(request, path), size=status.st_size)
     return Disk(
         disk=request.disk,
         path=path,
@@ -245,19 +252,6 @@ def _mount_of(path: str) -> str:
     with suppress(OSError):  # it was replaced just now, which `reopen` finds
         return mount_point_of(path)
     return ""
-
-
-def _planned_copy(request: DiskRequest, source: str, sector: int) -> Disk:
-    return Disk(
-        disk=request.disk,
-        path=f"{COPIES}/{request.disk}",
-        sector_size=sector,
-        device=None,
-        identity=(0, 0),
-        planned=True,
-        backing=backing_of(request, is_device=False),
-        source=source,
-    )
 
 
 def _planned(request: DiskRequest, new: NewFile, sector: int) -> Disk | None:
@@ -309,152 +303,6 @@ def make(
     rules = quotas or {}, claims or DiskClaims()
     created = request.create is not None and _create(request, request.create, *rules)
     return MadeDisk(disk=inspect(replace(request, create=None), recorded, user=user), created=created)
-
-
-def make_copy(
-    request: DiskRequest,
-    recorded: Recorded,
-    copies: StartDirectories,
-    locks: Path,
-    planned: Disk,
-    *,
-    user: str = USER,
-) -> MadeDisk:
-    """Make a private copy of a file, which has a name until `ImageFiles.release`.
-
-    The file has a shared lock meanwhile: any number of starts copy it at a time, and no task writes it.
-
-    Args:
-        request: the requested disk.
-        recorded: of the disks that tasks have.
-        copies: the directories of private copies.
-        locks: the directory of disk locks.
-        planned: the disk as it was inspected: its size and the bytes to copy have been admitted.
-        user: as of `inspect`.
-
-    Raises:
-        Solo5Error: as `inspect`; TakenError: a task has the file; HostError: it cannot be copied, or has become larger.
-    """
-    original = inspect(replace(request, private=False, create=None), recorded, user=user, how=READ)
-    check_unused(original)
-    held = lock_shared(original, directory=locks)
-    try:
-        made = copies.make()
-        try:
-            path = made.files / request.disk
-            _copy(request, original, path, planned)
-            disk = replace(
-                _planned_copy(request, original.path, original.sector_size),
-                path=str(path),
-                identity=identity(path.stat()),
-                size=path.stat().st_size,
-                filesystem=os.statvfs(path).f_fsid,
-                planned=False,
-            )
-        except BaseException:
-            copies.remove(made)
-            raise
-    finally:
-        os.close(held)
-    return MadeDisk(disk=disk, directory=made.path, descriptor=made.descriptor)
-
-
-def _planned_archive(request: DiskRequest, archive: ArchiveRequest) -> Disk:
-    names = [each.name or each.path for each in archive.members] or [f"credential {archive.credential}"]
-    return Disk(
-        disk=request.disk,
-        path=f"{MEMORY}/{request.disk}",
-        sector_size=sector_size(request),
-        device=None,
-        identity=(0, 0),
-        planned=True,
-        backing=Backing.ARCHIVE,
-        source=bounded(", ".join(names), MAX_QUOTE),
-    )
-
-
-def make_archive(request: DiskRequest, archive: ArchiveRequest, archives: StartDirectories) -> MadeDisk:
-    """Write an archive to a file in memory, which has a name until `ImageFiles.release`.
-
-    Raises:
-        Solo5Error: as `inspect`; HostError also if a file has changed while it was read.
-    """
-    made = archives.make()
-    try:
-        path = made.files / request.disk
-        target = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            sha256 = write_archive(request, archive, target)
-            status, filesystem = os.fstat(target), os.fstatvfs(target).f_fsid
-            check_size(request, status.st_size)
-        finally:
-            os.close(target)
-    except OSError as error:
-        archives.remove(made)
-        raise HostError(f"disk {request.disk}: its archive cannot be written: {error.strerror}.") from error
-    except BaseException:
-        archives.remove(made)
-        raise
-    disk = replace(
-        _planned_archive(request, archive),
-        path=str(path),
-        identity=identity(status),
-        size=status.st_size,
-        filesystem=filesystem,
-        planned=False,
-        sha256=sha256,
-        sources=request,
-    )
-    return MadeDisk(disk=disk, directory=made.path, descriptor=made.descriptor)
-
-
-def copied_bytes(disk: Disk, directory: Path) -> int:
-    """Return the bytes that a private copy below a directory has to copy; 0: the file system shares them."""
-    place = next(each for each in (directory, *directory.parents) if each.is_dir())
-    with suppress(OSError):  # the file was replaced just now, which `make_copy` finds
-        source = os.open(disk.source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            target = open_unnamed(place, 0o600)
-            try:
-                return 0 if can_share(source, target) else os.fstat(source).st_blocks * 512
-            finally:
-                os.close(target)
-        finally:
-            os.close(source)
-    return 0
-
-
-def _copy(request: DiskRequest, original: Disk, path: Path, planned: Disk) -> None:
-    where = _described(request)
-    found = reopen(original)
-    try:
-        source = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            target = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            try:
-                status = os.fstat(source)
-                if status.st_size > planned.size:
-                    raise _has_grown(where, status.st_size, planned.size)
-                if share(source, target):
-                    return
-                if (data := status.st_blocks * 512) > planned.copied:
-                    raise _has_grown(where, data, planned.copied)
-                copy_data(source, target, status.st_size, hashed=False)
-            finally:
-                os.close(target)
-        finally:
-            os.close(source)
-    except OSError as error:
-        raise HostError(f"{where} cannot be copied to {path.parents[2]}: {error.strerror}.") from error
-    finally:
-        os.close(found)
-
-
-def _has_grown(where: str, size: int, planned: int) -> HostError:
-    return HostError(
-        f"{where} has {size} bytes to copy by now: expected {planned}, as it was checked.",
-        "Another program changes the file: end it, then start the task again.",
-    )
 
 
 def _create(request: DiskRequest, new: NewFile, quotas: Quotas, claims: DiskClaims) -> bool:
@@ -521,70 +369,6 @@ def _open_directory(path: str) -> int:
     """Open the innermost directory of a path that exists, with O_PATH."""
     parent = next(each for each in Path(path).parents if each.is_dir())
     return os.open(parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-
-
-def reopen(disk: Disk) -> int:
-    """Open a checked file or device with O_PATH; /proc/self/fd/N then leads to this file whatever happens to its path.
-
-    Kind and path are compared besides the inode, whose number a new file may get after a deletion.
-
-    Raises:
-        HostError: the path leads to another file now, or to none, or the file has another size.
-    """
-    try:
-        descriptor = os.open(disk.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError as error:
-        raise HostError(f"disk {disk.disk}: {disk.path!r} cannot be opened: {error.strerror}.") from error
-    status = os.fstat(descriptor)
-    if stat.S_ISLNK(status.st_mode) or identity(status) != disk.identity or path_of(descriptor) != disk.path:
-        os.close(descriptor)
-        raise HostError(f"disk {disk.disk}: {disk.path!r} was replaced during the start: expected the same file.")
-    if _has_other_size(disk, status):
-        os.close(descriptor)
-        raise HostError(
-            f"disk {disk.disk}: {disk.path!r} has {status.st_size} bytes now: expected {disk.size}, as it was checked.",
-            "Another program changes the file: end it, then start the task again.",
-        )
-    return descriptor
-
-
-def _has_other_size(disk: Disk, status: os.stat_result) -> bool:
-    return bool(disk.size) and stat.S_ISREG(status.st_mode) and status.st_size != disk.size
-
-
-def check_bound(disks: Sequence[tuple[Disk, str]], pid: int) -> None:
-    """Check that a started tender has the checked files at its paths; a tender that has exited passes.
-
-    Args:
-        disks: each with its path in the tender's mount namespace.
-        pid: the tender's process ID.
-
-    Raises:
-        StartError: another file is at a path, or it has another size.
-        HostError: the mount namespace cannot be read.
-    """
-    for disk, path in disks:
-        try:
-            status = Path(f"/proc/{pid}/root{path}").stat()
-        except (FileNotFoundError, ProcessLookupError):
-            if os.path.exists(f"/proc/{pid}/root/"):  # noqa: PTH110 - pathlib's raises for a process that ends
-                raise StartError(f"disk {disk.disk}: the started task has nothing at {path}.") from None
-            return
-        except OSError as error:
-            reason = f"{path} of the started task cannot be read: {error.strerror}"
-            raise HostError(f"disk {disk.disk}: {reason}.") from error
-        if identity(status) != disk.identity:
-            raise StartError(
-                f"disk {disk.disk}: the started task has another file than {disk.path!r}, which was checked: "
-                "expected the same one.",
-                "Something changed the file system during the start: start it again.",
-            )
-        if _has_other_size(disk, status):
-            raise StartError(
-                f"disk {disk.disk}: the started task has {disk.path!r} with {status.st_size} bytes: expected "
-                f"{disk.size}, as it was checked.",
-                "Another program changes the file: end it, then start the task again.",
-            )
 
 
 def _give(disk: Disk, user: int) -> int:

@@ -2,6 +2,10 @@
 
 The task has the file of its start, whatever its path leads to. A hole that is punched into it shows nowhere: its
 sectors are zeros for the guest.
+
+A device may be unplugged, detached, removed from under a task. The tender keeps the dead device open. Since the kernel
+has set its size to 0 (Linux 6.1 and later), a read is at the end of the file, and a write has “No space left on
+device”: no error number stands for a device that is gone.
 """
 
 import os
@@ -10,7 +14,6 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from solo5_systemd.storage.lost_devices import is_lost
 from solo5_systemd.storage.model import Backing
 
 
@@ -38,3 +41,26 @@ def change_of(disk: Mapping[str, str], identities: Collection[tuple[int, int]], 
     if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) not in identities:
         return "another file has its path"
     return "" if str(status.st_size) == size else f"its file has {status.st_size} bytes instead of {size}"
+
+
+def is_lost(path: str, identities: Collection[tuple[int, int]], sys: Path = Path("/sys")) -> bool:
+    """Return whether a disk's device is gone: no node of it at its path, or a device without a size.
+
+    Args:
+        path: of the device node.
+        identities: of the task's disks.
+        sys: where sysfs is mounted.
+
+    Raises:
+        OSError: the path cannot be looked at.
+    """
+    try:
+        status = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    if not stat.S_ISBLK(status.st_mode) or (status.st_rdev, 0) not in identities:
+        return True
+    with suppress(FileNotFoundError):
+        number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
+        return (sys / "dev/block" / number / "size").read_text().strip() == "0"
+    return True

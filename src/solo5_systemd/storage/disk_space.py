@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from solo5_systemd.errors import HostError
+from solo5_systemd.locks import is_event_loop
+from solo5_systemd.storage.changed_files import is_lost
 from solo5_systemd.storage.lock_records import LOCKS, read_record, records_of_tasks
-from solo5_systemd.storage.lost_devices import is_lost
-from solo5_systemd.storage.model import SNAPSHOTS, Backing, FullDisk, FullDiskChange, LostDisk
+from solo5_systemd.storage.model import COPIES, SNAPSHOTS, Backing, FullDisk, FullDiskChange, LostDisk
 
 _Found = TypeVar("_Found", FullDisk, LostDisk)
-
-COPIES = Path("/var/lib/solo5/copies")
+_Result = TypeVar("_Result")
 
 TIMEOUT_S = 2.0
 """How long the end of a task waits for file systems, one of which may hang."""
@@ -29,9 +29,9 @@ FULL_MAX = 1 << 20
 
 
 class DiskSpace:
-    """The space of disks on this host, without an event loop; implements `backends.DiskSpace`."""
+    """The space of disks on this host; implements `backends.DiskSpace`. An event loop goes on meanwhile."""
 
-    def __init__(self, locks: Path = LOCKS, copies: Path = COPIES, timeout: float = TIMEOUT_S) -> None:
+    def __init__(self, locks: Path = LOCKS, copies: Path = Path(COPIES), timeout: float = TIMEOUT_S) -> None:
         self._locks = locks
         self._copies = copies
         self._timeout = timeout
@@ -41,11 +41,11 @@ class DiskSpace:
 
     async def full_disks(self, task: str) -> Sequence[FullDisk]:
         """Return the disks of a task's last run whose file system is full; none where that is not known in time."""
-        return self.find(task)
+        return await _off_the_loop(lambda: self.find(task))
 
     async def lost_disks(self, task: str) -> Sequence[LostDisk]:
         """Return the disks of a task's last run whose block device is gone; none where that is not known in time."""
-        return self.find_lost(task)
+        return await _off_the_loop(lambda: self.find_lost(task))
 
     def find(self, task: str) -> Sequence[FullDisk]:
         """Return the full ones; a system call that hangs is left behind in its thread."""
@@ -70,7 +70,7 @@ class DiskSpace:
         Raises:
             HostError: a file system does not answer.
         """
-        return self.look()
+        return await _off_the_loop(self.look)
 
     def look(self) -> Sequence[FullDiskChange]:
         """Return the same; one thread at most is left behind in a system call that hangs."""
@@ -97,26 +97,13 @@ class DiskSpace:
         return thread
 
 
-class DiskSpaceInThread(DiskSpace):
-    """The same in an event loop, which goes on meanwhile."""
+async def _off_the_loop(call: Callable[[], _Result]) -> _Result:
+    """Call a function in a thread, or in this one where no event loop runs, as for `solo5ctl inspect`."""
+    if not is_event_loop():
+        return call()
+    import asyncio  # a verb without an event loop does not import it
 
-    async def full_disks(self, task: str) -> Sequence[FullDisk]:
-        """See `DiskSpace.full_disks`."""
-        import asyncio  # here: `solo5ctl inspect` has no event loop
-
-        return await asyncio.to_thread(self.find, task)
-
-    async def lost_disks(self, task: str) -> Sequence[LostDisk]:
-        """See `DiskSpace.lost_disks`."""
-        import asyncio
-
-        return await asyncio.to_thread(self.find_lost, task)
-
-    async def changes(self) -> Sequence[FullDiskChange]:
-        """See `DiskSpace.changes`."""
-        import asyncio
-
-        return await asyncio.to_thread(self.look)
+    return await asyncio.to_thread(call)
 
 
 class SpaceWatch:
@@ -127,7 +114,7 @@ class SpaceWatch:
         copies: that of private copies.
     """
 
-    def __init__(self, locks: Path = LOCKS, copies: Path = COPIES) -> None:
+    def __init__(self, locks: Path = LOCKS, copies: Path = Path(COPIES)) -> None:
         self._locks = locks
         self._copies = copies
         self._seen: frozenset[str] = frozenset()
@@ -185,7 +172,7 @@ class SpaceWatch:
         return found
 
 
-def full_disks(task: str, locks: Path = LOCKS, copies: Path = COPIES) -> Iterator[FullDisk]:
+def full_disks(task: str, locks: Path = LOCKS, copies: Path = Path(COPIES)) -> Iterator[FullDisk]:
     """Yield the disks of a task's last run that are on a full file system and have not all of their blocks.
 
     Raises:

@@ -1,13 +1,12 @@
 """What lock files of disks contain: the task that has them, and its disks. Imports little, for `solo5ctl inspect`."""
 
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from solo5_systemd.errors import HostError
-from solo5_systemd.locks import closing, lock_directory, try_lock
+from solo5_systemd.locks import closing, is_locked, lock_directory
 
 LOCKS = Path("/run/solo5/disks")
 
@@ -117,13 +116,3 @@ def is_any_locked(names: Iterable[str], directory: Path = LOCKS) -> bool:
         return False
     with closing(guard):
         return any(is_locked(directory / name) for name in names)
-
-
-def is_locked(name: Path) -> bool:
-    """Return whether a lock file is locked, shared or exclusively; the caller holds the guard."""
-    try:
-        descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return False
-    with closing(descriptor):
-        return not try_lock(descriptor)

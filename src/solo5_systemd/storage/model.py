@@ -20,8 +20,11 @@ MAX_SECTOR_SIZE = 32768
 NAMED_DISKS = "/var/lib/solo5/disks"
 """The directory of named disks; a file there has the name of its disk."""
 
+COPIES = "/var/lib/solo5/copies"
+"""The directory of private copies during the start of their task."""
+
 SNAPSHOTS = ".snapshots"
-"""The directory of their snapshots, in that directory."""
+"""The directory of the snapshots of named disks, in theirs."""
 
 
 class Backing(StrEnum):

@@ -1,6 +1,6 @@
-"""Directories of starts in progress, with the names of private disks.
+"""Directories of starts in progress, with what a unit gets by a path: private disks, and bind mounts of disks.
 
-    DIRECTORY/startXXXXXXXX                one directory for each private disk, locked (flock(2)) by its process
+    DIRECTORY/startXXXXXXXX                one for each start, locked (flock(2)) by its process
     DIRECTORY/startXXXXXXXX/files/NAME     the disk
     MEMORY/startXXXXXXXX/NAME              the disk, if it is to be in memory: on one ramfs of all starts
 
@@ -8,40 +8,55 @@ The ramfs is mounted by the first start and stays. A mount for each start would 
 disk: PID 1 makes a unit of each mount and removes it again, and umount2(2) waits for a grace period of the kernel.
 
 systemd binds a disk by its path. Once the unit has its own mount, the name is removed: the file lives as long as the
-unit's mount namespace, and the kernel frees it with the last process of the task, whatever ends it. `sweep` removes the
-directories of killed starts, and takes nothing from a task that runs.
+unit's mount namespace, and the kernel frees it with the last process of the task, whatever ends it.
+
+The kernel drops the lock with the process, so a directory without a lock is a killed start's. Its unit may be about to
+start nevertheless, if the start was killed after its StartTransientUnit call: PID 1 has yet to mount what is in the
+directory, and has the locks of the disks since the call. So a directory stays as long as one of its disks is locked:
+until the task ends, if it has come to one.
 """
 
 import os
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.files.mounts import mount_memory
 from solo5_systemd.files.procfs import identity
-from solo5_systemd.storage.lock_records import LOCKS, name_of
-from solo5_systemd.storage.locked_directories import PID1_ROOT, LockedDirectories
+from solo5_systemd.locks import closing, lock, lock_directory, try_lock
+from solo5_systemd.storage.lock_records import LOCKS, is_any_locked, name_of
 
-_FILES = "files"
+PID1_ROOT = "/proc/1/root"
+"""The root directory of PID 1's mount namespace."""
+
+_PREFIX, _FILES = "start", "files"
 
 
 class StartDirectory(NamedTuple):
-    """A directory of one start; `descriptor` has its lock, `files` has the disk."""
+    """A directory of one start; `descriptor` has its lock, `files` has the disks."""
 
     path: Path
     descriptor: int
     files: Path
 
 
+def _by_inode(file: Path) -> str:
+    return name_of(identity(file.stat()))
+
+
 class StartDirectories:
-    """The directories of starts in progress below one directory.
+    """The directories of starts in progress below one directory, which only root can open.
 
     Args:
-        directory: their parent, which only root can open; links of its path are followed once, here.
+        directory: their parent, made where it is missing; links of its path are followed once, here.
+        what: of the disks in it, for errors.
         memory: the mount point of the file system in memory that has the disks; None: they are in `directory`.
         mount: mounts that file system.
+        unmount: is called with each file before it is removed.
+        lock_name: returns the name of the lock of the disk at a path.
         root: the root directory of PID 1's mount namespace.
         locks: the directory of disk locks.
     """
@@ -50,19 +65,23 @@ class StartDirectories:
         self,
         directory: Path,
         *,
+        what: str = "disks of starts",
         memory: Path | None = None,
         mount: Callable[[str], None] = mount_memory,
+        unmount: Callable[[str], None] = lambda _: None,
+        lock_name: Callable[[Path], str] = _by_inode,
         root: str = PID1_ROOT,
         locks: Path = LOCKS,
     ) -> None:
         # By a link, /var/lib/solo5 may be on a larger disk; the kernel tells paths without links.
-        self.directory = directory = directory.resolve()
-        self._directories = LockedDirectories(
-            directory, self._clear, self._disks, f"the disks of starts in {directory}", locks
-        )
+        self.directory = directory.resolve()
+        self._what = what
         self._memory = memory
         self._mount = mount
+        self._unmount = unmount
+        self._lock_name = lock_name
         self._root = root
+        self._locks = locks
 
     def make(self) -> StartDirectory:
         """Make a locked directory; directories of killed starts are removed first.
@@ -70,25 +89,26 @@ class StartDirectories:
         Raises:
             HostError: it cannot be made, or PID 1 does not see it.
         """
-        with self._directories.host_errors(), self._directories.exclusive():
-            path, descriptor = self._directories.make()
+        with self.host_errors(), self._exclusive():  # no sweep runs between mkdtemp(3) and the lock
+            self._sweep()
+            path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self.directory))
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            lock(descriptor, path, timeout_s=0.0)
             made = StartDirectory(path, descriptor, self._files(path))
             try:
                 if self._memory:
                     self._mount_once(self._memory)
                 made.files.mkdir(mode=0o700)
-                self._check_seen(made.files)
+                self.check_seen(made.files, identity(made.files.stat()))
             except BaseException:
-                self.remove(made)
+                self.remove(path, descriptor)
                 raise
         return made
 
-    def remove(self, made: StartDirectory) -> None:
+    def remove(self, path: Path, descriptor: int) -> None:
         """Remove a directory with its names, and unlock it; after an error, the next sweep retries."""
-        try:
-            self._clear(made.path)
-        finally:
-            os.close(made.descriptor)
+        with closing(descriptor):
+            self._clear(path)
 
     def sweep(self, *, dry_run: bool = False) -> tuple[str, ...]:
         """Remove the directories of killed starts.
@@ -99,15 +119,58 @@ class StartDirectories:
         Raises:
             HostError: the parent cannot be read or written.
         """
-        return self._directories.sweep(dry_run=dry_run)
+        if not self.directory.is_dir():
+            return ()
+        with self.host_errors(), self._exclusive():
+            return self._sweep(dry_run=dry_run)
+
+    def check_seen(self, path: Path, expected: tuple[int, int]) -> None:
+        """Check that a path leads PID 1 to the file with this identity, as it leads this process to it.
+
+        Raises:
+            HostError: it does not.
+            OSError: PID 1 has nothing there.
+        """
+        if identity(Path(f"{self._root}{path}").stat()) != expected:
+            raise HostError(
+                f"PID 1 has another file at {path} than this process: expected both in one mount namespace.",
+                "Remove PrivateTmp=, ProtectSystem= and the like from the unit of the Nomad agent.",
+            )
+
+    @contextmanager
+    def host_errors(self) -> Iterator[None]:
+        """Turn an OSError of the block into a HostError that names the parent."""
+        try:
+            yield
+        except OSError as error:
+            raise HostError(f"the {self._what} in {self.directory} cannot be used: {error.strerror}.") from error
+
+    def _sweep(self, *, dry_run: bool = False) -> tuple[str, ...]:
+        left: list[str] = []
+        for each in sorted(self.directory.glob(f"{_PREFIX}*")):
+            try:
+                descriptor = os.open(each, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            except FileNotFoundError:  # the start has finished since the directory was listed
+                continue
+            with closing(descriptor):
+                if not try_lock(descriptor) or is_any_locked(self._lock_names(each), self._locks):
+                    continue  # the start is in progress
+                left.append(str(each))
+                if not dry_run:
+                    self._clear(each)
+        return tuple(left)
+
+    def _exclusive(self) -> AbstractContextManager[None]:
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return closing(lock_directory(self.directory))
 
     def _files(self, path: Path) -> Path:
         return self._memory / path.name if self._memory else path / _FILES
 
-    def _disks(self, path: Path) -> Sequence[str]:
+    def _lock_names(self, path: Path) -> list[str]:
         with suppress(FileNotFoundError):  # the start was killed before
-            return [name_of(identity(file.stat())) for file in self._files(path).iterdir()]
-        return ()
+            return [self._lock_name(file) for file in self._files(path).iterdir()]
+        return []
 
     def _mount_once(self, memory: Path) -> None:
         """Mount the file system in memory unless it is mounted; called with the parent locked."""
@@ -115,30 +178,13 @@ class StartDirectories:
         if memory.stat().st_dev == memory.parent.stat().st_dev:
             self._mount(str(memory))
 
-    def _check_seen(self, files: Path) -> None:
-        seen, own = Path(f"{self._root}{files}").stat(), files.stat()
-        if (seen.st_dev, seen.st_ino) != (own.st_dev, own.st_ino):
-            raise HostError(
-                f"PID 1 has another directory at {files} than this process: expected both in one mount namespace.",
-                "Remove PrivateTmp=, ProtectSystem= and the like from the unit of the Nomad agent.",
-            )
-
     def _clear(self, path: Path) -> None:
         with suppress(OSError):
-            _remove_files(path / _FILES)
-            if self._memory:
-                _remove_files(self._memory / path.name)
+            for directory in (path / _FILES, self._files(path)):
+                for file in directory.iterdir() if directory.is_dir() else ():
+                    with suppress(OSError):  # EINVAL: not a mount point, since the start was killed before the mount
+                        self._unmount(str(file))
+                    file.unlink()
+                with suppress(FileNotFoundError):  # the start was killed before it was made
+                    directory.rmdir()
             path.rmdir()
-
-
-def _remove_files(directory: Path) -> None:
-    """Remove a directory with the names in it; it may not exist, if its start was killed before.
-
-    Raises:
-        OSError: it cannot be removed.
-    """
-    if not directory.is_dir():
-        return
-    for file in directory.iterdir():
-        file.unlink()
-    directory.rmdir()

@@ -10,9 +10,10 @@ import pytest
 
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, TakenError
 from solo5_systemd.names import DeviceName
-from solo5_systemd.storage.backing_files import ImageFiles, inspect, reopen
+from solo5_systemd.storage.backing_files import ImageFiles, inspect
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import Disk, DiskRequest
+from solo5_systemd.storage.same_disk import reopen
 
 DEVICE = os.makedev(254, 7)
 

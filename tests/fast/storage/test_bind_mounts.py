@@ -11,10 +11,11 @@ from solo5_systemd.errors import HostError, InvalidRequestError, StartError
 from solo5_systemd.files import procfs
 from solo5_systemd.files.procfs import identity, is_exposed
 from solo5_systemd.names import DeviceName
-from solo5_systemd.storage.backing_files import ImageFiles, check_bound, reopen
+from solo5_systemd.storage.backing_files import ImageFiles
 from solo5_systemd.storage.bind_mounts import BindMounts
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import BoundDisks, Disk
+from solo5_systemd.storage.same_disk import check_bound, reopen
 
 
 def bind(source: str, target: str) -> None:

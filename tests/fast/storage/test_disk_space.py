@@ -10,10 +10,11 @@ from types import SimpleNamespace
 import pytest
 from tests.fast.storage.conftest import Device
 
+from solo5_systemd.cli.context import finished
 from solo5_systemd.errors import HostError
 from solo5_systemd.names import DeviceName
 from solo5_systemd.storage import disk_space
-from solo5_systemd.storage.disk_space import DiskSpace, DiskSpaceInThread, SpaceWatch, full_disks, lost_disks
+from solo5_systemd.storage.disk_space import DiskSpace, SpaceWatch, full_disks, lost_disks
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import SECTOR_SIZE, SNAPSHOTS, Backing, Disk, FullDisk, FullDiskChange, LostDisk
 
@@ -242,7 +243,7 @@ async def test_one_thread_is_left_behind_by_all_looks(locks: Path, monkeypatch: 
         return [change]
 
     monkeypatch.setattr(SpaceWatch, "look", look)
-    subject = DiskSpaceInThread(locks, locks, timeout=0.05)
+    subject = DiskSpace(locks, locks, timeout=0.05)
     for _ in range(3):
         with pytest.raises(HostError, match="the file system of a disk has not answered"):
             await subject.changes()
@@ -268,7 +269,6 @@ async def test_a_file_system_that_hangs_is_left_behind(locks: Path, monkeypatch:
     monkeypatch.setattr(disk_space, "full_disks", lambda *_: [over.wait(60)])
     began = time.monotonic()
     assert await DiskSpace(locks, locks, timeout=0.05).full_disks("web") == ()
-    assert await DiskSpaceInThread(locks, locks, timeout=0.05).full_disks("web") == ()
     assert time.monotonic() - began < 30
     over.set()
     for thread in threading.enumerate():
@@ -285,7 +285,7 @@ async def test_what_cannot_be_read_is_not_known(tmp_path: Path, monkeypatch: pyt
     monkeypatch.undo()
     ended(tmp_path / "locks", disk("one", sparse(tmp_path / "one")))
     monkeypatch.setattr(os, "statvfs", lambda path: FULL)
-    [each] = await DiskSpaceInThread(tmp_path / "locks", tmp_path).full_disks("web")
+    [each] = await DiskSpace(tmp_path / "locks", tmp_path).full_disks("web")
     assert each.disk == "one"
 
 
@@ -300,6 +300,13 @@ async def test_disks_whose_device_is_gone_are_named(tmp_path: Path, locks: Path,
     device.pull()
     lost = LostDisk(disk="data", path=str(device.path))
     assert list(lost_disks("web", locks, device.sys)) == [lost]
-    for space in (DiskSpace(locks, locks), DiskSpaceInThread(locks, locks)):
-        assert await space.lost_disks("web") == (lost,)
-        assert await space.lost_disks("none") == ()
+    space = DiskSpace(locks, locks)
+    assert await space.lost_disks("web") == (lost,)
+    assert await space.lost_disks("none") == ()
+
+
+def test_without_an_event_loop_the_same_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended(tmp_path / "locks", disk("one", sparse(tmp_path / "one")))
+    monkeypatch.setattr(os, "statvfs", lambda path: FULL)
+    [each] = finished(DiskSpace(tmp_path / "locks", tmp_path).full_disks("web"))
+    assert each.disk == "one"

@@ -92,7 +92,7 @@ async def test_a_file_that_a_loop_device_may_write_is_not_copied(
     def attached(disk: Disk) -> None:
         raise TakenError(f"{disk.path} is attached to loop0")
 
-    monkeypatch.setattr("solo5_systemd.storage.backing_files.check_unused", attached)
+    monkeypatch.setattr("solo5_systemd.storage.private_disks.check_unused", attached)
     with pytest.raises(TakenError, match="golden.* is attached to loop0"):
         await made_from(files(tmp_path), golden)
     assert not (tmp_path / "copies").exists()
@@ -110,7 +110,7 @@ async def test_what_was_admitted_is_what_is_copied(golden: Path, tmp_path: Path)
 
 async def test_shared_blocks_are_not_limited(golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("can_share", "share"):
-        monkeypatch.setattr(f"solo5_systemd.storage.backing_files.{name}", lambda *_: True)
+        monkeypatch.setattr(f"solo5_systemd.storage.private_disks.{name}", lambda *_: True)
     disks = files(tmp_path)
     assert (await disks.inspect(request(golden))).copied == 0
     made = await made_from(disks, golden)
@@ -124,7 +124,7 @@ async def test_a_full_file_system_is_one_sentence(
     def fail(*_: object, **_hashed: bool) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("solo5_systemd.storage.backing_files.copy_data", fail)
+    monkeypatch.setattr("solo5_systemd.storage.private_disks.copy_data", fail)
     with pytest.raises(HostError, match="cannot be copied to .*copies: No space left on device"):
         await made_from(files(tmp_path), golden)
     assert not list((tmp_path / "copies").iterdir())
@@ -150,7 +150,7 @@ async def test_a_file_that_cannot_be_opened_is_told(
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     disks = files(tmp_path)
-    monkeypatch.setattr("solo5_systemd.storage.backing_files.share", fail)
+    monkeypatch.setattr("solo5_systemd.storage.private_disks.share", fail)
     with pytest.raises(HostError, match="Input/output error"):
         await made_from(disks, golden)
 

@@ -23,7 +23,7 @@ def test_a_directory_is_closed_to_other_users_and_removed_with_its_files(directo
     made = directories.make()
     assert directories.directory.stat().st_mode & 0o777 == 0o700
     (made.files / "storage").write_bytes(b"x")
-    directories.remove(made)
+    directories.remove(made.path, made.descriptor)
     assert not list(directories.directory.iterdir())
 
 
@@ -35,7 +35,7 @@ def test_a_sweep_takes_what_no_process_has_locked(directories: StartDirectories)
     assert killed.path.exists()
     assert directories.sweep() == (str(killed.path),)
     assert list(directories.directory.iterdir()) == [running.path]
-    directories.remove(running)
+    directories.remove(running.path, running.descriptor)
 
 
 @pytest.mark.parametrize("is_in_memory", [False, True])
@@ -54,7 +54,8 @@ def test_a_killed_start_keeps_a_disk_that_its_unit_is_to_mount_as_long_as_it_is_
     held = lock([disk], directory=locks, task="one")
     os.close(killed.descriptor)
     assert directories.sweep() == ()
-    directories.remove(directories.make())
+    made = directories.make()
+    directories.remove(made.path, made.descriptor)
     assert path.exists()
     os.close(held)
     assert directories.sweep() == (str(killed.path),)
@@ -72,7 +73,7 @@ def test_the_next_start_sweeps(directories: StartDirectories) -> None:
     os.close(killed.descriptor)
     made = directories.make()
     assert list(directories.directory.iterdir()) == [made.path]
-    directories.remove(made)
+    directories.remove(made.path, made.descriptor)
 
 
 def test_a_sweep_of_nothing(tmp_path: Path) -> None:
@@ -96,7 +97,7 @@ def test_disks_in_memory_are_beside_the_locked_directories(tmp_path: Path) -> No
     os.close(killed.descriptor)
     assert own.sweep() == (str(killed.path),)
     assert list((tmp_path / "memory").iterdir()) == [made.files]
-    own.remove(made)
+    own.remove(made.path, made.descriptor)
     assert not list((tmp_path / "memory").iterdir()) + list((tmp_path / "starts").iterdir())
 
 
@@ -109,7 +110,8 @@ def test_memory_that_is_mounted_is_not_mounted_again(tmp_path: Path, monkeypatch
         return os.stat_result((*found[:2], found.st_dev + 1, *found[3:])) if path == memory else found
 
     monkeypatch.setattr(Path, "stat", other_device)
-    own.remove(own.make())
+    made = own.make()
+    own.remove(made.path, made.descriptor)
     assert mounted == []
 
 
@@ -128,11 +130,11 @@ def test_another_mount_namespace_than_that_of_pid_1_is_told(tmp_path: Path) -> N
     own = StartDirectories(tmp_path / "copies", root=str(other))
 
     class Seen(StartDirectories):
-        def _check_seen(self, files: Path) -> None:
-            Path(f"{other}{files}").mkdir(parents=True)
-            super()._check_seen(files)
+        def check_seen(self, path: Path, expected: tuple[int, int]) -> None:
+            Path(f"{other}{path}").mkdir(parents=True)
+            super().check_seen(path, expected)
 
     own = Seen(tmp_path / "copies", root=str(other))
-    with pytest.raises(HostError, match="PID 1 has another directory at"):
+    with pytest.raises(HostError, match="PID 1 has another file at"):
         own.make()
     assert not list((tmp_path / "copies").iterdir())

@@ -1,0 +1,74 @@
+"""That the disk which was checked is the disk that a task gets: its path may lead to another file at any moment."""
+
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+from solo5_systemd.errors import HostError, StartError
+from solo5_systemd.files.procfs import identity, path_of
+from solo5_systemd.storage.model import Disk
+
+
+def reopen(disk: Disk) -> int:
+    """Open a checked file or device with O_PATH; /proc/self/fd/N then leads to this file whatever happens to its path.
+
+    Kind and path are compared besides the inode, whose number a new file may get after a deletion.
+
+    Raises:
+        HostError: the path leads to another file now, or to none, or the file has another size.
+    """
+    try:
+        descriptor = os.open(disk.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise HostError(f"disk {disk.disk}: {disk.path!r} cannot be opened: {error.strerror}.") from error
+    status = os.fstat(descriptor)
+    if stat.S_ISLNK(status.st_mode) or identity(status) != disk.identity or path_of(descriptor) != disk.path:
+        os.close(descriptor)
+        raise HostError(f"disk {disk.disk}: {disk.path!r} was replaced during the start: expected the same file.")
+    if _has_other_size(disk, status):
+        os.close(descriptor)
+        raise HostError(
+            f"disk {disk.disk}: {disk.path!r} has {status.st_size} bytes now: expected {disk.size}, as it was checked.",
+            "Another program changes the file: end it, then start the task again.",
+        )
+    return descriptor
+
+
+def _has_other_size(disk: Disk, status: os.stat_result) -> bool:
+    return bool(disk.size) and stat.S_ISREG(status.st_mode) and status.st_size != disk.size
+
+
+def check_bound(disks: Sequence[tuple[Disk, str]], pid: int) -> None:
+    """Check that a started tender has the checked files at its paths; a tender that has exited passes.
+
+    Args:
+        disks: each with its path in the tender's mount namespace.
+        pid: the tender's process ID.
+
+    Raises:
+        StartError: another file is at a path, or it has another size.
+        HostError: the mount namespace cannot be read.
+    """
+    for disk, path in disks:
+        try:
+            status = Path(f"/proc/{pid}/root{path}").stat()
+        except (FileNotFoundError, ProcessLookupError):
+            if os.path.exists(f"/proc/{pid}/root/"):  # noqa: PTH110 - pathlib's raises for a process that ends
+                raise StartError(f"disk {disk.disk}: the started task has nothing at {path}.") from None
+            return
+        except OSError as error:
+            reason = f"{path} of the started task cannot be read: {error.strerror}"
+            raise HostError(f"disk {disk.disk}: {reason}.") from error
+        if identity(status) != disk.identity:
+            raise StartError(
+                f"disk {disk.disk}: the started task has another file than {disk.path!r}, which was checked: "
+                "expected the same one.",
+                "Something changed the file system during the start: start it again.",
+            )
+        if _has_other_size(disk, status):
+            raise StartError(
+                f"disk {disk.disk}: the started task has {disk.path!r} with {status.st_size} bytes: expected "
+                f"{disk.size}, as it was checked.",
+                "Another program changes the file: end it, then start the task again.",
+            )
