@@ -7,7 +7,7 @@ from ipaddress import IPv6Address
 
 from tests.contract.guest import TCP, UDP, Guest, _tcp
 
-from solo5_systemd.network.ipam6 import link_local
+from solo5_systemd.network.derived import link_local
 from solo5_systemd.network.model import Lease
 
 IPV6 = 0x86DD

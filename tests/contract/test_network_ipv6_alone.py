@@ -13,7 +13,7 @@ from tests.contract.test_network_ipv6 import HOST6, ask6, configure, far_socket,
 from tests.contract.test_network_paths import ask_udp
 
 from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.network.ipam import bridge_mac
+from solo5_systemd.network.derived import bridge_mac
 
 __all__ = ["wan"]  # a fixture
 

@@ -28,7 +28,7 @@ from tests.contract.test_network_policy import arrived
 from tests.contract.test_network_segments import FIRST, SECOND, THIRD, bridge_nf, started
 
 from solo5_systemd.errors import InvalidRequestError, TakenError
-from solo5_systemd.network.ipam6 import slaac_address
+from solo5_systemd.network.derived import slaac_address
 from solo5_systemd.network.model import Lease, mac_address
 
 __all__ = ["bridge_nf"]

@@ -101,7 +101,7 @@ MAX_DEVICES = 63
 GUEST_HEAP = 512 << 10
 """Bytes; Solo5's bindings abort a guest with less free memory at its start."""
 
-_TARGETS = {1: "hvt", 2: "spt", 3: "virtio", 4: "muen", 5: "genode", 6: "xen"}
+_TARGETS = {1: Target.HVT, 2: Target.SPT, 3: "virtio", 4: "muen", 5: "genode", 6: "xen"}
 _ABI = struct.Struct("<4I")
 _HEADER = struct.Struct("<4xII")  # the descriptor begins with four bytes of padding
 _ENTRY = struct.Struct("<68sI16s8s?7x")

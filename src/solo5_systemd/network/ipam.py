@@ -4,7 +4,6 @@ Each new value is derived from a SHA-256 of the names that it belongs to. A task
 values unless they are in use by then, so that neighbours' ARP caches and peers' firewall rules stay valid.
 """
 
-import hashlib
 from base64 import b32encode
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -14,7 +13,8 @@ from typing import TypeVar
 
 from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.names import DeviceName, NetworkName, TaskName
-from solo5_systemd.network.ipam6 import bounds6, free_address, slaac_address
+from solo5_systemd.network.derived import bridge_mac, digest_of, mac_of, number_of, slaac_address
+from solo5_systemd.network.ipam6 import bounds6, free_address
 from solo5_systemd.network.model import (
     IpAddress,
     Lease,
@@ -199,7 +199,7 @@ def _network(settings: NetworkSettings, ipv4: IPv4Network | None, gateway4: IPv4
 
 def _free_range(name: NetworkName, busy: Sequence[IPv4Network], remembered: Collection[IpAddress]) -> IPv4Network:
     # The default network has the same range on all hosts with free routes: the first candidate.
-    first = 0 if name == DEFAULT_NETWORK else _number("network", name) % 256
+    first = 0 if name == DEFAULT_NETWORK else number_of("network", name) % 256
     had = [candidate for candidate in CANDIDATES if any(address in candidate for address in remembered)]
     for candidate in (*had, *_from(CANDIDATES, first)):
         if not any(candidate.overlaps(other) for other in busy):
@@ -211,21 +211,9 @@ def _free_range(name: NetworkName, busy: Sequence[IPv4Network], remembered: Coll
     )
 
 
-def bridge_mac(name: NetworkName, bridge: str = "") -> MacAddress:
-    """Return the fixed MAC of a network's bridge, which also identifies the bridge as made by this service.
-
-    Without a fixed MAC a bridge takes the lowest MAC of its ports.
-
-    Args:
-        name: of the network.
-        bridge: the name of a segment; empty for the network's first bridge.
-    """
-    return _mac(_number("bridge", name, *((bridge,) if bridge else ())))
-
-
 def segments(bridge: str) -> tuple[str, ...]:
     """Return the names of the bridges that extend a network's first one, in the order of their use."""
-    stem = bridge if len(bridge) <= _SEGMENT_STEM else bridge[:7] + b32encode(_digest("segment", bridge))[:5].decode()
+    stem = bridge if len(bridge) <= _SEGMENT_STEM else bridge[:7] + b32encode(digest_of("segment", bridge))[:5].decode()
     return tuple(f"{stem}.{number}" for number in range(1, 1 + SEGMENTS))
 
 
@@ -237,7 +225,7 @@ def first_bridge(bridge: str, network: NetworkName) -> str:
 
 def segment_link(segment: str) -> tuple[str, str]:
     """Return the names of the veth pair of a segment: the port of the first bridge, and the segment's own."""
-    digest = b32encode(_digest("segment", segment))[:10].decode().lower()
+    digest = b32encode(digest_of("segment", segment))[:10].decode().lower()
     return f"s5d{digest}", f"s5u{digest}"
 
 
@@ -439,7 +427,7 @@ class _Choice:
             )
         lowest, highest = _bounds(network, ipv4)
         hosts = int(highest) - int(lowest) + 1
-        first = _number("ipv4", self._task, nic) % hosts
+        first = number_of("ipv4", self._task, nic) % hosts
         candidates = (lowest + offset for offset in _from(range(hosts), first))
         last_choice: IPv4Address | None = None
         for address in candidates:
@@ -481,10 +469,10 @@ class _Choice:
 
         There are more than can be remembered, so that none of another task is the last choice.
         """
-        number = _number("mac", self._task, nic)
+        number = number_of("mac", self._task, nic)
         used = self._allocations
         while True:
-            mac = _mac(number)
+            mac = mac_of(number)
             address = slaac_address(network.ipv6, mac) if network.ra and network.ipv6 is not None else None
             if not (
                 self._owner(mac, self._macs, used.macs)
@@ -514,7 +502,7 @@ def tap_name(task: TaskName, nic: DeviceName, number: int = 0) -> str:
         nic: the device name in the manifest.
         number: 0, incremented while the name is in use.
     """
-    return TAP_PREFIX + b32encode(_digest("tap", task, nic, str(number)))[:12].decode().lower()
+    return TAP_PREFIX + b32encode(digest_of("tap", task, nic, str(number)))[:12].decode().lower()
 
 
 def _check_distinct(nics: Sequence[NicRequest]) -> None:
@@ -585,20 +573,6 @@ def _check_usable6(address: IPv6Address, nic: DeviceName, network: Network) -> N
         raise InvalidRequestError(
             f"address {address} for NIC {nic} is outside network {network.name}: expected one in {lowest}-{highest}."
         )
-
-
-def _digest(*words: str) -> bytes:
-    # No name contains a slash, so that different words never join to the same text.
-    return hashlib.sha256("/".join(words).encode()).digest()
-
-
-def _number(*words: str) -> int:
-    return int.from_bytes(_digest(*words)[:8])
-
-
-def _mac(number: int) -> MacAddress:
-    # 02: locally administered and unicast (IEEE 802, clause 8).
-    return MacAddress(":".join(f"{octet:02x}" for octet in b"\x02" + (number % (1 << 40)).to_bytes(5)))
 
 
 def _from(items: Sequence[T], first: int) -> Iterator[T]:

@@ -1,40 +1,19 @@
 """IPv6 prefixes of networks and addresses of guests, derived from names like those of `network.ipam`."""
 
-import hashlib
-import hmac
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from ipaddress import IPv6Address, IPv6Network
 
 from solo5_systemd.errors import HostError
 from solo5_systemd.names import NetworkName
+from solo5_systemd.network.derived import number_of
 from solo5_systemd.network.model import IpAddress, Network
 from solo5_systemd.settings.address_pool import Pool6
 from solo5_systemd.settings.ipv6 import Ipv6
 from solo5_systemd.settings.model import DEFAULT_NETWORK
 
-_APPLICATION = bytes.fromhex("5d1c0f6b3a8e4f3f9e0b6a1f7c2d8e55")
-"""The application ID of this package (sd_id128_get_machine_app_specific(3)): the machine ID itself is confidential."""
-
 _SUBNETS = 1 << 16
 """Prefixes of 64 bits in one of 48."""
-
-_LINK_LOCAL = int(IPv6Address("fe80::"))
-
-
-def unique_local_prefix(machine_id: str) -> IPv6Network:
-    """Return this host's unique local prefix of 48 bits (RFC 4193): the same after each boot.
-
-    Args:
-        machine_id: 32 hexadecimal digits, of machine-id(5).
-
-    Raises:
-        ValueError: malformed.
-    """
-    if len(machine_id) != 32:
-        raise ValueError(machine_id)
-    digest = hmac.digest(bytes.fromhex(machine_id), _APPLICATION, hashlib.sha256)
-    return IPv6Network((b"\xfd" + digest[:5] + bytes(10), 48))
 
 
 def with_ipv6(
@@ -78,7 +57,7 @@ _WIDE = 16
 def _free_prefix(
     name: NetworkName, local: IPv6Network, busy: Collection[IPv6Network], remembered: Collection[IpAddress]
 ) -> IPv6Network:
-    first = 0 if name == DEFAULT_NETWORK else _number("network6", name) % _SUBNETS
+    first = 0 if name == DEFAULT_NETWORK else number_of("network6", name) % _SUBNETS
     had = (int(address) >> 64 & (_SUBNETS - 1) for address in remembered if address in local)
     for subnet in (*had, *((first + offset) % _SUBNETS for offset in range(_SUBNETS))):
         candidate = IPv6Network((int(local.network_address) | subnet << 64, 64))
@@ -93,7 +72,7 @@ def _free_prefix(
 def free_address(pool: Pool6, words: Iterable[str], taken: Callable[[IPv6Address], bool]) -> IPv6Address | None:
     """Return the first free address of a pool, from the one derived from these words on; None: all are taken."""
     hosts = int(pool[1]) - int(pool[0]) + 1
-    first = _number("ipv6", *words)
+    first = number_of("ipv6", *words)
     addresses = (pool[0] + (first + offset) % hosts for offset in range(hosts))
     return next((address for address in addresses if not taken(address)), None)
 
@@ -101,22 +80,3 @@ def free_address(pool: Pool6, words: Iterable[str], taken: Callable[[IPv6Address
 def bounds6(network: Network, prefix: IPv6Network) -> Pool6:
     """Return the first and last address for guests: of the pool, or of the prefix, whose first is any router's."""
     return (network.join and network.join.pool6) or (prefix[1], prefix[-1])
-
-
-def link_local(mac: str) -> IPv6Address:
-    """Return the link-local address that a guest derives from its MAC (RFC 4291, appendix A), as MirageOS does."""
-    return IPv6Address(_LINK_LOCAL | _interface_identifier(mac))
-
-
-def slaac_address(prefix: IPv6Network, mac: str) -> IPv6Address:
-    """Return the address of a prefix of 64 bits that a guest derives from its MAC, as MirageOS and Linux do."""
-    return IPv6Address(int(prefix.network_address) | _interface_identifier(mac))
-
-
-def _interface_identifier(mac: str) -> int:
-    octets = bytes.fromhex(mac.replace(":", ""))
-    return int.from_bytes(bytes([octets[0] ^ 2]) + octets[1:3] + b"\xff\xfe" + octets[3:])
-
-
-def _number(*words: str) -> int:
-    return int.from_bytes(hashlib.sha256("/".join(words).encode()).digest()[:8])

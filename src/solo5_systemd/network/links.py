@@ -15,7 +15,8 @@ from solo5_systemd.dependencies import without_init
 from solo5_systemd.errors import HostError, TakenError
 from solo5_systemd.names import TaskName, task_namespace
 from solo5_systemd.network import ipv6_sysctls, taps, task_taps
-from solo5_systemd.network.ipam import TAP_PREFIX, bridge_mac, segment_link
+from solo5_systemd.network.derived import bridge_mac
+from solo5_systemd.network.ipam import TAP_PREFIX, segment_link
 from solo5_systemd.network.joined import TAP_MTU_MAX, BridgeFacts
 from solo5_systemd.network.lease_recovery import tap_alias
 from solo5_systemd.network.model import IpAddress, Lease, Network, mac_address

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from ipaddress import IPv6Address
 
 from solo5_systemd.names import NetworkName
+from solo5_systemd.network.derived import bridge_mac, link_local
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
-from solo5_systemd.network.ipam import bridge_mac, segment_link
-from solo5_systemd.network.ipam6 import link_local
+from solo5_systemd.network.ipam import segment_link
 from solo5_systemd.network.model import (
     EVERY_IPV6,
     IpAddress,

@@ -12,8 +12,8 @@ from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
 from solo5_systemd.errors import HostError, InvalidRequestError
 from solo5_systemd.names import TaskName
 from solo5_systemd.network import nft_frames
+from solo5_systemd.network.derived import link_local
 from solo5_systemd.network.guest_limits import NO_LIMITS
-from solo5_systemd.network.ipam6 import link_local
 from solo5_systemd.network.model import Lease, MacAddress, NicRequest, PortRequest
 from solo5_systemd.network.nft_ip6 import GROUPS
 

@@ -122,13 +122,6 @@ class Driver:
         return fingerprint(host, settings, self.config, self._version)
 
 
-HEALTHY_INTERVAL_S = 30.0
-"""Seconds between two fingerprints, as in Nomad's own drivers."""
-
-UNHEALTHY_INTERVAL_S = 5.0
-"""The same while the driver is unhealthy, so that it recovers soon."""
-
-
 async def fingerprints(
     probe: Callable[[], Awaitable[Fingerprint]], refresh: asyncio.Event
 ) -> AsyncGenerator[wire.FingerprintResponse, None]:
@@ -146,7 +139,7 @@ async def fingerprints(
             _log_change(found, last)
             yield response(found, last.attributes if last else {})
             last = found
-        await _wait(refresh, HEALTHY_INTERVAL_S if found.health == HEALTHY else UNHEALTHY_INTERVAL_S)
+        await _wait(refresh, found.interval_s)
 
 
 def _log_change(found: Fingerprint, last: Fingerprint | None) -> None:

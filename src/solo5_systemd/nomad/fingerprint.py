@@ -42,6 +42,12 @@ UNDETECTED = wire.FingerprintResponse.UNDETECTED
 UNHEALTHY = wire.FingerprintResponse.UNHEALTHY
 HEALTHY = wire.FingerprintResponse.HEALTHY
 
+HEALTHY_INTERVAL_S = 30.0
+"""Seconds between two fingerprints, as in Nomad's own drivers."""
+
+UNHEALTHY_INTERVAL_S = 5.0
+"""The same while the driver is unhealthy, so that it recovers soon."""
+
 VOLUMES = "file-system,block-device"
 """The attachment modes of volumes that can be disks."""
 
@@ -57,6 +63,11 @@ class Fingerprint:
     attributes: Mapping[str, str | bool | int]
     health: wire.FingerprintResponse.HealthState
     description: str
+
+    @property
+    def interval_s(self) -> float:
+        """Return the seconds until the next one."""
+        return HEALTHY_INTERVAL_S if self.health == HEALTHY else UNHEALTHY_INTERVAL_S
 
 
 def disabled(reason: str) -> Fingerprint:

@@ -4,38 +4,15 @@ import asyncio
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-import grpc
-
 from solo5_systemd import __version__
-from solo5_systemd.errors import HostError, Solo5Error, StartError, TakenError
 from solo5_systemd.goplugin.handshake import Handshake, MagicCookie
-from solo5_systemd.goplugin.rpc import Failure, service_handler
+from solo5_systemd.goplugin.rpc import service_handler
 from solo5_systemd.goplugin.server import serve
 from solo5_systemd.nomad.driver import Driver
+from solo5_systemd.nomad.errors import to_failure
 from solo5_systemd.nomad.process import raise_nofile_limit, use_one_arena
 from solo5_systemd.nomad.proto import base_pb2, driver_pb2
-from solo5_systemd.nomad.proto.recoverable_error_pb2 import RecoverableError
 from solo5_systemd.nomad.service import BasePlugin, DriverService
-
-RECOVERABLE = (HostError, TakenError, StartError)
-"""Errors of the host, of a name or resource in use, and of systemd. All others are errors of the job or its image,
-which a retry cannot change."""
-
-
-def to_failure(error: Exception) -> Failure | None:
-    """Return the gRPC status of an error; None: it is an internal error.
-
-    Nomad's client reads only the detail (plugins/drivers/client.go): a recoverable error is retried by the task's
-    restart policy, any other fails the task.
-    """
-    if not isinstance(error, Solo5Error):
-        return None
-    return Failure(
-        code=grpc.StatusCode.FAILED_PRECONDITION,
-        message=str(error),
-        details=(RecoverableError(recoverable=isinstance(error, RECOVERABLE)),),
-    )
-
 
 COOKIE = MagicCookie(
     name="NOMAD_PLUGIN_MAGIC_COOKIE",

@@ -12,12 +12,12 @@ from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.nomad import fingerprint
 from solo5_systemd.nomad.config.schema import PLUGIN, TASK
 from solo5_systemd.nomad.driver import Driver
-from solo5_systemd.nomad.events import messages
 from solo5_systemd.nomad.handle import encode
 from solo5_systemd.nomad.proto import base_pb2 as base
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.stats.stream import StatsStreams
 from solo5_systemd.nomad.task.registry import TaskEntry
+from solo5_systemd.nomad.wait import exit_error, exit_result
 
 NO_SHELL = (
     "a unikernel has no shell and no processes: nothing can be executed in it. Its console is in `nomad alloc logs`."
@@ -105,7 +105,7 @@ class DriverService:
     async def wait_task(self, request: wire.WaitTaskRequest) -> wire.WaitTaskResponse:
         """Wait for a task's end, and return its exit result."""
         end = await self._driver.tasks.wait(request.task_id)
-        return wire.WaitTaskResponse(result=messages.exit_result(end.outcome), err=messages.exit_error(end.outcome))
+        return wire.WaitTaskResponse(result=exit_result(end.outcome), err=exit_error(end.outcome))
 
     async def stop_task(self, request: wire.StopTaskRequest) -> wire.StopTaskResponse:
         """Stop a task within the request's timeout."""
@@ -195,7 +195,7 @@ def _status(entry: TaskEntry) -> wire.TaskStatus:
         state=wire.EXITED if ended else wire.RUNNING,
         started_at=_timestamp(entry.state.started),
         completed_at=_timestamp(ended.time if ended else 0),
-        result=messages.exit_result(ended.outcome) if ended else wire.ExitResult(),
+        result=exit_result(ended.outcome) if ended else wire.ExitResult(),
     )
 
 

@@ -1,4 +1,4 @@
-"""The wait for a task's end: it survives restarts of PID 1 and of the system bus."""
+"""The wait for a task's end, which survives restarts of PID 1 and of the system bus, and the result for Nomad."""
 
 import logging
 import time
@@ -11,6 +11,7 @@ from solo5_systemd.errors import NoSuchTaskError, Solo5Error
 from solo5_systemd.names import TaskName
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.handle import DriverState
+from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.scope import ScopeChildren
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.unit.state import UnitState
@@ -99,3 +100,25 @@ class ExitWaiter:
 def _now() -> int:
     """Return the time in microseconds since the epoch."""
     return time.time_ns() // 1000
+
+
+def exit_result(outcome: Outcome) -> wire.ExitResult:
+    """Return exit code, signal and OOM flag. All zero is Nomad's success; a signal N has exit code 128+N.
+
+    A stop has the same result for both tenders, although systemd ends hvt by SIGHUP and spt by SIGTERM.
+    """
+    signal = outcome.signal or 0
+    return wire.ExitResult(
+        exit_code=128 + signal if signal else outcome.exit_code or 0,
+        signal=signal,
+        oom_killed=outcome.ending is Ending.OUT_OF_MEMORY,
+    )
+
+
+def exit_error(outcome: Outcome) -> str:
+    """Return Nomad's "Exit Message"; empty if exit code and signal are the whole outcome.
+
+    A message makes it a failure even if both are zero. It states whether a retry is futile, for the operator: Nomad
+    applies its restart policy after every failure, and a driver cannot prevent that.
+    """
+    return "" if outcome.plain else outcome.verdict

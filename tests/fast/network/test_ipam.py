@@ -11,6 +11,7 @@ from tests.support.fakes.tasks import LEASE, PORTS
 
 from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.names import DeviceName, NetworkName, TaskName
+from solo5_systemd.network.derived import bridge_mac
 from solo5_systemd.network.ipam import (
     CANDIDATES,
     SEGMENTS,
@@ -20,7 +21,6 @@ from solo5_systemd.network.ipam import (
     Remembered,
     addresses_of,
     assign_leases,
-    bridge_mac,
     choose_network,
     first_bridge,
     free_addresses,

@@ -8,8 +8,9 @@ from tests.fast.network.test_ipam import leases, network, nic
 
 from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.names import TaskName
+from solo5_systemd.network.derived import link_local, slaac_address, unique_local_prefix
 from solo5_systemd.network.ipam import choose_network, free_addresses
-from solo5_systemd.network.ipam6 import link_local, slaac_address, unique_local_prefix, with_ipv6
+from solo5_systemd.network.ipam6 import with_ipv6
 from solo5_systemd.network.model import IpAddress, MacAddress, Network, Reservation
 from solo5_systemd.settings.ipv6 import Ipv6
 from solo5_systemd.settings.model import DEFAULT_NETWORK, Join, NetworkPolicy, NetworkSettings

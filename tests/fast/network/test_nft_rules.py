@@ -11,8 +11,9 @@ from tests.fast.network.packets import Packet, verdict
 
 from solo5_systemd.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network import nft_elements, nft_rules
+from solo5_systemd.network.derived import bridge_mac
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
-from solo5_systemd.network.ipam import bridge_mac, segment_link, segments
+from solo5_systemd.network.ipam import segment_link, segments
 from solo5_systemd.network.model import Lease, MacAddress, Network, PortRequest, Protocol, Reservation
 from solo5_systemd.network.nft_elements import Ruleset
 from solo5_systemd.settings.egress import egress

@@ -36,8 +36,8 @@ class Looks:
 
 @pytest.fixture
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("solo5_systemd.nomad.driver.HEALTHY_INTERVAL_S", 0.001)
-    monkeypatch.setattr("solo5_systemd.nomad.driver.UNHEALTHY_INTERVAL_S", 0.001)
+    monkeypatch.setattr("solo5_systemd.nomad.fingerprint.HEALTHY_INTERVAL_S", 0.001)
+    monkeypatch.setattr("solo5_systemd.nomad.fingerprint.UNHEALTHY_INTERVAL_S", 0.001)
 
 
 async def description(stream: Stream) -> str:

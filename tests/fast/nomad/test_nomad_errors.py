@@ -17,7 +17,7 @@ from solo5_systemd.errors import (
     StoreFullError,
     TakenError,
 )
-from solo5_systemd.nomad.plugin import to_failure
+from solo5_systemd.nomad.errors import to_failure
 from solo5_systemd.nomad.proto.recoverable_error_pb2 import RecoverableError
 
 TRY_AGAIN: set[type[Solo5Error]] = {HostError, DependencyError, StoreFullError, TakenError, StartError}

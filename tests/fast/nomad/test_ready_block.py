@@ -15,7 +15,6 @@ from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.network.model import Endpoint, Protocol, Reservation
 from solo5_systemd.nomad.config.ready import (
-    LOST_AFTER,
     PATTERN_MAX,
     ConsoleLine,
     GuestPort,
@@ -26,7 +25,7 @@ from solo5_systemd.nomad.config.ready import (
     parse_rule,
 )
 from solo5_systemd.nomad.config.task import task_options
-from solo5_systemd.nomad.readiness.watch import Change, Pulse
+from solo5_systemd.nomad.readiness.watch import LOST_AFTER, Change, Pulse
 from solo5_systemd.nomad.workload import ports
 
 HTTP = GuestPort(protocol=Protocol.TCP, name="http")

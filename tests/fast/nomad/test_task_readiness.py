@@ -15,7 +15,7 @@ from solo5_systemd.names import task_service
 from solo5_systemd.network.model import Endpoint
 from solo5_systemd.nomad import handle
 from solo5_systemd.nomad.config.ready import OnLoss
-from solo5_systemd.nomad.plugin import to_failure
+from solo5_systemd.nomad.errors import to_failure
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload.convert import name_of
 from solo5_systemd.readiness import probe

@@ -13,8 +13,8 @@ from tests.support.fakes.images import stored
 
 from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, StartError, TakenError
 from solo5_systemd.names import task_service
+from solo5_systemd.nomad.errors import to_failure
 from solo5_systemd.nomad.handle import decode
-from solo5_systemd.nomad.plugin import to_failure
 from solo5_systemd.nomad.workload.convert import name_of
 
 UNIT = task_service(name_of(TASK_ID))

@@ -23,9 +23,6 @@ PATTERN_MAX = 500
 DEADLINE_MAX_S = 600.0
 """Seconds. Nomad cannot cancel StartTask, so a job cannot be stopped before the deadline of its start."""
 
-LOST_AFTER = 3
-"""Failed probes in sequence after which a task counts as lost: any network may lose a single packet."""
-
 
 class OnLoss(StrEnum):
     """The reaction to a loss: a task event, or also a stop, after which Nomad's restart policy applies."""

@@ -1,4 +1,4 @@
-"""Texts of task events, one line each, as `nomad alloc status` shows them, and the exit result of an outcome."""
+"""Texts of task events, one line each, as `nomad alloc status` shows them."""
 
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -7,7 +7,6 @@ from itertools import chain
 
 from solo5_systemd.engine.task import Preflight
 from solo5_systemd.network.model import UNREPAIRED, Lease, Reservation
-from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload.ports import published_nics
 from solo5_systemd.sanitize import bounded
 from solo5_systemd.storage.model import FullDiskChange
@@ -200,28 +199,6 @@ def printable(line: str) -> str:
     `|` becomes `¦`: it ends a column in the tables of Nomad's command line.
     """
     return bounded(line.strip().replace("|", "¦"), QUOTED_LINE_MAX)
-
-
-def exit_result(outcome: Outcome) -> wire.ExitResult:
-    """Return exit code, signal and OOM flag. All zero is Nomad's success; a signal N has exit code 128+N.
-
-    A stop has the same result for both tenders, although systemd ends hvt by SIGHUP and spt by SIGTERM.
-    """
-    signal = outcome.signal or 0
-    return wire.ExitResult(
-        exit_code=128 + signal if signal else outcome.exit_code or 0,
-        signal=signal,
-        oom_killed=outcome.ending is Ending.OUT_OF_MEMORY,
-    )
-
-
-def exit_error(outcome: Outcome) -> str:
-    """Return Nomad's "Exit Message"; empty if exit code and signal are the whole outcome.
-
-    A message makes it a failure even if both are zero. It states whether a retry is futile, for the operator: Nomad
-    applies its restart policy after every failure, and a driver cannot prevent that.
-    """
-    return "" if outcome.plain else outcome.verdict
 
 
 def exit_event(outcome: Outcome) -> TaskEvent:

@@ -13,7 +13,7 @@ from solo5_systemd.engine.task import Phase
 from solo5_systemd.errors import InvalidRequestError, NoSuchTaskError, Solo5Error, StartError
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.model import Endpoint
-from solo5_systemd.nomad.config.ready import LOST_AFTER, ConsoleLine, GuestPort, OnLoss, ReadinessProbe, Rule
+from solo5_systemd.nomad.config.ready import ConsoleLine, GuestPort, OnLoss, ReadinessProbe, Rule
 from solo5_systemd.nomad.config.task import TaskOptions
 from solo5_systemd.nomad.events import messages
 from solo5_systemd.nomad.proto import driver_pb2 as wire
@@ -35,6 +35,9 @@ ANSWER_TIMEOUT_S = 2.0
 
 ANSWER_TIMEOUT_MIN_S = 0.5
 """The same at the least, however short the interval is."""
+
+LOST_AFTER = 3
+"""Failed probes in sequence after which a task counts as lost: any network may lose a single packet."""
 
 PROBE_INTERVAL_S = 0.1
 """Seconds between two probes during a start."""
