@@ -1,4 +1,4 @@
-"""Locks of files and directories (flock(2)); the only module that calls it.
+"""Locks of files and directories (flock(2)), and of bytes of files (fcntl(2)); the only module that calls them.
 
 Every user that can open an object can lock it, for as long as it likes. So an object is locked only if its mode and its
 owner keep others from opening it, no attempt lasts longer than its timeout, and none waits in the thread of an event
@@ -10,8 +10,9 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from struct import pack
 
 from solo5_systemd.errors import HostError
 
@@ -86,6 +87,19 @@ def is_locked(path: Path) -> bool:
         return False
     with closing(descriptor):
         return not try_lock(descriptor)
+
+
+def try_lock_byte(descriptor: int, offset: int) -> bool:
+    """Lock one byte of a file that is open for writing; otherwise as `try_lock`. Others can lock other bytes.
+
+    A file has so one lock for each of any number of names, and none of them is a file that has to be removed.
+    """
+    if not _is_private(descriptor):
+        return False
+    with suppress(BlockingIOError):  # struct flock, whose lock belongs to the open file (F_OFD_SETLK of fcntl(2))
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, offset, 1, 0))
+        return True
+    return False
 
 
 def lock_directory(path: Path, *, shared: bool = False, timeout_s: float = TIMEOUT_S) -> int:

@@ -85,18 +85,18 @@ class Machine:
         """The disks."""
         from solo5_systemd.storage.backing_files import ImageFiles
         from solo5_systemd.storage.disk_claims import DiskClaims
-        from solo5_systemd.users.claims import claimed_copies
+        from solo5_systemd.users.registry import Registry
 
         return ImageFiles(
             _recorded_owner,
             quotas=lambda: self._settings().disk_quotas,
-            claims=DiskClaims(lambda: self._settings().limits, claimed_copies),
+            claims=DiskClaims(lambda: self._settings().limits, Registry().copies),
         )
 
     @cached_property
     def users(self) -> "Users":
         """The task users."""
-        from solo5_systemd.users.registry import Users
+        from solo5_systemd.users.allocation import Users
 
         return Users(lambda: self._settings().task_uids, _reclaim_disk, node=lambda: _node(self._settings()))
 
@@ -177,9 +177,9 @@ def _unpromised(*, but_copies: bool = False) -> "Space":
     """Return the file system of /var/lib/solo5, without what disks and, unless `but_copies`, copies may still take."""
     from solo5_systemd.settings.limits import Space
     from solo5_systemd.storage.disk_claims import STATE, DiskClaims, space_of
-    from solo5_systemd.users.claims import claimed_copies
+    from solo5_systemd.users.registry import Registry
 
-    space, copies = space_of(STATE), 0 if but_copies else claimed_copies()
+    space, copies = space_of(STATE), 0 if but_copies else Registry().copies()
     return Space(size=space.size, free=space.free - DiskClaims().unwritten(STATE) - copies)
 
 

@@ -90,6 +90,13 @@ def remove_namespace(name: str) -> None:
         shutil.rmtree(directory)
 
 
+def registered() -> dict[str, str]:
+    """The tasks that have a user: the uid of each, and what it takes of the node."""
+    file = Path("/run/solo5/users/registry")
+    lines = file.read_text().splitlines()[1:] if file.exists() else []
+    return {name: rest for name, _, rest in (line.partition(" ") for line in lines)}
+
+
 @dataclass
 class Machine:
     """The machine, and what is to be as before once a test is over."""
@@ -112,7 +119,7 @@ class Machine:
             "leases": sorted(
                 str(p) for p in Path("/run/solo5/network").rglob("*") if p.is_file() and p.name != "repairs.json"
             ),
-            "users": sorted(str(p) for place in ("solo5/users", "userdb") for p in Path("/run", place).glob("[!.]*")),
+            "users": [*sorted(registered()), *sorted(str(p) for p in Path("/run/userdb").glob("[!.]*"))],
             "transient": sorted(p.name for p in Path("/run/systemd/transient").glob("solo5*")),
             "tenders": sh("pgrep", "-a", "solo5-(hvt|spt)").stdout,
             "forward": [file.read_text() for file in sorted(Path("/proc/sys/net/ipv4/conf").glob("*/forwarding"))],

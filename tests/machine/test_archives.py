@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import GUESTS, Machine, Runner, console, eventually, inspect, ok, says, sh
+from tests.machine.conftest import GUESTS, Machine, Runner, console, eventually, inspect, ok, registered, says, sh
 from tests.machine.declared import Declarations, declarations, main_pid
 
 from solo5_systemd.unit.tender import PRIVATE
@@ -140,7 +140,7 @@ def test_a_secret_is_nowhere_but_in_the_guests_disk(run: Runner, tmp_path: Path)
     ok("solo5ctl", "rm", name)
     assert everywhere(secret, source) == [], "nor when its tender was killed by a signal that dumps core"
     source.unlink()
-    eventually(lambda: not list(Path("/run/solo5/users").glob("[!.]*")), "its user is free")
+    eventually(lambda: not registered(), "its user is free")
 
 
 DUMPS = Path("/run/dumps")

@@ -120,7 +120,7 @@ def scene(hostile: None, run: Runner, tmp_path: Path) -> Scene:
         *(str(path) for path in Path("/var/lib/solo5/images").iterdir() if path.name != "memos"),
         *(str(path) for path in Path("/run/solo5").rglob("*")),
         *("/sys/fs/cgroup", "/sys/class/net", "/sys/devices", "/sys/kernel", "/proc/sys", "/proc/net"),
-        *(f"/run/solo5/users/{name}" for name in (running, idle)),
+        "/run/solo5/users/registry",
         *(f"/proc/{inspect(running)['pid']}/{file}" for file in ("mem", "environ", "root/run/solo5-disks/storage")),
     ]
     return Scene(names=(running, idle), paths=tuple(paths))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import Machine, Runner, inspect, ok, says, sh, unit_property
+from tests.machine.conftest import Machine, Runner, inspect, ok, registered, says, sh, unit_property
 
 LEASES = Path("/run/solo5/network/tasks")
 LOST = "solo5-task-lost.service"
@@ -70,8 +70,8 @@ def test_an_outcome_without_its_unit_is_removed(machine: Machine) -> None:
 def test_a_user_without_its_unit_is_freed(machine: Machine, run: Runner) -> None:
     """What a driver leaves that was killed between the allocation of a user and the start of the unit."""
     name = run("sleeper.spt")
-    file = Path("/run/solo5/users", name)
-    number, record = file.read_text(), Path(f"/run/userdb/{file.read_text()}.user")
+    number = registered()[name].split()[0]
+    record = Path(f"/run/userdb/{number}.user")
     assert ok("getent", "passwd", number).startswith(f"solo5-{number}:x:{number}:{number}:Solo5 task {name}:")
     assert unit_property(f"solo5-task-{name}.service", "User") == number
     ok("systemctl", "stop", f"solo5-task-{name}.service")
@@ -79,7 +79,7 @@ def test_a_user_without_its_unit_is_freed(machine: Machine, run: Runner) -> None
     ok("systemctl", "stop", f"solo5-outcome@{name}.target")
     assert orphans() == [f"user of task {name}"]
     assert f"user of task {name}: its unit is not loaded" in ok("solo5ctl", "gc").splitlines()
-    assert (orphans(), file.exists(), record.exists()) == ([], False, False)
+    assert (orphans(), name in registered(), record.exists()) == ([], False, False)
 
 
 def test_a_lease_without_its_unit_is_told_while_the_network_service_sleeps(machine: Machine, run: Runner) -> None:

@@ -22,7 +22,7 @@ from threading import Thread
 from typing import NamedTuple
 
 import pytest
-from tests.machine.conftest import Machine, eventually, inspect, left_as_found, ok, sh, unit_property
+from tests.machine.conftest import Machine, eventually, inspect, left_as_found, ok, registered, sh, unit_property
 from tests.machine.fifos import Reader
 from tests.machine.killing_itself import Life, Moment, order
 
@@ -179,7 +179,7 @@ def has_lease(life: Life) -> bool:
 
 
 def nothing_is_left_of(life: Life) -> None:
-    assert not Path("/run/solo5/users", life.name).exists()
+    assert life.name not in registered()
     assert sh("solo5ctl", "inspect", life.name).returncode != 0
     assert not has_lease(life)
     assert not list(CONSOLES.glob(f"{life.name}.*"))

@@ -159,7 +159,7 @@ class Users(Protocol):
     def check_claim(self, task: TaskName, claim: Claim) -> None:
         """Check the same, and record nothing."""
 
-    def end_claim(self, task: TaskName) -> None:
+    async def end_claim(self, task: TaskName) -> None:
         """Remove the claim of an ended task that keeps its user."""
 
     async def record_disks(self, uid: int, disks: Sequence[GivenDisk]) -> None:

@@ -475,7 +475,7 @@ class Starter:
         """
         if keep:  # a retained service can be started again by systemctl
             await self._release(name)
-            self._users.end_claim(name)
+            await self._users.end_claim(name)
             return
         # Once the unit is gone, another start may use the name: it would lose what is removed here by the name.
         async with self._users.removal(name):

@@ -35,7 +35,7 @@ from solo5_systemd.storage.overlaps import check_unused
 from solo5_systemd.storage.owner import LOCK_INTERVAL_S, LOCK_TIMEOUT_S
 from solo5_systemd.storage.quota import GetQuotas, admitted
 from solo5_systemd.storage.title import holder_of_volume, read_title
-from solo5_systemd.users.claims import claimed_copies
+from solo5_systemd.users.registry import Registry
 
 STATE = Path("/var/lib/solo5/volumes")
 
@@ -97,7 +97,7 @@ def create(
         if not created:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
-            claims = DiskClaims(limits, claimed_copies, state.with_name(CLAIMS.name), own=(directory.parent,))
+            claims = DiskClaims(limits, Registry().copies, state.with_name(CLAIMS.name), own=(directory.parent,))
             size = _create_image(request, directory, _Rules(quotas, claims), is_new=not created)
         except BaseException:
             if not created:

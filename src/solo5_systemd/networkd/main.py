@@ -22,7 +22,7 @@ from solo5_systemd.networkd.state import NetworkState
 from solo5_systemd.networkd.task_units import TaskUnits
 from solo5_systemd.settings.files import ETC, CachedSettings
 from solo5_systemd.settings.model import Settings, of_namespace, permits_redirect
-from solo5_systemd.users.registry import uid_of
+from solo5_systemd.users.registry import Registry
 
 
 def main() -> int:
@@ -66,7 +66,7 @@ async def _serve(options: argparse.Namespace) -> bool:
     restored = fdstore.restored()
 
     def owner_of(task: TaskName) -> int:
-        return uid_of(task) or owner
+        return Registry().uid(task) or owner
 
     def make_state(watches: NamespaceWatches) -> Namespaces:
         settings = CachedSettings(options.settings)

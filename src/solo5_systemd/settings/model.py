@@ -80,7 +80,7 @@ NO_NETWORK = NetworkName("none")
 """The network of a NIC that leads nowhere, for an image whose devices have to be connected."""
 
 TASK_UIDS = range(61184, 65520)
-"""The range of `DynamicUser=`: journald creates a journal file for each user above it (`users.dynamic_user_locks`)."""
+"""The range of `DynamicUser=`: journald creates a journal file for each user above it (`users.records`)."""
 
 TENDER_PATHS = ("/usr/bin", "/usr/local/bin", "/usr/lib/solo5", "/opt/solo5/bin")
 

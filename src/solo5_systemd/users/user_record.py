@@ -21,8 +21,8 @@ class AllocatedUser:
 
     Attributes:
         uid: the uid, and the gid of its group.
-        descriptor: has the lock of the task's file. While it is open, garbage collection does not free the user, and a
-            second start of the task fails.
+        descriptor: has the lock of the task in the registry. While it is open, garbage collection does not free the
+            user, and a second start of the task fails.
         adopted: allocated by an earlier start of the task, which was killed or whose unit has ended.
     """
 

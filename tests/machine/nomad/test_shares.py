@@ -5,12 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import GUESTS, Machine, eventually, ok, sh, unit_property
+from tests.machine.conftest import GUESTS, Machine, eventually, ok, registered, sh, unit_property
 from tests.machine.nomad.agent import Agent, api
 from tests.machine.nomad.jobs import NEVER_AGAIN, SERVER, SLEEPER, Jobs, allocations, ended, hcl, refusal, unit
 
 MIB = 1 << 20
-CLAIMS = Path("/run/solo5/users/.claims")
 STORE = Path("/var/lib/solo5/images")
 COPIES = Path("/var/lib/solo5/copies")
 EPHEMERAL = 'block "{}" {{\n  source = "local/large.img"\n  ephemeral = true\n}}\n'
@@ -23,6 +22,10 @@ def large(web: str) -> Iterator[str]:
     path.write_bytes(os.urandom(MIB) * 30)
     yield web
     path.unlink()
+
+
+def claims() -> list[str]:
+    return [claim for claim in registered().values() if " " in claim]
 
 
 def states(job: str) -> list[str]:
@@ -55,7 +58,7 @@ def test_many_copies_of_one_artifact_take_nothing_of_var(jobs: Jobs, large: str)
     assert f"would have {63 * 30 * MIB} bytes {kind}: expected at most {limit}, since the limit of a task" in words
     assert "Preflight passed" not in words
     assert not COPIES.exists() or not list(COPIES.iterdir())
-    assert not CLAIMS.exists() or not list(CLAIMS.iterdir())
+    assert not claims()
 
 
 def test_twenty_starts_at_once_get_what_their_job_may_have(jobs: Jobs, limits: Path) -> None:
@@ -65,10 +68,10 @@ def test_twenty_starts_at_once_get_what_their_job_may_have(jobs: Jobs, limits: P
     assert states("many").count("running") == 5
     for words in why("many"):
         assert "would have 1 tasks: expected at most 0, since the limit of job 'many' is 5, of which 5 are" in words
-    assert len(list(CLAIMS.iterdir())) == 5
+    assert len(claims()) == 5
     jobs.run(hcl("other", SLEEPER, memory=16))
     ok("nomad", "job", "stop", "-detach", "many")
-    eventually(lambda: len(list(CLAIMS.iterdir())) == 1, "its tasks have gone, and take nothing")
+    eventually(lambda: len(claims()) == 1, "its tasks have gone, and take nothing")
 
 
 PORTS = """

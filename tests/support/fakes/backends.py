@@ -310,7 +310,7 @@ class FakeUsers:
         others = Totals(other for name, other in self.claims.items() if name != task)
         self.node.check(claim, others, f"task {task}")
 
-    def end_claim(self, task: TaskName) -> None:
+    async def end_claim(self, task: TaskName) -> None:
         self.claims.pop(task, None)
 
     async def acquire(self, task: TaskName) -> AllocatedUser:

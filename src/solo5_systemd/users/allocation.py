@@ -1,0 +1,377 @@
+"""The allocation of a user to each task, from its start until it is removed.
+
+A user is freed after its disks have another owner. One whose disks cannot be reclaimed stays allocated without a task:
+its given-disk file and a record remain, until they are reclaimed or given to another task.
+"""
+
+import asyncio
+import logging
+import os
+import pwd
+import random
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+from solo5_systemd.errors import HostError, Solo5Error, TakenError
+from solo5_systemd.locks import LockedError
+from solo5_systemd.names import TaskName
+from solo5_systemd.settings.limits import Claim, Node
+from solo5_systemd.users.given_disks import GIVEN_DISKS, GivenDiskFiles
+from solo5_systemd.users.records import LOCKS, RECORDS, Records
+from solo5_systemd.users.registry import DIRECTORY, Registry
+from solo5_systemd.users.user_record import AllocatedUser, GivenDisk, RangeUsedUpError
+
+RECLAIM_TIMEOUT_S = 5.0
+"""How long the first start of a boot waits for the disks of earlier boots, whose file systems may hang."""
+
+START_TIMEOUT_S = 5.0
+"""How long a start or a removal waits for another one of the same task, or for a collection, before it fails."""
+
+POLL_INTERVAL_S = 0.02
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+async def _nothing(_: TaskName) -> None:
+    pass
+
+
+class _StartingError(TakenError):
+    """Another process starts, removes or collects the task."""
+
+
+class Users:
+    """The users of tasks; implements `backends.Users`.
+
+    Args:
+        uids: returns the operator's range; called at the first allocation.
+        reclaim_disk: gives a disk back to its owner at rest, or raises a Solo5Error.
+        directory: of the registry.
+        records: the directory of user records.
+        given_disks: the directory of given-disk files.
+        locks: the directory of PID 1's locks for dynamic users.
+        node: returns what the node has, and the limits of tasks.
+    """
+
+    def __init__(
+        self,
+        uids: Callable[[], range],
+        reclaim_disk: Callable[[int, GivenDisk], None],
+        directory: Path = DIRECTORY,
+        records: Path = RECORDS,
+        given_disks: Path = GIVEN_DISKS,
+        locks: Path = LOCKS,
+        node: Callable[[], Node] = Node,
+    ) -> None:
+        self._uids = uids
+        self._reclaim_disk = reclaim_disk
+        self._registry = Registry(directory)
+        self._records = Records(records, locks)
+        self._given_disks = GivenDiskFiles(given_disks)
+        self._node = node
+        self._is_resolved = False
+
+    async def acquire(self, task: TaskName) -> AllocatedUser:
+        """Allocate a user for a start, or adopt the one of an earlier start of the task.
+
+        Raises:
+            TakenError: another start of the task is in progress, or (RangeUsedUpError) all users are allocated.
+            DependencyError: libnss_systemd is not installed.
+            HostError: the C library does not find the user, or a file cannot be written.
+        """
+        if not self._registry.exists():
+            await self._reclaim_first()
+        held, _ = await self._patiently(lambda: self._acquire(task))
+        try:
+            if not self._is_resolved:  # once per process: it depends on the host, not on the task
+                await asyncio.to_thread(_check_resolved, held.uid)
+                self._is_resolved = True
+        except BaseException:
+            if held.adopted:  # perhaps from a start that has succeeded
+                os.close(held.descriptor)
+            else:
+                await asyncio.shield(self.release(task, held.descriptor))
+            raise
+        return held
+
+    def _acquire(self, task: TaskName) -> AllocatedUser:
+        descriptor = self._lock(task)
+        try:
+            uid = self._registry.uid(task)
+            if uid is not None and self._records.is_of(uid, task):
+                return AllocatedUser(uid=uid, descriptor=descriptor, adopted=True)
+            return AllocatedUser(uid=self._allocate(task), descriptor=descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    def _lock(self, task: TaskName) -> int:
+        descriptor = self._registry.lock_task(task)
+        if descriptor is None:
+            raise _StartingError(
+                f"task name {task!r} is taken: another start of it is in progress.", "`solo5ctl ps` lists the tasks."
+            )
+        return descriptor
+
+    def _allocate(self, task: TaskName) -> int:
+        for uid in self._candidates():
+            if self._given_disks.exists(uid) or self._records.exists(uid):
+                continue
+            self._registry.add(task, uid)  # before the record, which a killed start may leave
+            if self._records.create(uid, task):
+                return uid
+        self._registry.remove(task)
+        uids = self._uids()
+        raise RangeUsedUpError(
+            f"all {len(uids)} users of tasks, {uids[0]} to {uids[-1]}, are in use.",
+            "Remove ended tasks (solo5ctl rm, solo5ctl gc), or set a larger range: task_uids in solo5.toml(5).",
+        )
+
+    def _candidates(self) -> Iterator[int]:
+        """Yield every uid of the range, starting after the last one: a uid is reused as late as possible."""
+        uids, last = self._uids(), self._registry.last()
+        begin = random.randrange(len(uids))  # noqa: S311 - a start position, not a secret
+        if last is not None and last in uids:
+            begin = uids.index(last) + 1
+        yield from (uids[(begin + i) % len(uids)] for i in range(len(uids)))
+
+    def next_uid(self) -> int:
+        """Return the uid where the next search starts, for a preview; a start may get another one."""
+        return next(self._candidates())
+
+    async def claim(self, task: TaskName, claim: Claim) -> None:
+        """Check what a task with a user takes beside all others, and record it.
+
+        Raises:
+            Solo5Error: as `Node.check`; LockedError: others replace the registry for START_TIMEOUT_S.
+        """
+        await self._patiently(lambda: self._registry.claim(task, claim, self._node()))
+
+    def check_claim(self, task: TaskName, claim: Claim) -> None:
+        """Check what a task would take now, and record nothing; raises as `Node.check`."""
+        with self._host_errors():
+            self._registry.check_claim(task, claim, self._node())
+
+    async def end_claim(self, task: TaskName) -> None:
+        """Remove the claim of an ended task that keeps its user."""
+        await self._patiently(lambda: self._registry.end_claim(task))
+
+    async def record_disks(self, uid: int, disks: Sequence[GivenDisk]) -> None:
+        """Record disks before they are given to a user; on stable storage when this returns."""
+        with self._host_errors():
+            await asyncio.to_thread(self._given_disks.add, uid, disks)  # in a thread: fsync(2)
+
+    async def disk_taken(self, uid: int, disk: GivenDisk) -> None:
+        """Record that a user's disk has another owner now; a user without a task and without other disks is freed.
+
+        So a volume that was unmounted before its disk was reclaimed, and is mounted elsewhere, holds no user for ever.
+        """
+        await asyncio.to_thread(self._disk_taken, uid, disk)
+
+    def _disk_taken(self, uid: int, disk: GivenDisk) -> None:
+        try:
+            with self._host_errors():
+                if self._given_disks.drop(uid, disk):
+                    self._reclaim_from(uid)
+        except HostError as error:  # the user stays allocated, and the start goes on
+            _log.warning("%s", error)
+
+    async def release(self, task: TaskName, held: int | None = None) -> None:
+        """Free the user of a task; a no-op without one, or during a start of the task.
+
+        Args:
+            task: the task.
+            held: descriptor with the lock of the start that the user was allocated for, which is closed; None: none.
+        """
+        await asyncio.to_thread(self._release, task, held)  # in a thread: a given disk may be on a remote file system
+
+    def _release(self, task: TaskName, held: int | None) -> None:
+        with self._host_errors():
+            descriptor = self._registry.lock_task(task) if held is None else held
+            if descriptor is not None:
+                self._free(task, descriptor)
+
+    def _free(self, task: TaskName, descriptor: int) -> None:
+        """Remove all that a task's user has, then its line in the registry; close the descriptor with its lock."""
+        try:
+            uid = self._registry.uid(task)
+            if uid is not None and self._records.is_of(uid, task):
+                for fault in self._reclaim_disks(uid):
+                    _log.warning("%s", fault)
+            self._registry.remove(task)
+        finally:
+            os.close(descriptor)
+
+    @asynccontextmanager
+    async def removal(self, task: TaskName) -> AsyncGenerator[None, None]:
+        """Keep starts of a task out during the block, which removes the task; then free its user.
+
+        Raises:
+            TakenError: a start of the task has just succeeded, or is in progress for START_TIMEOUT_S.
+        """
+        descriptor, has_waited = await self._patiently(lambda: self._lock(task))
+        if has_waited and self._registry.uid(task) is not None:  # otherwise its start has failed, or it was removed
+            os.close(descriptor)
+            raise TakenError(
+                f"task {task!r} was started meanwhile: expected one that is not being started.", "Repeat the command."
+            )
+        try:
+            yield
+        except BaseException:
+            os.close(descriptor)
+            raise
+        await asyncio.shield(self.release(task, descriptor))  # which closes it, also after a cancellation
+
+    async def _patiently(self, act: Callable[[], T]) -> tuple[T, bool]:
+        """Call a function until no other process has the lock that it needs; return also whether one had it."""
+        end, has_waited = time.monotonic() + START_TIMEOUT_S, False
+        while True:
+            try:
+                with self._host_errors():
+                    return act(), has_waited
+            except (_StartingError, LockedError):
+                if time.monotonic() > end:
+                    raise
+            has_waited = True
+            await asyncio.sleep(POLL_INTERVAL_S)
+
+    async def tasks(self) -> Collection[TaskName]:
+        """Return the tasks with a user and no start in progress; none for a caller without permission."""
+        free = []
+        with self._host_errors(), suppress(PermissionError):
+            for task in self._registry.tasks():
+                descriptor = self._registry.lock_task(task)
+                if descriptor is not None:
+                    os.close(descriptor)
+                    free.append(task)
+        return free
+
+    async def collect(
+        self,
+        loaded: Callable[[], Awaitable[Collection[TaskName]]],
+        before: Callable[[TaskName], Awaitable[None]] = _nothing,
+    ) -> Sequence[TaskName]:
+        """Free the users of tasks without a unit.
+
+        Args:
+            loaded: returns the tasks with a unit. It is called first without a lock, since the start of a task that has
+                one would wait for it; then with the others locked against starts.
+            before: is called for each task without a unit before its user is freed, with the task locked.
+        """
+        locked: dict[TaskName, int] = {}
+        try:
+            with self._host_errors():
+                names = self._registry.tasks()
+                for task in set(names).difference(await loaded()) if names else ():
+                    descriptor = self._registry.lock_task(task)
+                    if descriptor is not None:
+                        locked[task] = descriptor
+                kept = frozenset(await loaded()) if locked else frozenset[TaskName]()
+                for task in locked.keys() & kept:  # first: the work below may be slow, and would block their release
+                    os.close(locked.pop(task))
+                freed = []
+                for task in sorted(locked):
+                    try:
+                        await before(task)
+                    except Solo5Error as error:  # the next collection repeats it, and the others are freed now
+                        _log.warning("the user of task %s is kept: %s", task, error)
+                        continue
+                    await asyncio.shield(asyncio.to_thread(self._free, task, locked.pop(task)))
+                    freed.append(task)
+        finally:
+            for descriptor in locked.values():
+                os.close(descriptor)
+        return freed
+
+    async def reclaim(self) -> Sequence[str]:
+        """Reclaim the disks of users without a task; returns one sentence for each disk that failed."""
+        return await asyncio.to_thread(self._reclaim)
+
+    async def _reclaim_first(self) -> None:
+        """Reclaim disks before the first start of a boot: there is no registry then, while the owners of disks persist.
+
+        The thread may run on after the timeout; a user with a given-disk file is not allocated.
+        """
+        reclaiming = asyncio.ensure_future(self.reclaim())
+        reclaiming.add_done_callback(_warn)
+        await asyncio.wait([reclaiming], timeout=RECLAIM_TIMEOUT_S)
+
+    def _reclaim(self) -> Sequence[str]:
+        with self._host_errors():
+            return [fault for uid in self._given_disks.users() for fault in self._reclaim_from(uid)]
+
+    def _reclaim_from(self, uid: int) -> Sequence[str]:
+        """Reclaim the disks of a user without a task.
+
+        Until that is done, the retained record prevents an allocation by PID 1. If PID 1 has the user already, the
+        disks are reclaimed as well, and the given-disk file stays until this process gets the lock.
+        """
+        if not self._records.is_unused(uid):
+            return ()
+        with self._records.allocating(uid) as is_ours:
+            if not self._records.is_unused(uid):
+                return ()
+            if is_ours:
+                self._records.retain(uid)
+            return self._reclaim_disks(uid, is_ours=is_ours)
+
+    def _reclaim_disks(self, uid: int, *, is_ours: bool = True) -> Sequence[str]:
+        """Reclaim all given disks of a user, and free it; one that may still own a disk is retained instead."""
+        faults = []
+        for disk in self._given_disks.read(uid):
+            try:
+                self._reclaim_disk(uid, disk)
+            except Solo5Error as error:
+                faults.append(str(error))
+        if is_ours and faults:
+            self._records.retain(uid)
+        elif is_ours:
+            self._given_disks.remove(uid)
+            self._records.remove(uid)
+        return faults
+
+    @contextmanager
+    def _host_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise HostError(
+                f"the users of tasks in {self._registry.directory} cannot be managed: {error.strerror}."
+            ) from error
+
+
+def _warn(reclaiming: "asyncio.Future[Sequence[str]]") -> None:
+    if reclaiming.cancelled():
+        return
+    error = reclaiming.exception()
+    for sentence in (str(error),) if error else reclaiming.result():
+        _log.warning("%s", sentence)
+
+
+def _check_resolved(uid: int) -> None:
+    """Check that getpwuid(3) finds the user, as systemd requires for User=.
+
+    Raises:
+        DependencyError: libnss_systemd is not installed.
+        HostError: nsswitch.conf does not use it.
+    """
+    with suppress(KeyError):
+        pwd.getpwuid(uid)
+        return
+    from ctypes import CDLL
+
+    try:
+        CDLL("libnss_systemd.so.2")
+    except OSError as error:
+        from solo5_systemd.dependencies import dependency_error
+
+        raise dependency_error(error) from error
+    raise HostError(
+        f"user {uid} is not found, though {RECORDS} has its record: expected systemd as a source of users.",
+        "Put `systemd` into the line `passwd:` of /etc/nsswitch.conf.",
+    )

@@ -1,0 +1,114 @@
+"""The user records of task users, from which systemd and the C library know them, and systemd's lock of their uids.
+
+    /run/userdb/UID.user           the record, created exclusively: a uid belongs to one task
+    /run/userdb/solo5-UID.user     the same file
+    /run/systemd/dynamic-uid/UID   PID 1's lock of a uid of `DynamicUser=`, whose range the users of tasks share
+
+The range is shared for journald's sake: it writes entries of these users to the system journal. For any other user
+above the system range it creates a journal file of 8 MiB or more, which a reader must open to get the last lines.
+PID 1 allocates a uid in three steps: flock(2) of its lock, getpwuid(3) for a user with that number, and creation of the
+user record. With the same steps here, each side detects the other's users.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from solo5_systemd.files.atomic_file import link_unnamed, open_unnamed, replace_file
+from solo5_systemd.locks import try_lock
+from solo5_systemd.names import TaskName
+from solo5_systemd.users.user_record import retained_record, user_name, user_record
+
+RECORDS = Path("/run/userdb")
+LOCKS = Path("/run/systemd/dynamic-uid")
+
+
+class Records:
+    """The user records of task users.
+
+    Args:
+        directory: of the records, which nss-systemd reads.
+        locks: of PID 1's locks.
+    """
+
+    def __init__(self, directory: Path = RECORDS, locks: Path = LOCKS) -> None:
+        self._directory = directory
+        self._locks = locks
+
+    def create(self, uid: int, task: TaskName) -> bool:
+        """Create the record of a task's user; False if PID 1 or another process has allocated the uid."""
+        self._directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        with self.allocating(uid) as is_ours:
+            return is_ours and self._create(uid, user_record(uid, task))
+
+    def _create(self, uid: int, record: bytes) -> bool:
+        descriptor = open_unnamed(self._directory, 0o644)
+        try:
+            os.write(descriptor, record)
+            os.fchmod(descriptor, 0o644)
+            link_unnamed(descriptor, self._path(f"{uid}"))
+            with suppress(FileExistsError):  # left by a removal of only one of the two names
+                link_unnamed(descriptor, self._path(user_name(uid)))
+        except FileExistsError:
+            return False
+        finally:
+            os.close(descriptor)
+        return True
+
+    def retain(self, uid: int) -> None:
+        """Replace a user's record by one that belongs to no task."""
+        self._directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        for name in (user_name(uid), f"{uid}"):
+            replace_file(self._path(name), retained_record(uid), mode=0o644)
+
+    def remove(self, uid: int) -> None:
+        """Remove a user's record. The name that creation is exclusive by is removed last."""
+        self._path(user_name(uid)).unlink(missing_ok=True)
+        self._path(f"{uid}").unlink(missing_ok=True)
+
+    def exists(self, uid: int) -> bool:
+        """Return whether a uid has a record, whatever program has made it."""
+        return self._path(f"{uid}").exists()
+
+    def is_of(self, uid: int, task: TaskName) -> bool:
+        """Return whether a user is that of a task."""
+        return self._read(uid) == user_record(uid, task)
+
+    def is_unused(self, uid: int) -> bool:
+        """Return whether a user has no task."""
+        return self._read(uid) in (b"", retained_record(uid))
+
+    def _read(self, uid: int) -> bytes:
+        with suppress(FileNotFoundError):
+            return self._path(f"{uid}").read_bytes()
+        return b""
+
+    def _path(self, name: str) -> Path:
+        return self._directory / f"{name}.user"
+
+    @contextmanager
+    def allocating(self, uid: int) -> Iterator[bool]:
+        """Lock a uid while its record is made; yields False if PID 1 has the lock, for a unit with DynamicUser=."""
+        self._locks.mkdir(mode=0o755, exist_ok=True)
+        path = self._locks / str(uid)
+        descriptor = _lock(path)
+        if descriptor is None:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            path.unlink(missing_ok=True)  # before the unlock: PID 1 expects to create the file itself
+            os.close(descriptor)
+
+
+def _lock(path: Path) -> int | None:
+    while True:
+        descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY, 0o600)
+        if not try_lock(descriptor):
+            os.close(descriptor)
+            return None
+        if os.fstat(descriptor).st_nlink:  # otherwise another process removed the file between open(2) and flock(2)
+            return descriptor
+        os.close(descriptor)

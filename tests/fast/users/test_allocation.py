@@ -1,0 +1,599 @@
+"""Allocation, adoption and release of users, with processes killed at every step."""
+
+import asyncio
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncGenerator, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from solo5_systemd.errors import DependencyError, HostError, TakenError
+from solo5_systemd.names import TaskName
+from solo5_systemd.users import allocation
+from solo5_systemd.users.allocation import Users
+from solo5_systemd.users.registry import Registry
+from solo5_systemd.users.user_record import AllocatedUser, GivenDisk
+
+WEB, DB = TaskName("web"), TaskName("db")
+
+
+@pytest.fixture(autouse=True)
+def resolved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(allocation, "pwd", SimpleNamespace(getpwuid=int))
+
+
+def users(
+    root: Path,
+    uids: range = range(61200, 61210),
+    taken: list[tuple[int, str]] | None = None,
+    broken: Collection[str] = (),
+) -> Users:
+    """Return a registry; `taken` gets user and path of each reclaimed disk; `broken`: paths that fail."""
+
+    def reclaim_disk(uid: int, given: GivenDisk) -> None:
+        if given.path in broken:
+            raise HostError(f"disk {given.path}: Input/output error.")
+        if taken is not None:
+            taken.append((uid, given.path))
+
+    return Users(lambda: uids, reclaim_disk, root / "users", root / "userdb", root / "notes", root / "dynamic-uid")
+
+
+def left(root: Path) -> set[str]:
+    return {*Registry(root / "users").tasks(), *(file.name for file in (root / "userdb").iterdir())}
+
+
+@contextmanager
+def started(of: Users, task: TaskName) -> Iterator[int]:
+    """A start in progress, with the lock of the task."""
+    held = of._acquire(task)
+    try:
+        yield held.uid
+    finally:
+        os.close(held.descriptor)
+
+
+async def test_each_task_has_a_user_until_it_is_released(tmp_path: Path) -> None:
+    of = users(tmp_path)
+    with started(of, WEB) as web, started(of, DB) as db:
+        assert web != db
+        assert (Registry(tmp_path / "users").uid(WEB), Registry(tmp_path / "users").uid(DB)) == (web, db)
+    await of.release(WEB)
+    assert left(tmp_path) == {"db", f"{db}.user", f"solo5-{db}.user"}
+    await of.release(WEB)
+    await of.release(DB)
+    assert left(tmp_path) == set()
+    assert Registry(tmp_path / "users").uid(WEB) is None
+
+
+def test_record_is_one_that_systemd_reads_under_both_names(tmp_path: Path) -> None:
+    with started(users(tmp_path), WEB) as uid:
+        by_number, by_name = (tmp_path / "userdb" / f"{stem}.user" for stem in (f"{uid}", f"solo5-{uid}"))
+        record = json.loads(by_number.read_text())
+        assert (record["userName"], record["uid"], record["gid"]) == (f"solo5-{uid}", uid, uid)
+        assert by_number.samefile(by_name)
+        assert by_number.stat().st_mode & 0o777 == 0o644
+
+
+def test_files_of_tasks_are_for_root_alone(tmp_path: Path) -> None:
+    """Another user that can open a file can lock it."""
+    with started(users(tmp_path), WEB):
+        assert (tmp_path / "users").stat().st_mode & 0o777 == 0o700
+        for name in ("registry", "starts"):
+            assert (tmp_path / "users" / name).stat().st_mode & 0o777 == 0o600
+
+
+async def test_uid_is_used_again_as_late_as_possible(tmp_path: Path) -> None:
+    of = users(tmp_path)
+    seen = []
+    for _ in range(20):
+        with started(of, WEB) as uid:
+            seen.append(uid)
+        await of.release(WEB)
+    assert sorted(seen[:10]) == list(range(61200, 61210))
+    assert seen[:10] == seen[10:]
+
+
+async def test_range_that_is_used_up_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
+    of = users(tmp_path, range(61200, 61201))
+    with started(of, WEB), pytest.raises(TakenError, match="all 1 users of tasks, 61200 to 61200, are in use"):
+        of._acquire(DB)
+    await of.release(WEB)
+    with started(of, DB) as uid:
+        assert uid == 61200
+    await of.release(DB)
+    assert left(tmp_path) == set()
+
+
+def test_user_that_a_record_of_others_has_is_left_out(tmp_path: Path) -> None:
+    of = users(tmp_path, range(61200, 61202))
+    (tmp_path / "userdb").mkdir()
+    (tmp_path / "userdb/61200.user").write_text("{}")
+    with started(of, WEB) as uid:
+        assert uid == 61201
+
+
+async def test_second_start_of_a_name_is_refused_and_touches_nothing(tmp_path: Path) -> None:
+    of = users(tmp_path)
+    with started(of, WEB):
+        before = left(tmp_path)
+        with pytest.raises(TakenError, match="task name 'web' is taken: another start of it is in progress"):
+            of._acquire(WEB)
+        await of.release(WEB)
+        assert await of.collect(_none) == []
+        assert await of.tasks() == []
+        assert left(tmp_path) == before
+
+
+def test_a_user_that_systemd_has_allocated_is_left_to_it(tmp_path: Path) -> None:
+    of = users(tmp_path, range(61200, 61202))
+    (tmp_path / "dynamic-uid").mkdir()
+    with (tmp_path / "dynamic-uid/61200").open("w") as systemds:
+        fcntl.flock(systemds, fcntl.LOCK_EX)
+        with started(of, WEB) as uid:
+            assert uid == 61201
+
+
+def test_start_after_one_that_died_takes_over_its_user(tmp_path: Path) -> None:
+    of = users(tmp_path)
+    with started(of, WEB) as first:
+        pass
+    with started(of, WEB) as second:
+        assert second == first
+
+
+DYING = """
+import os, sys
+from pathlib import Path
+from solo5_systemd.users.allocation import Users
+from solo5_systemd.users.user_record import GivenDisk
+def users(root):
+    places = [root / name for name in ("users", "userdb", "notes", "dynamic-uid")]
+    return Users(lambda: range(61200, 61210), lambda *_: None, *places)
+def die_at(root, step):
+    def dies(event, arguments):
+        nonlocal step
+        if event in ("open", "os.link", "os.remove", "os.rename") and str(root) in str(arguments):
+            step -= 1
+            if step < 0:
+                os._exit(9)
+    sys.addaudithook(dies)
+for step in range(60):
+    root = Path(sys.argv[1], str(step))
+    if sys.argv[2] == "release":
+        held = users(root)._acquire("web")
+        users(root)._given_disks.add(held.uid, [GivenDisk("/srv/disk.img", 1, 2)])
+        os.close(held.descriptor)
+    if not (child := os.fork()):
+        die_at(root, step)
+        users(root)._acquire("web") if sys.argv[2] == "start" else users(root)._release("web", None)
+        os._exit(0)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    print(status)
+    if not status:
+        break
+"""
+
+
+@pytest.mark.parametrize("act", ["start", "release"])
+def test_what_is_killed_at_any_step_leaves_nothing_that_a_collection_misses(tmp_path: Path, act: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", DYING, str(tmp_path), act], check=True, timeout=60, stdout=subprocess.PIPE, text=True
+    )
+    statuses = done.stdout.split()
+    assert statuses == ["9"] * (len(statuses) - 1) + ["0"]
+    assert len(statuses) > 5
+    for step in range(len(statuses)):
+        of = users(tmp_path / str(step))
+        with started(of, DB):
+            loaded = _Loaded(DB)
+            _run(of.collect(loaded))
+            assert {name for name in left(tmp_path / str(step)) if "web" in name} == set()
+            assert len(left(tmp_path / str(step))) == 3, f"only what db has, killed at step {step}"
+            assert not list((tmp_path / str(step) / "notes").glob("*"))
+
+
+async def test_a_start_waits_for_another_process_that_has_its_users_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = users(tmp_path)
+    with started(of, WEB) as first:
+        tried = asyncio.Event()
+        real = of._acquire
+
+        def trying(task: TaskName) -> AllocatedUser:
+            tried.set()
+            return real(task)
+
+        monkeypatch.setattr(of, "_acquire", trying)
+        waiting = asyncio.ensure_future(of.acquire(WEB))
+        await tried.wait()
+        assert not waiting.done()
+    held = await waiting
+    assert (held.uid, held.adopted) == (first, True)
+    monkeypatch.setattr(allocation, "START_TIMEOUT_S", 0.03)
+    for act in (of.acquire(WEB), of.removal(WEB).__aenter__()):
+        with pytest.raises(TakenError, match="another start of it is in progress"):
+            await act
+    os.close(held.descriptor)
+
+
+async def test_a_collection_holds_no_lock_of_a_task_with_a_unit_while_pid_1_is_asked(tmp_path: Path) -> None:
+    """A restart of a declared task, which keeps its user, would wait for PID 1's answer or fail."""
+    of = users(tmp_path)
+    with started(of, WEB), started(of, DB):
+        pass
+    freed: list[str] = []
+
+    async def loaded() -> Collection[TaskName]:
+        with started(of, WEB):
+            return {WEB}
+
+    async def before(task: TaskName) -> None:
+        assert of._registry.lock_task(task) is None, "no start has its name before its request is gone"
+        freed.append(task)
+
+    assert await of.collect(loaded, before) == ["db"]
+    assert freed == ["db"]
+
+
+async def test_a_removal_that_waited_for_a_start_leaves_its_user_alone(tmp_path: Path) -> None:
+    of = users(tmp_path)
+    with started(of, WEB) as uid:
+        removing = asyncio.ensure_future(of.removal(WEB).__aenter__())
+        await turns(of)
+    with pytest.raises(TakenError, match="task 'web' was started meanwhile"):
+        await removing
+    assert Registry(tmp_path / "users").uid(WEB) == uid
+    held = of._acquire(DB)
+    removing = asyncio.ensure_future(anext(removed(of, DB)))
+    await turns(of)
+    await of.release(DB, held.descriptor)
+    await removing
+    assert left(tmp_path) == {"web", f"{uid}.user", f"solo5-{uid}.user"}
+
+
+async def turns(of: Users) -> None:
+    """Let others run until they wait for a lock."""
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
+async def removed(of: Users, task: TaskName) -> AsyncGenerator[None, None]:
+    async with of.removal(task):
+        pass
+    yield
+
+
+async def test_a_removal_that_is_cancelled_while_its_thread_waits_keeps_no_lock(tmp_path: Path) -> None:
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1, "asyncio"))
+    of = users(tmp_path)
+    with started(of, WEB):
+        pass
+    goes_on = threading.Event()
+    busy = asyncio.ensure_future(asyncio.to_thread(goes_on.wait, 60))
+    removing = asyncio.ensure_future(anext(removed(of, WEB)))
+    await turns(of)
+    removing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await removing
+    goes_on.set()
+    await busy
+    await asyncio.to_thread(int)  # behind the removal
+    assert left(tmp_path) == set()
+    os.close((await of.acquire(WEB)).descriptor)
+
+
+async def test_a_cancelled_start_leaves_the_user_that_it_adopted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: int) -> None:
+        raise HostError("not resolved.")
+
+    of = users(tmp_path)
+    with started(of, WEB) as uid:
+        pass
+    monkeypatch.setattr(allocation, "_check_resolved", fail)
+    with pytest.raises(HostError):
+        await of.acquire(WEB)
+    assert Registry(tmp_path / "users").uid(WEB) == uid
+    with pytest.raises(HostError):
+        await of.acquire(DB)
+    assert Registry(tmp_path / "users").uid(DB) is None
+
+
+async def test_a_collection_goes_on_after_a_task_whose_network_is_not_released(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    of = users(tmp_path)
+    with started(of, WEB), started(of, DB):
+        pass
+
+    async def fail(task: TaskName) -> None:
+        if task == DB:
+            raise HostError("no answer.")
+
+    for _ in range(2):
+        await of.collect(_none, fail)
+        assert await of.tasks() == ["db"]
+    assert "the user of task db is kept: no answer." in caplog.text
+    assert await of.collect(_none) == ["db"]
+
+
+async def test_a_removal_keeps_starts_out_and_frees_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(allocation, "START_TIMEOUT_S", 0.03)
+    of = users(tmp_path)
+    for has_user in (True, False):
+        if has_user:
+            with started(of, WEB):
+                pass
+        async with of.removal(WEB):
+            with pytest.raises(TakenError):
+                await of.acquire(WEB)
+        assert left(tmp_path) == set()
+        with pytest.raises(HostError):
+            async with of.removal(WEB):
+                raise HostError("no answer.")
+        assert left(tmp_path) == set()
+    with started(of, WEB) as uid:
+        pass
+    with pytest.raises(HostError):
+        async with of.removal(WEB):
+            raise HostError("no answer.")
+    assert Registry(tmp_path / "users").uid(WEB) == uid, "for the next attempt"
+    with started(of, WEB):
+        pass
+
+
+async def test_collection_frees_the_users_of_tasks_without_a_unit(tmp_path: Path) -> None:
+    of = users(tmp_path)
+    with started(of, WEB), started(of, DB):
+        pass
+    assert sorted(await of.tasks()) == ["db", "web"]
+    assert await of.collect(_Loaded(DB)) == ["web"]
+    assert await of.tasks() == ["db"]
+
+
+DISK = GivenDisk("/srv/disk.img", 1, 2)
+
+
+async def test_disks_are_taken_back_before_their_user_is_freed(tmp_path: Path) -> None:
+    taken: list[tuple[int, str]] = []
+    of = users(tmp_path, taken=taken)
+    with started(of, WEB) as uid:
+        await of.record_disks(uid, [DISK, GivenDisk("/srv/other.img", 1, 3)])
+    await of.release(WEB)
+    assert taken == [(uid, "/srv/disk.img"), (uid, "/srv/other.img")]
+    assert list((tmp_path / "notes").iterdir()) == []
+    assert (tmp_path / "notes").stat().st_mode & 0o777 == 0o700
+
+
+async def test_user_of_an_earlier_boot_that_has_a_disk_is_not_allocated_before_that_is_taken_back(
+    tmp_path: Path,
+) -> None:
+    taken: list[tuple[int, str]] = []
+    of = users(tmp_path, range(61200, 61201), taken)
+    (tmp_path / "notes").mkdir(mode=0o700)
+    (tmp_path / "notes/61200").write_text('["/srv/disk.img", 1, 2]\n["/srv/cut')
+    with pytest.raises(TakenError, match="all 1 users"):
+        of._acquire(WEB)
+    assert await of.reclaim() == []
+    assert taken == [(61200, "/srv/disk.img")]
+    with started(of, WEB) as uid:
+        await of.record_disks(uid, [DISK])
+        assert await of.collect(_none) == []
+        assert await of.reclaim() == []
+        assert len(taken) == 1, "a start has it"
+    assert await of.reclaim() == []
+    assert len(taken) == 1, "a task has it"
+
+
+async def test_disks_of_earlier_boots_are_taken_back_before_the_first_start_of_a_boot(tmp_path: Path) -> None:
+    taken: list[tuple[int, str]] = []
+    (tmp_path / "notes").mkdir(mode=0o700)
+    for uid in (61203, 61204):
+        (tmp_path / f"notes/{uid}").write_text('["/srv/disk.img", 1, 2]\n')
+    for task in (WEB, DB):
+        os.close((await users(tmp_path, taken=taken).acquire(task)).descriptor)
+        assert taken == [(61203, "/srv/disk.img"), (61204, "/srv/disk.img")]
+    assert list((tmp_path / "notes").iterdir()) == []
+
+
+async def test_first_start_of_a_boot_does_not_wait_for_a_file_system_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hangs(_: int, __: GivenDisk) -> None:
+        is_hanging.set()
+        goes_on.wait(60)
+
+    is_hanging, goes_on = threading.Event(), threading.Event()
+    states = [tmp_path / name for name in ("users", "userdb", "notes", "dynamic-uid")]
+    (tmp_path / "notes").mkdir(mode=0o700)
+    (tmp_path / "notes/61200").write_text('["/srv/disk.img", 1, 2]\n')
+    monkeypatch.setattr(allocation, "RECLAIM_TIMEOUT_S", 0.01)
+    of = Users(lambda: range(61200, 61202), hangs, states[0], states[1], states[2], states[3])
+    try:
+        held = await of.acquire(WEB)
+        os.close(held.descriptor)
+        assert held.uid == 61201
+        assert await asyncio.to_thread(is_hanging.wait, 60), "the start may be done before the thread begins"
+        assert b"could not be taken back" in (tmp_path / "userdb/61200.user").read_bytes(), "PID 1 leaves it alone, too"
+    finally:
+        goes_on.set()
+    await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
+
+
+async def test_a_note_stays_until_each_of_its_disks_is_taken_back_and_so_does_the_user(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = {"/srv/other.img"}
+    of = users(tmp_path, range(61200, 61201), broken=broken)
+    with started(of, WEB) as uid:
+        await of.record_disks(uid, [DISK])
+        await of.record_disks(uid, [GivenDisk("/srv/other.img", 1, 3)])
+    await of.release(WEB)
+    assert "disk /srv/other.img: Input/output error." in caplog.text
+    assert left(tmp_path) == {"61200.user", "solo5-61200.user"}, "the name is free, the user is not"
+    with pytest.raises(TakenError, match="all 1 users"):
+        of._acquire(WEB)
+    assert await of.collect(_none) == []
+    assert await of.reclaim() == ["disk /srv/other.img: Input/output error."]
+    broken.clear()
+    assert await of.reclaim() == []
+    assert left(tmp_path) == set()
+    assert list((tmp_path / "notes").iterdir()) == []
+    with started(of, WEB) as again:
+        assert again == uid
+
+
+async def test_a_user_without_a_task_is_freed_when_another_task_has_got_its_disk(tmp_path: Path) -> None:
+    """By another path: the volume was unmounted before its disk could be reclaimed, and is mounted elsewhere."""
+    lost = GivenDisk("/volumes/1/disk.img", 7, 2, 99, "/volumes/1")
+    broken = {lost.path, "/srv/other.img"}
+    of = users(tmp_path, broken=broken)
+    with started(of, WEB) as uid:
+        await of.record_disks(uid, [lost])
+    await of.release(WEB)
+    assert left(tmp_path) == {f"{uid}.user", f"solo5-{uid}.user"}
+    for other in (
+        lost._replace(path="/volumes/2/disk.img", inode=3),
+        lost._replace(filesystem=98),
+        GivenDisk("/dev/loop0", 7, 0),
+    ):
+        await of.disk_taken(uid, other)
+        assert left(tmp_path), "another file"
+    await of.disk_taken(uid + 1, lost)
+    await of.disk_taken(uid, lost._replace(path="/volumes/2/disk.img", device=8, mount="/volumes/2"))
+    assert left(tmp_path) == set()
+    assert list((tmp_path / "notes").iterdir()) == []
+
+
+async def test_a_user_with_a_task_or_another_disk_stays_when_a_disk_is_taken(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    device, other = GivenDisk("/dev/vg/a", 5, 0), GivenDisk("/srv/other.img", 1, 3)
+    of = users(tmp_path, broken={device.path, other.path})
+    with started(of, WEB) as uid:
+        await of.record_disks(uid, [device, other])
+    await of.disk_taken(uid, device._replace(path="/dev/dm-0"))
+    assert left(tmp_path) == {"web", f"{uid}.user", f"solo5-{uid}.user"}, "its task is not removed"
+    await of.release(WEB)
+    assert await of.reclaim() == ["disk /srv/other.img: Input/output error."]
+    with started(of, DB) as second:
+        await of.record_disks(second, [other])
+        await of.disk_taken(second, other)
+        assert (tmp_path / f"notes/{second}").read_text() == "", "its task goes on"
+        assert {"db", f"{second}.user"} < left(tmp_path)
+    (tmp_path / "notes").rename(tmp_path / "away")
+    (tmp_path / "notes").mkdir(mode=0o700)
+    (tmp_path / f"notes/{uid}").mkdir()
+    await of.disk_taken(uid, other)
+    assert "cannot be managed: Is a directory" in caplog.text, "and the start that got it goes on"
+
+
+async def test_disks_of_a_start_that_was_killed_are_noted_beside_those_of_the_next(tmp_path: Path) -> None:
+    taken: list[tuple[int, str]] = []
+    of = users(tmp_path, taken=taken)
+    with started(of, WEB) as uid:
+        await of.record_disks(uid, [DISK])
+    with started(of, WEB) as again:
+        assert again == uid
+        await of.record_disks(uid, [GivenDisk("/srv/other.img", 1, 3)])
+        await of.record_disks(uid, [DISK])
+    await of.release(WEB)
+    assert taken == [(uid, "/srv/disk.img"), (uid, "/srv/other.img")]
+
+
+async def test_disks_of_a_user_that_systemd_has_allocated_are_taken_back_and_stay_noted(tmp_path: Path) -> None:
+    """A start may be about to use the user: its given-disk file must not be removed."""
+    taken: list[tuple[int, str]] = []
+    of = users(tmp_path, taken=taken)
+    (tmp_path / "notes").mkdir(mode=0o700)
+    (tmp_path / "notes/61200").write_text('["/srv/disk.img", 1, 2]\n')
+    (tmp_path / "dynamic-uid").mkdir()
+    (tmp_path / "dynamic-uid/61200").touch(0o600)
+    with (tmp_path / "dynamic-uid/61200").open("w") as systemds:
+        fcntl.flock(systemds, fcntl.LOCK_EX)
+        assert await of.reclaim() == []
+        assert taken == [(61200, "/srv/disk.img")]
+        assert (tmp_path / "notes/61200").exists()
+    assert await of.reclaim() == []
+    assert not (tmp_path / "notes/61200").exists()
+
+
+async def test_a_note_is_on_stable_storage_before_a_disk_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """fsync(2) of file and directories: after a power loss, the owner on another disk is still listed."""
+    synced: list[str] = []
+    monkeypatch.setattr("os.fsync", lambda fd: synced.append(_place(fd)))
+    of = users(tmp_path)
+    with started(of, WEB) as uid:
+        await of.record_disks(uid, [DISK])
+        assert synced == [str(tmp_path), str(tmp_path / f"notes/.{uid}.new"), str(tmp_path / "notes")]
+        assert [each.name for each in (tmp_path / "notes").iterdir()] == [f"{uid}"]
+
+
+async def test_user_that_this_host_does_not_find_is_the_missing_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(_: int) -> None:
+        raise KeyError
+
+    def lacking(name: str) -> None:
+        raise OSError(f"{name}: cannot open shared object file: No such file or directory")
+
+    monkeypatch.setattr(allocation, "pwd", SimpleNamespace(getpwuid=unknown))
+    monkeypatch.setattr("ctypes.CDLL", lacking)
+    with pytest.raises(DependencyError, match="library libnss_systemd.so.2 is missing.*libnss-systemd"):
+        await users(tmp_path).acquire(WEB)
+    assert left(tmp_path) == set()
+    monkeypatch.setattr("ctypes.CDLL", lambda _: None)
+    with pytest.raises(HostError, match=r"expected systemd as a source of users.*nsswitch\.conf"):
+        await users(tmp_path).acquire(WEB)
+    assert left(tmp_path) == set()
+
+
+async def test_host_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+    monkeypatch.setattr(allocation, "_check_resolved", looked.append)
+    of = users(tmp_path)
+    for task in (WEB, DB):
+        os.close((await of.acquire(task)).descriptor)
+    assert len(looked) == 1
+
+
+def test_place_that_cannot_be_written_is_the_hosts_fault(tmp_path: Path) -> None:
+    (tmp_path / "users").touch()
+    with pytest.raises(HostError, match="the users of tasks in .* cannot be managed: File exists"):
+        _run(users(tmp_path).acquire(WEB))
+
+
+def _place(descriptor: int) -> str:
+    return str(Path(f"/proc/self/fd/{descriptor}").readlink())
+
+
+class _Loaded:
+    """A `loaded` callback: the tasks with a unit."""
+
+    def __init__(self, *tasks: TaskName) -> None:
+        self._tasks = tasks
+
+    async def __call__(self) -> Collection[TaskName]:
+        return self._tasks
+
+
+async def _none() -> Collection[TaskName]:
+    return ()
+
+
+def _run(coroutine: object) -> object:
+    return asyncio.run(coroutine)  # type: ignore[arg-type]
