@@ -90,7 +90,7 @@ def test_the_parts_of_a_concatenated_key_are_padded_to_four_bytes() -> None:
         (7, "plain"): TAP + mac + ADDRESS,
         (7, "reflected"): TAP + TAP,
         (7, "fragments"): ADDRESS,
-        (2, "leased"): ADDRESS,
+        (2, "leased"): ADDRESS + ADDRESS,
         (2, "refused"): ADDRESS,
         (2, "published"): bytes([6, 0, 0, 0]) + (40000).to_bytes(2) + bytes(2),
     }

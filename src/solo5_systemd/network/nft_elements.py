@@ -251,6 +251,9 @@ def _behind(lease: Lease, network: Network | None, limits: Limits, fragments: bo
     for route in limits.routes:
         family = "ip" if route.version == 4 else "ip6"
         yield _member(BEHIND, _range(route), family=family)
+        own = lease.address if route.version == 4 else lease.address6
+        for sender in (_range(route), *((str(own),) if own else ())):
+            yield _member("routers", sender, _range(route), family=family)
         inside = (network.ipv4 if route.version == 4 else network.ipv6) if network else None
         for pair in ((inside, route), (route, inside), (route, route)) if inside else ():
             yield _member("within", *map(_range, pair), family=family)
@@ -331,7 +334,7 @@ def _guest(lease: Lease, fragments: bool) -> tuple[Element, ...]:
         Element(family="bridge", name=GUESTS, key=(tap, lease.mac, address)),
         reflected,
         *(() if fragments else (Element(family="bridge", name=FRAGMENTS, key=(address,)),)),
-        _member("leased", address),
+        _member("leased", address, address),
         _member(REFUSED, address),
     )
 
@@ -354,7 +357,7 @@ def _guest6(lease: Lease, fragments: bool) -> tuple[Element, ...]:
         *_addressed6(lease, lease.address6),
         _bridged("near6", lease.mac, str(link_local(lease.mac))),
         *(() if fragments else (_bridged(FRAGMENTS6, leased),)),
-        _member("leased", leased, family="ip6"),
+        _member("leased", leased, leased, family="ip6"),
         _member(REFUSED, leased, family="ip6"),
     )
 

@@ -38,7 +38,8 @@ _TRANSLATED = (
     # one alone has a connection limit.
     (
         r"( +)icmp type echo-request goto limited",
-        rf"\1icmpv6 type nd-router-solicit accept\n\1icmpv6 type {_NEIGHBOURS} accept\n\1ip6 saddr != @leased drop\n"
+        rf"\1icmpv6 type nd-router-solicit accept\n\1icmpv6 type {_NEIGHBOURS} accept\n"
+        r"\1ip6 saddr . ip6 saddr != @leased drop\n"
         r"\1icmpv6 type echo-request goto limited",
     ),
     # Neighbour discovery and link-local destinations within a bridge, with br_netfilter. The kernel also routes them,
@@ -47,10 +48,11 @@ _TRANSLATED = (
     # In the place of IPv4 options.
     (r"\bip hdrlength != 5\b", f"ip6 nexthdr != {TRANSPORTS} exthdr rt exists"),
     (
-        r"( +)meta pkttype host ip6 daddr != @leased ip6 daddr != @behind goto dropped_absent",
+        r"( +)meta pkttype host ip6 daddr . ip6 daddr != @leased ip6 daddr != @behind goto dropped_absent",
         rf"\1iifname . oifname @paths icmpv6 type {_NEIGHBOURS} ip6 hoplimit 255 accept\n"
         rf"\1icmpv6 type {_NEIGHBOURS} goto dropped_absent\n"
-        r"\1meta pkttype host ip6 daddr != @leased ip6 daddr != @behind ip6 daddr != fe80::/10 goto dropped_absent",
+        r"\1meta pkttype host ip6 daddr . ip6 daddr != @leased "
+        r"ip6 daddr != @behind ip6 daddr != fe80::/10 goto dropped_absent",
     ),
 )
 

@@ -73,11 +73,13 @@ table ip solo5 {
     map egress { type ipv4_addr : verdict; }
     set flows { type ipv4_addr; size 65535; flags dynamic; }
     set contacted { type inet_service; size 65536; flags dynamic; }
-    set leased { type ipv4_addr; }
+    # Each address twice: a look-up finds whether two addresses are the same, and a guest's.
+    set leased { type ipv4_addr . ipv4_addr; }
     set opened { type ipv4_addr; size 65535; flags dynamic, timeout; timeout 1m; }
     set neighbours { type ipv4_addr; size 65535; flags dynamic, timeout; }
     set seekers { type ipv4_addr; size 65535; flags dynamic, timeout; timeout 1m; }
     set behind { type ipv4_addr; flags interval; }
+    set routers { type ipv4_addr . ipv4_addr; flags interval; }
     set flows_behind { type ifname; size 1024; flags dynamic; }
     set opened_behind { type ifname; size 1024; flags dynamic, timeout; timeout 1m; }
     set seekers_behind { type ifname; size 1024; flags dynamic, timeout; timeout 1m; }
@@ -103,8 +105,8 @@ table ip solo5 {
     # SYN, which passes.
     chain closing {
         type filter hook prerouting priority mangle; policy accept;
-        meta l4proto tcp ct expiration <= CLOSEDs ct status confirmed iifname @bridges ct original ip saddr @leased \\
-            goto closed_now
+        meta l4proto tcp ct expiration <= CLOSEDs ct status confirmed iifname @bridges \\
+            ct original ip saddr . ct original ip saddr @leased goto closed_now
         meta l4proto tcp ct expiration <= CLOSEDs ct status confirmed iifname @bridges ct original ip saddr @behind \\
             goto closed_now
     }
@@ -162,9 +164,10 @@ table ip solo5 {
     # segment are not tracked, so that none is of an established connection.
     chain input {
         type filter hook input priority filter; policy accept;
-        ct state established,related accept
+        ct state established accept
         iifname != @bridges accept
         iifname @segments drop
+        ct state related goto related
         ct state invalid goto dropped_invalid
         iifname @dhcp udp sport 68 udp dport 67 accept
         icmp type echo-request goto limited
@@ -176,7 +179,8 @@ table ip solo5 {
     chain forward {
         type filter hook forward priority filter; policy accept;
         ip hdrlength != 5 oifname @bridges goto dropped_options
-        ct state established,related accept
+        ct state established accept
+        ct state related goto related
         iifname @segments oifname @segments accept
         iifname @segments drop
         iifname @bridges ct state invalid goto dropped_invalid
@@ -185,6 +189,17 @@ table ip solo5 {
         iifname . oifname @bridged accept
         goto foreign
     }
+    # An ICMP error belongs to the connection of the packet that it quotes, whoever sends it. A guest reports errors of
+    # its own connections, and of those with an end that is behind it: those of others would be a way around its egress
+    # list, and change the host's routes.
+    chain related {
+        iifname != @bridges accept
+        ip saddr . ct original ip saddr @leased accept
+        ip saddr . ct reply ip saddr @leased accept
+        ip saddr . ct original ip saddr @routers accept
+        ip saddr . ct reply ip saddr @routers accept
+        goto dropped_invalid
+    }
     chain foreign {
         FOREIGN
     }
@@ -192,7 +207,7 @@ table ip solo5 {
     # where the network is `routed`. Packets for an address without a lease are dropped: each would cost an entry in the
     # host's neighbour table. Broadcasts pass here only with br_netfilter.
     chain inward {
-        meta pkttype host ip daddr != @leased ip daddr != @behind goto dropped_absent
+        meta pkttype host ip daddr . ip daddr != @leased ip daddr != @behind goto dropped_absent
         iifname . oifname @paths goto limited
         ct status dnat goto limited
         iifname != @bridges oifname @routed accept

@@ -25,7 +25,8 @@ class Packet:
     `dnat`: it was sent to a published port; `tracked`: it is not the first of its connection. Of its guest's
     connections `open` are open, and `opened` of TCP were opened at once; it is for
     the `sought`-th neighbour at once of those that the host does not know. `hops`: its hop limit; one less if it was
-    routed. `optioned`: it has IPv4 options, or an IPv6 routing header.
+    routed. `optioned`: it has IPv4 options, or an IPv6 routing header. `ends`: the sources of a connection's packets,
+    as conntrack has them for both directions; none where it does not matter.
     """
 
     iif: str
@@ -41,6 +42,7 @@ class Packet:
     tracked: bool = False
     hops: int = 255
     optioned: bool = False
+    ends: tuple[str, ...] = ()
 
 
 def verdict(plan: Ruleset, packet: Packet, family: str = "ip") -> str:
@@ -112,6 +114,10 @@ def _has(ranges: set[tuple[str, ...]], address: str) -> bool:
     return bool(address) and any(ip_address(address) in ip_network(each) for (each,) in ranges)
 
 
+def _has_pair(ranges: set[tuple[str, ...]], *addresses: str) -> bool:
+    return any(all(_has({(part,)}, one) for part, one in zip(pair, addresses, strict=True)) for pair in ranges)
+
+
 _MATCHES: Mapping[str, Callable[..., bool]] = {
     r"(iifname|oifname)( !=)? @(\w+)": _link,
     r"iifname \. oifname @(\w+)": lambda sets, packet, name: (packet.iif, packet.oif) in sets[name],
@@ -123,17 +129,20 @@ _MATCHES: Mapping[str, Callable[..., bool]] = {
         lambda _, packet, burst: packet.opened >= int(burst)
     ),
     r"ip hdrlength != 5|ip6 nexthdr != \{ .*? \} exthdr rt exists": lambda _, packet: packet.optioned,
-    r"ct state established,related": lambda _, packet: packet.state in ("established", "related"),
-    r"ct state invalid": lambda _, packet: packet.state == "invalid",
+    r"ct state (established|related|invalid)": lambda _, packet, state: packet.state == state,
+    r"ip6? saddr \. ct (?:original|reply) ip6? saddr @(\w+)": lambda sets, packet, name: any(
+        _has_pair(sets[name], packet.source, end) for end in packet.ends
+    ),
     r"ct status confirmed": lambda _, packet: packet.tracked,
     r"ct status dnat": lambda _, packet: packet.dnat,
     r"(?:icmp|icmpv6) type echo-request": lambda _, packet: packet.what == "ping",
     r"icmpv6 type (nd-router-solicit|\{ .*? \})": lambda _, packet, kinds: packet.what
     in kinds.strip("{} ").split(", "),
-    r"ip6 saddr != @leased": lambda sets, packet: (packet.source,) not in sets["leased"],
+    r"ip6 saddr \. ip6 saddr != @leased": lambda sets, packet: (packet.source,) * 2 not in sets["leased"],
     r"ip6 daddr != fe80::/10": lambda _, packet: ip_address(packet.to) not in IPv6Network("fe80::/10"),
     r"ip6 hoplimit 255": lambda _, packet: packet.hops == 255,
-    r"ip6? daddr != @(leased|behind)": lambda sets, packet, name: not _has(sets[name], packet.to),
+    r"ip6? daddr \. ip6? daddr != @leased": lambda sets, packet: (packet.to,) * 2 not in sets["leased"],
+    r"ip6? daddr != @behind": lambda sets, packet: not _has(sets["behind"], packet.to),
     r"ip6? daddr \{ (.*?) \}": lambda _, packet, ranges: any(
         ip_address(packet.to) in ip_network(each) for each in ranges.split(", ")
     ),

@@ -48,6 +48,10 @@ TRANSLATED = {
     "10.77.0.5": GUESTS6[FRONT],
     "10.77.0.6": "fd00:77::6",
     "10.78.0.6": "fd00:78::6",
+    "10.77.0.1": "fd00:77::1",
+    "10.78.0.5": "fd00:78::5",
+    "192.0.2.1": "2001:db8::1",
+    "192.0.2.9": "2001:db8::9",
     "169.254.169.254": "fd00:ec2::254",
     "168.63.129.16": "fd20:ce::254",
     "100.100.100.200": "fd00:42::42",
@@ -61,7 +65,8 @@ TRANSLATED = {
 )
 def test_a_packet_has_the_verdict_of_its_like_of_ipv4(packet: Packet, policy: NetworkPolicy, expected: str) -> None:
     source = GUESTS6.get(packet.iif, "2001:db8::9")
-    packet = replace(packet, source=source, to=TRANSLATED[packet.to] if packet.to else "")
+    ends = tuple(TRANSLATED[end] for end in packet.ends)
+    packet = replace(packet, source=source, to=TRANSLATED[packet.to] if packet.to else "", ends=ends)
     assert verdict(plan(policy), packet, "ip6") == expected
 
 
@@ -114,7 +119,7 @@ def test_table_ip6_is_there_for_networks_with_ipv6_alone() -> None:
         made = nft_rules.change(without, both, owned=owned)
         assert made.count("table ip6 solo5 {") == 1
         assert "table ip solo5" not in made
-        assert "add element ip6 solo5 leased { fd00:77::5 }" in made
+        assert "add element ip6 solo5 leased { fd00:77::5 . fd00:77::5 }" in made
         gone = nft_rules.change(both, without, owned=owned)
         assert "element ip6" not in gone
         assert ("destroy table ip6 solo5" if owned else "delete table ip6 solo5") in gone
@@ -151,7 +156,7 @@ def test_a_network_and_a_task_are_elements() -> None:
         f"element bridge solo5 linked {{ {GUEST} . {0x020000000009} }}",
         f"element bridge solo5 ipv6 {{ {GUEST} . 02:00:00:00:00:09 }}",
         "element bridge solo5 fragments6 { fd00:77::5 }",
-        "element ip6 solo5 leased { fd00:77::5 }",
+        "element ip6 solo5 leased { fd00:77::5 . fd00:77::5 }",
         "element ip6 solo5 refused { fd00:77::5 }",
         "element ip6 solo5 published { tcp . 8080 : fd00:77::5 . 80 }",
     }

@@ -57,6 +57,11 @@ def at_back(reservation: Reservation) -> Reservation:
     return Reservation(task=TaskName("b"), leases=(replace(lease, ipv4=IPv4Interface("10.78.0.5/24")),))
 
 
+def error(ends: tuple[str, str], oif: str = "") -> Packet:
+    """Return an ICMP error of the guest that quotes a packet of a connection between two addresses."""
+    return Packet(iif=FRONT, oif=oif, what="icmp 3", state="related", ends=ends)
+
+
 CELLS = [
     # of a guest: the host
     ("a guest pings the gateway", Packet(iif=FRONT, what="ping"), CLOSED, "accept"),
@@ -72,7 +77,10 @@ CELLS = [
     ("it is not another network's", Packet(iif=BACK, what="udp 67"), DHCP, "drop"),
     ("for another network it is not", Packet(iif=BACK, what="udp 53"), SERVING, "drop"),
     ("a guest answers the host", Packet(iif=FRONT, what="tcp 40000", state="established"), CLOSED, "accept"),
-    ("an error about the host's packet", Packet(iif=FRONT, what="icmp 3", state="related"), CLOSED, "accept"),
+    ("an error about the host's packet", error(("10.77.0.1", "10.77.0.5")), CLOSED, "accept"),
+    ("about the guest's own to the host", error(("10.77.0.5", "10.77.0.1")), SERVING, "accept"),
+    ("about a packet of the host to another guest", error(("10.77.0.1", "10.77.0.6")), SERVING, "drop"),
+    ("about a packet of the host to others", error(("192.0.2.1", "192.0.2.9")), SERVING, "drop"),
     ("others call the host", Packet(iif=LAN, what="tcp 22"), CLOSED, "accept"),
     ("the host calls itself", Packet(iif="lo", what="tcp 4646"), CLOSED, "accept"),
     ("a guest's packet of no connection", Packet(iif=FRONT, what="ping", state="invalid"), SERVING, "drop"),
@@ -90,6 +98,10 @@ CELLS = [
     ("there is one", Packet(iif=FRONT, what="udp 67"), DHCP, "accept"),
     ("it is not another network's", Packet(iif=BACK, what="udp 67"), DHCP, "drop"),
     ("for another network it is not", Packet(iif=BACK, oif=LAN, to="169.254.169.254"), METADATA, "drop"),
+    ("an error about the guest's own packet", error(("10.77.0.5", "192.0.2.9"), oif=LAN), CLOSED, "accept"),
+    ("about one of a client of its port", error(("192.0.2.9", "10.77.0.5"), oif=LAN), CLOSED, "accept"),
+    ("about one of a client of another guest's", error(("192.0.2.9", "10.77.0.6"), oif=LAN), OPEN, "drop"),
+    ("about one of another network's guest", error(("10.78.0.5", "192.0.2.9"), oif=BACK), OPEN, "drop"),
     # between guests
     ("within a network", Packet(iif=FRONT, oif=FRONT), CLOSED, "accept"),
     ("within one that is isolated", Packet(iif=FRONT, oif=FRONT), ISOLATED, "drop"),
@@ -132,6 +144,9 @@ def test_a_packet_is_accepted_or_dropped(packet: Packet, policy: NetworkPolicy, 
         (Packet(iif=FRONT, oif=FRONT, to="192.168.3.7"), "drop"),
         (Packet(iif=LAN, oif=FRONT, to="192.168.2.7"), "drop"),
         (Packet(iif=LAN, oif=FRONT, to="192.168.2.7", state="established"), "accept"),
+        (error(("192.168.2.7", "192.0.2.9"), oif=LAN), "accept"),
+        (replace(error(("192.0.2.9", "192.168.2.7"), oif=LAN), source="192.168.2.1"), "accept"),
+        (replace(error(("192.168.2.7", "192.0.2.9"), oif=LAN), source="10.77.0.6"), "drop"),
     ],
     ids=str,
 )
@@ -223,7 +238,7 @@ ELEMENTS = [
     f"element bridge solo5 guests {{ {GUEST} . 02:00:00:00:00:09 . 10.77.0.5 }}",
     f"element bridge solo5 reflected {{ {GUEST} . {GUEST} }}",
     "element bridge solo5 fragments { 10.77.0.5 }",
-    "element ip solo5 leased { 10.77.0.5 }",
+    "element ip solo5 leased { 10.77.0.5 . 10.77.0.5 }",
     "element ip solo5 refused { 10.77.0.5 }",
     f"element bridge solo5 plain {{ {GUEST} . 02:00:00:00:00:09 . 10.77.0.5 }}",
     "element ip solo5 published { tcp . 8080 : 10.77.0.5 . 80 }",
@@ -258,6 +273,8 @@ def test_what_is_behind_a_guest_is_elements_of_its_own() -> None:
     made = set(map(str, nft_elements.task_elements(held, [permitting])))
     assert {
         "element ip solo5 behind { 192.168.2.0/24 }",
+        "element ip solo5 routers { 10.77.0.5 . 192.168.2.0/24 }",
+        "element ip solo5 routers { 192.168.2.0/24 . 192.168.2.0/24 }",
         "element ip solo5 within { 192.168.2.0/24 . 10.77.0.0/24 }",
         "element ip solo5 within { 10.77.0.0/24 . 192.168.2.0/24 }",
         "element ip solo5 within { 192.168.2.0/24 . 192.168.2.0/24 }",
