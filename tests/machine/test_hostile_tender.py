@@ -35,7 +35,7 @@ __all__ = ["lan"]
 
 PROGRAMS = Path("/usr/local/bin")
 HOSTILE = PROGRAMS / "solo5-hostile"
-ATTACKS = 36
+ATTACKS = 41
 SHORT_OF_A_LEASE_S = 30
 TENDERS, SETTINGS = Path("/srv/hostile-tenders"), Path("/etc/solo5/hostile.toml")
 OF_THE_NAMESPACE = "/run/systemd/journal/"
@@ -162,7 +162,7 @@ def test_hostile_tender_of_a_service_gets_nothing(scene: Scene, run: Runner, tmp
     release = int(version.split()[1])
     groups = [line for line in got if line.startswith("got group ")]
     assert bool(groups) == (release < 257), "a namespace of cgroups is for a systemd that has it"
-    assert {*got} - own_files - {*groups} == (set() if release >= 257 else {OWN_RUN})
+    assert {*got} - own_files - {*groups} == set()
     seen = files_of(inspect(attacker)["pid"])
     assert {path for path in seen if not path.startswith(OF_THE_NAMESPACE)} == {
         *libraries,
@@ -193,6 +193,26 @@ def test_hostile_tender_of_a_scope_gets_nothing_of_a_task(scene: Scene, tmp_path
     assert len(tried) == ATTACKS
     got = [line for line in got if not line.startswith(OF_ANY_USER)]
     assert not got, got
+
+
+def test_a_scope_that_gives_up_its_locks_keeps_its_disk_to_itself(hostile: None, run: Runner, tmp_path: Path) -> None:
+    """Of a scope, no other process has the locks. The next task would share the disk with what is still there."""
+    tmp_path.chmod(0o755)
+    own, log = disk(tmp_path / "own.img"), tmp_path / "log"
+    block = ("--block", f"storage={own}")
+    with log.open("wb") as output:
+        command = ["solo5ctl", "run", "--scope", "--name", "t-unlock", *block, f"{GUESTS}/netdisk.spt", "unlock"]
+        tender = subprocess.Popen(command, stdout=output)
+    try:
+        eventually(lambda: "unlocked" in log.read_text(), "it has given up its locks")
+        refused = run.fail("--detach", "--name", "t-next", *block, f"{GUESTS}/netdisk.hvt")
+        assert refused.returncode == 125
+        assert f"'{own}' is in use by another task" in refused.stderr
+    finally:
+        tender.kill()
+        tender.wait()
+        ok("solo5ctl", "gc")
+    says(run("netdisk.hvt", options=block), "sector 0")
 
 
 @pytest.fixture
@@ -370,4 +390,5 @@ def test_the_attacks_are_attacks(scene: Scene, tmp_path: Path) -> None:
         *("raw", "socket", "place", "terminal", "root", "namespace", "group", "code", "growth"),
         *("request", "command", "space", "lease", "listener", "personality", "huge", "merged", "ring"),
         *("ephemeral", "membership", "message"),
+        *("program", "mode", "name", "segment", "pair"),
     }

@@ -88,7 +88,7 @@ def _lock(disks: Sequence[Disk], directory: Path, task: str) -> int:
     names = [directory / name_of(disk.identity) for disk in disks]
     for disk, name in zip(disks, names, strict=True):
         if is_locked(name) or any(is_locked(directory / name_of(each)) for each in overlapping(disk)):
-            raise _taken(disk)
+            raise taken(disk)
     record = {"task": task, "disks": [_disk_record(disk) for disk in disks], **_archives(disks)} if task else {}
     return _linked(directory, names, json.dumps(record))
 
@@ -100,11 +100,12 @@ def _lock_shared(disk: Disk, directory: Path) -> int:
     descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     if not try_lock(descriptor, shared=True):
         os.close(descriptor)
-        raise _taken(disk)
+        raise taken(disk)
     return descriptor
 
 
-def _taken(disk: Disk) -> TakenError:
+def taken(disk: Disk) -> TakenError:
+    """Return the error of a disk that another task has."""
     return TakenError(
         f"disk {disk.disk}: {disk.path!r} is in use by another task: expected a disk without a lock.",
         "`solo5ctl ps` lists the tasks.",

@@ -16,7 +16,7 @@ from solo5_systemd.files.procfs import ROOT, identity, mount_points, path_of
 from solo5_systemd.names import DeviceName
 from solo5_systemd.settings.model import TASK_UIDS
 from solo5_systemd.storage.lock_records import LOCKS
-from solo5_systemd.storage.locks import lock
+from solo5_systemd.storage.locks import lock, taken
 from solo5_systemd.storage.model import SECTOR_SIZE, Disk
 from solo5_systemd.storage.title import read_title, write_title
 
@@ -41,8 +41,12 @@ def give(disk: Disk, descriptor: int, user: int) -> int:
 
     Raises:
         HostError: chown(2) or chmod(2) fails, such as on a read-only file system, or there is no room for the title.
+        TakenError: processes of the user of another task, whose disk it was, are still there.
     """
     status = os.fstat(descriptor)
+    if status.st_uid in TASK_UIDS and status.st_uid != user and _has_processes(status.st_uid):
+        # The tender of a scope can unlock its disks, and has them open.
+        raise taken(disk)
     path = f"/proc/self/fd/{descriptor}"
     mode = stat.S_IMODE(status.st_mode)
     new_mode = mode & ~_SET_ID | _OWNER_MAY_WRITE  # chown(2) clears set-ID bits: do not set them again
@@ -61,6 +65,15 @@ def give(disk: Disk, descriptor: int, user: int) -> int:
             f"disk {disk.disk}: {disk.path!r} cannot be given to the task's user: {error.strerror}."
         ) from error
     return status.st_uid
+
+
+def _has_processes(uid: int) -> bool:
+    """Return whether a user has processes (getpriority(2), which looks for them)."""
+    try:
+        os.getpriority(os.PRIO_USER, uid)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 LOCK_TIMEOUT_S = 2.0

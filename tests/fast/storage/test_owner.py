@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error
+from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, TakenError
 from solo5_systemd.names import DeviceName
 from solo5_systemd.storage import owner as module
 from solo5_systemd.storage.backing_files import ImageFiles, inspect
@@ -105,6 +105,10 @@ async def test_the_former_owner_is_known_and_that_of_a_task_has_lost_the_disk_fo
     assert await ImageFiles().change_owner(disk, TASK) == me
     assert syscalls == [f"chown disk.img {TASK} -1"], "not of a task: no wait for the disk"
     monkeypatch.setattr(module, "TASK_UIDS", range(me, me + 1))
+    with pytest.raises(TakenError, match="is in use by another task"):
+        await ImageFiles().change_owner(disk, TASK)
+    assert syscalls[1:] == [], "its former owner has processes, such as this one: of a scope that has unlocked it"
+    monkeypatch.setattr(module, "_has_processes", lambda _: False)
     assert await ImageFiles().change_owner(disk, TASK) == me
     assert syscalls[1:] == [f"chown disk.img {TASK} -1", "fsync disk.img"]
 

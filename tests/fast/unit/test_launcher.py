@@ -30,6 +30,8 @@ PR_SET_NAME, PR_SET_DUMPABLE, PR_SET_MEMORY_MERGE = 15, 4, 67
 MADV_DONTNEED, MADV_MERGEABLE = 4, 12
 FILTER, NEW_LISTENER = 1, 8
 HIGH = 1 << 32
+NEWER = {"fchmodat2": 452, "setxattrat": 463}
+"""Calls that headers of Debian 12 do not have."""
 
 PERMITTED: dict[str, list[tuple[int, ...]]] = {
     "ioctl": [(1, FIONREAD, 0), (1, TUNSETIFF, 0), (1, SIOCGIFMTU, 0), (1, KVM_RUN, 0)],
@@ -43,6 +45,8 @@ PERMITTED: dict[str, list[tuple[int, ...]]] = {
     "socket": [(socket.AF_INET, socket.SOCK_DGRAM, 0), (socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)],
     "bind": [(1, 0, 12)],
     "sendto": [(1, 0, 0, 0, 0, 12), (1, 0, 0, 0, 0, 0)],
+    "open": [(0, os.O_RDWR | os.O_CLOEXEC)],
+    "openat": [(-100, 0, os.O_RDWR, 0o6777)],  # without O_CREAT the mode is whatever the register has
 }
 """Arguments that a tender has, by call."""
 
@@ -75,6 +79,15 @@ REFUSED: dict[str, list[tuple[int, ...]]] = {
     "io_uring_setup": [(1, 0)],
     "fallocate": [(1, 1, 0, 4096)],
     "process_madvise": [(1, 0, 0, MADV_MERGEABLE, 0)],
+    "socketpair": [(socket.AF_UNIX, socket.SOCK_DGRAM, 0, 0)],
+    "open": [(0, os.O_CREAT, 0o4755), (0, os.O_TMPFILE | os.O_RDWR, 0o600)],
+    "openat": [(-100, 0, os.O_CREAT, 0o4755), (-100, 0, os.O_TMPFILE | os.O_RDWR, 0o600)],
+    "openat2": [(-100, 0, 0, 24)],
+    "creat": [(0, 0o4755)],
+    **{call: [(0, 0o104755, 0)] for call in ("mknod", "chmod", "fchmod")},
+    **{call: [(-100, 0, 0o104755, 0)] for call in ("mknodat", "fchmodat", "fchmodat2")},
+    **{call: [(0, 0, 0, 0, 0)] for call in ("link", "linkat", "setxattr", "lsetxattr", "fsetxattr", "setxattrat")},
+    "shmget": [(0, 4096, 0o1600)],
 }
 
 
@@ -86,7 +99,7 @@ def launcher(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def result(call: str, arguments: tuple[int, ...], *before: str | Path) -> str:
-    words = [numbers()[call], *arguments]
+    words = [{**NEWER, **numbers()}[call], *arguments]
     command = [*before, sys.executable, "-I", "-c", _CALL, *map(str, words)]
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
 

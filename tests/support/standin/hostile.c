@@ -3,6 +3,7 @@
  *
  *     hostile [OPTION…] -- IMAGE victim          does nothing: a neighbour whose tap is free
  *     hostile [OPTION…] -- IMAGE network MAC     takes its tap, gives it a MAC address, and holds all sockets that it gets
+ *     hostile [OPTION…] -- IMAGE unlock          gives up all locks that it has, and keeps its disks open
  *     hostile [OPTION…] -- IMAGE [PATH…]         the attacks; every PATH is opened as well
  *
  * Each line that begins with "got" is a success; "tried NAME" is printed for each attack, with how it ended. An attack
@@ -32,7 +33,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/ioctl.h>
+#include <sys/shm.h>
 #include <scsi/sg.h>
 #include <sys/mman.h>
 #include <sys/personality.h>
@@ -518,6 +521,75 @@ static void places(void)
     }
 }
 
+/* What a later task with this user would have: a program with its rights, a disk that others read, memory. */
+static void program(void)
+{
+    static const char *path = "/var/tmp/hostile-program";
+    int fd = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 04755);
+    if (fd < 0)
+        return;
+    say("got program %s", path);
+    unlink(path);
+}
+
+static void mode_of(int fd, const char *path)
+{
+    struct stat status;
+    if (fstat(fd, &status) == 0 && fchmod(fd, 0666) == 0) {
+        say("got mode %s", path);
+        fchmod(fd, status.st_mode & 0777);
+    }
+}
+
+static void mode(void) { on_own("--block:", mode_of); }
+
+static void name_of(int fd, const char *path)
+{
+    static const char *name = "/var/tmp/hostile-name";
+    (void)fd;
+    if (linkat(AT_FDCWD, path, AT_FDCWD, name, AT_SYMLINK_FOLLOW) == 0 || errno == EXDEV) {
+        say("got name %s", path);
+        unlink(name);
+    }
+}
+
+static void second_name(void) { on_own("--block:", name_of); }
+
+static void segment(void)
+{
+    int id = shmget(IPC_PRIVATE, 4096, IPC_CREAT | 0600);
+    if (id < 0)
+        return;
+    say("got segment");
+    shmctl(id, IPC_RMID, NULL);
+}
+
+/* An address of 12 bytes, as netlink has. */
+static void pair(void)
+{
+    int ends[2];
+    struct sockaddr_un to = { AF_UNIX, "dev-log" };
+    if (socketpair(AF_UNIX, SOCK_DGRAM, 0, ends) == 0 && chdir("/run/systemd/journal") == 0 &&
+        sendto(ends[0], "<6>hostile", 10, 0, (void *)&to, 12) == 10)
+        say("got pair");
+}
+
+static void unlock_of(int fd, const char *path)
+{
+    char data[64] = { 0 };
+    for (int i = 0; i < 64; i++)
+        if (i != 1 && i != 2 && i != fd) {
+            flock(i, LOCK_UN);
+            close(i);
+        }
+    say("unlocked %s", path);
+    for (;;) { /* what a later task writes there */
+        if (pread(fd, data, sizeof data - 1, 0) > 0 && data[0])
+            say("got text %s", data);
+        nanosleep(&(struct timespec){ .tv_nsec = 50000000 }, NULL);
+    }
+}
+
 static void terminals(void)
 {
     readable("terminal", "/dev/ptmx", O_RDWR);
@@ -544,6 +616,7 @@ static const struct { const char *name; void (*run)(void); } attacks[] = {
     { "huge pages", huge_pages }, { "merged pages", merged_pages }, { "listeners", listeners }, { "rings", rings },
     { "personalities", personalities }, { "kinds of sockets", kinds_of_sockets }, { "autobind", autobind },
     { "membership", membership }, { "message", passed_descriptor },
+    { "program", program }, { "mode", mode }, { "second name", second_name }, { "segment", segment }, { "pair", pair },
     { "ports", ports }, { "raw", raw }, { "sockets", sockets }, { "places", places },
     { "terminals", terminals }, { "become", become }, { "namespaces", namespaces },
 };
@@ -617,6 +690,8 @@ int main(int argc, char **argv)
     signal(SIGCHLD, SIG_IGN);
     if (*paths && paths[1] && strcmp(*paths, "network") == 0)
         network(paths[1]);
+    else if (*paths && strcmp(*paths, "unlock") == 0)
+        on_own("--block:", unlock_of);
     else if (!*paths || strcmp(*paths, "victim") != 0)
         for (size_t i = 0; i < sizeof attacks / sizeof *attacks; i++)
             attack(attacks[i].name, attacks[i].run);
