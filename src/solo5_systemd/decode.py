@@ -129,8 +129,8 @@ class Fields:
         return tuple(Fields(v, f"{self.path(key)}[{i}]", error=self._error) for i, v in enumerate(values))
 
     def split(self, key: str) -> "Iterator[Fields]":
-        """Yield, for each item of a list, the mapping that has it as the key's value."""
-        for value in self.items(key, "a list", None):
+        """Yield, for each item of a list of strings, the mapping that has it as the key's value."""
+        for value in self.items(key, "a list of strings", None):
             yield Fields({key: value}, self.where, error=self._error)
 
     def parsed(self, key: str, parse: Callable[[str], T], default: T | None = None) -> T:

@@ -54,13 +54,13 @@ from solo5_systemd.decode import Fields
 from solo5_systemd.errors import InvalidRequestError, SettingsError
 from solo5_systemd.names import NetworkName, log_namespace, network_name
 from solo5_systemd.settings.address_pool import Pool4, Pool6, address_pool, range4
-from solo5_systemd.settings.egress import EGRESS, Egress, egress
-from solo5_systemd.settings.guest_routes import ROUTES, Routes, routes
-from solo5_systemd.settings.ipv6 import IPV6_KEYS, IPV6_MTU, POOL6_KEY, Ipv6, ipv6_settings, joined_ipv6
+from solo5_systemd.settings.egress import EGRESS, Egress
+from solo5_systemd.settings.guest_routes import ROUTES, Routes
+from solo5_systemd.settings.ipv6 import IPV6_MTU, POOL6_KEY, Ipv6, ipv6_settings, joined_ipv6
 from solo5_systemd.settings.limits import Limits, parse_limits
-from solo5_systemd.settings.rate import UNLIMITED, Rate, rate
-from solo5_systemd.settings.records import TYPES, integer, text
-from solo5_systemd.settings.reserved_addresses import RESERVED_KEY, Reserved, address_range, check_within
+from solo5_systemd.settings.rate import UNLIMITED, Rate
+from solo5_systemd.settings.records import TYPES, document, entries, integer, record, text
+from solo5_systemd.settings.reserved_addresses import RESERVED_KEY, Reserved, check_within
 from solo5_systemd.settings.resolver import SEARCH, SERVERS, UNSET, Resolver
 
 MTUS = integer(68, 65521)
@@ -372,49 +372,18 @@ def _reserved(fields: Fields) -> tuple[tuple[int, int], ...]:
     return tuple(ranges)
 
 
-POLICY_KEYS = ("routed", "reach", "isolated", "host", "metadata", "connections", "fragments", "dhcp")
-LIMIT_KEYS = ("egress", "rate")
-ROUTES_KEY = "routes"
-
-
 def network_policy(fields: Fields) -> NetworkPolicy:
     """Return the policy of a network's table; other keys are ignored.
 
     Raises:
         Solo5Error: (of the class of `fields`) a value is invalid.
     """
-    return NetworkPolicy(
-        routed=fields.boolean("routed", default=False),
-        reach=tuple(fields.each("reach", network_name)),
-        isolated=fields.boolean("isolated", default=False),
-        host=tuple(fields.each("host", _host_port)),
-        metadata=fields.boolean("metadata", default=False),
-        connections=fields.number("connections", CONNECTIONS, low=16, high=1 << 20),
-        fragments=fields.boolean("fragments", default=False),
-        dhcp=fields.boolean("dhcp", default=False),
-        egress=fields.parsed_list("egress", egress) if fields.has("egress") else None,
-        rate=fields.parsed_list("rate", rate) if fields.has("rate") else UNLIMITED,
-        reserved_addresses=tuple(fields.each(RESERVED_KEY, address_range)),
-        routes=fields.parsed_list(ROUTES_KEY, routes) if fields.has(ROUTES_KEY) else (),
-    )
+    return record(NetworkPolicy, fields)
 
 
 def policy_table(policy: NetworkPolicy) -> dict[str, object]:
-    """Return a policy as the table that `network_policy` reads."""
-    return {
-        "routed": policy.routed,
-        "reach": list(policy.reach),
-        "isolated": policy.isolated,
-        "host": [str(port) for port in policy.host],
-        "metadata": policy.metadata,
-        "connections": policy.connections,
-        "fragments": policy.fragments,
-        "dhcp": policy.dhcp,
-        **({} if policy.egress is None else {"egress": [*map(str, policy.egress)]}),
-        **({} if policy.rate == UNLIMITED else {"rate": str(policy.rate).split()}),
-        **({RESERVED_KEY: [*map(str, policy.reserved_addresses)]} if policy.reserved_addresses else {}),
-        **({ROUTES_KEY: [*map(str, policy.routes)]} if policy.routes else {}),
-    }
+    """Return a policy as the table that `network_policy` reads, with every key that is no None."""
+    return document(policy, complete=True)
 
 
 def _network_key(key: str) -> NetworkName:
@@ -424,16 +393,37 @@ def _network_key(key: str) -> NetworkName:
         raise SettingsError(f"network.{key}: {error}") from error
 
 
+_TEXT, _NUMBER, _BOOLEAN = "string", "number", "bool"
+NETWORK: Mapping[str, str] = {
+    "join": _TEXT,
+    "vlan": _NUMBER,
+    "pool": _TEXT,
+    POOL6_KEY: _TEXT,
+    "ipv4": _TEXT,
+    "gateway4": _TEXT,
+    "ipv6": _TEXT,
+    "gateway6": _TEXT,
+    "nat66": _BOOLEAN,
+    "ra": _BOOLEAN,
+    "bridge": _TEXT,
+    "mtu": _NUMBER,
+    "masquerade": _BOOLEAN,
+    "redirect": _BOOLEAN,
+    "dns": SERVERS.hcl,
+    "search": SEARCH.hcl,
+    **{each.name: each.type.hcl for each in entries(NetworkPolicy)},
+}
+"""The keys of a network, and their types in a schema of Nomad: a boolean or a range is a text there."""
+
 RESOLVER_KEYS = ("dns", "search")
-_POLICY = (*POLICY_KEYS, *LIMIT_KEYS, ROUTES_KEY)
-NETWORK_KEYS = ("ipv4", "gateway4", *IPV6_KEYS, RESERVED_KEY, "bridge", "mtu", "masquerade", *RESOLVER_KEYS, *_POLICY)
 REDIRECT_KEY = "redirect"
 JOIN_KEYS = ("join", "vlan", "pool", POOL6_KEY)
-INHERITED_KEYS = ("metadata", "connections", "fragments", *LIMIT_KEYS)
+NETWORK_KEYS = tuple(key for key in NETWORK if key not in (*JOIN_KEYS, REDIRECT_KEY))
+INHERITED_KEYS = ("metadata", "connections", "fragments", "egress", "rate")
 """The keys of `[network.namespace]` that it has from the network `default` where it does not set them."""
 _RANGES = ("ipv4", "gateway4", "ipv6", "gateway6")
 _OF_NAMESPACE = (*_RANGES, "mtu", *RESOLVER_KEYS, "isolated", *INHERITED_KEYS, REDIRECT_KEY)
-_WITH_JOIN = (*JOIN_KEYS, *_RANGES, *RESOLVER_KEYS, "isolated", "fragments", "rate", ROUTES_KEY)
+_WITH_JOIN = (*JOIN_KEYS, *_RANGES, *RESOLVER_KEYS, "isolated", "fragments", "rate", "routes")
 
 
 def _resolver(fields: Fields) -> Resolver:

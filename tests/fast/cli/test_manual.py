@@ -12,7 +12,7 @@ from solo5_systemd.cli import task_output, usage_table
 from solo5_systemd.errors import Solo5Error
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.model import Reservation
-from solo5_systemd.settings.model import POLICY_KEYS
+from solo5_systemd.settings.model import NETWORK
 from solo5_systemd.settings.resolver import resolver
 from solo5_systemd.unit.outcome import Ending
 from solo5_systemd.unit.placeholders import mirage, placeholders
@@ -100,18 +100,7 @@ def test_every_exit_status_of_an_error_is_documented() -> None:
     assert [status for status in statuses if f".B {status}\n" not in text] == []
 
 
-SETTINGS = [
-    "tender_paths",
-    "reserved_ports",
-    "ipv4",
-    "gateway4",
-    "bridge",
-    "mtu",
-    "masquerade",
-    "dns",
-    "search",
-    *POLICY_KEYS,
-]
+SETTINGS = ["tender_paths", "reserved_ports", *NETWORK]
 
 
 @pytest.mark.parametrize("key", SETTINGS)

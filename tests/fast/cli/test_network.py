@@ -48,6 +48,9 @@ NOTHING = {
     "connections": 4096,
     "fragments": False,
     "dhcp": False,
+    "rate": [],
+    "reserved_addresses": [],
+    "routes": [],
 }
 OPENED = NOTHING | {"reach": ["lab"], "host": ["53/udp"], "connections": 64}
 

@@ -12,7 +12,8 @@ from solo5_systemd.names import NetworkName, UnitKind, log_namespace, network_na
 from solo5_systemd.nomad.config import schema
 from solo5_systemd.nomad.config.schema import Logging, choice, choices, seconds
 from solo5_systemd.nomad.config.task import assignments, io_block, unpack
-from solo5_systemd.settings.model import network_policy, parse_settings, policy_table
+from solo5_systemd.settings.model import NETWORK, parse_settings
+from solo5_systemd.settings.records import INTEGER_MAX
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS, IoLimits
 from solo5_systemd.unit.properties import SETTABLE, parse_property
 
@@ -228,25 +229,23 @@ def _network_settings(fields: Fields) -> dict[str, dict[str, object]]:
 
 
 def _network(fields: Fields) -> dict[str, object]:
-    fields.allow(*schema.names(schema.NETWORK))
-    keys = ("join", "pool", "pool6", "gateway4", "gateway6", "bridge")
-    texts = {key: fields.text(key) for key in keys if fields.has(key)}
-    mtu = {"mtu": fields.number("mtu", low=68, high=65521)} if fields.has("mtu") else {}
-    vlan = {"vlan": fields.number("vlan", low=1, high=4094)} if fields.has("vlan") else {}
-    flags = {key: fields.boolean(key) for key in ("masquerade", "nat66", "ra", "redirect") if fields.has(key)}
-    policy = {key: value for key, value in policy_table(network_policy(fields)).items() if fields.has(key)}
-    if fields.has("rate"):
-        policy.setdefault("rate", [])  # no limit, in the place of an inherited one
-    resolver = {key: list(fields.texts(key)) for key in ("dns", "search") if fields.has(key)}
-    return {**_range(fields, "ipv4"), **texts, **mtu, **vlan, **flags, **_range(fields, "ipv6"), **policy, **resolver}
+    fields.allow(*NETWORK)
+    return {key: _plain(fields, key) for key in fields}
 
 
-def _range(fields: Fields, key: str) -> dict[str, object]:
-    """Return `ipv4` or `ipv6`, a boolean or a range: HCL converts both to the option's type, a string."""
-    if not fields.has(key) or fields.is_boolean(key):
-        return {key: fields.boolean(key)} if fields.has(key) else {}
-    text = fields.text(key)
-    return {key: _BOOLEANS.get(text, text)}
+def _plain(fields: Fields, key: str) -> object:
+    """Return a value of its type, as in a settings file; HCL converts a boolean `ipv4` or `ipv6` to a string."""
+    match NETWORK[key]:
+        case schema.NUMBER:
+            return fields.number(key, low=0, high=INTEGER_MAX)
+        case schema.BOOLEAN:
+            return fields.boolean(key)
+        case schema.TEXTS:
+            return [*fields.texts(key)]
+        case _ if key not in ("ipv4", "ipv6"):
+            return fields.text(key)
+        case _:
+            return fields.boolean(key) if fields.is_boolean(key) else _BOOLEANS.get(fields.text(key), fields.text(key))
 
 
 _BOOLEANS: Mapping[str, object] = {"true": True, "false": False}

@@ -14,6 +14,7 @@ from typing import TypeAlias, TypeVar
 from solo5_systemd.decode import Fields
 from solo5_systemd.nomad.proto.hcl_spec_pb2 import Attr, Block, BlockAttrs, BlockMap, Object, Spec
 from solo5_systemd.options.table import SETTINGS
+from solo5_systemd.settings.model import NETWORK as NETWORK_TYPES
 from solo5_systemd.storage.io_limits import KEYS
 
 Named: TypeAlias = tuple[str, Spec]
@@ -55,36 +56,7 @@ def names(schema: Spec) -> Collection[str]:
     return schema.object.attributes
 
 
-NETWORK = table(
-    attribute("join", TEXT),
-    attribute("vlan", NUMBER),
-    attribute("pool", TEXT),
-    attribute("pool6", TEXT),
-    attribute("ipv4", TEXT),
-    attribute("gateway4", TEXT),
-    attribute("ipv6", TEXT),
-    attribute("gateway6", TEXT),
-    attribute("nat66", BOOLEAN),
-    attribute("ra", BOOLEAN),
-    attribute("reserved_addresses", TEXTS),
-    attribute("bridge", TEXT),
-    attribute("mtu", NUMBER),
-    attribute("masquerade", BOOLEAN),
-    attribute("routed", BOOLEAN),
-    attribute("reach", TEXTS),
-    attribute("isolated", BOOLEAN),
-    attribute("host", TEXTS),
-    attribute("metadata", BOOLEAN),
-    attribute("connections", NUMBER),
-    attribute("fragments", BOOLEAN),
-    attribute("dhcp", BOOLEAN),
-    attribute("redirect", BOOLEAN),
-    attribute("egress", TEXTS),
-    attribute("rate", TEXTS),
-    attribute("routes", TEXTS),
-    attribute("dns", TEXTS),
-    attribute("search", TEXTS),
-)
+NETWORK = table(*(attribute(name, kind) for name, kind in NETWORK_TYPES.items()))
 
 DEFAULTS = table(
     attribute("tender", TEXT),
