@@ -28,9 +28,6 @@ TABLES = {
     "one family accepted": (
         "table inet own { chain own { type filter hook forward priority 5; policy drop; meta nfproto ipv4 accept; }; }"
     ),
-    "one family dropped": (
-        "table inet own { chain own { type filter hook forward priority 5; policy accept; meta protocol ip6 drop; }; }"
-    ),
     "IPv6 accepted": (
         'table ip6 own { chain own { type filter hook forward priority 5; policy drop; iifname "solo5-*" accept; '
         'oifname "solo5-*" ct status dnat accept; ct state established,related accept; }; }'
@@ -52,9 +49,6 @@ HOOK = "type filter hook forward priority 5; policy"
 ROUTED_TABLES = {
     "published ports": f"table inet own {{ chain own {{ {HOOK} drop; {PUBLISHED} }}; }}",
     "all": f'table inet own {{ chain own {{ {HOOK} drop; {PUBLISHED} oifname "solo5-*" accept; }}; }}',
-    "new ones dropped": (
-        f'table ip6 own {{ chain own {{ {HOOK} accept; ct state new ct status != dnat iifname != "solo5-*" drop; }}; }}'
-    ),
 }
 
 

@@ -52,7 +52,7 @@ DETERMINED_LATER = {
 ALWAYS = {"/bin/sh", "/bin/true", "/usr/bin/rm"}
 """Programs of every POSIX system."""
 
-WHERE_USED = {"/usr/sbin/iptables-nft-save", "/usr/sbin/iptables-legacy-save"}
+WHERE_USED = {"/usr/sbin/iptables-legacy-save"}
 """Programs that are executed where the host has rules of theirs: no dependencies."""
 
 OURS = {"/usr/bin/python3", "/usr/bin/solo5ctl"}

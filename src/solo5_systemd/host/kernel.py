@@ -11,13 +11,11 @@ from solo5_systemd.errors import DependencyError
 from solo5_systemd.host.checks import Kernel
 from solo5_systemd.host.modules import missing_modules
 from solo5_systemd.host.other_filters import (
-    LEGACY,
     DroppingChain,
-    Filters,
+    dropping,
     drops_foreign,
-    has_extensions,
-    is_filter,
     is_translation,
+    may_drop,
     saved_listing,
     translating,
 )
@@ -33,7 +31,6 @@ _KVM_GET_API_VERSION = 0xAE00  # linux/kvm.h
 _KVM_API = 12
 _IPTABLES = {"ip": "iptables", "ip6": "ip6tables"}
 _PROGRAMS = "/usr/sbin"
-_REJECTED = 0x0200  # RTF_REJECT of linux/route.h: an unreachable route
 
 
 def read_kernel(root: Path = Path("/"), networks: Sequence[NetworkSettings] = ()) -> Kernel:
@@ -114,11 +111,10 @@ def _filters(
     if listing is None:
         return None, (), ()
     chains = [item["chain"] for item in listing if "chain" in item]
-    # Whole tables only where one can drop a packet: others may have thousands of rules.
-    legacy = [each for of in _IPTABLES for each in saved_listing(_legacy_rules(root, of), LEGACY, of)]
-    items = [*_filter_tables(nft, chains), *legacy]
-    dropping = Filters(items).dropping(networks, _uplink(root), _uplink6(root))
-    return dropping, _forwarding(nft, chains, 4), _forwarding(nft, chains, 6)
+    # Rules only of tables that can drop a packet: others may have thousands.
+    legacy = [each for of in _IPTABLES for each in saved_listing(_legacy_rules(root, of), of)]
+    found = dropping([*_tables(nft, filter(may_drop, chains)), *legacy], networks)
+    return found, _forwarding(nft, chains, 4), _forwarding(nft, chains, 6)
 
 
 def _forwarding(nft: Any, chains: Sequence[Mapping[str, Any]], version: int) -> Sequence[str]:
@@ -137,54 +133,20 @@ def _tables(nft: Any, chains: Iterable[Mapping[str, Any]]) -> Sequence[Mapping[s
     return [item for listing in listings for item in listing]
 
 
-def _filter_tables(nft: Any, chains: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """Return the tables that can drop packets; those of iptables by iptables-save, where they use extensions."""
-    listing = list(_tables(nft, filter(is_filter, chains)))
-    for family, program in _IPTABLES.items():
-        of_iptables = [item for item in listing if _is_of_iptables(item, family)]
-        saved = _saved(f"{program}-nft-save") if has_extensions(of_iptables) else ""
-        if saved:
-            listing = [item for item in listing if not _is_of_iptables(item, family)]
-            listing += saved_listing(saved, "filter", family)
-    return listing
-
-
-def _is_of_iptables(item: Mapping[str, Any], family: str) -> bool:
-    return any((body.get("family"), body.get("table")) == (family, "filter") for body in item.values())
-
-
-def _saved(program: str) -> str:
-    """Return the table filter as an iptables-save prints it; empty where it fails."""
-    command = (f"{_PROGRAMS}/{program}", "-t", "filter")
+def _legacy_rules(root: Path, family: str) -> str:
+    """Return the rules of iptables' older kernel interface, which nftables does not list; empty where it is unused."""
+    if "filter" not in _text(root / f"proc/net/{family}_tables_names").split():
+        return ""
+    command = (f"{_PROGRAMS}/{_IPTABLES[family]}-legacy-save", "-t", "filter")
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=5, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):
         return ""
 
 
-def _legacy_rules(root: Path, family: str) -> str:
-    """Return the rules of iptables' older kernel interface, which nftables does not list; empty where it is unused."""
-    if "filter" not in _text(root / f"proc/net/{family}_tables_names").split():
-        return ""
-    return _saved(f"{_IPTABLES[family]}-legacy-save")
-
-
 def _listed(nft: Any, what: Mapping[str, object]) -> Sequence[Mapping[str, Any]] | None:
     code, output, _ = nft.json_cmd({"nftables": [{"list": what}]})
     return output.get("nftables", ()) if code == 0 else None
-
-
-def _uplink(root: Path) -> str:
-    """Return the link of the IPv4 default route, by /proc/net/route; empty without one."""
-    routes = (line.split() for line in _text(root / "proc/net/route").splitlines())
-    return next((route[0] for route in routes if route[1:2] == ["00000000"]), "")
-
-
-def _uplink6(root: Path) -> str:
-    """Return the link of the IPv6 default route, by /proc/net/ipv6_route; empty without one."""
-    routes = (line.split() for line in _text(root / "proc/net/ipv6_route").splitlines())
-    default = ["0" * 32, "00"]
-    return next((r[9] for r in routes if r[:2] == default and len(r) == 10 and not int(r[8], 16) & _REJECTED), "")
 
 
 def _text(file: Path) -> str:

@@ -1,7 +1,6 @@
 import errno
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -88,47 +87,35 @@ def test_settings_and_rules_are_read(root: Path, nftables: Callable[[int, object
     assert found.run_free is not None
 
 
-def test_the_uplink_is_that_of_the_default_route_and_older_rules_count_where_they_are_used(
-    root: Path, nftables: Callable[[int, object], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("file", "program", "remedy"),
+    [
+        ("ip_tables_names", "iptables-legacy-save", "iptables-legacy"),
+        ("ip6_tables_names", "ip6tables-legacy-save", "ip6tables-legacy"),
+    ],
+)
+def test_older_rules_count_where_they_are_used(
+    root: Path,
+    nftables: Callable[[int, object], None],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    file: str,
+    program: str,
+    remedy: str,
 ) -> None:
     nftables(0, [])
-    network = [NetworkSettings(name=NetworkName("default"), bridge="solo5-default")]
-    net = root / "proc/net"
-    net.mkdir()
-    (net / "ip_tables_names").write_text("filter\n")
-    (net / "route").write_text("Iface\tDestination\neth0\t0010A8C0\neth1\t00000000\n")
-    rules = ":FORWARD DROP [0:0]\n-A FORWARD -i eth1 -j ACCEPT\n-A FORWARD -o eth1 -j ACCEPT\n"
-    monkeypatch.setattr(kernel, "_PROGRAMS", saving(tmp_path, "iptables-legacy-save", rules))
+    network = [NetworkSettings(name=NetworkName("default"), bridge="solo5-default", ipv6=Ipv6())]
+    names = root / "proc/net" / file
+    names.parent.mkdir()
+    names.write_text("filter\n")
+    monkeypatch.setattr(kernel, "_PROGRAMS", saving(tmp_path, program, ":FORWARD DROP [0:0]\n"))
+    [found] = read_kernel(root, network).dropping_chains or ()
+    assert found.remedy[0] == f"{remedy} -I FORWARD -i solo5-default -j ACCEPT"
+    names.write_text("nat\n")
     assert read_kernel(root, network).dropping_chains == []
-    (net / "route").unlink()
-    assert len(read_kernel(root, network).dropping_chains or ()) == 1
-    (net / "ip_tables_names").write_text("nat\n")
-    assert read_kernel(root, network).dropping_chains == []
-    (net / "ip_tables_names").write_text("filter\n")
+    names.write_text("filter\n")
     monkeypatch.setattr(kernel, "_PROGRAMS", str(tmp_path / "nowhere"))
     assert read_kernel(root, network).dropping_chains == []
-
-
-def test_the_uplink_of_ipv6_and_older_rules_of_it_count_for_networks_with_ipv6(
-    root: Path, nftables: Callable[[int, object], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    nftables(0, [])
-    network = NetworkSettings(name=NetworkName("default"), bridge="solo5-default", ipv6=Ipv6())
-    net = root / "proc/net"
-    net.mkdir()
-    (net / "ip6_tables_names").write_text("filter\n")
-    routes = [("0" * 32, "00", "00200200", "lo"), ("2" + "0" * 31, "03", "00000001", "eth0"),
-              ("0" * 32, "00", "00000003", "eth1")]  # fmt: skip
-    (net / "ipv6_route").write_text(
-        "".join(f"{to} {length} {to} 00 {to} 0 0 0 {flags} {link}\n" for to, length, flags, link in routes)
-    )
-    rules = ":FORWARD DROP [0:0]\n-A FORWARD -i eth1 -j ACCEPT\n-A FORWARD -o eth1 -j ACCEPT\n"
-    monkeypatch.setattr(kernel, "_PROGRAMS", saving(tmp_path, "ip6tables-legacy-save", rules))
-    assert read_kernel(root, [network]).dropping_chains == []
-    (net / "ipv6_route").unlink()
-    [found] = read_kernel(root, [network]).dropping_chains or ()
-    assert found.remedy[0] == "ip6tables-legacy -I FORWARD -i solo5-default -j ACCEPT"
-    assert read_kernel(root, [replace(network, ipv6=None)]).dropping_chains == []
 
 
 def saving(directory: Path, name: str, rules: str) -> str:
@@ -138,20 +125,6 @@ def saving(directory: Path, name: str, rules: str) -> str:
     program.write_text(f"#!/bin/sh\ncat <<'END'\n{rules}END\n")
     program.chmod(0o755)
     return str(program.parent)
-
-
-def test_rules_of_iptables_that_nftables_cannot_show_are_read_from_iptables_save(
-    root: Path, nftables: Callable[[int, object], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    conntrack = {"xt": {"type": "match", "name": "conntrack"}}
-    rule = {"rule": {"family": "ip", "table": "filter", "chain": "FORWARD", "expr": [conntrack, {"accept": None}]}}
-    nftables(0, [*LISTING[:2], rule])
-    network = [NetworkSettings(name=NetworkName("default"), bridge="solo5-default")]
-    rules = ":FORWARD DROP [0:0]\n-A FORWARD -m conntrack --ctstate NEW,ESTABLISHED -j ACCEPT\n"
-    monkeypatch.setattr(kernel, "_PROGRAMS", saving(tmp_path, "iptables-nft-save", rules))
-    assert read_kernel(root, network).dropping_chains == []
-    monkeypatch.setattr(kernel, "_PROGRAMS", str(tmp_path / "nowhere"))
-    assert len(read_kernel(root, network).dropping_chains or ()) == 1
 
 
 def test_what_cannot_be_read_is_unknown(tmp_path: Path, nftables: Callable[[int, object], None], root: Path) -> None:
