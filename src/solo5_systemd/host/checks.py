@@ -3,7 +3,7 @@
 `Host` is the input, `facts` the judgement. The minimum is that of README: systemd 252 and cgroup v2.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from solo5_systemd.network.modules import NF_TABLES
 from solo5_systemd.network.modules import remedy as remedy_of_modules
 from solo5_systemd.network.overtaken import Overtaken
 from solo5_systemd.settings.model import Join, NetworkSettings
+from solo5_systemd.unit.confinement import KVM
 from solo5_systemd.unit.properties import missing_controllers
 from solo5_systemd.unit.tender import Tender
 
@@ -33,6 +34,8 @@ NEVER_OVERCOMMIT = 2
 RUN_FREE = 4 << 20
 """Minimum of free bytes in /run: the lease records of some thousand tasks."""
 
+STORE_FREE = 64 << 20
+"""Minimum of free bytes of the image store."""
 
 AS_ROUTER = "echo net.ipv4.ip_forward=1 >/etc/sysctl.d/50-ip-forward.conf && systemctl restart systemd-sysctl"
 AS_ROUTER6 = AS_ROUTER.replace("ipv4.ip_forward", "ipv6.conf.all.forwarding").replace("ip-forward", "ipv6-forward")
@@ -135,24 +138,51 @@ class Fact:
     advice: str = ""
 
 
+def _broken(name: str, value: str, advice: str) -> Fact:
+    return Fact(name=name, value=value, verdict=Verdict.BROKEN, advice=advice)
+
+
+def _limited(name: str, value: str, advice: str) -> Fact:
+    return Fact(name=name, value=value, verdict=Verdict.LIMITED, advice=advice)
+
+
 def facts(host: Host) -> tuple[Fact, ...]:
     """Return all facts of a host, with verdicts."""
     return (
-        *_dependencies(host),
-        _systemd(host),
-        cgroups(host),
-        _files(host),
-        _user(host),
-        _settings(host),
+        *_installation(host),
         *_tenders(host),
-        _launcher(host),
-        *_drop_ins(host),
         *_devices(host),
         _store(host),
         _journal(host),
         _networks(host),
         *_kernel(host.kernel),
     )
+
+
+def _installation(host: Host) -> Iterator[Fact]:
+    """Yield the facts about dependencies, systemd, and what the package and the operator have installed."""
+    for each in host.missing:
+        yield _broken(f"{each.kind} {each.name}", "missing", each.advice)
+    if not host.missing:
+        yield Fact(name="dependencies", value="complete")
+    yield _systemd(host)
+    yield cgroups(host)
+    if lacking := [name for name, found in host.files.items() if not found]:
+        advice = f"Install the Debian package; pip alone cannot install {', '.join(lacking)}."
+        yield _broken("units and policy", f"{len(lacking)} missing", advice)
+    else:
+        yield Fact(name="units and policy", value="installed")
+    if host.user:
+        yield Fact(name="user solo5", value="exists")
+    else:
+        advice = "Create it: systemd-sysusers (needs /usr/lib/sysusers.d/solo5-systemd.conf)"
+        yield _broken("user solo5", "missing", advice)
+    if host.settings:
+        yield _broken("/etc/solo5", host.settings, "Correct it: see solo5.toml(5).")
+    else:
+        yield Fact(name="/etc/solo5", value="valid")
+    if host.drop_ins:
+        yield _broken("drop-ins", "change the units of tasks", host.drop_ins)
 
 
 def _systemd(host: Host) -> Fact:
@@ -169,137 +199,77 @@ def cgroups(host: Host) -> Fact:
     lacking = missing_controllers(host.controllers)
     if not lacking:
         return Fact(name="cgroups", value="version 2")
-    return Fact(
-        name="cgroups",
-        value="version 1" if host.controllers is None else f"version 2 without {', '.join(lacking)}",
-        verdict=Verdict.LIMITED,
-        advice="Limits of tasks do not hold: boot with systemd.unified_cgroup_hierarchy=1 and without cgroup_disable=.",
-    )
-
-
-def _dependencies(host: Host) -> Iterator[Fact]:
-    """Yield a fact for each missing dependency, or one if none is missing."""
-    for each in host.missing:
-        yield _broken(f"{each.kind} {each.name}", "missing", each.advice)
-    if not host.missing:
-        yield Fact(name="dependencies", value="complete")
-
-
-def _files(host: Host) -> Fact:
-    lacking = [name for name, found in host.files.items() if not found]
-    if lacking:
-        advice = f"Install the Debian package; pip alone cannot install {', '.join(lacking)}."
-        return _broken("units and policy", f"{len(lacking)} missing", advice)
-    return Fact(name="units and policy", value="installed")
-
-
-def _user(host: Host) -> Fact:
-    if host.user:
-        return Fact(name="user solo5", value="exists")
-    return _broken(
-        "user solo5", "missing", "Create it: systemd-sysusers (needs /usr/lib/sysusers.d/solo5-systemd.conf)"
-    )
-
-
-def _settings(host: Host) -> Fact:
-    if host.settings:
-        return _broken("/etc/solo5", host.settings, "Correct it: see solo5.toml(5).")
-    return Fact(name="/etc/solo5", value="valid")
+    value = "version 1" if host.controllers is None else f"version 2 without {', '.join(lacking)}"
+    advice = "Limits of tasks do not hold: boot with systemd.unified_cgroup_hierarchy=1 and without cgroup_disable=."
+    return _limited("cgroups", value, advice)
 
 
 def _tenders(host: Host) -> Iterator[Fact]:
     usable = [tender for tender in host.tenders if tender.abi_version == SUPPORTED_ABI[tender.target]]
     for target in Target:
         name = f"solo5-{target}"
-        found = next((tender for tender in usable if tender.target is target), None)
-        if found:
+        if found := next((tender for tender in usable if tender.target is target), None):
             yield _usable(name, found)
             continue
         other = next((tender for tender in host.tenders if tender.target is target), None)
         value = f"{other.path} has ABI {other.abi_version}" if other else "not found"
-        yield Fact(
-            name=name,
-            value=value,
-            verdict=Verdict.LIMITED if usable else Verdict.BROKEN,
-            advice=f"Install Solo5 (opam install solo5), and put {name} of ABI {SUPPORTED_ABI[target]} into one of "
-            f"{', '.join(host.tender_paths)}.",
+        advice = (
+            f"Install Solo5 (opam install solo5), and put {name} of ABI {SUPPORTED_ABI[target]} into one of "
+            f"{', '.join(host.tender_paths)}."
         )
+        yield _limited(name, value, advice) if usable else _broken(name, value, advice)
+    if host.launcher:
+        yield Fact(name="solo5-confine", value="installed")
+    else:
+        value = "not installed: a tender that its guest has taken over has all requests (ioctl) of its disks and taps"
+        advice = "Install solo5-confine (Debian). Tasks that run get its filter with their next start."
+        yield _limited("solo5-confine", value, advice)
 
 
 def _usable(name: str, tender: Tender) -> Fact:
     value = f"{tender.path}, version {tender.version}"
     if not tender.loads_because:
         return Fact(name=name, value=value)
-    return Fact(
-        name=name,
-        value=f"{value}; its tasks can read all of {', '.join(tender.loads)}: {tender.loads_because}",
-        verdict=Verdict.LIMITED,
-        advice="Use a tender as Solo5 builds it, linked statically or with libraries in the system's directories.",
-    )
-
-
-def _launcher(host: Host) -> Fact:
-    if host.launcher:
-        return Fact(name="solo5-confine", value="installed")
-    return Fact(
-        name="solo5-confine",
-        value="not installed: a tender that its guest has taken over has all requests (ioctl) of its disks and taps",
-        verdict=Verdict.LIMITED,
-        advice="Install solo5-confine (Debian). Tasks that run get its filter with their next start.",
-    )
-
-
-def _drop_ins(host: Host) -> Iterator[Fact]:
-    if host.drop_ins:
-        yield _broken("drop-ins", "change the units of tasks", host.drop_ins)
+    value += f"; its tasks can read all of {', '.join(tender.loads)}: {tender.loads_because}"
+    advice = "Use a tender as Solo5 builds it, linked statically or with libraries in the system's directories."
+    return _limited(name, value, advice)
 
 
 def _devices(host: Host) -> Iterator[Fact]:
     for node, problem in host.devices.items():
         if problem:
-            yield Fact(name=node, value="cannot be used", verdict=Verdict.LIMITED, advice=problem)
-        elif node == "/dev/kvm" and not host.virtualization:
-            yield Fact(
-                name=node,
-                value="without svm or vmx",
-                verdict=Verdict.LIMITED,
-                advice="Emulated KVM: hvt guests that use floating point may fail. Prefer spt images.",
-            )
+            yield _limited(node, "cannot be used", problem)
+        elif node == KVM and not host.virtualization:
+            advice = "Emulated KVM: hvt guests that use floating point may fail. Prefer spt images."
+            yield _limited(node, "without svm or vmx", advice)
         else:
             yield Fact(name=node, value="usable")
 
 
 def _store(host: Host) -> Fact:
+    name = "image store"
     if host.store is None:
-        return Fact(
-            name="image store",
-            value="not created yet",
-            verdict=Verdict.LIMITED,
-            advice="The first start creates it, and so does systemd-tmpfiles --create.",
-        )
+        return _limited(name, "not created yet", "The first start creates it, and so does systemd-tmpfiles --create.")
     directory, free, reserve = host.store
-    mib = free >> 20
-    if mib < 64:
-        return _broken("image store", f"{directory}, {mib} MiB free", "Free some space, or call solo5ctl gc.")
-    value = f"{directory}, {mib} MiB free"
+    value = f"{directory}, {free >> 20} MiB free"
+    if free < STORE_FREE:
+        return _broken(name, value, "Free some space, or call solo5ctl gc.")
     if free < reserve:
         advice = (
             f"New images, private copies and disks of jobs are refused, since {reserve >> 20} MiB stay free. Free some "
             "space; the operator sets limits.reserve_mb in solo5.toml(5)."
         )
-        return Fact(name="image store", value=value, verdict=Verdict.LIMITED, advice=advice)
-    return Fact(name="image store", value=value)
+        return _limited(name, value, advice)
+    return Fact(name=name, value=value)
 
 
 def _journal(host: Host) -> Fact:
     if host.namespace_problem:
-        return _broken(
-            "journal",
-            f"no namespace {host.log_namespace}: {host.namespace_problem}",
-            f"See: systemctl status {journald_of(host.log_namespace)}; or leave out log_namespace, see solo5.toml(5).",
-        )
+        unit = journald_of(host.log_namespace)
+        advice = f"See: systemctl status {unit}; or leave out log_namespace, see solo5.toml(5)."
+        return _broken("journal", f"no namespace {host.log_namespace}: {host.namespace_problem}", advice)
     if host.console_problem:
-        return Fact(name="journal", value="no consoles", verdict=Verdict.LIMITED, advice=host.console_problem)
+        return _limited("journal", "no consoles", host.console_problem)
     kept = "kept over a reboot" if host.persistent_journal else "lost with a reboot"
     where = f"; consoles in namespace {host.log_namespace}" if host.log_namespace else ""
     return Fact(name="journal", value=f"{kept}{where}")
@@ -333,18 +303,10 @@ def _opened(network: NetworkSettings) -> list[str]:
 
 
 def _kernel(kernel: Kernel) -> Iterator[Fact]:
-    yield _setting(
-        "mmap_min_addr",
-        kernel.mmap_min_addr,
-        f"spt guests cannot be mapped: sysctl vm.mmap_min_addr={SPT_BASE}",
-        bad=kernel.mmap_min_addr is not None and kernel.mmap_min_addr > SPT_BASE,
-    )
-    yield _setting(
-        "overcommit",
-        kernel.overcommit,
-        "All of a guest's memory is committed at its start, so a large guest may be refused.",
-        bad=kernel.overcommit == NEVER_OVERCOMMIT,
-    )
+    advice = f"spt guests cannot be mapped: sysctl vm.mmap_min_addr={SPT_BASE}"
+    yield _setting("mmap_min_addr", kernel.mmap_min_addr, advice, lambda address: address > SPT_BASE)
+    advice = "All of a guest's memory is committed at its start, so a large guest may be refused."
+    yield _setting("overcommit", kernel.overcommit, advice, lambda mode: mode == NEVER_OVERCOMMIT)
     yield _firewall(kernel)
     if kernel.missing_modules:
         yield modules(kernel)
@@ -353,40 +315,27 @@ def _kernel(kernel: Kernel) -> Iterator[Fact]:
         ("forwarding of IPv6", kernel.forwarding_tables6, AS_ROUTER6),
     ):
         if tables:
-            yield Fact(
-                name=name,
-                value=f"dropped between other links, for which there is table {', '.join(tables)}",
-                verdict=Verdict.LIMITED,
-                advice=f"Have this host forward for other programs, too: {command}",
-            )
+            value = f"dropped between other links, for which there is table {', '.join(tables)}"
+            yield _limited(name, value, f"Have this host forward for other programs, too: {command}")
     for each in kernel.overtaken:
-        yield Fact(
-            name="routes",
-            value=f"{each.route} takes packets for guests of {each.inside}",
-            verdict=Verdict.LIMITED,
-            advice=f"While the network is in use, this gives them back: {each.remedy}",
-        )
+        value = f"{each.route} takes packets for guests of {each.inside}"
+        yield _limited("routes", value, f"While the network is in use, this gives them back: {each.remedy}")
     if kernel.run_free is not None and kernel.run_free < RUN_FREE:
         yield _broken("/run", f"{kernel.run_free >> 10} KiB free", "Free some space: leases are kept there.")
+
+
+def _setting(name: str, value: int | None, advice: str, is_bad: Callable[[int], bool]) -> Fact:
+    if value is None:
+        return _limited(name, "unknown", "The setting cannot be read.")
+    return _limited(name, str(value), advice) if is_bad(value) else Fact(name=name, value=str(value))
 
 
 def modules(kernel: Kernel) -> Fact:
     """Return the fact about missing modules of the kernel."""
     missing = kernel.missing_modules or ()
-    return Fact(
-        name="kernel modules",
-        value=f"{', '.join(missing)} missing",
-        verdict=Verdict.LIMITED,
-        advice=f"Tasks get no network: {remedy_of_modules(missing)}",
+    return _limited(
+        "kernel modules", f"{', '.join(missing)} missing", f"Tasks get no network: {remedy_of_modules(missing)}"
     )
-
-
-def _setting(name: str, value: int | None, advice: str, *, bad: bool) -> Fact:
-    if value is None:
-        return Fact(name=name, value="unknown", verdict=Verdict.LIMITED, advice="The setting cannot be read.")
-    if bad:
-        return Fact(name=name, value=str(value), verdict=Verdict.LIMITED, advice=advice)
-    return Fact(name=name, value=str(value))
 
 
 def _firewall(kernel: Kernel) -> Fact:
@@ -394,13 +343,12 @@ def _firewall(kernel: Kernel) -> Fact:
         advice = "Networks need nftables; only root can check it."
         if kernel.missing_modules is not None:
             advice = f"Tasks get no network: {remedy_of_modules(NF_TABLES)}"
-        return Fact(name="nftables", value="unavailable", verdict=Verdict.LIMITED, advice=advice)
-    problem = filter_problem(kernel)
-    if not problem:
-        return Fact(name="nftables", value="usable")
-    among = " or among themselves" if kernel.br_netfilter else ""
-    advice = f"Tasks reach nothing beyond this host{among}, until these are accepted: {filter_remedy(kernel)}"
-    return Fact(name="nftables", value=problem, verdict=Verdict.LIMITED, advice=advice)
+        return _limited("nftables", "unavailable", advice)
+    if problem := filter_problem(kernel):
+        among = " or among themselves" if kernel.br_netfilter else ""
+        advice = f"Tasks reach nothing beyond this host{among}, until these are accepted: {filter_remedy(kernel)}"
+        return _limited("nftables", problem, advice)
+    return Fact(name="nftables", value="usable")
 
 
 def filter_problem(kernel: Kernel) -> str:
@@ -413,7 +361,3 @@ def filter_remedy(kernel: Kernel) -> str:
     """Return the commands that open these chains, as one line for a shell."""
     commands = (command for each in kernel.dropping_chains or () for command in each.remedy)
     return " && ".join(dict.fromkeys(commands))  # one of ufw or firewalld is for the chains of both families
-
-
-def _broken(name: str, value: str, advice: str) -> Fact:
-    return Fact(name=name, value=value, verdict=Verdict.BROKEN, advice=advice)

@@ -42,11 +42,6 @@ FILES = (
 
 SYSTEMCTL = "/usr/bin/systemctl"
 
-JOURNALD_UNITS = ("systemd-journald@.service", "systemd-journald@.socket", "systemd-journald-varlink@.socket")
-"""systemd's unit templates of a journal namespace."""
-
-UNIT_DIRECTORIES = ("etc/systemd/system", "usr/lib/systemd/system", "lib/systemd/system")
-
 
 async def probe(root: Path = Path("/"), *, systemd: int | None = None, settings: Settings | None = None) -> Host:
     """Read the state of this host.
@@ -85,36 +80,32 @@ async def probe(root: Path = Path("/"), *, systemd: int | None = None, settings:
         drop_ins=next(filter(None, (_drop_in_problem(root, kind) for kind in ("service", "scope"))), ""),
         persistent_journal=(root / "var/log/journal").is_dir(),
         log_namespace=settings.log_namespace,
-        namespace_problem=await asyncio.to_thread(_namespace_problem, root, settings.log_namespace),
+        namespace_problem=await asyncio.to_thread(_namespace_problem, settings.log_namespace),
         kernel=await asyncio.to_thread(read_kernel, root, settings.networks),
     )
 
 
 def _systemd_version() -> int | None:
-    try:
-        output = subprocess.run([SYSTEMCTL, "--version"], capture_output=True, text=True, timeout=5, check=False).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    match = re.match(r"systemd ([0-9]+)", output)
+    match = re.match(r"systemd ([0-9]+)", _systemctl("--version"))
     return int(match[1]) if match else None
 
 
-def _namespace_problem(root: Path, namespace: str) -> str:
+def _namespace_problem(namespace: str) -> str:
     """Return why the journald of a namespace cannot run; empty if it can, or without a namespace."""
     if not namespace:
         return ""
-    lacking = [name for name in JOURNALD_UNITS if not any((root / place / name).exists() for place in UNIT_DIRECTORIES)]
-    if lacking:
-        return f"systemd has no {', '.join(lacking)}"
-    unit = journald_of(namespace)
+    shown = _systemctl("show", "--property=LoadState,ActiveState", journald_of(namespace)).splitlines()
+    states = {line.partition("=")[2] for line in shown}
+    return next((f"its journald is {state}" for state in ("not-found", "masked", "failed") if state in states), "")
+
+
+def _systemctl(*words: str) -> str:
+    """Return the output of systemctl(1); empty where it fails."""
     try:
-        output = subprocess.run(
-            [SYSTEMCTL, "show", "--property=LoadState,ActiveState", unit],
-            capture_output=True, text=True, timeout=5, check=False,
-        ).stdout  # fmt: skip
+        done = subprocess.run([SYSTEMCTL, *words], capture_output=True, text=True, timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return next((f"its journald is {state}" for state in ("masked", "failed") if f"={state}\n" in output), "")
+    return done.stdout
 
 
 def _controllers(hierarchy: Path) -> tuple[str, ...] | None:

@@ -139,17 +139,10 @@ def test_a_host_without_the_library_has_no_nftables(root: Path, monkeypatch: pyt
     assert read_kernel(root).dropping_chains is None
 
 
-def test_kvm_is_usable_where_it_speaks_the_version_that_tenders_know(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kvm_is_usable_where_it_can_be_opened(tmp_path: Path) -> None:
     node = tmp_path / "kvm"
     node.touch()
-    monkeypatch.setattr("fcntl.ioctl", lambda _, request: {0xAE00: 12}[request])
     assert kvm_problem(str(node)) == ""
-    monkeypatch.setattr("fcntl.ioctl", lambda *_: 13)
-    assert kvm_problem(str(node)) == f"{node} has KVM API version 13: expected 12."
-    monkeypatch.setattr("fcntl.ioctl", failing(errno.ENOTTY))
-    assert kvm_problem(str(node)) == f"{node} is not a KVM device: Inappropriate ioctl for device."
 
 
 def test_a_node_that_cannot_be_opened_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
