@@ -21,8 +21,8 @@ from solo5_systemd.unit.properties import directive
 from solo5_systemd.workload import StopSignal, Workload
 
 if TYPE_CHECKING:
+    from solo5_systemd.engine.plan import Plan
     from solo5_systemd.engine.runtime import Runtime
-    from solo5_systemd.engine.start import Plan
 
 
 FORWARDED_SIGNALS: Mapping[signals.Signals, StopSignal] = {

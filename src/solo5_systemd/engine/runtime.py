@@ -7,7 +7,7 @@ orphans at `Runtime.gc`. No state is kept between calls: each reads PID 1 again.
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -28,7 +28,9 @@ from solo5_systemd.workload import STOP_TIMEOUT_S, StopSignal, Workload
 if TYPE_CHECKING:
     from solo5_systemd.engine.backends import Backends
     from solo5_systemd.engine.gc import Collector
-    from solo5_systemd.engine.start import Plan, Starter
+    from solo5_systemd.engine.plan import Plan
+    from solo5_systemd.engine.removal import Remover
+    from solo5_systemd.engine.start import Starter
 
 IMAGE_MIN_AGE_S = 10.0
 """Age below which an unused image is kept where room is made for a start: `Images.hold` may not have it yet."""
@@ -52,7 +54,13 @@ class Runtime(Queries):
     def _starter(self) -> "Starter":
         from solo5_systemd.engine.start import Starter  # half of the import time, for a start only
 
-        return Starter(self.backends, self._make_room)
+        return Starter(self.backends, self.make_room)
+
+    @cached_property
+    def _remover(self) -> "Remover":
+        from solo5_systemd.engine.removal import Remover
+
+        return Remover(self.backends)
 
     @cached_property
     def gc(self) -> "Collector":
@@ -61,7 +69,8 @@ class Runtime(Queries):
 
         return Collector(self.backends, self.discard)
 
-    async def _make_room(self, *, dry_run: bool) -> Sequence[str]:
+    async def make_room(self, *, dry_run: bool) -> Sequence[str]:
+        """Remove images that no task runs, for one that is about to start; see `engine.facts.MakeRoom`."""
         return await self.gc.images(min_age=IMAGE_MIN_AGE_S, dry_run=dry_run)
 
     # --- start -----------------------------------------------------------------------------------------------
@@ -94,18 +103,26 @@ class Runtime(Queries):
         Raises:
             Solo5Error: it did not start; everything that was created for it has been removed.
         """
-        async with self._starter.service(workload, progress or NoCallbacks()) as started:
+        progress = progress or NoCallbacks()
+        async with self._starter.service(await self._plan(workload, progress), progress) as started:
             return started
 
-    def start_scope(
+    async def _plan(self, workload: Workload, progress: StartCallbacks) -> "Plan":
+        progress.on_step("checking the image and what it needs")
+        return await self._starter.plan(workload)
+
+    @asynccontextmanager
+    async def start_scope(
         self, workload: Workload, spawn: SpawnProcess, progress: StartCallbacks | None = None
-    ) -> AbstractAsyncContextManager[Started]:
+    ) -> AsyncGenerator[Started, None]:
         """Start a task as a scope with the process of `spawn` in it; undo the start if the block raises.
 
         Raises:
             Solo5Error: it did not start; everything that was created for it has been removed.
         """
-        return self._starter.scope(workload, spawn, progress or NoCallbacks())
+        progress = progress or NoCallbacks()
+        async with self._starter.scope(await self._plan(workload, progress), spawn, progress) as started:
+            yield started
 
     async def open_console(self, unit: str, namespace: str) -> tuple[int, int]:
         """Open journal streams for stdout and stderr of a scope's process; the caller closes them.
@@ -114,8 +131,10 @@ class Runtime(Queries):
             unit: the scope.
             namespace: the journal namespace; its journald is started.
         """
+        from solo5_systemd.engine.start import start_journald
+
         console = self.backends.console
-        await self._starter.journald(namespace)
+        await start_journald(self._units, namespace)
         stdout = await console.open_stdout(unit, namespace)
         try:
             return stdout, await console.open_stderr(unit, namespace)
@@ -130,7 +149,9 @@ class Runtime(Queries):
             HostError: its journald did not start.
             SettingsError: the settings are invalid.
         """
-        return await self._starter.namespace()
+        from solo5_systemd.engine.start import start_journald
+
+        return await start_journald(self._units, self.backends.console.namespace())
 
     # --- inspect ------------------------------------------------------------------------------------------------
 
@@ -326,7 +347,7 @@ class Runtime(Queries):
                     f"Stop it first (solo5ctl stop {name}), or remove it by force (solo5ctl rm --force {name}).",
                 )
             await self.stop(name)
-        await self._starter.discard(name)
+        await self._remover.discard(name)
 
     async def discard(self, name: TaskName, *, over: bool = False, keep: bool = False, unit: str = "") -> None:
         """Remove a task with all its resources; stop it if it is running. Idempotent.
@@ -342,7 +363,7 @@ class Runtime(Queries):
             state = await self._units.state(name)
             if state is not None and not state.over:
                 await self._stopper.stop(state, StopSignal.TERM, STOP_TIMEOUT_S)
-        await self._starter.discard(name, keep=keep, unit=unit)
+        await self._remover.discard(name, keep=keep, unit=unit)
 
     async def confine_slice(self, slice_unit: str, cpus: str) -> None:
         """Set AllowedCPUs= of a slice until the next boot; start the slice unless it is active.

@@ -25,9 +25,10 @@ from solo5_systemd.declared.update import (
     next_task,
     ready_by,
 )
-from solo5_systemd.engine.backends import Backends
+from solo5_systemd.engine.facts import Host
+from solo5_systemd.engine.plan import Plan
 from solo5_systemd.engine.runtime import Runtime
-from solo5_systemd.engine.start import MakeRoom, Plan, Starter
+from solo5_systemd.engine.start import Starter
 from solo5_systemd.engine.task import NoCallbacks
 from solo5_systemd.errors import (
     HostError,
@@ -92,47 +93,6 @@ class Progress(Interface):
         """Report that the new guest has the ports."""
 
 
-class NextStarter(Starter):
-    """Starts the second guest of a task: its arguments have the ports of the first, which are moved to it later."""
-
-    def __init__(
-        self, backends: Backends, make_room: MakeRoom, first: TaskName, ports: Sequence[PortRequest], old: Manifest
-    ) -> None:
-        super().__init__(backends, make_room)
-        self._first = first
-        self._ports = tuple(ports)
-        self._old = old
-
-    async def check(self, workload: Workload) -> None:
-        """Run preflight; change nothing but the image store.
-
-        Raises:
-            Solo5Error: the guest cannot start, or is not one that can have the ports.
-        """
-        plan = await self._check(workload, self._image)
-        check_same_devices(workload.image, plan.image.facts.manifest, self._old)
-        if tuple(plan.ports) != self._ports:
-            raise InvalidRequestError(
-                f"the published ports of {self._first} have changed since it was started: "
-                "expected the same ones for an update.",
-                "To publish the new ones: systemctl restart",
-            )
-
-    async def check_image(self, workload: Workload) -> None:
-        """Store the image, and check it for the task itself: the rest of preflight needs what the old guest has.
-
-        Raises:
-            Solo5Error: it cannot take the place of the running one.
-        """
-        image = await self._image(workload)
-        check_same_devices(workload.image, image.facts.manifest, self._old)
-
-    @asynccontextmanager
-    async def _reserved(self, plan: Plan) -> AsyncGenerator[Reservation, None]:
-        async with super()._reserved(replace(plan, ports=())) as reservation:
-            yield replace(reservation, ports=self._ports)
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Run:
     """A guest that was started."""
@@ -164,7 +124,7 @@ class Updater:
         self._publishes = publishes
         self._usual: Ready | None = None
         self._runtime = runtime
-        self._backends = runtime.backends
+        self._starter = Starter(runtime.backends, runtime.make_room)
         self._networks = runtime.backends.networks
         self._units = runtime.backends.units
         self._name = name
@@ -199,13 +159,14 @@ class Updater:
         self._dependents = await self._units.dependents(self._service)
         if self._dependents:
             self._progress.step(f"units that are restarted with {self._service}: {', '.join(self._dependents)}")
-        starter = NextStarter(self._backends, self._make_room, self._name, ports, old)
         if isinstance(condition, ReadyLine):
             from solo5_systemd.readiness.probe import check_pattern
 
             await check_pattern(condition.pattern)
         if request.pause:
-            await starter.check_image(workload)
+            # The rest of preflight needs what the old guest has.
+            image = await Host(self._runtime.backends, self._runtime.make_room).store_image(workload)
+            check_same_devices(workload.image, image.facts.manifest, old)
             await self._update_with_pause(request, condition)
             return
         check_beside(workload, ports)
@@ -217,9 +178,16 @@ class Updater:
         )
         until = await self._reload_end()
         async with self._in_time(until):
-            await starter.check(beside)
+            planned = await self._starter.plan(beside)
+        check_same_devices(beside.image, planned.image.facts.manifest, old)
+        if tuple(planned.ports) != tuple(ports):
+            raise InvalidRequestError(
+                f"the published ports of {self._name} have changed since it was started: "
+                "expected the same ones for an update.",
+                "To publish the new ones: systemctl restart",
+            )
         self._begin("beside")
-        await self._update_beside(starter, beside, first, request, condition, until)
+        await self._update_beside(replace(planned, lent=ports), first, request, condition, until)
 
     async def _reload_end(self) -> float | None:
         """Return until when the new guest must have the ports, of the loop's clock; None: there is no limit.
@@ -262,8 +230,7 @@ class Updater:
 
     async def _update_beside(
         self,
-        starter: NextStarter,
-        workload: Workload,
+        planned: Plan,
         first: _Run,
         request: UpdateRequest,
         condition: Ready | None,
@@ -271,7 +238,7 @@ class Updater:
     ) -> None:
         try:
             async with self._in_time(until):
-                async with starter.service(workload, NoCallbacks()) as started:
+                async with self._starter.service(planned, NoCallbacks()) as started:
                     second = _Run(state=started.state, reservation=started.reservation or Reservation(task=self._next))
                 evidence = await self._until_ready(second, condition, request.timeout or 0.0)
                 await self._networks.move_ports(self._name, self._next)
@@ -618,11 +585,6 @@ class Updater:
         self._has_run = not await self._units.was_refused(self._service)
         await self._run_again(condition, timeout_s, anew=restart)
         await self.abandon()
-
-    async def _make_room(self, *, dry_run: bool) -> Sequence[str]:
-        from solo5_systemd.engine.runtime import IMAGE_MIN_AGE_S
-
-        return await self._runtime.gc.images(min_age=IMAGE_MIN_AGE_S, dry_run=dry_run)
 
 
 async def _sentence(ended: "Awaitable[object]") -> str:

@@ -11,8 +11,8 @@ from tests.support.fakes.tasks import STARTED, ended, endpoints, running, starte
 
 from solo5_systemd.engine.gc import Collector
 from solo5_systemd.engine.orphans import Orphan
+from solo5_systemd.engine.plan import Plan
 from solo5_systemd.engine.runtime import Runtime
-from solo5_systemd.engine.start import Plan
 from solo5_systemd.engine.task import Endpoints, Phase, Sample, SpawnProcess, StartCallbacks, Started, Task
 from solo5_systemd.errors import NoSuchTaskError, NotFoundError, Solo5Error
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream

@@ -1,0 +1,132 @@
+"""Gather what a start depends on: all that it reads of the host, in one `Facts`.
+
+`store_image` changes the image store, and nothing else is changed. `engine.plan` refuses before facts are read that its
+refusal does not need.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from solo5_systemd.engine.plan import (
+    Facts,
+    check_workload,
+    connections,
+    needs_controllers,
+    needs_resolver,
+    resolver_networks,
+)
+from solo5_systemd.errors import StoreFullError, TakenError
+from solo5_systemd.files.declared_units import declared_service, is_declared
+from solo5_systemd.host.drop_ins import check_drop_ins
+from solo5_systemd.image.manifest import StoredImage
+from solo5_systemd.names import UnitKind, own_task_name, task_scope, task_service
+from solo5_systemd.settings.limits import Claim, Resource
+from solo5_systemd.settings.resolver import UNSET
+from solo5_systemd.unit.properties import security_modules
+from solo5_systemd.workload import Workload
+
+if TYPE_CHECKING:
+    from solo5_systemd.engine.backends import Backends
+
+
+class MakeRoom(Protocol):
+    """A function that removes unused images from the image store."""
+
+    async def __call__(self, *, dry_run: bool) -> Sequence[str]:
+        """Return the SHA-256 of the images, which a dry run does not remove."""
+
+
+class Host:
+    """The host of a start.
+
+    Args:
+        backends: of the host.
+        make_room: removes unused images from the image store.
+    """
+
+    def __init__(self, backends: "Backends", make_room: MakeRoom) -> None:
+        self._backends = backends
+        self._make_room = make_room
+
+    async def check_name(self, workload: Workload) -> None:
+        """Refuse the name of another task, and drop-ins that would change the unit.
+
+        Raises:
+            TakenError: a task has the name.
+            HostError: a drop-in sets what the sandbox relies on.
+        """
+        name = workload.name
+        # For an early error only: StartTransientUnit decides about concurrent starts of one name.
+        if await self._backends.units.is_taken(name):
+            raise TakenError(
+                f"task name {name!r} is taken: expected a name that no task has.",
+                f"Remove that task first: solo5ctl rm {name}",
+            )
+        own_task_name(name)
+        if is_declared(name):
+            raise TakenError(
+                f"task name {name!r} is that of a declared task: expected another one.",
+                f"Start that task (systemctl start {name}), or remove its file from /etc/solo5.",
+            )
+        check_drop_ins(task_service(name) if workload.kind is UnitKind.SERVICE else task_scope(name), declared=False)
+
+    def check_declared(self, workload: Workload) -> None:
+        """Refuse drop-ins that would change the unit of a declared task, which has its own name already."""
+        check_drop_ins(declared_service(workload.name), declared=True)
+
+    async def gather(self, workload: Workload, find_image: Callable[[Workload], Awaitable[StoredImage]]) -> Facts:
+        """Read all that a start depends on.
+
+        Args:
+            workload: the task.
+            find_image: `store_image` or `preview_image`.
+
+        Raises:
+            Solo5Error: a fact cannot be read, or the plan refuses the workload already.
+        """
+        backends = self._backends
+        total_memory = await backends.usages.total_memory()
+        check_workload(workload, total_memory)
+        image = await find_image(workload)
+        nics, _ = connections(workload, image)
+        manifest = image.facts.manifest
+        by_dhcp = backends.resolvers.by_dhcp([nic.network for nic in nics])
+        named, networks = needs_resolver(workload, by_dhcp=by_dhcp), resolver_networks(nics)
+        return Facts(
+            total_memory=total_memory,
+            image=image,
+            tender=await backends.tenders.find(manifest.target, manifest.abi_version),
+            groups=await backends.tenders.groups(manifest.target, nics=bool(nics)),
+            security_modules=await backends.tenders.security_modules() if security_modules(workload.properties) else (),
+            disks=[await backends.disks.inspect(request) for request in workload.disks],
+            controllers=await backends.usages.controllers() if needs_controllers(workload) else (),
+            next_uid=backends.users.next_uid(),
+            systemd=await backends.units.release(),
+            log_namespace=backends.console.namespace(),
+            by_dhcp=by_dhcp,
+            resolver=await backends.resolvers.of(networks) if named else UNSET,
+            ip_versions=backends.resolvers.versions(networks) if named and networks else frozenset(),
+        )
+
+    async def store_image(self, workload: Workload) -> StoredImage:
+        """Store the image; if the store is full, retry once after unused images are removed."""
+
+        def admit(size: int) -> None:
+            amounts = {f"{Resource.IMAGES}/new": size}
+            self._backends.users.check_claim(workload.name, Claim(tenant=workload.tenant, amounts=amounts))
+
+        request = workload.image, workload.roots, workload.policy.image, admit
+        try:
+            return await self._backends.images.take(*request)
+        except StoreFullError:
+            await self._make_room(dry_run=False)
+            return await self._backends.images.take(*request)
+
+    async def preview_image(self, workload: Workload) -> StoredImage:
+        """Return what `store_image` would return."""
+        request = workload.image, workload.roots, workload.policy.image
+        try:
+            return await self._backends.images.preview(*request)
+        except StoreFullError:
+            removable = await self._make_room(dry_run=True)
+            return await self._backends.images.preview(*request, removable=removable)

@@ -1,0 +1,432 @@
+"""Decide what a start makes, or refuse it. No function here reads anything but its arguments.
+
+`engine.facts` reads the facts, and asks here early for what they are needed for: what is refused without a fact is
+refused before that fact is read.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from solo5_systemd.engine.task import Preflight, Started
+from solo5_systemd.errors import HostError, InvalidRequestError
+from solo5_systemd.image.manifest import DeviceKind, StoredImage, match
+from solo5_systemd.names import DeviceName, NetworkName, TaskName, UnitKind, primary_nic
+from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, PortRequest, Reservation
+from solo5_systemd.sanitize import MAX_QUOTE, bounded, unit_file_syntax
+from solo5_systemd.settings import operator_policy
+from solo5_systemd.settings.limits import Claim, Resource
+from solo5_systemd.settings.model import DEFAULT_NETWORK, NAMESPACE_NETWORK, NO_NETWORK, REDIRECT_NETWORK
+from solo5_systemd.settings.resolver import UNSET, Resolver, reachable
+from solo5_systemd.storage.archive import check_total
+from solo5_systemd.storage.io_limits import NO_IO_LIMITS
+from solo5_systemd.storage.model import Backing, Disk
+from solo5_systemd.unit.placeholders import uses_search, uses_servers
+from solo5_systemd.unit.properties import TransientUnit, security_modules
+from solo5_systemd.unit.property_types import INFINITY
+from solo5_systemd.unit.state import ActiveState, Invocation, UnitState
+from solo5_systemd.unit.tender import LAUNCHER, Tender
+from solo5_systemd.unit.translate import Parts, argv, log_fields, scope, service
+from solo5_systemd.workload import MIB, Publish, Workload
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What a start depends on besides its workload.
+
+    Attributes:
+        total_memory: of the host, in bytes.
+        image: in the store.
+        tender: for the image.
+        groups: supplementary groups that the tender needs for its device nodes.
+        disks: as inspected, in the order of the workload.
+        systemd: release of systemd, such as 257.
+        next_uid: the next free UID for a task.
+        log_namespace: journal namespace for the console; empty: the host's journal.
+        security_modules: the enabled ones, if `security_modules` needs any.
+        controllers: of cgroup v2, if `needs_controllers`.
+        by_dhcp: a network of the NICs has a DHCP server.
+        resolver: of the networks and the host, if `needs_resolver`.
+        ip_versions: that the networks have, if `needs_resolver`.
+    """
+
+    total_memory: int
+    image: StoredImage
+    tender: Tender
+    groups: Sequence[str] = ()
+    disks: Sequence[Disk] = ()
+    systemd: int
+    next_uid: int
+    log_namespace: str = ""
+    security_modules: Collection[str] = ()
+    controllers: Collection[str] = ()
+    by_dhcp: bool = False
+    resolver: Resolver = UNSET
+    ip_versions: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a start makes: `solo5ctl run --dry-run` prints it, and `engine.start` executes it.
+
+    Attributes:
+        parts: the inputs of the unit. A plan has no reservation at first, and the user is the next one.
+        nics: with all defaults filled in.
+        ports: with the NIC of each.
+        names: what the guest gets by DHCP besides its lease.
+        lent: published ports that another guest has until they are moved, which are not reserved.
+        nft: the firewall elements, as nft(8) commands; in a preview only.
+        pid: of the process in a scope.
+    """
+
+    parts: Parts
+    nics: Sequence[NicRequest] = ()
+    ports: Sequence[PortRequest] = ()
+    names: GuestNames = UNNAMED
+    lent: Sequence[PortRequest] = ()
+    nft: str = ""
+    pid: int = 0
+
+    @property
+    def name(self) -> TaskName:
+        """Return the name of the task."""
+        return self.parts.workload.name
+
+    @property
+    def unit(self) -> TransientUnit:
+        """Return the transient unit.
+
+        Raises:
+            InvalidRequestError: memory, arguments or a unit property are out of bounds.
+        """
+        if self.parts.workload.kind is UnitKind.SERVICE:
+            return service(self.parts)
+        return scope(self.parts, self.pid)
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """Return the command line to execute; raises as `unit`."""
+        return argv(self.parts)
+
+    @property
+    def reservation(self) -> Reservation:
+        """Return addresses, MACs, taps and ports; in a preview, as they would be reserved now."""
+        return self.parts.reservation
+
+    @property
+    def image(self) -> StoredImage:
+        """Return the stored image."""
+        return self.parts.image
+
+    @property
+    def tender(self) -> Tender:
+        """Return the tender program."""
+        return self.parts.tender
+
+    @property
+    def disks(self) -> Sequence[Disk]:
+        """Return the inspected disks."""
+        return self.parts.disks
+
+    @property
+    def log_namespace(self) -> str:
+        """Return the journal namespace of the console; empty: the host's journal."""
+        return self.parts.log_namespace
+
+    @property
+    def preflight(self) -> Preflight:
+        """Return the results of the checks, for the callbacks of a start."""
+        return Preflight(
+            image=self.parts.workload.image,
+            sha256=self.image.sha256,
+            manifest=self.image.facts.manifest,
+            tender=self.tender,
+            memory=self.parts.workload.memory // MIB,
+            guest_memory=self.parts.memory_mib,
+        )
+
+    @property
+    def claim(self) -> Claim:
+        """Return what the task takes of the node. Addresses in a namespace of another program are not the node's."""
+        networks = [] if self.parts.workload.namespace else [nic.network for nic in self.nics]
+        copies = [disk for disk in self.disks if disk.backing is Backing.COPY]
+        return Claim(
+            tenant=self.parts.workload.tenant,
+            amounts={
+                Resource.TASKS: 1,
+                Resource.PORTS: _number_of_ports(self.ports),
+                Resource.COPIES: sum(disk.size for disk in copies),
+                Resource.COPIED: sum(disk.copied for disk in copies),
+                Resource.ARCHIVES: sum(disk.size for disk in self.disks if disk.backing is Backing.ARCHIVE),
+                f"{Resource.IMAGES}/{self.image.sha256}": self.image.size,
+                **{f"{Resource.ADDRESSES}/{name}": count for name, count in Counter(networks).items()},
+            },
+        )
+
+    def of_user(self, user: int) -> "Plan":
+        """Return the plan with the UID of the task."""
+        return replace(self, parts=replace(self.parts, user=user))
+
+    def reserved(self, reservation: Reservation) -> "Plan":
+        """Return the plan with its reservation; in a namespace, with the name servers that its leases can reach.
+
+        Raises:
+            InvalidRequestError: none is left.
+        """
+        parts = self.parts
+        resolver = parts.resolver
+        if parts.workload.namespace and reservation.leases and uses_servers(parts.workload.arguments):
+            leased = (address for lease in reservation.leases for address in lease.addresses)
+            resolver = reachable(resolver, frozenset(address.version for address in leased) or {4})
+        return replace(self, parts=replace(parts, reservation=reservation, resolver=resolver))
+
+    def with_disks(self, disks: Sequence[Disk], image: StoredImage | None = None) -> "Plan":
+        """Return the plan with disks, and with the image unless it is None, at other paths."""
+        return replace(self, parts=replace(self.parts, disks=disks, image=image or self.image))
+
+    def started(self, unit: str, begun: Invocation) -> Started:
+        """Return the started task."""
+        return Started(
+            state=UnitState(
+                task=self.name,
+                unit=unit,
+                active=ActiveState.ACTIVE,
+                invocation=begun.invocation,
+                main_pid=begun.main_pid,
+                started=begun.started,
+                control_group=begun.control_group,
+                log_fields=log_fields(self.parts),
+            ),
+            reservation=self.reservation if self.reservation.leases else None,
+        )
+
+
+def plan(workload: Workload, facts: Facts) -> Plan:
+    """Return what a start makes.
+
+    Raises:
+        Solo5Error: the task cannot start. Arguments are checked with the reservation.
+    """
+    check_workload(workload, facts.total_memory)
+    nics, ports = connections(workload, facts.image)
+    _check_security_modules(workload, facts)
+    _check_disks(workload, facts)
+    parts = Parts(
+        workload=workload,
+        image=facts.image,
+        tender=facts.tender,
+        reservation=Reservation(task=workload.name),
+        user=facts.next_uid,
+        systemd=facts.systemd,
+        groups=facts.groups,
+        disks=facts.disks,
+        log_namespace=facts.log_namespace,
+        resolver=_resolver(workload, facts, nics),
+    )
+    names = GuestNames(resolver=parts.resolver, hostname=workload.hostname) if facts.by_dhcp else UNNAMED
+    found = Plan(parts=parts, nics=nics, ports=ports, names=names)
+    # Memory and properties do not depend on the reservation: refuse them before it is made. Arguments do.
+    _ = replace(found, parts=replace(parts, workload=replace(workload, arguments=()))).unit
+    return found
+
+
+def check_workload(workload: Workload, total_memory: int) -> None:
+    """Refuse a workload that cannot be started with any image.
+
+    Raises:
+        InvalidRequestError: its text is not fit for a unit file, its memory is out of bounds, or it is no scope.
+    """
+    _check_text(("argument", argument) for argument in workload.arguments)
+    _check_text(("disk path", disk.path) for disk in workload.disks)
+    _check_text(("journal field", f"{key}={value}") for key, value in workload.log_fields)
+    if workload.memory > total_memory:
+        raise InvalidRequestError(
+            f"memory {workload.memory // MIB}M is more than this host has: expected at most {total_memory // MIB}M."
+        )
+    if workload.memory_max is not None and workload.memory_max < workload.memory:
+        raise InvalidRequestError(
+            f"memory_max {workload.memory_max // MIB}M is less than memory {workload.memory // MIB}M: "
+            "expected as much or more."
+        )
+    if workload.kind is UnitKind.SCOPE:
+        _check_scope(workload)
+
+
+def _check_scope(workload: Workload) -> None:
+    """Refuse what systemd does for a service alone."""
+    if workload.namespace:
+        raise InvalidRequestError(
+            f"task {workload.name} is a scope in network namespace {workload.namespace}: expected a service, which "
+            "systemd executes there.",
+            "Run it as a service, or without a network namespace.",
+        )
+    for disk in workload.disks:  # systemd does not keep a scope's tender, with the guest's memory, out of core dumps
+        if disk.archive is not None:
+            raise InvalidRequestError(
+                f"disk {disk.disk} of a scope is an archive of files: expected a service, which dumps no core.",
+                "Run the task as a service.",
+            )
+
+
+def connections(workload: Workload, image: StoredImage) -> tuple[tuple[NicRequest, ...], tuple[PortRequest, ...]]:
+    """Return the NICs in the order of the image's manifest, and the published ports, with all defaults filled in.
+
+    Raises:
+        InvalidRequestError: the workload does not fit the image, or the operator's policy refuses it.
+    """
+    manifest = image.facts.manifest
+    nics = workload.nics or tuple(NicRequest(nic=name) for name in manifest.names(DeviceKind.NET_BASIC))
+    match(manifest, [nic.nic for nic in nics], [disk.disk for disk in workload.disks])
+    if workload.namespace:
+        nics = tuple(_in_namespace(workload, nic) for nic in nics)
+    order = manifest.names(DeviceKind.NET_BASIC)
+    nics = tuple(
+        replace(nic, limits=nic.limits.or_else(workload.limits))
+        for nic in sorted(nics, key=lambda nic: order.index(nic.nic))
+    )
+    if workload.tender not in (None, manifest.target):
+        raise InvalidRequestError(
+            f"tender {workload.tender} cannot run {workload.image}: expected {manifest.target}, which it is built for."
+        )
+    ports = _ports(workload, nics)
+    # With all defaults filled in: a ceiling limits the task, however little of it the request contains.
+    operator_policy.check(workload.policy, _effective_request(workload, image, nics, ports))
+    return nics, ports
+
+
+def needs_controllers(workload: Workload) -> bool:
+    """Return whether the controllers of cgroup v2 decide about a start: disks have limits, which must be enforced."""
+    return any(disk.io != NO_IO_LIMITS for disk in workload.disks) and not workload.policy.unenforced_io
+
+
+def needs_resolver(workload: Workload, *, by_dhcp: bool) -> bool:
+    """Return whether the guest gets name servers or search domains."""
+    return uses_servers(workload.arguments) or uses_search(workload.arguments) or by_dhcp
+
+
+def resolver_networks(nics: Sequence[NicRequest]) -> Sequence[NetworkName]:
+    """Return the networks of NICs, that of the primary one first: its name servers are those of the guest."""
+    primary = primary_nic([nic.nic for nic in nics])
+    return [nic.network for nic in sorted(nics, key=lambda nic: nic.nic != primary)]
+
+
+def _resolver(workload: Workload, facts: Facts, nics: Sequence[NicRequest]) -> Resolver:
+    """Return the workload's name servers and search domains, completed by those of its networks and the host.
+
+    Those are of the versions of IP that the guest has. In a namespace, its leases show these.
+    """
+    if not needs_resolver(workload, by_dhcp=facts.by_dhcp):
+        return workload.resolver
+    found = workload.resolver | facts.resolver
+    return found if workload.namespace or not nics else reachable(found, facts.ip_versions)
+
+
+def _check_text(texts: Iterable[tuple[str, str]]) -> None:
+    """Refuse text that `bus.checked_call` would refuse, with an error that names the workload's field."""
+    for what, text in texts:
+        fault = unit_file_syntax(text)
+        if fault:
+            raise InvalidRequestError(
+                f"{what} “{bounded(text, MAX_QUOTE)}” has {fault}: expected text without control characters and "
+                "without a backslash at its end, which systemd would parse as unit file syntax."
+            )
+
+
+def _check_security_modules(workload: Workload, facts: Facts) -> None:
+    """Refuse a security profile that systemd would silently ignore, since its module is not enabled."""
+    for key, module in security_modules(workload.properties).items():
+        if module not in facts.security_modules:
+            raise InvalidRequestError(
+                f"unit property {key} has no effect on this host: expected a kernel with {module} enabled.",
+                "See /sys/kernel/security/lsm.",
+            )
+
+
+def _check_disks(workload: Workload, facts: Facts) -> None:
+    check_total(facts.disks)
+    for disk in facts.disks:
+        _check_loop_device(disk, facts.tender)
+    if needs_controllers(workload) and "io" not in facts.controllers:
+        limited = next(disk for disk in workload.disks if disk.io != NO_IO_LIMITS)
+        raise InvalidRequestError(
+            f"disk {limited.disk} has I/O limits ({limited.io}), which this host does not enforce: expected "
+            "the io controller of cgroup v2.",
+            "See solo5ctl doctor; plugin.solo5.config.allow_missing_controllers permits limits without effect.",
+        )
+    _check_text(("disk path", disk.path) for disk in facts.disks)  # resolved: a symbolic link can lead to any text
+
+
+def _check_loop_device(disk: Disk, tender: Tender) -> None:
+    """Refuse a loop device where no filter keeps its tender from detaching it (LOOP_CLR_FD).
+
+    The tender would read and write what is attached to the number next.
+    """
+    if disk.device is not None and not tender.launcher and any(on.name.startswith("loop") for on in disk.devices):
+        raise HostError(
+            f"disk {disk.disk}: {disk.path!r} is a loop device, which a tender could have another file behind: "
+            f"expected {LAUNCHER}, whose filter prevents it.",
+            "Install solo5-confine (Debian), or use the file itself as the disk.",
+        )
+
+
+def _in_namespace(workload: Workload, nic: NicRequest) -> NicRequest:
+    """Return a NIC on the network of the workload's namespace; one on `redirect` or `none` as it is.
+
+    Raises:
+        InvalidRequestError: it is on a network of the host.
+    """
+    if nic.network in (REDIRECT_NETWORK, NO_NETWORK):
+        return nic
+    if nic.network not in (DEFAULT_NETWORK, NAMESPACE_NETWORK):
+        raise InvalidRequestError(
+            f"NIC {nic.nic} is on network {nic.network}, which is not in network namespace {workload.namespace}: "
+            "expected default, redirect or none.",
+            "Remove the NIC's network, or run the task without a network namespace.",
+        )
+    return replace(nic, network=NAMESPACE_NETWORK)
+
+
+def _effective_request(
+    workload: Workload, image: StoredImage, nics: Sequence[NicRequest], ports: Sequence[PortRequest]
+) -> operator_policy.EffectiveRequest:
+    """Return the request with all defaults, and the facts of the image, filled in."""
+    memory_max = workload.memory if workload.memory_max is None else workload.memory_max
+    return operator_policy.EffectiveRequest(
+        unit=workload.kind,
+        tender=image.facts.manifest.target,
+        memory=workload.memory,
+        memory_max=None if memory_max == INFINITY else memory_max,
+        nics={nic.nic: nic.network for nic in nics},
+        disks=len(workload.disks),
+        ports=_number_of_ports(ports),
+        image=image.size,
+        named_disks={disk.disk: disk.name for disk in workload.disks if disk.name is not None},
+        new_disk=max((disk.create.size for disk in workload.disks if disk.create is not None), default=0),
+    )
+
+
+def _number_of_ports(ports: Sequence[PortRequest]) -> int:
+    """Return the number of host ports; TCP and UDP of one port count once."""
+    return len({(port.host_ip, port.host_port) for port in ports})
+
+
+def _ports(workload: Workload, nics: Sequence[NicRequest]) -> tuple[PortRequest, ...]:
+    """Return each published port with its NIC: the requested one, or else `service`, or else the image's first."""
+    names = [nic.nic for nic in nics]
+    implied = primary_nic(names)
+    published = workload.publish if names else [publish for publish in workload.publish if not publish.implied]
+    return tuple(publish.to(_checked_nic(publish, names, publish.nic or implied)) for publish in published)
+
+
+def _checked_nic(publish: Publish, names: Sequence[DeviceName], nic: DeviceName | None) -> DeviceName:
+    if nic is not None and nic in names:
+        return nic
+    if not names:
+        raise InvalidRequestError(
+            f"port {publish.host_port} is published, and the image has no NIC: expected no port, or an image with one.",
+            "`solo5ctl image PATH` shows the devices of an image.",
+        )
+    raise InvalidRequestError(
+        f"port {publish.host_port} is published to NIC {nic}: expected one of the image's NICs ({', '.join(names)}).",
+        "Write it as NIC:HOSTPORT:PORT.",
+    )

@@ -1,0 +1,66 @@
+"""Undo the steps of a start, last first, also if it is cancelled meanwhile."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack, suppress
+from typing import TypeVar
+
+from solo5_systemd.errors import Solo5Error, TakenError
+
+T = TypeVar("T")
+Undoing = Callable[[], Coroutine[object, object, None]]
+
+_LATER: set[asyncio.Future[None]] = set()
+"""What is undone in the background: asyncio itself keeps no reference."""
+
+
+class NameTakenError(TakenError):
+    """A concurrent start of the same name has made its unit: its resources must not be undone by this start."""
+
+
+class Undo(AsyncExitStack):
+    """What undoes the steps of a start. Errors of it are dropped: the first error is reported."""
+
+    def on_failure(self, undoing: Undoing) -> None:
+        """Undo a step by its task's name if the start fails, unless another start has the name."""
+        self._push(undoing, lambda error: error is not None and not isinstance(error, NameTakenError))
+
+    def on_any_failure(self, undoing: Undoing) -> None:
+        """Undo a step if the start fails."""
+        self._push(undoing, lambda error: error is not None)
+
+    def always(self, undoing: Undoing) -> None:
+        """Undo a step whose result is not needed after the start."""
+        self._push(undoing, lambda _: True)
+
+    def _push(self, undoing: Undoing, applies: Callable[[BaseException | None], bool]) -> None:
+        async def leave(_type: object, error: BaseException | None, _traceback: object) -> None:
+            if applies(error):
+                await undo(undoing())
+
+        self.push_async_exit(leave)
+
+
+async def undo(undoing: Coroutine[object, object, None]) -> None:
+    """Undo a step, also during a second cancellation. An error of it is dropped: the first error is reported."""
+    with suppress(Solo5Error):
+        await asyncio.shield(undoing)
+
+
+async def completed(doing: Awaitable[T], undoing: Callable[[T], Coroutine[object, object, None]]) -> T:
+    """Wait for a step in a thread, and return its result.
+
+    If the start is cancelled, the thread goes on, and may hang in a file system: the step is undone when it returns.
+    """
+    done = asyncio.ensure_future(doing)
+    try:
+        return await asyncio.shield(done)
+    except asyncio.CancelledError:
+        later = asyncio.ensure_future(undo(_undo_result(done, undoing)))
+        _LATER.add(later)
+        later.add_done_callback(_LATER.discard)
+        raise
+
+
+async def _undo_result(done: Awaitable[T], undoing: Callable[[T], Coroutine[object, object, None]]) -> None:
+    await undoing(await done)
