@@ -21,8 +21,9 @@ from solo5_systemd.declared.files import host_names, read_sources
 from solo5_systemd.declared.syntax import Source, parse_file
 from solo5_systemd.declared.update import READY_TIMEOUT_S, UpdateRequest, ready_by
 from solo5_systemd.declared.update_files import DROP_IN, Phase, UpdateFiles, sha256
+from solo5_systemd.engine.restart import StoppedError
 from solo5_systemd.engine.runtime import Runtime
-from solo5_systemd.engine.update import StoppedError, Updater
+from solo5_systemd.engine.update import Updater
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error
 from solo5_systemd.files.declared_units import declared_service, forget_instance, is_declared, prepared_fields
 from solo5_systemd.image.store import read_facts
@@ -54,6 +55,10 @@ class Reporter:
     def serving(self) -> None:
         """Have systemd report the start of the unit as done."""
         notify_ready()
+
+    def end(self) -> None:
+        """Remove the record of the phase."""
+        self._files.phase = None
 
     def failed(self, error: Solo5Error) -> None:
         """Report the end of an update that failed."""
@@ -149,9 +154,6 @@ async def update(name: TaskName) -> None:
                 if files.phase is not Phase.DRAINING:
                     raise
                 reporter.step(f"the rest of the update is repeated: {error}")  # by ExecStopPost=
-            finally:
-                if updater.whole:
-                    files.phase = None
     except Solo5Error as error:
         reporter.failed(error)
         raise
