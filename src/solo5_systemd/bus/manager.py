@@ -94,7 +94,12 @@ class Manager(UnitReader):
         self._release: tuple[int, int] | None = None
 
     async def start(self, unit: TransientUnit, files: UnitFiles) -> Invocation:
-        """Call StartTransientUnit, wait for the job, and return the new run."""
+        """Call StartTransientUnit, wait for the job, and return the new run.
+
+        Raises:
+            TakenError: a unit of this name is loaded.
+            JobFailedError: the job's result is not `done`.
+        """
         fds: list[int] = []
         properties = [_to_wire(await self._for_this_release(p)) for p in unit.properties]
         for name, fd in (("StandardInputFileDescriptor", files.stdin), ("StandardErrorFileDescriptor", files.stderr)):
@@ -129,7 +134,7 @@ class Manager(UnitReader):
         )
 
     async def stop(self, unit: str) -> None:
-        """Stop a unit, and wait for the job."""
+        """Stop a unit, and wait for the job. Without effect if the unit is not loaded."""
         # "replace" cancels a start job that is still queued.
         with suppress(NoSuchTaskError), _translated():
             await self._jobs.run("StopUnit", "ss", [unit, "replace"])
@@ -140,7 +145,7 @@ class Manager(UnitReader):
             await self._manager_call("KillUnit", "ssi", [unit, "all" if everyone else "main", number])
 
     async def reset_failed(self, units: Sequence[str]) -> None:
-        """Reset the failed state of units."""
+        """Reset the failed state of units, so that systemd can unload them."""
         await gather(map(self._reset_failed, units))
 
     async def _reset_failed(self, unit: str) -> None:
@@ -161,7 +166,17 @@ class Manager(UnitReader):
         await self._manager_call("StartUnit", "ss", [unit, "replace"])
 
     async def restart(self, unit: str, *, running: bool = False) -> None:
-        """Stop and start a unit, and wait for the job; with `running`, unless it is inactive or failed."""
+        """Stop and start a unit, and wait for the job.
+
+        Args:
+            unit: its name.
+            running: leave it alone if it is inactive or failed when PID 1 handles the call.
+
+        Raises:
+            JobCanceledError: another job took the place of this one: a stop.
+            JobConflictError: it would cancel another one, of the unit or of one that it needs.
+            HostError: it did not start.
+        """
         # "fail" never cancels a stop job.
         with _translated():
             try:
@@ -178,18 +193,18 @@ class Manager(UnitReader):
             raise HostError(f"{unit} did not start: job result {result!r}.", f"See: systemctl status {unit}")
 
     async def dependents(self, unit: str) -> Sequence[str]:
-        """Return the active units of others that PID 1 stops and starts with a unit, in order."""
+        """Return the active units of others that PID 1 stops and starts with a unit, such as by Requires=, in order."""
         found = await self._properties(unit_path(unit), [(UNIT, name) for name in _RESTARTED_WITH])
         named = sorted({str(name) for names in found.values() if isinstance(names, list) for name in names})
         rows = [ListedUnit(*row) for row in await self._list_all("ListUnitsByNames", named)] if named else []
         return [row.unit for row in rows if row.active not in ("inactive", "failed") and not row.unit.startswith(_OWN)]
 
     async def reload(self) -> None:
-        """Have PID 1 read all unit files again."""
+        """Have PID 1 read all unit files again (`systemctl daemon-reload`)."""
         await self._manager_call("Reload", "", [])
 
     async def set_properties(self, slice_unit: str, properties: Sequence[Property]) -> None:
-        """Start a slice unless it is active, and set runtime properties of it."""
+        """Start a slice unless it is active, and set runtime properties of it (until the next boot)."""
         await self.ensure_started(slice_unit)
         until_boot = True
         body = [slice_unit, until_boot, [_to_wire(p) for p in properties]]
@@ -221,7 +236,7 @@ class Manager(UnitReader):
         return bool(await self._list("ListUnitsByNames", (task_service(task), task_scope(task))))
 
     async def is_running(self, task: TaskName) -> bool:
-        """Return whether the task has a unit that is not over."""
+        """Return whether the task has a unit that is not over, with one D-Bus call."""
         return any(not row.over for row in await self._rows(task))
 
     async def outcome_targets(self) -> frozenset[TaskName]:
@@ -232,12 +247,21 @@ class Manager(UnitReader):
         return frozenset(TaskName(unit.partition("@")[2].removesuffix(".target")) for unit in active)
 
     async def running_states(self) -> Sequence[UnitState]:
-        """Return the states of units that are not over, without `started`."""
+        """Return the states of units that are not over, without `started`, with as few D-Bus calls as possible."""
         rows = [row for row in await self._listing() if not row.over]
         return await self._merged(rows, await self._exported(rows))
 
     def watched(self, state: UnitState) -> AbstractAsyncContextManager[WatchedUnit]:
-        """Watch a run for a block; see `backends.Units`."""
+        """Watch a run for a block, without a D-Bus call before its end.
+
+        An outage of PID 1 or the bus is not an end; after it the state is read again.
+
+        Args:
+            state: the run, as it was last read.
+
+        Raises:
+            HostError: the run may be over already, and could not be read.
+        """
         return self._watch.watched(state)
 
     async def current(self, state: UnitState) -> UnitState | None:

@@ -85,13 +85,15 @@ class Networkd:
     async def preview(
         self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest], namespace: str = ""
     ) -> Preview:
-        """Return what `reserve` would return; raises as `reserve`."""
+        """Return what `reserve` would return, and the firewall elements of `attach`; raises as `reserve`."""
         request = Request(nics=tuple(nics), ports=tuple(ports), namespace=namespace)
         leases, nft = await self._call("Preview", task, document(request))
         return Preview(reservation=_reservation(task, leases, request), nft=nft)
 
     async def attach(self, task: TaskName) -> None:
         """Make the task's own network namespace, and the taps and firewall elements of its reservation.
+
+        The reservation expires if the task's unit does not start.
 
         Raises:
             NotFoundError: the task has no reservation.
@@ -115,7 +117,7 @@ class Networkd:
         await self._call("MovePorts", source, target)
 
     async def connections(self, addresses: Sequence[IpAddress]) -> int:
-        """Return the number of open TCP connections and of lasting UDP flows to guests.
+        """Return the number of open TCP connections and of lasting UDP flows to guests, for root only.
 
         Raises:
             HostError: the kernel refused it.
@@ -193,7 +195,7 @@ class Networkd:
         return tuple(record for record in records if record.expires <= now)
 
     async def orphans(self) -> Sequence[str]:
-        """Return a line for each tap and firewall element without a lease."""
+        """Return a line for each tap and firewall element without a lease; firewall elements for root only."""
         from solo5_systemd.network.orphans import read_orphans
 
         return await asyncio.to_thread(read_orphans, self._state)
@@ -204,7 +206,7 @@ class Networkd:
         return tuple(lines)
 
     async def repairs(self) -> AsyncGenerator[Repair, None]:
-        """Yield each repair from now on."""
+        """Yield each repair from now on. Does not activate the service, and never ends."""
         async with aclosing(self._service.signals("Repaired")) as bodies:
             async for tasks, what in bodies:
                 yield Repair(tasks=tuple(map(task_name, tasks)), what=what)

@@ -52,7 +52,17 @@ class Relay:
     async def forward(
         self, task: TaskName, unit: str, since: int, stdout: int, stderr: int, *, namespace: str = ""
     ) -> None:
-        """Forward a unit's console to two FIFOs; see `backends.Relay`."""
+        """Forward a unit's console to two FIFOs. Idempotent; called before the unit starts, or after a recovery.
+
+        Args:
+            task: the key for `drain`.
+            unit: source of the lines.
+            since: microseconds since the epoch; earlier lines are skipped. A task with a record continues after the
+                last delivered line.
+            stdout: write end for the guest's console; the caller closes its own copies.
+            stderr: write end for the tender's stderr.
+            namespace: journal namespace of the lines; empty: the host's journal.
+        """
         body = [task, unit, since, 0, 1]
         if namespace:
             await self._call("ForwardFrom", [namespace, *body], (stdout, stderr))
@@ -60,7 +70,7 @@ class Relay:
             await self._call("Forward", body, (stdout, stderr))
 
     async def has_record(self, task: TaskName) -> bool:
-        """Return whether the relay has a record of the task."""
+        """Return whether the relay has a record of the task: lines to deliver, or no `drain` yet."""
         return await asyncio.to_thread((self._state / f"{task}.json").exists)
 
     async def records(self) -> Mapping[TaskName, float]:
@@ -75,7 +85,12 @@ class Relay:
         return frozenset(map(task_name, tasks))
 
     async def drain(self, task: TaskName) -> int | None:
-        """Deliver the last lines of an ended task, and close its FIFOs; see `backends.Relay`."""
+        """Deliver the last lines of an ended task, and close its FIFOs. Idempotent.
+
+        Returns:
+            None if all are delivered. Otherwise, after a second or so, a number that changes with each delivery: the
+            relay delivers the rest when the FIFO is read.
+        """
         namespace = await asyncio.to_thread(_namespace, self._state / f"{task}.json")
         if namespace is None:
             return None  # without activating the relay
@@ -88,7 +103,7 @@ class Relay:
         return None
 
     async def gaps(self) -> AsyncGenerator[DroppedLines, None]:
-        """Yield the dropped lines of consoles from now on."""
+        """Yield the dropped lines of consoles from now on. Does not activate the relay, and never ends."""
         async with aclosing(self._service.signals("Gap")) as bodies:
             async for task, lines in bodies:
                 yield DroppedLines(task=task_name(task), lines=lines)

@@ -81,7 +81,10 @@ class UnitReader(ABC):
         return str((await self._properties(MANAGER_PATH, [(MANAGER, name)])).get(name))
 
     async def was_refused(self, unit: str) -> bool:
-        """Return whether the last start of a service failed an assertion, or before its main process, by D-Bus."""
+        """Return whether the last start of a service failed an assertion, or before its main process, by D-Bus.
+
+        Its outcome is of the run before then.
+        """
         from solo5_systemd.bus.unit_states import INTERFACES
         from solo5_systemd.names import UnitKind
         from solo5_systemd.unit.state import ActiveState

@@ -49,7 +49,13 @@ class Journal:
     async def lines(
         self, state: UnitState, *, until: Callable[[], bool] | None = None, last: int | None = None
     ) -> AsyncGenerator["Line", None]:
-        """Yield the console lines of one run, oldest first; without PID 1's messages about the unit."""
+        """Yield the console lines of one run, oldest first; without PID 1's messages about the unit.
+
+        Args:
+            state: of the unit.
+            until: wait for new lines until this is true, then yield those that are left. None: do not wait.
+            last: begin with the last N lines.
+        """
         from solo5_systemd.journal.follow import batches
         from solo5_systemd.journal.reader import run_reader, seek
 

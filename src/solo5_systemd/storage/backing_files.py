@@ -142,7 +142,7 @@ class ImageFiles:
                 await asyncio.to_thread(self._copies.remove, Path(made.directory), made.descriptor)
 
     async def unmake(self, request: DiskRequest, disk: Disk) -> None:
-        """Remove a file that `make` has created; see the function `unmake`."""
+        """Remove a file that `make` has created, unless another task has it by now; see the function `unmake`."""
         await asyncio.to_thread(unmake, request, disk, self._locks)
 
     async def lock(self, disks: Sequence[Disk], task: str = "") -> int:
@@ -167,24 +167,27 @@ class ImageFiles:
         return await open_in_thread(lambda: reopen(disk))
 
     async def change_owner(self, disk: Disk, user: int) -> int:
-        """Make a task's user the owner of a checked disk, and return the former one; see `owner.give`."""
+        """Make a task's user the owner of a checked disk, which is locked, and return the former one; see `owner.give`.
+
+        If that was the user of a task, the change is on stable storage.
+        """
         if disk.backing is Backing.ARCHIVE:
             return _give(disk, user)
         return await asyncio.to_thread(_give, disk, user)
 
     async def bind(self, disks: Sequence[Disk]) -> BoundDisks:
-        """Bind disks with an exposed path below /run/solo5/binds; see `BindMounts.bind`."""
+        """Bind disks with an exposed path below /run/solo5/binds, until `unbind`; see `BindMounts.bind`."""
         if not any(disk.exposed for disk in disks):
             return BoundDisks(disks=tuple(disks))
         return await asyncio.to_thread(self._mounts.bind, disks, reopen)
 
     async def unbind(self, bound: BoundDisks) -> None:
-        """Remove the bind mounts of a start."""
+        """Remove the bind mounts of a start; mounts that systemd has made from them stay."""
         if bound.directory is not None:
             await asyncio.to_thread(self._mounts.unbind, bound)
 
     async def check_bound(self, disks: Sequence[tuple[Disk, str]], pid: int) -> None:
-        """Check the disks in a tender's mount namespace; see the function `check_bound`."""
+        """Check the disks in a tender's mount namespace, unless it has ended (`pid` 0); see `check_bound`."""
         if not (disks and pid):
             return
         if all(disk.backing is Backing.ARCHIVE for disk, _ in disks):
