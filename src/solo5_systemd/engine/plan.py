@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from solo5_systemd.engine.task import Preflight, Started
+from solo5_systemd.engine.task import Started
 from solo5_systemd.errors import HostError, InvalidRequestError
 from solo5_systemd.image.manifest import DeviceKind, StoredImage, match
 from solo5_systemd.names import DeviceName, NetworkName, TaskName, UnitKind, primary_nic
@@ -132,18 +132,6 @@ class Plan:
     def log_namespace(self) -> str:
         """Return the journal namespace of the console; empty: the host's journal."""
         return self.parts.log_namespace
-
-    @property
-    def preflight(self) -> Preflight:
-        """Return the results of the checks, for the callbacks of a start."""
-        return Preflight(
-            image=self.parts.workload.image,
-            sha256=self.image.sha256,
-            manifest=self.image.facts.manifest,
-            tender=self.tender,
-            memory=self.parts.workload.memory // MIB,
-            guest_memory=self.parts.memory_mib,
-        )
 
     @property
     def claim(self) -> Claim:

@@ -13,9 +13,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from solo5_systemd.concurrency import gather
+from solo5_systemd.engine.callbacks import SpawnProcess, StartCallbacks
 from solo5_systemd.engine.queries import Queries
 from solo5_systemd.engine.stop import SIGKILL, SIGNALS, Stopper
-from solo5_systemd.engine.task import NoCallbacks, SpawnProcess, StartCallbacks, Started, Task, phase
+from solo5_systemd.engine.task import Started, Task, phase
 from solo5_systemd.errors import InvalidRequestError, NoSuchTaskError, TakenError
 from solo5_systemd.journal.lines import Line
 from solo5_systemd.names import TaskName, UnitKind
@@ -103,7 +104,7 @@ class Runtime(Queries):
         Raises:
             Solo5Error: it did not start; everything that was created for it has been removed.
         """
-        progress = progress or NoCallbacks()
+        progress = progress or StartCallbacks()
         async with self._starter.service(await self._plan(workload, progress), progress) as started:
             return started
 
@@ -120,7 +121,7 @@ class Runtime(Queries):
         Raises:
             Solo5Error: it did not start; everything that was created for it has been removed.
         """
-        progress = progress or NoCallbacks()
+        progress = progress or StartCallbacks()
         async with self._starter.scope(await self._plan(workload, progress), spawn, progress) as started:
             yield started
 

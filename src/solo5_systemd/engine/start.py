@@ -13,10 +13,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from solo5_systemd.engine.callbacks import SpawnProcess, StartCallbacks
 from solo5_systemd.engine.facts import Host, MakeRoom
 from solo5_systemd.engine.plan import Plan, plan
 from solo5_systemd.engine.removal import Remover
-from solo5_systemd.engine.task import SpawnProcess, StartCallbacks, Started
+from solo5_systemd.engine.task import Started
 from solo5_systemd.engine.undo import NameTakenError, Undo, completed, undo
 from solo5_systemd.errors import HostError, StartError, TakenError
 from solo5_systemd.names import journald_of, network_service
@@ -119,7 +120,7 @@ class Starter:
             steps = Steps(self._backends, planned, undoing)
             await steps.hold_image()
             await steps.allocate_user()
-            progress.on_preflight(planned.preflight)
+            progress.on_preflight(planned)
             progress.on_step("reserving addresses")
             await steps.reserve()
             progress.on_leases(steps.plan.reservation.leases)

@@ -1,21 +1,19 @@
-"""A task as a value, from its unit and its lease record, and the values of a start."""
+"""A task as a value, from its unit and its lease record, and a start that succeeded."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from solo5_systemd.names import DeviceName, TaskName, UnitKind
 from solo5_systemd.unit.state import ActiveState, UnitState
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from solo5_systemd.cgroup.usage import Usage
-    from solo5_systemd.image.manifest import Manifest
-    from solo5_systemd.network.model import Lease, Reservation
+    from solo5_systemd.network.model import Reservation
     from solo5_systemd.network.tap_counters import Traffic
     from solo5_systemd.unit.outcome import Outcome
-    from solo5_systemd.unit.tender import Tender
 
 
 _MEMORY_DIGITS = 20
@@ -201,62 +199,6 @@ class Started(_OfUnit):
     """
 
     reservation: "Reservation | None"
-
-
-SpawnProcess = Callable[[Sequence[str], Sequence[int], str], AbstractAsyncContextManager[int]]
-"""The caller's part in the start of a scope: provide a process that executes a command line once it is in the scope.
-
-It is called with the command line, the file descriptors that the program has to inherit under these numbers, and the
-journal namespace of the console. It yields the process ID, and ends the process if the block raises. The caller closes
-the descriptors after a successful start, and only then.
-"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Preflight:
-    """The results of the checks before a start.
-
-    Attributes:
-        image: path in the request.
-        sha256: of the image, in hexadecimal digits.
-        manifest: of the image.
-        tender: that will run it.
-        memory: MiB of the task.
-        guest_memory: MiB of it that the guest sees.
-    """
-
-    image: str
-    sha256: str
-    manifest: "Manifest"
-    tender: "Tender"
-    memory: int
-    guest_memory: int
-
-
-class StartCallbacks(Protocol):
-    """The progress callbacks of a start. They must not block."""
-
-    def on_step(self, doing: str) -> None:
-        """Called before each step, such as `reserving addresses`."""
-
-    def on_preflight(self, preflight: Preflight) -> None:
-        """Called after preflight, before anything is created; an error raised here fails the start."""
-
-    def on_leases(self, leases: "Sequence[Lease]") -> None:
-        """Called when addresses are reserved."""
-
-
-class NoCallbacks:
-    """Callbacks without effect."""
-
-    def on_step(self, doing: str) -> None:
-        """See `StartCallbacks`."""
-
-    def on_preflight(self, preflight: Preflight) -> None:
-        """See `StartCallbacks`."""
-
-    def on_leases(self, leases: "Sequence[Lease]") -> None:
-        """See `StartCallbacks`."""
 
 
 def phase(state: UnitState, *, hung: bool) -> Phase:

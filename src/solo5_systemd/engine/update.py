@@ -25,13 +25,13 @@ from solo5_systemd.declared.update import (
     next_task,
     ready_by,
 )
+from solo5_systemd.engine.callbacks import StartCallbacks
 from solo5_systemd.engine.facts import Host
 from solo5_systemd.engine.plan import Plan
 from solo5_systemd.engine.ready import Run, end_of, until_ready
 from solo5_systemd.engine.restart import Restarter, StoppedError
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.start import Starter
-from solo5_systemd.engine.task import NoCallbacks
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, StartError
 from solo5_systemd.image.manifest import Manifest
 from solo5_systemd.names import TaskName, host_name
@@ -216,7 +216,7 @@ class Updater:
         self._progress.end()
 
     async def _start_beside(self, planned: Plan) -> Run:
-        async with self._starter.service(planned, NoCallbacks()) as started:
+        async with self._starter.service(planned, StartCallbacks()) as started:
             return Run(state=started.state, reservation=started.reservation or Reservation(task=self._next))
 
     async def _watch(self, first: Run, second: Run, request: UpdateRequest) -> None:

@@ -12,7 +12,8 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from solo5_systemd.engine.task import StartCallbacks, Started
+from solo5_systemd.engine.callbacks import StartCallbacks
+from solo5_systemd.engine.task import Started
 from solo5_systemd.errors import HostError
 from solo5_systemd.host.exec import check_executable
 from solo5_systemd.names import TaskName, task_scope

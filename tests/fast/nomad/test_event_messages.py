@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from tests.support.fakes.images import preflight
+from tests.support.fakes.images import planned
 from tests.support.fakes.tasks import LEASE
 
 from solo5_systemd.nomad.events import messages
@@ -17,9 +17,10 @@ END = TaskEvent(message="The guest aborted", annotations={"outcome": "aborted"})
     [("", "", "no devices"), ("service", "", "NIC service"), ("service", "storage", "NIC service, disk storage")],
 )
 def test_a_preflight_names_image_tender_memory_and_devices(nics: str, disks: str, devices: str) -> None:
-    message = messages.preflight_passed(preflight(nics, disks)).message
+    message = messages.preflight_passed(planned(nics, disks)).message
     assert message == (
-        "Preflight passed: web.hvt (555555555555) for hvt 0.12.1, ABI 2; 22 of 32 MiB for the guest; " + devices
+        "Preflight passed: web.hvt (555555555555) for hvt 0.12.1, ABI 2; "
+        f"{22 if nics else 24} of 32 MiB for the guest; {devices}"
     )
 
 

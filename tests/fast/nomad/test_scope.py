@@ -18,8 +18,9 @@ from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import Background
 from tests.support.fakes.images import stored
 
+from solo5_systemd.engine.callbacks import StartCallbacks
 from solo5_systemd.engine.runtime import Runtime
-from solo5_systemd.engine.task import NoCallbacks, Started
+from solo5_systemd.engine.task import Started
 from solo5_systemd.errors import HostError, NotFoundError
 from solo5_systemd.host.exec import IGNORED_SIGNALS
 from solo5_systemd.names import DeviceName, TaskName, UnitKind, task_scope
@@ -54,7 +55,7 @@ asyncio.run(main())
 
 
 async def start(scopes: ScopeChildren, engine: Runtime, workload: Workload = WORKLOAD) -> Started:
-    return await scopes.start(engine, workload, NoCallbacks())
+    return await scopes.start(engine, workload, StartCallbacks())
 
 
 @pytest.fixture

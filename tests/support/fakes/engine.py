@@ -9,11 +9,12 @@ from functools import cached_property
 from tests.support.fakes.backends import Machine
 from tests.support.fakes.tasks import STARTED, ended, endpoints, running, started
 
+from solo5_systemd.engine.callbacks import SpawnProcess, StartCallbacks
 from solo5_systemd.engine.gc import Collector
 from solo5_systemd.engine.orphans import Orphan
 from solo5_systemd.engine.plan import Plan
 from solo5_systemd.engine.runtime import Runtime
-from solo5_systemd.engine.task import Endpoints, Phase, Sample, SpawnProcess, StartCallbacks, Started, Task
+from solo5_systemd.engine.task import Endpoints, Phase, Sample, Started, Task
 from solo5_systemd.errors import NoSuchTaskError, NotFoundError, Solo5Error
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
 from solo5_systemd.names import DeviceName, TaskName

@@ -1,10 +1,13 @@
 """Images that were taken and read, of any manifest that a test needs."""
 
-from solo5_systemd.engine.task import Preflight
+from solo5_systemd.engine.plan import Plan
 from solo5_systemd.image.manifest import Device, DeviceKind, ImageFacts, Manifest, StoredImage, Target
-from solo5_systemd.names import DeviceName
+from solo5_systemd.names import DeviceName, TaskName
+from solo5_systemd.network.model import Reservation
 from solo5_systemd.storage.model import Disk
 from solo5_systemd.unit.tender import Tender
+from solo5_systemd.unit.translate import Parts
+from solo5_systemd.workload import MIB, Workload
 
 SHA256 = "5" * 64
 
@@ -34,15 +37,13 @@ def stored(target: Target = Target.HVT, *, nics: str = "", disks: str = "", end:
     )
 
 
-def preflight(nics: str = "", disks: str = "") -> Preflight:
-    return Preflight(
-        image="/srv/web.hvt",
-        sha256=SHA256,
-        manifest=manifest(nics=nics, disks=disks),
-        tender=Tender(path="/usr/bin/solo5-hvt", target=Target.HVT, version="0.12.1", abi_version=2),
-        memory=32,
-        guest_memory=22,
-    )
+def planned(nics: str = "", disks: str = "") -> Plan:
+    image = stored(nics=nics, disks=disks)
+    workload = Workload(name=TaskName("web"), image="/srv/web.hvt", memory=32 * MIB)
+    tender = Tender(path="/usr/bin/solo5-hvt", target=Target.HVT, version="0.12.1", abi_version=2)
+    reservation = Reservation(task=workload.name)
+    parts = Parts(workload=workload, image=image, tender=tender, reservation=reservation, user=61200, systemd=257)
+    return Plan(parts=parts)
 
 
 def disk(name: str = "storage", *, path: str = "/srv/disk.img", device: tuple[int, int] | None = None) -> Disk:

@@ -14,7 +14,7 @@ from solo5_systemd.nomad.config.schema import choice, seconds
 from solo5_systemd.settings.address_pool import host_address
 
 if TYPE_CHECKING:
-    from solo5_systemd.engine.task import Preflight
+    from solo5_systemd.image.manifest import Manifest
     from solo5_systemd.names import DeviceName, NetworkName
 
 PATTERN_MAX = 500
@@ -160,17 +160,13 @@ def _seconds(fields: Fields, key: str, default: float, least: float, most: float
     return value
 
 
-def check_manifest(rule: Rule | None, preflight: "Preflight") -> None:
+def check_manifest(rule: Rule | None, manifest: "Manifest") -> None:
     """Check a rule against the image's manifest, before anything is reserved.
 
     Raises:
         InvalidRequestError: the rule names a port, and the image has no NIC.
     """
-    if (
-        rule is not None
-        and isinstance(rule.condition, GuestPort)
-        and not preflight.manifest.names(DeviceKind.NET_BASIC)
-    ):
+    if rule is not None and isinstance(rule.condition, GuestPort) and not manifest.names(DeviceKind.NET_BASIC):
         raise no_nic_error(rule.condition)
 
 

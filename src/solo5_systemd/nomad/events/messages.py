@@ -4,15 +4,18 @@ import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import TYPE_CHECKING
 
-from solo5_systemd.engine.task import Preflight
 from solo5_systemd.network.model import UNREPAIRED, Lease, Reservation
 from solo5_systemd.nomad.workload.ports import published_nics
 from solo5_systemd.sanitize import bounded
 from solo5_systemd.storage.model import FullDiskChange
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.unit.placeholders import uses_search, uses_servers
-from solo5_systemd.workload import Publish, Workload
+from solo5_systemd.workload import MIB, Publish, Workload
+
+if TYPE_CHECKING:
+    from solo5_systemd.engine.plan import Plan
 
 LAST_LINES = 5
 """Console lines that an event quotes."""
@@ -35,22 +38,23 @@ class TaskEvent:
     annotations: Mapping[str, str] = field(default_factory=dict)
 
 
-def preflight_passed(preflight: Preflight) -> TaskEvent:
+def preflight_passed(plan: "Plan") -> TaskEvent:
     """Return the event of a passed preflight: image, tender, guest memory and devices."""
-    tender, devices = preflight.tender, ", ".join(map(str, preflight.manifest.devices)) or "no devices"
+    tender, workload = plan.tender, plan.parts.workload
+    devices = ", ".join(map(str, plan.image.facts.manifest.devices)) or "no devices"
     return TaskEvent(
         message=(
-            f"Preflight passed: {posixpath.basename(preflight.image)} ({preflight.sha256[:12]}) for "
+            f"Preflight passed: {posixpath.basename(workload.image)} ({plan.image.sha256[:12]}) for "
             f"{tender.target} {tender.version}, ABI {tender.abi_version}; "
-            f"{preflight.guest_memory} of {preflight.memory} MiB for the guest; {devices}"
+            f"{plan.parts.memory_mib} of {workload.memory // MIB} MiB for the guest; {devices}"
         ),
         annotations={
-            "image": preflight.image,
-            "image_sha256": preflight.sha256,
+            "image": workload.image,
+            "image_sha256": plan.image.sha256,
             "tender": tender.path,
             "tender_version": tender.version,
             "abi": str(tender.abi_version),
-            "guest_memory_mib": str(preflight.guest_memory),
+            "guest_memory_mib": str(plan.parts.memory_mib),
         },
     )
 

@@ -10,11 +10,12 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from solo5_systemd.concurrency import retry
-from solo5_systemd.engine.task import Preflight
+from solo5_systemd.engine.callbacks import StartCallbacks
 from solo5_systemd.errors import Solo5Error
 from solo5_systemd.names import TaskName
 from solo5_systemd.network.model import Lease
@@ -24,6 +25,9 @@ from solo5_systemd.nomad.events import messages
 from solo5_systemd.nomad.events.messages import TaskEvent, summary
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.sanitize import bounded
+
+if TYPE_CHECKING:
+    from solo5_systemd.engine.plan import Plan
 
 BUFFER_EVENTS = 4096
 """Events in the buffer; further ones replace the oldest. Nomad itself keeps 10 of each task."""
@@ -192,8 +196,8 @@ SLOW_START_S = (5.0, 30.0)
 """Seconds after which an event names the current step of an unfinished start."""
 
 
-class StartEvents:
-    """The task events of one start; implements `engine.task.StartCallbacks`. Warns of a slow start while it is entered.
+class StartEvents(StartCallbacks):
+    """The task events of one start. Warns of a slow start while it is entered.
 
     Args:
         events: the driver's event stream.
@@ -224,14 +228,14 @@ class StartEvents:
         """Set the current step."""
         self._step = doing
 
-    def on_preflight(self, preflight: Preflight) -> None:
+    def on_preflight(self, plan: "Plan") -> None:
         """Publish the passed preflight.
 
         Raises:
             InvalidRequestError: the `ready` rule names a port, and the image has no NIC.
         """
-        check_manifest(self._rule, preflight)
-        self.publish(messages.preflight_passed(preflight))
+        check_manifest(self._rule, plan.image.facts.manifest)
+        self.publish(messages.preflight_passed(plan))
 
     def on_leases(self, leases: Sequence[Lease]) -> None:
         """Publish the task's leases, if it has NICs."""
