@@ -127,7 +127,7 @@ class Starter:
             progress.on_step("attaching its network")
             undoing.on_any_failure(steps.remove_new_files)
             undoing.on_failure(steps.stop_unit)  # here, since a start can also be cancelled while the rest is released
-            undoing.always(steps.release_private_disks)
+            undoing.push_async_callback(steps.release_private_disks)
             await steps.make_disks()
             yield steps
 

@@ -23,19 +23,15 @@ class Undo(AsyncExitStack):
 
     def on_failure(self, undoing: Undoing) -> None:
         """Undo a step by its task's name if the start fails, unless another start has the name."""
-        self._push(undoing, lambda error: error is not None and not isinstance(error, NameTakenError))
+        self._push(undoing, lambda error: not isinstance(error, NameTakenError))
 
     def on_any_failure(self, undoing: Undoing) -> None:
         """Undo a step if the start fails."""
-        self._push(undoing, lambda error: error is not None)
-
-    def always(self, undoing: Undoing) -> None:
-        """Undo a step whose result is not needed after the start."""
         self._push(undoing, lambda _: True)
 
-    def _push(self, undoing: Undoing, applies: Callable[[BaseException | None], bool]) -> None:
+    def _push(self, undoing: Undoing, applies: Callable[[BaseException], bool]) -> None:
         async def leave(_type: object, error: BaseException | None, _traceback: object) -> None:
-            if applies(error):
+            if error is not None and applies(error):
                 await undo(undoing())
 
         self.push_async_exit(leave)
