@@ -19,7 +19,7 @@ from solo5_systemd.errors import StoreFullError, TakenError
 from solo5_systemd.files.declared_units import declared_service, is_declared
 from solo5_systemd.host.drop_ins import check_drop_ins
 from solo5_systemd.image.manifest import StoredImage
-from solo5_systemd.names import UnitKind, own_task_name, task_scope, task_service
+from solo5_systemd.names import TaskName, UnitKind, own_task_name, task_scope, task_service
 from solo5_systemd.settings.limits import Claim, Resource
 from solo5_systemd.settings.resolver import UNSET
 from solo5_systemd.unit.properties import security_modules
@@ -56,12 +56,7 @@ class Host:
             HostError: a drop-in sets what the sandbox relies on.
         """
         name = workload.name
-        # For an early error only: StartTransientUnit decides about concurrent starts of one name.
-        if await self._backends.units.is_taken(name):
-            raise TakenError(
-                f"task name {name!r} is taken: expected a name that no task has.",
-                f"Remove that task first: solo5ctl rm {name}",
-            )
+        await self.check_free(name)
         own_task_name(name)
         if is_declared(name):
             raise TakenError(
@@ -69,6 +64,20 @@ class Host:
                 f"Start that task (systemctl start {name}), or remove its file from /etc/solo5.",
             )
         check_drop_ins(task_service(name) if workload.kind is UnitKind.SERVICE else task_scope(name), declared=False)
+
+    async def check_free(self, name: TaskName) -> None:
+        """Refuse a name that has a unit; a declared task's own does not count.
+
+        This is for an early error only: StartTransientUnit decides about concurrent starts of one name.
+
+        Raises:
+            TakenError: it has one.
+        """
+        if await self._backends.units.is_taken(name):
+            raise TakenError(
+                f"task name {name!r} is taken: expected a name that no task has.",
+                f"Remove that task first: solo5ctl rm {name}",
+            )
 
     def check_declared(self, workload: Workload) -> None:
         """Refuse drop-ins that would change the unit of a declared task, which has its own name already."""

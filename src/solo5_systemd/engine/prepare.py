@@ -6,6 +6,7 @@ here, since the process ends before the task does: they are returned, and stored
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from solo5_systemd.declared.update import next_task
@@ -85,6 +86,7 @@ class Preparer:
         Raises:
             Solo5Error: the task cannot start.
         """
+        await self._host.check_free(workload.name)
         self._host.check_declared(workload)
         planned = plan(workload, await self._host.gather(workload, self._host.store_image))
         async with Undo() as undoing:
@@ -96,12 +98,15 @@ class Preparer:
             undoing.on_any_failure(steps.remove_new_files)
             await steps.make_disks()
             bound = await self._backends.disks.bind(steps.plan.disks)
-            held = [each.descriptor for _, each in steps.made] + [bound.descriptor]
+            undoing.on_any_failure(partial(self._backends.disks.unbind, bound))
+            locks: list[int] = []
+            undoing.close_on_failure(locks)
             if steps.plan.disks:
-                held.append(await steps.lock_disks())
+                locks.append(await steps.lock_disks())
                 await steps.give_disks()
             await start_journald(self._backends.units, steps.plan.log_namespace)
             await steps.attach()
+            held = [*(each.descriptor for _, each in steps.made), bound.descriptor, *locks]
             return Prepared(plan=steps.plan, disks=bound.disks, held=[each for each in held if each >= 0])
 
     async def _reserve(self, steps: Steps) -> None:

@@ -302,12 +302,7 @@ class Steps:
         the files that were inspected. The descriptors are closed if the start fails.
         """
         held: list[int] = []
-
-        def leave(_type: object, error: BaseException | None, _traceback: object) -> None:
-            for fd in held if error is not None else ():  # else they are the caller's: the locks last as the tender
-                os.close(fd)
-
-        self.undo.push(leave)
+        self.undo.close_on_failure(held)  # else they are the caller's: the locks last as long as the tender
         held.append(await self._backends.images.open(self.plan.image))
         image = replace(self.plan.image, path=f"/proc/self/fd/{held[-1]}")
         if self.plan.disks:

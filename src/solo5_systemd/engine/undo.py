@@ -1,6 +1,7 @@
 """Undo the steps of a start, last first, also if it is cancelled meanwhile."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
 from typing import TypeVar
@@ -28,6 +29,15 @@ class Undo(AsyncExitStack):
     def on_any_failure(self, undoing: Undoing) -> None:
         """Undo a step if the start fails."""
         self._push(undoing, lambda _: True)
+
+    def close_on_failure(self, held: list[int]) -> None:
+        """Close descriptors if the start fails, also those that are added to the list later."""
+
+        def leave(_type: object, error: BaseException | None, _traceback: object) -> None:
+            for fd in held if error is not None else ():
+                os.close(fd)
+
+        self.push(leave)
 
     def _push(self, undoing: Undoing, applies: Callable[[BaseException], bool]) -> None:
         async def leave(_type: object, error: BaseException | None, _traceback: object) -> None:

@@ -1,0 +1,150 @@
+"""The preparation of a declared task: complete, or undone."""
+
+import asyncio
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from tests.support.fakes.backends import Machine
+from tests.support.fakes.background import yields
+from tests.support.fakes.images import stored
+
+from solo5_systemd.declared.update import next_task
+from solo5_systemd.engine.prepare import Preparer
+from solo5_systemd.engine.runtime import Runtime
+from solo5_systemd.errors import HostError, TakenError
+from solo5_systemd.names import DeviceName, TaskName
+from solo5_systemd.network.model import NicRequest, Reservation
+from solo5_systemd.storage.model import DiskRequest, NewFile
+from solo5_systemd.workload import Publish, Workload
+
+WEB = TaskName("web")
+DISK = DiskRequest(disk=DeviceName("storage"), path="/srv/disk.img")
+WORKLOAD = Workload(name=WEB, image="/srv/full", disks=(DISK,), publish=(Publish(host_port=8080, port=80),))
+
+
+class Records:
+    """The addresses that a task had last, and what is reported."""
+
+    def __init__(self) -> None:
+        self.kept: list[Reservation] = []
+        self.reported: list[str] = []
+
+    def of(self, nics: Sequence[NicRequest]) -> Sequence[NicRequest]:
+        return tuple(lease.request() for lease in self.kept[-1].leases) if self.kept else nics
+
+
+@pytest.fixture
+def machine() -> Machine:
+    machine = Machine()
+    machine.images.files["/srv/full"] = stored(nics="service", disks="storage")
+    return machine
+
+
+@pytest.fixture
+def records() -> Records:
+    return Records()
+
+
+@pytest.fixture
+def preparer(machine: Machine, runtime: Runtime, records: Records) -> Preparer:
+    return Preparer(
+        machine.backends,
+        runtime.make_room,
+        remembered=records.of,
+        remember=records.kept.append,
+        report=records.reported.append,
+    )
+
+
+async def test_all_but_the_unit_is_made_and_the_locks_are_kept(
+    machine: Machine, preparer: Preparer, records: Records
+) -> None:
+    prepared = await preparer.prepare(WORKLOAD)
+    assert machine.holds == (set(), {WEB})
+    assert prepared.plan.reservation == machine.networks.held[WEB] == records.kept[-1]
+    assert machine.disks.owners == {"/srv/disk.img": machine.users.held[WEB]}
+    assert "--net:service=tap2" in prepared.devices
+    [lock] = prepared.held
+    os.close(lock)
+    assert "start unit" not in machine.steps.taken
+
+
+async def test_the_next_start_adopts_user_and_lease(machine: Machine, preparer: Preparer) -> None:
+    first = await preparer.prepare(WORKLOAD)
+    second = await preparer.prepare(WORKLOAD)
+    assert (second.plan.parts.user, second.plan.reservation) == (first.plan.parts.user, first.plan.reservation)
+    for prepared in (first, second):
+        os.close(*prepared.held)
+
+
+async def test_a_name_that_a_task_of_another_start_has_is_refused(
+    machine: Machine, runtime: Runtime, preparer: Preparer
+) -> None:
+    await runtime.start(WORKLOAD)
+    before = machine.holds
+    with pytest.raises(TakenError, match="task name 'web' is taken"):
+        await preparer.prepare(WORKLOAD)
+    assert machine.holds == before
+
+
+@pytest.mark.parametrize("fault", ["error", "cancelled"])
+@pytest.mark.parametrize("step", ["acquire user", "reserve", "make disk", "bind disks", "change owner", "attach"])
+async def test_a_preparation_that_fails_leaves_nothing(
+    machine: Machine, preparer: Preparer, step: str, fault: str
+) -> None:
+    workload = replace(WORKLOAD, disks=(replace(DISK, create=NewFile(size=1 << 20)),))
+    if fault == "error":
+        machine.steps.errors[step] = HostError("broken.")
+    else:
+        machine.steps.hang_on = step
+    preparing = asyncio.ensure_future(preparer.prepare(workload))
+    if fault == "cancelled":
+        await machine.steps.hanging.wait()
+        preparing.cancel()
+    with pytest.raises((HostError, asyncio.CancelledError)):
+        await preparing
+    machine.steps.go_on.set()
+    await yields(100)
+    assert machine.holds == (set(), set())
+    assert (machine.disks.files, machine.disks.bound) == (set(), 0)
+
+
+async def test_a_task_without_nics_releases_what_it_had(machine: Machine, preparer: Preparer) -> None:
+    machine.images.files["/srv/plain"] = stored()
+    prepared = await preparer.prepare(Workload(name=WEB, image="/srv/plain"))
+    assert (prepared.held, machine.networks.released) == ([], [WEB])
+    assert "reserve" not in machine.steps.taken
+
+
+@pytest.mark.parametrize("serves", [True, False])
+async def test_ports_that_the_guest_of_an_update_has_are_left_to_it_while_it_serves(
+    machine: Machine, runtime: Runtime, preparer: Preparer, *, serves: bool
+) -> None:
+    beside = next_task(WEB)
+    os.close(*(await preparer.prepare(WORKLOAD)).held)
+    await runtime.start(replace(WORKLOAD, name=beside, publish=()))
+    await machine.networks.move_ports(WEB, beside)
+    if not serves:
+        await machine.units.stop(f"solo5-task-{beside}.service")
+    prepared = await preparer.prepare(WORKLOAD)
+    os.close(*prepared.held)
+    assert [port.host_port for port in prepared.plan.reservation.ports] == [8080]
+    assert (machine.networks.held[WEB].ports == ()) is serves
+    assert (beside in machine.networks.held) is serves
+
+
+async def test_an_address_that_is_lost_is_reported(machine: Machine, preparer: Preparer, records: Records) -> None:
+    reserve = machine.networks.reserve
+
+    async def taken(task: TaskName, nics: Sequence[NicRequest], *rest: object) -> Reservation:
+        if nics[0].mac:
+            raise TakenError("address 10.89.0.2 is in use.")
+        return await reserve(task, nics, *rest)  # type: ignore[arg-type]
+
+    os.close(*(await preparer.prepare(WORKLOAD)).held)
+    await machine.networks.release(WEB)
+    machine.networks.reserve = taken  # type: ignore[method-assign,assignment]
+    os.close(*(await preparer.prepare(WORKLOAD)).held)
+    assert records.reported == ["the task has another address than before, 10.89.0.2: address 10.89.0.2 is in use."]
