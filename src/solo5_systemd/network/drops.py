@@ -23,7 +23,7 @@ RULES: Mapping[str, tuple[str, str, str]] = {
     "loopback": ("ip", "iifname", "packets for 127.0.0.0/8 of the host"),
     "metadata": ("ip", "iifname", "packets for metadata services"),
     "host": ("ip", "iifname", "packets for closed ports of the host"),
-    "invalid": ("ip", "iifname", "packets of no connection"),
+    "invalid": ("ip", "iifname", "packets of no connection, and ICMP errors about connections of others"),
     "options": ("ip", "oifname", "packets for guests with IPv4 options or IPv6 routing headers"),
     "absent": ("ip", "oifname", "packets for addresses without a lease"),
     "closed": ("ip", "oifname", "packets of others for guests, at ports that are not published"),

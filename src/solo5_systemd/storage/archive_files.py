@@ -16,7 +16,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path, PurePath
-from typing import IO, TYPE_CHECKING, NamedTuple, cast
+from typing import IO, NamedTuple, cast
 
 from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError
 from solo5_systemd.files.procfs import changers_in, open_path, way_of
@@ -26,9 +26,6 @@ from solo5_systemd.storage.archive import DEPTH_MAX, ENTRIES_MAX, Entry, check_e
 from solo5_systemd.storage.copies import write_all
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, Member, sector_size
 from solo5_systemd.storage.title import read_title
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
 
 CREDENTIALS = tuple(Path(each) for each in ("/etc/credstore", "/run/credstore", "/usr/lib/credstore"))
 ENCRYPTED = tuple(path.with_name("credstore.encrypted") for path in CREDENTIALS)
@@ -394,7 +391,7 @@ class _Sink(io.RawIOBase):
         """Return the bytes so far."""
         return self._size
 
-    def write(self, data: "ReadableBuffer") -> int:
+    def write(self, data: bytes | bytearray | memoryview) -> int:  # type: ignore[override]  # any buffer, for tarfile
         """Write all of `data`."""
         data = bytes(data)
         self._hash.update(data)

@@ -62,7 +62,7 @@ MEMO = {
     "memory_end": 1 << 21, "devices": [{"name": "service", "kind": "NET_BASIC"}],
 }  # fmt: skip
 STATE = {
-    "version": 2, "task": "web", "unit": "solo5-task-web.service", "invocation": "0" * 32, "boot": "b", "started": 1,
+    "version": 1, "task": "web", "unit": "solo5-task-web.service", "invocation": "0" * 32, "boot": "b", "started": 1,
     "kind": "service", "logging": "nomad",
     "ready": {"protocol": "tcp", "address": "10.0.0.2", "port": 80, "interval": "1s", "on_loss": "restart"},
 }  # fmt: skip
