@@ -139,11 +139,6 @@ class Fields:
             return default
         return self._parse(key, self.text(key), parse)
 
-    def each(self, key: str, parse: Callable[[str], T]) -> Iterator[T]:
-        """Yield the result of `parse` for each of a list of strings; nothing if the key is missing."""
-        for text in self.texts(key, ()):
-            yield self._parse(key, text, parse)
-
     def _parse(self, key: str, text: str, parse: Callable[[str], T]) -> T:
         try:
             return parse(text)

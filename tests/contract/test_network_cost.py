@@ -78,7 +78,11 @@ async def test_an_attach_and_a_release_send_few_messages(service: Service, messa
         await client.reserve(TaskName("a"), (nic("service"),), (tcp(8000), udp(8000)))
         assert messages.taken() == {}
         await client.attach(TaskName("a"))
-        assert messages.taken() == MADE | {(ROUTE, GET_NEIGH): 1, (NETFILTER, GET_ELEMENT): 1 + EARLIER}
+        assert messages.taken() == MADE | {
+            (ROUTE, GET_NEIGH): 1,
+            (ROUTE, GET_ROUTE): 1,
+            (NETFILTER, GET_ELEMENT): 1 + EARLIER,
+        }
         await client.drop("a")
         deleted = {(ROUTE, SETLINK): 1, (ROUTE, DELLINK): 1}
         assert messages.taken() == deleted | {(NETFILTER, GET_ELEMENT): 2}
@@ -86,7 +90,7 @@ async def test_an_attach_and_a_release_send_few_messages(service: Service, messa
 
 
 async def test_with_ipv6_an_attach_and_a_release_send_two_more_messages(service: Service, messages: Messages) -> None:
-    """One look for flows to each UDP port and from each address, and for a neighbour entry, in each family."""
+    """One look for flows to each UDP port and from each address, for a neighbour entry and for a route, in each family."""
     (service.settings / "solo5.toml").write_text("[network.default]\nipv6 = true\n")
     service.start(program=messages.program)
     await service.ready()
@@ -99,7 +103,11 @@ async def test_with_ipv6_an_attach_and_a_release_send_two_more_messages(service:
         await client.reserve(TaskName("a"), (nic("service"),), (tcp(8000), udp(8000)))
         assert messages.taken() == {}
         await client.attach(TaskName("a"))
-        assert messages.taken() == MADE | {(ROUTE, GET_NEIGH): 2, (NETFILTER, GET_ELEMENT): 2 + EARLIER}
+        assert messages.taken() == MADE | {
+            (ROUTE, GET_NEIGH): 2,
+            (ROUTE, GET_ROUTE): 2,
+            (NETFILTER, GET_ELEMENT): 2 + EARLIER,
+        }
         await client.drop("a")
         deleted = {(ROUTE, SETLINK): 1, (ROUTE, DELLINK): 1}
         assert messages.taken() == deleted | {(NETFILTER, GET_ELEMENT): 4}

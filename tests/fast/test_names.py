@@ -10,6 +10,7 @@ from solo5_systemd.names import (
     awaited_target,
     declared_task_of_unit,
     device_name,
+    dhcp_service,
     host_name,
     is_instance,
     is_task_name,
@@ -27,6 +28,10 @@ from solo5_systemd.names import (
 
 UNIT_NAME = re.compile(r"[A-Za-z0-9:_.\\@-]{1,255}")  # systemd.unit(5)
 TASKS = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", fullmatch=True).map(TaskName)
+
+
+def test_a_dhcp_server_is_an_instance_of_its_network() -> None:
+    assert dhcp_service(network_name("lab")) == "solo5-dhcp@lab.service"
 
 
 @pytest.mark.parametrize(

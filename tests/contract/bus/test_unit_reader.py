@@ -248,7 +248,7 @@ async def test_every_kind_of_value_and_the_errors_of_our_services(systemd: FakeS
             return bus.call(SYSTEMD, Call("/x", "org.x", "Values"))
 
     found = await asyncio.to_thread(call)
-    assert found == [*value[:-1], [["k", 5]]]
+    assert found == [*value[:-1], {"k": 5}]
     assert found[2] is True
 
 

@@ -1,9 +1,20 @@
+from dataclasses import replace
+
 import pytest
 from tests.support.fakes.refusal import refusal
 
 from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import DeviceName
-from solo5_systemd.storage.model import Disk, DiskRequest, check_distinct, check_size, sector_size
+from solo5_systemd.names import DeviceName, DiskName
+from solo5_systemd.storage.model import (
+    Backing,
+    Disk,
+    DiskRequest,
+    backing_of,
+    check_distinct,
+    check_size,
+    named_disk,
+    sector_size,
+)
 
 
 def request(path: str = "/srv/disk", sector_size: int | None = None) -> DiskRequest:
@@ -41,3 +52,11 @@ def test_one_file_cannot_be_two_disks_of_a_task() -> None:
     assert refusal(check_distinct, [disk("a", 1, 2), disk("b", 2, 2), disk("c", 1, 3)]) == ""
     with pytest.raises(InvalidRequestError, match="disks a and c are both '/srv/disk'"):
         check_distinct([disk("a", 1, 2), disk("b", 2, 2), disk("c", 1, 2)])
+
+
+def test_what_is_behind_a_disk_is_the_requests_or_the_files() -> None:
+    file, named = DiskRequest(disk=DeviceName("a"), path="/srv/a"), named_disk(DeviceName("a"), DiskName("data"))
+    assert backing_of(file, is_device=False) is Backing.FILE
+    assert backing_of(file, is_device=True) is Backing.DEVICE
+    assert backing_of(named, is_device=False) is Backing.NAMED
+    assert backing_of(replace(named, private=True), is_device=False) is Backing.COPY
