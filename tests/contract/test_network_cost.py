@@ -90,7 +90,7 @@ async def test_an_attach_and_a_release_send_few_messages(service: Service, messa
 
 
 async def test_with_ipv6_an_attach_and_a_release_send_two_more_messages(service: Service, messages: Messages) -> None:
-    """One look for flows to each UDP port and from each address, for a neighbour entry and for a route, in each family."""
+    """One look for flows to each UDP port and from each address, for a neighbour entry and a route, in each family."""
     (service.settings / "solo5.toml").write_text("[network.default]\nipv6 = true\n")
     service.start(program=messages.program)
     await service.ready()
