@@ -290,7 +290,7 @@ class Generator:
             shutil.rmtree(path.parent, ignore_errors=True)
 
     def _files(self, name: str, sources: Sequence[Source]) -> "_Files":
-        served = [network.name for network in self._settings.networks if network.policy.dhcp]
+        served = self._settings.served
         if is_template(name):
             template = parse_template(name, sources, host=self._names, served=served, systemd=self._systemd)
             declaration, text = template.declaration, template.text

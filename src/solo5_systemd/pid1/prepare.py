@@ -102,7 +102,7 @@ async def prepare(name: TaskName) -> None:
         own.mkdir(mode=0o755, exist_ok=True)  # of an instance, whose template has been read
         (own / UNCLEARED).touch()
     settings = read_settings()
-    served = [network.name for network in settings.networks if network.policy.dhcp]
+    served = settings.served
     declaration = parse_declaration(name, sources, host=host_names(), served=served, systemd=systemd_release())
     addresses = Addresses(name)
     async with machine(lambda: settings) as backends:

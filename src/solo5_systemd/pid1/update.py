@@ -305,7 +305,7 @@ def _declared(name: TaskName) -> Declaration:
 
 
 def _parsed(name: TaskName, sources: Sequence[Source]) -> Declaration:
-    served = [network.name for network in read_settings().networks if network.policy.dhcp]
+    served = read_settings().served
     return parse_declaration(name, sources, host=host_names(), served=served, systemd=systemd_release())
 
 

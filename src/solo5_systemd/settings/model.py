@@ -251,6 +251,11 @@ class Settings:
         return {directory: most << 20 for directory, most in self.disk_quota_mb}
 
     @property
+    def served(self) -> frozenset[NetworkName]:
+        """The networks with a DHCP server."""
+        return frozenset(network.name for network in self.networks if network.policy.dhcp)
+
+    @property
     def ranges(self) -> Sequence[IPv4Network]:
         """The ranges that networks of the host are set to have."""
         return [each.ipv4 for each in self.networks if each.ipv4 and each.name != NAMESPACE_NETWORK]

@@ -72,7 +72,7 @@ def _declarations(good: "list[Declaration]", directory: Path = ETC) -> Iterator[
     names: tuple[str, ...] = ()
     try:
         names = declarations(directory)
-        served = [network.name for network in read_settings(directory).networks if network.policy.dhcp]
+        served = read_settings(directory).served
     except Solo5Error as error:
         yield Fact(name="declarations", value="check failed", verdict=Verdict.LIMITED, advice=str(error))
         return

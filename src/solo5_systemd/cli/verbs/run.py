@@ -119,7 +119,7 @@ def _served() -> "Collection[NetworkName]":
     """Return the networks with a DHCP server."""
     from solo5_systemd.settings.files import read_settings
 
-    return {network.name for network in read_settings().networks if network.policy.dhcp}
+    return read_settings().served
 
 
 async def _start(engine: "Runtime", workload: "Workload", arguments: Namespace, context: CommandContext) -> int:

@@ -223,8 +223,7 @@ def _job_request(config: wire.TaskConfig, plugin: PluginConfig, settings: Settin
     options = task_options(config.msgpack_driver_config)
     nodes = numa_nodes() if config.resources.linux_resources.cpuset_cpus else {}
     processors = convert.Processors(count=os.cpu_count() or 1, nodes=nodes)
-    served = frozenset(network.name for network in settings.networks if network.policy.dhcp)
-    workload = convert.workload(config, options, plugin, processors, served)
+    workload = convert.workload(config, options, plugin, processors, settings.served)
     return _JobRequest(
         options=options,
         # By SOLO5_AGENT a later plugin of the same agent finds a forgotten task.
