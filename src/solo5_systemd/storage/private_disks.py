@@ -35,16 +35,7 @@ MEMORY = Path("/run/solo5/memory")
 
 def planned_copy(request: DiskRequest, source: str) -> Disk:
     """Return the private copy of a file that a start would make."""
-    return Disk(
-        disk=request.disk,
-        path=f"{COPIES}/{request.disk}",
-        sector_size=sector_size(request),
-        device=None,
-        identity=(0, 0),
-        planned=True,
-        backing=Backing.COPY,
-        source=source,
-    )
+    return _planned(request, COPIES, Backing.COPY, source)
 
 
 def copied_bytes(disk: Disk, directory: Path) -> int:
@@ -138,15 +129,19 @@ def _has_grown(where: str, size: int, planned: int) -> HostError:
 def planned_archive(request: DiskRequest, archive: ArchiveRequest) -> Disk:
     """Return the archive that a start would make; its size is not known yet."""
     names = [each.name or each.path for each in archive.members] or [f"credential {archive.credential}"]
+    return _planned(request, MEMORY, Backing.ARCHIVE, bounded(", ".join(names), MAX_QUOTE))
+
+
+def _planned(request: DiskRequest, directory: Path | str, backing: Backing, source: str) -> Disk:
     return Disk(
         disk=request.disk,
-        path=f"{MEMORY}/{request.disk}",
+        path=f"{directory}/{request.disk}",
         sector_size=sector_size(request),
         device=None,
         identity=(0, 0),
         planned=True,
-        backing=Backing.ARCHIVE,
-        source=bounded(", ".join(names), MAX_QUOTE),
+        backing=backing,
+        source=source,
     )
 
 
