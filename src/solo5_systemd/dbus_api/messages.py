@@ -38,6 +38,7 @@ except ImportError:
     with without_init("dbus_next"):
         import dbus_next.errors  # noqa: F401 - first: the modules import each other
         from dbus_next._private.unmarshaller import Unmarshaller
+        from dbus_next.constants import MessageType
         from dbus_next.message import Message
         from dbus_next.signature import SignatureTree, Variant
 

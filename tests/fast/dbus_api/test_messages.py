@@ -37,10 +37,10 @@ def test_a_dbus_fast_that_counts_characters_is_not_used(tmp_path: Path, size: st
         (package / f"{name}.py").touch()
     (package / "_private/unmarshaller.py").write_text("Unmarshaller = object")
     (package / "errors.py").touch()
-    (package / "constants.py").write_text("MessageType = object")
+    (package / "constants.py").write_text("class MessageType: pass")
     (package / "signature.py").write_text("SignatureTree = Variant = object")
     (package / "message.py").write_text(MESSAGE.format(size=size))
-    code = "from solo5_systemd.dbus_api.messages import LIBRARY; print(LIBRARY)"
+    code = "from solo5_systemd.dbus_api.messages import LIBRARY, MessageType; print(LIBRARY, MessageType.__module__)"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment)
-    assert done.stdout == f"{library}\n"
+    assert done.stdout == f"{library} {library}.constants\n", "all parts of one library"
