@@ -160,6 +160,19 @@ def test_removed_and_purged_while_tasks_run_and_installed_again(machine: Machine
     ok("dpkg", "--install", deb(), timeout=300)
 
 
+def test_a_service_that_failed_without_its_package_starts_after_an_installation(machine: Machine, run: Runner) -> None:
+    """PID 1 refuses to load the unit file of what it still has a state of, until it reads all files again."""
+    machine.expect("solo5-networkd")
+    ok("systemctl", "start", "solo5-networkd")
+    run("net.spt", "--ipv4={net.service.ipv4_cidr}")  # so that a removal leaves the service running
+    ok("dpkg", "--remove", PACKAGE, timeout=300)
+    ok("systemctl", "kill", "--signal=KILL", "solo5-networkd")
+    eventually(lambda: unit_property("solo5-networkd.service", "ActiveState") == "failed", "it has failed")
+    assert unit_property("solo5-networkd.service", "LoadState") == "not-found"
+    ok("dpkg", "--install", deb(), timeout=300)
+    says(run("net.spt", "--ipv4={net.service.ipv4_cidr}"), "serving")
+
+
 def test_what_autopkgtest_runs_passes_and_a_purge_leaves_nothing(machine: Machine) -> None:
     try:
         ok("env", "GUESTS=/srv/guests", str(Path(__file__).with_name("installed-package")), timeout=300)
