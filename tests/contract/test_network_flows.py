@@ -18,6 +18,7 @@ from tests.contract.test_network_exhaustion import tracked
 from tests.contract.test_network_life import _rewrite, _until_answered
 from tests.contract.test_network_paths import ask_udp
 
+from solo5_systemd.names import TaskName
 from solo5_systemd.network.conntrack import RedirectedPort, delete_udp_flows, open_connections
 
 
@@ -165,4 +166,25 @@ async def test_open_connections_of_a_guest_are_counted(service: Service, outside
                 made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             await until(lambda: open_connections(lease.addresses) == 0)
         await client.drop("a")
+        await client.drop("b")
+
+
+@pytest.mark.parametrize("moved", [False, True], ids=["its ports", "ports moved by an update"])
+async def test_connections_to_a_guest_that_is_gone_are_forgotten(
+    service: Service, outside: Outside, moved: bool
+) -> None:
+    """The kernel keeps them for days: an update of the next guest with the address would wait for their end."""
+    await service.restart()
+    async with service.client() as client:
+        lease = await client.lease("a", tcp(8080))
+        await client.lease("b")
+        with closing(socket.socket()) as made:
+            made.setblocking(False)
+            async with Guest(lease):
+                await asyncio.get_running_loop().sock_connect(made, ("127.0.0.1", 8080))
+            if moved:
+                await client.move_ports(TaskName("a"), TaskName("b"))
+            assert open_connections(lease.addresses) == 1
+            await client.drop("a")
+            assert open_connections(lease.addresses) == 0
         await client.drop("b")

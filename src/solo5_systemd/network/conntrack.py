@@ -88,22 +88,25 @@ def delete_udp_flows(redirected: Collection[RedirectedPort]) -> None:
         netfilter.close()
 
 
-def delete_flows_from(addresses: Collection[IpAddress], behind: Collection[IpNetwork] = ()) -> None:
-    """Delete every flow that one of these guests, or a machine behind one, has opened.
+def delete_flows_of(
+    clients: Collection[IpAddress], servers: Collection[IpAddress] = (), behind: Collection[IpNetwork] = ()
+) -> None:
+    """Delete every flow that one of these guests has opened, or a machine behind one, or that leads to a server.
 
-    The kernel filters the dump by source; of ranges it cannot: the whole table is read.
+    The kernel filters the dump by address; of ranges it cannot: the whole table is read.
 
     Flows that stay would count against the next guest with that address, TCP's for days: a guest in a restart loop
-    would fill the table in spite of its connection limit.
+    would fill the table in spite of its connection limit, and an update would wait for clients of a guest that is gone.
 
     Raises:
         OSError: nfnetlink refused a request.
     """
     netfilter = NetlinkSocket(NETLINK_NETFILTER)
+    chosen = [*((each, _from(each)) for each in clients), *((each, _answered_by(each)) for each in servers)]
     try:
-        for address in addresses:
+        for address, matching in chosen:
             version = address.version
-            for _, body in list(netfilter.request(_GET, NLM_DUMP, _NFGENMSG[version] + _from(address))):
+            for _, body in list(netfilter.request(_GET, NLM_DUMP, _NFGENMSG[version] + matching)):
                 _delete(netfilter, attributes(body[_NFGENMSG_SIZE:]), version)
         for version in sorted({each.version for each in behind}):
             bodies = netfilter.request(_GET, NLM_DUMP, _NFGENMSG[version])

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from solo5_systemd.errors import InvalidRequestError, Solo5Error, TakenError
 from solo5_systemd.names import TaskName
 from solo5_systemd.network import links
-from solo5_systemd.network.conntrack import RedirectedPort, delete_flows_from, delete_udp_flows
+from solo5_systemd.network.conntrack import RedirectedPort, delete_flows_of, delete_udp_flows
 from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.model import (
     GuestNames,
@@ -352,8 +352,8 @@ def delete_remains(remains: Remains, namespace: NetworkNamespace) -> None:
     with namespace.entered():
         if remains.redirected:
             _delete_flows(lambda: delete_udp_flows(remains.redirected))
-        if remains.addresses:
-            _delete_flows(lambda: delete_flows_from(remains.addresses))
+        if remains.addresses or remains.servers:
+            _delete_flows(lambda: delete_flows_of(remains.addresses, remains.servers))
         links.delete_links(lease.tap for lease in remains.reservation.leases)
 
 

@@ -17,9 +17,9 @@ from solo5_systemd.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.files.declared_units import service_of
 from solo5_systemd.names import TaskName, task_name
 from solo5_systemd.network import links, nft_rules
-from solo5_systemd.network.conntrack import RedirectedPort, delete_flows_from, delete_udp_flows
+from solo5_systemd.network.conntrack import RedirectedPort, delete_flows_of, delete_udp_flows
 from solo5_systemd.network.links import AddressWatch, LinkWatch
-from solo5_systemd.network.model import IpAddress, Request, Reservation
+from solo5_systemd.network.model import Request, Reservation
 from solo5_systemd.network.nft_tables import RulesetWatch
 from solo5_systemd.network.port_conflicts import host_ports, show_port
 from solo5_systemd.networkd.dhcp_servers import DhcpServers
@@ -29,7 +29,6 @@ from solo5_systemd.networkd.namespace_watches import NamespaceWatches
 from solo5_systemd.networkd.namespaces import Namespaces, delete_remains
 from solo5_systemd.networkd.state import Remains
 from solo5_systemd.networkd.task_units import TaskUnits
-from solo5_systemd.settings.guest_routes import Routes
 from solo5_systemd.settings.records import document, record
 
 IDLE_TIMEOUT_S = 10
@@ -282,8 +281,8 @@ class Networkd:
         self._taps_to_delete |= mine
         async with self._deletion_lock:
             await self._delete_redirected_flows(remains.redirected)
-            if remains.addresses or remains.behind:
-                await asyncio.to_thread(_delete_flows_from, remains.addresses, remains.behind)
+            if remains.addresses or remains.servers or remains.behind:
+                await asyncio.to_thread(_delete_flows_of, remains)
             taps, self._taps_to_delete = self._taps_to_delete | mine, frozenset()
             if any(map(links.index, taps)):  # not deleted by another task's batch
                 await asyncio.to_thread(links.delete_links, taps)
@@ -487,9 +486,9 @@ class Networkd:
         return await loop.run_in_executor(self._writer, lambda: function(*args, **kwargs))
 
 
-def _delete_flows_from(addresses: Sequence[IpAddress], behind: Routes) -> None:
+def _delete_flows_of(remains: Remains) -> None:
     try:
-        delete_flows_from(addresses, behind)
+        delete_flows_of(remains.addresses, remains.servers, remains.behind)
     except OSError as error:
-        shown = ", ".join(map(str, (*addresses, *behind)))
+        shown = ", ".join(map(str, (*dict.fromkeys((*remains.addresses, *remains.servers)), *remains.behind)))
         _log.warning("deleting conntrack entries of %s failed: %s", shown, error.strerror)

@@ -63,6 +63,7 @@ class Remains:
         reservation: of the released task, with its taps and with ports that PID 1 may still hold.
         redirected: the UDP ports that may have flows to the task's guests.
         addresses: the guests that may have connections of their own in the conntrack table.
+        servers: those that may have connections of others.
         behind: the ranges behind them.
         namespace: the network namespace of all this; None: the host's own.
     """
@@ -70,6 +71,7 @@ class Remains:
     reservation: Reservation
     redirected: frozenset[RedirectedPort] = frozenset()
     addresses: Sequence[IpAddress] = ()
+    servers: Sequence[IpAddress] = ()
     behind: Routes = ()
     namespace: NetworkNamespace | None = None
 
@@ -342,13 +344,20 @@ class NetworkState:
             if attached and contacted:
                 self.bridges.delete_from_tables(self._tables.forget(contacted, version))
             redirected |= {RedirectedPort(port=port, guest=None, version=version) for port in contacted}
-        addresses = (address for lease in own for address in lease.addresses)
+        addresses = [address for lease in own for address in lease.addresses]
         return Remains(
             reservation=record.reservation,
             redirected=frozenset(redirected),
             addresses=[address for address in addresses if again or self._tables.may_have_flows(address)],
+            servers=addresses if self._served_tcp(record) else (),
             behind=tuple(route for lease in own for route in record.reservation.routes(lease)),
         )
+
+    def _served_tcp(self, record: LeaseRecord) -> bool:
+        """Return whether a task has, or had before an update moved them, published TCP ports."""
+        ports, task = record.reservation.ports, record.reservation.task
+        has_tcp = any(port.protocol is not Protocol.UDP for port in ports)
+        return has_tcp or record.moves > 0 or any(each.lender == task for each in self.leases.records)
 
     def move_ports(self, source: TaskName, target: TaskName) -> None:
         """Have the published ports of a task lead to another task's guest, in one nftables transaction; idempotent.
