@@ -15,9 +15,9 @@ from tests.bench.extent import extent
 from tests.bench.figures import Figure, Report, times
 from tests.contract.netns import run
 
+from solo5_systemd.base.names import DeviceName, NetworkName, TaskName, task_namespace
 from solo5_systemd.bus.connection import system_bus
 from solo5_systemd.bus.network_client import Networkd
-from solo5_systemd.names import DeviceName, NetworkName, TaskName, task_namespace
 from solo5_systemd.network import task_namespaces
 from solo5_systemd.network.model import NicRequest, PortRequest, Protocol
 from solo5_systemd.network.taps import BridgePort, Taps, delete

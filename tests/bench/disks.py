@@ -14,12 +14,12 @@ from tests.bench.figures import Report, times
 from tests.contract.netns import run
 from tests.machine import records
 
-from solo5_systemd import wiring
+from solo5_systemd.base.names import DeviceName, DiskName, TaskName
 from solo5_systemd.engine.runtime import Runtime
-from solo5_systemd.names import DeviceName, DiskName, TaskName
 from solo5_systemd.settings import files
 from solo5_systemd.storage.archive import archive_disk, member
 from solo5_systemd.storage.model import ArchiveRequest, DiskRequest, named_disk
+from solo5_systemd.wiring import engine as wiring
 from solo5_systemd.workload import MIB, Workload
 
 ROUNDS = 40

@@ -22,9 +22,9 @@ import msgpack
 from tests.bench import nft_batch, processes
 from tests.bench.driver import CONFIG, GUESTS, Pairs
 
+from solo5_systemd.base.names import TaskName, network_service, outcome_target
 from solo5_systemd.bus.manager import Manager
 from solo5_systemd.engine.runtime import Runtime
-from solo5_systemd.names import TaskName, network_service, outcome_target
 from solo5_systemd.network.lease_recovery import tap_alias
 from solo5_systemd.network.links import index
 from solo5_systemd.network.model import Lease, MacAddress, PortRequest, Protocol, Reservation
@@ -37,7 +37,7 @@ from solo5_systemd.settings.files import read_settings
 from solo5_systemd.settings.model import Settings
 from solo5_systemd.unit.properties import Property, TransientUnit
 from solo5_systemd.unit.translate import service
-from solo5_systemd.wiring import machine
+from solo5_systemd.wiring.engine import machine
 from solo5_systemd.workload import Workload
 
 PROGRAM = "/usr/local/bin/floor"

@@ -19,7 +19,7 @@ from tests.bench.figures import Figure, spread
 from tests.bench.paths import BARE, ORDERS, OURS, TRACKED, nft
 from tests.contract.netns import Outside, private_namespace, run
 
-from solo5_systemd.names import DeviceName, NetworkName, TaskName
+from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network import nft_elements, nft_rules
 from solo5_systemd.network.derived import bridge_mac
 from solo5_systemd.network.model import Lease, MacAddress, Network, PortRequest, Protocol, Reservation

@@ -25,9 +25,9 @@ import grpc.aio
 from google.protobuf.duration_pb2 import Duration
 from tests.bench.extent import extent
 
+from solo5_systemd.base.names import TaskName, task_service
 from solo5_systemd.cgroup.cgroupfs import CgroupFs
 from solo5_systemd.goplugin.rpc import service_handler
-from solo5_systemd.names import TaskName, task_service
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.service import DriverService
 from solo5_systemd.nomad.stats.stream import StatsStreams, Ticker

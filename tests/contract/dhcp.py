@@ -11,8 +11,8 @@ from pathlib import Path
 from tests.contract.guest import BROADCAST, UDP, Guest
 from tests.contract.netservice import Pid1, Service, until
 
-from solo5_systemd.dbus_api.message_bus import connect
-from solo5_systemd.dbus_api.messages import Message
+from solo5_systemd.dbus.message_bus import connect
+from solo5_systemd.dbus.messages import Message
 from solo5_systemd.networkd.dhcp_files import SEEN_AT
 
 DISCOVER, OFFER, REQUEST, DECLINE, ACK, NAK, RELEASE, INFORM = range(1, 9)

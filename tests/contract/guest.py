@@ -18,7 +18,7 @@ from typing import Self
 
 from tests.contract.netns import link
 
-from solo5_systemd.names import NETWORK_NAMESPACES
+from solo5_systemd.base.names import NETWORK_NAMESPACES
 from solo5_systemd.network.model import Lease
 from solo5_systemd.network.namespaces import NetworkNamespace
 

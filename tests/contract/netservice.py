@@ -14,11 +14,11 @@ from tests.contract.netns import run
 from tests.support.nft_listing import settled
 
 import solo5_systemd
+from solo5_systemd.base.names import NETWORK_NAMESPACES, TaskName, device_name, network_name
 from solo5_systemd.bus.connection import Connection, system_bus
 from solo5_systemd.bus.network_client import Networkd
-from solo5_systemd.dbus_api.message_bus import connect
-from solo5_systemd.dbus_api.messages import Message
-from solo5_systemd.names import NETWORK_NAMESPACES, TaskName, device_name, network_name
+from solo5_systemd.dbus.message_bus import connect
+from solo5_systemd.dbus.messages import Message
 from solo5_systemd.network import task_namespaces
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
 from solo5_systemd.network.model import Lease, NicRequest, PortRequest, Protocol, Reservation, mac_address

@@ -9,8 +9,8 @@ import pytest
 from tests.contract.netns import run
 from tests.contract.netservice import Client, Service, host_state, nic, tcp, udp, until
 
-from solo5_systemd.errors import InvalidRequestError, NotFoundError, TakenError
-from solo5_systemd.names import TaskName
+from solo5_systemd.base.errors import InvalidRequestError, NotFoundError, TakenError
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.model import Reservation
 
 A = TaskName("a")

@@ -12,8 +12,8 @@ from tests.contract import failing_networkd
 from tests.contract.netns import Outside, entered, run
 from tests.contract.netservice import Client, Service, host_state, nic, tcp, udp
 
-from solo5_systemd.errors import HostError
-from solo5_systemd.names import TaskName
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import NicRequest, PortRequest, Reservation
 from solo5_systemd.settings.egress import egress

@@ -14,8 +14,8 @@ from tests.contract.netns import Outside, run
 from tests.contract.netservice import Client, Service, host_state, nic, until
 from tests.contract.test_network_policy import until_pinged
 
-from solo5_systemd.errors import InvalidRequestError, Solo5Error, TakenError
-from solo5_systemd.names import TaskName
+from solo5_systemd.base.errors import InvalidRequestError, Solo5Error, TakenError
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import Lease
 from solo5_systemd.settings.egress import egress

@@ -12,7 +12,7 @@ from tests.contract.netservice import Service, nic, tcp, udp
 from tests.contract.test_network_life import _until_answered
 from tests.contract.test_network_paths import ask_udp
 
-from solo5_systemd.names import TaskName
+from solo5_systemd.base.names import TaskName
 
 _RECORDING = """
 import socket, sys

@@ -25,8 +25,8 @@ from tests.contract.netns import run
 from tests.contract.netservice import Client, Service, nic, udp, until
 from tests.contract.test_network_segments import FIRST, SECOND, THIRD, bridge_nf, started
 
-from solo5_systemd.errors import HostError, InvalidRequestError
-from solo5_systemd.names import TaskName
+from solo5_systemd.base.errors import HostError, InvalidRequestError
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.model import GuestNames, Lease
 from solo5_systemd.settings.resolver import resolver
 

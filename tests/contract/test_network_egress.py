@@ -18,8 +18,8 @@ from tests.contract.test_network_paths import ask_tcp, ask_udp, bridge_nf
 from tests.contract.test_network_policy import until_pinged
 from tests.support.nft_listing import settled
 
-from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import TaskName
+from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import Lease, PortRequest
 from solo5_systemd.settings.egress import egress

@@ -10,7 +10,7 @@ from tests.contract.netns import link, run
 from tests.contract.netservice import Client, Pid1, Service, nic, pid1, tcp, until
 from tests.contract.test_network_life import _rewrite
 
-from solo5_systemd.names import TaskName
+from solo5_systemd.base.names import TaskName
 
 WEB = TaskName("web")
 UNITS = pytest.mark.parametrize("unit", ["solo5-task-web.service", "solo5-task-web.scope"])
@@ -170,7 +170,7 @@ async def test_an_end_while_pid_1_does_not_reply_is_looked_at_again(client: Clie
 
 _WITHOUT_INOTIFY = """
 import errno, sys
-from solo5_systemd.files import removals
+from solo5_systemd.base import removals
 from solo5_systemd.networkd import main as program
 
 def inotify():

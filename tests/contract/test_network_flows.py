@@ -18,7 +18,7 @@ from tests.contract.test_network_exhaustion import tracked
 from tests.contract.test_network_life import _rewrite, _until_answered
 from tests.contract.test_network_paths import ask_udp
 
-from solo5_systemd.names import TaskName
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.conntrack import RedirectedPort, delete_udp_flows, open_connections
 
 

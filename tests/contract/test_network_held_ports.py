@@ -11,8 +11,8 @@ from tests.contract.netns import Outside, run
 from tests.contract.netservice import Service, nic, tcp, udp
 from tests.contract.test_network_paths import ask_tcp, ask_udp
 
-from solo5_systemd.errors import InvalidRequestError, TakenError
-from solo5_systemd.names import TaskName
+from solo5_systemd.base.errors import InvalidRequestError, TakenError
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.networkd.held_ports import bind
 
 KINDS = {"tcp": socket.SOCK_STREAM, "udp": socket.SOCK_DGRAM}

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 
 from tests.contract.netservice import NAME, PATH, Service, nic, udp
 
-from solo5_systemd.errors import HostError
-from solo5_systemd.names import TaskName
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.names import TaskName
 
 TASK = TaskName("a")
 REQUEST = (TASK, (nic("service"),), (udp(5353),))
@@ -16,7 +16,7 @@ SOON = ("--idle", "0.1")
 
 _CALLED_ON_THE_WAY_OUT = """
 import subprocess, sys
-from solo5_systemd.daemon import process
+from solo5_systemd.dbus import process
 from solo5_systemd.networkd import main as program
 
 def notify(_, *, ready=0, stopping=0, watchdog=0):

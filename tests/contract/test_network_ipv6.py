@@ -32,8 +32,8 @@ from tests.contract.netservice import Service, nic, tcp, udp, until
 from tests.contract.test_network_paths import ask_udp
 from tests.contract.test_network_policy import PACKET_AUXDATA, SOL_PACKET, arrived
 
-from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
-from solo5_systemd.names import network_name
+from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
+from solo5_systemd.base.names import network_name
 from solo5_systemd.network.derived import link_local
 from solo5_systemd.network.model import Lease
 

@@ -12,7 +12,7 @@ from tests.contract.netservice import Service, nic, udp, until
 from tests.contract.test_network_ipv6 import HOST6, ask6, configure, far_socket, wan
 from tests.contract.test_network_paths import ask_udp
 
-from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.network.derived import bridge_mac
 
 __all__ = ["wan"]  # a fixture

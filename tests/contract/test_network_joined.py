@@ -17,8 +17,8 @@ from tests.contract.netns import Outside, link, run
 from tests.contract.netservice import Client, Service, host_state, nic, udp, until
 from tests.contract.test_network_policy import arrived, bound, datagram, heard
 
-from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
-from solo5_systemd.names import TaskName
+from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.model import Lease, Reservation
 
 IGMP = 2

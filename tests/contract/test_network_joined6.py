@@ -29,7 +29,7 @@ from tests.contract.test_network_ipv6 import ask6
 from tests.contract.test_network_joined import LAN, POOL, Lan, changes, frames, join, lan, leased, state, stays
 from tests.contract.test_network_policy import FORWARD
 
-from solo5_systemd.errors import InvalidRequestError, TakenError
+from solo5_systemd.base.errors import InvalidRequestError, TakenError
 from solo5_systemd.network.model import Lease, NicRequest
 
 __all__ = ["lan"]

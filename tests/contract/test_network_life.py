@@ -18,8 +18,8 @@ from tests.contract.netns import Outside, entered, link, run
 from tests.contract.netservice import NAME, PATH, Service, host_state, nic, pid1, tcp, udp, until
 from tests.contract.test_network_paths import ask_udp
 
-from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, TakenError
-from solo5_systemd.names import TaskName
+from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, TakenError
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.model import PortRequest
 
 

@@ -11,7 +11,7 @@ from tests.contract import failing_networkd, without_nfnetlink
 from tests.contract.netns import link, run
 from tests.contract.netservice import Service
 
-from solo5_systemd.dependencies import EXIT_CONFIG
+from solo5_systemd.base.dependencies import EXIT_CONFIG
 from solo5_systemd.host.modules import missing_modules
 from solo5_systemd.network.raw_netlink import NETLINK_NETFILTER, NLM_CREATE, NetlinkSocket
 

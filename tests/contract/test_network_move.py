@@ -12,8 +12,8 @@ from tests.contract.netservice import Client, Service, nic, tcp, udp
 from tests.contract.test_network_life import _until_answered
 from tests.contract.test_network_paths import ask_tcp, ask_udp
 
-from solo5_systemd.errors import InvalidRequestError, NotFoundError, TakenError
-from solo5_systemd.names import TaskName
+from solo5_systemd.base.errors import InvalidRequestError, NotFoundError, TakenError
+from solo5_systemd.base.names import TaskName
 
 OLD, NEW = TaskName("old"), TaskName("new")
 

@@ -12,8 +12,8 @@ from tests.contract.netservice import Client, Service, host_state, nic, tcp, udp
 from tests.contract.test_network_paths import ask_tcp, ask_udp
 from tests.contract.test_network_policy import FORWARD, bound
 
-from solo5_systemd.errors import HostError, TakenError
-from solo5_systemd.names import DeviceName, TaskName
+from solo5_systemd.base.errors import HostError, TakenError
+from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.network.drops import of_nics
 from solo5_systemd.network.model import PortRequest, Reservation, dropped_by_namespace
 

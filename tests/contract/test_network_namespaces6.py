@@ -27,8 +27,8 @@ from tests.contract.test_network_ipv6 import BRIDGE_NF6, ask6, bound6, sniffer, 
 from tests.contract.test_network_paths import ask_tcp, ask_udp
 from tests.contract.test_network_policy import arrived
 
-from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
-from solo5_systemd.names import TaskName
+from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import NicRequest, PortRequest
 from solo5_systemd.settings.egress import egress

@@ -13,8 +13,8 @@ from tests.contract.netns import run
 from tests.contract.netservice import Service, host_state, nic, udp, until
 from tests.contract.test_network_paths import ask_udp
 
-from solo5_systemd.errors import TakenError
-from solo5_systemd.names import TaskName
+from solo5_systemd.base.errors import TakenError
+from solo5_systemd.base.names import TaskName
 
 FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
 CONF = Path("/proc/sys/net/ipv4/conf")

@@ -27,7 +27,7 @@ from tests.contract.test_network_ipv6 import sniffer
 from tests.contract.test_network_policy import arrived
 from tests.contract.test_network_segments import FIRST, SECOND, THIRD, bridge_nf, started
 
-from solo5_systemd.errors import InvalidRequestError, TakenError
+from solo5_systemd.base.errors import InvalidRequestError, TakenError
 from solo5_systemd.network.derived import slaac_address
 from solo5_systemd.network.model import Lease, mac_address
 

@@ -5,8 +5,8 @@ from tests.contract.netns import link, run
 from tests.contract.netservice import Service, host_state, udp, until
 from tests.fast.network.test_nft_rules import RESERVATION
 
-from solo5_systemd.errors import HostError
-from solo5_systemd.names import TaskName
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.nft_elements import Element, Ruleset, elements
 from solo5_systemd.network.nft_tables import Tables
 
@@ -99,8 +99,8 @@ async def test_a_start_and_an_end_amid_a_flush_leave_the_tables_as_they_are_to_b
 
 _FAILS_ONCE = """
 import sys
-from solo5_systemd.errors import HostError
-from solo5_systemd.names import TaskName
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import links as netlink
 from solo5_systemd.networkd import leases, main as program, service
 

@@ -11,8 +11,8 @@ from tests.contract.guest import UDP, Guest, _udp
 from tests.contract.netns import Outside, run
 from tests.contract.netservice import Client, Service, host_state, nic, until
 
-from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import TaskName
+from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import Lease
 from solo5_systemd.settings.rate import rate

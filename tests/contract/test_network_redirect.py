@@ -27,8 +27,8 @@ from tests.contract.test_network_ipv6 import ask6, bound6, sniffer
 from tests.contract.test_network_paths import ask_tcp, ask_udp
 from tests.contract.test_network_policy import arrived, until_pinged
 
-from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
-from solo5_systemd.names import TaskName
+from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.model import NicRequest, PortRequest
 from solo5_systemd.network.repair_log import read_repairs
 

@@ -8,8 +8,8 @@ import pytest
 from tests.contract.netns import run
 from tests.contract.netservice import Client, Service, nic
 
-from solo5_systemd.errors import TakenError
-from solo5_systemd.names import TaskName
+from solo5_systemd.base.errors import TakenError
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.remembered import write_addresses
 
 SMALL = "[network.default]\nipv4 = '10.77.0.0/28'\n"

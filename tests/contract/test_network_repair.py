@@ -20,7 +20,7 @@ from tests.contract.test_network_paths import ask_udp
 from tests.contract.test_network_policy import FORWARD
 from tests.support.nft_listing import settled
 
-from solo5_systemd.names import TaskName
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.links import LinkWatch
 from solo5_systemd.network.model import Lease
 

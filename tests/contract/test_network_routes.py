@@ -12,7 +12,7 @@ from tests.contract.netservice import Client, Service, nic, until
 from tests.contract.test_network_ipv6 import refused
 from tests.contract.test_network_paths import ask_udp
 
-from solo5_systemd.names import TaskName
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.lease_files import read_lease_records, read_networks
 from solo5_systemd.network.model import UNREPAIRED, Lease
 from solo5_systemd.network.repair_log import read_repairs

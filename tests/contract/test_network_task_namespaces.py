@@ -16,8 +16,8 @@ from tests.contract.netns import Outside, link, run
 from tests.contract.netservice import Client, Service, host_state, nic, tcp, udp, until
 from tests.contract.test_network_paths import ask_tcp, ask_udp
 
-from solo5_systemd.errors import HostError, TakenError
-from solo5_systemd.names import TaskName
+from solo5_systemd.base.errors import HostError, TakenError
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import task_namespaces
 from solo5_systemd.network.model import PortRequest, Reservation
 from solo5_systemd.network.repair_log import read_repairs

@@ -13,11 +13,11 @@ import pytest
 from tests.contract.netservice import PrivateBus
 
 import solo5_systemd
+from solo5_systemd.base.errors import HostError, InvalidRequestError
+from solo5_systemd.base.names import TaskName, task_service
 from solo5_systemd.bus.connection import Connection, system_bus
 from solo5_systemd.bus.relay_client import Relay
-from solo5_systemd.dbus_api.relay1 import INTERFACE
-from solo5_systemd.errors import HostError, InvalidRequestError
-from solo5_systemd.names import TaskName, task_service
+from solo5_systemd.dbus.relay1 import INTERFACE
 
 TASK = TaskName("web")
 CALL = (INTERFACE.name, INTERFACE.path, INTERFACE.name)
@@ -44,7 +44,7 @@ asyncio.run(main())
 
 _CALLED_WHILE_STOPPING = f"""
 import subprocess, sys
-from solo5_systemd.daemon import process
+from solo5_systemd.dbus import process
 from solo5_systemd.relay import main as program
 
 fd = sys.argv.pop()

@@ -11,9 +11,8 @@ from tests.support.fakes.backends import Machine
 from tests.support.fakes.clock import LeapingPolicy
 from tests.support.settled import no_task_left, pytest_configure, pytest_itemcollected, pytest_runtest_call
 
-from solo5_systemd import locks
+from solo5_systemd.base import locks, own_files
 from solo5_systemd.engine.runtime import Runtime
-from solo5_systemd.files import own_files
 
 __all__ = ["no_task_left", "pytest_configure", "pytest_itemcollected", "pytest_runtest_call"]
 

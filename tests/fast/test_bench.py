@@ -12,7 +12,7 @@ import pytest
 from tests.bench import driver, nft_batch, processes
 from tests.bench.floor import _property
 
-from solo5_systemd.names import DeviceName, NetworkName, TaskName
+from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.ipam import free_addresses
 from solo5_systemd.network.model import Lease, MacAddress, PortRequest, Protocol, Reservation
 from solo5_systemd.network.nft_elements import Element, task_elements

@@ -1,6 +1,6 @@
 from ipaddress import IPv4Address
 
-from solo5_systemd.names import DeviceName
+from solo5_systemd.base.names import DeviceName
 from solo5_systemd.network.model import PortRequest, Protocol
 from solo5_systemd.workload import Publish
 

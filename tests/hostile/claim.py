@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from solo5_systemd.errors import Solo5Error
+from solo5_systemd.base.errors import Solo5Error
 
 T = TypeVar("T")
 

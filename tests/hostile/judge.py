@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from tests.hostile.claim import complaint
 from tests.hostile.images import Hostile
 
-from solo5_systemd.errors import ImageError
+from solo5_systemd.base.errors import ImageError
 from solo5_systemd.image.elf import LOWEST_ADDRESS, MAX_SEGMENTS, PAGE, read_manifest
 from solo5_systemd.image.manifest import MAX_DEVICES, ImageFacts
 

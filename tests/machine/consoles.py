@@ -10,10 +10,10 @@ from typing import TypeVar
 from tests.machine.conftest import eventually, ok, unit_property
 from tests.machine.fifos import Reader
 
+from solo5_systemd.base.names import TaskName, task_name, task_service
 from solo5_systemd.bus.connection import system_bus
 from solo5_systemd.bus.relay_client import Relay
 from solo5_systemd.journal.sync import synchronize
-from solo5_systemd.names import TaskName, task_name, task_service
 from solo5_systemd.nomad.logs import open_fifo
 
 T = TypeVar("T")

@@ -20,13 +20,13 @@ from typing import Any, cast
 
 from tests.machine.conftest import GUESTS
 
-from solo5_systemd import wiring
+from solo5_systemd.base.names import DeviceName, TaskName, task_service
 from solo5_systemd.engine.backends import Backends, Relay
 from solo5_systemd.engine.runtime import Runtime
-from solo5_systemd.names import DeviceName, TaskName, task_service
 from solo5_systemd.nomad.logs import open_fifo
 from solo5_systemd.settings import files
 from solo5_systemd.storage.model import DiskRequest
+from solo5_systemd.wiring import engine as wiring
 from solo5_systemd.workload import MIB, Publish, Workload
 
 UNDER_WAY = 0.002

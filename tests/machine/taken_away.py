@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.machine.conftest import ok, sh
 
-from solo5_systemd.dependencies import Dependency, Kind
+from solo5_systemd.base.dependencies import Dependency, Kind
 
 MODULES = Path("/usr/lib/python3/dist-packages")
 LIBRARIES = Path(f"/usr/lib/{os.uname().machine}-linux-gnu")

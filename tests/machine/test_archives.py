@@ -315,7 +315,7 @@ KILLED = """
 import os, signal
 from pathlib import Path
 from tests.machine.test_storage import die, start
-from solo5_systemd.names import DeviceName
+from solo5_systemd.base.names import DeviceName
 from solo5_systemd.storage.archive import archive_disk, member
 from solo5_systemd.storage.model import ArchiveRequest
 request = archive_disk(DeviceName("storage"), ArchiveRequest(members=(member("hostname", "/etc/hostname"),)))

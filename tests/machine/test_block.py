@@ -16,13 +16,13 @@ from typing import Any, cast
 import pytest
 from tests.machine.conftest import GUESTS, Machine, Runner, console, eventually, inspect, ok, says, sh, unit_property
 
-from solo5_systemd import wiring
+from solo5_systemd.base.errors import StartError, TakenError
+from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.engine.backends import Backends
 from solo5_systemd.engine.runtime import Runtime
-from solo5_systemd.errors import StartError, TakenError
-from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.settings import files
 from solo5_systemd.storage.model import DiskRequest
+from solo5_systemd.wiring import engine as wiring
 from solo5_systemd.workload import MIB, Workload
 
 BOUND = Path("/run/solo5/binds")

@@ -7,15 +7,15 @@ from contextlib import asynccontextmanager
 import pytest
 from tests.machine.conftest import GUESTS, Machine, ok
 
-from solo5_systemd import wiring
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.bus import jobs
-from solo5_systemd.dbus_api import message_bus
-from solo5_systemd.dbus_api.message_bus import MessageBus
-from solo5_systemd.dbus_api.messages import Message
+from solo5_systemd.dbus import message_bus
+from solo5_systemd.dbus.message_bus import MessageBus
+from solo5_systemd.dbus.messages import Message
 from solo5_systemd.engine.runtime import Runtime
-from solo5_systemd.names import TaskName
 from solo5_systemd.settings.files import read_settings
 from solo5_systemd.unit.outcome import Ending
+from solo5_systemd.wiring import engine as wiring
 from solo5_systemd.workload import StopSignal, Workload
 
 PHASES = {"start": 8, "run": 0, "stop": 12, "discard": 4}

@@ -10,13 +10,13 @@ import pytest
 from tests.machine.conftest import GUESTS, Machine, Runner, eventually, inspect, ok, sh, systemctl, unit_property
 from tests.machine.declared import main_pid
 
+from solo5_systemd.base.errors import SettingsError
 from solo5_systemd.declared.declaration import Declaration, parse_declaration
 from solo5_systemd.declared.files import read_sources
 from solo5_systemd.declared.specifiers import HostNames
 from solo5_systemd.declared.syntax import Source
 from solo5_systemd.declared.unit_keys import INSTALL, SERVICE_PASSED_ON, SINCE, UNIT
 from solo5_systemd.declared.writer import Written, write_declaration
-from solo5_systemd.errors import SettingsError
 from solo5_systemd.unit.properties import SETTABLE
 
 UNITS = Path("/run/systemd/system")

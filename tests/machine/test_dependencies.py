@@ -17,7 +17,7 @@ from tests.machine.conftest import GUESTS, left_as_found, ok, sh
 from tests.machine.plugin import Answer, fingerprinted
 from tests.machine.taken_away import packages, paths, run_without
 
-from solo5_systemd.dependencies import DEPENDENCIES, NETWORKD, RELAY, Dependency, Kind
+from solo5_systemd.base.dependencies import DEPENDENCIES, NETWORKD, RELAY, Dependency, Kind
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.nomad.fingerprint import HEALTHY, UNDETECTED, UNHEALTHY
 

@@ -10,7 +10,7 @@ import pytest
 from tests.machine.conftest import GUESTS, Machine, eventually, ok, sh, systemctl, unit_property
 from tests.machine.taken_away import path
 
-from solo5_systemd.dependencies import DEPENDENCIES, Dependency
+from solo5_systemd.base.dependencies import DEPENDENCIES, Dependency
 
 
 @contextmanager

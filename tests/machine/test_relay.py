@@ -9,8 +9,8 @@ from tests.machine.conftest import Machine, Runner, eventually, ok, sh, unit_pro
 from tests.machine.consoles import UNLIMITED, Consoles, called, numbers, relay_pid, shell_task
 from tests.machine.fifos import Reader
 
+from solo5_systemd.base.names import TaskName, task_service
 from solo5_systemd.bus.relay_client import Relay
-from solo5_systemd.names import TaskName, task_service
 from solo5_systemd.nomad.logs import open_fifo
 from solo5_systemd.relay.main import IDLE_TIMEOUT_S
 

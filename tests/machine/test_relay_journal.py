@@ -10,10 +10,10 @@ from tests.machine.conftest import Machine, eventually, ok, remove_namespace, un
 from tests.machine.consoles import UNLIMITED, Consoles, called, forward, numbers, relay_pid, shell_task
 from tests.machine.fifos import Reader
 
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.bus.relay_client import Relay
 from solo5_systemd.journal.lines import DroppedLines, dropped_notice
 from solo5_systemd.journal.reader import JournalReader
-from solo5_systemd.names import TaskName
 
 COUNTING = "i=1; while [ $i -le %d ]; do echo line $i; i=$((i+1)); sleep %s; done"
 

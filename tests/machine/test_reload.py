@@ -17,17 +17,17 @@ from typing import Any
 import pytest
 from tests.machine.conftest import GUESTS, Machine, ok, sh, systemctl
 
+from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
+from solo5_systemd.base.names import DeviceName, TaskName, UnitKind, task_service
 from solo5_systemd.bus.connection import system_bus
 from solo5_systemd.bus.manager import Manager
 from solo5_systemd.bus.peers import PROPERTIES, UNIT, unit_path
 from solo5_systemd.bus.unit_states import INTERFACES
 from solo5_systemd.engine.runtime import Runtime
-from solo5_systemd.errors import InvalidRequestError, Solo5Error
-from solo5_systemd.names import DeviceName, TaskName, UnitKind, task_service
 from solo5_systemd.settings.files import read_settings
 from solo5_systemd.storage.model import DiskRequest
 from solo5_systemd.unit.properties import SETTABLE, Property, TransientUnit, UnitFiles, parse_property
-from solo5_systemd.wiring import connect
+from solo5_systemd.wiring.engine import connect
 from solo5_systemd.workload import Workload
 
 SEED = int(os.environ.get("SEED", "11"))

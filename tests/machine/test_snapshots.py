@@ -17,11 +17,11 @@ from tests.machine import records
 from tests.machine.conftest import GUESTS, Machine, Runner, console, eventually, inspect, ok, says, sh, unit_property
 from tests.machine.records import newest
 
-from solo5_systemd import wiring
+from solo5_systemd.base.names import SnapshotName, TaskName
 from solo5_systemd.engine.runtime import Runtime
-from solo5_systemd.names import SnapshotName, TaskName
 from solo5_systemd.settings import files
 from solo5_systemd.storage.snapshots import Snapshot, Snapshots
+from solo5_systemd.wiring import engine as wiring
 
 DISKS = Path("/var/lib/solo5/disks")
 PAUSES = Path("/run/solo5/pauses")

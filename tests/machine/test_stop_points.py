@@ -26,11 +26,11 @@ from tests.machine.conftest import Machine, eventually, inspect, left_as_found, 
 from tests.machine.fifos import Reader
 from tests.machine.killing_itself import Life, Moment, order
 
-from solo5_systemd import wiring
+from solo5_systemd.base.errors import HostError, TakenError
 from solo5_systemd.engine.backends import Relay
 from solo5_systemd.engine.runtime import Runtime
-from solo5_systemd.errors import HostError, TakenError
 from solo5_systemd.settings import files
+from solo5_systemd.wiring import engine as wiring
 
 AT_ONCE = 3
 """Processes that kill themselves side by side: they have nothing in common."""

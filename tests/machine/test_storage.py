@@ -15,14 +15,14 @@ import pytest
 from tests.machine.conftest import GUESTS, Machine, Runner, console, eventually, inspect, ok, says, sh
 from tests.machine.test_block import Watched
 
-from solo5_systemd import wiring
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.names import DeviceName, DiskName, TaskName
 from solo5_systemd.engine.backends import Backends
 from solo5_systemd.engine.runtime import Runtime
-from solo5_systemd.errors import HostError
-from solo5_systemd.names import DeviceName, DiskName, TaskName
 from solo5_systemd.settings import files
 from solo5_systemd.storage.model import DiskRequest, NewFile, named_disk
 from solo5_systemd.unit.tender import PRIVATE
+from solo5_systemd.wiring import engine as wiring
 from solo5_systemd.workload import MIB, Workload
 
 DISKS = Path("/var/lib/solo5/disks")
@@ -134,7 +134,7 @@ def test_a_start_that_fails_leaves_no_disk(machine: Machine) -> None:
 KILLED = """
 import sys
 from tests.machine.test_storage import die, start
-from solo5_systemd.names import DeviceName, DiskName
+from solo5_systemd.base.names import DeviceName, DiskName
 from solo5_systemd.storage.model import NewFile, named_disk
 create = NewFile(size=1 << 20) if sys.argv[2] == "create" else None
 request = named_disk(DeviceName("storage"), DiskName("data"), create=create, private=create is None)

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
+from solo5_systemd.base.errors import HostError
 from solo5_systemd.bus.peers import Call, remote_error
-from solo5_systemd.errors import HostError
 
 LIBRARY = "libsystemd.so.0"
 SOCKET = "/run/dbus/system_bus_socket"
@@ -56,7 +56,7 @@ def _library() -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(LIBRARY)
     except OSError as error:
-        from solo5_systemd.dependencies import dependency_error
+        from solo5_systemd.base.dependencies import dependency_error
 
         raise dependency_error(error) from error
     library.sd_bus_message_get_error.restype = ctypes.POINTER(_Error)
@@ -222,7 +222,7 @@ class BlockingBus:
 
 
 def _unreachable(reason: str) -> HostError:
-    from solo5_systemd.dependencies import advice
+    from solo5_systemd.base.dependencies import advice
 
     where = os.environ.get("DBUS_SYSTEM_BUS_ADDRESS", SOCKET)
     return HostError(f"the system bus cannot be reached: {where}: {reason}.", advice(SOCKET))

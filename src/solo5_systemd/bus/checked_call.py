@@ -9,11 +9,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.sanitize import bounded, is_plain_path, unit_file_syntax
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.peers import SYSTEMD
-from solo5_systemd.dbus_api.messages import Variant
-from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.sanitize import bounded, is_plain_path, unit_file_syntax
+from solo5_systemd.dbus.messages import Variant
 
 _SHOWN = 80
 _DEVICE = re.compile(r"[^\s\"'\\%=]*")

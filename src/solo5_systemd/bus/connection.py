@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from solo5_systemd.base.errors import HostError
 from solo5_systemd.bus.peers import remote_error
-from solo5_systemd.dbus_api import message_bus
-from solo5_systemd.dbus_api.message_bus import BUS, BUS_PATH, SOCKET, MessageBus
-from solo5_systemd.dbus_api.messages import Message, MessageType
-from solo5_systemd.errors import HostError
+from solo5_systemd.dbus import message_bus
+from solo5_systemd.dbus.message_bus import BUS, BUS_PATH, SOCKET, MessageBus
+from solo5_systemd.dbus.messages import Message, MessageType
 
 MAX_IN_FLIGHT = 24
 """Concurrent calls per peer: dbus-daemon refuses more than 128 of one connection (max_replies_per_connection of
@@ -172,7 +172,7 @@ async def _connected(address: str | None) -> MessageBus:
     try:
         return await message_bus.connect(address)
     except (OSError, EOFError, ValueError) as error:  # TimeoutError is an OSError
-        from solo5_systemd.dependencies import advice
+        from solo5_systemd.base.dependencies import advice
 
         raise HostError(
             f"the system bus cannot be reached: {_reason(error, address or SOCKET)}.",

@@ -14,11 +14,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from solo5_systemd.base.errors import HostError
 from solo5_systemd.bus import checked_call
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.peers import MANAGER, MANAGER_PATH, SYSTEMD, RemoteError
-from solo5_systemd.dbus_api.messages import Message, MessageType
-from solo5_systemd.errors import HostError
+from solo5_systemd.dbus.messages import Message, MessageType
 
 BUS = "org.freedesktop.DBus"
 _CHANGED = "NameOwnerChanged"

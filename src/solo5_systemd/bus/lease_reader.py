@@ -6,8 +6,8 @@ A record is checked for what is shown only; `network.lease_json` checks all of i
 import json
 import os
 
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.engine.task import Endpoints, LeasedNic
-from solo5_systemd.names import TaskName
 
 DIRECTORY = "/run/solo5/network/tasks"
 

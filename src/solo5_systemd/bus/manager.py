@@ -7,19 +7,10 @@ from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
-from solo5_systemd.bus import checked_call
-from solo5_systemd.bus.connection import Connection
-from solo5_systemd.bus.jobs import Jobs
-from solo5_systemd.bus.peers import MANAGER, MANAGER_PATH, PEER_LOST, UNIT, Call, ListedUnit, RemoteError, unit_path
-from solo5_systemd.bus.unit_reader import READ_RETRIES, RETRY_INTERVAL_S, UnitReader
-from solo5_systemd.bus.unit_states import INTERFACES, ExportedState
-from solo5_systemd.bus.unit_watch import UnitWatch, WatchedUnit
-from solo5_systemd.cgroup.cgroupfs import ScopeFields, control_group
-from solo5_systemd.concurrency import gather, retry
-from solo5_systemd.dbus_api.messages import Variant
-from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
-from solo5_systemd.files.declared_units import declared_service
-from solo5_systemd.names import (
+from solo5_systemd.base.concurrency import gather, retry
+from solo5_systemd.base.declared_units import declared_service
+from solo5_systemd.base.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
+from solo5_systemd.base.names import (
     DECLARED_OUTCOME,
     OUTCOME,
     TaskName,
@@ -28,6 +19,15 @@ from solo5_systemd.names import (
     task_scope,
     task_service,
 )
+from solo5_systemd.bus import checked_call
+from solo5_systemd.bus.connection import Connection
+from solo5_systemd.bus.jobs import Jobs
+from solo5_systemd.bus.peers import MANAGER, MANAGER_PATH, PEER_LOST, UNIT, Call, ListedUnit, RemoteError, unit_path
+from solo5_systemd.bus.unit_reader import READ_RETRIES, RETRY_INTERVAL_S, UnitReader
+from solo5_systemd.bus.unit_states import INTERFACES, ExportedState
+from solo5_systemd.bus.unit_watch import UnitWatch, WatchedUnit
+from solo5_systemd.cgroup.cgroupfs import ScopeFields, control_group
+from solo5_systemd.dbus.messages import Variant
 from solo5_systemd.unit.outcome import is_plain
 from solo5_systemd.unit.properties import (
     JobAssertError,

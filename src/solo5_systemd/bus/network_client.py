@@ -8,15 +8,15 @@ from contextlib import AbstractContextManager, aclosing
 from pathlib import Path
 from typing import Any
 
+from solo5_systemd.base.decode import Fields
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.names import DeviceName, TaskName, task_name, task_namespace
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.lease_reader import read_endpoints
 from solo5_systemd.bus.peers import RemoteError
 from solo5_systemd.bus.services import Service
-from solo5_systemd.dbus_api.network1 import INTERFACE
-from solo5_systemd.decode import Fields
+from solo5_systemd.dbus.network1 import INTERFACE
 from solo5_systemd.engine.task import Endpoints
-from solo5_systemd.errors import HostError
-from solo5_systemd.names import DeviceName, TaskName, task_name, task_namespace
 from solo5_systemd.network.lease_files import (
     STATE,
     read_lease_record,

@@ -6,8 +6,8 @@ Completion needs the names of tasks only: so nothing here imports the modules th
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from solo5_systemd.errors import BY_DBUS_NAME, HostError
-from solo5_systemd.names import TASK_PREFIX, TaskName, UnitKind, declared_task_of_unit, task_of_unit
+from solo5_systemd.base.errors import BY_DBUS_NAME, HostError
+from solo5_systemd.base.names import TASK_PREFIX, TaskName, UnitKind, declared_task_of_unit, task_of_unit
 
 SYSTEMD = "org.freedesktop.systemd1"
 MANAGER_PATH = "/org/freedesktop/systemd1"
@@ -75,7 +75,7 @@ def remote_error(name: str, text: str) -> Exception:
     """Return the exception for a peer's error: one of `errors` where it has a class there, else `RemoteError`."""
     error_class = BY_DBUS_NAME.get(name)
     if error_class is not None:
-        sentence, _, hint = text.partition("\n")  # as daemon/service.py joins them
+        sentence, _, hint = text.partition("\n")  # as dbus/service.py joins them
         return error_class(sentence, hint)
     if name in _DENIED:
         return HostError(f"the system bus refuses: {text.rstrip('.')}.", "Run it as root.")

@@ -7,15 +7,15 @@ from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
 
+from solo5_systemd.base.concurrency import retry
+from solo5_systemd.base.decode import Fields, json_document
+from solo5_systemd.base.errors import Solo5Error
+from solo5_systemd.base.names import TaskName, task_name
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.peers import RemoteError
 from solo5_systemd.bus.services import Service
-from solo5_systemd.concurrency import retry
-from solo5_systemd.dbus_api.relay1 import INTERFACE
-from solo5_systemd.decode import Fields, json_document
-from solo5_systemd.errors import Solo5Error
+from solo5_systemd.dbus.relay1 import INTERFACE
 from solo5_systemd.journal.lines import DroppedLines
-from solo5_systemd.names import TaskName, task_name
 
 STATE = Path("/run/solo5/relay")
 """The directory with one record per forwarded task."""

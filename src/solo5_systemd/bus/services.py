@@ -6,12 +6,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from solo5_systemd.base.concurrency import retry
+from solo5_systemd.base.dependencies import EXIT_CONFIG
+from solo5_systemd.base.errors import DependencyError, HostError
 from solo5_systemd.bus.connection import CALL_TIMEOUT_S, Connection
 from solo5_systemd.bus.peers import RemoteError, unit_path
-from solo5_systemd.concurrency import retry
-from solo5_systemd.dbus_api.messages import Interface, Message, MessageType, SignatureTree, from_wire, to_wire
-from solo5_systemd.dependencies import EXIT_CONFIG
-from solo5_systemd.errors import DependencyError, HostError
+from solo5_systemd.dbus.messages import Interface, Message, MessageType, SignatureTree, from_wire, to_wire
 
 STATUS_INTERVAL_S = 1.0
 """Interval at which the service's unit is read while there is no reply. The bus does not report a failed activation:

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from solo5_systemd.base.declared_units import declared_service, declared_tasks, units_of
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.bus.peers import (
     ABSENT,
     MANAGER,
@@ -22,9 +25,6 @@ from solo5_systemd.bus.peers import (
     task_names,
     unit_path,
 )
-from solo5_systemd.errors import HostError
-from solo5_systemd.files.declared_units import declared_service, declared_tasks, units_of
-from solo5_systemd.names import TaskName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -85,8 +85,8 @@ class UnitReader(ABC):
 
         Its outcome is of the run before then.
         """
+        from solo5_systemd.base.names import UnitKind
         from solo5_systemd.bus.unit_states import INTERFACES
-        from solo5_systemd.names import UnitKind
         from solo5_systemd.unit.state import ActiveState
 
         names = ["AssertResult", "AssertTimestampMonotonic", "ActiveState", "InactiveExitTimestampMonotonic"]

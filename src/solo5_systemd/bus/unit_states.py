@@ -17,10 +17,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from solo5_systemd.base.declared_units import declared_task, prepared_fields
+from solo5_systemd.base.names import INVOCATION_LINK, UNITS, UnitKind
 from solo5_systemd.bus.peers import UNIT, ListedUnit
 from solo5_systemd.cgroup.cgroupfs import MOUNT, ScopeFields, unified, units
-from solo5_systemd.files.declared_units import declared_task, prepared_fields
-from solo5_systemd.names import INVOCATION_LINK, UNITS, UnitKind
 from solo5_systemd.unit.state import (
     TYPE_END_PROPERTIES,
     TYPE_PROPERTIES,

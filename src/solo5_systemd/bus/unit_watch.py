@@ -11,9 +11,9 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.removals import Removals
 from solo5_systemd.bus.unit_states import ExportedState
-from solo5_systemd.errors import HostError
-from solo5_systemd.files.removals import Removals
 from solo5_systemd.unit.state import UnitState
 
 RETRY_INTERVAL_S = 1.0

@@ -11,9 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.files.declared_units import task_of
-from solo5_systemd.names import SLICE, TaskName
+from solo5_systemd.base.declared_units import task_of
+from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.names import SLICE, TaskName
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -111,7 +111,7 @@ class ScopeFields:
 
     def read(self, control_group: str) -> Mapping[str, str]:
         """Return the fields of a cgroup; empty without a valid attribute."""
-        from solo5_systemd.decode import Fields, json_document
+        from solo5_systemd.base.decode import Fields, json_document
 
         try:
             fields = Fields(json_document(os.getxattr(self._root + control_group, ATTRIBUTE), ATTRIBUTE))

@@ -7,8 +7,8 @@ import re
 import signal as signals
 from typing import TYPE_CHECKING
 
-from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import TaskName, task_name
+from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.names import TaskName, task_name
 
 if TYPE_CHECKING:
     from solo5_systemd.workload import StopSignal

@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from solo5_systemd.base.errors import HostError, Solo5Error
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.cli.screen import Screen
-from solo5_systemd.errors import HostError, Solo5Error
-from solo5_systemd.names import TaskName
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.queries import Queries
@@ -30,10 +30,10 @@ def connect() -> "AbstractAsyncContextManager[Runtime]":
         DependencyError: a required module is not installed.
     """
     try:
-        from solo5_systemd import wiring  # imports D-Bus and asyncio, which `--help` does not need
         from solo5_systemd.settings import files
+        from solo5_systemd.wiring import engine as wiring  # imports D-Bus and asyncio, which `--help` does not need
     except ImportError as error:
-        from solo5_systemd.dependencies import dependency_error
+        from solo5_systemd.base.dependencies import dependency_error
 
         raise dependency_error(error) from error
     return wiring.connect(files.read_settings)
@@ -80,7 +80,7 @@ class CommandContext:
         """
         if self._connect is not None:
             return self.run(command, needs_root=False)
-        from solo5_systemd.query_wiring import queries
+        from solo5_systemd.wiring.queries import queries
 
         with queries() as engine:
             return finished(command(engine))

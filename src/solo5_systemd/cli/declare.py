@@ -3,8 +3,8 @@
 from functools import partial
 from typing import TYPE_CHECKING
 
+from solo5_systemd.base.errors import HostError, Solo5Error
 from solo5_systemd.cli.context import CommandContext
-from solo5_systemd.errors import HostError, Solo5Error
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.cgroup.usage import Io
 from solo5_systemd.engine.task import Sample
-from solo5_systemd.errors import HostError
-from solo5_systemd.names import TaskName
 from solo5_systemd.storage.lock_records import LOCKS, devices_of_tasks
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from argparse import Namespace
 from collections.abc import Callable
 from typing import TypeVar
 
-from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.options.table import SETTINGS
 
 T = TypeVar("T")

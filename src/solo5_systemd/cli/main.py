@@ -5,10 +5,10 @@ import os
 import sys
 from collections.abc import Sequence
 
+from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import parse
 from solo5_systemd.cli.screen import discard_stdout, standard_screen
-from solo5_systemd.errors import Solo5Error
 
 EXIT_SIGINT = 128 + 2
 EXIT_SIGPIPE = 128 + 13
@@ -63,7 +63,7 @@ def _here(words: Sequence[str]) -> Sequence[str]:
 
 def _missing_module(error: ImportError, context: CommandContext) -> int:
     """Report a dependency that is not installed; a missing module of solo5_systemd is an internal error."""
-    from solo5_systemd.dependencies import dependency_error
+    from solo5_systemd.base.dependencies import dependency_error
 
     try:
         missing = dependency_error(error)

@@ -15,9 +15,9 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from solo5_systemd import __version__
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.cgroup.usage import Io, Pressure, Usage
 from solo5_systemd.engine.task import Endpoints, Phase, Sample, Task
-from solo5_systemd.names import TaskName
 from solo5_systemd.network.drops import OF_GUESTS, OF_TAPS, of_nics
 from solo5_systemd.network.model import NetworkOverview, dropped_by_namespace
 from solo5_systemd.network.tap_counters import Counters, Traffic

@@ -7,8 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
 from solo5_systemd import __version__
-from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import task_name
+from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.names import task_name
 
 if TYPE_CHECKING:
     from solo5_systemd.cli.context import CommandContext

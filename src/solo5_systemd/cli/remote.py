@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from solo5_systemd.errors import InvalidRequestError, NotFoundError
+from solo5_systemd.base.errors import InvalidRequestError, NotFoundError
 
 OPTIONS = ("-H", "--host")
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from solo5_systemd.sanitize import printable
+from solo5_systemd.base.sanitize import printable
 
 Row = Sequence[str]
 Paint = Callable[[str, str], str]

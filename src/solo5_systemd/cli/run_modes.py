@@ -8,14 +8,14 @@ from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, NoReturn
 
+from solo5_systemd.base.errors import DependencyError, InvalidRequestError, NoSuchTaskError, Solo5Error
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.cli.console_output import copy_console, write_plain
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.screen import Screen
 from solo5_systemd.cli.task_output import lease_text, port_lines, reservation_json
 from solo5_systemd.engine.task import Task
-from solo5_systemd.errors import DependencyError, InvalidRequestError, NoSuchTaskError, Solo5Error
 from solo5_systemd.host.exec import execute
-from solo5_systemd.names import TaskName
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.unit.properties import directive
 from solo5_systemd.workload import StopSignal, Workload

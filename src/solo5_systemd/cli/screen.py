@@ -12,9 +12,9 @@ import time
 from collections.abc import Mapping
 from typing import BinaryIO
 
+from solo5_systemd.base.errors import Solo5Error
+from solo5_systemd.base.sanitize import printable
 from solo5_systemd.cli.render import json_text, visible_line
-from solo5_systemd.errors import Solo5Error
-from solo5_systemd.sanitize import printable
 
 _COLOURS = {"green": "32", "yellow": "33", "red": "31", "bold": "1"}
 _CLEAR = "\x1b[H\x1b[J"

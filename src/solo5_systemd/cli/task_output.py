@@ -7,7 +7,7 @@ from solo5_systemd.cli.render import moment, size, span
 from solo5_systemd.engine.task import Endpoints, Phase, Task
 
 if TYPE_CHECKING:
-    from solo5_systemd.names import DeviceName
+    from solo5_systemd.base.names import DeviceName
     from solo5_systemd.network.guest_limits import Limits
     from solo5_systemd.network.model import Lease, PortRequest, Reservation
     from solo5_systemd.unit.outcome import Outcome

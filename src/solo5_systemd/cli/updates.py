@@ -4,15 +4,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError
+from solo5_systemd.base.names import INVOCATION_LINK, UNITS
 from solo5_systemd.cli.context import CommandContext
-from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError
-from solo5_systemd.names import INVOCATION_LINK, UNITS
 
 if TYPE_CHECKING:
+    from solo5_systemd.base.names import TaskName
     from solo5_systemd.declared.update import UpdateRequest
     from solo5_systemd.declared.update_files import UpdateFiles
     from solo5_systemd.engine.runtime import Runtime
-    from solo5_systemd.names import TaskName
 
 POLL_INTERVAL_S = 0.05
 """Seconds between two looks at the steps of an update."""
@@ -26,8 +26,8 @@ def files_of(name: "TaskName", context: CommandContext) -> "UpdateFiles":
         NotFoundError: there is no such declared task.
         InvalidRequestError: an instance that was not started.
     """
+    from solo5_systemd.base.declared_units import has_declaration, is_declared
     from solo5_systemd.declared.update_files import UpdateFiles
-    from solo5_systemd.files.declared_units import has_declaration, is_declared
 
     if not context.root:
         raise HostError("this verb requires root.", "Run it with sudo.")

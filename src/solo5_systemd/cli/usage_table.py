@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
+from solo5_systemd.base.names import DeviceName
 from solo5_systemd.cgroup.usage import Pressure, Usage, cpu_percent
 from solo5_systemd.cli.render import UNKNOWN, size
 from solo5_systemd.engine.task import Sample
-from solo5_systemd.names import DeviceName
 
 HEADER = ("NAME", "CPU %", "MEM / LIMIT", "NET I/O", "BLOCK I/O", "PIDS")
 WIDE_HEADER = ("CPU TIME", "THROTTLED", "PEAK", "SWAP", "WAITING %")

@@ -3,6 +3,8 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from solo5_systemd.base.errors import SettingsError
+from solo5_systemd.base.names import NetworkName, TaskName, task_name
 from solo5_systemd.declared.passed_on import check_value
 from solo5_systemd.declared.readiness import Ready, parse_ready
 from solo5_systemd.declared.specifiers import HostNames, Specified, expand, specifiers
@@ -10,8 +12,6 @@ from solo5_systemd.declared.syntax import Assignment, Source, parse_file
 from solo5_systemd.declared.time_span import parse_time_span
 from solo5_systemd.declared.unit_keys import CHECKS, SERVICE_PASSED_ON, refusal, section_refusal
 from solo5_systemd.declared.values import Declared, effective, located
-from solo5_systemd.errors import SettingsError
-from solo5_systemd.names import NetworkName, TaskName, task_name
 from solo5_systemd.options.assignments import unit_property
 from solo5_systemd.options.table import SECTION
 from solo5_systemd.options.task import workload

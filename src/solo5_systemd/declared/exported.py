@@ -7,10 +7,10 @@ disks, the unit's fields and its cgroup; what these do not have is a comment.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.names import DeviceName, TaskName, device_name, disk_name
 from solo5_systemd.declared.writer import Written
-from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import Target
-from solo5_systemd.names import DeviceName, TaskName, device_name, disk_name
 from solo5_systemd.network.guest_limits import NO_LIMITS
 from solo5_systemd.network.model import Lease, NicRequest, Reservation
 from solo5_systemd.options.disks import disk as parse_disk

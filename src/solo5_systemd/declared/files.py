@@ -5,7 +5,7 @@
     web@.unikernel.d/*.conf      of a template and its instances
     web@1.unikernel.d/*.conf     of one
 
-The files are root's configuration, read by `files.own_files`. A symbolic link of root's is followed, as one of
+The files are root's configuration, read by `base.own_files`. A symbolic link of root's is followed, as one of
 configuration management.
 """
 
@@ -13,12 +13,12 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from solo5_systemd.base.atomic_file import replace_file
+from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, SettingsError
+from solo5_systemd.base.own_files import check_own, is_mask, list_own, read_own
 from solo5_systemd.declared.declaration import SUFFIX, declared_task
 from solo5_systemd.declared.specifiers import HostNames
 from solo5_systemd.declared.syntax import FILE_MAX_BYTES, Source
-from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, SettingsError
-from solo5_systemd.files.atomic_file import replace_file
-from solo5_systemd.files.own_files import check_own, is_mask, list_own, read_own
 from solo5_systemd.host.drop_ins import names_of_drop_ins
 from solo5_systemd.settings.files import ETC
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from solo5_systemd.base.errors import TakenError
 from solo5_systemd.declared.declaration import SUFFIX
 from solo5_systemd.declared.unit_file import MARK
-from solo5_systemd.errors import TakenError
 from solo5_systemd.host.drop_ins import UNITS, merged_drop_ins
 from solo5_systemd.settings.files import ETC
 

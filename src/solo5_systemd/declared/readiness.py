@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.network.model import Protocol, port_number
 
 PATTERN_MAX = 500

@@ -7,14 +7,14 @@ opens the way to a tap, and closes it.
 
 from collections.abc import Iterable, Iterator
 
-from solo5_systemd.dbus_api.values import RECORD, busctl_words
+from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.names import NETWORK_NAMESPACES, network_service, task_service
+from solo5_systemd.base.sanitize import printable
+from solo5_systemd.dbus.values import RECORD, busctl_words
 from solo5_systemd.declared.exported import RunningTask
 from solo5_systemd.declared.writer import quoted_word
-from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import NETWORK_NAMESPACES, network_service, task_service
 from solo5_systemd.network.guest_limits import NO_LIMITS
 from solo5_systemd.network.model import Request, Reservation
-from solo5_systemd.sanitize import printable
 from solo5_systemd.settings.records import document
 from solo5_systemd.storage.model import Backing
 from solo5_systemd.unit.log_fields import NETWORK_NAMESPACE

@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from solo5_systemd.errors import SettingsError, unquoted
-from solo5_systemd.sanitize import bounded
+from solo5_systemd.base.errors import SettingsError, unquoted
+from solo5_systemd.base.sanitize import bounded
 
 FILE_MAX_BYTES = 1 << 20
 """Size of a declaration or drop-in; systemd has the same limit for a line."""

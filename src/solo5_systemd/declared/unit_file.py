@@ -14,16 +14,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from solo5_systemd.declared.declaration import Declaration
-from solo5_systemd.declared.specifiers import HostNames, specifiers
-from solo5_systemd.image.manifest import Device, DeviceKind, ImageFacts, Manifest, StoredImage
-from solo5_systemd.names import (
+from solo5_systemd.base.names import (
     DeviceName,
     TaskName,
     awaited_target,
     outcome_target,
     prepare_service,
 )
+from solo5_systemd.declared.declaration import Declaration
+from solo5_systemd.declared.specifiers import HostNames, specifiers
+from solo5_systemd.image.manifest import Device, DeviceKind, ImageFacts, Manifest, StoredImage
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.storage.model import SECTOR_SIZE, Disk
 from solo5_systemd.unit.confinement import CLONE_NEWUTS, IMAGES

@@ -3,11 +3,11 @@
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+from solo5_systemd.base.decode import Fields
+from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.names import TaskName, is_task_name
 from solo5_systemd.declared.readiness import Ready, ReadyPort, parse_ready
-from solo5_systemd.decode import Fields
-from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import Manifest
-from solo5_systemd.names import TaskName, is_task_name
 from solo5_systemd.network.model import PortRequest, Protocol
 from solo5_systemd.workload import Workload
 

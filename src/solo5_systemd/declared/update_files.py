@@ -19,11 +19,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from solo5_systemd.declared.declaration import SUFFIX
-from solo5_systemd.declared.syntax import FILE_MAX_BYTES
-from solo5_systemd.declared.update import UpdateRequest, parse_request
-from solo5_systemd.decode import Fields, json_document
-from solo5_systemd.errors import (
+from solo5_systemd.base.atomic_file import replace_file
+from solo5_systemd.base.declared_units import DIRECTORY, UPDATE
+from solo5_systemd.base.decode import Fields, json_document
+from solo5_systemd.base.errors import (
     HostError,
     InvalidRequestError,
     NotFoundError,
@@ -31,10 +30,11 @@ from solo5_systemd.errors import (
     Solo5Error,
     TakenError,
 )
-from solo5_systemd.files.atomic_file import replace_file
-from solo5_systemd.files.declared_units import DIRECTORY, UPDATE
-from solo5_systemd.files.own_files import check_own, read_own
-from solo5_systemd.names import TaskName, template_of
+from solo5_systemd.base.names import TaskName, template_of
+from solo5_systemd.base.own_files import check_own, read_own
+from solo5_systemd.declared.declaration import SUFFIX
+from solo5_systemd.declared.syntax import FILE_MAX_BYTES
+from solo5_systemd.declared.update import UpdateRequest, parse_request
 from solo5_systemd.settings.files import ETC
 
 PREVIOUS = Path("/var/lib/solo5/previous")

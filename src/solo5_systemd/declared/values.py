@@ -4,10 +4,10 @@ import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
+from solo5_systemd.base.errors import InvalidRequestError, SettingsError, Solo5Error
 from solo5_systemd.declared.specifiers import Specified, expand
 from solo5_systemd.declared.syntax import Assignment, split_words
 from solo5_systemd.declared.unit_keys import LISTS
-from solo5_systemd.errors import InvalidRequestError, SettingsError, Solo5Error
 from solo5_systemd.options.table import SETTINGS
 
 T = TypeVar("T")

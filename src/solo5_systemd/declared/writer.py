@@ -3,15 +3,15 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 
+from solo5_systemd.base.errors import InvalidRequestError, SettingsError
+from solo5_systemd.base.sanitize import printable, unit_file_syntax
 from solo5_systemd.declared.declaration import Declaration, parse_declaration
 from solo5_systemd.declared.readiness import Ready
 from solo5_systemd.declared.specifiers import HostNames
 from solo5_systemd.declared.syntax import Source
 from solo5_systemd.declared.time_span import format_time_span
-from solo5_systemd.errors import InvalidRequestError, SettingsError
 from solo5_systemd.options.table import KEYS, SECTION
 from solo5_systemd.options.task import texts
-from solo5_systemd.sanitize import printable, unit_file_syntax
 from solo5_systemd.settings.model import DEFAULT_NETWORK
 from solo5_systemd.workload import Workload
 

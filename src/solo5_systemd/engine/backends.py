@@ -1,4 +1,4 @@
-"""The backends of the engine, as Protocols. Every method raises only errors of `solo5_systemd.errors`.
+"""The backends of the engine, as Protocols. Every method raises only errors of `solo5_systemd.base.errors`.
 
 `wiring` has the implementations, with what each method does: the class that “implements” a Protocol says so in its
 docstring. tests/support/fakes has those of the tests.
@@ -8,11 +8,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Ite
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Protocol
 
+from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.cgroup.usage import Usage
 from solo5_systemd.engine.task import Endpoints
 from solo5_systemd.image.manifest import StoredImage, Target
 from solo5_systemd.journal.lines import DroppedLines, Line
-from solo5_systemd.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.model import (
     UNNAMED,
     GuestNames,

@@ -7,6 +7,9 @@ refusal does not need.
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from solo5_systemd.base.declared_units import declared_service, is_declared
+from solo5_systemd.base.errors import StoreFullError, TakenError
+from solo5_systemd.base.names import TaskName, UnitKind, own_task_name, task_scope, task_service
 from solo5_systemd.engine.plan import (
     Facts,
     check_workload,
@@ -15,11 +18,8 @@ from solo5_systemd.engine.plan import (
     needs_resolver,
     resolver_networks,
 )
-from solo5_systemd.errors import StoreFullError, TakenError
-from solo5_systemd.files.declared_units import declared_service, is_declared
 from solo5_systemd.host.drop_ins import check_drop_ins
 from solo5_systemd.image.manifest import StoredImage
-from solo5_systemd.names import TaskName, UnitKind, own_task_name, task_scope, task_service
 from solo5_systemd.settings.limits import Claim, Resource
 from solo5_systemd.settings.resolver import UNSET
 from solo5_systemd.unit.properties import security_modules

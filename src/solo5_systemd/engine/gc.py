@@ -3,8 +3,8 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
+from solo5_systemd.base.names import TaskName, outcome_target
 from solo5_systemd.engine.orphans import RECORD_MAX_AGE_S, Kind, Orphan, Snapshot, alloc_dir, orphans
-from solo5_systemd.names import TaskName, outcome_target
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.backends import Backends

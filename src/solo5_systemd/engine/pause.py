@@ -12,10 +12,10 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from solo5_systemd.errors import HostError, Solo5Error, TakenError
-from solo5_systemd.files.procfs import open_in_thread
-from solo5_systemd.locks import LockedError, closing, lock_directory, lock_file, try_lock
-from solo5_systemd.names import thaw_service
+from solo5_systemd.base.errors import HostError, Solo5Error, TakenError
+from solo5_systemd.base.locks import LockedError, closing, lock_directory, lock_file, try_lock
+from solo5_systemd.base.names import thaw_service
+from solo5_systemd.base.procfs import open_in_thread
 from solo5_systemd.unit.state import UnitState
 
 if TYPE_CHECKING:

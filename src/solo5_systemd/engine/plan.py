@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from solo5_systemd.base.errors import HostError, InvalidRequestError
+from solo5_systemd.base.names import DeviceName, NetworkName, TaskName, UnitKind, primary_nic
+from solo5_systemd.base.sanitize import MAX_QUOTE, bounded, unit_file_syntax
 from solo5_systemd.engine.task import Started
-from solo5_systemd.errors import HostError, InvalidRequestError
 from solo5_systemd.image.manifest import DeviceKind, StoredImage, match
-from solo5_systemd.names import DeviceName, NetworkName, TaskName, UnitKind, primary_nic
 from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, PortRequest, Reservation
-from solo5_systemd.sanitize import MAX_QUOTE, bounded, unit_file_syntax
 from solo5_systemd.settings import operator_policy
 from solo5_systemd.settings.limits import Claim, Resource
 from solo5_systemd.settings.model import DEFAULT_NETWORK, NAMESPACE_NETWORK, NO_NETWORK, REDIRECT_NETWORK

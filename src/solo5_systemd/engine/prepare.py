@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from solo5_systemd.base.errors import InvalidRequestError, TakenError
+from solo5_systemd.base.names import task_service
 from solo5_systemd.declared.update import next_task
 from solo5_systemd.engine.facts import Host, MakeRoom
 from solo5_systemd.engine.plan import Plan, plan
 from solo5_systemd.engine.removal import Remover
 from solo5_systemd.engine.start import Steps, start_journald
 from solo5_systemd.engine.undo import Undo
-from solo5_systemd.errors import InvalidRequestError, TakenError
-from solo5_systemd.names import task_service
 from solo5_systemd.network.model import NicRequest, PortRequest, Reservation
 from solo5_systemd.storage.model import Disk
 from solo5_systemd.unit.tender import device_options, lasting_path

@@ -1,14 +1,14 @@
 """The operations that only read: listing and inspecting tasks.
 
-They await their backends only, so that they run without an event loop where the backends do (`query_wiring.queries`).
+They await their backends only, so that they run without an event loop where the backends do (`wiring.queries`).
 What is not needed without tasks is imported once there is one: imports are most of the run time of a short verb.
 """
 
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from solo5_systemd.errors import NoSuchTaskError
-from solo5_systemd.names import DeviceName, TaskName
+from solo5_systemd.base.errors import NoSuchTaskError
+from solo5_systemd.base.names import DeviceName, TaskName
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence

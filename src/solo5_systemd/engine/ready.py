@@ -3,12 +3,12 @@
 import asyncio
 from dataclasses import dataclass
 
+from solo5_systemd.base.errors import InvalidRequestError, Solo5Error, StartError
+from solo5_systemd.base.names import primary_nic
+from solo5_systemd.base.sanitize import MAX_QUOTE, bounded
 from solo5_systemd.declared.readiness import Ready, ReadyLine
 from solo5_systemd.engine.runtime import Runtime
-from solo5_systemd.errors import InvalidRequestError, Solo5Error, StartError
-from solo5_systemd.names import primary_nic
 from solo5_systemd.network.model import Endpoint, IpAddress, Reservation
-from solo5_systemd.sanitize import MAX_QUOTE, bounded
 from solo5_systemd.unit.state import UnitState
 
 PROBE_INTERVAL_S = 0.05
@@ -69,7 +69,7 @@ async def end_of(runtime: Runtime, run: Run) -> str:
 
 
 async def _ready(run: Run, condition: Ready | None) -> str:
-    from solo5_systemd.readiness import probe
+    from solo5_systemd.engine import probe
 
     if condition is None:
         await asyncio.sleep(SETTLE_S)

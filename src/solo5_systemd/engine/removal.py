@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from solo5_systemd.files.declared_units import forget_instance, units_of
-from solo5_systemd.names import TaskName, outcome_target
+from solo5_systemd.base.declared_units import forget_instance, units_of
+from solo5_systemd.base.names import TaskName, outcome_target
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.backends import Backends

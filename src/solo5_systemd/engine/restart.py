@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 
+from solo5_systemd.base.errors import InvalidRequestError, NoSuchTaskError, Solo5Error
+from solo5_systemd.base.names import TaskName, prepare_service
 from solo5_systemd.declared.readiness import Ready
 from solo5_systemd.declared.update import READY_TIMEOUT_S
 from solo5_systemd.engine.ready import Run, until_ready
 from solo5_systemd.engine.runtime import Runtime
-from solo5_systemd.errors import InvalidRequestError, NoSuchTaskError, Solo5Error
-from solo5_systemd.names import TaskName, prepare_service
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.unit.outcome import REQUESTED, Outcome
 from solo5_systemd.unit.properties import JobAssertError, JobCanceledError, JobConflictError

@@ -12,14 +12,14 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from solo5_systemd.concurrency import gather
+from solo5_systemd.base.concurrency import gather
+from solo5_systemd.base.errors import InvalidRequestError, NoSuchTaskError, TakenError
+from solo5_systemd.base.names import TaskName, UnitKind
 from solo5_systemd.engine.callbacks import SpawnProcess, StartCallbacks
 from solo5_systemd.engine.queries import Queries
 from solo5_systemd.engine.stop import SIGKILL, SIGNALS, Stopper
 from solo5_systemd.engine.task import Started, Task, phase
-from solo5_systemd.errors import InvalidRequestError, NoSuchTaskError, TakenError
 from solo5_systemd.journal.lines import Line
-from solo5_systemd.names import TaskName, UnitKind
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.unit.outcome import Outcome
 from solo5_systemd.unit.properties import parse_property, unit_property

@@ -13,14 +13,14 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from solo5_systemd.base.errors import HostError, StartError, TakenError
+from solo5_systemd.base.names import journald_of, network_service
 from solo5_systemd.engine.callbacks import SpawnProcess, StartCallbacks
 from solo5_systemd.engine.facts import Host, MakeRoom
 from solo5_systemd.engine.plan import Plan, plan
 from solo5_systemd.engine.removal import Remover
 from solo5_systemd.engine.task import Started
 from solo5_systemd.engine.undo import NameTakenError, Undo, completed, undo
-from solo5_systemd.errors import HostError, StartError, TakenError
-from solo5_systemd.names import journald_of, network_service
 from solo5_systemd.network.model import NicRequest, Reservation
 from solo5_systemd.settings.model import TASK_UIDS
 from solo5_systemd.storage.archive import check_total

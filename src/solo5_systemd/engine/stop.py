@@ -4,9 +4,9 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.names import UnitKind
 from solo5_systemd.engine.queries import is_hung
-from solo5_systemd.errors import HostError
-from solo5_systemd.names import UnitKind
 from solo5_systemd.unit.state import ActiveState, UnitState
 from solo5_systemd.workload import STOP_TIMEOUT_S, StopSignal
 

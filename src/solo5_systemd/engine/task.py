@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from solo5_systemd.names import DeviceName, TaskName, UnitKind
+from solo5_systemd.base.names import DeviceName, TaskName, UnitKind
 from solo5_systemd.unit.state import ActiveState, UnitState
 
 if TYPE_CHECKING:

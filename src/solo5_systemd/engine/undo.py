@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
 from typing import TypeVar
 
-from solo5_systemd.errors import Solo5Error, TakenError
+from solo5_systemd.base.errors import Solo5Error, TakenError
 
 T = TypeVar("T")
 Undoing = Callable[[], Coroutine[object, object, None]]

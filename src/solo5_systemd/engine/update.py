@@ -16,6 +16,8 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Protocol as Interface
 
+from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, StartError
+from solo5_systemd.base.names import TaskName, host_name
 from solo5_systemd.declared.readiness import Ready, ReadyLine
 from solo5_systemd.declared.update import (
     READY_TIMEOUT_S,
@@ -32,9 +34,7 @@ from solo5_systemd.engine.ready import Run, end_of, until_ready
 from solo5_systemd.engine.restart import Restarter, StoppedError
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.start import Starter
-from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, StartError
 from solo5_systemd.image.manifest import Manifest
-from solo5_systemd.names import TaskName, host_name
 from solo5_systemd.network.model import NicRequest, PortRequest, Reservation
 from solo5_systemd.unit.properties import JobCanceledError
 from solo5_systemd.workload import Workload
@@ -157,7 +157,7 @@ class Updater:
         if update.dependents:
             self._progress.step(f"units that are restarted with {self._service}: {', '.join(update.dependents)}")
         if isinstance(update.condition, ReadyLine):
-            from solo5_systemd.readiness.probe import check_pattern
+            from solo5_systemd.engine.probe import check_pattern
 
             await check_pattern(update.condition.pattern)
         if request.pause:

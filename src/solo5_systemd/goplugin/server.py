@@ -22,14 +22,14 @@ import grpc
 import grpc.aio
 from google.protobuf.empty_pb2 import Empty
 
-from solo5_systemd.errors import HostError, NotFoundError, Solo5Error
+from solo5_systemd.base.errors import HostError, NotFoundError, Solo5Error
+from solo5_systemd.base.locks import lock_directory, try_lock
 from solo5_systemd.goplugin.handshake import Handshake
 from solo5_systemd.goplugin.hclog import log_to, redirect_stdio
 from solo5_systemd.goplugin.proto import health_pb2, plugin_pb2
 from solo5_systemd.goplugin.proto.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from solo5_systemd.goplugin.proto.plugin_pb2 import ConnInfo, StdioData
 from solo5_systemd.goplugin.rpc import Failure, Handler, service_handler
-from solo5_systemd.locks import lock_directory, try_lock
 
 SOCKET_PATH_MAX = 107
 """Bytes of a socket's path (unix(7))."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from solo5_systemd.base.names import journald_of
 from solo5_systemd.host.other_filters import DroppingChain
 from solo5_systemd.image.manifest import SUPPORTED_ABI, Target
-from solo5_systemd.names import journald_of
 from solo5_systemd.network.modules import NF_TABLES
 from solo5_systemd.network.modules import remedy as remedy_of_modules
 from solo5_systemd.network.overtaken import Overtaken
@@ -20,7 +20,7 @@ from solo5_systemd.unit.properties import missing_controllers
 from solo5_systemd.unit.tender import Tender
 
 if TYPE_CHECKING:
-    from solo5_systemd.dependencies import Dependency
+    from solo5_systemd.base.dependencies import Dependency
 
 SYSTEMD = 252
 """The minimum version of systemd: Debian 12's."""

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from solo5_systemd.errors import HostError
-from solo5_systemd.names import TASK_PREFIX
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.names import TASK_PREFIX
 from solo5_systemd.unit.properties import LIMITS, SETTABLE
 
 UNITS = (

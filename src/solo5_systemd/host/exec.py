@@ -6,7 +6,7 @@ import signal
 from collections.abc import Sequence
 from typing import NoReturn
 
-from solo5_systemd.errors import NotFoundError
+from solo5_systemd.base.errors import NotFoundError
 
 IGNORED_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ)
 """The signals that Python ignores. A program inherits this through execve(2), and a tender that ignores SIGPIPE hangs
@@ -39,6 +39,6 @@ def execute(line: Sequence[str]) -> NoReturn:
 
 
 def _error(program: str, reason: str) -> NotFoundError:
-    from solo5_systemd.dependencies import advice
+    from solo5_systemd.base.dependencies import advice
 
     return NotFoundError(f"{program} cannot be executed: {reason}.", advice(program))

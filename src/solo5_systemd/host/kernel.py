@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from solo5_systemd.errors import DependencyError
+from solo5_systemd.base.errors import DependencyError
 from solo5_systemd.host.checks import Kernel
 from solo5_systemd.host.modules import missing_modules
 from solo5_systemd.host.other_filters import (

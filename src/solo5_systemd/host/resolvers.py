@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from ipaddress import ip_network
 from pathlib import Path
 
-from solo5_systemd.names import NetworkName
+from solo5_systemd.base.names import NetworkName
 from solo5_systemd.network.nft_ip6 import METADATA6
 from solo5_systemd.network.nft_rules import METADATA
 from solo5_systemd.settings.model import NAMESPACE_NETWORK, REDIRECT_NETWORK, Settings

@@ -10,9 +10,9 @@ from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from solo5_systemd.concurrency import reaped
-from solo5_systemd.errors import HostError, ImageError, NotFoundError
-from solo5_systemd.files.own_files import check_own
+from solo5_systemd.base.concurrency import reaped
+from solo5_systemd.base.errors import HostError, ImageError, NotFoundError
+from solo5_systemd.base.own_files import check_own
 from solo5_systemd.host.loader import UnknownFilesError, mapped_files
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.unit.confinement import KVM, ROOT, TUN, USER

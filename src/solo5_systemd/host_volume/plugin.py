@@ -18,12 +18,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, TakenError
-from solo5_systemd.files.atomic_file import replace_file, sync_directory
-from solo5_systemd.files.procfs import identity
+from solo5_systemd.base.atomic_file import replace_file, sync_directory
+from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error, TakenError
+from solo5_systemd.base.locks import closing, lock_directory
+from solo5_systemd.base.names import DeviceName
+from solo5_systemd.base.procfs import identity
 from solo5_systemd.host_volume.request import IMAGE, CreateRequest, DeleteRequest, create_request, delete_request
-from solo5_systemd.locks import closing, lock_directory
-from solo5_systemd.names import DeviceName
 from solo5_systemd.settings.files import read_settings
 from solo5_systemd.settings.limits import Limits
 from solo5_systemd.storage.disk_claims import CLAIMS, DiskClaims

@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from solo5_systemd.decode import Fields, json_document
-from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.base.decode import Fields, json_document
+from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.settings.limits import Tenant, tenant
 from solo5_systemd.storage.model import MAX_SECTOR_SIZE
 

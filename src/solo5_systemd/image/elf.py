@@ -11,7 +11,7 @@ from functools import cache
 from io import BytesIO
 from typing import Any, NamedTuple, Protocol
 
-from solo5_systemd.errors import ImageError
+from solo5_systemd.base.errors import ImageError
 from solo5_systemd.image.manifest import MANIFEST_DESC_MAX, ImageFacts, Manifest, decode_abi, decode_manifest
 
 PAGE = 4096
@@ -175,7 +175,7 @@ def _structs() -> Any:
     try:
         from elftools.elf.structs import ELFStructs
     except ImportError as error:
-        from solo5_systemd.dependencies import dependency_error
+        from solo5_systemd.base.dependencies import dependency_error
 
         raise dependency_error(error) from error
     structs = ELFStructs(little_endian=True, elfclass=64)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
 
-from solo5_systemd.decode import Fields, json_document
-from solo5_systemd.errors import ImageError, InvalidRequestError
-from solo5_systemd.names import DeviceName, device_name
+from solo5_systemd.base.decode import Fields, json_document
+from solo5_systemd.base.errors import ImageError, InvalidRequestError
+from solo5_systemd.base.names import DeviceName, device_name
 
 
 class Target(StrEnum):

@@ -28,12 +28,12 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from io import BufferedRandom, FileIO
 from pathlib import Path
 
-from solo5_systemd.errors import HostError, ImageError, InvalidRequestError, Solo5Error, StoreFullError
-from solo5_systemd.files.atomic_file import link_unnamed, open_unnamed
-from solo5_systemd.files.procfs import open_in_thread, open_path
+from solo5_systemd.base.atomic_file import link_unnamed, open_unnamed
+from solo5_systemd.base.errors import HostError, ImageError, InvalidRequestError, Solo5Error, StoreFullError
+from solo5_systemd.base.locks import closing, is_locked, lock_file
+from solo5_systemd.base.procfs import open_in_thread, open_path
 from solo5_systemd.image.elf import read_manifest
 from solo5_systemd.image.manifest import ImageFacts, Memo, StoredImage, is_sha256
-from solo5_systemd.locks import closing, is_locked, lock_file
 
 STORE = Path("/var/lib/solo5/images")
 

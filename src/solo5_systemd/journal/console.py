@@ -6,11 +6,11 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, closing, suppress
 from typing import TYPE_CHECKING
 
-from solo5_systemd.errors import HostError
-from solo5_systemd.files.declared_units import task_of
-from solo5_systemd.files.procfs import open_in_thread
+from solo5_systemd.base.declared_units import task_of
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.names import TaskName
+from solo5_systemd.base.procfs import open_in_thread
 from solo5_systemd.journal.journald import log_hung, open_stream
-from solo5_systemd.names import TaskName
 from solo5_systemd.unit.exit_messages import ExitMessages
 from solo5_systemd.unit.log_fields import STDERR_PRIORITY, STDOUT_PRIORITY
 from solo5_systemd.unit.state import UnitState

@@ -2,7 +2,7 @@
 
 from contextlib import closing
 
-from solo5_systemd.files.declared_units import declared_task, stderr_lines
+from solo5_systemd.base.declared_units import declared_task, stderr_lines
 from solo5_systemd.journal.journald import HUNG_MESSAGE_ID
 from solo5_systemd.journal.lines import Line, Stream
 from solo5_systemd.journal.reader import CONSOLE_MATCHES, JournalReader, this_boot

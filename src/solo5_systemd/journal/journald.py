@@ -3,8 +3,8 @@
 import socket
 from collections.abc import Mapping
 
-from solo5_systemd.errors import HostError
-from solo5_systemd.names import journald_of
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.names import journald_of
 from solo5_systemd.unit.log_fields import FACILITY
 from solo5_systemd.unit.state import UnitState
 
@@ -52,7 +52,7 @@ def open_stream(identifier: str, unit: str, priority: int, namespace: str = "") 
         connection.sendall(f"{identifier}\n{unit}\n{FACILITY << 3 | priority}\n0\n0\n0\n0\n".encode())
     except OSError as error:
         connection.close()
-        from solo5_systemd.dependencies import advice
+        from solo5_systemd.base.dependencies import advice
 
         raise HostError(
             f"journald cannot be reached at {path}: {error.strerror or error}.",

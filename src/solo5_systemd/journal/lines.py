@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from solo5_systemd.names import TaskName
+from solo5_systemd.base.names import TaskName
 
 _LINE_BREAKS = {b"": b"\n", b"nul": b"\0"}
 """The terminator of a line by its _LINE_BREAK=, which journald omits for a newline. The other values (`line-max`,

@@ -13,10 +13,10 @@ from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from solo5_systemd.errors import HostError
-from solo5_systemd.files.procfs import boot_id
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.names import journald_of
+from solo5_systemd.base.procfs import boot_id
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream, dropped_notice, original_bytes
-from solo5_systemd.names import journald_of
 from solo5_systemd.unit.log_fields import FACILITY, STDERR_PRIORITY, STDOUT_PRIORITY
 
 if TYPE_CHECKING:
@@ -307,7 +307,7 @@ def _library() -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(LIBRARY)
     except OSError as error:
-        from solo5_systemd.dependencies import dependency_error
+        from solo5_systemd.base.dependencies import dependency_error
 
         raise dependency_error(error) from error
     for name, arguments in _ARGUMENTS.items():

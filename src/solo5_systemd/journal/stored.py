@@ -4,12 +4,12 @@ import os
 from contextlib import closing, suppress
 from pathlib import Path
 
-from solo5_systemd.errors import HostError
-from solo5_systemd.files.procfs import open_in_thread
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.names import INVOCATION_LINK, UNITS, TaskName, journald_of
+from solo5_systemd.base.procfs import open_in_thread
 from solo5_systemd.journal.journald import open_stream
 from solo5_systemd.journal.reader import JournalReader
 from solo5_systemd.journal.sync import synchronize
-from solo5_systemd.names import INVOCATION_LINK, UNITS, TaskName, journald_of
 from solo5_systemd.unit.log_fields import STDOUT_PRIORITY
 
 _WRITER = TaskName("solo5-systemd")

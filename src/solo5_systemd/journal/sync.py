@@ -12,13 +12,13 @@ import socket
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
-from solo5_systemd.concurrency import retry
-from solo5_systemd.errors import HostError
-from solo5_systemd.files.declared_units import units_of
+from solo5_systemd.base.concurrency import retry
+from solo5_systemd.base.declared_units import units_of
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.journal import journald
 from solo5_systemd.journal.journald import namespace_path, write_entry
 from solo5_systemd.journal.reader import CONSOLE_MATCHES, JournalReader
-from solo5_systemd.names import TaskName
 
 if TYPE_CHECKING:
     from solo5_systemd.journal.lines import Line

@@ -4,7 +4,7 @@ import hashlib
 import hmac
 from ipaddress import IPv6Address, IPv6Network
 
-from solo5_systemd.names import NetworkName
+from solo5_systemd.base.names import NetworkName
 from solo5_systemd.network.model import MacAddress
 
 _APPLICATION = bytes.fromhex("5d1c0f6b3a8e4f3f9e0b6a1f7c2d8e55")

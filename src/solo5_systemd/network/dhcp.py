@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from ipaddress import IPv4Network
 
-from solo5_systemd.names import TaskName, host_name
+from solo5_systemd.base.names import TaskName, host_name
 from solo5_systemd.network.model import GuestNames, Lease, Network
 
 SERVER_PORT = 67

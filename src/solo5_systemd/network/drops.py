@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Annotated, Any
 
-from solo5_systemd.names import DeviceName, NetworkName
+from solo5_systemd.base.names import DeviceName, NetworkName
 from solo5_systemd.settings.records import text
 
 RULES: Mapping[str, tuple[str, str, str]] = {

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
-from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.settings.egress import EGRESS, Egress, intersection
 from solo5_systemd.settings.guest_routes import ROUTES, Routes, is_within
 from solo5_systemd.settings.model import NetworkPolicy

@@ -11,8 +11,8 @@ from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
 from typing import TypeVar
 
-from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
-from solo5_systemd.names import DeviceName, NetworkName, TaskName
+from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
+from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.derived import bridge_mac, digest_of, mac_of, number_of, slaac_address
 from solo5_systemd.network.ipam6 import bounds6, free_address
 from solo5_systemd.network.model import (

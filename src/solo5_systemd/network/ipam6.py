@@ -4,8 +4,8 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from ipaddress import IPv6Address, IPv6Network
 
-from solo5_systemd.errors import HostError
-from solo5_systemd.names import NetworkName
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.names import NetworkName
 from solo5_systemd.network.derived import number_of
 from solo5_systemd.network.model import IpAddress, Network
 from solo5_systemd.settings.address_pool import Pool6

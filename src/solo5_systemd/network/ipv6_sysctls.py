@@ -7,7 +7,7 @@ advertisements, so that the host would lose its default route: `accept_ra` 2 is 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from solo5_systemd.errors import HostError
+from solo5_systemd.base.errors import HostError
 from solo5_systemd.network.sysctls import read_sysctl, set_for_link, write_sysctl
 
 _CONF = Path("/proc/sys/net/ipv6/conf")

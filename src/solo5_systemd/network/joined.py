@@ -3,8 +3,8 @@
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
-from solo5_systemd.names import NetworkName
+from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
+from solo5_systemd.base.names import NetworkName
 from solo5_systemd.network.ipam import BRIDGE_PORTS
 from solo5_systemd.network.model import Network, NicRequest, PortRequest
 from solo5_systemd.network.port_conflicts import show_port

@@ -21,10 +21,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from solo5_systemd.decode import json_document
-from solo5_systemd.errors import HostError, Solo5Error
-from solo5_systemd.files.atomic_file import replace_file
-from solo5_systemd.names import NetworkName, TaskName
+from solo5_systemd.base.atomic_file import replace_file
+from solo5_systemd.base.decode import json_document
+from solo5_systemd.base.errors import HostError, Solo5Error
+from solo5_systemd.base.names import NetworkName, TaskName
 from solo5_systemd.network.lease_json import (
     lease_record_document,
     network_document,

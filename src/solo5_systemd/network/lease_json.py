@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from solo5_systemd.decode import Fields
+from solo5_systemd.base.decode import Fields
 from solo5_systemd.network.model import LeaseRecord, Network, NicRequest, Request, limits_of
 from solo5_systemd.settings.model import NO_NETWORK
 from solo5_systemd.settings.records import document, record

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from ipaddress import IPv4Interface, IPv6Address, IPv6Interface, ip_address, ip_network
 
-from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import DeviceName, NetworkName, TaskName
+from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
 from solo5_systemd.network.model import (
     EVERY_IPV6,

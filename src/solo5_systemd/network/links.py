@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network, ip_address
 from typing import Any
 
-from solo5_systemd.dependencies import without_init
-from solo5_systemd.errors import HostError, TakenError
-from solo5_systemd.names import TaskName, task_namespace
+from solo5_systemd.base.dependencies import without_init
+from solo5_systemd.base.errors import HostError, TakenError
+from solo5_systemd.base.names import TaskName, task_namespace
 from solo5_systemd.network import ipv6_sysctls, taps, task_taps
 from solo5_systemd.network.derived import bridge_mac
 from solo5_systemd.network.ipam import TAP_PREFIX, segment_link

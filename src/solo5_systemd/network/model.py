@@ -10,8 +10,8 @@ from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
 from typing import Annotated, Any, NewType, Self
 
-from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import DeviceName, NetworkName, TaskName, task_name, task_namespace
+from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.names import DeviceName, NetworkName, TaskName, task_name, task_namespace
 from solo5_systemd.network.drops import Dropped
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
 from solo5_systemd.settings.guest_routes import Routes

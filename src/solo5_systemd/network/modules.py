@@ -14,7 +14,7 @@ import errno
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from solo5_systemd.errors import HostError
+from solo5_systemd.base.errors import HostError
 
 BRIDGE, MACVLAN, VETH, TUN, NF_TABLES = ("bridge",), ("macvlan",), ("veth",), ("tun",), ("nf_tables",)
 

@@ -10,8 +10,8 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Self, TypeVar
 
-from solo5_systemd.errors import HostError
-from solo5_systemd.names import DeviceName, TaskName
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.network.lease_files import STATE, read_lease_records
 from solo5_systemd.network.tap_counters import Traffic, parse_net_dev
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv6Address
 
-from solo5_systemd.names import NetworkName
+from solo5_systemd.base.names import NetworkName
 from solo5_systemd.network.derived import bridge_mac, link_local
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
 from solo5_systemd.network.ipam import segment_link

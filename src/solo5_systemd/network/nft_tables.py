@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import nftables
 
-from solo5_systemd.errors import HostError
+from solo5_systemd.base.errors import HostError
 from solo5_systemd.network import nft_elements, nft_rules
 from solo5_systemd.network.conntrack import udp_ports
 from solo5_systemd.network.drops import RULES, Dropped
@@ -86,7 +86,7 @@ class Tables:
         try:
             self._nft = nftables.Nftables()
         except OSError as error:  # libnftables.so cannot be loaded
-            from solo5_systemd.dependencies import dependency_error
+            from solo5_systemd.base.dependencies import dependency_error
 
             raise dependency_error(error) from error
         self._nft.set_stateless_output(True)

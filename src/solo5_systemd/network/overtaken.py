@@ -7,7 +7,7 @@ routing table with precedence, takes what the host sends to the guests, and what
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
 
-from solo5_systemd.names import NetworkName
+from solo5_systemd.base.names import NetworkName
 from solo5_systemd.network.model import IpAddress
 
 _OUR_TABLE = 505

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from solo5_systemd.errors import InvalidRequestError, TakenError
-from solo5_systemd.names import DeviceName
+from solo5_systemd.base.errors import InvalidRequestError, TakenError
+from solo5_systemd.base.names import DeviceName
 from solo5_systemd.network.dhcp import SERVER_PORT
 from solo5_systemd.network.model import (
     EVERY_IPV6,

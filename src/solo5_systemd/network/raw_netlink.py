@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from solo5_systemd.errors import DependencyError, HostError
+from solo5_systemd.base.errors import DependencyError, HostError
 from solo5_systemd.network.modules import NF_TABLES, remedy
 
 NLM_REQUEST, NLM_ACK, NLM_REPLACE, NLM_DUMP, NLM_CREATE = 0x1, 0x4, 0x100, 0x300, 0x400

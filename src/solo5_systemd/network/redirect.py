@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
 
-from solo5_systemd.errors import HostError, InvalidRequestError
-from solo5_systemd.names import TaskName
+from solo5_systemd.base.errors import HostError, InvalidRequestError
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import nft_frames
 from solo5_systemd.network.derived import link_local
 from solo5_systemd.network.guest_limits import NO_LIMITS

@@ -14,11 +14,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from solo5_systemd.decode import json_document
-from solo5_systemd.errors import HostError, Solo5Error
-from solo5_systemd.files.atomic_file import replace_file
-from solo5_systemd.files.own_files import read_own
-from solo5_systemd.names import NetworkName, TaskName, is_task_name
+from solo5_systemd.base.atomic_file import replace_file
+from solo5_systemd.base.decode import json_document
+from solo5_systemd.base.errors import HostError, Solo5Error
+from solo5_systemd.base.names import NetworkName, TaskName, is_task_name
+from solo5_systemd.base.own_files import read_own
 from solo5_systemd.network.ipam import Remembered
 from solo5_systemd.network.lease_json import parse_remembered, remembered_document
 from solo5_systemd.network.model import IpAddress, MacAddress, NicRequest

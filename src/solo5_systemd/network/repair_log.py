@@ -9,10 +9,10 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from solo5_systemd.decode import Fields, json_document
-from solo5_systemd.errors import Solo5Error
-from solo5_systemd.files.atomic_file import replace_file
-from solo5_systemd.names import task_name
+from solo5_systemd.base.atomic_file import replace_file
+from solo5_systemd.base.decode import Fields, json_document
+from solo5_systemd.base.errors import Solo5Error
+from solo5_systemd.base.names import task_name
 from solo5_systemd.network.model import RecordedRepair, Repair
 
 FILE = "repairs.json"

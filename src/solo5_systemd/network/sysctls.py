@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
-from solo5_systemd.errors import HostError
+from solo5_systemd.base.errors import HostError
 
 _ROOT = Path("/proc/sys/net")
 IP_FORWARD = "ipv4/ip_forward"

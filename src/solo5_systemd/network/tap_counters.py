@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from solo5_systemd.names import DeviceName, TaskName
+from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.network.ipam import TAP_PREFIX
 from solo5_systemd.network.lease_recovery import tap_owner
 

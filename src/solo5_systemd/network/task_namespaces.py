@@ -14,8 +14,8 @@ import struct
 from contextlib import closing, suppress
 from pathlib import Path
 
-from solo5_systemd.errors import HostError, TakenError
-from solo5_systemd.files.mounts import bind_mount, detach
+from solo5_systemd.base.errors import HostError, TakenError
+from solo5_systemd.base.mounts import bind_mount, detach
 from solo5_systemd.network.namespaces import NetworkNamespace, in_new_namespace
 from solo5_systemd.network.raw_netlink import NETLINK_ROUTE, NLM_ACK, NetlinkSocket, attribute, attributes
 

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from solo5_systemd.errors import HostError
+from solo5_systemd.base.errors import HostError
 from solo5_systemd.network.modules import MACVLAN, TUN, needing
 from solo5_systemd.network.namespaces import NetworkNamespace
 from solo5_systemd.network.raw_netlink import (

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from solo5_systemd.errors import HostError, Solo5Error
-from solo5_systemd.names import NetworkName
+from solo5_systemd.base.errors import HostError, Solo5Error
+from solo5_systemd.base.names import NetworkName
 from solo5_systemd.network import ipv6_sysctls, links, nft_elements, sysctls
 from solo5_systemd.network.ipam import segment_link, segments
 from solo5_systemd.network.joined import BridgeFacts, usable_bridge

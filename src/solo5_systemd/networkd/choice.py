@@ -5,8 +5,8 @@ from dataclasses import replace
 from functools import cache
 from ipaddress import IPv4Network, IPv6Network
 
-from solo5_systemd.errors import InvalidRequestError, TakenError
-from solo5_systemd.names import NetworkName, TaskName
+from solo5_systemd.base.errors import InvalidRequestError, TakenError
+from solo5_systemd.base.names import NetworkName, TaskName
 from solo5_systemd.network import links
 from solo5_systemd.network.guest_limits import check_limits
 from solo5_systemd.network.ipam import Remembered, assign_leases, choose_network

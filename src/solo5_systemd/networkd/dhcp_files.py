@@ -14,9 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from solo5_systemd.errors import HostError
-from solo5_systemd.files.atomic_file import replace_file
-from solo5_systemd.names import NetworkName
+from solo5_systemd.base.atomic_file import replace_file
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.names import NetworkName
 from solo5_systemd.network.dhcp import (
     HOSTS,
     OPTIONS,

@@ -6,11 +6,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from solo5_systemd.dbus_api.message_bus import MessageBus
-from solo5_systemd.dbus_api.messages import Message, MessageType
-from solo5_systemd.dependencies import DHCP_SERVER
-from solo5_systemd.errors import HostError
-from solo5_systemd.names import INVOCATION_LINK, UNITS, NetworkName, dhcp_service
+from solo5_systemd.base.dependencies import DHCP_SERVER
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.names import INVOCATION_LINK, UNITS, NetworkName, dhcp_service
+from solo5_systemd.dbus.message_bus import MessageBus
+from solo5_systemd.dbus.messages import Message, MessageType
 
 JOB_TIMEOUT_S = 15.0
 """For a start or stop of a server; longer than TimeoutStartSec= and TimeoutStopSec= of its unit."""

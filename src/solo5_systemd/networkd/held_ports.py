@@ -12,8 +12,8 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
-from solo5_systemd.daemon import fdstore
-from solo5_systemd.errors import TakenError
+from solo5_systemd.base.errors import TakenError
+from solo5_systemd.dbus import fdstore
 from solo5_systemd.network.model import IpAddress, PortRequest, Protocol
 from solo5_systemd.network.port_conflicts import HELD_MAX, BoundPort, check_bound, show_port
 from solo5_systemd.network.raw_netlink import NETLINK_SOCK_DIAG, NLM_DUMP, NetlinkSocket

@@ -8,8 +8,8 @@ from dataclasses import replace
 from ipaddress import IPv6Address, IPv6Network
 from pathlib import Path
 
-from solo5_systemd.errors import HostError
-from solo5_systemd.names import NetworkName
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.names import NetworkName
 from solo5_systemd.network import ipv6_sysctls
 from solo5_systemd.network.derived import unique_local_prefix
 from solo5_systemd.network.ipam6 import with_ipv6

@@ -4,9 +4,9 @@ import argparse
 import pwd
 from pathlib import Path
 
-from solo5_systemd.daemon import fdstore, process
-from solo5_systemd.errors import HostError
-from solo5_systemd.names import UNITS, TaskName
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.names import UNITS, TaskName
+from solo5_systemd.dbus import fdstore, process
 from solo5_systemd.network.lease_files import STATE, LeaseStore
 from solo5_systemd.network.links import Links
 from solo5_systemd.network.nft_tables import Tables

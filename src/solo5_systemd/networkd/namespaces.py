@@ -5,8 +5,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from solo5_systemd.errors import InvalidRequestError, Solo5Error, TakenError
-from solo5_systemd.names import TaskName
+from solo5_systemd.base.errors import InvalidRequestError, Solo5Error, TakenError
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import links
 from solo5_systemd.network.conntrack import RedirectedPort, delete_flows_of, delete_udp_flows
 from solo5_systemd.network.lease_files import LeaseStore

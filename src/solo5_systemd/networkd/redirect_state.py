@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import nftables
 
-from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, TakenError
-from solo5_systemd.names import TaskName
+from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error, TakenError
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import links
 from solo5_systemd.network.conntrack import RedirectedPort
 from solo5_systemd.network.ipam import tap_name

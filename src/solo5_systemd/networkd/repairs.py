@@ -4,7 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from solo5_systemd.names import NetworkName, TaskName, task_namespace
+from solo5_systemd.base.names import NetworkName, TaskName, task_namespace
 from solo5_systemd.network import ipv6_sysctls, links, sysctls, task_namespaces
 from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.links import Links

@@ -7,15 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import ParamSpec, TypeVar
 
-from solo5_systemd.concurrency import KeyedLocks
-from solo5_systemd.daemon.process import log_about
-from solo5_systemd.daemon.service import Handler, Service
-from solo5_systemd.dbus_api.message_bus import MessageBus
-from solo5_systemd.dbus_api.network1 import INTERFACE
-from solo5_systemd.decode import Fields
-from solo5_systemd.errors import InvalidRequestError, Solo5Error
-from solo5_systemd.files.declared_units import service_of
-from solo5_systemd.names import TaskName, task_name
+from solo5_systemd.base.concurrency import KeyedLocks
+from solo5_systemd.base.declared_units import service_of
+from solo5_systemd.base.decode import Fields
+from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
+from solo5_systemd.base.names import TaskName, task_name
+from solo5_systemd.dbus.message_bus import MessageBus
+from solo5_systemd.dbus.network1 import INTERFACE
+from solo5_systemd.dbus.process import log_about
+from solo5_systemd.dbus.service import Handler, Service
 from solo5_systemd.network import links, nft_rules
 from solo5_systemd.network.conntrack import RedirectedPort, delete_flows_of, delete_udp_flows
 from solo5_systemd.network.links import AddressWatch, LinkWatch
@@ -94,7 +94,7 @@ class Networkd:
         self._check_interval = END_CHECK_INTERVAL_S if units.fileno() is None else UNIT_CHECK_INTERVAL_S
 
     async def serve(self, ready: Callable[[], None], stopping: Callable[[], None]) -> bool:
-        """Recover the state, answer calls, and return after `idle` seconds; see `daemon.service.Service.serve`."""
+        """Recover the state, answer calls, and return after `idle` seconds; see `dbus.service.Service.serve`."""
         watches = NamespaceWatches(asyncio.get_running_loop(), self._on_namespace)
         self._state = await self._work(self._make_state, watches)
         unfinished = await self._work(self._state.recover)

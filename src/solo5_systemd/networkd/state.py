@@ -5,8 +5,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Network, IPv6Network
 
-from solo5_systemd.errors import InvalidRequestError, NotFoundError, Solo5Error, TakenError
-from solo5_systemd.names import TaskName
+from solo5_systemd.base.errors import InvalidRequestError, NotFoundError, Solo5Error, TakenError
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import links, nft_elements
 from solo5_systemd.network.conntrack import RedirectedPort
 from solo5_systemd.network.drops import Dropped

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from solo5_systemd.dbus_api.message_bus import MessageBus
-from solo5_systemd.dbus_api.messages import Message, MessageType
-from solo5_systemd.files.declared_units import task_of, units_of
-from solo5_systemd.files.removals import RemovedEntries
-from solo5_systemd.names import INVOCATION_LINK, UNITS, TaskName
+from solo5_systemd.base.declared_units import task_of, units_of
+from solo5_systemd.base.names import INVOCATION_LINK, UNITS, TaskName
+from solo5_systemd.base.removals import RemovedEntries
+from solo5_systemd.dbus.message_bus import MessageBus
+from solo5_systemd.dbus.messages import Message, MessageType
 
 REPLY_TIMEOUT_S = 10.0
 """For the reply of PID 1, during which no other call for the same task is answered."""

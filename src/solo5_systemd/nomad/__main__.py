@@ -9,7 +9,7 @@ def main() -> None:
 
     Without gRPC or protobuf there is no handshake: the error goes to stderr, which is the agent's log.
     """
-    from solo5_systemd.dependencies import import_asyncio
+    from solo5_systemd.base.dependencies import import_asyncio
 
     import_asyncio()
     try:
@@ -22,7 +22,7 @@ def main() -> None:
 def _log_missing(error: ImportError) -> int:
     import time
 
-    from solo5_systemd.dependencies import dependency_error
+    from solo5_systemd.base.dependencies import dependency_error
     from solo5_systemd.goplugin.hclog import log_line
 
     os.write(2, log_line(level="error", message=str(dependency_error(error)), time=time.time(), fields={}))

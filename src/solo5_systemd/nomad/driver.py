@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
 
-from solo5_systemd.errors import DependencyError, SettingsError, Solo5Error
+from solo5_systemd.base.errors import DependencyError, SettingsError, Solo5Error
 from solo5_systemd.nomad.config.plugin import REMOVE_NOTHING, PluginConfig, plugin_config
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.events.stream import EventStream, ServiceSignals

@@ -64,9 +64,9 @@ class EngineSession:
             if self._engine is not None:
                 return self._engine
             try:
-                from solo5_systemd.wiring import connect
+                from solo5_systemd.wiring.engine import connect
             except ImportError as error:
-                from solo5_systemd.dependencies import dependency_error
+                from solo5_systemd.base.dependencies import dependency_error
 
                 raise dependency_error(error) from error
             self._engine = await self._resources.enter_async_context(connect(self.settings))

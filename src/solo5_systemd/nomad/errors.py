@@ -2,7 +2,7 @@
 
 import grpc
 
-from solo5_systemd.errors import HostError, Solo5Error, StartError, TakenError
+from solo5_systemd.base.errors import HostError, Solo5Error, StartError, TakenError
 from solo5_systemd.goplugin.rpc import Failure
 from solo5_systemd.nomad.proto.recoverable_error_pb2 import RecoverableError
 

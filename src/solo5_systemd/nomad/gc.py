@@ -5,10 +5,10 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import PurePosixPath
 
+from solo5_systemd.base.errors import Solo5Error
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.engine.orphans import Kind
 from solo5_systemd.engine.task import Phase
-from solo5_systemd.errors import Solo5Error
-from solo5_systemd.names import TaskName
 from solo5_systemd.nomad.config.plugin import ForgottenTasksConfig, PluginConfig
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.events.messages import full_disk

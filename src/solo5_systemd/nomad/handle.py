@@ -7,10 +7,10 @@ environment, which may hold secrets.
 import json
 from dataclasses import dataclass
 
-from solo5_systemd.decode import Fields, json_document
+from solo5_systemd.base.decode import Fields, json_document
+from solo5_systemd.base.errors import InvalidRequestError, NoSuchTaskError
+from solo5_systemd.base.names import TaskName, UnitKind, log_namespace, task_name
 from solo5_systemd.engine.task import Task
-from solo5_systemd.errors import InvalidRequestError, NoSuchTaskError
-from solo5_systemd.names import TaskName, UnitKind, log_namespace, task_name
 from solo5_systemd.nomad.config.ready import ReadinessProbe, parse_probe
 from solo5_systemd.nomad.config.schema import Logging, choice
 

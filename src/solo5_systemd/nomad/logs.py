@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import PurePath
 
-from solo5_systemd.errors import HostError, Solo5Error
-from solo5_systemd.names import TaskName
+from solo5_systemd.base.errors import HostError, Solo5Error
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.nomad.config.schema import Logging
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.handle import DriverState

@@ -12,11 +12,11 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.names import TaskName, task_scope
 from solo5_systemd.engine.callbacks import StartCallbacks
 from solo5_systemd.engine.task import Started
-from solo5_systemd.errors import HostError
 from solo5_systemd.host.exec import check_executable
-from solo5_systemd.names import TaskName, task_scope
 from solo5_systemd.nomad.process import restore_limits
 from solo5_systemd.workload import Workload
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.nomad import fingerprint
 from solo5_systemd.nomad.config.schema import PLUGIN, TASK
 from solo5_systemd.nomad.driver import Driver

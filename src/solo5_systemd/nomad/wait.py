@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from solo5_systemd.concurrency import retry
-from solo5_systemd.errors import NoSuchTaskError, Solo5Error
-from solo5_systemd.names import TaskName
+from solo5_systemd.base.concurrency import retry
+from solo5_systemd.base.errors import NoSuchTaskError, Solo5Error
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.handle import DriverState
 from solo5_systemd.nomad.proto import driver_pb2 as wire

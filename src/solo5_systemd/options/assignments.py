@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
 
-from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.options.quantities import named
 from solo5_systemd.unit.log_fields import label
 from solo5_systemd.unit.properties import parse_property

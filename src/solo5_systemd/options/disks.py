@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import device_name, disk_name
+from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.names import device_name, disk_name
 from solo5_systemd.options.quantities import integer, named, size
 from solo5_systemd.storage.archive import archive_disk, credential_name, member
 from solo5_systemd.storage.io_limits import KEYS, IoLimits, io_limit

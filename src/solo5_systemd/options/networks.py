@@ -6,8 +6,8 @@ The syntax follows podman-run(1) where podman has the option.
 import re
 from collections.abc import Iterable
 
-from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import NETWORK_NAMESPACES, device_name, network_name
+from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.names import NETWORK_NAMESPACES, device_name, network_name
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import NicRequest, Protocol, mac_address, port_protocol
 from solo5_systemd.network.port_conflicts import port_range

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import TypeVar
 
-from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.base.errors import InvalidRequestError
 
 T = TypeVar("T")
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from typing import NamedTuple, Protocol, TypeVar
 
-from solo5_systemd.errors import InvalidRequestError, Solo5Error
+from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
+from solo5_systemd.base.names import DeviceName, NetworkName, TaskName, device_name
 from solo5_systemd.image.manifest import Target
-from solo5_systemd.names import DeviceName, NetworkName, TaskName, device_name
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
 from solo5_systemd.network.model import NicRequest
 from solo5_systemd.options.assignments import journal_label, log_field, unique, unit_property

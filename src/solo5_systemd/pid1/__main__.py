@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from solo5_systemd.dependencies import import_asyncio
+from solo5_systemd.base.dependencies import import_asyncio
 
 
 def main(program: str, words: Sequence[str]) -> int:

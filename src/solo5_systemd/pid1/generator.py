@@ -38,6 +38,18 @@ from pathlib import Path
 from threading import Thread
 from typing import TypeVar
 
+from solo5_systemd.base.atomic_file import replace_file
+from solo5_systemd.base.declared_units import DIRECTORY, REFUSED, SOURCES
+from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, SettingsError, Solo5Error
+from solo5_systemd.base.names import (
+    SERVICE_NIC,
+    SLICE,
+    TaskName,
+    is_instance,
+    outcome_target,
+    prepare_service,
+    template_of,
+)
 from solo5_systemd.declared.declaration import Declaration, parse_declaration
 from solo5_systemd.declared.files import (
     check_name,
@@ -63,22 +75,10 @@ from solo5_systemd.declared.unit_file import (
     unit_file,
 )
 from solo5_systemd.declared.update_files import UpdateFiles
-from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, SettingsError, Solo5Error
-from solo5_systemd.files.atomic_file import replace_file
-from solo5_systemd.files.declared_units import DIRECTORY, REFUSED, SOURCES
 from solo5_systemd.host.drop_ins import UNITS
 from solo5_systemd.host.tenders import TenderPath, groups_for
 from solo5_systemd.image.manifest import Device, DeviceKind, Manifest, Target
 from solo5_systemd.image.store import read_facts
-from solo5_systemd.names import (
-    SERVICE_NIC,
-    SLICE,
-    TaskName,
-    is_instance,
-    outcome_target,
-    prepare_service,
-    template_of,
-)
 from solo5_systemd.pid1.kept import (
     BASIS,
     REMOVED,

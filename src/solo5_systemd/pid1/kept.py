@@ -12,13 +12,10 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from solo5_systemd.declared.other_units import is_ours
-from solo5_systemd.declared.syntax import Source
-from solo5_systemd.errors import HostError, InvalidRequestError, unquoted
-from solo5_systemd.files.declared_units import DIRECTORY, REFUSED, SOURCES, declaration_directory
-from solo5_systemd.image.manifest import DeviceKind, Manifest
-from solo5_systemd.locks import RUN, TIMEOUT_S, closing, lock_file
-from solo5_systemd.names import (
+from solo5_systemd.base.declared_units import DIRECTORY, REFUSED, SOURCES, declaration_directory
+from solo5_systemd.base.errors import HostError, InvalidRequestError, unquoted
+from solo5_systemd.base.locks import RUN, TIMEOUT_S, closing, lock_file
+from solo5_systemd.base.names import (
     INVOCATION_LINK,
     UNITS,
     TaskName,
@@ -26,6 +23,9 @@ from solo5_systemd.names import (
     prepare_service,
     template_of,
 )
+from solo5_systemd.declared.other_units import is_ours
+from solo5_systemd.declared.syntax import Source
+from solo5_systemd.image.manifest import DeviceKind, Manifest
 from solo5_systemd.settings.files import ETC
 from solo5_systemd.unit.placeholders import is_group
 from solo5_systemd.unit.tender import Tender

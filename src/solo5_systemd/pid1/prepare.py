@@ -17,16 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from solo5_systemd.daemon import fdstore
-from solo5_systemd.daemon.process import log_about
-from solo5_systemd.declared.declaration import declared_task, parse_declaration
-from solo5_systemd.declared.files import host_names
-from solo5_systemd.declared.restarts import is_withheld, may_be_withheld, not_restarted
-from solo5_systemd.declared.unit_file import environment, user_of
-from solo5_systemd.engine.prepare import Prepared, Preparer
-from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error
-from solo5_systemd.files.atomic_file import replace_file
-from solo5_systemd.files.declared_units import (
+from solo5_systemd.base.atomic_file import replace_file
+from solo5_systemd.base.declared_units import (
     DIRECTORY,
     FIELDS,
     STDERR,
@@ -38,9 +30,18 @@ from solo5_systemd.files.declared_units import (
     prepared_fields,
     stderr_lines,
 )
-from solo5_systemd.files.mounts import detach, mount_bounded
+from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error
+from solo5_systemd.base.mounts import detach, mount_bounded
+from solo5_systemd.base.names import TaskName, is_instance, is_task_name, outcome_target, task_namespace, template_of
+from solo5_systemd.base.sanitize import printable
+from solo5_systemd.dbus import fdstore
+from solo5_systemd.dbus.process import log_about
+from solo5_systemd.declared.declaration import declared_task, parse_declaration
+from solo5_systemd.declared.files import host_names
+from solo5_systemd.declared.restarts import is_withheld, may_be_withheld, not_restarted
+from solo5_systemd.declared.unit_file import environment, user_of
+from solo5_systemd.engine.prepare import Prepared, Preparer
 from solo5_systemd.journal.journald import NATIVE_SOCKET, namespace_path, write_entry
-from solo5_systemd.names import TaskName, is_instance, is_task_name, outcome_target, task_namespace, template_of
 from solo5_systemd.network import task_namespaces
 from solo5_systemd.network.model import NicRequest, Reservation
 from solo5_systemd.network.remembered import ADDRESSES, read_addresses, write_addresses
@@ -55,18 +56,17 @@ from solo5_systemd.pid1.kept import (
     systemd_release,
     unseen,
 )
-from solo5_systemd.sanitize import printable
 from solo5_systemd.settings.files import read_settings
 from solo5_systemd.storage.lock_records import holders
 from solo5_systemd.unit.log_fields import FACILITY, LOG_NAMESPACE, STDERR_PRIORITY
 from solo5_systemd.unit.translate import log_fields
 from solo5_systemd.users.records import RECORDS
 from solo5_systemd.users.user_record import named_record
-from solo5_systemd.wiring import machine
+from solo5_systemd.wiring.engine import machine
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.backends import Disks
-    from solo5_systemd.wiring import Machine
+    from solo5_systemd.wiring.engine import Machine
 
 ENVIRONMENT = "environment"
 """Without this file the task's service does not start."""

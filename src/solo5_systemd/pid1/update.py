@@ -15,7 +15,10 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from solo5_systemd.daemon.process import log_about, notify_ready
+from solo5_systemd.base.declared_units import declared_service, forget_instance, is_declared, prepared_fields
+from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error
+from solo5_systemd.base.names import TaskName, is_instance
+from solo5_systemd.dbus.process import log_about, notify_ready
 from solo5_systemd.declared.declaration import Declaration, declared_task, parse_declaration
 from solo5_systemd.declared.files import host_names, read_sources
 from solo5_systemd.declared.syntax import Source, parse_file
@@ -24,14 +27,11 @@ from solo5_systemd.declared.update_files import DROP_IN, Phase, UpdateFiles, sha
 from solo5_systemd.engine.restart import StoppedError
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.update import Updater
-from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error
-from solo5_systemd.files.declared_units import declared_service, forget_instance, is_declared, prepared_fields
 from solo5_systemd.image.store import read_facts
-from solo5_systemd.names import TaskName, is_instance
 from solo5_systemd.options.table import SECTION
 from solo5_systemd.pid1.kept import kept_refusal, kept_sources, systemd_release, unseen
 from solo5_systemd.settings.files import read_settings
-from solo5_systemd.wiring import connect
+from solo5_systemd.wiring.engine import connect
 
 _NOTICE = 5
 

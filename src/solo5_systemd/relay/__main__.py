@@ -2,7 +2,7 @@
 
 import sys
 
-from solo5_systemd.daemon.entry import run
+from solo5_systemd.dbus.entry import run
 
 if __name__ == "__main__":
     sys.exit(run("solo5_systemd.relay.main"))

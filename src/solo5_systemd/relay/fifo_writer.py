@@ -10,7 +10,7 @@ import termios
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from solo5_systemd.daemon import fdstore
+from solo5_systemd.dbus import fdstore
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
 from solo5_systemd.relay.line_queue import LineQueue
 from solo5_systemd.relay.state_json import Delivery

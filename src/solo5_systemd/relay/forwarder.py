@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 
-from solo5_systemd.errors import HostError, Solo5Error
+from solo5_systemd.base.errors import HostError, Solo5Error
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.journal.follow import PollTimer
 from solo5_systemd.journal.lines import DroppedLines, JournalPosition, Line, Stream
 from solo5_systemd.journal.reader import JournalReader
-from solo5_systemd.names import TaskName
 from solo5_systemd.relay import journal_lines
 from solo5_systemd.relay.fifo_writer import ConsoleDescriptors, FifoWriter, StoredDescriptors, remove_stored
 from solo5_systemd.relay.journal_lines import BATCH_SIZE, JournalFollower, OpenJournal

@@ -6,13 +6,13 @@ import stat
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from solo5_systemd.concurrency import KeyedLocks
-from solo5_systemd.daemon import fdstore, process
-from solo5_systemd.daemon.service import Handler, Service
-from solo5_systemd.dbus_api.relay1 import INTERFACE
-from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.base.concurrency import KeyedLocks
+from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.names import TaskName, log_namespace, task_name
+from solo5_systemd.dbus import fdstore, process
+from solo5_systemd.dbus.relay1 import INTERFACE
+from solo5_systemd.dbus.service import Handler, Service
 from solo5_systemd.journal.lines import Stream
-from solo5_systemd.names import TaskName, log_namespace, task_name
 from solo5_systemd.relay.forwarder import Forwarder
 from solo5_systemd.relay.state_files import STATE_DIRECTORY, StateFiles
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from solo5_systemd.decode import json_document
-from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error
-from solo5_systemd.files.atomic_file import replace_file
-from solo5_systemd.names import TaskName
+from solo5_systemd.base.atomic_file import replace_file
+from solo5_systemd.base.decode import json_document
+from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.relay.state_json import ConsoleState, document, parse
 
 STATE_DIRECTORY = Path("/run/solo5/relay")

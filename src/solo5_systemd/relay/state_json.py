@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from solo5_systemd.decode import Fields
+from solo5_systemd.base.decode import Fields
+from solo5_systemd.base.names import TaskName, log_namespace, task_name
 from solo5_systemd.journal.lines import Stream
-from solo5_systemd.names import TaskName, log_namespace, task_name
 
 VERSION = 1
 _INT64_MAX = (1 << 63) - 1

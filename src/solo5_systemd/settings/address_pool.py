@@ -3,7 +3,7 @@
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import TypeVar
 
-from solo5_systemd.errors import InvalidRequestError, SettingsError
+from solo5_systemd.base.errors import InvalidRequestError, SettingsError
 
 Pool4 = tuple[IPv4Address, IPv4Address]
 Pool6 = tuple[IPv6Address, IPv6Address]

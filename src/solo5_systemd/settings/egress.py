@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import NoReturn
 
-from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.settings.records import texts
 
 ENTRIES_MAX = 64

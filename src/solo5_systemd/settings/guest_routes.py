@@ -7,7 +7,7 @@ names in a network's settings what may be routed, and by default nothing.
 from collections.abc import Collection, Iterable, Sequence
 from ipaddress import IPv4Network, IPv6Network, ip_network
 
-from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.settings.records import texts
 
 ROUTES_MAX = 16

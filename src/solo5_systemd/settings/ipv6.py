@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from ipaddress import IPv6Address, IPv6Network
 
-from solo5_systemd.decode import Fields
-from solo5_systemd.errors import SettingsError
+from solo5_systemd.base.decode import Fields
+from solo5_systemd.base.errors import SettingsError
 from solo5_systemd.settings.address_pool import Pool6, address_pool6, range6
 
 IPV6_KEYS = ("ipv6", "gateway6", "nat66", "ra")

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from solo5_systemd.decode import Fields
-from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, TakenError
+from solo5_systemd.base.decode import Fields
+from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error, TakenError
 
 PERCENT = 10
 NAMESPACE_PERCENT = 50

@@ -50,9 +50,9 @@ from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, IPv4Network, IPv6Network
 from typing import Annotated
 
-from solo5_systemd.decode import Fields
-from solo5_systemd.errors import InvalidRequestError, SettingsError
-from solo5_systemd.names import NetworkName, log_namespace, network_name
+from solo5_systemd.base.decode import Fields
+from solo5_systemd.base.errors import InvalidRequestError, SettingsError
+from solo5_systemd.base.names import NetworkName, log_namespace, network_name
 from solo5_systemd.settings.address_pool import Pool4, Pool6, address_pool, range4
 from solo5_systemd.settings.egress import EGRESS, Egress
 from solo5_systemd.settings.guest_routes import ROUTES, Routes

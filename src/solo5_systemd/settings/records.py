@@ -14,8 +14,8 @@ from operator import or_
 from types import NoneType
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
-from solo5_systemd.decode import Fields
-from solo5_systemd.names import DeviceName, NetworkName, TaskName, device_name, network_name, task_name
+from solo5_systemd.base.decode import Fields
+from solo5_systemd.base.names import DeviceName, NetworkName, TaskName, device_name, network_name, task_name
 from solo5_systemd.settings.address_pool import (
     Pool4,
     Pool6,

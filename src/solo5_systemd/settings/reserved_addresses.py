@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
-from solo5_systemd.errors import SettingsError
+from solo5_systemd.base.errors import SettingsError
 from solo5_systemd.settings.records import TYPES, text
 
 RESERVED_KEY = "reserved_addresses"

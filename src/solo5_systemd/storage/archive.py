@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from posixpath import normpath
 from typing import Any
 
-from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import DeviceName
-from solo5_systemd.sanitize import MAX_NAME, bounded
+from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.names import DeviceName
+from solo5_systemd.base.sanitize import MAX_NAME, bounded
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, Backing, Disk, DiskRequest, Member
 
 BLOCK = tarfile.BLOCKSIZE

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from solo5_systemd.errors import Solo5Error
+from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.storage.archive import parse_sources
 from solo5_systemd.storage.archive_files import digest_of
 from solo5_systemd.storage.lock_records import LOCKS, records_of_tasks

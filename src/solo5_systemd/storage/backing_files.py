@@ -8,8 +8,9 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, TakenError
-from solo5_systemd.files.procfs import (
+from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, TakenError
+from solo5_systemd.base.locks import LockedError
+from solo5_systemd.base.procfs import (
     ROOT,
     identity,
     is_exposed,
@@ -17,8 +18,7 @@ from solo5_systemd.files.procfs import (
     open_in_thread,
     open_path,
 )
-from solo5_systemd.locks import LockedError
-from solo5_systemd.sanitize import is_plain_path
+from solo5_systemd.base.sanitize import is_plain_path
 from solo5_systemd.storage.archive import size_of
 from solo5_systemd.storage.archive_files import scan
 from solo5_systemd.storage.bind_mounts import BindMounts

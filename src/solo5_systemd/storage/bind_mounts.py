@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from solo5_systemd.errors import HostError
-from solo5_systemd.files.mounts import bind_mount, detach
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.mounts import bind_mount, detach
 from solo5_systemd.storage.lock_records import LOCKS, name_of
 from solo5_systemd.storage.model import BoundDisks, Disk, check_distinct
 from solo5_systemd.storage.start_directories import PID1_ROOT, StartDirectories, StartDirectory

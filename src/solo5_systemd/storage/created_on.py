@@ -11,9 +11,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from solo5_systemd.errors import HostError
-from solo5_systemd.files.atomic_file import replace_file, sync_directory
-from solo5_systemd.files.procfs import is_below, mount_point_of
+from solo5_systemd.base.atomic_file import replace_file, sync_directory
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.procfs import is_below, mount_point_of
 
 MOUNTS = Path("/var/lib/solo5/mounts")
 

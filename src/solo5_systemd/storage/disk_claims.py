@@ -16,8 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from solo5_systemd.files.procfs import mount_point_of
-from solo5_systemd.locks import closing, lock_directory
+from solo5_systemd.base.locks import closing, lock_directory
+from solo5_systemd.base.procfs import mount_point_of
 from solo5_systemd.settings.limits import OPERATOR, Claim, Limits, Node, Resource, Space, Tenant, Totals, check_space
 from solo5_systemd.storage.model import NAMED_DISKS
 

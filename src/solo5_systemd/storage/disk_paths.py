@@ -5,9 +5,9 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from solo5_systemd.errors import HostError, InvalidRequestError
-from solo5_systemd.files.procfs import identity, open_path
-from solo5_systemd.names import DeviceName
+from solo5_systemd.base.errors import HostError, InvalidRequestError
+from solo5_systemd.base.names import DeviceName
+from solo5_systemd.base.procfs import identity, open_path
 from solo5_systemd.storage.lock_records import LOCKS, holders
 from solo5_systemd.storage.model import SECTOR_SIZE, Backing, Disk
 from solo5_systemd.storage.overlaps import kernel_use, overlapping

@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from solo5_systemd.errors import HostError
-from solo5_systemd.locks import is_event_loop
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.locks import is_event_loop
 from solo5_systemd.storage.changed_files import is_lost
 from solo5_systemd.storage.lock_records import LOCKS, read_record, records_of_tasks
 from solo5_systemd.storage.model import COPIES, SNAPSHOTS, Backing, FullDisk, FullDiskChange, LostDisk

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.base.errors import InvalidRequestError
 
 KEYS = ("read_bps", "write_bps", "read_iops", "write_iops")
 """As in a job and in `--block`."""

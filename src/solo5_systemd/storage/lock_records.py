@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from solo5_systemd.errors import HostError
-from solo5_systemd.locks import closing, is_locked, lock_directory
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.locks import closing, is_locked, lock_directory
 
 LOCKS = Path("/run/solo5/disks")
 

@@ -17,10 +17,10 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from solo5_systemd.errors import HostError, TakenError
-from solo5_systemd.files.atomic_file import link_unnamed, open_unnamed
-from solo5_systemd.locks import TIMEOUT_S, closing, is_locked, lock_directory, try_lock
-from solo5_systemd.locks import lock as file_lock
+from solo5_systemd.base.atomic_file import link_unnamed, open_unnamed
+from solo5_systemd.base.errors import HostError, TakenError
+from solo5_systemd.base.locks import TIMEOUT_S, closing, is_locked, lock_directory, try_lock
+from solo5_systemd.base.locks import lock as file_lock
 from solo5_systemd.storage.archive import sources_json
 from solo5_systemd.storage.lock_records import LOCKS, name_of
 from solo5_systemd.storage.model import Disk, check_distinct

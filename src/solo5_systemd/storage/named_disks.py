@@ -11,9 +11,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, TakenError
-from solo5_systemd.files.procfs import identity
-from solo5_systemd.names import DeviceName, DiskName, disk_name
+from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, TakenError
+from solo5_systemd.base.names import DeviceName, DiskName, disk_name
+from solo5_systemd.base.procfs import identity
 from solo5_systemd.settings.limits import Limits, check_space
 from solo5_systemd.storage.copies import Progress, copy_data, no_progress, receive_data, send_data, share
 from solo5_systemd.storage.disk_claims import space_of

@@ -7,9 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError
-from solo5_systemd.files.procfs import open_path, path_of
-from solo5_systemd.locks import try_lock
+from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError
+from solo5_systemd.base.locks import try_lock
+from solo5_systemd.base.procfs import open_path, path_of
 from solo5_systemd.storage.model import DiskRequest, NewFile
 
 _UNSUPPORTED = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS}

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from solo5_systemd.errors import TakenError
-from solo5_systemd.files.procfs import identity
+from solo5_systemd.base.errors import TakenError
+from solo5_systemd.base.procfs import identity
 from solo5_systemd.storage.model import Disk
 
 LOOP_GET_STATUS64 = 0x4C05

@@ -11,9 +11,9 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from solo5_systemd.errors import HostError, Solo5Error, TakenError
-from solo5_systemd.files.procfs import ROOT, identity, mount_points, path_of
-from solo5_systemd.names import DeviceName
+from solo5_systemd.base.errors import HostError, Solo5Error, TakenError
+from solo5_systemd.base.names import DeviceName
+from solo5_systemd.base.procfs import ROOT, identity, mount_points, path_of
 from solo5_systemd.settings.model import TASK_UIDS
 from solo5_systemd.storage.lock_records import LOCKS
 from solo5_systemd.storage.locks import lock, taken

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from solo5_systemd.errors import HostError
-from solo5_systemd.files.procfs import identity, is_below
-from solo5_systemd.locks import RUN, closing, lock_file
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.locks import RUN, closing, lock_file
+from solo5_systemd.base.procfs import identity, is_below
 from solo5_systemd.storage.model import NAMED_DISKS, SNAPSHOTS
 
 LOCK = RUN / "quota"

@@ -5,8 +5,8 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from solo5_systemd.errors import HostError, StartError
-from solo5_systemd.files.procfs import identity, path_of
+from solo5_systemd.base.errors import HostError, StartError
+from solo5_systemd.base.procfs import identity, path_of
 from solo5_systemd.storage.model import Disk
 
 

@@ -23,10 +23,10 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from solo5_systemd.errors import HostError
-from solo5_systemd.files.mounts import mount_memory
-from solo5_systemd.files.procfs import identity
-from solo5_systemd.locks import closing, lock, lock_directory, try_lock
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.locks import closing, lock, lock_directory, try_lock
+from solo5_systemd.base.mounts import mount_memory
+from solo5_systemd.base.procfs import identity
 from solo5_systemd.storage.lock_records import LOCKS, is_any_locked, name_of
 
 PID1_ROOT = "/proc/1/root"

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from solo5_systemd.errors import HostError, InvalidRequestError
-from solo5_systemd.files.procfs import ANYONE, ROOT, is_below, way_of
+from solo5_systemd.base.errors import HostError, InvalidRequestError
+from solo5_systemd.base.procfs import ANYONE, ROOT, is_below, way_of
 from solo5_systemd.storage.file_access import READ_WRITE, Credentials, may_open
 from solo5_systemd.storage.model import DiskRequest
 

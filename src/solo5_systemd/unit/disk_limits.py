@@ -7,7 +7,7 @@ cannot have.
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS, IoLimits
 from solo5_systemd.storage.model import Backing, Disk
 from solo5_systemd.unit.properties import DISK_LIMITS, Property, unit_property

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from solo5_systemd.sanitize import MAX_QUOTE, bounded
+from solo5_systemd.base.sanitize import MAX_QUOTE, bounded
 
 _ON_SIGNAL = re.compile(r"Exiting on signal ([0-9]+)\b")
 _NOTICE = re.compile(r"adjusting memory to|WARNING: |Not enough guest memory for ring allocation")

@@ -11,7 +11,7 @@ Field names that journald, systemd or this package read are therefore refused.
 import re
 from collections.abc import Iterable
 
-from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.base.errors import InvalidRequestError
 
 RATE_INTERVAL_US = 2_000_000
 """LogRateLimitIntervalSec= of a task, in microseconds."""

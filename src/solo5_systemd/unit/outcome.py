@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from solo5_systemd.names import UnitKind, prepare_service
-from solo5_systemd.sanitize import MAX_QUOTE, bounded
+from solo5_systemd.base.names import UnitKind, prepare_service
+from solo5_systemd.base.sanitize import MAX_QUOTE, bounded
 from solo5_systemd.unit.exit_messages import ExitMessages, signal_name, tender_message
 from solo5_systemd.unit.state import MainCode, UnitState
 

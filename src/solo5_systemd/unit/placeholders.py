@@ -10,8 +10,8 @@ guest as `{name}`.
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import TaskName, host_name, primary_nic
+from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.names import TaskName, host_name, primary_nic
 from solo5_systemd.network.model import Lease, PortRequest, Protocol
 from solo5_systemd.settings.hosts import Host
 from solo5_systemd.settings.model import NAMESPACE_NETWORK, NO_NETWORK, REDIRECT_NETWORK

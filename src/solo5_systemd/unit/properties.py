@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from solo5_systemd.errors import HostError, InvalidRequestError
+from solo5_systemd.base.errors import HostError, InvalidRequestError
 from solo5_systemd.unit import property_types as types
 from solo5_systemd.unit.property_types import PropertyType
 from solo5_systemd.workload import DEFAULT_MEMORY, Workload

@@ -12,7 +12,7 @@ from ipaddress import ip_network
 from signal import Signals
 from typing import Any
 
-from solo5_systemd.names import SLICE
+from solo5_systemd.base.names import SLICE
 from solo5_systemd.storage.io_limits import FACTORS
 
 INFINITY = (1 << 64) - 1

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.image.manifest import DeviceKind, ImageFacts, Manifest, Target
 from solo5_systemd.network.model import Lease
 from solo5_systemd.storage.model import Disk

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from signal import SIGHUP, SIGTERM
 from typing import cast
 
-from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.image.manifest import DeviceKind, StoredImage, Target
-from solo5_systemd.names import (
+from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.names import (
     SLICE,
     UnitKind,
     host_name,
@@ -24,8 +23,9 @@ from solo5_systemd.names import (
     task_scope,
     task_service,
 )
+from solo5_systemd.base.sanitize import MAX_NAME, bounded, name_for_unit
+from solo5_systemd.image.manifest import DeviceKind, StoredImage, Target
 from solo5_systemd.network.model import Reservation
-from solo5_systemd.sanitize import MAX_NAME, bounded, name_for_unit
 from solo5_systemd.settings.resolver import UNSET, Resolver
 from solo5_systemd.storage.model import Backing, Disk
 from solo5_systemd.unit.confinement import FILE_SIZE, confinement, scope_command

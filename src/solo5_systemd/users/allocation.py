@@ -15,9 +15,9 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from solo5_systemd.errors import HostError, Solo5Error, TakenError
-from solo5_systemd.locks import LockedError
-from solo5_systemd.names import TaskName
+from solo5_systemd.base.errors import HostError, Solo5Error, TakenError
+from solo5_systemd.base.locks import LockedError
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.settings.limits import Claim, Node
 from solo5_systemd.users.given_disks import GIVEN_DISKS, GivenDiskFiles
 from solo5_systemd.users.records import LOCKS, RECORDS, Records
@@ -368,7 +368,7 @@ def _check_resolved(uid: int) -> None:
     try:
         CDLL("libnss_systemd.so.2")
     except OSError as error:
-        from solo5_systemd.dependencies import dependency_error
+        from solo5_systemd.base.dependencies import dependency_error
 
         raise dependency_error(error) from error
     raise HostError(

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
-from solo5_systemd.files.atomic_file import replace_file, sync_directory
-from solo5_systemd.locks import closing, lock_directory
+from solo5_systemd.base.atomic_file import replace_file, sync_directory
+from solo5_systemd.base.locks import closing, lock_directory
 from solo5_systemd.users.user_record import GivenDisk
 
 GIVEN_DISKS = Path("/var/lib/solo5/users")

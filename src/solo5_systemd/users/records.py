@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from solo5_systemd.files.atomic_file import link_unnamed, open_unnamed, replace_file
-from solo5_systemd.locks import try_lock
-from solo5_systemd.names import TaskName
+from solo5_systemd.base.atomic_file import link_unnamed, open_unnamed, replace_file
+from solo5_systemd.base.locks import try_lock
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.users.user_record import retained_record, user_name, user_record
 
 RECORDS = Path("/run/userdb")

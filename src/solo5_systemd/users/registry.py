@@ -15,9 +15,9 @@ from contextlib import AbstractContextManager, suppress
 from hashlib import blake2b
 from pathlib import Path
 
-from solo5_systemd.files.atomic_file import replace_file
-from solo5_systemd.locks import closing, is_event_loop, lock_directory, try_lock_byte
-from solo5_systemd.names import TaskName
+from solo5_systemd.base.atomic_file import replace_file
+from solo5_systemd.base.locks import closing, is_event_loop, lock_directory, try_lock_byte
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.settings.limits import OPERATOR, Claim, Node, Resource, Scope, Totals
 
 DIRECTORY = Path("/run/solo5/users")

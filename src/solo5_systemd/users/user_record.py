@@ -7,8 +7,8 @@ import json
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from solo5_systemd.errors import TakenError
-from solo5_systemd.names import TaskName
+from solo5_systemd.base.errors import TakenError
+from solo5_systemd.base.names import TaskName
 
 
 class RangeUsedUpError(TakenError):

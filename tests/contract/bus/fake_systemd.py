@@ -10,8 +10,8 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from solo5_systemd.bus.peers import MANAGER, MANAGER_PATH, SYSTEMD, unit_path
-from solo5_systemd.dbus_api.message_bus import MessageBus, connect
-from solo5_systemd.dbus_api.messages import Message, MessageType, Variant
+from solo5_systemd.dbus.message_bus import MessageBus, connect
+from solo5_systemd.dbus.messages import Message, MessageType, Variant
 
 UNITS = "a(ssssssouso)"
 PROPERTIES = "org.freedesktop.DBus.Properties"

@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 from tests.contract.bus.fake_systemd import Unit
 from tests.contract.netservice import PrivateBus
 
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.manager import Manager
-from solo5_systemd.dbus_api.messages import Variant
-from solo5_systemd.names import TaskName
+from solo5_systemd.dbus.messages import Variant
 from solo5_systemd.unit.properties import Property, TransientUnit, UnitFiles
 
 WEB = TaskName("web")

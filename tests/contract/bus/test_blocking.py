@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from tests.contract.bus.fake_systemd import FakeSystemd
 
+from solo5_systemd.base.errors import HostError
 from solo5_systemd.bus.blocking import MAX_IN_FLIGHT, BlockingBus
 from solo5_systemd.bus.peers import SYSTEMD, Call
-from solo5_systemd.dbus_api.messages import Message, Variant
-from solo5_systemd.errors import HostError
+from solo5_systemd.dbus.messages import Message, Variant
 
 CALL = Call("/x", "org.x", "Ask")
 

@@ -4,9 +4,9 @@ import pytest
 from tests.contract.bus.fake_systemd import FakeSystemd
 from tests.contract.bus.given import NO_FILES, UNIT
 
+from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.bus.manager import Manager
-from solo5_systemd.dbus_api.messages import Variant
-from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.dbus.messages import Variant
 from solo5_systemd.unit.properties import Property, TransientUnit, exec_start
 
 HOSTILE = [

@@ -19,12 +19,12 @@ from tests.contract.bus.given import (
 )
 from tests.contract.netservice import PrivateBus
 
+from solo5_systemd.base.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
 from solo5_systemd.bus import connection as connection_module
 from solo5_systemd.bus.connection import Connection, system_bus
 from solo5_systemd.bus.manager import Manager
 from solo5_systemd.bus.peers import MANAGER, MANAGER_PATH, SYSTEMD, RemoteError
-from solo5_systemd.dbus_api.messages import LIBRARY, Message
-from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
+from solo5_systemd.dbus.messages import LIBRARY, Message
 
 # --- errors --------------------------------------------------------------------------------------------------
 

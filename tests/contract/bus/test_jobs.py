@@ -16,13 +16,13 @@ from tests.contract.bus.given import (
 )
 from tests.support.fakes.background import yields
 
+from solo5_systemd.base.errors import HostError
 from solo5_systemd.bus import jobs as jobs_module
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.manager import Manager
 from solo5_systemd.bus.peers import MANAGER, MANAGER_PATH
-from solo5_systemd.dbus_api.message_bus import connect
-from solo5_systemd.dbus_api.messages import Message, MessageType, Variant
-from solo5_systemd.errors import HostError
+from solo5_systemd.dbus.message_bus import connect
+from solo5_systemd.dbus.messages import Message, MessageType, Variant
 from solo5_systemd.unit.properties import JobFailedError, Property, TransientUnit, UnitFiles
 from solo5_systemd.unit.state import Invocation
 

@@ -10,8 +10,8 @@ from tests.contract.bus.given import PROMPT, UNIT, service, stop
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.manager import Manager
 from solo5_systemd.bus.peers import MANAGER, MANAGER_PATH, SYSTEMD
-from solo5_systemd.dbus_api.message_bus import MessageBus, connect
-from solo5_systemd.dbus_api.messages import Message, MessageType
+from solo5_systemd.dbus.message_bus import MessageBus, connect
+from solo5_systemd.dbus.messages import Message, MessageType
 
 WIDE = f"type='signal',interface='{MANAGER}'"
 """A rule that lets everyone's broadcast through, as another part of the program might have one."""

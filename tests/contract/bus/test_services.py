@@ -14,8 +14,8 @@ from solo5_systemd.bus import services
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.peers import RemoteError
 from solo5_systemd.bus.services import Service
-from solo5_systemd.dbus_api.message_bus import connect
-from solo5_systemd.dbus_api.messages import Interface, Message, Method
+from solo5_systemd.dbus.message_bus import connect
+from solo5_systemd.dbus.messages import Interface, Message, Method
 
 NAME = "org.solo5.Slow1"
 SLOW = Interface(name=NAME, path="/slow", methods={"Answer": Method("", "s", "answer")})

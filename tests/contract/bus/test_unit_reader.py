@@ -14,6 +14,8 @@ from tests.contract.bus.given import SCOPE, TRANSIENT, UNIT, WEB, service
 from tests.contract.bus.test_unit_states import RUN, write
 from tests.contract.netservice import PrivateBus
 
+from solo5_systemd.base.errors import HostError, TakenError
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.bus import unit_reader as reader_module
 from solo5_systemd.bus.blocking import BlockingBus
 from solo5_systemd.bus.manager import Manager
@@ -22,9 +24,7 @@ from solo5_systemd.bus.unit_reader import BlockingReader, UnitReader
 from solo5_systemd.bus.unit_states import ExportedState
 from solo5_systemd.cgroup.cgroupfs import ScopeFields
 from solo5_systemd.cli.context import finished
-from solo5_systemd.dbus_api.messages import Message, Variant
-from solo5_systemd.errors import HostError, TakenError
-from solo5_systemd.names import TaskName
+from solo5_systemd.dbus.messages import Message, Variant
 from solo5_systemd.unit.properties import UnitFiles
 
 STARTED = Variant("t", 9)

@@ -9,7 +9,7 @@ from tests.contract.bus.given import SCOPE, UNIT, WEB, service
 
 from solo5_systemd.bus.manager import Manager
 from solo5_systemd.cgroup.cgroupfs import ScopeFields
-from solo5_systemd.dbus_api.messages import Variant
+from solo5_systemd.dbus.messages import Variant
 from solo5_systemd.unit.state import ActiveState
 
 RUN = "ab" * 16

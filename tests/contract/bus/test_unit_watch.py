@@ -11,12 +11,12 @@ from tests.contract.bus.fake_systemd import FakeSystemd, Unit, pid1
 from tests.contract.bus.given import PROMPT, UNIT, WEB, restarted, service
 from tests.contract.netservice import PrivateBus
 
+from solo5_systemd.base import removals as removals_module
+from solo5_systemd.base.names import TaskName, task_service
 from solo5_systemd.bus import unit_watch as watch_module
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.manager import Manager
-from solo5_systemd.dbus_api.messages import Variant
-from solo5_systemd.files import removals as removals_module
-from solo5_systemd.names import TaskName, task_service
+from solo5_systemd.dbus.messages import Variant
 from solo5_systemd.unit.state import ActiveState, UnitState
 
 RUN = "01" * 16

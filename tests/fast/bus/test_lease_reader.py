@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tests.support.fakes.tasks import LEASE, PORTS, endpoints
 
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.bus.lease_reader import DIRECTORY, read_endpoints
 from solo5_systemd.engine.task import Endpoints
-from solo5_systemd.names import TaskName
 from solo5_systemd.network.lease_files import STATE
 from solo5_systemd.network.lease_json import lease_record_document
 from solo5_systemd.network.model import LeaseRecord, LeaseState, Reservation

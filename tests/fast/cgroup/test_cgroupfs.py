@@ -7,8 +7,8 @@ import pytest
 from tests.support.fakes.attributes import Attributes
 from tests.support.fakes.kernel import failing
 
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.cgroup.cgroupfs import ATTRIBUTE, CgroupFs, ScopeFields
-from solo5_systemd.names import TaskName
 
 GROUP = "/solo5.slice/solo5-task-web.service"
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.names import DeviceName, DiskName, NetworkName
 from solo5_systemd.cli import arguments as typed
-from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import DeviceName, DiskName, NetworkName
 from solo5_systemd.network.model import MacAddress, NicRequest, Protocol
 from solo5_systemd.options import assignments, disks, networks, quantities
 from solo5_systemd.options.assignments import unique

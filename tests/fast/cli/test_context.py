@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from solo5_systemd.base.errors import HostError
 from solo5_systemd.cli.context import finished
-from solo5_systemd.errors import HostError
 
 
 async def double(number: int) -> int:

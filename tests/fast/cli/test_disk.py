@@ -14,8 +14,8 @@ import pytest
 from tests.fast.cli.conftest import Solo5ctl, Stream
 from tests.support.fakes.tasks import running
 
+from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.cli.screen import Screen
-from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.storage.copies import copy_data
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import Backing, Disk

@@ -13,12 +13,12 @@ from tests.fast.cli.test_stats import FULL, UNKNOWN
 from tests.support.fakes.engine import FakeRuntime
 from tests.support.fakes.tasks import running
 
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.cli.disk_usage import disks_json, full_disks, with_disks
 from solo5_systemd.cli.metric_families import families, openmetrics
 from solo5_systemd.cli.task_output import task_fields
 from solo5_systemd.cli.usage_table import usage_json
-from solo5_systemd.errors import HostError
-from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS, BlockDevice, IoLimits
 from solo5_systemd.storage.lock_records import disks_of
 from solo5_systemd.storage.locks import lock

@@ -9,9 +9,9 @@ import pytest
 from tests.fast.cli.conftest import Solo5ctl
 from tests.fast.host.test_checks import GOOD, dependency
 
+from solo5_systemd.base.errors import HostError
 from solo5_systemd.cli.verbs import doctor
 from solo5_systemd.engine.orphans import Kind, Orphan
-from solo5_systemd.errors import HostError
 from solo5_systemd.host.checks import Host, Verdict
 
 

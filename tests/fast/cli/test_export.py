@@ -7,10 +7,10 @@ import pytest
 from tests.fast.cli.conftest import Solo5ctl
 from tests.support.fakes.tasks import ended, running
 
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.names import UnitKind
 from solo5_systemd.cgroup import cgroupfs
 from solo5_systemd.cli.verbs.export import running_task
-from solo5_systemd.errors import HostError
-from solo5_systemd.names import UnitKind
 from solo5_systemd.storage import lock_records
 from solo5_systemd.unit.property_types import INFINITY
 

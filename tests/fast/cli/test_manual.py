@@ -8,9 +8,9 @@ from tests.fast.cli.test_completion import PARSERS, options
 from tests.fast.cli.test_stats import BEFORE, FULL
 from tests.support.fakes.tasks import LEASE, PORTS, ended, running
 
+from solo5_systemd.base.errors import Solo5Error
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.cli import task_output, usage_table
-from solo5_systemd.errors import Solo5Error
-from solo5_systemd.names import TaskName
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.settings.model import NETWORK
 from solo5_systemd.settings.resolver import resolver

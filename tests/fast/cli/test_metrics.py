@@ -16,10 +16,10 @@ from tests.support.fakes.engine import FakeRuntime
 from tests.support.fakes.kernel import failing
 from tests.support.fakes.tasks import NETWORK, endpoints, running
 
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.names import NetworkName, TaskName
 from solo5_systemd.cli.metric_families import Family, Kind, families, openmetrics, prometheus
 from solo5_systemd.cli.verbs.metrics import write_textfile
-from solo5_systemd.errors import HostError
-from solo5_systemd.names import NetworkName, TaskName
 from solo5_systemd.settings.model import Join
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"

@@ -9,7 +9,7 @@ from tests.fast.cli.conftest import Solo5ctl
 from tests.support.fakes.engine import FakeRuntime
 from tests.support.fakes.tasks import LEASE, NETWORK, running
 
-from solo5_systemd.names import NetworkName, TaskName
+from solo5_systemd.base.names import NetworkName, TaskName
 from solo5_systemd.network.model import NetworkOverview, Reservation
 from solo5_systemd.settings.model import Join
 

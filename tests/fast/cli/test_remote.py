@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fast.cli.conftest import Solo5ctl
 
+from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.cli.remote import split_host, ssh_command
-from solo5_systemd.errors import InvalidRequestError
 
 SOURCES = Path(__file__).parents[3] / "src"
 

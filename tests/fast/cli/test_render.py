@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from solo5_systemd.base.sanitize import printable
 from solo5_systemd.cli import render
-from solo5_systemd.sanitize import printable
 
 
 def test_columns_are_aligned_two_blanks_apart() -> None:

@@ -10,9 +10,9 @@ from tests.fast.cli.conftest import Solo5ctl
 from tests.support.fakes.engine import line
 from tests.support.fakes.tasks import running
 
-from solo5_systemd.errors import HostError, ImageError, NotFoundError, Solo5Error, StartError, TakenError
+from solo5_systemd.base.errors import HostError, ImageError, NotFoundError, Solo5Error, StartError, TakenError
+from solo5_systemd.base.names import UnitKind
 from solo5_systemd.journal.lines import Stream
-from solo5_systemd.names import UnitKind
 from solo5_systemd.settings.model import parse_settings
 from solo5_systemd.settings.resolver import resolver
 from solo5_systemd.unit.outcome import Ending, Outcome

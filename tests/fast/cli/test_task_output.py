@@ -7,9 +7,9 @@ from ipaddress import IPv6Address, IPv6Interface
 import pytest
 from tests.support.fakes.tasks import LEASE, PORTS, STARTED, ended, endpoints, running
 
+from solo5_systemd.base.names import DeviceName, TaskName, UnitKind
 from solo5_systemd.cli import task_output
 from solo5_systemd.engine.task import Endpoints, Phase
-from solo5_systemd.names import DeviceName, TaskName, UnitKind
 from solo5_systemd.network.model import PortRequest, Protocol, Reservation
 from solo5_systemd.storage.model import FullDisk, LostDisk
 from solo5_systemd.unit.outcome import Ending, Outcome

@@ -7,10 +7,10 @@ from tests.fast.cli.conftest import Solo5ctl
 from tests.support.fakes.engine import FakeRuntime, line
 from tests.support.fakes.tasks import ended, running
 
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.declared import update_files
 from solo5_systemd.engine.task import Phase
 from solo5_systemd.journal.lines import Stream
-from solo5_systemd.names import TaskName
 from solo5_systemd.network.model import UNREPAIRED, RecordedRepair
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.workload import StopSignal

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from solo5_systemd.base.errors import InvalidRequestError, SettingsError
+from solo5_systemd.base.names import NetworkName
 from solo5_systemd.declared.declaration import Declaration, declared_task, parse_declaration
 from solo5_systemd.declared.readiness import ReadyLine, ReadyPort
 from solo5_systemd.declared.specifiers import HostNames
 from solo5_systemd.declared.syntax import Source
 from solo5_systemd.declared.unit_keys import SECTIONS
-from solo5_systemd.errors import InvalidRequestError, SettingsError
-from solo5_systemd.names import NetworkName
 from solo5_systemd.network.model import Protocol
 from solo5_systemd.options.table import KEYS
 from solo5_systemd.unit.property_types import INFINITY

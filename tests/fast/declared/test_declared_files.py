@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, SettingsError
 from solo5_systemd.declared import files
 from solo5_systemd.declared.files import declarations, own_instances
 from solo5_systemd.declared.syntax import FILE_MAX_BYTES
-from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, SettingsError
 
 TEXT = "[Unikernel]\nImage=/a\n"
 

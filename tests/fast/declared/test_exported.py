@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from tests.support.fakes.tasks import FIELDS, LEASE, PORTS
 
+from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.declared.exported import RunningTask, exported
 from solo5_systemd.declared.writer import write_declaration
-from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.unit.property_types import INFINITY

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from solo5_systemd.base.errors import TakenError
 from solo5_systemd.declared.other_units import EDITED, check_copy, check_effect, check_free, of_generators
 from solo5_systemd.declared.unit_file import MARK
-from solo5_systemd.errors import TakenError
 from solo5_systemd.host.drop_ins import UNITS
 
 

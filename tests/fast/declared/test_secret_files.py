@@ -4,12 +4,12 @@ from itertools import product
 
 import pytest
 
+from solo5_systemd.base.errors import InvalidRequestError, SettingsError
 from solo5_systemd.declared.declaration import parse_declaration
 from solo5_systemd.declared.specifiers import HostNames
 from solo5_systemd.declared.syntax import Source
 from solo5_systemd.declared.template import parse_template
 from solo5_systemd.declared.unit_keys import INSTALL, SERVICE_PASSED_ON, UNIT
-from solo5_systemd.errors import InvalidRequestError, SettingsError
 from solo5_systemd.options.table import KEYS, SECTION
 from solo5_systemd.unit.properties import SETTABLE
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from solo5_systemd.base.errors import SettingsError
 from solo5_systemd.declared.syntax import FILE_MAX_BYTES, Source, parse_file, split_words
-from solo5_systemd.errors import SettingsError
 
 
 def parsed(content: bytes | str) -> list[tuple[str, str, str, int]]:

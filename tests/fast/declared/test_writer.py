@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.names import DeviceName, DiskName, NetworkName, UnitKind
 from solo5_systemd.declared.declaration import declared_task, parse_declaration
 from solo5_systemd.declared.readiness import ReadyLine
 from solo5_systemd.declared.specifiers import HostNames
 from solo5_systemd.declared.syntax import Source
 from solo5_systemd.declared.writer import Written, of_declaration, write_declaration
-from solo5_systemd.errors import InvalidRequestError
 from solo5_systemd.image.manifest import Target
-from solo5_systemd.names import DeviceName, DiskName, NetworkName, UnitKind
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import MacAddress, NicRequest, Protocol
 from solo5_systemd.settings.egress import egress

@@ -6,9 +6,9 @@ from tests.fast.engine.test_orphans import ALLOCATION, TASKS, WEB, holding
 from tests.support.fakes.backends import Machine
 from tests.support.fakes.tasks import ended, running
 
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import Task
-from solo5_systemd.names import TaskName
 from solo5_systemd.network.model import LeaseState
 
 IMAGE = f"image {'ab' * 32}"

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from tests.support.fakes.tasks import LEASE, ended, running
 
+from solo5_systemd.base.names import TaskName, UnitKind
 from solo5_systemd.engine.orphans import Snapshot, orphans
 from solo5_systemd.engine.task import Task
-from solo5_systemd.names import TaskName, UnitKind
 from solo5_systemd.network.model import LeaseRecord, LeaseState, Reservation
 
 WEB = TaskName("web")

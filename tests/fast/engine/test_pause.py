@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from tests.support.fakes.backends import Machine
 
+from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
+from solo5_systemd.base.locks import LockedError, lock_directory
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.engine import pause
 from solo5_systemd.engine.runtime import Runtime
-from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
-from solo5_systemd.locks import LockedError, lock_directory
-from solo5_systemd.names import TaskName
 from solo5_systemd.unit.state import MainCode
 from solo5_systemd.workload import Workload
 

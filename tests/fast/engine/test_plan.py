@@ -8,10 +8,10 @@ import pytest
 from tests.support.fakes.images import disk, stored
 from tests.support.fakes.tasks import LEASE
 
+from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error
+from solo5_systemd.base.names import DeviceName, DiskName, NetworkName, TaskName, UnitKind
 from solo5_systemd.engine.plan import Facts, Plan, plan, resolver_networks
-from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error
 from solo5_systemd.image.manifest import Target
-from solo5_systemd.names import DeviceName, DiskName, NetworkName, TaskName, UnitKind
 from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, Protocol, Reservation
 from solo5_systemd.settings.limits import Resource
 from solo5_systemd.settings.operator_policy import Policy

@@ -10,11 +10,11 @@ from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import yields
 from tests.support.fakes.images import stored
 
+from solo5_systemd.base.errors import HostError, TakenError
+from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.declared.update import next_task
 from solo5_systemd.engine.prepare import Preparer
 from solo5_systemd.engine.runtime import Runtime
-from solo5_systemd.errors import HostError, TakenError
-from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.network.model import NicRequest, Reservation
 from solo5_systemd.storage.model import DiskRequest, NewFile
 from solo5_systemd.workload import Publish, Workload

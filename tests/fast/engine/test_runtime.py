@@ -11,12 +11,12 @@ from tests.support.fakes.background import Background, yields
 from tests.support.fakes.clock import passed, taken
 from tests.support.fakes.images import SHA256
 
+from solo5_systemd.base.errors import HostError, NoSuchTaskError
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.engine import stop
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import Phase, Task
-from solo5_systemd.errors import HostError, NoSuchTaskError
 from solo5_systemd.journal.lines import Line, Stream
-from solo5_systemd.names import TaskName
 from solo5_systemd.storage.model import FullDisk, LostDisk
 from solo5_systemd.unit.outcome import Ending
 from solo5_systemd.unit.state import MainCode

@@ -2,10 +2,10 @@
 
 from tests.support.fakes.backends import Machine
 
+from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.cgroup.usage import Usage
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import Sample
-from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.network.tap_counters import Counters, Traffic
 
 WEB, ABC, ENDED = map(TaskName, ("web", "abc", "ended"))

@@ -15,9 +15,7 @@ from tests.support.fakes.backends import Machine, Spawn
 from tests.support.fakes.images import stored
 from tests.support.fakes.tasks import started as described
 
-from solo5_systemd.engine.runtime import Runtime
-from solo5_systemd.engine.task import Phase, Started
-from solo5_systemd.errors import (
+from solo5_systemd.base.errors import (
     HostError,
     InvalidRequestError,
     NotFoundError,
@@ -26,9 +24,11 @@ from solo5_systemd.errors import (
     StoreFullError,
     TakenError,
 )
+from solo5_systemd.base.names import DeviceName, NetworkName, TaskName, UnitKind
+from solo5_systemd.engine.runtime import Runtime
+from solo5_systemd.engine.task import Phase, Started
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.image.store import ImageStore
-from solo5_systemd.names import DeviceName, NetworkName, TaskName, UnitKind
 from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest
 from solo5_systemd.settings.hosts import hosts
 from solo5_systemd.settings.limits import OPERATOR, Limits, Node, Resource, Scope, Share, tenant

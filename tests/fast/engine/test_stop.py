@@ -7,11 +7,11 @@ import pytest
 from tests.support.fakes.backends import Machine, Spawn
 from tests.support.fakes.background import Background
 
+from solo5_systemd.base.errors import InvalidRequestError, TakenError
+from solo5_systemd.base.names import TaskName, UnitKind, outcome_target
 from solo5_systemd.engine import stop
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import Phase, Task
-from solo5_systemd.errors import InvalidRequestError, TakenError
-from solo5_systemd.names import TaskName, UnitKind, outcome_target
 from solo5_systemd.unit.outcome import Ending
 from solo5_systemd.unit.properties import Property
 from solo5_systemd.unit.state import ActiveState, MainCode

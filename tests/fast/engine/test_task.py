@@ -3,8 +3,8 @@ from types import MappingProxyType
 
 import pytest
 
+from solo5_systemd.base.names import TaskName, UnitKind
 from solo5_systemd.engine.task import Phase, Task, phase
-from solo5_systemd.names import TaskName, UnitKind
 from solo5_systemd.unit.state import ActiveState, UnitState
 
 NAME = TaskName("web")

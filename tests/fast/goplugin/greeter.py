@@ -11,7 +11,7 @@ import grpc
 from google.protobuf.wrappers_pb2 import StringValue
 from tests.fast.goplugin.greetings import GREETINGS
 
-from solo5_systemd.errors import NotFoundError
+from solo5_systemd.base.errors import NotFoundError
 from solo5_systemd.goplugin.handshake import Handshake, MagicCookie
 from solo5_systemd.goplugin.rpc import Failure, service_handler
 from solo5_systemd.goplugin.server import serve

@@ -1,7 +1,7 @@
 import pytest
 from tests.support.fakes.refusal import refusal
 
-from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.goplugin.handshake import Handshake, MagicCookie
 
 HANDSHAKE = Handshake(MagicCookie(name="COOKIE", value="crumbs"), 2)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from solo5_systemd.dependencies import DEPENDENCIES, Dependency
+from solo5_systemd.base.dependencies import DEPENDENCIES, Dependency
 from solo5_systemd.host.checks import Fact, Host, Kernel, Verdict, facts
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.unit.tender import Tender

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd.errors import HostError
+from solo5_systemd.base.errors import HostError
 from solo5_systemd.host.drop_ins import check_drop_ins
 
 TASK, SCOPE, DECLARED = "solo5-task-web-1.service", "solo5-task-web-1.scope", "web-1.service"

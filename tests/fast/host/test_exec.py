@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from solo5_systemd.errors import NotFoundError
+from solo5_systemd.base.errors import NotFoundError
 from solo5_systemd.host.exec import IGNORED_SIGNALS, execute
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.support.fakes.kernel import failing
 
+from solo5_systemd.base.names import NetworkName
 from solo5_systemd.host import kernel
 from solo5_systemd.host.checks import Kernel
 from solo5_systemd.host.kernel import (
@@ -16,7 +17,6 @@ from solo5_systemd.host.kernel import (
     numa_nodes,
     read_kernel,
 )
-from solo5_systemd.names import NetworkName
 from solo5_systemd.settings.ipv6 import Ipv6
 from solo5_systemd.settings.model import NetworkSettings
 

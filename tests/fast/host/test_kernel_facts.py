@@ -3,9 +3,9 @@ from ipaddress import IPv4Address, IPv4Network
 
 import pytest
 
+from solo5_systemd.base.names import NetworkName
 from solo5_systemd.host.checks import Fact, Host, Kernel, Verdict, facts
 from solo5_systemd.host.other_filters import DroppingChain
-from solo5_systemd.names import NetworkName
 from solo5_systemd.network.overtaken import Overtaken
 from solo5_systemd.settings.model import HostPort, Join, NetworkPolicy, NetworkSettings
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from solo5_systemd.base.names import NetworkName
 from solo5_systemd.host.other_filters import (
     DroppingChain,
     dropping,
@@ -15,7 +16,6 @@ from solo5_systemd.host.other_filters import (
     saved_listing,
     translating,
 )
-from solo5_systemd.names import NetworkName
 from solo5_systemd.settings.ipv6 import Ipv6
 from solo5_systemd.settings.model import HostPort, Join, NetworkPolicy, NetworkSettings
 

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from solo5_systemd.wiring import HostDirectories
+from solo5_systemd.wiring.engine import HostDirectories
 
 
 async def test_a_directory_is_gone_where_the_one_around_it_is_still_there(tmp_path: Path) -> None:

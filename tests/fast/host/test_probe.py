@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd.dependencies import DEPENDENCIES, DHCP_SERVER, NETWORKD, Dependency, Kind
+from solo5_systemd.base.dependencies import DEPENDENCIES, DHCP_SERVER, NETWORKD, Dependency, Kind
 from solo5_systemd.host import probe as module
 from solo5_systemd.host.probe import FILES, missing_dependencies, probe
 from solo5_systemd.settings.model import Settings, parse_settings

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd.errors import SettingsError
+from solo5_systemd.base.errors import SettingsError
+from solo5_systemd.base.names import NetworkName
 from solo5_systemd.host.resolvers import HostResolvers, host_resolver
-from solo5_systemd.names import NetworkName
 from solo5_systemd.settings.model import NetworkPolicy, NetworkSettings, Settings, parse_settings
 from solo5_systemd.settings.resolver import UNSET, Resolver
 

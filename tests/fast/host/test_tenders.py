@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from solo5_systemd.errors import HostError, ImageError, NotFoundError, SettingsError
+from solo5_systemd.base.errors import HostError, ImageError, NotFoundError, SettingsError
 from solo5_systemd.host import tenders
 from solo5_systemd.host.tenders import TenderPath, groups_for
 from solo5_systemd.image.manifest import Target

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd.errors import HostError, InvalidRequestError, SettingsError, TakenError
-from solo5_systemd.files.procfs import identity
+from solo5_systemd.base.errors import HostError, InvalidRequestError, SettingsError, TakenError
+from solo5_systemd.base.names import DeviceName
+from solo5_systemd.base.procfs import identity
 from solo5_systemd.host_volume import plugin
 from solo5_systemd.host_volume.request import GRAIN, CreateRequest, DeleteRequest
-from solo5_systemd.names import DeviceName
 from solo5_systemd.settings.limits import Limits, Resource, Scope, Share, tenant
 from solo5_systemd.storage import quota
 from solo5_systemd.storage.locks import lock

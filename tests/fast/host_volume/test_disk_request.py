@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.host_volume.request import GRAIN, MAX_SIZE, CreateRequest, create_request, delete_request
 from solo5_systemd.settings.limits import Tenant
 

@@ -9,18 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.hostile.values import TEXTS
 
-from solo5_systemd.daemon.service import Service
-from solo5_systemd.dbus_api.messages import Interface, Message, MessageType, SignatureTree, to_wire
-from solo5_systemd.dbus_api.network1 import INTERFACE as NETWORK
-from solo5_systemd.dbus_api.relay1 import INTERFACE as RELAY
-from solo5_systemd.decode import Fields
-from solo5_systemd.errors import BY_DBUS_NAME, InvalidRequestError
-from solo5_systemd.names import task_name
+from solo5_systemd.base.decode import Fields
+from solo5_systemd.base.errors import BY_DBUS_NAME, InvalidRequestError
+from solo5_systemd.base.names import task_name
+from solo5_systemd.dbus.messages import Interface, Message, MessageType, SignatureTree, to_wire
+from solo5_systemd.dbus.network1 import INTERFACE as NETWORK
+from solo5_systemd.dbus.relay1 import INTERFACE as RELAY
+from solo5_systemd.dbus.service import Service
 from solo5_systemd.network.model import Request
 from solo5_systemd.settings.records import record
 
 if TYPE_CHECKING:
-    from solo5_systemd.dbus_api.message_bus import MessageBus
+    from solo5_systemd.dbus.message_bus import MessageBus
 
 METHODS = [(interface, member) for interface in (NETWORK, RELAY) for member in interface.methods]
 SIGNATURES = ["", "s", "sa(ssss)a(ssqqs)", "sa{sv}s", "ssthh", "b", "as", "t", "h", "hhhh"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.hostile.claim import value_or_refusal
 from tests.hostile.values import DOCUMENTS, changed
 
-from solo5_systemd.errors import InvalidRequestError, SettingsError, Solo5Error
+from solo5_systemd.base.errors import InvalidRequestError, SettingsError, Solo5Error
 from solo5_systemd.image.manifest import Memo
 from solo5_systemd.network.lease_files import LeaseStore, all_readable, read_lease_records, read_networks
 from solo5_systemd.network.lease_json import (

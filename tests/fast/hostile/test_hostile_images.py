@@ -11,7 +11,7 @@ from tests.hostile.images import Hostile, corpus, guests, hostile
 from tests.hostile.judge import judge
 from tests.hostile.mutations import MUTATIONS
 
-from solo5_systemd.errors import ImageError
+from solo5_systemd.base.errors import ImageError
 from solo5_systemd.image.store import MAX_SIZE, read_facts
 
 SEED = 1

@@ -10,9 +10,9 @@ from tests.hostile.claim import value_or_refusal
 from tests.hostile.values import TEXTS, changed
 from tests.support.fakes.tasks import LEASE, NETWORK, PORTS
 
-from solo5_systemd.decode import Fields
-from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import device_name, network_name, task_name
+from solo5_systemd.base.decode import Fields
+from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.names import device_name, network_name, task_name
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import GuestNames, Lease, NetworkOverview, NicRequest, Request, mac_address
 from solo5_systemd.nomad.config.schema import seconds

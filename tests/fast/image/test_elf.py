@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fast.image import elfbuilder as elf
 
-from solo5_systemd.errors import ImageError
+from solo5_systemd.base.errors import ImageError
 from solo5_systemd.image.elf import SURPLUS, read_manifest
 from solo5_systemd.image.manifest import DeviceKind, ImageFacts, Target
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from tests.fast.image import elfbuilder as elf
 from tests.support.fakes.refusal import refusal
 
-from solo5_systemd.errors import ImageError, InvalidRequestError
+from solo5_systemd.base.errors import ImageError, InvalidRequestError
+from solo5_systemd.base.names import DeviceName
 from solo5_systemd.image.manifest import (
     Device,
     DeviceKind,
@@ -21,7 +22,6 @@ from solo5_systemd.image.manifest import (
     is_sha256,
     match,
 )
-from solo5_systemd.names import DeviceName
 
 STORAGE = Device(name=DeviceName("storage"), kind=DeviceKind.BLOCK_BASIC)
 SERVICE = Device(name=DeviceName("service"), kind=DeviceKind.NET_BASIC)

@@ -16,7 +16,7 @@ import pytest
 from tests.fast.image import elfbuilder as elf
 from tests.support.fakes.kernel import failing
 
-from solo5_systemd.errors import (
+from solo5_systemd.base.errors import (
     HostError,
     ImageError,
     InvalidRequestError,

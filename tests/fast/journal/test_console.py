@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 from tests.support.fakes.background import Background, yields
 
-from solo5_systemd.errors import HostError
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.journal import console, exit_messages, follow, reader
 from solo5_systemd.journal.console import BATCH_LINES, Journal
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
 from solo5_systemd.journal.reader import JournalReader
-from solo5_systemd.names import TaskName
 from solo5_systemd.unit.state import ActiveState, UnitState
 
 JOURNAL = Journal(lambda: "of-new-tasks")

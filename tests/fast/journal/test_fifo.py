@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.support.fakes.clock import passed
 
-from solo5_systemd.errors import HostError
+from solo5_systemd.base.errors import HostError
 from solo5_systemd.nomad.logs import open_fifo
 
 

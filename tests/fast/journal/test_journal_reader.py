@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from solo5_systemd.errors import HostError
+from solo5_systemd.base.errors import HostError
 from solo5_systemd.journal import reader as sdjournal
 from solo5_systemd.journal.reader import JournalReader
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd.errors import HostError
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.journal import journald as module
-from solo5_systemd.names import TaskName
 from solo5_systemd.unit.state import ActiveState, UnitState
 
 STATE = UnitState(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd.errors import HostError
+from solo5_systemd.base.errors import HostError
 from solo5_systemd.journal import journald as stream
 from solo5_systemd.journal.journald import open_stream
 

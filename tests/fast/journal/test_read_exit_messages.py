@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.journal import exit_messages
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
-from solo5_systemd.names import TaskName
 from solo5_systemd.unit.state import ActiveState, UnitState
 
 UNIT = "solo5-task-web.service"

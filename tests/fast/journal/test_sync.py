@@ -9,9 +9,9 @@ import pytest
 from tests.support.fakes.clock import taken
 from tests.support.fakes.kernel import failing
 
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.journal import sync
 from solo5_systemd.journal.sync import synchronize
-from solo5_systemd.names import TaskName
 
 TASK = TaskName("web")
 

@@ -5,8 +5,8 @@ from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6
 
 import pytest
 
-from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import DeviceName, NetworkName, TaskName
+from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network import dhcp
 from solo5_systemd.network.derived import bridge_mac
 from solo5_systemd.network.lease_json import lease_record_document, parse_lease_record

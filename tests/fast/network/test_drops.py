@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd.decode import Fields
-from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import TaskName
+from solo5_systemd.base.decode import Fields
+from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import nft_rules
 from solo5_systemd.network.drops import DESCRIPTIONS, OF_GUESTS, OF_TAPS, RULES, Dropped
 from solo5_systemd.network.model import Repair

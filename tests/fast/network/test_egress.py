@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fast.network.test_nft_rules import RESERVATION, network
 
-from solo5_systemd.decode import Fields
-from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import DeviceName, NetworkName
+from solo5_systemd.base.decode import Fields
+from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.names import DeviceName, NetworkName
 from solo5_systemd.network import nft_rules
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits, check_limits
 from solo5_systemd.network.lease_recovery import recover_lease_record, tap_alias

@@ -6,8 +6,8 @@ from ipaddress import ip_network
 import pytest
 from tests.fast.network.test_nft_rules import linked_network
 
-from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import DeviceName
+from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.names import DeviceName
 from solo5_systemd.network.guest_limits import Limits, check_limits
 from solo5_systemd.network.model import NicRequest
 from solo5_systemd.settings.egress import egress

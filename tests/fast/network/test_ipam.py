@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.fakes.tasks import LEASE, PORTS
 
-from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
-from solo5_systemd.names import DeviceName, NetworkName, TaskName
+from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
+from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.derived import bridge_mac
 from solo5_systemd.network.ipam import (
     CANDIDATES,

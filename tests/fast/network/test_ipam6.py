@@ -6,8 +6,8 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 import pytest
 from tests.fast.network.test_ipam import leases, network, nic
 
-from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
-from solo5_systemd.names import TaskName
+from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.derived import link_local, slaac_address, unique_local_prefix
 from solo5_systemd.network.ipam import choose_network, free_addresses
 from solo5_systemd.network.ipam6 import with_ipv6

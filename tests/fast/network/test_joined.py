@@ -5,8 +5,8 @@ from ipaddress import IPv4Address, IPv4Network
 
 import pytest
 
-from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
-from solo5_systemd.names import DeviceName, NetworkName, TaskName
+from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
+from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.ipam import Allocations, assign_leases, choose_network, free_addresses
 from solo5_systemd.network.joined import (
     BridgeFacts,

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd.errors import HostError
-from solo5_systemd.names import DeviceName, NetworkName, TaskName
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network import lease_files
 from solo5_systemd.network.lease_files import LeaseStore, remove_request, start_mark
 from solo5_systemd.network.model import Lease, LeaseRecord, LeaseState, MacAddress, NicRequest, Reservation

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.fast.network.test_nft_rules import RESERVATION
 
-from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import DeviceName, NetworkName
+from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.names import DeviceName, NetworkName
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.lease_json import (
     lease_record_document,

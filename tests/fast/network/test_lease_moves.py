@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.fast.network.test_lease_json import RECORD
 
-from solo5_systemd.names import TaskName
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.lease_json import lease_record_document, parse_lease_record
 from solo5_systemd.networkd.leases import Leases

@@ -6,7 +6,7 @@ from ipaddress import IPv6Address, IPv6Interface, IPv6Network
 from tests.fast.network.test_lease_json import NETWORK
 from tests.fast.network.test_nft_rules import RESERVATION, SERVICE
 
-from solo5_systemd.names import TaskName
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.lease_recovery import recover_lease_record, tap_alias, tap_network, tap_owner
 from solo5_systemd.network.model import EVERY_IPV6, LeaseState
 from solo5_systemd.network.nft_elements import network_elements, task_elements

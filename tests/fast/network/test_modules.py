@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from solo5_systemd.errors import HostError
+from solo5_systemd.base.errors import HostError
 from solo5_systemd.network.modules import BRIDGE, needing, nft_hint, remedy
 
 

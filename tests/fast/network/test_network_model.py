@@ -8,10 +8,10 @@ import pytest
 from tests.fast.network.test_nft_rules import RESERVATION, network
 from tests.support.fakes.tasks import LEASE, NETWORK
 
-from solo5_systemd.dbus_api.messages import Message, decode, encode, from_wire, to_wire
-from solo5_systemd.decode import Fields
-from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import DeviceName, NetworkName, TaskName
+from solo5_systemd.base.decode import Fields
+from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
+from solo5_systemd.dbus.messages import Message, decode, encode, from_wire, to_wire
 from solo5_systemd.network.drops import Dropped
 from solo5_systemd.network.model import (
     Lease,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd.names import DeviceName, TaskName
+from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.network import orphans
 from solo5_systemd.network.lease_recovery import tap_alias
 

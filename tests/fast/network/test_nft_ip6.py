@@ -12,7 +12,7 @@ from tests.fast.network.packets import GUESTS6, Packet, verdict
 from tests.fast.network.test_nft_rules import CELLS, GUEST, RESERVATION, SERVICE, at_back, linked_network
 from tests.fast.network.test_nft_rules import plan as plan4
 
-from solo5_systemd.names import NetworkName
+from solo5_systemd.base.names import NetworkName
 from solo5_systemd.network import nft_rules
 from solo5_systemd.network.ipam import segments
 from solo5_systemd.network.model import EVERY_IPV6, Network, PortRequest, Protocol, Reservation

@@ -9,7 +9,7 @@ from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6
 import pytest
 from tests.fast.network.packets import Packet, verdict
 
-from solo5_systemd.names import DeviceName, NetworkName, TaskName
+from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network import nft_elements, nft_rules
 from solo5_systemd.network.derived import bridge_mac
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits

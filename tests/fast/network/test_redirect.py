@@ -5,8 +5,8 @@ from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
 
 import pytest
 
-from solo5_systemd.errors import HostError, InvalidRequestError
-from solo5_systemd.names import DeviceName, NetworkName, TaskName
+from solo5_systemd.base.errors import HostError, InvalidRequestError
+from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import MacAddress, NicRequest, PortRequest, Protocol
 from solo5_systemd.network.redirect import Uplink, check_redirected, redirect_rules, redirected_lease

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fast.network.test_ipam import nic
 
-from solo5_systemd.errors import HostError, InvalidRequestError, SettingsError
-from solo5_systemd.names import TaskName
+from solo5_systemd.base.errors import HostError, InvalidRequestError, SettingsError
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import remembered
 from solo5_systemd.network.lease_json import parse_remembered, remembered_document
 from solo5_systemd.network.model import NicRequest

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solo5_systemd.names import DeviceName, TaskName
+from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.network.lease_recovery import tap_alias, tap_owner
 from solo5_systemd.network.tap_counters import Counters, Traffic, parse_net_dev, read_traffic
 

@@ -31,7 +31,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
         async with made.steps.step("probe"):
             return GOOD
 
-    monkeypatch.setattr("solo5_systemd.wiring.machine", connect)
+    monkeypatch.setattr("solo5_systemd.wiring.engine.machine", connect)
     monkeypatch.setattr("solo5_systemd.host.probe.probe", probe)
     monkeypatch.setattr("solo5_systemd.settings.files.CachedSettings", lambda: Settings)
     monkeypatch.setattr("solo5_systemd.nomad.gc.NETWORKS", tmp_path / "nomad.toml")

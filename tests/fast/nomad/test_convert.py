@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from tests.fast.nomad.values import ALLOCATION, TASK_ID, port, task_config
 
-from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.names import DeviceName, DiskName, NetworkName, UnitKind
 from solo5_systemd.image.manifest import Target
-from solo5_systemd.names import DeviceName, DiskName, NetworkName, UnitKind
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import MacAddress, NicRequest
 from solo5_systemd.nomad.config.plugin import Ceilings, Defaults, PluginConfig

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 from tests.fast.host.test_checks import GOOD, HVT, SPT, dependency
 
+from solo5_systemd.base.names import NetworkName
 from solo5_systemd.host.checks import AS_ROUTER, Host, Kernel
 from solo5_systemd.host.other_filters import DroppingChain
-from solo5_systemd.names import NetworkName
 from solo5_systemd.nomad.config.plugin import PluginConfig
 from solo5_systemd.nomad.fingerprint import (
     HEALTHY,

@@ -11,7 +11,7 @@ from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import Background
 from tests.support.fakes.clock import passed
 
-from solo5_systemd.errors import HostError, SettingsError
+from solo5_systemd.base.errors import HostError, SettingsError
 from solo5_systemd.nomad.driver import fingerprints
 from solo5_systemd.nomad.fingerprint import HEALTHY, UNDETECTED, UNHEALTHY, Fingerprint
 from solo5_systemd.nomad.proto import driver_pb2 as wire

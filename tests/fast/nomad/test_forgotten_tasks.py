@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from tests.support.fakes.tasks import running
 
-from solo5_systemd.names import TaskName
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.nomad.task.forgotten_tasks import Claims, ForgottenTask, forgotten_tasks
 from solo5_systemd.unit.state import UnitState
 

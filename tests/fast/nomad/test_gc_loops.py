@@ -10,8 +10,8 @@ from tests.fast.nomad.values import packed, task_config
 from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import yields
 
-from solo5_systemd.errors import HostError
-from solo5_systemd.names import TaskName
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.nomad.config.plugin import ForgottenTasksConfig, GcConfig, PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.storage.model import FullDisk, FullDiskChange

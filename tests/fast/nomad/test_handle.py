@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fast.nomad.values import TASK_ID
 
-from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import TaskName, UnitKind, task_service
+from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.names import TaskName, UnitKind, task_service
 from solo5_systemd.network.model import Endpoint, Protocol
 from solo5_systemd.nomad.config.ready import OnLoss, ReadinessProbe
 from solo5_systemd.nomad.config.schema import Logging

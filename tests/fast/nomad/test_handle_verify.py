@@ -4,8 +4,8 @@ import pytest
 from tests.fast.nomad.test_handle import state
 from tests.support.fakes.tasks import ended, running
 
+from solo5_systemd.base.errors import NoSuchTaskError
 from solo5_systemd.engine.task import Task
-from solo5_systemd.errors import NoSuchTaskError
 from solo5_systemd.nomad.handle import verify
 
 RUNNING, ENDED = running(), ended()

@@ -3,7 +3,7 @@
 import pytest
 from tests.support.fakes.refusal import refusal
 
-from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.nomad.config.plugin import TIGHTENING as USUALLY_ALLOWED
 from solo5_systemd.nomad.workload.convert import USUAL, merged_properties
 

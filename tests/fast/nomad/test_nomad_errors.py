@@ -3,7 +3,7 @@
 import grpc
 import pytest
 
-from solo5_systemd.errors import (
+from solo5_systemd.base.errors import (
     BY_DBUS_NAME,
     DependencyError,
     HostError,

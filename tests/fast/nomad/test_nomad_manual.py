@@ -9,7 +9,7 @@ import pytest
 from tests.fast.host.test_checks import GOOD
 from tests.support.fakes.tasks import LEASE, PORTS
 
-from solo5_systemd.names import DeviceName, NetworkName, TaskName
+from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.model import UNREPAIRED, PortRequest, Protocol, Reservation
 from solo5_systemd.network.overtaken import Overtaken
 from solo5_systemd.nomad.config.plugin import TIGHTENING, PluginConfig

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from tests.fast.nomad.values import packed
 from tests.support.fakes.refusal import refusal
 
-from solo5_systemd.errors import SettingsError
+from solo5_systemd.base.errors import SettingsError
+from solo5_systemd.base.names import NetworkName, UnitKind
 from solo5_systemd.image.manifest import Target
-from solo5_systemd.names import NetworkName, UnitKind
 from solo5_systemd.nomad.config.plugin import (
     TIGHTENING,
     Ceilings,

@@ -5,8 +5,8 @@ from tests.fast.nomad.agent import Agent, agent
 from tests.fast.nomad.values import ALLOCATION, task_config
 from tests.support.fakes.backends import Machine
 
-from solo5_systemd.errors import HostError
-from solo5_systemd.names import task_service
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.names import task_service
 from solo5_systemd.nomad.config.plugin import GcConfig, PluginConfig
 from solo5_systemd.nomad.gc import remove_orphaned
 from solo5_systemd.nomad.task import registry

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tests.fast.nomad.values import packed, port, task_config
 from tests.support.fakes.tasks import LEASE
 
-from solo5_systemd.decode import Fields
-from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import DeviceName, TaskName
+from solo5_systemd.base.decode import Fields
+from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.network.model import Endpoint, Protocol, Reservation
 from solo5_systemd.nomad.config.ready import (
     PATTERN_MAX,

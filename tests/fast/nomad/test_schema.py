@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.fast.nomad.values import packed
 
-from solo5_systemd.errors import Solo5Error
+from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.nomad.config.plugin import plugin_config
 from solo5_systemd.nomad.config.schema import PLUGIN, TASK
 from solo5_systemd.nomad.config.task import task_options

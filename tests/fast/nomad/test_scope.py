@@ -18,12 +18,12 @@ from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import Background
 from tests.support.fakes.images import stored
 
+from solo5_systemd.base.errors import HostError, NotFoundError
+from solo5_systemd.base.names import DeviceName, TaskName, UnitKind, task_scope
 from solo5_systemd.engine.callbacks import StartCallbacks
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import Started
-from solo5_systemd.errors import HostError, NotFoundError
 from solo5_systemd.host.exec import IGNORED_SIGNALS
-from solo5_systemd.names import DeviceName, TaskName, UnitKind, task_scope
 from solo5_systemd.nomad.process import INITIAL_NOFILE
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.scope import ScopeChildren

@@ -7,7 +7,7 @@ from tests.fast.nomad.agent import agent
 from tests.fast.nomad.values import Fifos, port, task_config
 from tests.support.fakes.backends import Machine
 
-from solo5_systemd.errors import HostError
+from solo5_systemd.base.errors import HostError
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 
 SECRET = "hunter2"

@@ -7,8 +7,8 @@ from tests.fast.nomad.agent import Agent, agent
 from tests.fast.nomad.values import TASK_ID, packed, task_config
 from tests.support.fakes.backends import Machine
 
-from solo5_systemd.errors import InvalidRequestError, SettingsError
-from solo5_systemd.names import task_service
+from solo5_systemd.base.errors import InvalidRequestError, SettingsError
+from solo5_systemd.base.names import task_service
 from solo5_systemd.nomad.config.schema import PLUGIN, TASK
 from solo5_systemd.nomad.proto import base_pb2 as base
 from solo5_systemd.nomad.proto import driver_pb2 as wire

@@ -10,8 +10,8 @@ from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import Background
 from tests.support.fakes.clock import passed
 
-from solo5_systemd.errors import NoSuchTaskError
-from solo5_systemd.names import task_service
+from solo5_systemd.base.errors import NoSuchTaskError
+from solo5_systemd.base.names import task_service
 from solo5_systemd.nomad.config.plugin import PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.proto.base_pb2 import ClientTopology, ClientTopologyCore

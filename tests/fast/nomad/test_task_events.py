@@ -11,9 +11,9 @@ from tests.support.fakes.background import Background, yields
 from tests.support.fakes.clock import passed
 from tests.support.fakes.images import stored
 
-from solo5_systemd.errors import HostError, Solo5Error
+from solo5_systemd.base.errors import HostError, Solo5Error
+from solo5_systemd.base.names import TaskName, task_scope, task_service
 from solo5_systemd.journal.lines import DroppedLines
-from solo5_systemd.names import TaskName, task_scope, task_service
 from solo5_systemd.network.model import Repair
 from solo5_systemd.nomad.events.stream import BURST, SLOW_START_S
 from solo5_systemd.nomad.proto import driver_pb2 as wire

@@ -12,8 +12,8 @@ from tests.support.fakes.background import Background, yields
 from tests.support.fakes.clock import passed
 from tests.support.fakes.images import stored
 
-from solo5_systemd.errors import HostError, NoSuchTaskError, TakenError
-from solo5_systemd.names import TaskName, task_service
+from solo5_systemd.base.errors import HostError, NoSuchTaskError, TakenError
+from solo5_systemd.base.names import TaskName, task_service
 from solo5_systemd.nomad import handle
 from solo5_systemd.nomad.logs import DRAIN_TIMEOUT_S
 from solo5_systemd.nomad.proto import driver_pb2 as wire

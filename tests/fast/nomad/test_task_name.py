@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fast.nomad.values import ALLOCATION, TASK_ID
 
-from solo5_systemd.names import task_name, task_of_unit, task_service
+from solo5_systemd.base.names import task_name, task_of_unit, task_service
 from solo5_systemd.nomad.workload.convert import name_of
 
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fast.nomad.values import packed
 
-from solo5_systemd.errors import DependencyError, InvalidRequestError
+from solo5_systemd.base.errors import DependencyError, InvalidRequestError
+from solo5_systemd.base.names import DeviceName, NetworkName, TaskName, UnitKind
 from solo5_systemd.image.manifest import Target
-from solo5_systemd.names import DeviceName, NetworkName, TaskName, UnitKind
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import MacAddress, Protocol
 from solo5_systemd.nomad.config.schema import Logging

@@ -8,9 +8,9 @@ import pytest
 from tests.fast.nomad.values import TASK_ID, port, task_config
 from tests.support.fakes.tasks import LEASE
 
-from solo5_systemd.decode import Fields
-from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import DeviceName
+from solo5_systemd.base.decode import Fields
+from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.names import DeviceName
 from solo5_systemd.network.model import PortRequest, Protocol, Reservation
 from solo5_systemd.nomad.config.ready import GuestPort, OnLoss, ReadinessProbe, parse_probe
 from solo5_systemd.nomad.config.task import TaskOptions, task_options

@@ -10,15 +10,15 @@ from tests.support.fakes.background import Background, yields
 from tests.support.fakes.clock import passed
 from tests.support.fakes.images import stored
 
-from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, StartError
-from solo5_systemd.names import task_service
+from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error, StartError
+from solo5_systemd.base.names import task_service
+from solo5_systemd.engine import probe
 from solo5_systemd.network.model import Endpoint
 from solo5_systemd.nomad import handle
 from solo5_systemd.nomad.config.ready import OnLoss
 from solo5_systemd.nomad.errors import to_failure
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload.convert import name_of
-from solo5_systemd.readiness import probe
 from solo5_systemd.unit.state import MainCode
 
 pytestmark = pytest.mark.leaps

@@ -13,8 +13,8 @@ from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import Background, yields
 from tests.support.fakes.clock import passed
 
-from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, SettingsError, Solo5Error
-from solo5_systemd.names import task_service
+from solo5_systemd.base.errors import HostError, InvalidRequestError, NoSuchTaskError, SettingsError, Solo5Error
+from solo5_systemd.base.names import task_service
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.task.unit_cache import CACHE_TIMEOUT_S, UnitCache
 from solo5_systemd.nomad.workload.convert import name_of

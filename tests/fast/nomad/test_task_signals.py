@@ -5,8 +5,8 @@ from tests.fast.nomad.agent import agent
 from tests.fast.nomad.values import TASK_ID, task_config
 from tests.support.fakes.backends import Machine
 
-from solo5_systemd.errors import InvalidRequestError, NoSuchTaskError
-from solo5_systemd.names import task_service
+from solo5_systemd.base.errors import InvalidRequestError, NoSuchTaskError
+from solo5_systemd.base.names import task_service
 from solo5_systemd.nomad.workload.convert import name_of
 from solo5_systemd.unit.state import MainCode
 

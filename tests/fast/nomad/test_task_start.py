@@ -11,8 +11,8 @@ from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import Background
 from tests.support.fakes.images import stored
 
-from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error, StartError, TakenError
-from solo5_systemd.names import task_service
+from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error, StartError, TakenError
+from solo5_systemd.base.names import task_service
 from solo5_systemd.nomad.errors import to_failure
 from solo5_systemd.nomad.handle import decode
 from solo5_systemd.nomad.workload.convert import name_of

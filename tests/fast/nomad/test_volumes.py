@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from tests.fast.nomad.values import ALLOCATION, task_config
 
-from solo5_systemd.errors import HostError, InvalidRequestError
-from solo5_systemd.names import DeviceName
+from solo5_systemd.base.errors import HostError, InvalidRequestError
+from solo5_systemd.base.names import DeviceName
 from solo5_systemd.nomad.config.plugin import PluginConfig
 from solo5_systemd.nomad.config.task import DiskOptions, task_options
 from solo5_systemd.nomad.proto import driver_pb2 as wire

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.support.fakes.tasks import LEASE
 
-from solo5_systemd.names import NetworkName, TaskName
+from solo5_systemd.base.names import NetworkName, TaskName
 from solo5_systemd.network.model import NicRequest, Reservation
 from solo5_systemd.pid1 import prepare
 from solo5_systemd.pid1.prepare import Addresses

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd.errors import HostError
-from solo5_systemd.names import TaskName
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.pid1 import prepare
 
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd.daemon import fdstore
+from solo5_systemd.dbus import fdstore
 from solo5_systemd.journal.lines import Stream
 from solo5_systemd.relay import fifo_writer
 

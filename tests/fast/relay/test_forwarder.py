@@ -11,10 +11,10 @@ from tests.fast.relay.fake_journal import Journal
 from tests.support.fakes.clock import passed
 from tests.support.fakes.kernel import failing
 
-from solo5_systemd.errors import HostError
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.journal.follow import PollTimer
 from solo5_systemd.journal.lines import DroppedLines, Stream, dropped_notice
-from solo5_systemd.names import TaskName
 from solo5_systemd.relay import forwarder as module
 from solo5_systemd.relay import journal_lines
 from solo5_systemd.relay.fifo_writer import READER_RETRY_INTERVAL_S, StagingPipe

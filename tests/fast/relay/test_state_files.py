@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd.errors import HostError, InvalidRequestError
+from solo5_systemd.base.errors import HostError, InvalidRequestError
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.journal.lines import Stream
-from solo5_systemd.names import TaskName
 from solo5_systemd.relay.state_files import PAGE_SIZE, StateFiles
 from solo5_systemd.relay.state_json import ConsoleState, Delivery, StreamPosition
 

@@ -4,7 +4,7 @@ from ipaddress import IPv4Address, IPv6Address
 
 import pytest
 
-from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.settings.hosts import HOSTS_MAX, Host, host, hosts
 
 

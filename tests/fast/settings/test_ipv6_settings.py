@@ -5,7 +5,7 @@ from ipaddress import IPv6Address, IPv6Network
 import pytest
 from tests.fast.settings.test_settings_model import parse
 
-from solo5_systemd.errors import SettingsError
+from solo5_systemd.base.errors import SettingsError
 from solo5_systemd.settings.ipv6 import Ipv6
 from solo5_systemd.settings.model import Join, NetworkSettings
 

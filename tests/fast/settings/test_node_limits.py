@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solo5_systemd.decode import Fields
-from solo5_systemd.errors import HostError, InvalidRequestError, SettingsError, TakenError
+from solo5_systemd.base.decode import Fields
+from solo5_systemd.base.errors import HostError, InvalidRequestError, SettingsError, TakenError
 from solo5_systemd.settings.limits import (
     OPERATOR,
     Claim,

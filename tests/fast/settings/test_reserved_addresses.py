@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fast.settings.test_settings_model import parse
 
-from solo5_systemd.errors import SettingsError
+from solo5_systemd.base.errors import SettingsError
 from solo5_systemd.settings.reserved_addresses import AddressRange, address_range, is_reserved, number_within
 
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd.errors import SettingsError
+from solo5_systemd.base.errors import SettingsError
 from solo5_systemd.settings import files
 from solo5_systemd.settings.files import CachedSettings, read_settings
 from solo5_systemd.settings.model import Settings, parse_settings

@@ -4,9 +4,9 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 import pytest
 
-from solo5_systemd.decode import Fields
-from solo5_systemd.errors import SettingsError
-from solo5_systemd.names import NetworkName
+from solo5_systemd.base.decode import Fields
+from solo5_systemd.base.errors import SettingsError
+from solo5_systemd.base.names import NetworkName
 from solo5_systemd.settings import model
 from solo5_systemd.settings.egress import egress
 from solo5_systemd.settings.ipv6 import Ipv6

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import DeviceName
+from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.names import DeviceName
 from solo5_systemd.storage.archive import (
     BYTES_MAX,
     ENTRIES_MAX,

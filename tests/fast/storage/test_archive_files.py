@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error
-from solo5_systemd.files import procfs
-from solo5_systemd.files.procfs import Way
-from solo5_systemd.locks import lock_directory
-from solo5_systemd.names import DeviceName
+from solo5_systemd.base import procfs
+from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error
+from solo5_systemd.base.locks import lock_directory
+from solo5_systemd.base.names import DeviceName
+from solo5_systemd.base.procfs import Way
 from solo5_systemd.storage import archive_files
 from solo5_systemd.storage.archive import Entry, archive_disk, member, parse_sources, size_of, sources_json, tar_info
 from solo5_systemd.storage.archive_files import digest_of, scan, write_archive
@@ -408,7 +408,7 @@ async def test_a_file_system_without_room_is_told(files: Path, tmp_path: Path, m
 
 HOLDER = """
 import ctypes, sys
-from solo5_systemd.names import DeviceName
+from solo5_systemd.base.names import DeviceName
 from solo5_systemd.storage.archive import archive_disk, member
 from solo5_systemd.storage.archive_files import digest_of, write_archive
 from solo5_systemd.storage.model import ArchiveRequest

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd.errors import HostError
-from solo5_systemd.names import DeviceName
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.names import DeviceName
 from solo5_systemd.storage.archive import archive_disk, member
 from solo5_systemd.storage.archive_files import write_archive
 from solo5_systemd.storage.archive_sources import outdated

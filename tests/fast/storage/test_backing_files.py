@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, TakenError
-from solo5_systemd.names import DeviceName
+from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, TakenError
+from solo5_systemd.base.names import DeviceName
 from solo5_systemd.storage.backing_files import ImageFiles, inspect
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import Disk, DiskRequest

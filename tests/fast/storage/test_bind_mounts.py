@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd.errors import HostError, InvalidRequestError, StartError
-from solo5_systemd.files import procfs
-from solo5_systemd.files.procfs import identity, is_exposed
-from solo5_systemd.names import DeviceName
+from solo5_systemd.base import procfs
+from solo5_systemd.base.errors import HostError, InvalidRequestError, StartError
+from solo5_systemd.base.names import DeviceName
+from solo5_systemd.base.procfs import identity, is_exposed
 from solo5_systemd.storage.backing_files import ImageFiles
 from solo5_systemd.storage.bind_mounts import BindMounts
 from solo5_systemd.storage.locks import lock

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.fast.storage.test_new_file import request
 
-from solo5_systemd.errors import HostError
+from solo5_systemd.base.errors import HostError
 from solo5_systemd.storage import created_on
 from solo5_systemd.storage.backing_files import inspect, make
 from solo5_systemd.storage.created_on import check_mounted, remember_mount

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from solo5_systemd.errors import HostError, TakenError
-from solo5_systemd.names import DeviceName
+from solo5_systemd.base.errors import HostError, TakenError
+from solo5_systemd.base.names import DeviceName
 from solo5_systemd.settings.limits import OPERATOR, Limits, Resource, Scope, Share, tenant
 from solo5_systemd.storage import disk_claims
 from solo5_systemd.storage.backing_files import ImageFiles

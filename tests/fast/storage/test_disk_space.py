@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import pytest
 from tests.fast.storage.conftest import Device
 
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.names import DeviceName
 from solo5_systemd.cli.context import finished
-from solo5_systemd.errors import HostError
-from solo5_systemd.names import DeviceName
 from solo5_systemd.storage import disk_space
 from solo5_systemd.storage.disk_space import DiskSpace, SpaceWatch, full_disks, lost_disks
 from solo5_systemd.storage.locks import lock

@@ -2,7 +2,7 @@
 
 import pytest
 
-from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.storage.io_limits import KEYS, NO_IO_LIMITS, IoLimits, io_limit, lowered
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd.errors import HostError, InvalidRequestError, TakenError
-from solo5_systemd.names import DeviceName
+from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
+from solo5_systemd.base.names import DeviceName
 from solo5_systemd.storage.locks import lock, remove_stale
 from solo5_systemd.storage.model import Disk
 
@@ -71,7 +71,7 @@ import sys
 from pathlib import Path
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import Disk
-from solo5_systemd.errors import TakenError
+from solo5_systemd.base.errors import TakenError
 sys.stdin.readline()
 try:
     lock([Disk(disk="a", path="/a", sector_size=512, device=None, identity=(1, 2))], directory=Path(sys.argv[1]))

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 from tests.fast.storage.test_new_file import without_unnamed
 
-from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, TakenError
-from solo5_systemd.names import DeviceName, DiskName, disk_name
+from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, TakenError
+from solo5_systemd.base.names import DeviceName, DiskName, disk_name
 from solo5_systemd.storage import quota
 from solo5_systemd.storage.backing_files import ImageFiles, inspect
 from solo5_systemd.storage.lock_records import disks_of

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError
-from solo5_systemd.names import DeviceName
+from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError
+from solo5_systemd.base.names import DeviceName
 from solo5_systemd.storage import new_file
 from solo5_systemd.storage.backing_files import ImageFiles, inspect, make, unmake
 from solo5_systemd.storage.locks import lock

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.fast.storage.test_block_devices import Sysfs
 
-from solo5_systemd.errors import TakenError
-from solo5_systemd.names import DeviceName
+from solo5_systemd.base.errors import TakenError
+from solo5_systemd.base.names import DeviceName
 from solo5_systemd.storage import locks, overlaps
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import SECTOR_SIZE, Backing, Disk

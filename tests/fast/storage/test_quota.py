@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd.errors import HostError
+from solo5_systemd.base.errors import HostError
 from solo5_systemd.storage import quota
 from solo5_systemd.storage.quota import admitted, check, used
 

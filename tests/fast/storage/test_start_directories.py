@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd.errors import HostError
-from solo5_systemd.files.procfs import identity
-from solo5_systemd.names import DeviceName
+from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.names import DeviceName
+from solo5_systemd.base.procfs import identity
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import Disk
 from solo5_systemd.storage.start_directories import StartDirectories

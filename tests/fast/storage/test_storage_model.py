@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 from tests.support.fakes.refusal import refusal
 
-from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import DeviceName, DiskName
+from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.names import DeviceName, DiskName
 from solo5_systemd.storage.model import (
     Backing,
     Disk,

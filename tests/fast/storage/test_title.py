@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from solo5_systemd.errors import HostError, InvalidRequestError, Solo5Error
-from solo5_systemd.files.procfs import ANYONE, Way
-from solo5_systemd.names import DeviceName
+from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error
+from solo5_systemd.base.names import DeviceName
+from solo5_systemd.base.procfs import ANYONE, Way
 from solo5_systemd.storage import title
 from solo5_systemd.storage.file_access import READ, READ_WRITE
 from solo5_systemd.storage.model import DiskRequest

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import DeviceName
+from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.names import DeviceName
 from solo5_systemd.storage.io_limits import KEYS, NO_IO_LIMITS, BlockDevice, IoLimits
 from solo5_systemd.storage.model import Backing, Disk
 from solo5_systemd.unit.disk_limits import io_properties

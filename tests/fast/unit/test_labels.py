@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.unit.log_fields import MAX_LABELS, MAX_VALUE_BYTES, labels
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from solo5_systemd.names import TaskName, task_scope, task_service
+from solo5_systemd.base.names import TaskName, task_scope, task_service
 from solo5_systemd.storage.model import FullDisk, LostDisk
 from solo5_systemd.unit.exit_messages import ExitMessages, UnitMessage
 from solo5_systemd.unit.outcome import (

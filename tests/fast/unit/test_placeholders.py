@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.fakes.tasks import LEASE, PORTS
 
-from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import DeviceName, NetworkName, TaskName
+from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.model import Lease
 from solo5_systemd.settings.hosts import hosts
 from solo5_systemd.settings.model import NO_NETWORK

@@ -1,6 +1,6 @@
 import pytest
 
-from solo5_systemd.names import TaskName, UnitKind
+from solo5_systemd.base.names import TaskName, UnitKind
 from solo5_systemd.unit.state import ActiveState, Invocation, MainCode, UnitState, after_run, invocation, unit_state
 
 SERVICE = "solo5-task-web.service"

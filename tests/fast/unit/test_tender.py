@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.support.fakes.images import disk, facts
 from tests.support.fakes.tasks import LEASE
 
-from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.image.manifest import Target
 from solo5_systemd.storage.model import Backing
 from solo5_systemd.unit.tender import (

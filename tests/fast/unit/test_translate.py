@@ -5,9 +5,9 @@ import pytest
 from tests.support.fakes.images import SHA256, disk, stored
 from tests.support.fakes.tasks import LEASE
 
-from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.names import DeviceName, TaskName, UnitKind
 from solo5_systemd.image.manifest import Target
-from solo5_systemd.names import DeviceName, TaskName, UnitKind
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.settings.hosts import hosts
 from solo5_systemd.settings.resolver import Resolver

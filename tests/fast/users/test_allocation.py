@@ -15,8 +15,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from solo5_systemd.errors import DependencyError, HostError, TakenError
-from solo5_systemd.names import TaskName
+from solo5_systemd.base.errors import DependencyError, HostError, TakenError
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.users import allocation
 from solo5_systemd.users.allocation import Users
 from solo5_systemd.users.registry import Registry

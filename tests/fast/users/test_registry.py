@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd.errors import TakenError
-from solo5_systemd.locks import LockedError
-from solo5_systemd.names import TaskName
+from solo5_systemd.base.errors import TakenError
+from solo5_systemd.base.locks import LockedError
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.settings.limits import Claim, Node, Resource, tenant
 from solo5_systemd.users import allocation
 from solo5_systemd.users.allocation import Users
@@ -104,8 +104,8 @@ START = """
 import asyncio, os, sys
 from pathlib import Path
 from tests.fast.users.test_registry import ONE, users
-from solo5_systemd.errors import TakenError
-from solo5_systemd.locks import LockedError
+from solo5_systemd.base.errors import TakenError
+from solo5_systemd.base.locks import LockedError
 async def start(name):
     of = users(Path(sys.argv[1]))
     os.close((await of.acquire(name)).descriptor)

@@ -1,6 +1,6 @@
 import json
 
-from solo5_systemd.names import TaskName
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.users.user_record import named_record, user_record
 
 WEB = TaskName("web")

@@ -17,8 +17,8 @@ from tests.machine.conftest import ok, sh, systemctl, unit_property
 from tests.machine.nomad import jobs
 from tests.machine.nomad.agent import DATA, NODE_ADDRESS, plugins
 
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.declared.unit_file import user_of
-from solo5_systemd.names import TaskName
 
 LEASES = Path("/run/solo5/network/tasks")
 CONSOLES = Path("/run/solo5/relay")

@@ -13,8 +13,8 @@ from tests.machine.conftest import Machine, ok
 from tests.machine.nomad.agent import Agent
 from tests.machine.records import can_share_blocks, records
 
-from solo5_systemd.files.procfs import identity
-from solo5_systemd.names import DeviceName
+from solo5_systemd.base.names import DeviceName
+from solo5_systemd.base.procfs import identity
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import Disk
 

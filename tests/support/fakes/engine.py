@@ -9,15 +9,15 @@ from functools import cached_property
 from tests.support.fakes.backends import Machine
 from tests.support.fakes.tasks import STARTED, ended, endpoints, running, started
 
+from solo5_systemd.base.errors import NoSuchTaskError, NotFoundError, Solo5Error
+from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.engine.callbacks import SpawnProcess, StartCallbacks
 from solo5_systemd.engine.gc import Collector
 from solo5_systemd.engine.orphans import Orphan
 from solo5_systemd.engine.plan import Plan
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import Endpoints, Phase, Sample, Started, Task
-from solo5_systemd.errors import NoSuchTaskError, NotFoundError, Solo5Error
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
-from solo5_systemd.names import DeviceName, TaskName
 from solo5_systemd.network.drops import of_nics
 from solo5_systemd.network.model import dropped_by_namespace
 from solo5_systemd.unit.outcome import Ending, Outcome

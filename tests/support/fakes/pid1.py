@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from tests.support.fakes.steps import Steps
 
-from solo5_systemd.errors import NoSuchTaskError, TakenError
-from solo5_systemd.names import TaskName, UnitKind, outcome_target, task_of_unit
+from solo5_systemd.base.errors import NoSuchTaskError, TakenError
+from solo5_systemd.base.names import TaskName, UnitKind, outcome_target, task_of_unit
 from solo5_systemd.unit.properties import (
     JobCanceledError,
     JobConflictError,

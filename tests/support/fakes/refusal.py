@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from solo5_systemd.errors import Solo5Error
+from solo5_systemd.base.errors import Solo5Error
 
 
 def refusal(check: Callable[..., object], *arguments: object, **named: object) -> str:

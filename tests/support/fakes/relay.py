@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 
 from tests.support.fakes.steps import Steps
 
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.journal.lines import DroppedLines
-from solo5_systemd.names import TaskName
 
 
 class FakeRelay:

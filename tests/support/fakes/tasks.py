@@ -2,8 +2,8 @@
 
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 
+from solo5_systemd.base.names import DeviceName, NetworkName, TaskName, UnitKind, task_scope, task_service
 from solo5_systemd.engine.task import Endpoints, LeasedNic, Phase, Started, Task
-from solo5_systemd.names import DeviceName, NetworkName, TaskName, UnitKind, task_scope, task_service
 from solo5_systemd.network.drops import Dropped
 from solo5_systemd.network.model import Lease, MacAddress, NetworkOverview, PortRequest, Protocol, Reservation
 from solo5_systemd.settings.model import HostPort, NetworkPolicy

@@ -6,18 +6,18 @@ import sys
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
+from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, TakenError
+from solo5_systemd.base.names import TaskName, disk_name, disk_or_snapshot, snapshot_name
 from solo5_systemd.cli.arguments import disk_size
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import fields, moment, size, span, table
-from solo5_systemd.errors import HostError, InvalidRequestError, NotFoundError, TakenError
-from solo5_systemd.names import TaskName, disk_name, disk_or_snapshot, snapshot_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from solo5_systemd.base.names import DiskName, SnapshotName
     from solo5_systemd.engine.runtime import Runtime
-    from solo5_systemd.names import DiskName, SnapshotName
     from solo5_systemd.settings.model import Settings
     from solo5_systemd.storage.disk_paths import DiskPath
     from solo5_systemd.storage.named_disks import NamedDisk, NamedDisks
@@ -371,7 +371,7 @@ def _check_source(path: str, source: int) -> None:
     Raises:
         InvalidRequestError: one may have.
     """
-    from solo5_systemd.files.procfs import ANYONE, path_of, way_of
+    from solo5_systemd.base.procfs import ANYONE, path_of, way_of
 
     status, way = os.fstat(source), way_of(path)
     if stat.S_ISFIFO(status.st_mode):  # such as of a shell's <(command), which has no path
@@ -428,7 +428,7 @@ def _write_new(path: str, write: "Callable[[int], None]") -> None:
     """
     from pathlib import Path
 
-    from solo5_systemd.files.output import open_directory, within
+    from solo5_systemd.base.output import open_directory, within
     from solo5_systemd.storage.model import NewFile
     from solo5_systemd.storage.new_file import create_file
 

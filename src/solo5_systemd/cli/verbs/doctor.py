@@ -8,15 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from solo5_systemd.base.errors import Solo5Error
+from solo5_systemd.base.sanitize import printable
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import table
 from solo5_systemd.cli.screen import Screen
 from solo5_systemd.engine.orphans import Orphan
-from solo5_systemd.errors import Solo5Error
 from solo5_systemd.host.checks import Fact, Host, Verdict, facts
 from solo5_systemd.host.probe import probe
-from solo5_systemd.sanitize import printable
 from solo5_systemd.settings.files import ETC, read_settings
 
 if TYPE_CHECKING:

@@ -3,10 +3,10 @@
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
+from solo5_systemd.base.errors import HostError, InvalidRequestError
+from solo5_systemd.base.names import UnitKind, task_name
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
-from solo5_systemd.errors import HostError, InvalidRequestError
-from solo5_systemd.names import UnitKind, task_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,7 +71,7 @@ def _check_paths(task: "RunningTask") -> None:
     Raises:
         InvalidRequestError: there is one.
     """
-    from solo5_systemd.files.procfs import is_exposed
+    from solo5_systemd.base.procfs import is_exposed
 
     for each in task.disks:
         if is_exposed(each["path"]):

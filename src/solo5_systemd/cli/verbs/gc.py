@@ -3,9 +3,9 @@
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
+from solo5_systemd.base.sanitize import printable
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
-from solo5_systemd.sanitize import printable
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.runtime import Runtime

@@ -4,10 +4,10 @@ import asyncio
 from argparse import Namespace
 from dataclasses import dataclass
 
+from solo5_systemd.base.errors import ImageError, Solo5Error
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import fields
-from solo5_systemd.errors import ImageError, Solo5Error
 from solo5_systemd.host.tenders import TenderPath, groups_for
 from solo5_systemd.image.manifest import DeviceKind, ImageFacts, Target
 from solo5_systemd.image.store import read_facts

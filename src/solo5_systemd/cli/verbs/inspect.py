@@ -10,9 +10,9 @@ from solo5_systemd.cli.render import fields
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from solo5_systemd.base.names import TaskName
     from solo5_systemd.cli.task_output import Disks
     from solo5_systemd.engine.queries import Queries
-    from solo5_systemd.names import TaskName
 
 
 def configure(parser: Parser) -> None:

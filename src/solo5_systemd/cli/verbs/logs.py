@@ -3,10 +3,10 @@
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
+from solo5_systemd.base.names import task_name
 from solo5_systemd.cli import arguments as typed
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
-from solo5_systemd.names import task_name
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -3,9 +3,9 @@
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
+from solo5_systemd.base.errors import HostError
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
-from solo5_systemd.errors import HostError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,8 +25,8 @@ def write_textfile(path: "Path", text: str) -> None:
     """
     import os
 
-    from solo5_systemd.files.atomic_file import replace_file
-    from solo5_systemd.files.output import open_directory, within
+    from solo5_systemd.base.atomic_file import replace_file
+    from solo5_systemd.base.output import open_directory, within
 
     directory = open_directory(path.parent)
     try:

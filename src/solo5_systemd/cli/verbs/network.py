@@ -3,11 +3,11 @@
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
+from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.names import NetworkName, network_name
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser, VerbParser
 from solo5_systemd.cli.render import fields, moment, table
-from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import NetworkName, network_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -11,9 +11,9 @@ from solo5_systemd.cli.screen import Screen
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from solo5_systemd.base.names import TaskName
     from solo5_systemd.engine.queries import Queries
     from solo5_systemd.engine.task import Endpoints, Task
-    from solo5_systemd.names import TaskName
 
 HEADER = ("NAME", "IMAGE", "STATUS", "MEMORY", "ADDRESS", "PORTS")
 

@@ -3,18 +3,18 @@
 from argparse import REMAINDER, Namespace
 from typing import TYPE_CHECKING
 
+from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.names import UnitKind, own_task_name
 from solo5_systemd.cli import arguments as typed
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
-from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import UnitKind, own_task_name
 from solo5_systemd.options.table import SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from solo5_systemd.base.names import NetworkName
     from solo5_systemd.engine.runtime import Runtime
-    from solo5_systemd.names import NetworkName
     from solo5_systemd.workload import Workload
 
 # A workload and its parts are imported where one is made, for startup time: `--help` takes none.

@@ -5,13 +5,13 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from solo5_systemd.base.errors import NoSuchTaskError
+from solo5_systemd.base.names import TaskName, task_name
 from solo5_systemd.cli.arguments import interval
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import table
 from solo5_systemd.cli.screen import Screen
-from solo5_systemd.errors import NoSuchTaskError
-from solo5_systemd.names import TaskName, task_name
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.queries import Queries

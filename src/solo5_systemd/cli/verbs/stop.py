@@ -3,10 +3,10 @@
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.cli import arguments as typed
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
-from solo5_systemd.names import TaskName
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.runtime import Runtime

@@ -3,9 +3,9 @@
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
+from solo5_systemd.base.errors import InvalidRequestError, NotFoundError
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
-from solo5_systemd.errors import InvalidRequestError, NotFoundError
 
 if TYPE_CHECKING:
     from solo5_systemd.declared.update import UpdateRequest

@@ -22,7 +22,7 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
     """Run `solo5ctl wait` and return the exit status."""
 
     async def command(engine: "Runtime") -> int:
-        from solo5_systemd.concurrency import gather  # imported here for startup time: `--help` needs none
+        from solo5_systemd.base.concurrency import gather  # imported here for startup time: `--help` needs none
 
         tasks = await gather(engine.wait(name) for name in arguments.names)
         if arguments.json:

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from solo5_systemd.decode import Fields
-from solo5_systemd.errors import InvalidRequestError, SettingsError
+from solo5_systemd.base.decode import Fields
+from solo5_systemd.base.errors import InvalidRequestError, SettingsError
+from solo5_systemd.base.names import NetworkName, UnitKind, log_namespace, network_name
 from solo5_systemd.image.manifest import Target
-from solo5_systemd.names import NetworkName, UnitKind, log_namespace, network_name
 from solo5_systemd.nomad.config import schema
 from solo5_systemd.nomad.config.schema import Logging, choice, choices, seconds
 from solo5_systemd.nomad.config.task import assignments, io_block, unpack

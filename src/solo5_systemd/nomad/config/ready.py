@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from solo5_systemd.decode import Fields
-from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.base.decode import Fields
+from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.image.manifest import DeviceKind
 from solo5_systemd.network.model import Endpoint, Protocol, port_number
 from solo5_systemd.nomad.config import schema
@@ -14,8 +14,8 @@ from solo5_systemd.nomad.config.schema import choice, seconds
 from solo5_systemd.settings.address_pool import host_address
 
 if TYPE_CHECKING:
+    from solo5_systemd.base.names import DeviceName, NetworkName
     from solo5_systemd.image.manifest import Manifest
-    from solo5_systemd.names import DeviceName, NetworkName
 
 PATTERN_MAX = 500
 """Characters of a pattern."""

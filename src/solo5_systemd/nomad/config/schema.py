@@ -11,7 +11,7 @@ from collections.abc import Collection
 from enum import StrEnum
 from typing import TypeAlias, TypeVar
 
-from solo5_systemd.decode import Fields
+from solo5_systemd.base.decode import Fields
 from solo5_systemd.nomad.proto.hcl_spec_pb2 import Attr, Block, BlockAttrs, BlockMap, Object, Spec
 from solo5_systemd.options.table import SETTINGS
 from solo5_systemd.settings.model import NETWORK as NETWORK_TYPES

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from solo5_systemd.decode import Fields
-from solo5_systemd.errors import InvalidRequestError, Solo5Error
+from solo5_systemd.base.decode import Fields
+from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.options.table import SETTINGS
 
 T = TypeVar("T")

@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from ipaddress import IPv4Address, IPv6Address
 
-from solo5_systemd.decode import Fields
-from solo5_systemd.errors import InvalidRequestError, Solo5Error
-from solo5_systemd.image.manifest import MAX_DEVICES
-from solo5_systemd.names import (
+from solo5_systemd.base.decode import Fields
+from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
+from solo5_systemd.base.names import (
     DeviceName,
     DiskName,
     NetworkName,
@@ -22,6 +21,7 @@ from solo5_systemd.names import (
     disk_name,
     network_name,
 )
+from solo5_systemd.image.manifest import MAX_DEVICES
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
 from solo5_systemd.network.model import MacAddress, Protocol, mac_address
 from solo5_systemd.network.port_conflicts import PORTS_MAX
@@ -148,7 +148,7 @@ def unpack(data: bytes, where: str, error: type[Solo5Error] = InvalidRequestErro
     try:
         import msgpack
     except ImportError as missing:
-        from solo5_systemd.dependencies import dependency_error
+        from solo5_systemd.base.dependencies import dependency_error
 
         raise dependency_error(missing) from missing
     try:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from solo5_systemd.base.sanitize import bounded
 from solo5_systemd.network.model import UNREPAIRED, Lease, Reservation
 from solo5_systemd.nomad.workload.ports import published_nics
-from solo5_systemd.sanitize import bounded
 from solo5_systemd.storage.model import FullDiskChange
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.unit.placeholders import uses_search, uses_servers

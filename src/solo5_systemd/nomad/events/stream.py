@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from solo5_systemd.concurrency import retry
+from solo5_systemd.base.concurrency import retry
+from solo5_systemd.base.errors import Solo5Error
+from solo5_systemd.base.names import TaskName
+from solo5_systemd.base.sanitize import bounded
 from solo5_systemd.engine.callbacks import StartCallbacks
-from solo5_systemd.errors import Solo5Error
-from solo5_systemd.names import TaskName
 from solo5_systemd.network.model import Lease
 from solo5_systemd.nomad.config.ready import Rule, check_manifest
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.events import messages
 from solo5_systemd.nomad.events.messages import TaskEvent, summary
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.sanitize import bounded
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.plan import Plan

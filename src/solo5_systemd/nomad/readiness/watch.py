@@ -9,9 +9,9 @@ from contextlib import suppress
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from solo5_systemd.base.errors import InvalidRequestError, NoSuchTaskError, Solo5Error, StartError
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.engine.task import Phase
-from solo5_systemd.errors import InvalidRequestError, NoSuchTaskError, Solo5Error, StartError
-from solo5_systemd.names import TaskName
 from solo5_systemd.network.model import Endpoint
 from solo5_systemd.nomad.config.ready import ConsoleLine, GuestPort, OnLoss, ReadinessProbe, Rule
 from solo5_systemd.nomad.config.task import TaskOptions
@@ -58,7 +58,7 @@ async def check_rule(rule: Rule, task: wire.TaskConfig, options: TaskOptions) ->
     if isinstance(rule.condition, GuestPort):
         ports.ready_port(rule.condition, task, options)
         return
-    from solo5_systemd.readiness.probe import check_pattern
+    from solo5_systemd.engine.probe import check_pattern
 
     try:
         await check_pattern(rule.condition.pattern)
@@ -76,7 +76,7 @@ class _Wait:
 
     async def until_ready(self) -> str:
         """Wait until the condition holds, and return the evidence for the task event."""
-        from solo5_systemd.readiness import probe
+        from solo5_systemd.engine import probe
 
         if isinstance(self._condition, ConsoleLine):
             state = self._state
@@ -174,7 +174,7 @@ class ReadinessWatch:
 
     async def run(self) -> None:
         """Probe at the job's interval, and handle loss and return."""
-        from solo5_systemd.readiness import probe
+        from solo5_systemd.engine import probe
 
         timeout_s = min(ANSWER_TIMEOUT_S, max(ANSWER_TIMEOUT_MIN_S, self._probe.interval))
         while not self.stop_reason:

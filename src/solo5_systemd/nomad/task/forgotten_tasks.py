@@ -10,8 +10,8 @@ import posixpath
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.engine.orphans import alloc_dir
-from solo5_systemd.names import TaskName
 from solo5_systemd.unit.state import UnitState
 
 

@@ -12,11 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from solo5_systemd.concurrency import KeyedLocks, retry
+from solo5_systemd.base.concurrency import KeyedLocks, retry
+from solo5_systemd.base.errors import HostError, NoSuchTaskError, TakenError
+from solo5_systemd.base.names import TaskName
+from solo5_systemd.base.procfs import boot_id
+from solo5_systemd.base.sanitize import name_for_unit
 from solo5_systemd.engine.task import Phase
-from solo5_systemd.errors import HostError, NoSuchTaskError, TakenError
-from solo5_systemd.files.procfs import boot_id
-from solo5_systemd.names import TaskName
 from solo5_systemd.nomad import logs
 from solo5_systemd.nomad.config.plugin import PluginConfig
 from solo5_systemd.nomad.config.schema import Logging
@@ -38,7 +39,6 @@ from solo5_systemd.nomad.task.unit_cache import UnitCache
 from solo5_systemd.nomad.wait import ExitWaiter, TaskEnd
 from solo5_systemd.nomad.workload import ports
 from solo5_systemd.nomad.workload.convert import name_of, stem
-from solo5_systemd.sanitize import name_for_unit
 from solo5_systemd.unit.outcome import Ending
 from solo5_systemd.unit.state import UnitState
 from solo5_systemd.workload import StopSignal

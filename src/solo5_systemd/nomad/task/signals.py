@@ -4,7 +4,7 @@ import re
 import signal
 from enum import Enum, auto
 
-from solo5_systemd.errors import InvalidRequestError
+from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.workload import StopSignal
 
 SIGKILL = 9

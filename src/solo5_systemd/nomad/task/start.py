@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from solo5_systemd.base.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
+from solo5_systemd.base.names import UnitKind, task_scope, task_service
+from solo5_systemd.base.procfs import boot_id, exists, mount_points
 from solo5_systemd.engine.task import Started, Task
-from solo5_systemd.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
-from solo5_systemd.files.procfs import boot_id, exists, mount_points
 from solo5_systemd.host.kernel import numa_nodes
-from solo5_systemd.names import UnitKind, task_scope, task_service
 from solo5_systemd.network.model import Endpoint
 from solo5_systemd.nomad import logs
 from solo5_systemd.nomad.config.plugin import PluginConfig

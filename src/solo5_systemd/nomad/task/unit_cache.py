@@ -7,10 +7,10 @@ found out by the wait for its end. A destroyed task invalidates the cache, so th
 import asyncio
 from contextlib import suppress
 
-from solo5_systemd.concurrency import retry
+from solo5_systemd.base.concurrency import retry
+from solo5_systemd.base.errors import NoSuchTaskError, Solo5Error
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.engine.task import Task
-from solo5_systemd.errors import NoSuchTaskError, Solo5Error
-from solo5_systemd.names import TaskName
 from solo5_systemd.nomad.engine import EngineSession
 
 CACHE_TIMEOUT_S = 10.0

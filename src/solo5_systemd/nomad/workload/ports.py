@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from solo5_systemd.errors import InvalidRequestError
-from solo5_systemd.names import DeviceName, primary_nic
+from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.names import DeviceName, primary_nic
 from solo5_systemd.network.model import Endpoint, IpAddress, Lease, PortRequest, Reservation
 from solo5_systemd.network.port_conflicts import port_range
 from solo5_systemd.nomad.config.ready import GuestPort, no_address_error, no_nic_error

@@ -8,10 +8,10 @@ import posixpath
 from collections.abc import Container, Sequence
 from dataclasses import replace
 
-from solo5_systemd.errors import HostError, InvalidRequestError
+from solo5_systemd.base.errors import HostError, InvalidRequestError
+from solo5_systemd.base.sanitize import MAX_NAME, bounded
 from solo5_systemd.nomad.config.task import DiskOptions, TaskOptions
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.sanitize import MAX_NAME, bounded
 from solo5_systemd.storage.model import DiskRequest, NewFile
 
 IMAGE = "disk.img"

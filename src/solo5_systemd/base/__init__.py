@@ -1,0 +1,1 @@
+"""What every room may use: errors, names, decoded values, files, locks."""

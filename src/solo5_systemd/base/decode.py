@@ -1,0 +1,187 @@
+"""Typed getters for decoded TOML, JSON, MessagePack and D-Bus dictionaries.
+
+Types are checked here only. Each error has the full path of the key (`network.default.mtu`), the value, and what was
+expected.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
+
+T = TypeVar("T")
+
+_WHOLE = re.compile(r"\s*[+-]?[0-9]{1,20}(\.0*)?\s*", re.ASCII)
+
+
+def json_document(content: bytes, what: str, *, error: type[Solo5Error] = InvalidRequestError) -> object:
+    """Return the value of a JSON document.
+
+    Args:
+        content: any bytes.
+        what: the document in an error.
+        error: class to raise.
+
+    Raises:
+        Solo5Error: (of class `error`) it is not JSON, or nested too deeply.
+    """
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as broken:
+        raise error(f"{what} cannot be read: it is not JSON.") from broken
+
+
+class Fields:
+    """A mapping, read key by key.
+
+    The getters raise `error` for a value of another type, and for a missing key without a default.
+
+    Args:
+        mapping: a decoded value of any type.
+        where: its path in an error.
+        error: class to raise.
+
+    Raises:
+        Solo5Error: (of class `error`) `mapping` is not a mapping with string keys.
+    """
+
+    def __init__(self, mapping: object, where: str = "", *, error: type[Solo5Error] = InvalidRequestError) -> None:
+        self.where = where
+        self._error = error
+        if not isinstance(mapping, dict | Mapping) or not {str}.issuperset(map(type, mapping)):
+            raise error(f"{where or 'the document'} is {_show(mapping)}: expected a table of named values.")
+        self._mapping: Mapping[str, object] = mapping
+
+    def path(self, key: str) -> str:
+        """Return the full path of a key, for an error."""
+        return f"{self.where}.{key}" if self.where else key
+
+    def having(self, *keys: str) -> Mapping[str, object]:
+        """Return those of these keys that exist, with their values as they are."""
+        return {key: self._mapping[key] for key in keys if key in self._mapping}
+
+    def over(self, base: Mapping[str, object]) -> "Fields":
+        """Return this mapping with the keys of another one that it lacks."""
+        return Fields({**base, **self._mapping}, self.where, error=self._error)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._mapping)
+
+    def allow(self, *known: str) -> None:
+        """Refuse unknown keys: a misspelt setting must not be ignored silently."""
+        for key in self._mapping:
+            if key not in known:
+                raise self._error(f"{self.path(key)} is not a known key: expected one of {', '.join(sorted(known))}.")
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """Return a string."""
+        if type(found := self._mapping.get(key)) is str:
+            return found
+        value = self._get(key, "a string", default)
+        if not isinstance(value, str):
+            raise self.wrong(key, value, "a string")
+        return value
+
+    def boolean(self, key: str, *, default: bool | None = None) -> bool:
+        """Return a boolean."""
+        value = self._get(key, "true or false", default)
+        if not isinstance(value, bool):
+            raise self.wrong(key, value, "true or false")
+        return value
+
+    def integer(self, key: str, default: int | None = None, *, low: int, high: int) -> int:
+        """Return an integer from `low` to `high`."""
+        if type(found := self._mapping.get(key)) is int and low <= found <= high:
+            return found
+        expected = f"a whole number from {low} to {high}"
+        value = self._get(key, expected, default)
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise self.wrong(key, value, expected)
+        return value
+
+    def number(self, key: str, default: int | None = None, *, low: int, high: int) -> int:
+        """Return an integer that may be encoded as `2`, `2.0` or `"2"`, as by go-cty."""
+        value = self._get(key, f"a whole number from {low} to {high}", default)
+        text = f"{value:.0f}" if isinstance(value, float) and value.is_integer() else value
+        if isinstance(text, str) and _WHOLE.fullmatch(text):
+            return Fields({key: int(text.partition(".")[0])}, self.where, error=self._error).integer(
+                key, low=low, high=high
+            )
+        return self.integer(key, default, low=low, high=high)
+
+    def texts(self, key: str, default: tuple[str, ...] | None = None) -> tuple[str, ...]:
+        """Return a list of strings."""
+        values = self.items(key, "a list of strings", default)
+        texts = tuple(value for value in values if isinstance(value, str))
+        if len(texts) != len(values):
+            raise self.wrong(key, list(values), "a list of strings")
+        return texts
+
+    def table(self, key: str) -> "Fields":
+        """Return a table; an empty one if the key is missing."""
+        return Fields(self._mapping.get(key, {}), self.path(key), error=self._error)
+
+    def tables(self, key: str) -> "tuple[Fields, ...]":
+        """Return a list of tables; empty if the key is missing."""
+        values = self.items(key, "a list of tables", ())
+        return tuple(Fields(v, f"{self.path(key)}[{i}]", error=self._error) for i, v in enumerate(values))
+
+    def split(self, key: str) -> "Iterator[Fields]":
+        """Yield, for each item of a list of strings, the mapping that has it as the key's value."""
+        for value in self.items(key, "a list of strings", None):
+            yield Fields({key: value}, self.where, error=self._error)
+
+    def parsed(self, key: str, parse: Callable[[str], T], default: T | None = None) -> T:
+        """Return the result of `parse` for a string; an error of `parse` is raised with the key's path before it."""
+        if default is not None and key not in self._mapping:
+            return default
+        return self._parse(key, self.text(key), parse)
+
+    def _parse(self, key: str, text: str, parse: Callable[[str], T]) -> T:
+        try:
+            return parse(text)
+        except Solo5Error as error:
+            raise self._error(f"{self.path(key)}: {error.sentence}", error.hint) from error
+        except ValueError as error:
+            raise self._error(f"{self.path(key)}: {error}.") from error
+
+    def has(self, key: str) -> bool:
+        """Return whether the key exists."""
+        return key in self._mapping
+
+    def wrong(self, key: str, value: object, expected: str) -> Solo5Error:
+        """Return the error for a value of the right type that is out of bounds."""
+        return self._error(f"{self.path(key)} is {_show(value)}: expected {expected}.")
+
+    def parsed_list(self, key: str, parse: Callable[[Sequence[str]], T]) -> T:
+        """Return the result of `parse` for a list of strings; an error of `parse` is raised as by `parsed`."""
+        texts = self.texts(key)
+        try:
+            return parse(texts)
+        except Solo5Error as error:
+            raise self._error(f"{self.path(key)}: {error.sentence}", error.hint) from error
+
+    def is_boolean(self, key: str) -> bool:
+        """Return whether the key has a boolean value, where a string is possible as well."""
+        return isinstance(self._mapping.get(key), bool)
+
+    def items(self, key: str, expected: str, default: tuple[object, ...] | None) -> tuple[object, ...]:
+        """Return a list of any values."""
+        value = self._get(key, expected, default)
+        if not isinstance(value, list | tuple):
+            raise self.wrong(key, value, expected)
+        return tuple(value)
+
+    def _get(self, key: str, expected: str, default: object) -> object:
+        if key in self._mapping:
+            return self._mapping[key]
+        if default is None:
+            raise self._error(f"{self.path(key)} is missing: expected {expected}.")
+        return default
+
+
+def _show(value: object) -> str:
+    text = str(value).lower() if isinstance(value, bool) else repr(value)  # as TOML, JSON and HCL write it
+    return text if len(text) <= 80 else f"{text[:77]}…"

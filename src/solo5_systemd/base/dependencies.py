@@ -1,0 +1,273 @@
+"""The run-time dependencies: Python modules, libraries, programs and sockets.
+
+`solo5ctl doctor`, the Nomad driver's fingerprint, the hints of errors, the table in docs/dependencies.md and the tests
+that remove each dependency derive from this list. A test compares it with pyproject.toml, with debian/control, and with
+what the code imports, loads, executes and connects to.
+"""
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib import import_module
+from importlib.util import find_spec, module_from_spec
+
+from solo5_systemd.base.errors import DependencyError
+
+
+class Kind(StrEnum):
+    """The kind of a dependency: found by import, dlopen(3), execve(2) or connect(2)."""
+
+    MODULE = "Python module"
+    LIBRARY = "library"
+    PROGRAM = "program"
+    SOCKET = "socket"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dependency:
+    """A dependency.
+
+    Attributes:
+        kind: how it is found.
+        name: import name of a module, soname of a library, path of a program or socket.
+        debian: Debian package.
+        pip: distribution on PyPI; empty for other kinds than modules.
+        preferred: of a module, another one that is used in its place where it is installed.
+        unit: of a socket, the systemd unit that listens on it.
+        needed_by: the verbs of `solo5ctl`, and the other programs and units of this package, that fail without it.
+    """
+
+    kind: Kind
+    name: str
+    debian: str
+    pip: str = ""
+    preferred: str = ""
+    unit: str = ""
+    needed_by: tuple[str, ...]
+
+    @property
+    def advice(self) -> str:
+        """Return what to do if it is missing."""
+        if self.pip:
+            return f"Install {self.debian} (Debian) or {self.pip} (pip)."
+        if self.unit:
+            return f"Install {self.debian} (Debian), and start it: systemctl start {self.unit}"
+        return f"Install {self.debian} (Debian)."
+
+    def missing(self) -> DependencyError:
+        """Return the error for a missing dependency."""
+        expected = "a service that listens there" if self.kind is Kind.SOCKET else "it to be installed"
+        return DependencyError(f"{self.kind} {self.name} is missing: expected {expected}.", self.advice)
+
+
+REINSTALL = "Reinstall the Debian package: apt install --reinstall solo5-systemd"
+"""The hint for a missing dependency of a dependency."""
+
+_LIBRARY = re.compile(r"([^\s/]+\.so[.0-9]*): (\S.*)")
+"""The error text of ld.so(8) and dlopen(3): library and cause."""
+
+_ABSENT = "cannot open shared object file"
+
+EXIT_CONFIG = 78
+"""Exit status of a service with a missing dependency: EX_CONFIG of sysexits(3)."""
+
+NETWORKD, RELAY, DRIVER = "solo5-networkd", "solo5-relay", "the Nomad driver"
+
+STARTS = ("run", "run --detach", "run --scope", "run --dry-run")
+READS = ("ps", "inspect", "export", "logs", "stats", "metrics")
+"""Verbs that call systemd through libsystemd, without an event loop."""
+
+CALLS = (
+    *("ps --all", "stop", "kill", "rm", "wait", "restart", "freeze", "thaw", "network", "gc", "update", "rollback"),
+    *STARTS,
+)
+"""Verbs that call systemd or a service in an event loop."""
+
+TASKS = (*READS, *CALLS)
+"""Verbs that call systemd."""
+
+
+DEPENDENCIES = (
+    Dependency(
+        kind=Kind.MODULE,
+        name="dbus_next",
+        debian="python3-dbus-next",
+        pip="dbus-next",
+        preferred="dbus_fast",
+        needed_by=(*CALLS, NETWORKD, RELAY, DRIVER),
+    ),
+    Dependency(
+        kind=Kind.MODULE,
+        name="elftools",
+        debian="python3-pyelftools",
+        pip="pyelftools",
+        needed_by=(*STARTS, "image", DRIVER),
+    ),
+    Dependency(
+        kind=Kind.MODULE, name="google.protobuf", debian="python3-protobuf", pip="protobuf", needed_by=(DRIVER,)
+    ),
+    Dependency(kind=Kind.MODULE, name="grpc", debian="python3-grpcio", pip="grpcio", needed_by=(DRIVER,)),
+    Dependency(kind=Kind.MODULE, name="msgpack", debian="python3-msgpack", pip="msgpack", needed_by=(DRIVER,)),
+    Dependency(
+        kind=Kind.MODULE, name="nftables", debian="python3-nftables", pip="pip-nftables", needed_by=(NETWORKD, DRIVER)
+    ),
+    Dependency(
+        kind=Kind.MODULE, name="pyroute2", debian="python3-pyroute2", pip="pyroute2", needed_by=(NETWORKD, DRIVER)
+    ),
+    Dependency(
+        kind=Kind.MODULE,
+        name="pystemd",
+        debian="python3-pystemd",
+        pip="pystemd",
+        needed_by=(NETWORKD, RELAY, DRIVER),
+    ),
+    Dependency(kind=Kind.LIBRARY, name="libnftables.so.1", debian="libnftables1", needed_by=(NETWORKD, DRIVER)),
+    # With it, systemd resolves the users of tasks.
+    Dependency(
+        kind=Kind.LIBRARY,
+        name="libnss_systemd.so.2",
+        debian="libnss-systemd",
+        needed_by=("run", "run --detach", "run --scope", DRIVER),
+    ),
+    Dependency(
+        kind=Kind.LIBRARY,
+        name="libsystemd.so.0",
+        debian="libsystemd0",
+        needed_by=(*READS, "run", NETWORKD, RELAY, DRIVER),
+    ),
+    Dependency(
+        kind=Kind.PROGRAM,
+        name="/usr/bin/busctl",
+        debian="systemd",
+        needed_by=("solo5-network@.service",),
+    ),
+    Dependency(kind=Kind.PROGRAM, name="/usr/bin/flock", debian="util-linux", needed_by=("solo5-thaw@.service",)),
+    Dependency(kind=Kind.PROGRAM, name="/usr/bin/grep", debian="grep", needed_by=(DRIVER,)),
+    Dependency(kind=Kind.PROGRAM, name="/usr/bin/nice", debian="coreutils", needed_by=(DRIVER,)),
+    Dependency(kind=Kind.PROGRAM, name="/usr/bin/nsenter", debian="util-linux", needed_by=(DRIVER,)),
+    Dependency(kind=Kind.PROGRAM, name="/usr/bin/prlimit", debian="util-linux", needed_by=(DRIVER,)),
+    Dependency(kind=Kind.PROGRAM, name="/usr/bin/setpriv", debian="util-linux", needed_by=("run --scope", DRIVER)),
+    Dependency(kind=Kind.PROGRAM, name="/usr/bin/systemctl", debian="systemd", needed_by=()),
+    Dependency(kind=Kind.PROGRAM, name="/usr/bin/systemd-creds", debian="systemd", needed_by=()),
+    Dependency(kind=Kind.PROGRAM, name="/usr/bin/unshare", debian="util-linux", needed_by=("run --scope", DRIVER)),
+    Dependency(
+        kind=Kind.SOCKET,
+        name="/run/dbus/system_bus_socket",
+        debian="dbus",
+        unit="dbus.socket",
+        needed_by=(*TASKS, NETWORKD, RELAY, DRIVER),
+    ),
+    Dependency(
+        kind=Kind.SOCKET,
+        name="/run/systemd/journal/io.systemd.journal",
+        debian="systemd",
+        unit="systemd-journald.service",
+        needed_by=(),
+    ),
+    Dependency(
+        kind=Kind.SOCKET,
+        name="/run/systemd/journal/socket",
+        debian="systemd",
+        unit="systemd-journald.socket",
+        needed_by=(),
+    ),
+    Dependency(
+        kind=Kind.SOCKET,
+        name="/run/systemd/journal/stdout",
+        debian="systemd",
+        unit="systemd-journald.socket",
+        needed_by=("run", "run --detach", DRIVER),
+    ),
+)
+
+
+DHCP_SERVER = Dependency(
+    kind=Kind.PROGRAM, name="/usr/sbin/dnsmasq", debian="dnsmasq-base", needed_by=("solo5-dhcp@.service",)
+)
+"""Missing only where a network has `dhcp = true` or `ra = true`."""
+
+WHERE_NEEDED = (DHCP_SERVER,)
+"""Dependencies that the package recommends."""
+
+
+def advice(name: str) -> str:
+    """Return what to do if a program or socket is missing; empty if it is not in the list."""
+    return next((each.advice for each in DEPENDENCIES if each.name == name), "")
+
+
+@contextmanager
+def without_init(package: str) -> Iterator[None]:
+    """Import submodules of a library, in the block, without its __init__.py, which imports the whole library.
+
+    A later import of the library executes its __init__.py, but does not make these submodules its attributes.
+    """
+    spec = None if package in sys.modules else find_spec(package)
+    if spec is not None:
+        sys.modules[package] = module_from_spec(spec)  # not executed; submodules are found by its __path__
+    try:
+        yield
+    finally:
+        if spec is not None:
+            del sys.modules[package]  # so that a later import of the library itself executes it
+
+
+def import_asyncio() -> None:
+    """Import asyncio without TLS, as in a Python without OpenSSL; a library that needs `ssl` still imports it."""
+    if "asyncio" in sys.modules or "ssl" in sys.modules:
+        return
+    sys.modules["ssl"] = None  # type: ignore[assignment]  # its import fails: 1 MB of memory
+    try:
+        import_module("asyncio")
+    finally:
+        del sys.modules["ssl"]
+
+
+def dependency_error(error: ImportError | OSError) -> DependencyError:
+    """Return the error for a failed import or a failed load of a library.
+
+    Dependencies of dependencies, which are not in the list, are named too. For one that exists and cannot be used, such
+    as one of another version, the error has the text of the import.
+
+    Raises:
+        ImportError, OSError: the error itself, if it is a fault of this package.
+    """
+    text = str(error)
+    library = _LIBRARY.search(text)
+    if library is not None:
+        return missing_library(text) or _unusable(Kind.LIBRARY, library[1], library[2])
+    module = getattr(error, "name", None) or "solo5_systemd"
+    if module.partition(".")[0] == "solo5_systemd":
+        raise error
+    if isinstance(error, ModuleNotFoundError):
+        return _missing(Kind.MODULE, module)
+    return _unusable(Kind.MODULE, module, text)
+
+
+def missing_library(text: str) -> DependencyError | None:
+    """Return the error for a library that the dynamic loader did not find; None if it found each."""
+    library = _LIBRARY.search(text)
+    return _missing(Kind.LIBRARY, library[1]) if library and library[2].startswith(_ABSENT) else None
+
+
+def _missing(kind: Kind, name: str) -> DependencyError:
+    each = _listed(kind, name)
+    if each is not None:
+        return each.missing()
+    return DependencyError(
+        f"{kind} {name} is missing: expected it to be installed with a dependency of this package.", REINSTALL
+    )
+
+
+def _unusable(kind: Kind, name: str, why: str) -> DependencyError:
+    each = _listed(kind, name)
+    return DependencyError(f"{kind} {name} cannot be used: {why.rstrip('.')}.", each.advice if each else REINSTALL)
+
+
+def _listed(kind: Kind, name: str) -> Dependency | None:
+    for each in (*DEPENDENCIES, *WHERE_NEEDED):
+        if each.kind is kind and (f"{name}.".startswith(f"{each.name}.") or each.name.startswith(f"{name}.")):
+            return each
+    return None

@@ -1,0 +1,175 @@
+"""Files that are root's word: configuration, and programs that root executes.
+
+A file proves nothing about the link that led to it. So every directory and every link on the way has to be root's, from
+`/` on, and writable by nobody else, as sshd(8) and sudo(8) have it. Nobody but root can then change the way between the
+check and the read.
+"""
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from solo5_systemd.base.errors import SettingsError
+from solo5_systemd.base.procfs import MOUNTS
+from solo5_systemd.base.walk import Step, walk
+
+ROOT = 0
+TOP = ""
+"""The path above which nothing is checked. Fast tests, whose directories are below /tmp, set both."""
+
+_OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH  # with an ACL, the group bits are its mask
+_NULL = os.makedev(1, 3)
+_FUSE = re.compile(r" - fuse\S* .*\buser_id=([0-9]+)")
+_READS = 3
+"""Attempts to read a file that is written at the same time."""
+
+
+@dataclass(frozen=True)
+class OwnFile:
+    """A file as it was read.
+
+    Attributes:
+        content: of the file.
+        is_public: every user may read it.
+    """
+
+    content: bytes
+    is_public: bool
+
+
+def read_own(path: Path, most: int) -> OwnFile:
+    """Return a file that nobody but root can change, and that did not change while it was read.
+
+    Args:
+        path: links of root's are followed.
+        most: bytes.
+
+    Raises:
+        SettingsError: a user other than root can change it, or which file it is; it is no regular file, too large, or
+            cannot be read.
+    """
+    for _ in range(_READS):
+        with _opened(path) as (place, is_public):
+            before = os.fstat(place)
+            if not stat.S_ISREG(before.st_mode):
+                raise SettingsError(f"{path} is not a regular file: expected one.")
+            if before.st_size > most:
+                raise SettingsError(f"{path} has {before.st_size} bytes: expected at most {most}.")
+            content = _content(place, most)
+            if _stamp(before) == _stamp(os.fstat(place)) and len(content) == before.st_size:
+                return OwnFile(content, is_public)
+    raise SettingsError(f"{path} changes while it is read: expected a file that is written once, and renamed.")
+
+
+def list_own(directory: Path) -> list[str]:
+    """Return the names in a directory that nobody but root can change; none if it does not exist.
+
+    Raises:
+        SettingsError: a user other than root can change it, or which directory it is; it cannot be read.
+    """
+    if not os.path.lexists(directory):
+        return []
+    with _opened(directory) as (place, _):
+        listed = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=place)
+        try:
+            return os.listdir(listed)  # noqa: PTH208 - of a descriptor
+        finally:
+            os.close(listed)
+
+
+def check_own(path: Path) -> None:
+    """Check that nobody but root can change a file or directory, or which one it is.
+
+    Raises:
+        SettingsError: a user other than root can; or it does not exist.
+    """
+    with _opened(path):
+        pass
+
+
+def is_mask(path: Path) -> bool:
+    """Return whether a path is a link to /dev/null that root has made; another user's does not count."""
+    if not path.is_symlink():
+        return False
+    try:
+        with _opened(path) as (place, _):
+            return _is_null(os.fstat(place))
+    except SettingsError:
+        return False
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[int, bool]]:
+    """Open a path with O_PATH, and yield the descriptor and whether every user may read the file.
+
+    Raises:
+        SettingsError: a user other than root can change it or a part of its way, or an OSError was raised.
+    """
+    try:
+        opened, is_public = _walk(path)
+        try:
+            yield opened, is_public
+        finally:
+            os.close(opened)
+    except OSError as error:
+        reason = "the link leads nowhere" if error.errno == errno.ENOENT and path.is_symlink() else error.strerror
+        raise SettingsError(f"{path} cannot be read: {reason}.") from error
+
+
+def _walk(path: Path) -> tuple[int, bool]:
+    """Open a path with O_PATH, and check each part of its way."""
+    is_public, device, mounter = True, -1, ROOT
+
+    def visit(step: Step) -> None:
+        nonlocal is_public, device, mounter
+        mode = step.status.st_mode
+        if step.status.st_dev != device:
+            device, mounter = step.status.st_dev, ROOT if step.above is None else _mounter(step.status.st_dev)
+        if step.at.startswith(TOP):
+            _check(path, step.at, step.status, mounter)
+            is_public &= stat.S_ISLNK(mode) or bool(mode & (stat.S_IROTH if step.is_last else stat.S_IXOTH))
+
+    opened, _ = walk(str(path), visit)
+    return opened, is_public
+
+
+def _mounter(device: int, table: Path = MOUNTS) -> int:
+    """Return who has mounted a file system: one of FUSE has what owners and modes a program of that user's reports."""
+    number = f" {os.major(device)}:{os.minor(device)} "
+    lines = table.read_text(errors="surrogateescape").splitlines()
+    users = (int(match[1]) for line in lines if number in line and (match := _FUSE.search(line)))
+    return next(users, ROOT)
+
+
+def _check(path: Path, entry: str, status: os.stat_result, mounter: int) -> None:
+    is_link = stat.S_ISLNK(status.st_mode)
+    if status.st_uid != ROOT or mounter != ROOT:
+        who = f"user {mounter if status.st_uid == ROOT else status.st_uid}"
+    elif is_link or _is_null(status) or not status.st_mode & _OTHERS_MAY_WRITE:
+        return
+    else:
+        who = "every user" if status.st_mode & stat.S_IWOTH else f"group {status.st_gid} or an ACL's users"
+    subject = f"{path} is refused: {entry}" if entry != str(path) else entry
+    raise SettingsError(
+        f"{subject} may be changed by {who}: expected it to be root's, and writable by nobody else.",
+        f"Check its content, then: chown {f'-h root: {entry}' if is_link else f'root: {entry}; chmod go-w {entry}'}",
+    )
+
+
+def _is_null(status: os.stat_result) -> bool:
+    return stat.S_ISCHR(status.st_mode) and status.st_rdev == _NULL
+
+
+def _content(place: int, most: int) -> bytes:
+    """Return the content of a regular file that is open with O_PATH."""
+    with open(f"/proc/self/fd/{place}", "rb") as file:  # noqa: PTH123 - of a descriptor
+        return file.read(most + 1)
+
+
+def _stamp(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns

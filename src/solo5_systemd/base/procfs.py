@@ -1,0 +1,262 @@
+"""Paths and file descriptors: open with O_PATH below given roots, and resolve by /proc/self/fd."""
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
+
+from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error
+from solo5_systemd.base.walk import Step, walk
+
+if TYPE_CHECKING:
+    import asyncio
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+MOUNTS = Path("/proc/self/mountinfo")
+_ESCAPED = re.compile(r"\\([0-7]{3})")  # blank, tab, newline and backslash
+
+
+@cache
+def boot_id() -> str:
+    """Return the ID of this boot (random(4)), which no process outlives."""
+    return BOOT_ID.read_text(encoding="ascii").strip()
+
+
+ROOT = 0
+_TRUSTED = {ROOT}
+ANYONE = -1
+"""Stands for all users, in `Way.changers`."""
+
+_NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EACCES}
+_OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH  # with an ACL, the group bits are its mask
+
+
+async def open_in_thread(opening: Callable[[], int]) -> int:
+    """Return the file descriptor that `opening` returns; it is closed if the caller is cancelled before."""
+    import asyncio  # imported here for startup time: `solo5ctl logs` needs none
+
+    opened = asyncio.ensure_future(asyncio.to_thread(opening))
+    try:
+        return await asyncio.shield(opened)
+    except asyncio.CancelledError:
+        opened.add_done_callback(_close_late)
+        raise
+
+
+def _close_late(opened: "asyncio.Future[int]") -> None:
+    """Close the descriptor of a thread that has outlived its caller."""
+    if not opened.cancelled() and not opened.exception():
+        os.close(opened.result())
+
+
+def path_of(descriptor: int) -> str:
+    """Return the path of an open file, absolute and without symbolic links (proc(5), /proc/pid/fd).
+
+    Raises:
+        HostError: /proc cannot be read.
+    """
+    try:
+        return str(Path(f"/proc/self/fd/{descriptor}").readlink())
+    except OSError as error:
+        raise HostError(f"/proc cannot be read: {error.strerror}.", "Check that it is mounted.") from error
+
+
+def identity(status: os.stat_result) -> tuple[int, int]:
+    """Return the identity of a file: device and inode; of a block device, its device number and 0."""
+    return (status.st_rdev, 0) if stat.S_ISBLK(status.st_mode) else (status.st_dev, status.st_ino)
+
+
+def mount_points(table: Path = MOUNTS) -> frozenset[str]:
+    """Return the mount points of this process's mount namespace, bind mounts included (proc(5), /proc/pid/mountinfo).
+
+    Raises:
+        HostError: /proc cannot be read.
+    """
+    try:
+        lines = table.read_text(errors="surrogateescape").splitlines()
+    except OSError as error:
+        raise HostError(f"/proc cannot be read: {error.strerror}.", "Check that it is mounted.") from error
+    return frozenset(_ESCAPED.sub(lambda match: chr(int(match[1], 8)), line.split(" ")[4]) for line in lines)
+
+
+def mount_point_of(path: str) -> str:
+    """Return the mount point above a path without symbolic links, bind mounts included; empty: the root directory.
+
+    By the mount IDs in /proc/self/fdinfo, since a table of mounts grows with the tasks of other drivers.
+
+    Raises:
+        OSError: a directory cannot be opened.
+    """
+    place = PurePath(path)
+    own = _mount_id(str(place))
+    while place != place.parent:
+        if _mount_id(str(place.parent)) != own:
+            return str(place)
+        place = place.parent
+    return ""
+
+
+def _mount_id(path: str) -> str:
+    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        lines = Path(f"/proc/self/fdinfo/{descriptor}").read_text().splitlines()
+    finally:
+        os.close(descriptor)
+    return next(line for line in lines if line.startswith("mnt_id:"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """The directories and symbolic links by which a path leads to a file.
+
+    Attributes:
+        place: the path without symbolic links.
+        changers: UIDs of the users other than root that can change what the path leads to; ANYONE: several, or any.
+        of_links: those of them that can change a symbolic link on the way.
+        is_shared: it ends in a sticky directory, where another user may have put a file of root's, by rename(2) or
+            link(2).
+    """
+
+    place: Path
+    changers: frozenset[int]
+    of_links: frozenset[int] = frozenset()
+    is_shared: bool = False
+
+
+def way_of(path: str) -> Way | None:
+    """Return the way of a path, from the root directory on; None: nothing is there.
+
+    A caller that has the file open compares the way's place with the path of that (`path_of`), since the way may have
+    changed in between.
+
+    Args:
+        path: absolute, or relative to the current directory.
+    """
+    changers: set[int] = set()
+    of_links: set[int] = set()
+    is_shared = False
+
+    def visit(step: Step) -> None:
+        nonlocal changers, of_links, is_shared
+        if step.above is None:
+            return
+        of_entry, is_shared = changers_in(step.above, step.status), bool(step.above.st_mode & _OTHERS_MAY_WRITE)
+        changers |= of_entry
+        of_links |= of_entry if stat.S_ISLNK(step.status.st_mode) else set()
+
+    try:
+        descriptor, place = walk(path, visit)
+    except OSError:
+        return None
+    os.close(descriptor)
+    return Way(place=Path(place), changers=frozenset(changers), of_links=frozenset(of_links), is_shared=is_shared)
+
+
+def changers_in(directory: os.stat_result, entry: os.stat_result | None = None) -> set[int]:
+    """Return the users other than root that can put something else, or could have put this, in an entry's place.
+
+    In a sticky directory, an entry is its owner's, but for a link, whose owner need not have brought it there, and a
+    mount point.
+
+    Args:
+        directory: its status.
+        entry: of the entry; None: of any.
+    """
+    found = {directory.st_uid}
+    if directory.st_mode & _OTHERS_MAY_WRITE:
+        is_sticky, is_link = directory.st_mode & stat.S_ISVTX, entry is None or stat.S_ISLNK(entry.st_mode)
+        # With FUSE, a user makes up owners and links. In overlayfs, the number of a file's device is another one.
+        is_mount = entry is not None and stat.S_ISDIR(entry.st_mode) and entry.st_dev != directory.st_dev
+        found.add(entry.st_uid if entry is not None and is_sticky and not is_link and not is_mount else ANYONE)
+    return found - _TRUSTED
+
+
+def is_exposed(path: str) -> bool:
+    """Return whether a user other than root can change which file a path leads to, or nothing is there."""
+    way = way_of(path)
+    return way is None or bool(way.changers)
+
+
+def is_below(path: str, roots: Sequence[str]) -> bool:
+    """Return whether a path without symbolic links is below one of `roots`, which may contain links."""
+    return _is_below(path, [os.path.realpath(root) for root in roots])
+
+
+def open_path(what: str, path: str, roots: Sequence[str]) -> tuple[int, str]:
+    """Open a file with O_PATH: an open of a device may act on it, of a FIFO may block, of an automount may mount.
+
+    With roots, no path outside of them is accessed, so that the result does not reveal whether one exists.
+
+    Args:
+        what: the file in an error, such as `image '/srv/web.hvt'`.
+        path: absolute; without roots, it may be relative to the current directory.
+        roots: directories below one of which it must be, links followed; empty: it may be anywhere.
+
+    Returns:
+        A file descriptor (O_PATH), which the caller closes, and the file's path without symbolic links.
+
+    Raises:
+        InvalidRequestError: it is not below a root, or does not exist.
+        NotFoundError: it does not exist, without roots.
+        HostError: the file system returned an error.
+    """
+    try:
+        descriptor = _follow(path, roots) if roots else os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError as error:
+        if roots and error.errno in _NOT_THERE:
+            raise _outside_error(what, roots) from error
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            raise NotFoundError(f"{what} does not exist.") from error
+        raise HostError(f"{what} cannot be opened: {error.strerror}.") from error
+    try:
+        found = path_of(descriptor)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    if roots and not is_below(found, roots):  # it was moved meanwhile
+        os.close(descriptor)
+        raise _outside_error(what, roots)
+    return descriptor, found
+
+
+def exists(path: str, roots: Sequence[str]) -> bool:
+    """Return whether `open_path` succeeds."""
+    try:
+        descriptor, _ = open_path("", path, roots)
+    except Solo5Error:
+        return False
+    os.close(descriptor)
+    return True
+
+
+def _outside_error(what: str, roots: Sequence[str]) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"{what} cannot be used: expected a file below {' or '.join(roots)}.",
+        "Symbolic links are followed, and must not lead out of these directories.",
+    )
+
+
+def _follow(path: str, roots: Sequence[str]) -> int:
+    """Open a file with O_PATH; only what is on the way to a root, or below one, is accessed.
+
+    Raises:
+        OSError: it does not exist; ENOENT also if the path leads out of the roots.
+    """
+    on_the_way: set[str] = set()
+    places: list[str] = []
+    for root in roots:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            descriptor, place = walk(root, lambda step: on_the_way.add(step.at))
+            os.close(descriptor)
+            places.append(place)
+    return walk(path, permits=lambda at: at in on_the_way or _is_below(at, places))[0]
+
+
+def _is_below(path: str, places: Sequence[str]) -> bool:
+    return any(PurePath(path).is_relative_to(place) for place in places)

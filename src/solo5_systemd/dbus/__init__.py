@@ -1,0 +1,1 @@
+"""D-Bus messages and connections, and the frame of a service."""

@@ -1,0 +1,173 @@
+"""D-Bus messages, by dbus-fast where it is installed, and by dbus-next otherwise: the only import of either.
+
+The two have the same classes. dbus-fast is compiled, and needs a fifth of the processor time for a call. Before 2.11.1
+(Debian 12 has 1.84.2) it counts the characters of a text instead of its bytes, so that the bus closes the connection.
+"""
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from solo5_systemd.base.dependencies import without_init
+from solo5_systemd.dbus.values import RECORD, RECORDS, type_of
+
+
+def _check_text(message: Any) -> None:
+    """Check that a class of messages encodes text that is not ASCII.
+
+    Raises:
+        ImportError: it does not.
+    """
+    probe = message(path="/", interface="a.b", member="C", signature="s", body=["é"], serial=1)
+    if not bytes(probe._marshall(True)).endswith(b"\x02\0\0\0\xc3\xa9\0"):  # noqa: SLF001 - as in `encode`
+        raise ImportError("dbus_fast counts characters instead of bytes")
+
+
+try:
+    with without_init("dbus_fast"):  # connections, introspection and an XML parser: 1 MB of memory
+        import dbus_fast.errors  # noqa: F401 - first: the modules import each other
+        from dbus_fast._private.unmarshaller import Unmarshaller
+        from dbus_fast.constants import MessageType
+        from dbus_fast.message import Message
+        from dbus_fast.signature import SignatureTree, Variant
+
+    _check_text(Message)
+    LIBRARY = "dbus_fast"
+except ImportError:
+    with without_init("dbus_next"):
+        import dbus_next.errors  # noqa: F401 - first: the modules import each other
+        from dbus_next._private.unmarshaller import Unmarshaller
+        from dbus_next.constants import MessageType
+        from dbus_next.message import Message
+        from dbus_next.signature import SignatureTree, Variant
+
+    LIBRARY = "dbus_next"
+"""The module in use."""
+
+__all__ = [
+    "LIBRARY",
+    "Message",
+    "MessageType",
+    "SignatureTree",
+    "Variant",
+    "decode",
+    "encode",
+    "expects_reply",
+    "from_wire",
+    "to_wire",
+]
+
+_NO_REPLY_EXPECTED = 1
+
+
+def encode(message: Message) -> bytes:
+    """Return a message as bytes; its file descriptors are sent beside them."""
+    return bytes(message._marshall(True))  # noqa: SLF001 - both libraries marshal by this method only
+
+
+def expects_reply(call: Message) -> bool:
+    """Return whether the caller of a method waits for its reply."""
+    return not call.flags.value & _NO_REPLY_EXPECTED
+
+
+def decode(data: bytes, fds: Sequence[int] = ()) -> Message:
+    """Return the message of its bytes.
+
+    Args:
+        data: exactly one message, well-formed: the bus has checked it.
+        fds: its file descriptors.
+    """
+    message = Unmarshaller(io.BytesIO(data)).unmarshall()
+    message.unix_fds = list(fds)
+    return message
+
+
+def to_wire(kind: str, value: Any) -> Any:
+    """Return a plain value of a type of D-Bus as the libraries marshal it: with variants in tables."""
+    if kind == RECORD:
+        return {key: _variant(type_of(each), each) for key, each in value.items()}
+    return [to_wire(RECORD, each) for each in value] if kind == RECORDS else value
+
+
+def _variant(kind: str, value: Any) -> Variant:
+    return Variant(kind, value if len(kind) == 1 else to_wire(kind, value))
+
+
+def from_wire(value: Any) -> Any:
+    """Return a value as it was before `to_wire`."""
+    kind = type(value)
+    if kind is Variant:
+        return value.value if len(value.signature) == 1 else from_wire(value.value)
+    if kind is dict:
+        return {key: from_wire(each) for key, each in value.items()}
+    return [*map(from_wire, value)] if kind is list else value
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method.
+
+    Attributes:
+        in_signature: D-Bus signature of its arguments.
+        out_signature: D-Bus signature of its reply.
+        names: of arguments and results, separated by blanks.
+    """
+
+    in_signature: str
+    out_signature: str
+    names: str
+
+
+@dataclass(frozen=True)
+class Signal:
+    """A signal.
+
+    Attributes:
+        signature: D-Bus signature of its arguments.
+        names: of its arguments, separated by blanks.
+    """
+
+    signature: str
+    names: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interface:
+    """An interface of one object.
+
+    Attributes:
+        name: of the interface, which is the bus name of the service too.
+        path: of the object.
+        methods: by name.
+        signals: by name.
+    """
+
+    name: str
+    path: str
+    methods: Mapping[str, Method]
+    signals: Mapping[str, Signal] = field(default_factory=dict)
+
+    def introspection(self) -> str:
+        """Return the XML of org.freedesktop.DBus.Introspectable.Introspect."""
+        methods = "".join(_method(name, method) for name, method in self.methods.items())
+        signals = "".join(_signal(name, signal) for name, signal in self.signals.items())
+        return f'<node><interface name="{self.name}">{methods}{signals}</interface></node>'
+
+
+def _method(name: str, method: Method) -> str:
+    arguments = zip(method.names.split(), _arguments(method), strict=True)
+    inner = "".join(f'<arg name="{arg}" {attributes}/>' for arg, attributes in arguments)
+    return f'<method name="{name}">{inner}</method>'
+
+
+def _signal(name: str, signal: Signal) -> str:
+    pairs = zip(signal.names.split(), SignatureTree(signal.signature).types, strict=True)
+    inner = "".join(f'<arg name="{arg}" type="{kind.signature}"/>' for arg, kind in pairs)
+    return f'<signal name="{name}">{inner}</signal>'
+
+
+def _arguments(method: Method) -> Iterator[str]:
+    for direction, signature in (("in", method.in_signature), ("out", method.out_signature)):
+        for kind in SignatureTree(signature).types:
+            yield f'type="{kind.signature}" direction="{direction}"'

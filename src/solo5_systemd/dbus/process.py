@@ -1,0 +1,155 @@
+"""The process of a service: options, log, D-Bus connection, watchdog, exit status."""
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from solo5_systemd.base.dependencies import EXIT_CONFIG, advice, without_init
+from solo5_systemd.base.errors import DependencyError, HostError, Solo5Error
+from solo5_systemd.dbus.message_bus import SOCKET, MessageBus, connect
+
+with without_init("pystemd"):  # lxml with libxml2: 6 MB of memory
+    from pystemd.daemon import notify
+
+if TYPE_CHECKING:
+    import argparse
+
+EXIT_RESTART = 75
+"""The exit status after which systemd restarts the service (RestartForceExitStatus=): EX_TEMPFAIL of sysexits(3)."""
+
+
+def argument_parser(
+    prog: str, description: str, *, state: Path, state_help: str, idle_timeout: float
+) -> "argparse.ArgumentParser":
+    """Return a parser with the options of every service.
+
+    Args:
+        prog: the name of the service.
+        description: one sentence.
+        state: the default of --state.
+        state_help: the help text of --state.
+        idle_timeout: the default of --idle, in seconds.
+    """
+    import argparse  # not for what PID 1 executes for a moment
+
+    parser = argparse.ArgumentParser(prog=prog, description=description)
+    parser.add_argument("--state", default=state, type=Path, metavar="DIR", help=f"{state_help} (default: %(default)s)")
+    idle = "exit after being idle for this time (default: %(default)s)"
+    parser.add_argument("--idle", default=idle_timeout, type=float, metavar="SECONDS", help=idle)
+    return parser
+
+
+def run(serving: Coroutine[object, object, bool]) -> int:
+    """Run a service and return the exit status.
+
+    Args:
+        serving: runs the service; returns whether it has to be restarted.
+
+    Returns:
+        0, EXIT_RESTART, EXIT_CONFIG for a missing dependency, or 1 for another error, which is logged.
+    """
+    _log_to_journal()
+    status = 1
+    try:
+        status = EXIT_RESTART if asyncio.run(serving) else 0
+    except* Solo5Error as group:
+        for error in _leaves(group):
+            logging.getLogger(__name__).error("%s", error)  # noqa: TRY400 - an expected error: no traceback
+            status = EXIT_CONFIG if isinstance(error, DependencyError) else status
+    return status
+
+
+def _leaves(group: BaseExceptionGroup[Solo5Error]) -> Iterator[Solo5Error]:
+    """Yield the errors of nested exception groups."""
+    for each in group.exceptions:
+        if isinstance(each, BaseExceptionGroup):
+            yield from _leaves(each)
+        else:
+            yield each
+
+
+def _log_to_journal() -> None:
+    for level, priority in ((logging.INFO, 6), (logging.WARNING, 4), (logging.ERROR, 3)):
+        logging.addLevelName(level, f"<{priority}>")  # sd-daemon(3): journald strips it and sets PRIORITY=
+    logging.basicConfig(format="%(levelname)s%(message)s", level=logging.INFO, stream=sys.stderr)
+
+
+def log_about(unit: str, text: str, *, priority: int = 3) -> None:
+    """Log an error about a unit of systemd, for `journalctl -u` and `systemctl status` of that unit (_UID=0 only).
+
+    `priority`: another one, as in syslog(3).
+    """
+    with without_init("pystemd"):
+        from pystemd import journal
+    journal.sendv(
+        MESSAGE=text,
+        PRIORITY=priority,
+        SYSLOG_IDENTIFIER="solo5-systemd",
+        OBJECT_SYSTEMD_UNIT=unit,
+    )
+
+
+async def connect_system_bus() -> MessageBus:
+    """Return a connection to the system bus.
+
+    Raises:
+        HostError: the connection failed.
+    """
+    try:
+        return await connect()
+    except (OSError, EOFError, ValueError) as error:
+        reason = f"{SOCKET}: {error.strerror}" if isinstance(error, OSError) and error.strerror else error
+        raise HostError(f"cannot connect to the system bus: {reason}.", advice(SOCKET)) from error
+
+
+async def serve_with(serving: Awaitable[bool], *background: Coroutine[object, object, None]) -> bool:
+    """Await `serving` with background tasks, which are cancelled at its end, and return its result.
+
+    Raises:
+        ExceptionGroup: the service or a background task failed; the others were cancelled.
+    """
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(each) for each in background]
+        needed = await serving
+        for each in running:
+            each.cancel()
+    return needed
+
+
+async def until_disconnected(bus: MessageBus) -> None:
+    """Wait for the end of the D-Bus connection. There is no reconnect: systemd restarts the service, with its state.
+
+    Raises:
+        HostError: always.
+    """
+    await asyncio.wait((bus.lost,))  # which is not cancelled with this task
+    raise HostError("lost the connection to the system bus.")
+
+
+async def watchdog(check: Callable[[], Awaitable[None]] | None = None) -> None:
+    """Send WATCHDOG=1 twice per WatchdogSec= (sd_watchdog_enabled(3)), until cancelled.
+
+    Args:
+        check: awaited before each; does not return if a part of the service outside the event loop hangs, such as a
+            thread.
+    """
+    microseconds = int(os.environ.get("WATCHDOG_USEC", "0"))
+    while microseconds:
+        await asyncio.sleep(microseconds / 2e6)
+        if check is not None:
+            await check()
+        notify(False, watchdog=1)
+
+
+def notify_ready() -> None:
+    """Send READY=1 (sd_notify(3))."""
+    notify(False, ready=1)
+
+
+def notify_stopping() -> None:
+    """Send STOPPING=1 (sd_notify(3))."""
+    notify(False, stopping=1)

@@ -1,1 +1,0 @@
-"""The D-Bus interfaces of solo5-networkd and solo5-relay, for service and client."""

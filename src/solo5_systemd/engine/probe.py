@@ -1,0 +1,245 @@
+"""Readiness probes: a TCP connection, a UDP echo, a pattern on the console. Each has a timeout and blocks nothing.
+
+A pattern is searched for with grep(1), in a process with a limit of processor time: some patterns take hours on some
+lines, and libpcre2's own limits do not cover possessive repetition. grep runs without privileges, since pattern and
+lines are hostile, and at the lowest priority; the kernel kills it if it exceeds a limit.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from contextlib import aclosing, asynccontextmanager, closing, suppress
+
+from solo5_systemd.base.concurrency import reaped
+from solo5_systemd.base.errors import DependencyError, HostError, InvalidRequestError, Solo5Error
+from solo5_systemd.journal.follow import PollTimer, batches
+from solo5_systemd.journal.lines import Stream
+from solo5_systemd.journal.reader import JournalReader, console_matches
+from solo5_systemd.network.model import Endpoint, Protocol
+from solo5_systemd.network.namespaces import NetworkNamespace
+
+GREP = "/usr/bin/grep"
+NICE = "/usr/bin/nice"
+PRLIMIT = "/usr/bin/prlimit"
+SETPRIV = "/usr/bin/setpriv"
+
+CPU_LIMIT_S = 5
+"""Seconds of processor time for all lines of one start: enough for a million lines and a reasonable pattern."""
+
+MEMORY_LIMIT = 256 << 20
+"""Bytes of address space."""
+
+CHECK_TIMEOUT_S = 60.0
+"""Seconds until grep has compiled a pattern."""
+
+LOWEST_PRIORITY = 19
+
+_NOBODY = "65534"
+_OPTIONS = ("--perl-regexp", "--text", "--max-count=1", "--no-messages", "--regexp")
+_NOT_EXECUTED = (126, 127)
+"""Exit statuses of a program that cannot execute the next one."""
+
+_ENVIRONMENT = {"LC_ALL": "C"}
+"""Bytes are searched as bytes, and messages are in English."""
+
+
+async def check_pattern(pattern: str) -> None:
+    """Compile a pattern.
+
+    Raises:
+        InvalidRequestError: it is not a regular expression, or takes too long to compile.
+        HostError: grep cannot be executed.
+    """
+    try:
+        async with asyncio.timeout(CHECK_TIMEOUT_S), _running(pattern) as process:
+            assert process.stdin is not None  # noqa: S101 - a pipe was requested
+            process.stdin.close()
+            await process.wait()
+    except TimeoutError as error:
+        raise HostError(f"{GREP} did not compile {pattern!r} within {CHECK_TIMEOUT_S:.0f} s.") from error
+    if process.returncode != 1:  # no line, no match
+        raise await _failure(pattern, process)
+
+
+async def first_match(pattern: str, lines: AsyncGenerator[Iterable[bytes], None]) -> bytes:
+    """Return the first line in which a pattern is found.
+
+    Args:
+        pattern: the regular expression.
+        lines: batches of lines without newlines; waits for new lines.
+
+    Raises:
+        InvalidRequestError: the search exceeded a limit.
+        HostError: grep cannot be executed; and the errors of `lines`.
+    """
+    async with _running(pattern) as process:
+        assert process.stdout is not None  # noqa: S101 - a pipe was requested
+        feeding = asyncio.ensure_future(_feed(process, lines))
+        finding = asyncio.ensure_future(process.stdout.readline())
+        try:
+            await asyncio.wait((feeding, finding), return_when=asyncio.FIRST_COMPLETED)
+            if not finding.done():
+                await feeding  # raises the error of `lines`, if it failed
+            found = await finding
+        finally:
+            feeding.cancel()
+            finding.cancel()
+            await asyncio.gather(feeding, finding, return_exceptions=True)
+        if found:
+            return found
+        raise await _failure(pattern, process)
+
+
+async def _feed(process: Process, lines: AsyncGenerator[Iterable[bytes], None]) -> None:
+    assert process.stdin is not None  # noqa: S101 - a pipe was requested
+    with suppress(BrokenPipeError, ConnectionResetError):
+        async for batch in lines:
+            # A newline inside a line would make two lines of it for grep.
+            process.stdin.write(b"".join(line.replace(b"\n", b" ") + b"\n" for line in batch))
+            await process.stdin.drain()
+
+
+@asynccontextmanager
+async def _running(pattern: str) -> AsyncIterator[Process]:
+    """Yield grep(1) with its limits; kill and reap it at the end of the block."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            PRLIMIT, f"--cpu={CPU_LIMIT_S}", f"--as={MEMORY_LIMIT}", "--core=0",
+            NICE, f"--adjustment={LOWEST_PRIORITY}", SETPRIV, *_privileges(),
+            GREP, *_OPTIONS, pattern,
+            stdin=PIPE, stdout=PIPE, stderr=PIPE, env=_ENVIRONMENT,
+        )  # fmt: skip
+    except OSError as error:
+        raise _not_executed(f"{PRLIMIT}: {error.strerror}") from error
+    async with reaped(process):
+        yield process
+
+
+def _privileges() -> tuple[str, ...]:
+    """Return setpriv's options. Only root has privileges to drop; the driver always is root."""
+    dropped = (f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups", "--bounding-set=-all")
+    return ("--no-new-privs", "--inh-caps=-all", *(dropped if os.geteuid() == 0 else ()), "--")
+
+
+async def _failure(pattern: str, process: Process) -> Solo5Error:
+    """Return the error of a process that found nothing and has ended."""
+    assert process.stderr is not None  # noqa: S101 - a pipe was requested
+    text = await process.stderr.read()
+    status = await process.wait()
+    if status in (-signal.SIGKILL, -signal.SIGXCPU):
+        return InvalidRequestError(
+            f"the search for {pattern!r} was ended after {CPU_LIMIT_S} s of processor time.",
+            "Use a pattern with fewer repetitions and alternatives.",
+        )
+    words = text.decode("utf-8", "replace").strip().removeprefix(f"{GREP}: ")
+    if status in _NOT_EXECUTED:
+        return _not_executed(words)
+    return InvalidRequestError(f"{pattern!r} cannot be searched for: {words.removeprefix('(standard input): ')}.")
+
+
+def _not_executed(words: str) -> DependencyError:
+    from solo5_systemd.base.dependencies import advice
+
+    program = next((each for each in (PRLIMIT, NICE, SETPRIV) if each in words), GREP)
+    return DependencyError(f"a console cannot be searched: {words}.", advice(program))
+
+
+_DNS_PORT = 53
+_DNS_QUERY = bytes.fromhex("0100 0001 0000 0000 0000 00 0002 0001")
+"""A query for the name servers of the root (RFC 1035), after its identifier: no server of names returns an echo."""
+
+POLL_INTERVAL_S = 0.05
+"""Seconds between two polls of the journal."""
+
+BATCH_LINES = 32
+"""Lines of one batch. The event loop runs other work between two batches, also under a flood."""
+
+LINE_MAX_BYTES = 4096
+"""Bytes of a line that are searched."""
+
+
+async def failure(endpoint: Endpoint, timeout_s: float) -> str:
+    """Probe an endpoint once, and return why it failed, in a few words; empty if the guest answered.
+
+    Args:
+        endpoint: the target.
+        timeout_s: seconds until a probe without an answer fails.
+    """
+    probe = _connect if endpoint.protocol is Protocol.TCP else _echo
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await probe(endpoint)
+    except TimeoutError:
+        return f"no answer within {timeout_s:g} s"
+    except HostError as error:  # the namespace is gone
+        return error.sentence
+    except OSError as error:
+        return os.strerror(error.errno).lower() if error.errno else str(error)
+
+
+async def _connect(endpoint: Endpoint) -> str:
+    with await _socket(socket.SOCK_STREAM, endpoint) as sock:
+        await asyncio.get_running_loop().sock_connect(sock, (str(endpoint.address), endpoint.port))
+    return ""
+
+
+async def _echo(endpoint: Endpoint) -> str:
+    # The nonce tells this echo from that of an earlier probe, and from other protocols.
+    loop, request = asyncio.get_running_loop(), b"solo5-ready " + os.urandom(8).hex().encode() + b"\n"
+    if endpoint.port == _DNS_PORT:
+        request = os.urandom(2) + _DNS_QUERY
+    with await _socket(socket.SOCK_DGRAM, endpoint) as sock:
+        await loop.sock_connect(sock, (str(endpoint.address), endpoint.port))
+        await loop.sock_sendall(sock, request)
+        response = await loop.sock_recv(sock, 2 * len(request))
+    if endpoint.port == _DNS_PORT and response[:2] == request[:2]:  # of whatever status
+        return ""
+    return "" if response == request else "the response is not an echo"
+
+
+async def _socket(kind: socket.SocketKind, endpoint: Endpoint) -> socket.socket:
+    """Return a socket of the endpoint's family and network namespace, in which it stays."""
+    family = socket.AF_INET if endpoint.address.version == 4 else socket.AF_INET6
+    if not endpoint.namespace:
+        return socket.socket(family, kind | socket.SOCK_NONBLOCK)
+    return await asyncio.to_thread(_socket_in, family, kind, endpoint.namespace)
+
+
+def _socket_in(family: socket.AddressFamily, kind: socket.SocketKind, namespace: str) -> socket.socket:
+    with closing(NetworkNamespace(namespace)) as opened, opened.entered():
+        return socket.socket(family, kind | socket.SOCK_NONBLOCK)
+
+
+async def first_line(unit: str, since: int, pattern: str, namespace: str = "") -> str:
+    """Return the first line of a guest's console that matches a pattern; wait for it.
+
+    Args:
+        unit: the task's unit.
+        since: microseconds since the epoch; earlier lines are ignored.
+        pattern: a regular expression that `check_pattern` accepts.
+        namespace: the journal namespace of the console; empty: the host's journal.
+
+    Raises:
+        HostError: the journal cannot be read.
+        InvalidRequestError: the search exceeded its limit of processor time.
+    """
+    async with aclosing(_console(unit, since, namespace)) as lines:
+        return (await first_match(pattern, lines)).decode("utf-8", "replace").strip()
+
+
+async def _console(unit: str, since: int, namespace: str) -> AsyncGenerator[list[bytes], None]:
+    """Yield the lines of a guest's console in batches, each line cut to `LINE_MAX_BYTES`."""
+    with closing(JournalReader(console_matches(unit, Stream.STDOUT), namespace)) as journal:
+        journal.watch()
+        journal.seek_realtime(since)
+        caught_up = False
+        timer = PollTimer(POLL_INTERVAL_S, POLL_INTERVAL_S)
+        async with aclosing(batches(journal, BATCH_LINES, lambda: False, timer)) as found:
+            async for lines in found:
+                # Not later: the clock may be set back while the guest runs.
+                run = lines if caught_up else [line for line in lines if line.realtime >= since]
+                yield [line.data.removesuffix(b"\n")[:LINE_MAX_BYTES] for line in run]
+                caught_up |= len(lines) < BATCH_LINES

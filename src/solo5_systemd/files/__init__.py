@@ -1,1 +1,0 @@
-"""Files that another user or process may replace at any moment, and files that are replaced atomically."""

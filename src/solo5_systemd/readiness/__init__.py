@@ -1,1 +1,0 @@
-"""Readiness of a guest: a port that answers, or a line of its console."""

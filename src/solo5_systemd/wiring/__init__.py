@@ -1,0 +1,1 @@
+"""Compositions: the engine and the queries with their backends."""

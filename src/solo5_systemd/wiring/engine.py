@@ -1,0 +1,225 @@
+"""The implementations of the engine's backends, chosen here only."""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from solo5_systemd.bus.connection import Connection, system_bus
+from solo5_systemd.bus.manager import Manager
+
+if TYPE_CHECKING:
+    from solo5_systemd.engine.backends import (
+        Console,
+        Directories,
+        Disks,
+        DiskSpace,
+        Images,
+        Networks,
+        Relay,
+        Resolvers,
+        Tenders,
+        Usages,
+        Users,
+    )
+    from solo5_systemd.engine.runtime import Runtime
+    from solo5_systemd.settings.limits import Node, Space
+    from solo5_systemd.settings.model import Settings
+    from solo5_systemd.users.user_record import GivenDisk
+
+
+class HostDirectories:
+    """Directories of other programs; implements `backends.Directories`."""
+
+    async def removed(self, directories: Iterable[str]) -> frozenset[str]:
+        """Return the directories that do not exist, while their parent directory does."""
+        return await asyncio.to_thread(lambda: frozenset(each for each in directories if _is_removed(Path(each))))
+
+
+def _is_removed(directory: Path) -> bool:
+    """Return whether a directory was removed: not if lstat(2) fails otherwise, or its file system is not mounted."""
+    try:
+        directory.lstat()
+    except FileNotFoundError:
+        return directory.parent.is_dir()
+    except OSError:
+        return False
+    return False
+
+
+class Machine:
+    """The backends of this host; implements `backends.Backends`.
+
+    Each backend is imported at its first use: imports are most of the run time of a short verb. The settings are read
+    for a start only: an invalid one must not prevent inspecting or stopping tasks.
+    """
+
+    def __init__(self, connection: Connection, settings: "Callable[[], Settings]") -> None:
+        self._connection = connection
+        self._settings = settings
+        self.units = Manager(connection)
+
+    @cached_property
+    def images(self) -> "Images":
+        """The image store."""
+        from solo5_systemd.image.store import ImageStore
+
+        def room() -> int:
+            space = _unpromised()
+            return space.free - self._settings().limits.reserve(space.size)
+
+        return ImageStore(quota=lambda: self._settings().image_store_mb << 20, room=room)
+
+    @cached_property
+    def tenders(self) -> "Tenders":
+        """The tender programs."""
+        from solo5_systemd.host.tenders import TenderPath
+
+        return TenderPath(self._settings().tender_paths)
+
+    @cached_property
+    def disks(self) -> "Disks":
+        """The disks."""
+        from solo5_systemd.storage.backing_files import ImageFiles
+        from solo5_systemd.storage.disk_claims import DiskClaims
+        from solo5_systemd.users.registry import Registry
+
+        return ImageFiles(
+            _recorded_owner,
+            quotas=lambda: self._settings().disk_quotas,
+            claims=DiskClaims(lambda: self._settings().limits, Registry().copies),
+        )
+
+    @cached_property
+    def users(self) -> "Users":
+        """The task users."""
+        from solo5_systemd.users.allocation import Users
+
+        return Users(lambda: self._settings().task_uids, _reclaim_disk, node=lambda: _node(self._settings()))
+
+    @cached_property
+    def networks(self) -> "Networks":
+        """The network service."""
+        from solo5_systemd.bus.network_client import Networkd
+
+        return Networkd(self._connection)
+
+    @cached_property
+    def console(self) -> "Console":
+        """The journal."""
+        from solo5_systemd.journal.console import Journal
+
+        return Journal(lambda: self._settings().log_namespace)
+
+    @cached_property
+    def relay(self) -> "Relay":
+        """The relay."""
+        from solo5_systemd.bus.relay_client import Relay
+
+        return Relay(self._connection, self.console.sync)
+
+    @cached_property
+    def usages(self) -> "Usages":
+        """The cgroup hierarchy."""
+        from solo5_systemd.cgroup.cgroupfs import CgroupFs
+
+        return CgroupFs()
+
+    @cached_property
+    def disk_space(self) -> "DiskSpace":
+        """The file systems of disks."""
+        from solo5_systemd.storage import disk_space
+
+        return disk_space.DiskSpace()
+
+    @cached_property
+    def resolvers(self) -> "Resolvers":
+        """The name servers."""
+        from solo5_systemd.host.resolvers import HostResolvers
+
+        return HostResolvers(self._settings)
+
+    @cached_property
+    def directories(self) -> "Directories":
+        """Directories of other programs."""
+        from solo5_systemd.wiring.engine import HostDirectories
+
+        return HostDirectories()
+
+
+def _node(settings: "Settings") -> "Node":
+    """Return what this host has for tasks."""
+    from solo5_systemd.network.ipam import addresses_of
+    from solo5_systemd.network.port_conflicts import HELD_MAX
+    from solo5_systemd.settings.limits import Node, Resource
+    from solo5_systemd.storage.disk_claims import space_of
+    from solo5_systemd.storage.model import COPIES
+
+    networks = {each.name: addresses_of(each) for each in settings.networks}
+    return Node(
+        limits=settings.limits,
+        capacity={
+            Resource.TASKS: len(settings.task_uids),
+            Resource.PORTS: HELD_MAX // 2,  # most have a socket for TCP and one for UDP
+            Resource.COPIES: space_of(Path(COPIES)).size,
+            Resource.ARCHIVES: os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+            Resource.IMAGES: settings.image_store_mb << 20,
+            **{f"{Resource.ADDRESSES}/{name}": count for name, count in networks.items() if count},
+        },
+        copies=lambda: _unpromised(but_copies=True),
+    )
+
+
+def _unpromised(*, but_copies: bool = False) -> "Space":
+    """Return the file system of /var/lib/solo5, without what disks and, unless `but_copies`, copies may still take."""
+    from solo5_systemd.settings.limits import Space
+    from solo5_systemd.storage.disk_claims import STATE, DiskClaims, space_of
+    from solo5_systemd.users.registry import Registry
+
+    space, copies = space_of(STATE), 0 if but_copies else Registry().copies()
+    return Space(size=space.size, free=space.free - DiskClaims().unwritten(STATE) - copies)
+
+
+def _reclaim_disk(uid: int, given: "GivenDisk") -> None:
+    from solo5_systemd.storage.owner import given_disk, reclaim_disk
+
+    reclaim_disk(uid, given_disk(given.path, (given.device, given.inode), given.filesystem, given.mount, given.owner))
+
+
+def _recorded_owner(uid: int, status: os.stat_result, filesystem: int) -> int | None:
+    """Return who owned a file before the task that has it, by the records of the user that owns it."""
+    from solo5_systemd.base.procfs import identity
+    from solo5_systemd.users.given_disks import GivenDiskFiles
+    from solo5_systemd.users.user_record import GivenDisk
+
+    with suppress(PermissionError):  # a caller that is not root has no disk of a task
+        given = GivenDiskFiles().find(uid, GivenDisk("", *identity(status), filesystem))
+        return None if given is None else given.owner
+    return None
+
+
+@asynccontextmanager
+async def machine(settings: "Callable[[], Settings]") -> AsyncGenerator[Machine, None]:
+    """Yield the backends of this host, over one connection.
+
+    Raises:
+        HostError: the system bus cannot be reached.
+    """
+    async with system_bus() as connection:
+        yield Machine(connection, settings)
+
+
+@asynccontextmanager
+async def connect(settings: "Callable[[], Settings]") -> "AsyncGenerator[Runtime, None]":
+    """Yield the engine on this host.
+
+    Raises:
+        HostError: the system bus cannot be reached.
+    """
+    from solo5_systemd.engine.runtime import Runtime  # not for a preparation of a declared task
+
+    async with machine(settings) as backends:
+        yield Runtime(backends)

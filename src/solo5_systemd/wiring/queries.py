@@ -1,0 +1,195 @@
+"""The implementations of the backends of reads, without an event loop.
+
+Each is imported at its first use: imports are most of the run time of a short verb.
+"""
+
+import os
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from solo5_systemd.engine.queries import Queries
+
+if TYPE_CHECKING:
+    from solo5_systemd.base.names import DeviceName, TaskName
+    from solo5_systemd.bus.blocking import BlockingBus
+    from solo5_systemd.bus.unit_reader import BlockingReader
+    from solo5_systemd.engine.backends import DiskSpace, Usages
+    from solo5_systemd.engine.task import Endpoints
+    from solo5_systemd.journal.lines import Line
+    from solo5_systemd.network.model import NetworkOverview, RecordedRepair, Reservation
+    from solo5_systemd.network.tap_counters import Traffic
+    from solo5_systemd.unit.exit_messages import ExitMessages
+    from solo5_systemd.unit.state import UnitState
+
+T = TypeVar("T")
+
+NETWORKS_TIMEOUT_S = 3.0
+"""Timeout of the first call to the network service, after which the other client finds out why it does not reply."""
+
+
+class QueryMachine:
+    """The backends of this host for reads, without an event loop; implements `backends.QueryBackends`.
+
+    The connection to the system bus is made at its first use.
+    """
+
+    def __init__(self) -> None:
+        self._bus: BlockingBus | None = None
+
+    def bus(self) -> "BlockingBus":
+        """Return the connection to the system bus.
+
+        Raises:
+            HostError: the bus cannot be reached.
+        """
+        if self._bus is None:
+            from solo5_systemd.bus.blocking import BlockingBus
+
+            self._bus = BlockingBus()
+        return self._bus
+
+    def close(self) -> None:
+        """Disconnect."""
+        if self._bus is not None:
+            self._bus.close()
+
+    @cached_property
+    def units(self) -> "BlockingReader":
+        """PID 1."""
+        from solo5_systemd.bus.unit_reader import BlockingReader
+
+        return BlockingReader(self.bus)
+
+    @cached_property
+    def networks(self) -> "RecordedNetworks":
+        """The network service."""
+        return RecordedNetworks(self.bus)
+
+    @cached_property
+    def console(self) -> "WrittenConsole":
+        """The journal."""
+        return WrittenConsole()
+
+    @cached_property
+    def usages(self) -> "Usages":
+        """The cgroup hierarchy."""
+        from solo5_systemd.cgroup.cgroupfs import CgroupFs
+
+        return CgroupFs()
+
+    @cached_property
+    def disk_space(self) -> "DiskSpace":
+        """The file systems of disks."""
+        from solo5_systemd.storage import disk_space
+
+        return disk_space.DiskSpace()
+
+
+class RecordedNetworks:
+    """The network service's state, without an event loop; implements `backends.NetworkQueries`.
+
+    Args:
+        bus: returns the connection to the system bus.
+    """
+
+    def __init__(self, bus: "Callable[[], BlockingBus]") -> None:
+        self._bus = bus
+
+    async def reservation(self, task: "TaskName") -> "Reservation | None":
+        """Return the reservation of a task from its lease record; None without one."""
+        from solo5_systemd.network.lease_files import read_lease_record
+
+        record = read_lease_record(task)
+        return record.reservation if record else None
+
+    async def reservations(self) -> "Sequence[Reservation]":
+        """Return all reservations from their lease records."""
+        from solo5_systemd.network.lease_files import read_lease_records
+
+        return tuple(record.reservation for record in read_lease_records())
+
+    async def endpoints(self) -> "Mapping[TaskName, Endpoints]":
+        """Return the addresses and ports of all lease records."""
+        from solo5_systemd.bus.lease_reader import read_endpoints
+
+        return read_endpoints()
+
+    async def networks(self) -> "Sequence[NetworkOverview]":
+        """Return all networks, configured or in use."""
+        from solo5_systemd.base.decode import Fields
+        from solo5_systemd.base.errors import HostError
+        from solo5_systemd.bus.peers import Call, RemoteError
+        from solo5_systemd.network.model import NetworkOverview
+        from solo5_systemd.settings.records import record
+
+        service = "org.solo5.Network1"
+        try:
+            (rows,) = self._bus().call(service, Call("/org/solo5/Network1", service, "Networks"), NETWORKS_TIMEOUT_S)
+        except (RemoteError, HostError):
+            return _in_event_loop(_networks())
+        return tuple(record(NetworkOverview, Fields(row)) for row in rows)
+
+    async def recent_repairs(self) -> "Sequence[RecordedRepair]":
+        """Return the last repairs, newest first; nothing is imported where there was none."""
+        if not os.path.exists("/run/solo5/network/repairs.json"):  # noqa: PTH110 - pathlib is imported late, too
+            return ()
+        from solo5_systemd.network.lease_files import STATE
+        from solo5_systemd.network.repair_log import read_repairs
+
+        return read_repairs(STATE)
+
+    async def traffic(self) -> "Mapping[TaskName, Mapping[DeviceName, Traffic]]":
+        """Return the kernel's counters of every tap, by task and NIC."""
+        from solo5_systemd.network.namespaces import read_traffic_elsewhere
+        from solo5_systemd.network.tap_counters import read_traffic
+
+        return read_traffic() | read_traffic_elsewhere()
+
+
+class WrittenConsole:
+    """The journal, without an event loop around its calls; implements `backends.ConsoleQueries`."""
+
+    async def lines(self, state: "UnitState", *, last: int | None = None) -> "AsyncGenerator[Line, None]":
+        """Yield the console lines of one run that are in the journal."""
+        from solo5_systemd.journal.reader import run_lines
+
+        for line in run_lines(state, last):
+            yield line
+
+    async def exit_messages(self, state: "UnitState") -> "ExitMessages":
+        """Return the exit messages of a run; empty ones if the journal cannot be read."""
+        from solo5_systemd.journal.console import Journal
+
+        return _in_event_loop(Journal(str).exit_messages(state))
+
+    async def sync(self, task: "TaskName", namespace: str) -> None:
+        """Wait until journald has written all lines that a task wrote before."""
+        from solo5_systemd.journal.console import Journal
+
+        _in_event_loop(Journal(str).sync(task, namespace))
+
+
+async def _networks() -> "Sequence[NetworkOverview]":
+    from solo5_systemd.bus.connection import system_bus
+    from solo5_systemd.bus.network_client import Networkd
+
+    async with system_bus() as connection:
+        return await Networkd(connection).networks()
+
+
+def _in_event_loop(coroutine: Coroutine[Any, Any, T]) -> T:
+    import asyncio
+
+    return asyncio.run(coroutine)
+
+
+@contextmanager
+def queries() -> Iterator[Queries]:
+    """Yield the reading part of the engine on this host, without an event loop."""
+    backends = QueryMachine()
+    try:
+        yield Queries(backends)
+    finally:
+        backends.close()

@@ -1,0 +1,187 @@
+"""Gathered reads, a lock for each key, retries, child processes that are reaped."""
+
+import asyncio
+import gc
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+
+from solo5_systemd.base.concurrency import KeyedLocks, gather, reaped, retry
+
+
+async def wait(ended: list[str]) -> None:
+    """Wait until cancelled, and record the end."""
+    try:
+        await asyncio.Event().wait()
+    finally:
+        ended.append("wait")
+
+
+async def test_results_are_in_order() -> None:
+    async def after(turns: int) -> int:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        return turns
+
+    assert await gather(map(after, (3, 1, 2))) == [3, 1, 2]
+    assert await gather(map(after, ())) == []
+
+
+async def test_no_coroutine_runs_on_after_an_error() -> None:
+    ended: list[str] = []
+
+    async def fail() -> None:
+        await asyncio.sleep(0)
+        raise ValueError("first")
+
+    with pytest.raises(ValueError, match="first"):
+        await gather((wait(ended), fail(), wait(ended)))
+    assert ended == ["wait", "wait"]
+
+
+async def test_a_cancellation_ends_all() -> None:
+    ended: list[str] = []
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await gather(wait(ended) for _ in range(2))
+    assert ended == ["wait", "wait"]
+
+
+async def test_operations_on_one_key_are_serialized_and_those_on_another_are_not() -> None:
+    locks = KeyedLocks[str]()
+    events: list[str] = []
+    release, other = asyncio.Event(), asyncio.Event()
+
+    async def operate(key: str, name: str) -> None:
+        async with locks[key]:
+            gc.collect()  # the lock is kept alive by `async with` alone
+            events.append(f"{name} begins")
+            await release.wait() if key == "a" else other.set()
+            events.append(f"{name} ends")
+
+    async with asyncio.TaskGroup() as group:
+        for key, name in (("a", "first"), ("a", "second"), ("b", "other")):
+            group.create_task(operate(key, name))
+        await other.wait()
+        assert events == ["first begins", "other begins", "other ends"]
+        assert list(locks) == ["a"]
+        release.set()
+    assert events[3:] == ["first ends", "second begins", "second ends"]
+    assert list(locks) == []
+
+
+async def test_a_failed_operation_releases_the_lock() -> None:
+    locks = KeyedLocks[str]()
+
+    async def fail() -> None:
+        async with locks["a"]:
+            raise ValueError
+
+    with pytest.raises(ValueError):
+        await fail()
+    async with locks["a"]:
+        assert list(locks) == ["a"]
+    assert list(locks) == []
+
+
+def calls(*results: object) -> tuple[list[float], Callable[[], Awaitable[object]]]:
+    """Return the times of calls, and a function that raises or returns the next result; the last one from then on."""
+    left: Iterator[object] = iter(results)
+    times: list[float] = []
+
+    async def call() -> object:
+        times.append(asyncio.get_running_loop().time())
+        result = next(left, results[-1])
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    return times, call
+
+
+@pytest.mark.leaps
+async def test_a_result_ends_the_retries() -> None:
+    times, call = calls(OSError(), OSError(), "done")
+    failures: list[OSError] = []
+    assert await retry(call, OSError, interval_s=5, on_failure=failures.append) == "done"
+    assert [time - times[0] for time in times] == [0, 5, 10]
+    assert len(failures) == 2
+
+
+@pytest.mark.leaps
+@pytest.mark.parametrize("error", [KeyError("other"), FileNotFoundError("not transient")])
+async def test_another_error_is_raised_at_once(error: Exception) -> None:
+    times, call = calls(OSError("first"), error, "done")
+    failures: list[Exception] = []
+    with pytest.raises(type(error), match=str(error)):
+        await retry(
+            call,
+            (OSError, EOFError),
+            interval_s=1,
+            transient=lambda found: not isinstance(found, FileNotFoundError),
+            on_failure=failures.append,
+        )
+    assert len(times) == 2
+    assert [str(failure) for failure in failures] == ["first"]
+
+
+@pytest.mark.leaps
+@pytest.mark.parametrize(("timeout_s", "expected"), [(0, 1), (10, 3), (11, 4)])
+async def test_the_error_of_the_first_call_after_the_timeout_is_raised(timeout_s: float, expected: int) -> None:
+    times, call = calls(OSError())
+    with pytest.raises(OSError):
+        await retry(call, OSError, interval_s=5, timeout_s=timeout_s)
+    assert len(times) == expected
+
+
+@pytest.mark.leaps
+async def test_the_error_of_the_last_attempt_is_raised() -> None:
+    times, call = calls(OSError("first"), OSError("second"), OSError("third"))
+    failures: list[OSError] = []
+    with pytest.raises(OSError, match="third"):
+        await retry(call, OSError, interval_s=0, attempts=3, on_failure=failures.append)
+    assert len(times) == 3
+    assert [str(failure) for failure in failures] == ["first", "second"]
+
+
+@pytest.mark.leaps
+async def test_a_cancellation_ends_the_retries() -> None:
+    times, call = calls(OSError())
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(7):
+            await retry(call, OSError, interval_s=5)
+    assert len(times) == 2
+
+
+async def child(*words: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(*words)
+
+
+async def test_a_child_that_runs_on_is_killed_and_reaped() -> None:
+    async with reaped(await child("sleep", "600")) as process:
+        pass
+    assert process.returncode == -signal.SIGKILL
+
+
+async def test_a_child_that_has_ended_keeps_its_exit_status() -> None:
+    async with reaped(await child("sh", "-c", "exit 3")) as process:
+        await process.wait()
+    assert process.returncode == 3
+
+
+async def test_a_cancelled_block_leaves_no_child() -> None:
+    started: asyncio.Future[asyncio.subprocess.Process] = asyncio.get_running_loop().create_future()
+
+    async def use() -> None:
+        async with reaped(await child("sleep", "600")) as process:
+            started.set_result(process)
+            await process.wait()
+
+    using = asyncio.ensure_future(use())
+    process = await started
+    using.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await using
+    assert process.returncode == -signal.SIGKILL

@@ -1,0 +1,328 @@
+"""The list of dependencies is complete: it has all that is imported, loaded, executed and connected to."""
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from solo5_systemd.base import dependencies
+from solo5_systemd.base.dependencies import (
+    DEPENDENCIES,
+    DHCP_SERVER,
+    DRIVER,
+    NETWORKD,
+    RELAY,
+    STARTS,
+    TASKS,
+    WHERE_NEEDED,
+    Kind,
+    advice,
+    dependency_error,
+    import_asyncio,
+    without_init,
+)
+from solo5_systemd.base.errors import DependencyError
+from solo5_systemd.cli.parser import VERBS
+
+CHECKOUT = Path(__file__).parents[3]
+SOURCE = CHECKOUT / "src" / "solo5_systemd"
+FILES = [file for file in sorted(SOURCE.rglob("*.py")) if not file.stem.endswith("_pb2")]
+TREES = {str(file.relative_to(SOURCE)): ast.parse(file.read_text()) for file in FILES}
+
+EXECUTE = {
+    "run", "Popen", "call", "check_call", "check_output", "create_subprocess_exec", "create_subprocess_shell",
+    "system", "popen", "execv", "execve", "execvp", "execvpe", "execl", "execle", "execlp", "posix_spawn",
+    "posix_spawnp", "spawnv", "subprocess_exec", "subprocess_shell",
+}  # fmt: skip
+"""Functions of subprocess, asyncio and os that execute a program."""
+
+DETERMINED_LATER = {
+    ("host/exec.py", "line[0]"): "the tender, or nsenter or setpriv before it",
+    ("host/tenders.py", "path"): "a tender",
+    ("host/kernel.py", "command"): "an iptables-save",
+    ("cli/remote.py", "line[0]"): "ssh, for -H alone, from PATH as for other tools of the operator's",
+}
+"""Programs that are no constant, by file and expression: tenders have facts of their own."""
+
+ALWAYS = {"/bin/sh", "/bin/true", "/usr/bin/rm"}
+"""Programs of every POSIX system."""
+
+WHERE_USED = {"/usr/sbin/iptables-legacy-save"}
+"""Programs that are executed where the host has rules of theirs: no dependencies."""
+
+OURS = {"/usr/bin/python3", "/usr/bin/solo5ctl"}
+"""Programs in units that are this package's, or run it."""
+
+NO_SOCKETS = {
+    "/run/systemd/generator",
+    "/run/systemd/generator.early",
+    "/run/systemd/generator.late",
+    "/run/systemd/system",
+    "/run/systemd/system.attached",
+    "/run/systemd/transient",
+    "/run/systemd/units",
+    "/run/systemd/dynamic-uid",
+    "/run/systemd/resolve/resolv.conf",
+}
+"""Directories of PID 1's, and a file of systemd-resolved that need not exist."""
+
+
+def named(kind: Kind) -> set[str]:
+    return {each.name for each in (*DEPENDENCIES, *WHERE_NEEDED) if each.kind is kind}
+
+
+def imports() -> Iterator[tuple[str, str]]:
+    """Yield file and module of each import that is neither in the standard library nor in this package."""
+    for file, tree in TREES.items():
+        for node in ast.walk(tree):
+            match node:
+                case ast.Import(names=names):
+                    modules = [alias.name for alias in names]
+                case ast.ImportFrom(module=str(module), level=0):
+                    modules = [module]
+                case _:
+                    continue
+            for module in modules:
+                if module.partition(".")[0] not in {*sys.stdlib_module_names, "solo5_systemd"}:
+                    yield file, module
+
+
+def calls(names: set[str]) -> Iterator[tuple[str, ast.Call]]:
+    """Yield file and call of each function or method with one of these names."""
+    for file, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call):
+                function = node.func
+                name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+                if name in names:
+                    yield file, node
+
+
+def constants(file: str) -> dict[str, str]:
+    """Return the string constants of a module."""
+    return {
+        target.id: node.value.value
+        for node in TREES[file].body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+
+def value(file: str, call: ast.Call) -> str:
+    """Return the first argument of a call, or the first element of its list; as an expression if it is no constant."""
+    first = call.args[0]
+    if isinstance(first, ast.List):
+        first = first.elts[0]
+    if isinstance(first, ast.Constant):
+        return str(first.value)
+    text = ast.unparse(first)
+    return constants(file).get(text, text)
+
+
+def texts() -> Iterator[str]:
+    """Yield each string constant outside of f-strings and docstrings, such as paths."""
+    for tree in TREES.values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
+
+
+def test_pyprojects_dependencies_are_the_modules() -> None:
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+    required = {re.split(r"[^A-Za-z0-9._-]", each)[0] for each in project["dependencies"]}
+    assert required == {each.pip for each in DEPENDENCIES if each.kind is Kind.MODULE}
+
+
+def test_debians_package_depends_on_all_that_is_not_essential() -> None:
+    control = (CHECKOUT / "packaging" / "debian" / "control").read_text()
+    depends = control.partition("\nDepends:\n")[2].partition("\nRecommends:")[0]
+    packages = {line.split()[0].rstrip(",") for line in depends.splitlines() if not line.startswith(" ${")}
+    essential = {"coreutils", "grep", "util-linux"}
+    assert packages == {each.debian for each in DEPENDENCIES} - essential
+    recommended = control.partition("\nRecommends:\n")[2].partition("\nSuggests:")[0]
+    assert f" {DHCP_SERVER.debian}," in recommended.splitlines()
+
+
+def test_every_module_that_is_imported_is_listed() -> None:
+    modules = named(Kind.MODULE) | {each.preferred for each in DEPENDENCIES if each.preferred}
+    found = {each: file for file, each in imports()}
+    strange = {each: file for each, file in found.items() if not any(f"{each}.".startswith(f"{m}.") for m in modules)}
+    assert strange == {}
+    assert {m for m in modules if not any(f"{each}.".startswith(f"{m}.") for each in found)} == set()
+
+
+def test_every_library_that_is_loaded_is_listed() -> None:
+    loads = {
+        value(file, call)
+        for file, call in calls({"CDLL", "PyDLL", "LoadLibrary", "find_library"})
+        if file != "host/probe.py"  # which tries those of the list
+    }
+    loads.discard("None")  # the C library, which Python itself is linked with
+    assert loads | {"libnftables.so.1"} == named(Kind.LIBRARY)  # the module nftables loads it
+
+
+def test_every_program_that_is_executed_is_listed() -> None:
+    modules = ("subprocess.", "asyncio.", "os.", "loop.")
+    executed = {
+        (file, value(file, call))
+        for file, call in calls(EXECUTE)
+        if ast.unparse(call.func).startswith(modules) and ast.unparse(call.func) != "asyncio.run"
+    }
+    later = {each for each in executed if not each[1].startswith("/")}
+    assert later == set(DETERMINED_LATER)
+    assert {program for file, program in executed - later} - ALWAYS <= named(Kind.PROGRAM)
+
+
+def test_every_path_of_a_program_in_the_code_is_listed() -> None:
+    programs = {text for text in texts() if re.fullmatch(r"(/usr)?/s?bin/[A-Za-z0-9._-]+", text)}
+    assert programs - OURS - ALWAYS - WHERE_USED <= named(Kind.PROGRAM)
+
+
+def test_every_program_of_a_unit_is_listed() -> None:
+    commands = {
+        program
+        for unit in (CHECKOUT / "units").iterdir()
+        for command in re.findall(r"^Exec(?:Start|Stop|Reload|Condition)\w*=(.+)$", unit.read_text(), re.MULTILINE)
+        for program in (command.split()[0].lstrip("-+!:@"), *re.findall(r"(?:/usr)?/s?bin/[a-z0-9-]+", command))
+    }
+    assert "/usr/bin/busctl" in commands
+    assert commands - OURS - ALWAYS <= named(Kind.PROGRAM)
+
+
+def test_every_listed_program_is_executed() -> None:
+    units = "".join(unit.read_text() for unit in (CHECKOUT / "units").iterdir())
+    executed = {*texts(), *re.findall(r"[= ](/[^ ]+) ", units)}
+    assert named(Kind.PROGRAM) - executed == set()
+
+
+def test_every_socket_of_another_program_is_listed() -> None:
+    paths = {text for text in texts() if re.fullmatch(r"/run/(systemd|dbus)[A-Za-z0-9/._-]*", text)}
+    assert paths - NO_SOCKETS == named(Kind.SOCKET)
+
+
+def test_each_verb_has_its_needs_declared() -> None:
+    commands = {name for each in DEPENDENCIES for name in each.needed_by}
+    programs = {NETWORKD, RELAY, DRIVER, "solo5-network@.service", "solo5-thaw@.service"}
+    assert {command.partition(" ")[0] for command in commands - programs} == set(VERBS) - {"doctor", "disk"}
+    assert {command.partition(" ")[0] for command in TASKS} == set(VERBS) - {"doctor", "disk", "image"}
+
+
+@pytest.mark.parametrize(
+    "error, sentence, hint",
+    [
+        (ModuleNotFoundError("No module named 'grpc'", name="grpc"), "Python module grpc", "python3-grpcio"),
+        (ModuleNotFoundError("No module named 'google'", name="google"), "google.protobuf", "python3-protobuf"),
+        (
+            ImportError("cannot import name 'X' from 'dbus_next'", name="dbus_next"),
+            "Python module dbus_next cannot be used: cannot import name 'X' from 'dbus_next'.",
+            "python3-dbus-next",
+        ),
+        (ModuleNotFoundError("No module named 'pystemd.daemon'", name="pystemd.daemon"), "pystemd", "python3-pystemd"),
+        (ImportError("libsystemd.so.0: cannot open shared object file", name=None), "libsystemd.so.0", "libsystemd0"),
+        (OSError("libnftables.so.1: cannot open shared object file"), "library libnftables.so.1", "libnftables1"),
+        (
+            OSError("/usr/lib/libnftables.so.1: file too short"),
+            "library libnftables.so.1 cannot be used: file too short.",
+            "libnftables1",
+        ),
+        (
+            ImportError("/x/_grpc.so: undefined symbol: f"),
+            "library _grpc.so cannot be used: undefined symbol: f.",
+            "--reinstall",
+        ),
+        (ModuleNotFoundError("No module named 'lxml'", name="lxml"), "Python module lxml", "--reinstall solo5-systemd"),
+        (ImportError("libcares.so.2: cannot open shared object file"), "library libcares.so.2", "--reinstall"),
+    ],
+)
+def test_failed_import_is_a_sentence(error: ImportError | OSError, sentence: str, hint: str) -> None:
+    lacking = dependency_error(error)
+    assert isinstance(lacking, DependencyError)
+    assert sentence in lacking.sentence
+    assert hint in lacking.hint
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError("[Errno 13] Permission denied"),
+        ModuleNotFoundError("No module named 'solo5_systemd.nothing'", name="solo5_systemd.nothing"),
+        ImportError("cannot import name 'x' from 'solo5_systemd.base.names'", name="solo5_systemd.base.names"),
+        ImportError("attempted relative import"),
+    ],
+)
+def test_fault_of_this_package_is_no_missing_dependency(error: ImportError | OSError) -> None:
+    with pytest.raises(type(error)) as raised:
+        dependency_error(error)
+    assert raised.value is error
+
+
+def test_a_submodule_is_imported_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "wholelib").mkdir()
+    (tmp_path / "wholelib/__init__.py").write_text("WHOLE = True\n")
+    (tmp_path / "wholelib/part.py").write_text("NAME = __name__\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    with without_init("wholelib"):
+        part = import_module("wholelib.part")
+        assert not hasattr(sys.modules["wholelib"], "WHOLE")
+    assert "wholelib" not in sys.modules
+    with pytest.raises(ModuleNotFoundError, match=r"wholelib\.other"), without_init("wholelib"):
+        import_module("wholelib.other")
+    assert "wholelib" not in sys.modules
+
+    whole = import_module("wholelib")
+    assert whole.WHOLE
+    with without_init("wholelib"):  # it is there already
+        assert import_module("wholelib.part") is part
+    assert sys.modules["wholelib"] is whole
+    del sys.modules["wholelib"], sys.modules["wholelib.part"]
+
+
+def test_a_library_that_is_missing_is_the_error_of_its_import() -> None:
+    with pytest.raises(ModuleNotFoundError) as missing, without_init("nosuchlib"):
+        import_module("nosuchlib.part")
+    assert missing.value.name == "nosuchlib"
+
+
+def test_program_that_is_not_listed_has_no_advice() -> None:
+    assert advice("/usr/bin/true") == ""
+    assert advice("/usr/bin/busctl") == "Install systemd (Debian)."
+
+
+ALL = "every verb but `image` and `doctor`"
+
+
+def words(needed_by: tuple[str, ...]) -> str:
+    """Return the words of the table's last column."""
+    names = [f"`{each}`" for each in needed_by if not {*TASKS} <= {*needed_by} or each not in TASKS]
+    if {*STARTS} <= {*needed_by}:
+        names = [each for each in names if each.strip("`") not in STARTS[1:]]
+    return ", ".join([ALL, *names] if {*TASKS} <= {*needed_by} else names).replace(f"`{DRIVER}`", DRIVER) or "–"
+
+
+def test_manual_has_the_list() -> None:
+    manual = (CHECKOUT / "docs" / "dependencies.md").read_text()
+    rows = [line for line in manual.splitlines() if re.match(r"\| (Python module|library|program|socket) ", line)]
+    assert rows == [
+        f"| {each.kind} | `{each.name}` | `{each.debian}` | {f'`{each.pip}`' if each.pip else '–'} "
+        f"| {words(each.needed_by)} |"
+        for each in (*DEPENDENCIES, *WHERE_NEEDED)
+    ]
+
+
+def test_asyncio_is_imported_without_tls_unless_either_is_imported_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    imported: list[tuple[str, bool]] = []
+    monkeypatch.setattr(dependencies, "import_module", lambda name: imported.append((name, sys.modules["ssl"] is None)))
+    for name in ("asyncio", "ssl"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    import_asyncio()
+    assert (imported, "ssl" in sys.modules) == ([("asyncio", True)], False)
+    monkeypatch.setitem(sys.modules, "ssl", sys)
+    import_asyncio()
+    assert len(imported) == 1

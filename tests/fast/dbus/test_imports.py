@@ -1,0 +1,103 @@
+"""What the plugin and the two services import: a module is memory for as long as they run."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+UNUSED = {
+    "_ssl", "dbus_fast.introspection", "dbus_fast.message_bus", "dbus_next.introspection", "dbus_next.message_bus",
+    "lxml", "pdb", "pystemd.dbuslib", "sqlite3", "ssl", "xml.etree.ElementTree",
+}  # fmt: skip
+"""Modules of libraries that nothing of this package uses."""
+
+LATER = {"elftools", "nftables", "pyroute2", "pystemd"} | {
+    f"solo5_systemd.{name}"
+    for name in ("bus.manager", "dbus.messages", "engine.start", "host.probe", "image.elf", "wiring")
+}
+"""Modules that a plugin needs for a fingerprint or a task: Nomad launches several for their names and schemas only."""
+
+OF_OTHER_PATHS = {"argparse", "ssl"} | {
+    f"solo5_systemd.{name}"
+    for name in ("engine.backends", "engine.gc", "engine.runtime", "engine.stop", "host.tenders", "pid1.generator")
+}
+"""What a preparation of a declared task does not need, or only for some tasks: a boot has one for each task."""
+
+PREPARATION = """
+import json, sys
+from solo5_systemd.pid1 import __main__ as program
+
+program.gc.disable = lambda: None
+try:
+    program.main("prepare", [])  # without a name: it imports all that a preparation does
+except IndexError:
+    pass
+print(json.dumps(sorted(sys.modules)))
+"""
+
+SERVICE = """
+import json, sys
+from types import SimpleNamespace
+from solo5_systemd.dbus import entry
+
+found = entry.import_module
+entry.import_module = lambda name: found(name) and SimpleNamespace(main=lambda: 0)
+assert entry.run(sys.argv[1]) == 0
+print(json.dumps(sorted(sys.modules)))
+"""
+
+PLUGIN = """
+import json, sys
+from solo5_systemd.nomad.__main__ import main
+
+try:
+    main()  # without Nomad's magic cookie: it imports all that a launch does, and exits
+except SystemExit as left:
+    assert left.code == 1
+for name in sys.argv[1:]:
+    __import__(name)
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
+def modules(code: str, *arguments: str) -> set[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment.pop("NOMAD_PLUGIN_MAGIC_COOKIE", None)
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize(
+    "service, libraries",
+    [("solo5_systemd.relay.main", set()), ("solo5_systemd.networkd.main", {"ssl", "_ssl"})],  # those of pyroute2 0.9
+    ids=["relay", "networkd"],
+)
+def test_a_service_imports_no_module_that_it_does_not_use(service: str, libraries: set[str]) -> None:
+    found = modules(SERVICE, service)
+    assert service in found
+    assert found & UNUSED <= libraries
+
+
+def test_a_preparation_imports_nothing_of_other_paths() -> None:
+    found = modules(PREPARATION)
+    assert "solo5_systemd.pid1.prepare" in found
+    assert found & OF_OTHER_PATHS == set()
+
+
+def test_a_plugin_imports_no_module_that_it_does_not_use() -> None:
+    found = modules(PLUGIN, "solo5_systemd.wiring.engine", "solo5_systemd.host.probe", "solo5_systemd.engine.start")
+    assert "solo5_systemd.dbus.messages" in found
+    assert found & UNUSED == set()
+
+
+def test_a_launch_imports_nothing_for_tasks() -> None:
+    found = modules(PLUGIN)
+    assert "grpc.aio" in found
+    assert found & LATER == set()
+
+
+def test_the_module_that_asyncio_was_imported_without_can_be_imported_later() -> None:
+    assert "ssl" in modules(PLUGIN, "ssl")

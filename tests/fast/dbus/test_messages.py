@@ -1,0 +1,46 @@
+"""The choice of the library that encodes messages."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from solo5_systemd.dbus.messages import Message, decode, encode
+
+TEXTS = ["", "plain", "é", "磁盘", "𝄞", "é" * 5000]
+
+MESSAGE = """
+class Message:
+    def __init__(self, **fields): self.text = fields["body"][0]
+    def _marshall(self, _): return bytes([{size}(self.text), 0, 0, 0]) + self.text.encode() + bytes(1)
+"""
+
+
+def test_text_that_is_not_ascii_is_encoded_by_its_bytes() -> None:
+    body = [TEXTS, "end"]
+    message = Message(path="/", interface="a.b", member="C", signature="ass", body=body, serial=1)
+    for text in TEXTS:
+        data = text.encode()
+        assert len(data).to_bytes(4, "little") + data + b"\0" in encode(message)
+    assert decode(encode(message)).body == body
+
+
+@pytest.mark.parametrize(
+    "size, library", [("len", "dbus_next"), ("(lambda text: len(text.encode()))", "dbus_fast")], ids=["old", "new"]
+)
+def test_a_dbus_fast_that_counts_characters_is_not_used(tmp_path: Path, size: str, library: str) -> None:
+    package = tmp_path / "dbus_fast"
+    (package / "_private").mkdir(parents=True)
+    for name in ("__init__", "_private/__init__", "errors"):
+        (package / f"{name}.py").touch()
+    (package / "_private/unmarshaller.py").write_text("Unmarshaller = object")
+    (package / "errors.py").touch()
+    (package / "constants.py").write_text("class MessageType: pass")
+    (package / "signature.py").write_text("SignatureTree = Variant = object")
+    (package / "message.py").write_text(MESSAGE.format(size=size))
+    code = "from solo5_systemd.dbus.messages import LIBRARY, MessageType; print(LIBRARY, MessageType.__module__)"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment)
+    assert done.stdout == f"{library} {library}.constants\n", "all parts of one library"

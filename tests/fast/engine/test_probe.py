@@ -1,0 +1,210 @@
+"""Readiness probes: TCP, UDP echo and console pattern, each with its failure and its timeout."""
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager
+from ipaddress import IPv4Address, IPv6Address
+
+import pytest
+from tests.support.fakes.background import Background, yields
+
+from solo5_systemd.engine import probe
+from solo5_systemd.journal.lines import JournalPosition, Line, Stream
+from solo5_systemd.journal.reader import JournalReader
+from solo5_systemd.network.model import Endpoint, Protocol
+
+HERE = IPv4Address("127.0.0.1")
+UNIT = "solo5-task-web.service"
+
+
+def at(protocol: Protocol, port: int) -> Endpoint:
+    return Endpoint(protocol=protocol, address=HERE, port=port)
+
+
+@asynccontextmanager
+async def answering(answer: Callable[[bytes], bytes]) -> AsyncGenerator[int, None]:
+    """A port that answers each datagram."""
+
+    class Answer(asyncio.DatagramProtocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            self.transport = transport
+
+        def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
+            if response := answer(data):
+                self.transport.sendto(response, addr)  # type: ignore[attr-defined]
+
+    transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(Answer, (str(HERE), 0))
+    yield transport.get_extra_info("sockname")[1]
+    transport.close()
+
+
+@pytest.fixture(params=[socket.SOCK_STREAM, socket.SOCK_DGRAM], ids=["tcp", "udp"])
+def closed(request: pytest.FixtureRequest) -> Generator[Endpoint, None, None]:
+    """A port of the host without a listener."""
+    with socket.socket(socket.AF_INET, request.param) as taken:
+        taken.bind((str(HERE), 0))
+        port = taken.getsockname()[1]
+        if request.param == socket.SOCK_DGRAM:
+            taken.close()
+        yield at(Protocol.TCP if request.param == socket.SOCK_STREAM else Protocol.UDP, port)
+
+
+async def test_a_port_that_is_listened_on_answers() -> None:
+    with socket.create_server((str(HERE), 0)) as server:
+        assert await probe.failure(at(Protocol.TCP, server.getsockname()[1]), 1) == ""
+
+
+async def test_a_port_that_nobody_listens_on_says_so(closed: Endpoint) -> None:
+    assert await probe.failure(closed, 1) == "connection refused"
+
+
+async def test_a_datagram_that_is_echoed_is_an_answer() -> None:
+    async with answering(lambda data: data) as port:
+        assert await probe.failure(at(Protocol.UDP, port), 1) == ""
+
+
+async def test_another_answer_than_the_echo_is_none() -> None:
+    async with answering(lambda data: b"another answer") as port:
+        assert await probe.failure(at(Protocol.UDP, port), 1) == "the response is not an echo"
+
+
+async def test_a_server_of_names_answers_a_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bytes] = []
+
+    def refuse(data: bytes) -> bytes:
+        seen.append(data)
+        return data[:2] + bytes.fromhex("8105") + data[4:]  # a response, REFUSED
+
+    async with answering(refuse) as port:
+        monkeypatch.setattr(probe, "_DNS_PORT", port)
+        assert await probe.failure(at(Protocol.UDP, port), 1) == ""
+    assert seen[0][2:] == bytes.fromhex("010000010000000000000000020001")
+    async with answering(lambda data: b"xx" + data[2:]) as port:
+        monkeypatch.setattr(probe, "_DNS_PORT", port)
+        assert await probe.failure(at(Protocol.UDP, port), 1) == "the response is not an echo"
+
+
+async def test_silence_is_waited_for_no_longer_than_it_may() -> None:
+    async with answering(lambda _: b"") as port:
+        assert await probe.failure(at(Protocol.UDP, port), 0.05) == "no answer within 0.05 s"
+
+
+async def test_an_unreachable_network_is_told_in_the_kernels_words() -> None:
+    nowhere = Endpoint(protocol=Protocol.UDP, address=IPv4Address("255.255.255.255"), port=7)
+    assert await probe.failure(nowhere, 1) == "permission denied"
+
+
+class Journal(JournalReader):
+    """A journal of one task; what is written later comes later."""
+
+    def __init__(self) -> None:
+        self.written: list[Line] = []
+        self.matches: tuple[str, ...] = ()
+        self.closed = False
+        self._read = 0
+        self._fd = os.eventfd(0)
+
+    def open(self, matches: tuple[str, ...], namespace: str) -> "Journal":
+        self.matches, self.namespace = matches, namespace
+        return self
+
+    def write(self, text: str, realtime: int = 10) -> None:
+        place = JournalPosition(cursor=text, monotonic=0)
+        self.written.append(
+            Line(unit=UNIT, stream=Stream.STDOUT, data=text.encode() + b"\n", position=place, realtime=realtime)
+        )
+
+    def watch(self) -> int:
+        return self._fd
+
+    def refresh(self) -> None: ...
+
+    def seek_realtime(self, realtime: int) -> None: ...
+
+    def next(self) -> Line | None:
+        if self._read == len(self.written):
+            return None
+        self._read += 1
+        return self.written[self._read - 1]
+
+    def close(self) -> None:
+        os.close(self._fd)
+        self.closed = True
+
+
+@pytest.fixture
+def journal(monkeypatch: pytest.MonkeyPatch) -> Journal:
+    made = Journal()
+    monkeypatch.setattr(probe, "JournalReader", made.open)
+    monkeypatch.setattr(probe, "POLL_INTERVAL_S", 0)
+    return made
+
+
+async def test_the_first_line_that_matches_is_the_one(journal: Journal) -> None:
+    for text in ("booting", "listening on 80", "listening on 81"):
+        journal.write(text)
+    assert await probe.first_line(UNIT, 0, "listening", "guests") == "listening on 80"
+    assert journal.namespace == "guests"
+    assert f"_SYSTEMD_UNIT={UNIT}" in journal.matches
+    assert journal.closed
+
+
+async def test_a_line_that_comes_later_is_waited_for(journal: Journal) -> None:
+    async with Background(probe.first_line(UNIT, 0, "^here$")) as waiting:
+        journal.write("there")
+        await yields()
+        assert not waiting.done()
+        journal.write("here")
+        assert await waiting == "here"
+
+
+async def test_what_an_earlier_run_said_does_not_count(journal: Journal) -> None:
+    journal.write("old", realtime=9)
+    journal.write("old and new", realtime=10)
+    assert await probe.first_line(UNIT, 10, "old") == "old and new"
+
+
+async def test_a_flood_leaves_others_their_turn(journal: Journal) -> None:
+    for number in range(10 * probe.BATCH_LINES):
+        journal.write(str(number))
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async with Background(others()):
+        turns = 0
+        await probe.first_line(UNIT, 0, f"^{10 * probe.BATCH_LINES - 1}$")
+    assert turns >= 9
+
+
+async def test_one_who_waits_no_longer_closes_the_journal(journal: Journal) -> None:
+    async with Background(probe.first_line(UNIT, 0, "never")):
+        pass
+    assert journal.closed
+
+
+async def test_a_namespace_that_is_gone_is_told() -> None:
+    gone = Endpoint(protocol=Protocol.TCP, address=HERE, port=1, namespace="/run/netns/gone")
+    assert "/run/netns/gone is no network namespace" in await probe.failure(gone, 1)
+
+
+@pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM])
+async def test_an_endpoint_can_have_an_address_of_ipv6(kind: socket.SocketKind) -> None:
+    protocol = Protocol.TCP if kind == socket.SOCK_STREAM else Protocol.UDP
+    with socket.socket(socket.AF_INET6, kind) as server:
+        server.bind(("::1", 0))
+        endpoint = Endpoint(protocol=protocol, address=IPv6Address("::1"), port=server.getsockname()[1])
+        if kind == socket.SOCK_STREAM:
+            server.listen()
+            assert await probe.failure(endpoint, 5) == ""
+        else:
+            echoed = asyncio.get_running_loop().run_in_executor(None, lambda: server.sendto(*server.recvfrom(100)))
+            assert await probe.failure(endpoint, 5) == ""
+            await echoed
+    assert str(endpoint) == f"{protocol} [::1]:{endpoint.port}"
