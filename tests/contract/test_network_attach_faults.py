@@ -55,7 +55,7 @@ PLACES = {
         settings=f'[network.default]\nipv4 = "10.77.0.0/24"\nipv6 = true\n{_BACK}',
         nics=(nic("service", limits=_LIMITS), nic("admin", "back")),
     ),
-    "a bridge of others": Place(
+    "a joined bridge": Place(
         settings='[network.lan]\njoin = "br0"\nipv4 = "192.168.1.0/24"\npool = "192.168.1.9-192.168.1.99"\n' + _BACK,
         nics=(nic("admin", "lan"), nic("service", "back", limits=Limits(egress=egress(["192.0.2.0/24"])))),
         alike=["nfnetlink", "ioctl", "sysctl"],

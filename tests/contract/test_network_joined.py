@@ -1,4 +1,4 @@
-"""Networks that join a bridge of others: reach, addresses, VLANs, attacks, repair; and the bridge stays as it is."""
+"""Networks that join an existing bridge: reach, addresses, VLANs, attacks, repair; and the bridge stays as it is."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""IPv6 on a bridge of others: leased addresses of the LAN's prefix, or any address of a guest with its own MAC."""
+"""IPv6 on a joined bridge: leased addresses of the LAN's prefix, or any address of a guest with its own MAC."""
 
 import contextlib
 import socket

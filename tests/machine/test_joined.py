@@ -1,4 +1,4 @@
-"""Tasks on a bridge of others: guests are machines of its LAN."""
+"""Tasks on a joined bridge: guests are machines of its LAN."""
 
 import json
 import shutil
@@ -70,7 +70,7 @@ def test_a_guest_is_reached_at_its_own_address_and_its_bridge_stays(
         assert nic(task) | {"bridge": "br0", "gateway4": None} == nic(task)
         assert address in ok("solo5ctl", "ps")
         text = ok("solo5ctl", "network", "inspect", "lan")
-        assert "Joins: br0 (of others)" in text
+        assert "Joins: br0 (exists)" in text
         assert "Addresses: leased from 192.0.2.200-192.0.2.209" in text
         assert "lan joins br0, addresses from 192.0.2.200-192.0.2.209" in sh("solo5ctl", "doctor").stdout
         refused = run.fail(*ON_LAN, "-p", "8080:80", f"{GUESTS}/net.spt")

@@ -63,7 +63,7 @@ def dropping(listing: Iterable[Item], networks: Iterable[NetworkSettings]) -> Se
 
     Args:
         listing: the tables with a chain that may drop.
-        networks: those of the settings; one on a bridge of others is left out.
+        networks: those of the settings; one on a joined bridge is left out.
     """
     items, own = list(listing), [network for network in networks if network.join is None]
     found = []

@@ -1,4 +1,4 @@
-"""The rules for a network that joins a bridge of others: which bridge it may be, and what may be requested on it."""
+"""The rules for a network that joins an existing bridge: which bridge it may be, and what may be requested on it."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace

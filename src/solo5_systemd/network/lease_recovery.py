@@ -1,6 +1,6 @@
 """Recovery of a damaged lease record from the kernel's state.
 
-The tap's alias contains task and NIC, its bridge identifies the network (on a bridge of others, which several networks
+The tap's alias contains task and NIC, its bridge identifies the network (on a joined bridge, which several networks
 may join, the alias does), and the elements of the nftables tables contain addresses and ports.
 """
 
@@ -41,7 +41,7 @@ def tap_alias(task: TaskName, nic: DeviceName, joined: NetworkName | None = None
     Args:
         task: of the NIC.
         nic: its device name.
-        joined: its network, if that joins a bridge of others.
+        joined: its network, if that joins an existing bridge.
     """
     return f"solo5 task {task} NIC {nic}" + (f" in network {joined}" if joined else "")
 

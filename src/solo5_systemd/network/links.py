@@ -323,7 +323,7 @@ class Links:
         """
         joined = network.name if network.join else None
         with _kernel_errors(f"tap {lease.tap}"):
-            # Another MTU than its own could change that of a bridge of others: it is the lowest of the ports.
+            # Another MTU than its own could change that of a joined bridge: it is the lowest of the ports.
             mtu = self._mtu(lease.bridge) if joined else lease.mtu
             alias = tap_alias(task, lease.nic, joined)
             port = _port(lease, network)

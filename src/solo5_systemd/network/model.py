@@ -67,7 +67,7 @@ class Network:
         ipv4: its range; None: guests have IPv6 only, or, of a joined network, no leased address.
         gateway4: the bridge's address, or that of a joined network's router; None without one.
         mtu: of the bridge.
-        join: the bridge is one of others; None: one of this service.
+        join: the bridge is an existing one; None: one of this service.
         shared: the bridge is in the network namespace of other programs, which share their loopback with its guests.
         ipv6: its prefix; None: guests have no leased IPv6 address, and on a bridge of this service no IPv6.
         gateway6: the bridge's address, or that of a joined network's router; None without one.
@@ -93,7 +93,7 @@ class Network:
 
     @property
     def routes6(self) -> bool:
-        """Whether the host is the router of its IPv6 prefix: not on a bridge of others."""
+        """Whether the host is the router of its IPv6 prefix: not on a joined bridge."""
         return self.ipv6 is not None and self.join is None
 
 

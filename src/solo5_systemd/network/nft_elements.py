@@ -36,7 +36,7 @@ PLAIN, PLAIN6 = "plain", "plain6"
 """The sets of the taps without rate limits and egress list, each with its MAC and its leased address of one family."""
 
 UNLEASED, UNLEASED6 = "unleased", "unleased6"
-"""The sets of the taps without a leased IPv4 or IPv6 address, on bridges of others, each with its MAC address."""
+"""The sets of the taps without a leased IPv4 or IPv6 address, on joined bridges, each with its MAC address."""
 
 PUBLISHED = ("published", "published_at")
 """The maps from a published port to a guest's address and port."""

@@ -112,7 +112,7 @@ BRIDGE_CHAINS = """
         icmpv6 type nd-neighbor-advert @th,192,16 0x0201 iifname . @th,208,48 @linked goto announced6
         goto dropped_unsafe
     }
-    # Without a leased address, on a bridge of others, any one is: its own MAC is checked alone.
+    # Without a leased address, on a joined bridge, any one is: its own MAC is checked alone.
     chain announced6 {
         iifname . ether saddr @unleased6 accept
         icmpv6 type nd-neighbor-solicit iifname . ether saddr . ip6 saddr @guests6 accept

@@ -175,7 +175,7 @@ table ip solo5 {
         iifname @shared goto limited
         goto dropped_host
     }
-    # With br_netfilter, frames within a bridge of others that a network joins pass here, too.
+    # With br_netfilter, frames within a joined bridge that a network joins pass here, too.
     chain forward {
         type filter hook forward priority filter; policy accept;
         ip hdrlength != 5 oifname @bridges goto dropped_options
@@ -349,7 +349,7 @@ BRIDGE_SETS
         drop
     }
 BRIDGE_CHAINS
-    # From taps on bridges of others: no frames for bridges (spanning tree, LLDP, LACP), and no tagged frames, which
+    # From taps on joined bridges: no frames for bridges (spanning tree, LLDP, LACP), and no tagged frames, which
     # would enter another VLAN.
     chain joining {
         ether daddr and ff:ff:ff:ff:ff:f0 == 01:80:c2:00:00:00 goto dropped_unsafe

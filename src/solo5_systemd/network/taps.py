@@ -66,8 +66,8 @@ class BridgePort:
         mac: the only MAC address behind the port.
         isolated: the bridge forwards no frames between isolated ports. That needs neither a rule of nftables nor
             br_netfilter.
-        joined: the bridge is one of others.
-        vlan: the only VLAN of the port, on a bridge of others; 0: that of a new port.
+        joined: the bridge is an existing one.
+        vlan: the only VLAN of the port, on a joined bridge; 0: that of a new port.
     """
 
     mac: str
@@ -105,7 +105,7 @@ class Taps:
             link += _common(tap.mtu, alias) + attribute(_IFLA_ADDRESS, _high_mac(port.mac))
             up = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, number, _IFF_UP, _IFF_UP)
             unchanged = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, number, 0, 0)
-            # On a bridge of others it is set up last: before, a port has the bridge's VLAN, learns and is flooded.
+            # On a joined bridge it is set up last: before, a port has the bridge's VLAN, learns and is flooded.
             first, last = (unchanged, [(_SETLINK, 0, up)]) if port.joined else (up, [])
             settings = (*_port_vlan(number, port.vlan), *_port(number, port))
             self._route.execute([(_SETLINK, 0, first + link), *settings, *last])
@@ -224,7 +224,7 @@ def delete(indexes: Collection[int]) -> None:
 def _high_mac(mac: str) -> bytes:
     """Return the MAC of a tap's macvlan, as libvirt has it for taps.
 
-    A bridge of others without a MAC of its own takes the lowest of its ports. It differs from the guest's, whose frames
+    A joined bridge without a MAC of its own takes the lowest of its ports. It differs from the guest's, whose frames
     the bridge would otherwise take for the host's.
     """
     octets = _bytes(mac)
@@ -268,7 +268,7 @@ def _port(tap: int, port: BridgePort) -> Sequence[Request]:
     settings = nested(_SLAVE_DATA, *(attribute(key, value) for key, value in _settings(port).items()))
     # Of a link that is a port already: so not in the message that makes it one.
     link = nested(_IFLA_LINKINFO, attribute(_SLAVE_KIND, b"bridge\0"), settings)
-    # Other ports of a bridge of others learn: without NTF_STICKY, one frame there with this MAC would move the entry.
+    # Other ports of a joined bridge learn: without NTF_STICKY, one frame there with this MAC would move the entry.
     flags = _NTF_MASTER | _NTF_STICKY if port.joined else _NTF_MASTER
     entry = _NDMSG.pack(_AF_BRIDGE, tap, _NUD_NOARP, flags, 0)
     entry += attribute(_NDA_LLADDR, _bytes(port.mac))

@@ -126,7 +126,7 @@ class Bridges:
         return [network.bridge, *found, *(segment_link(each)[0] for each in found)]
 
     def found_segments(self, network: Network) -> Sequence[str]:
-        """Return the segments of a network that exist; none of one that joins a bridge of others."""
+        """Return the segments of a network that exist; none of one that joins an existing bridge."""
         if network.join:
             return ()
         return [segment for segment in segments(network.bridge) if self._links.has_bridge(network, segment)]
@@ -146,16 +146,16 @@ class Bridges:
 
     @property
     def own(self) -> Sequence[Network]:
-        """The networks that are up, but for those that join a bridge of others."""
+        """The networks that are up, but for those that join an existing bridge."""
         return [network for network in self.networks.values() if self.is_up(network.name) and not network.join]
 
     @property
     def joined(self) -> Sequence[Network]:
-        """The networks that are up and join a bridge of others."""
+        """The networks that are up and join an existing bridge."""
         return [network for network in self.networks.values() if self.is_up(network.name) and network.join]
 
     def joins(self, lease: Lease) -> bool:
-        """Return whether a lease is of a network that joins a bridge of others."""
+        """Return whether a lease is of a network that joins an existing bridge."""
         network = self.networks.get(lease.network)
         return network is not None and network.join is not None
 

@@ -186,11 +186,11 @@ class Repairs:
             if lease.network not in self._missing and not self._is_gone(task, lease):
                 self._links.set_port(lease, self._bridges.networks[lease.network])
 
-    # -- bridges of others ---------------------------------------------------------------------------------------
+    # -- joined bridges ------------------------------------------------------------------------------------------
 
     @property
     def awaits_bridge(self) -> bool:
-        """Whether a bridge of others is missing under a running guest; safe to read in any thread."""
+        """Whether a joined bridge is missing under a running guest; safe to read in any thread."""
         return bool(self._missing)
 
     def repair_joined(self) -> None:

@@ -36,7 +36,7 @@ UNIT_CHECK_INTERVAL_S = 20
 END_CHECK_INTERVAL_S = 1.0
 """Interval of the first looks at a task whose run has ended, and whose unit is starting again; it doubles each time."""
 BRIDGE_CHECK_INTERVAL_S = 0.5
-"""Interval of the checks for a missing bridge of others. A watch would be woken by each attach of a tap instead."""
+"""Interval of the checks for a missing joined bridge. A watch would be woken by each attach of a tap instead."""
 _FLOW_BATCH_INTERVAL_S = 0.2
 """Delay of the deletion of stale flows after an attach, so that one dump of the conntrack table serves many tasks."""
 _LINKS_SETTLE_S = 0.05  # the kernel sends one RTM_DELLINK for each port of a deleted bridge

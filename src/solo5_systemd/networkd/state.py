@@ -171,7 +171,7 @@ class NetworkState:
         return self._with_bridge(replace(configured(settings, mtu), free=free_addresses(settings, 0)))
 
     def _with_bridge(self, overview: NetworkOverview) -> NetworkOverview:
-        """Return an overview with the state and the MTU of a bridge of others."""
+        """Return an overview with the state and the MTU of a joined bridge."""
         if overview.join is None:
             return overview
         bridge = self._links.bridge(overview.bridge)

@@ -140,7 +140,7 @@ def test_a_joined_network_is_shown_with_its_bridge_and_the_source_of_addresses(
     ]
     text = solo5ctl("network", "inspect", "lan", "pooled").out
     for line in (
-        "Joins: br0 (of others)",
+        "Joins: br0 (exists)",
         "Joins: br0 (missing)",
         "VLAN: 20",
         "VLAN: of a new port",

@@ -1,4 +1,4 @@
-"""The rules for a network that joins a bridge of others."""
+"""The rules for a network that joins an existing bridge."""
 
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network

@@ -417,7 +417,7 @@ def test_a_guest_with_a_leased_address_of_ipv6_on_a_bridge_of_others_advertises_
     ],
 )
 def test_frames_of_a_guest_with_limits_meet_every_rule(limits: Limits, plain: bool) -> None:
-    """The others pass after one lookup, which none of a bridge of others is in."""
+    """The others pass after one lookup, which none of a joined bridge is in."""
     held = replace(RESERVATION, limits={SERVICE: limits})
     for network_of, expected in ((network(), plain), (JOINED, False)):
         made = nft_elements.task_elements(held, [network_of])

@@ -1,4 +1,4 @@
-"""Jobs whose guests are machines of the LAN of their node, on a bridge of others."""
+"""Jobs whose guests are machines of the LAN of their node, on a joined bridge."""
 
 import json
 from collections.abc import Iterator

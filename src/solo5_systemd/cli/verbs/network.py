@@ -210,7 +210,7 @@ def _own_fields(network: "NetworkOverview") -> "Iterator[tuple[str, str]]":
 
 
 def _joined_fields(network: "NetworkOverview", join: "Join") -> "Iterator[tuple[str, str]]":
-    yield "Joins", f"{network.bridge} ({'of others' if network.up else 'missing'})"
+    yield "Joins", f"{network.bridge} ({'exists' if network.up else 'missing'})"
     yield "VLAN", str(join.vlan or "of a new port")
     yield "Range", str(network.ipv4 or "-")
     yield "Addresses", _source_of_addresses(network, join)
