@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, NoReturn
 
 from solo5_systemd.base.errors import DependencyError, InvalidRequestError, NoSuchTaskError, Solo5Error
-from solo5_systemd.base.names import TaskName
 from solo5_systemd.cli.console_output import copy_console, write_plain
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.screen import Screen
@@ -29,12 +28,6 @@ FORWARDED_SIGNALS: Mapping[signals.Signals, StopSignal] = {
     signals.SIGINT: StopSignal.INT,
     signals.SIGTERM: StopSignal.TERM,
 }
-
-
-async def remove_existing(engine: "Runtime", name: TaskName) -> None:
-    """Remove the task of this name, if there is one, running or not."""
-    with suppress(NoSuchTaskError):
-        await engine.remove(name, force=True)
 
 
 async def run_attached(engine: "Runtime", workload: Workload, screen: Screen, *, remove: bool) -> int:
@@ -61,7 +54,8 @@ async def run_attached(engine: "Runtime", workload: Workload, screen: Screen, *,
             try:
                 count = await copy_console(engine.console(task, follow=True), screen, write_plain)
             except DependencyError:  # without libsystemd the task would run unseen
-                await remove_existing(engine, task.name)
+                with suppress(NoSuchTaskError):
+                    await engine.remove(task.name, force=True)
                 raise
             passing.cancel()
         ended = await engine.wait(task.name)

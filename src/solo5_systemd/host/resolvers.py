@@ -8,8 +8,7 @@ from ipaddress import ip_network
 from pathlib import Path
 
 from solo5_systemd.base.names import NetworkName
-from solo5_systemd.network.nft_ip6 import METADATA6
-from solo5_systemd.network.nft_rules import METADATA
+from solo5_systemd.settings.egress import METADATA, METADATA6
 from solo5_systemd.settings.model import NAMESPACE_NETWORK, REDIRECT_NETWORK, Settings
 from solo5_systemd.settings.resolver import UNSET, Resolver, parse_resolv_conf, without
 

@@ -7,9 +7,7 @@ ICMPv6, and link-local addresses, which every guest has beside its leased one.
 import re
 
 from solo5_systemd.network.nft_frames import TRANSPORTS
-
-METADATA6 = ("fd00:ec2::/32", "fd20:ce::254", "fd00:c1::a9fe:a9fe", "fd00:42::42")
-"""The metadata services of Amazon with its other services at these addresses, Google, Oracle and Scaleway."""
+from solo5_systemd.settings.egress import METADATA6
 
 GROUPS = "mld-listener-report, mld-listener-done, mld2-listener-report, nd-router-solicit"
 """The ICMPv6 messages that are for routers, and come from guests without an address as well."""

@@ -16,6 +16,7 @@ from solo5_systemd.network.model import Network
 from solo5_systemd.network.nft_elements import TABLE, Element, Ruleset, elements, has_ipv6
 from solo5_systemd.network.nft_ip6 import BRIDGE_CHAINS, BRIDGE_SETS, GROUPS, ip6
 from solo5_systemd.network.nft_objects import EGRESS
+from solo5_systemd.settings.egress import METADATA
 
 FAMILIES = ("ip", "ip6", "bridge")
 
@@ -29,9 +30,6 @@ deleted. It has room for all ports: a port that is not in it had none.
 
 CLOSED_TIMEOUT_S = 10
 """The conntrack timeout of a closed TCP connection that a guest has opened."""
-
-METADATA = ("169.254.0.0/16", "168.63.129.16", "100.100.100.200")
-"""The metadata services of clouds: link-local addresses, and those of Azure and Alibaba Cloud."""
 
 NEIGHBOURS_BURST, NEIGHBOURS_RATE, NEIGHBOUR_TIMEOUT_S = 64, 16, 5
 """The neighbours that one guest may use: a burst, a rate per second, and the time for which a neighbour is known.

@@ -24,6 +24,12 @@ from solo5_systemd.settings.records import texts
 ENTRIES_MAX = 64
 """Entries of one list. Each is a rule that the first packet of a connection may pass."""
 
+METADATA = ("169.254.0.0/16", "168.63.129.16", "100.100.100.200")
+"""The metadata services of clouds: link-local addresses, and those of Azure and Alibaba Cloud."""
+
+METADATA6 = ("fd00:ec2::/32", "fd20:ce::254", "fd00:c1::a9fe:a9fe", "fd00:42::42")
+"""The metadata services of Amazon with its other services at these addresses, Google, Oracle and Scaleway."""
+
 NONE = "none"
 PROTOCOLS = ("tcp", "udp", "icmp")
 _WITH_PORTS = ("tcp", "udp")

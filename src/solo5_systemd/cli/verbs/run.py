@@ -1,9 +1,11 @@
 """`solo5ctl run`: builds a workload from the options and starts it."""
 
+import os
 from argparse import REMAINDER, Namespace
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.errors import InvalidRequestError, NoSuchTaskError
 from solo5_systemd.base.names import UnitKind, own_task_name
 from solo5_systemd.cli import arguments as typed
 from solo5_systemd.cli.context import CommandContext
@@ -65,11 +67,11 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
         from solo5_systemd.cli.declare import declare
 
         return declare(workload, context, replace=arguments.replace, dry_run=arguments.dry_run)
-    from solo5_systemd.cli import run_modes  # imported here for startup time: it imports asyncio
+    if arguments.dry_run or arguments.scope:
+        from solo5_systemd.cli import run_modes
 
-    if arguments.dry_run:
-        return run_modes.print_plan(workload, context, json=arguments.json)
-    if arguments.scope:
+        if arguments.dry_run:
+            return run_modes.print_plan(workload, context, json=arguments.json)
         run_modes.exec_in_scope(workload, context)
     return context.run(lambda engine: _start(engine, workload, arguments, context))
 
@@ -104,13 +106,12 @@ def _check_declare(arguments: Namespace) -> None:
 
 
 def _workload(arguments: Namespace) -> "Workload":
-    import secrets
     from dataclasses import replace
 
     from solo5_systemd.cli.given import Given
     from solo5_systemd.options.task import workload
 
-    name = arguments.declare or arguments.name or typed.derived_name(arguments.Image, secrets.token_hex(2))
+    name = arguments.declare or arguments.name or typed.derived_name(arguments.Image, os.urandom(2).hex())
     found = workload(name, Given(arguments), _served)
     return replace(found, kind=UnitKind.SCOPE) if arguments.scope else found
 
@@ -123,13 +124,14 @@ def _served() -> "Collection[NetworkName]":
 
 
 async def _start(engine: "Runtime", workload: "Workload", arguments: Namespace, context: CommandContext) -> int:
-    from solo5_systemd.cli import run_modes
-
     await context.warn_unenforced(engine, workload)
 
     if arguments.replace:
-        await run_modes.remove_existing(engine, workload.name)
+        with suppress(NoSuchTaskError):
+            await engine.remove(workload.name, force=True)
     if not arguments.detach:
+        from solo5_systemd.cli import run_modes
+
         return await run_modes.run_attached(engine, workload, context.screen, remove=arguments.rm)
     started = await engine.start(workload)
     if arguments.json:
