@@ -22,8 +22,8 @@ from solo5_systemd.network import task_namespaces
 from solo5_systemd.network.model import PortRequest, Reservation
 from solo5_systemd.network.repair_log import read_repairs
 from solo5_systemd.network.tap_counters import Traffic, parse_net_dev
+from solo5_systemd.networkd.releases import UNIT_CHECK_INTERVAL_S
 from solo5_systemd.networkd.repairs import RESTORED_MAX
-from solo5_systemd.networkd.service import UNIT_CHECK_INTERVAL_S
 
 SIOCSIFHWADDR, ARPHRD_ETHER = 0x8924, 1  # linux/sockios.h, if_arp.h
 

@@ -1,13 +1,15 @@
-"""Concurrency in one event loop: gathered reads, a lock for each key, retries, child processes that are reaped."""
+"""Concurrency in one event loop: gathered reads, a lock for each key, a thread, retries, child processes."""
 
 import asyncio
 import math
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -46,6 +48,18 @@ class KeyedLocks(Generic[K]):
     def __iter__(self) -> Iterator[K]:
         """Iterate over the keys whose lock is held or waited for."""
         return iter(tuple(self._locks))
+
+
+class SerialThread:
+    """A thread in which functions run one after the other."""
+
+    def __init__(self, name: str) -> None:
+        self._executor = ThreadPoolExecutor(1, name)
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a function in the thread and return its result."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, lambda: function(*args, **kwargs))
 
 
 E = TypeVar("E", bound=Exception)

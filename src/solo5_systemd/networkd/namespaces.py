@@ -203,6 +203,10 @@ class Namespaces:
         """Return whether the time of the last reservation or attach of a task is over."""
         return task in self._lost or self._of(task).leases.is_due(task)
 
+    def due(self) -> Sequence[TaskName]:
+        """Return the tasks with an attached network, and no start in progress."""
+        return [*filter(self.is_due, self.held())]
+
     def _of(self, task: TaskName) -> NetworkState | RedirectState:
         other = self._tasks.get(task)
         return other.state if other else self.host

@@ -17,7 +17,8 @@ from solo5_systemd.network import nft_rules
 from solo5_systemd.network.ipam import segments
 from solo5_systemd.network.model import EVERY_IPV6, Network, PortRequest, Protocol, Reservation
 from solo5_systemd.network.nft_elements import Ruleset, elements, network_elements, task_elements
-from solo5_systemd.network.nft_ip6 import METADATA6, ip6
+from solo5_systemd.network.nft_ip6 import ip6
+from solo5_systemd.settings.egress import METADATA6
 from solo5_systemd.settings.model import CLOSED, Join, NetworkPolicy
 
 FRONT, BACK, LAN = "solo5-front", "solo5-back", "eth0"

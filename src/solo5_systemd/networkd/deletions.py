@@ -1,0 +1,77 @@
+"""Deletions that the kernel is slow to make, in batches: taps, and flows of the connection tracking table."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from solo5_systemd.network import links
+from solo5_systemd.network.conntrack import RedirectedPort, delete_flows_of, delete_udp_flows
+from solo5_systemd.networkd.state import Remains
+
+_FLOW_BATCH_INTERVAL_S = 0.2
+"""Delay of the deletion of stale flows after an attach, so that one dump of the conntrack table serves many tasks."""
+
+_log = logging.getLogger(__name__)
+
+
+class Deletions:
+    """Deletes taps and flows in threads of their own, since no order between tasks is needed.
+
+    For a tap the kernel waits for an RCU grace period, and flows take a dump of the whole conntrack table. What waits
+    for the same lock is deleted by one call.
+
+    Args:
+        on_failure: awaited after UDP flows could not be deleted.
+    """
+
+    def __init__(self, on_failure: Callable[[], Awaitable[object]]) -> None:
+        self._on_failure = on_failure
+        self._taps: frozenset[str] = frozenset()
+        self._tap_lock = asyncio.Lock()
+        self._redirected: frozenset[RedirectedPort] = frozenset()
+        self._conntrack_lock = asyncio.Lock()
+
+    async def delete_remains(self, remains: Remains) -> None:
+        """Delete flows, then taps, of a release in the host's network namespace."""
+        mine = frozenset(lease.tap for lease in remains.reservation.leases)
+        self._redirected |= remains.redirected
+        self._taps |= mine
+        async with self._tap_lock:
+            await self._delete_queued(remains.redirected)
+            if remains.addresses or remains.servers or remains.behind:
+                await asyncio.to_thread(_delete_flows_of, remains)
+            taps, self._taps = self._taps | mine, frozenset()
+            if any(map(links.index, taps)):  # not deleted by another task's batch
+                await asyncio.to_thread(links.delete_links, taps)
+
+    async def delete_flows_later(self, redirected: frozenset[RedirectedPort]) -> None:
+        """Delete the stale flows of UDP ports after `_FLOW_BATCH_INTERVAL_S`."""
+        self._redirected |= redirected
+        await asyncio.sleep(_FLOW_BATCH_INTERVAL_S)
+        await self._delete_queued(redirected)
+
+    async def delete_flows(self, redirected: frozenset[RedirectedPort]) -> None:
+        """Delete the stale flows of UDP ports."""
+        self._redirected |= redirected
+        await self._delete_queued(redirected)
+
+    async def _delete_queued(self, mine: frozenset[RedirectedPort]) -> None:
+        """Delete the stale flows of these ports, and of all others that are queued."""
+        async with self._conntrack_lock:
+            if not mine & self._redirected:
+                return  # no UDP port, or deleted by another task's batch
+            redirected, self._redirected = self._redirected, frozenset()
+            try:
+                await asyncio.to_thread(delete_udp_flows, redirected)
+            except OSError as error:
+                ports = sorted(each.port for each in redirected)
+                _log.warning("deleting conntrack entries of UDP ports %s failed: %s", ports, error.strerror)
+                await self._on_failure()
+
+
+def _delete_flows_of(remains: Remains) -> None:
+    try:
+        delete_flows_of(remains.addresses, remains.servers, remains.behind)
+    except OSError as error:
+        shown = ", ".join(map(str, (*dict.fromkeys((*remains.addresses, *remains.servers)), *remains.behind)))
+        _log.warning("deleting conntrack entries of %s failed: %s", shown, error.strerror)

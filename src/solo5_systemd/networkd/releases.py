@@ -1,0 +1,202 @@
+"""Releases: the network of a task whose run has ended is released, and DHCP servers follow the attached tasks."""
+
+import asyncio
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from solo5_systemd.base.concurrency import KeyedLocks, SerialThread
+from solo5_systemd.base.errors import Solo5Error
+from solo5_systemd.base.names import TaskName
+from solo5_systemd.network.model import Reservation
+from solo5_systemd.network.port_conflicts import host_ports
+from solo5_systemd.networkd.deletions import Deletions
+from solo5_systemd.networkd.dhcp_servers import DhcpServers
+from solo5_systemd.networkd.held_ports import BARRIER_TIMEOUT_S, wait_until_free
+from solo5_systemd.networkd.namespaces import Namespaces, delete_remains
+from solo5_systemd.networkd.task_units import TaskUnits
+
+UNIT_CHECK_INTERVAL_S = 20
+END_CHECK_INTERVAL_S = 1.0
+"""Interval of the first looks at a task whose run has ended, and whose unit is starting again; it doubles each time."""
+
+_log = logging.getLogger(__name__)
+
+
+class Releases:
+    """Releases networks.
+
+    Args:
+        state: of all networks.
+        writer: the thread of `state`.
+        units: of tasks.
+        servers: the units of DHCP servers.
+        deletions: of taps and flows.
+        tasks: the group in which ended tasks are awaited.
+
+    Attributes:
+        locks: of tasks; held during each change of one.
+    """
+
+    def __init__(
+        self,
+        state: Namespaces,
+        writer: SerialThread,
+        units: TaskUnits,
+        servers: DhcpServers,
+        deletions: Deletions,
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        self._state = state
+        self._writer = writer
+        self._units = units
+        self._servers = servers
+        self._deletions = deletions
+        self._tasks = tasks
+        self._servers_lock = asyncio.Lock()
+        self._ended: set[TaskName] = set()
+        self._without_run: dict[TaskName, asyncio.Event] = {}
+        self._stopping = False
+        self.locks = KeyedLocks[TaskName]()
+
+    # -- ends of runs --------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Release the networks of tasks that have no run, or whose run ends, for the block."""
+        loop = asyncio.get_running_loop()
+        if (ends := self._units.fileno()) is not None:
+            loop.add_reader(ends, self._on_ends)
+        try:
+            self.release_without_run(self._state.held())
+            yield
+        finally:
+            if ends is not None:
+                loop.remove_reader(ends)
+            self._stopping = True
+            for each in self._without_run.values():
+                each.set()
+
+    def _on_ends(self) -> None:
+        ended = self._units.ended()
+        if ended is None:  # unknown, after lost events
+            self.release_without_run(self._state.held())
+        else:
+            for task in filter(self._state.is_held, ended):
+                self._ended.add(task)
+                self._release_after_run(task)
+
+    def forget_end(self, task: TaskName) -> None:
+        """Forget that a run of a task has ended: an end from here on is that of the start which begins."""
+        self._on_ends()
+        self._ended.discard(task)
+
+    def release_without_run(self, held: Sequence[TaskName]) -> None:
+        """Release the networks of those tasks that have no run, once these have had the time of a start."""
+        for task in self._units.without_run(held):
+            self._release_after_run(task)
+
+    def _release_after_run(self, task: TaskName) -> None:
+        if task in self._without_run:
+            self._without_run[task].set()
+        else:
+            self._without_run[task] = asyncio.Event()
+            self._tasks.create_task(self._wait_and_release(task, self._without_run[task]))
+
+    async def _wait_and_release(self, task: TaskName, news: asyncio.Event) -> None:
+        interval = END_CHECK_INTERVAL_S
+        try:
+            while not (await self._is_settled(task) or self._stopping):
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(interval):
+                        await news.wait()
+                news.clear()
+                interval = min(2 * interval, UNIT_CHECK_INTERVAL_S)  # RestartSec= may be hours
+        except Solo5Error as error:  # repeated by the check of units
+            _log.error("releasing the network of task %s failed: %s", task, error)
+        finally:
+            del self._without_run[task]
+
+    async def _is_settled(self, task: TaskName) -> bool:
+        """Release the network of a task whose unit is over; return whether the task has a run or no network.
+
+        A unit without a run may have a job: `systemctl restart`, Restart=. Without a unit, a start may be in progress,
+        unless a run has ended since the last Attach.
+        """
+        async with self.locks[task]:
+            if not self._state.is_held(task) or self._units.has_run(task):
+                self._ended.discard(task)
+                return True
+            if (task in self._ended or self._state.is_due(task)) and await self._units.over([task]):
+                self._ended.discard(task)
+                await self.release_now(task)
+                return True
+            return False
+
+    # -- one task ------------------------------------------------------------------------------------------------
+
+    async def release(self, task: TaskName) -> None:
+        """Release the taps, firewall elements, ports and flows of a task; idempotent."""
+        async with self.locks[task]:
+            await self.release_now(task)
+
+    async def release_ended(self, task: TaskName) -> None:
+        """Release the network of a run that has just ended, under the task's lock."""
+        if self._state.is_held(task) and not self._units.has_run(task) and await self._units.over([task]):
+            await self.release_now(task)
+
+    async def release_if_due(self, task: TaskName, reason: str) -> None:
+        """Release an expired lease, unless a start has attached or reserved it again before the lock is taken."""
+        async with self.locks[task]:
+            if self._state.is_due(task):
+                _log.info("releasing lease of task %s: %s", task, reason)
+                await self.release_now(task)
+
+    async def release_now(self, task: TaskName) -> None:
+        """Release a task under its lock."""
+        remains = await self._writer.run(self._state.begin_release, task)
+        if self._state.host.dhcp.in_use:
+            await self.try_serve_dhcp()  # before the bridge is deleted, on which the server's socket is
+        if remains.namespace is not None:
+            await asyncio.to_thread(delete_remains, remains, remains.namespace)
+        else:
+            await asyncio.gather(self._deletions.delete_remains(remains), _wait_for_ports(remains.reservation))
+        await self._writer.run(self._state.end_release, task)
+
+    # -- DHCP ----------------------------------------------------------------------------------------------------
+
+    async def serve_dhcp_of(self, task: TaskName) -> None:
+        """Serve a task that was attached; without a server, release it.
+
+        Raises:
+            HostError: a server does not start.
+        """
+        try:
+            await self._serve_dhcp()
+        except Solo5Error:
+            await self.release_now(task)
+            raise
+
+    async def try_serve_dhcp(self) -> None:
+        """Start, restart and stop the DHCP servers as the attached tasks need them; log a failure."""
+        try:
+            await self._serve_dhcp()
+        except Solo5Error as error:  # repeated at the next attach or release
+            _log.error("%s", error)
+
+    async def _serve_dhcp(self) -> None:
+        async with self._servers_lock:
+            servers = await self._writer.run(self._state.host.dhcp.pop_servers)
+            running = self._servers.running()
+            for network in running - servers.needed:
+                await self._servers.stop(network)
+            for network in servers.idle:
+                await self._writer.run(self._state.host.dhcp.forget, network)
+            for network in servers.needed - (running - servers.outdated):
+                await self._servers.start(network)
+
+
+async def _wait_for_ports(reservation: Reservation) -> None:
+    if reservation.ports and not await asyncio.to_thread(wait_until_free, host_ports(reservation)):
+        message = "timeout: PID 1 has not closed the port sockets of task %s within %d s"
+        _log.warning(message, reservation.task, BARRIER_TIMEOUT_S)

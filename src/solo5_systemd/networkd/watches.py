@@ -1,0 +1,76 @@
+"""Watches of what other programs change in the network: links, addresses, nftables, other namespaces."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from typing import TypeVar
+
+from solo5_systemd.network.links import AddressWatch, LinkWatch
+from solo5_systemd.network.nft_tables import RulesetWatch
+from solo5_systemd.networkd.state import NetworkState
+
+W = TypeVar("W", LinkWatch, AddressWatch, RulesetWatch)
+
+
+class Watches:
+    """What has changed since the last repair.
+
+    Attributes:
+        wake: set when something changes.
+        rules: nftables, where the tables have no owner.
+        links: names of expected links; None: unknown, after lost netlink messages.
+        gateway: an address of a bridge was removed.
+        namespaces: the paths of other namespaces in which something changed.
+    """
+
+    def __init__(self) -> None:
+        self.wake = asyncio.Event()
+        self.rules = False
+        self.links: frozenset[str] | None = frozenset()
+        self.gateway = False
+        self.namespaces: set[str] = set()
+
+    @contextmanager
+    def open(self, host: NetworkState) -> Iterator[None]:
+        """Watch the host's network namespace for the block."""
+        self._is_expected, self._is_gateway = host.repairs.is_expected, host.bridges.is_gateway
+        with ExitStack() as stack:
+            _watch(stack, LinkWatch(), self._on_links)
+            _watch(stack, AddressWatch(), self._on_addresses)
+            if not host.repairs.owns_tables:
+                _watch(stack, RulesetWatch(), self._on_rules)
+            yield
+
+    def on_namespace(self, path: str) -> None:
+        """Note a change in another namespace."""
+        self.namespaces.add(path)
+        self.wake.set()
+
+    def _on_rules(self, watch: RulesetWatch) -> None:
+        if watch.changed():
+            self.rules = True
+            self.wake.set()
+
+    def _on_links(self, watch: LinkWatch) -> None:
+        changed = watch.changed()
+        if changed is not None and not any(map(self._is_expected, changed)):
+            return  # taps of released tasks, or links of other programs
+        if changed is None or self.links is None:
+            self.links = None
+        else:
+            self.links |= changed
+        self.wake.set()
+
+    def _on_addresses(self, watch: AddressWatch) -> None:
+        removed = watch.removed()
+        if removed is None or any(map(self._is_gateway, removed)):
+            self.gateway = True
+            self.wake.set()
+
+
+def _watch(stack: ExitStack, watch: W, on_change: Callable[[W], None]) -> None:
+    """Call a function when a watch is readable, until the stack is closed."""
+    loop = asyncio.get_running_loop()
+    stack.enter_context(closing(watch))
+    loop.add_reader(watch.fileno(), on_change, watch)
+    stack.callback(loop.remove_reader, watch.fileno())
