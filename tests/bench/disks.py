@@ -19,8 +19,8 @@ from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.settings import files
 from solo5_systemd.storage.archive import archive_disk, member
 from solo5_systemd.storage.model import ArchiveRequest, DiskRequest, named_disk
+from solo5_systemd.task.workload import MIB, Workload
 from solo5_systemd.wiring import engine as wiring
-from solo5_systemd.workload import MIB, Workload
 
 ROUNDS = 40
 GUESTS = Path("/srv/guests")

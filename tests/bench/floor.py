@@ -35,10 +35,10 @@ from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.task.start import _job_request
 from solo5_systemd.settings.files import read_settings
 from solo5_systemd.settings.model import Settings
-from solo5_systemd.unit.properties import Property, TransientUnit
+from solo5_systemd.task.properties import Property, TransientUnit
+from solo5_systemd.task.workload import Workload
 from solo5_systemd.unit.translate import service
 from solo5_systemd.wiring.engine import machine
-from solo5_systemd.workload import Workload
 
 PROGRAM = "/usr/local/bin/floor"
 NETWORK = Path("/run/systemd/system/solo5-floor-network@.target")

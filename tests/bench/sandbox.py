@@ -21,11 +21,11 @@ from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.settings import files
+from solo5_systemd.task.properties import Property
+from solo5_systemd.task.workload import Workload
 from solo5_systemd.unit.confinement import EMPTY, MS_REC, confinement
-from solo5_systemd.unit.properties import Property
 from solo5_systemd.unit.tender import LAUNCHER, LIBRARIES
 from solo5_systemd.wiring import engine as wiring
-from solo5_systemd.workload import Workload
 
 Change = Callable[[Sequence[Property]], Sequence[Property]]
 

@@ -18,7 +18,7 @@ from solo5_systemd.network.model import Lease, MacAddress, PortRequest, Protocol
 from solo5_systemd.network.nft_elements import Element, task_elements
 from solo5_systemd.network.raw_netlink import NLM_ACK, attributes
 from solo5_systemd.settings.model import parse_settings
-from solo5_systemd.unit.properties import Property
+from solo5_systemd.task.properties import Property
 
 ADD, DELETE = 10 << 8 | 12, 10 << 8 | 14
 LEASE = Lease(

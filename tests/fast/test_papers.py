@@ -94,7 +94,7 @@ def test_a_dead_link_is_found(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_not_in_its_file_is_found() -> None:
-    assert unknown("See `base/sanitize.py` (`printable`, `bounded`) and `workload.py` (the value).") == []
+    assert unknown("See `base/sanitize.py` (`printable`, `bounded`) and `task/workload.py` (the value).") == []
     assert unknown("See `base/sanitize.py` (`printable`,\n`bear`).") == ["bear in base/sanitize.py"]
 
 

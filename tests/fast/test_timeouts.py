@@ -123,7 +123,7 @@ def test_there_is_an_order() -> None:
 def test_a_value_is_found_through_a_sum_and_an_import(tmp_path: Path) -> None:
     one, other = tmp_path / "one.py", tmp_path / "other.py"
     one.write_text("A_TIMEOUT_S = 2 * 5.0\nB_TIMEOUT_S = A_TIMEOUT_S + 1\nC_TIMEOUT_S = max(1, 2)\n")
-    other.write_text("from solo5_systemd.workload import STOP_TIMEOUT_S\n\nD_TIMEOUT_S = STOP_TIMEOUT_S - 1\n")
+    other.write_text("from solo5_systemd.task.workload import STOP_TIMEOUT_S\n\nD_TIMEOUT_S = STOP_TIMEOUT_S - 1\n")
     assert constant(one, "B_TIMEOUT_S") == 11
     assert constant(one, "C_TIMEOUT_S") is None
-    assert constant(other, "D_TIMEOUT_S") == seconds("workload.py:STOP_TIMEOUT_S") - 1
+    assert constant(other, "D_TIMEOUT_S") == seconds("task/workload.py:STOP_TIMEOUT_S") - 1

@@ -26,8 +26,8 @@ from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.nomad.logs import open_fifo
 from solo5_systemd.settings import files
 from solo5_systemd.storage.model import DiskRequest
+from solo5_systemd.task.workload import MIB, Publish, Workload
 from solo5_systemd.wiring import engine as wiring
-from solo5_systemd.workload import MIB, Publish, Workload
 
 UNDER_WAY = 0.002
 """Seconds after which a call has been sent, and is being acted upon or just has been."""

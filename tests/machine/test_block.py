@@ -22,8 +22,8 @@ from solo5_systemd.engine.backends import Backends
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.settings import files
 from solo5_systemd.storage.model import DiskRequest
+from solo5_systemd.task.workload import MIB, Workload
 from solo5_systemd.wiring import engine as wiring
-from solo5_systemd.workload import MIB, Workload
 
 BOUND = Path("/run/solo5/binds")
 

@@ -14,9 +14,9 @@ from solo5_systemd.dbus.message_bus import MessageBus
 from solo5_systemd.dbus.messages import Message
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.settings.files import read_settings
+from solo5_systemd.task.workload import StopSignal, Workload
 from solo5_systemd.unit.outcome import Ending
 from solo5_systemd.wiring import engine as wiring
-from solo5_systemd.workload import StopSignal, Workload
 
 PHASES = {"start": 8, "run": 0, "stop": 12, "discard": 4}
 """The most messages of each phase, of a task with one NIC: calls, and signals.

@@ -17,7 +17,7 @@ from solo5_systemd.declared.specifiers import HostNames
 from solo5_systemd.declared.syntax import Source
 from solo5_systemd.declared.unit_keys import INSTALL, SERVICE_PASSED_ON, SINCE, UNIT
 from solo5_systemd.declared.writer import Written, write_declaration
-from solo5_systemd.unit.properties import SETTABLE
+from solo5_systemd.task.properties import SETTABLE
 
 UNITS = Path("/run/systemd/system")
 ETC = Path("/etc/solo5")

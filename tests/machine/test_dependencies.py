@@ -18,7 +18,7 @@ from tests.machine.plugin import Answer, fingerprinted
 from tests.machine.taken_away import packages, paths, run_without
 
 from solo5_systemd.base.dependencies import DEPENDENCIES, NETWORKD, RELAY, Dependency, Kind
-from solo5_systemd.image.manifest import Target
+from solo5_systemd.base.names import Target
 from solo5_systemd.nomad.fingerprint import HEALTHY, UNDETECTED, UNHEALTHY
 
 TENDERS = {target: Path(f"/usr/local/bin/solo5-{target}") for target in Target}

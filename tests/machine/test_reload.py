@@ -26,9 +26,9 @@ from solo5_systemd.bus.unit_states import INTERFACES
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.settings.files import read_settings
 from solo5_systemd.storage.model import DiskRequest
-from solo5_systemd.unit.properties import SETTABLE, Property, TransientUnit, UnitFiles, parse_property
+from solo5_systemd.task.properties import SETTABLE, Property, TransientUnit, UnitFiles, parse_property
+from solo5_systemd.task.workload import Workload
 from solo5_systemd.wiring.engine import connect
-from solo5_systemd.workload import Workload
 
 SEED = int(os.environ.get("SEED", "11"))
 TASKS = tuple(TaskName(f"reload-{n}") for n in range(3))

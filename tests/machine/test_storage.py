@@ -21,9 +21,9 @@ from solo5_systemd.engine.backends import Backends
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.settings import files
 from solo5_systemd.storage.model import DiskRequest, NewFile, named_disk
+from solo5_systemd.task.workload import MIB, Workload
 from solo5_systemd.unit.tender import PRIVATE
 from solo5_systemd.wiring import engine as wiring
-from solo5_systemd.workload import MIB, Workload
 
 DISKS = Path("/var/lib/solo5/disks")
 COPIES = Path("/var/lib/solo5/copies")

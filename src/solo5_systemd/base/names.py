@@ -29,6 +29,13 @@ NetworkName = NewType("NetworkName", str)
 """A network of the host: as a task name, with at most 32 characters."""
 
 
+class Target(StrEnum):
+    """The tenders for Linux; the ABI note of an image has its target."""
+
+    HVT = "hvt"
+    SPT = "spt"
+
+
 class UnitKind(StrEnum):
     """The type of a task's unit, as the suffix of its name."""
 

@@ -28,8 +28,7 @@ from solo5_systemd.bus.unit_states import INTERFACES, ExportedState
 from solo5_systemd.bus.unit_watch import UnitWatch, WatchedUnit
 from solo5_systemd.cgroup.cgroupfs import ScopeFields, control_group
 from solo5_systemd.dbus.messages import Variant
-from solo5_systemd.unit.outcome import is_plain
-from solo5_systemd.unit.properties import (
+from solo5_systemd.task.properties import (
     JobAssertError,
     JobCanceledError,
     JobConflictError,
@@ -41,7 +40,8 @@ from solo5_systemd.unit.properties import (
     has_dollars,
     release_of,
 )
-from solo5_systemd.unit.property_types import INFINITY
+from solo5_systemd.task.property_types import INFINITY
+from solo5_systemd.unit.outcome import is_plain
 from solo5_systemd.unit.state import (
     OUTCOME_PROPERTIES,
     TYPE_END_PROPERTIES,

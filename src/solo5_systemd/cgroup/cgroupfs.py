@@ -3,7 +3,6 @@
 Parsers are imported where they are used, for startup time: a list of tasks takes none.
 """
 
-import errno
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 from solo5_systemd.base.declared_units import task_of
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import SLICE, TaskName
+from solo5_systemd.cgroup.control_files import read
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -21,36 +21,6 @@ if TYPE_CHECKING:
     from solo5_systemd.cgroup.freezer import FrozenTime
     from solo5_systemd.cgroup.meter import Meter
     from solo5_systemd.cgroup.usage import Usage
-
-
-READ_SIZE = 1 << 14
-"""Bytes of one read(2); memory.stat, the largest file, has some two thousand."""
-
-VANISHED = (errno.ENOENT, errno.ENODEV, errno.ESRCH, errno.EOPNOTSUPP)
-"""The errnos of a read where the cgroup was removed, or its controller is not enabled."""
-
-
-def open_file(path: str) -> int:
-    """Open a file for reading and return its descriptor.
-
-    Raises:
-        OSError: one of `VANISHED`, or another.
-    """
-    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-
-
-def read(path: str) -> bytes | None:
-    """Return the content of a file; None for an errno of `VANISHED`."""
-    try:
-        descriptor = open_file(path)
-        try:
-            return os.read(descriptor, READ_SIZE)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        if error.errno in VANISHED:
-            return None
-        raise
 
 
 MOUNT = Path("/sys/fs/cgroup")

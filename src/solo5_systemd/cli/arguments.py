@@ -11,7 +11,7 @@ from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import TaskName, task_name
 
 if TYPE_CHECKING:
-    from solo5_systemd.workload import StopSignal
+    from solo5_systemd.task.workload import StopSignal
 
 # Types of values are imported where a value is parsed, for startup time: `--help` takes none.
 
@@ -26,7 +26,7 @@ def disk_size(text: str) -> int:
     Raises:
         InvalidRequestError: malformed, zero, or more than LARGEST_SIZE.
     """
-    from solo5_systemd.options.quantities import size as parse
+    from solo5_systemd.task.quantities import size as parse
 
     return parse(text, "disk size")
 
@@ -37,7 +37,7 @@ def line_count(text: str) -> int:
     Raises:
         InvalidRequestError: malformed.
     """
-    from solo5_systemd.options.quantities import integer
+    from solo5_systemd.task.quantities import integer
 
     return integer(text, "--tail", 0, 10**9)
 
@@ -70,7 +70,7 @@ def stop_signal(text: str) -> "StopSignal":
     Raises:
         InvalidRequestError: neither INT nor TERM.
     """
-    from solo5_systemd.workload import StopSignal
+    from solo5_systemd.task.workload import StopSignal
 
     number = _signal(text)
     if number not in (signals.SIGINT, signals.SIGTERM):

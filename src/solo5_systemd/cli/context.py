@@ -12,7 +12,7 @@ from solo5_systemd.cli.screen import Screen
 if TYPE_CHECKING:
     from solo5_systemd.engine.queries import Queries
     from solo5_systemd.engine.runtime import Runtime
-    from solo5_systemd.workload import Workload
+    from solo5_systemd.task.workload import Workload
 
 Connect = Callable[[], AbstractAsyncContextManager["Runtime"]]
 EngineCommand = Callable[["Runtime"], Coroutine[Any, Any, int]]

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from solo5_systemd.engine.runtime import Runtime
-    from solo5_systemd.workload import Workload
+    from solo5_systemd.task.workload import Workload
 
 
 def declare(

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.options.table import SETTINGS
+from solo5_systemd.task.table import SETTINGS
 
 T = TypeVar("T")
 
 
 class Given:
-    """The texts that argparse has found; implements `options.task.Values`. A destination is a setting's name."""
+    """The texts that argparse has found; implements `task.settings.Values`. A destination is a setting's name."""
 
     def __init__(self, arguments: Namespace) -> None:
         self._arguments = arguments

@@ -10,8 +10,8 @@ from itertools import combinations
 
 from solo5_systemd.declared.declaration import Declaration
 from solo5_systemd.network.model import EVERY_IPV6
-from solo5_systemd.options.networks import host_endpoint
-from solo5_systemd.workload import Publish
+from solo5_systemd.task.networks import host_endpoint
+from solo5_systemd.task.workload import Publish
 
 
 def conflicts(declarations: Iterable[Declaration]) -> Iterator[str]:

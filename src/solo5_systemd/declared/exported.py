@@ -8,17 +8,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.base.names import DeviceName, TaskName, device_name, disk_name
+from solo5_systemd.base.names import DeviceName, Target, TaskName, device_name, disk_name
 from solo5_systemd.declared.writer import Written
-from solo5_systemd.image.manifest import Target
 from solo5_systemd.network.guest_limits import NO_LIMITS
 from solo5_systemd.network.model import Lease, NicRequest, Reservation
-from solo5_systemd.options.disks import disk as parse_disk
 from solo5_systemd.storage.model import NAMED_DISKS, Backing, DiskRequest, named_disk
-from solo5_systemd.unit.log_fields import DNS, DNS_SEARCH, HOSTNAME, HOSTS, NETWORK_NAMESPACE
-from solo5_systemd.unit.placeholders import mirage
-from solo5_systemd.unit.property_types import INFINITY
-from solo5_systemd.workload import DEFAULT_MEMORY, Publish, Workload
+from solo5_systemd.task.disks import disk as parse_disk
+from solo5_systemd.task.log_fields import DNS, DNS_SEARCH, HOSTNAME, HOSTS, NETWORK_NAMESPACE
+from solo5_systemd.task.placeholders import mirage
+from solo5_systemd.task.property_types import INFINITY
+from solo5_systemd.task.workload import DEFAULT_MEMORY, Publish, Workload
 
 INSTALL = [("WantedBy", "multi-user.target")]
 """[Install] of what is written, so that `systemctl enable` has an effect."""

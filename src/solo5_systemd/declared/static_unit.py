@@ -17,7 +17,7 @@ from solo5_systemd.network.guest_limits import NO_LIMITS
 from solo5_systemd.network.model import Request, Reservation
 from solo5_systemd.settings.records import document
 from solo5_systemd.storage.model import Backing
-from solo5_systemd.unit.log_fields import NETWORK_NAMESPACE
+from solo5_systemd.task.log_fields import NETWORK_NAMESPACE
 from solo5_systemd.unit.tender import DISKS, LAUNCHER
 
 USER = "solo5"

@@ -26,10 +26,10 @@ from solo5_systemd.declared.specifiers import HostNames, specifiers
 from solo5_systemd.image.manifest import Device, DeviceKind, ImageFacts, Manifest, StoredImage
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.storage.model import SECTOR_SIZE, Disk
+from solo5_systemd.task.placeholders import is_group
+from solo5_systemd.task.properties import PROPERTIES, Property, directive
+from solo5_systemd.task.property_types import BOOLEAN
 from solo5_systemd.unit.confinement import CLONE_NEWUTS, IMAGES
-from solo5_systemd.unit.placeholders import is_group
-from solo5_systemd.unit.properties import PROPERTIES, Property, directive
-from solo5_systemd.unit.property_types import BOOLEAN
 from solo5_systemd.unit.tender import Tender
 from solo5_systemd.unit.translate import Parts, declared
 

@@ -9,7 +9,7 @@ from solo5_systemd.base.names import TaskName, is_task_name
 from solo5_systemd.declared.readiness import Ready, ReadyPort, parse_ready
 from solo5_systemd.image.manifest import Manifest
 from solo5_systemd.network.model import PortRequest, Protocol
-from solo5_systemd.workload import Workload
+from solo5_systemd.task.workload import Workload
 
 READY_TIMEOUT_S = 20.0
 """Seconds in which a new guest has to become ready, unless Timeout= or the request has others, or a reload ends sooner.

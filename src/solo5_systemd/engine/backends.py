@@ -8,10 +8,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Ite
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Protocol
 
-from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
+from solo5_systemd.base.names import DeviceName, NetworkName, Target, TaskName
 from solo5_systemd.cgroup.usage import Usage
 from solo5_systemd.engine.task import Endpoints
-from solo5_systemd.image.manifest import StoredImage, Target
+from solo5_systemd.image.manifest import StoredImage
 from solo5_systemd.journal.lines import DroppedLines, Line
 from solo5_systemd.network.model import (
     UNNAMED,
@@ -38,8 +38,8 @@ from solo5_systemd.storage.model import (
     LostDisk,
     MadeDisk,
 )
+from solo5_systemd.task.properties import Property, TransientUnit, UnitFiles
 from solo5_systemd.unit.exit_messages import ExitMessages
-from solo5_systemd.unit.properties import Property, TransientUnit, UnitFiles
 from solo5_systemd.unit.state import ActiveState, Invocation, UnitState
 from solo5_systemd.unit.tender import Tender
 from solo5_systemd.users.user_record import AllocatedUser, GivenDisk

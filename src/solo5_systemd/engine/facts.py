@@ -22,8 +22,8 @@ from solo5_systemd.host.drop_ins import check_drop_ins
 from solo5_systemd.image.manifest import StoredImage
 from solo5_systemd.settings.limits import Claim, Resource
 from solo5_systemd.settings.resolver import UNSET
-from solo5_systemd.unit.properties import security_modules
-from solo5_systemd.workload import Workload
+from solo5_systemd.task.properties import security_modules
+from solo5_systemd.task.workload import Workload
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.backends import Backends

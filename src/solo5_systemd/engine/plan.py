@@ -21,13 +21,13 @@ from solo5_systemd.settings.resolver import UNSET, Resolver, reachable
 from solo5_systemd.storage.archive import check_total
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS
 from solo5_systemd.storage.model import Backing, Disk
-from solo5_systemd.unit.placeholders import uses_search, uses_servers
-from solo5_systemd.unit.properties import TransientUnit, security_modules
-from solo5_systemd.unit.property_types import INFINITY
+from solo5_systemd.task.placeholders import uses_search, uses_servers
+from solo5_systemd.task.properties import TransientUnit, security_modules
+from solo5_systemd.task.property_types import INFINITY
+from solo5_systemd.task.workload import MIB, Publish, Workload
 from solo5_systemd.unit.state import ActiveState, Invocation, UnitState
 from solo5_systemd.unit.tender import LAUNCHER, Tender
 from solo5_systemd.unit.translate import Parts, argv, log_fields, scope, service
-from solo5_systemd.workload import MIB, Publish, Workload
 
 
 @dataclass(frozen=True, kw_only=True)

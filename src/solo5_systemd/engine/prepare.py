@@ -19,9 +19,9 @@ from solo5_systemd.engine.start import Steps, start_journald
 from solo5_systemd.engine.undo import Undo
 from solo5_systemd.network.model import NicRequest, PortRequest, Reservation
 from solo5_systemd.storage.model import Disk
+from solo5_systemd.task.workload import Workload
 from solo5_systemd.unit.tender import device_options, lasting_path
 from solo5_systemd.unit.translate import each_argument
-from solo5_systemd.workload import Workload
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.backends import Backends

@@ -11,8 +11,8 @@ from solo5_systemd.declared.update import READY_TIMEOUT_S
 from solo5_systemd.engine.ready import Run, until_ready
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.network.model import Reservation
+from solo5_systemd.task.properties import JobAssertError, JobCanceledError, JobConflictError
 from solo5_systemd.unit.outcome import REQUESTED, Outcome
-from solo5_systemd.unit.properties import JobAssertError, JobCanceledError, JobConflictError
 from solo5_systemd.unit.state import ActiveState, UnitState
 
 JOB_RETRY_S = 0.05

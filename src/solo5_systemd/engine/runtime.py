@@ -21,10 +21,10 @@ from solo5_systemd.engine.stop import SIGKILL, SIGNALS, Stopper
 from solo5_systemd.engine.task import Started, Task, phase
 from solo5_systemd.journal.lines import Line
 from solo5_systemd.network.model import Reservation
+from solo5_systemd.task.properties import parse_property, unit_property
+from solo5_systemd.task.workload import STOP_TIMEOUT_S, StopSignal, Workload
 from solo5_systemd.unit.outcome import Outcome
-from solo5_systemd.unit.properties import parse_property, unit_property
 from solo5_systemd.unit.state import ActiveState, UnitState, child_state
-from solo5_systemd.workload import STOP_TIMEOUT_S, StopSignal, Workload
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.backends import Backends
@@ -94,7 +94,7 @@ class Runtime(Queries):
 
     async def unenforced(self, workload: Workload) -> Mapping[str, str]:
         """Return the limits of a workload that this kernel does not enforce, each with its missing controller."""
-        from solo5_systemd.unit.properties import unenforced
+        from solo5_systemd.task.properties import unenforced
 
         return unenforced(workload, await self.backends.usages.controllers())
 

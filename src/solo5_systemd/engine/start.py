@@ -25,11 +25,11 @@ from solo5_systemd.network.model import NicRequest, Reservation
 from solo5_systemd.settings.model import TASK_UIDS
 from solo5_systemd.storage.archive import check_total
 from solo5_systemd.storage.model import BoundDisks, Disk, DiskRequest, MadeDisk
-from solo5_systemd.unit.properties import JobFailedError, TransientUnit, UnitFiles
+from solo5_systemd.task.properties import JobFailedError, TransientUnit, UnitFiles
+from solo5_systemd.task.workload import Workload
 from solo5_systemd.unit.state import Invocation
 from solo5_systemd.unit.tender import sandbox_path
 from solo5_systemd.users.user_record import AllocatedUser, GivenDisk, RangeUsedUpError
-from solo5_systemd.workload import Workload
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.backends import Backends, Units

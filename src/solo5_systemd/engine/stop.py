@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import UnitKind
 from solo5_systemd.engine.queries import is_hung
+from solo5_systemd.task.workload import STOP_TIMEOUT_S, StopSignal
 from solo5_systemd.unit.state import ActiveState, UnitState
-from solo5_systemd.workload import STOP_TIMEOUT_S, StopSignal
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.backends import Backends

@@ -36,8 +36,8 @@ from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.start import Starter
 from solo5_systemd.image.manifest import Manifest
 from solo5_systemd.network.model import NicRequest, PortRequest, Reservation
-from solo5_systemd.unit.properties import JobCanceledError
-from solo5_systemd.workload import Workload
+from solo5_systemd.task.properties import JobCanceledError
+from solo5_systemd.task.workload import Workload
 
 WATCH_INTERVAL_S = 0.5
 """Seconds between two looks at the old guest and its connections."""

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from solo5_systemd.base.names import journald_of
+from solo5_systemd.base.names import Target, journald_of
 from solo5_systemd.host.other_filters import DroppingChain
-from solo5_systemd.image.manifest import SUPPORTED_ABI, Target
+from solo5_systemd.image.manifest import SUPPORTED_ABI
 from solo5_systemd.network.modules import NF_TABLES
 from solo5_systemd.network.modules import remedy as remedy_of_modules
 from solo5_systemd.network.overtaken import Overtaken
 from solo5_systemd.settings.model import Join, NetworkSettings
+from solo5_systemd.task.properties import missing_controllers
 from solo5_systemd.unit.confinement import KVM
-from solo5_systemd.unit.properties import missing_controllers
 from solo5_systemd.unit.tender import Tender
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import TASK_PREFIX
-from solo5_systemd.unit.properties import LIMITS, SETTABLE
+from solo5_systemd.task.properties import LIMITS, SETTABLE
 
 UNITS = (
     "/etc/systemd/system",

@@ -12,12 +12,11 @@ from pathlib import Path
 
 from solo5_systemd.base.dependencies import DEPENDENCIES, DHCP_SERVER, Dependency, Kind
 from solo5_systemd.base.errors import SettingsError, Solo5Error
-from solo5_systemd.base.names import TASK_PREFIX, journald_of
+from solo5_systemd.base.names import TASK_PREFIX, Target, journald_of
 from solo5_systemd.host.checks import Host
 from solo5_systemd.host.drop_ins import UNITS, check_drop_ins
 from solo5_systemd.host.kernel import kvm_problem, read_kernel
 from solo5_systemd.host.tenders import TenderPath, groups_for
-from solo5_systemd.image.manifest import Target
 from solo5_systemd.image.store import STORE
 from solo5_systemd.settings.files import ETC, RUN, read_settings
 from solo5_systemd.settings.limits import Limits

@@ -14,14 +14,7 @@ from typing import Self
 
 from solo5_systemd.base.decode import Fields, json_document
 from solo5_systemd.base.errors import ImageError, InvalidRequestError
-from solo5_systemd.base.names import DeviceName, device_name
-
-
-class Target(StrEnum):
-    """The tenders for Linux; the ABI note of an image has its target."""
-
-    HVT = "hvt"
-    SPT = "spt"
+from solo5_systemd.base.names import DeviceName, Target, device_name
 
 
 class DeviceKind(StrEnum):

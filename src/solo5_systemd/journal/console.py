@@ -11,8 +11,8 @@ from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.base.procfs import open_in_thread
 from solo5_systemd.journal.journald import log_hung, open_stream
+from solo5_systemd.task.log_fields import STDERR_PRIORITY, STDOUT_PRIORITY
 from solo5_systemd.unit.exit_messages import ExitMessages
-from solo5_systemd.unit.log_fields import STDERR_PRIORITY, STDOUT_PRIORITY
 from solo5_systemd.unit.state import UnitState
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import journald_of
-from solo5_systemd.unit.log_fields import FACILITY
+from solo5_systemd.task.log_fields import FACILITY
 from solo5_systemd.unit.state import UnitState
 
 STDOUT_SOCKET = "/run/systemd/journal/stdout"

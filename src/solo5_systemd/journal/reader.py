@@ -17,7 +17,7 @@ from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import journald_of
 from solo5_systemd.base.procfs import boot_id
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream, dropped_notice, original_bytes
-from solo5_systemd.unit.log_fields import FACILITY, STDERR_PRIORITY, STDOUT_PRIORITY
+from solo5_systemd.task.log_fields import FACILITY, STDERR_PRIORITY, STDOUT_PRIORITY
 
 if TYPE_CHECKING:
     from solo5_systemd.unit.state import UnitState

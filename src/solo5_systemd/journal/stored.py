@@ -10,7 +10,7 @@ from solo5_systemd.base.procfs import open_in_thread
 from solo5_systemd.journal.journald import open_stream
 from solo5_systemd.journal.reader import JournalReader
 from solo5_systemd.journal.sync import synchronize
-from solo5_systemd.unit.log_fields import STDOUT_PRIORITY
+from solo5_systemd.task.log_fields import STDOUT_PRIORITY
 
 _WRITER = TaskName("solo5-systemd")
 

@@ -8,7 +8,6 @@ from ipaddress import IPv4Network, IPv6Network
 from solo5_systemd.base.errors import InvalidRequestError, TakenError
 from solo5_systemd.base.names import NetworkName, TaskName
 from solo5_systemd.network import links
-from solo5_systemd.network.guest_limits import check_limits
 from solo5_systemd.network.ipam import Remembered, assign_leases, choose_network
 from solo5_systemd.network.joined import check_macs, check_room, check_unpublished, with_mtu
 from solo5_systemd.network.links import Links
@@ -17,8 +16,12 @@ from solo5_systemd.network.port_conflicts import BoundPort, check_families, chec
 from solo5_systemd.network.remembered import RememberedAddresses
 from solo5_systemd.networkd.bridges import Bridges
 from solo5_systemd.networkd.leases import Leases
-from solo5_systemd.settings.guest_routes import IpNetwork, overlapping
+from solo5_systemd.settings.guest_routes import IpNetwork, is_within, overlapping
 from solo5_systemd.settings.model import NetworkSettings, Settings, default_mtu
+from solo5_systemd.settings.rate import check_cap
+
+COMMON_MAX = 256
+"""The most destinations of one guest: each is a rule or two of its own chain, which a new connection passes in turn."""
 
 
 class Choice:
@@ -190,3 +193,48 @@ class Choice:
 
 def _exists(link: str) -> bool:
     return bool(links.index(link))
+
+
+def check_limits(nics: Iterable[NicRequest], networks: Iterable[Network]) -> None:
+    """Check that the limits of a request can be enforced, and are within the operator's.
+
+    Raises:
+        InvalidRequestError: they are not.
+    """
+    named = {network.name: network for network in networks}
+    for nic in nics:
+        network = named[nic.network]
+        if network.join is not None and nic.limits.egress is not None:
+            raise InvalidRequestError(
+                f"egress of NIC {nic.nic} cannot be enforced in network {network.name}, which joins bridge "
+                f"{network.bridge}: expected a network of this package.",
+                "Leave egress out there, or restrict the guest at the LAN's router.",
+            )
+        _check_routes(nic, network)
+        listed = nic.limits.under(network.policy).egress
+        if listed is not None and len(listed) > COMMON_MAX:
+            raise InvalidRequestError(
+                f"egress of NIC {nic.nic} and that of network {network.name} have {len(listed)} destinations in "
+                f"common: expected {COMMON_MAX} or fewer.",
+                "List ranges instead of addresses, and ranges of ports, in one of the two.",
+            )
+        check_cap(nic.limits.rate, network.policy.rate, f"network {network.name} for NIC {nic.nic}")
+
+
+def _check_routes(nic: NicRequest, network: Network) -> None:
+    for route in nic.limits.routes:
+        has = network.ipv4 if route.version == 4 else network.ipv6
+        if not is_within(route, network.policy.routes) or has is None:
+            within = ", ".join(str(each) for each in network.policy.routes if each.version == route.version)
+            raise InvalidRequestError(
+                f"route {route} of NIC {nic.nic} is not permitted in network {network.name}: expected "
+                f"{f'a range within {within}' if within and has else f'none of IPv{route.version}'}.",
+                f"The operator permits it by network.{network.name}.routes, such as "
+                f'routes = ["{route}"] in [network.{network.name}] below /etc/solo5.',
+            )
+    if nic.limits.routes and nic.limits.under(network.policy).egress is not None:
+        raise InvalidRequestError(
+            f"NIC {nic.nic} has routes and an egress list, which is enforced for its own address alone: expected one "
+            "of the two.",
+            f"Leave out egress of the task and of network {network.name}, and have the guest filter what it forwards.",
+        )

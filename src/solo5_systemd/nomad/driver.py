@@ -16,7 +16,7 @@ from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.proto.base_pb2 import ClientTopology
 from solo5_systemd.nomad.stats.message import mhz_per_core
 from solo5_systemd.nomad.task.registry import TaskEntry, TaskRegistry
-from solo5_systemd.unit.properties import release_of
+from solo5_systemd.task.properties import release_of
 
 _log = logging.getLogger(__name__)
 

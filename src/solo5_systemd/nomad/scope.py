@@ -18,7 +18,7 @@ from solo5_systemd.engine.callbacks import StartCallbacks
 from solo5_systemd.engine.task import Started
 from solo5_systemd.host.exec import check_executable
 from solo5_systemd.nomad.process import restore_limits
-from solo5_systemd.workload import Workload
+from solo5_systemd.task.workload import Workload
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.runtime import Runtime

@@ -44,6 +44,7 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundEr
 from solo5_systemd.base.names import (
     SERVICE_NIC,
     SLICE,
+    Target,
     TaskName,
     is_instance,
     outcome_target,
@@ -77,7 +78,7 @@ from solo5_systemd.declared.unit_file import (
 from solo5_systemd.declared.update_files import UpdateFiles
 from solo5_systemd.host.drop_ins import UNITS
 from solo5_systemd.host.tenders import TenderPath, groups_for
-from solo5_systemd.image.manifest import Device, DeviceKind, Manifest, Target
+from solo5_systemd.image.manifest import Device, DeviceKind, Manifest
 from solo5_systemd.image.store import read_facts
 from solo5_systemd.pid1.kept import (
     BASIS,

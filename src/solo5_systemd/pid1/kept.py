@@ -27,7 +27,7 @@ from solo5_systemd.declared.other_units import is_ours
 from solo5_systemd.declared.syntax import Source
 from solo5_systemd.image.manifest import DeviceKind, Manifest
 from solo5_systemd.settings.files import ETC
-from solo5_systemd.unit.placeholders import is_group
+from solo5_systemd.task.placeholders import is_group
 from solo5_systemd.unit.tender import Tender
 
 SYSTEM = Path("/run/systemd/system")

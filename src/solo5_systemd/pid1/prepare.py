@@ -58,7 +58,7 @@ from solo5_systemd.pid1.kept import (
 )
 from solo5_systemd.settings.files import read_settings
 from solo5_systemd.storage.lock_records import holders
-from solo5_systemd.unit.log_fields import FACILITY, LOG_NAMESPACE, STDERR_PRIORITY
+from solo5_systemd.task.log_fields import FACILITY, LOG_NAMESPACE, STDERR_PRIORITY
 from solo5_systemd.unit.translate import log_fields
 from solo5_systemd.users.records import RECORDS
 from solo5_systemd.users.user_record import named_record

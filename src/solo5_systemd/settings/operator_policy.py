@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.base.names import DeviceName, DiskName, NetworkName
-from solo5_systemd.image.manifest import Target
+from solo5_systemd.base.names import DeviceName, DiskName, NetworkName, Target
 from solo5_systemd.settings.model import NO_NETWORK
 
 _MIB = 1 << 20

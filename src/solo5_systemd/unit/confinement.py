@@ -17,9 +17,10 @@ Left out, with the reason:
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from solo5_systemd.image.manifest import DeviceKind, Manifest, Target
+from solo5_systemd.base.names import Target
+from solo5_systemd.image.manifest import DeviceKind, Manifest
 from solo5_systemd.storage.model import Disk
-from solo5_systemd.unit.properties import Property, unit_property
+from solo5_systemd.task.properties import Property, unit_property
 from solo5_systemd.unit.tender import LIBRARIES, Tender, sandbox_path
 
 USER = "solo5"

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS, IoLimits
 from solo5_systemd.storage.model import Backing, Disk
-from solo5_systemd.unit.properties import DISK_LIMITS, Property, unit_property
+from solo5_systemd.task.properties import DISK_LIMITS, Property, unit_property
 
 
 def io_properties(disks: Sequence[Disk], names: Iterable[str]) -> Iterator[Property]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from solo5_systemd.base.names import TaskName, UnitKind, task_of_unit, task_scope, task_service
-from solo5_systemd.unit.log_fields import LOG_NAMESPACE, log_fields
+from solo5_systemd.task.log_fields import LOG_NAMESPACE, log_fields
 
 
 class ActiveState(StrEnum):

@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.image.manifest import DeviceKind, ImageFacts, Manifest, Target
+from solo5_systemd.base.names import Target
+from solo5_systemd.image.manifest import DeviceKind, ImageFacts, Manifest
 from solo5_systemd.network.model import Lease
 from solo5_systemd.storage.model import Disk
-from solo5_systemd.workload import MIB
+from solo5_systemd.task.workload import MIB
 
 
 @dataclass(frozen=True, kw_only=True)

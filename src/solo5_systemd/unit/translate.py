@@ -15,6 +15,7 @@ from typing import cast
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import (
     SLICE,
+    Target,
     UnitKind,
     host_name,
     network_service,
@@ -24,13 +25,11 @@ from solo5_systemd.base.names import (
     task_service,
 )
 from solo5_systemd.base.sanitize import MAX_NAME, bounded, name_for_unit
-from solo5_systemd.image.manifest import DeviceKind, StoredImage, Target
+from solo5_systemd.image.manifest import DeviceKind, StoredImage
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.settings.resolver import UNSET, Resolver
 from solo5_systemd.storage.model import Backing, Disk
-from solo5_systemd.unit.confinement import FILE_SIZE, confinement, scope_command
-from solo5_systemd.unit.disk_limits import io_properties
-from solo5_systemd.unit.log_fields import (
+from solo5_systemd.task.log_fields import (
     DNS,
     DNS_SEARCH,
     FACILITY,
@@ -42,7 +41,7 @@ from solo5_systemd.unit.log_fields import (
     RATE_INTERVAL_US,
     assignment,
 )
-from solo5_systemd.unit.placeholders import (
+from solo5_systemd.task.placeholders import (
     check_leased,
     expand,
     mirage,
@@ -52,7 +51,7 @@ from solo5_systemd.unit.placeholders import (
     uses_search,
     uses_servers,
 )
-from solo5_systemd.unit.properties import (
+from solo5_systemd.task.properties import (
     Property,
     TransientUnit,
     exec_start,
@@ -60,9 +59,11 @@ from solo5_systemd.unit.properties import (
     scope_lacks,
     unit_property,
 )
-from solo5_systemd.unit.property_types import INFINITY
+from solo5_systemd.task.property_types import INFINITY
+from solo5_systemd.task.workload import STOP_TIMEOUT_S, Workload
+from solo5_systemd.unit.confinement import FILE_SIZE, confinement, scope_command
+from solo5_systemd.unit.disk_limits import io_properties
 from solo5_systemd.unit.tender import Tender, command_line, guest_memory, sandbox_path
-from solo5_systemd.workload import STOP_TIMEOUT_S, Workload
 
 SECOND = 1_000_000
 PERCENT = SECOND // 100

@@ -10,7 +10,7 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.manager import Manager
 from solo5_systemd.dbus.messages import Variant
-from solo5_systemd.unit.properties import Property, TransientUnit, UnitFiles
+from solo5_systemd.task.properties import Property, TransientUnit, UnitFiles
 
 WEB = TaskName("web")
 UNIT = "solo5-task-web.service"

@@ -7,7 +7,7 @@ from tests.contract.bus.given import NO_FILES, UNIT
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.bus.manager import Manager
 from solo5_systemd.dbus.messages import Variant
-from solo5_systemd.unit.properties import Property, TransientUnit, exec_start
+from solo5_systemd.task.properties import Property, TransientUnit, exec_start
 
 HOSTILE = [
     Property("Description", "s", "x\n[Service]\nExecStopPost=+/x"),

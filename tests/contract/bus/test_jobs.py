@@ -23,7 +23,7 @@ from solo5_systemd.bus.manager import Manager
 from solo5_systemd.bus.peers import MANAGER, MANAGER_PATH
 from solo5_systemd.dbus.message_bus import connect
 from solo5_systemd.dbus.messages import Message, MessageType, Variant
-from solo5_systemd.unit.properties import JobFailedError, Property, TransientUnit, UnitFiles
+from solo5_systemd.task.properties import JobFailedError, Property, TransientUnit, UnitFiles
 from solo5_systemd.unit.state import Invocation
 
 # --- jobs ----------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from solo5_systemd.bus.unit_states import ExportedState
 from solo5_systemd.cgroup.cgroupfs import ScopeFields
 from solo5_systemd.cli.context import finished
 from solo5_systemd.dbus.messages import Message, Variant
-from solo5_systemd.unit.properties import UnitFiles
+from solo5_systemd.task.properties import UnitFiles
 
 STARTED = Variant("t", 9)
 

@@ -14,7 +14,7 @@ from tests.contract.bus.given import (
 
 from solo5_systemd.bus.manager import Manager
 from solo5_systemd.dbus.messages import Variant
-from solo5_systemd.unit.properties import Property, TransientUnit
+from solo5_systemd.task.properties import Property, TransientUnit
 from solo5_systemd.unit.state import ActiveState
 
 # --- states --------------------------------------------------------------------------------------------------

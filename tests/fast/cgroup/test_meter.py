@@ -8,7 +8,7 @@ from shutil import rmtree
 import pytest
 from tests.support.fakes.kernel import failing
 
-from solo5_systemd.cgroup.cgroupfs import open_file
+from solo5_systemd.cgroup.control_files import open_file
 from solo5_systemd.cgroup.meter import RETRY_INTERVAL_S, SETTLE_S, Meter
 from solo5_systemd.cgroup.usage import Usage
 

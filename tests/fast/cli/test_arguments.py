@@ -14,13 +14,13 @@ from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, DiskName, NetworkName
 from solo5_systemd.cli import arguments as typed
 from solo5_systemd.network.model import MacAddress, NicRequest, Protocol
-from solo5_systemd.options import assignments, disks, networks, quantities
-from solo5_systemd.options.assignments import unique
-from solo5_systemd.options.networks import host_endpoint
 from solo5_systemd.storage.archive import archive_disk, member
 from solo5_systemd.storage.io_limits import IoLimits
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, NewFile, named_disk
-from solo5_systemd.workload import Publish, StopSignal
+from solo5_systemd.task import assignments, disks, networks, quantities
+from solo5_systemd.task.assignments import unique
+from solo5_systemd.task.networks import host_endpoint
+from solo5_systemd.task.workload import Publish, StopSignal
 
 T = TypeVar("T")
 SERVICE = DeviceName("service")

@@ -1,12 +1,12 @@
 """Values that --help states without the import of the modules that define them."""
 
+from solo5_systemd.base.names import Target
 from solo5_systemd.cli.parser import parse
 from solo5_systemd.cli.usage_table import SORT_KEYS
 from solo5_systemd.cli.verbs.stats import SORTS
-from solo5_systemd.image.manifest import Target
-from solo5_systemd.options.table import SETTINGS
-from solo5_systemd.unit.property_types import SIZE
-from solo5_systemd.workload import DEFAULT_MEMORY, STOP_TIMEOUT_S, StopSignal
+from solo5_systemd.task.property_types import SIZE
+from solo5_systemd.task.table import SETTINGS
+from solo5_systemd.task.workload import DEFAULT_MEMORY, STOP_TIMEOUT_S, StopSignal
 
 
 def test_the_sort_keys_are_those_of_the_table() -> None:

@@ -12,7 +12,7 @@ from solo5_systemd.base.names import UnitKind
 from solo5_systemd.cgroup import cgroupfs
 from solo5_systemd.cli.verbs.export import running_task
 from solo5_systemd.storage import lock_records
-from solo5_systemd.unit.property_types import INFINITY
+from solo5_systemd.task.property_types import INFINITY
 
 
 @pytest.fixture

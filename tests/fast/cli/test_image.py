@@ -7,10 +7,10 @@ import pytest
 from tests.fast.cli.conftest import Solo5ctl
 
 from solo5_systemd.base.errors import HostError
-from solo5_systemd.base.names import DeviceName
+from solo5_systemd.base.names import DeviceName, Target
 from solo5_systemd.cli.verbs import image
 from solo5_systemd.cli.verbs.image import ImageReport
-from solo5_systemd.image.manifest import Device, DeviceKind, ImageFacts, Manifest, Target
+from solo5_systemd.image.manifest import Device, DeviceKind, ImageFacts, Manifest
 from solo5_systemd.unit.tender import Tender
 
 DEVICES = (

@@ -14,8 +14,8 @@ from solo5_systemd.cli import task_output, usage_table
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.settings.model import NETWORK
 from solo5_systemd.settings.resolver import resolver
+from solo5_systemd.task.placeholders import mirage, placeholders
 from solo5_systemd.unit.outcome import Ending
-from solo5_systemd.unit.placeholders import mirage, placeholders
 
 RESOLVER = resolver(["9.9.9.9"], ["lan"])
 MAN = Path(__file__).parents[3] / "docs" / "man"

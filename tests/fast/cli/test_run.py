@@ -15,8 +15,8 @@ from solo5_systemd.base.names import UnitKind
 from solo5_systemd.journal.lines import Stream
 from solo5_systemd.settings.model import parse_settings
 from solo5_systemd.settings.resolver import resolver
+from solo5_systemd.task.workload import StopSignal, Workload
 from solo5_systemd.unit.outcome import Ending, Outcome
-from solo5_systemd.workload import StopSignal, Workload
 
 
 def started(solo5ctl: Solo5ctl) -> Workload:

@@ -9,14 +9,13 @@ from tests.support.fakes.engine import FakeRuntime
 from tests.support.fakes.images import stored
 from tests.support.fakes.tasks import LEASE, PORTS
 
-from solo5_systemd.base.names import TaskName
+from solo5_systemd.base.names import Target, TaskName
 from solo5_systemd.cli.run_modes import plain_value
 from solo5_systemd.engine.plan import Plan
-from solo5_systemd.image.manifest import Target
 from solo5_systemd.network.model import Reservation
+from solo5_systemd.task.workload import Workload
 from solo5_systemd.unit.tender import Tender
 from solo5_systemd.unit.translate import Parts
-from solo5_systemd.workload import Workload
 
 PLAN = Plan(
     parts=Parts(

@@ -12,8 +12,8 @@ from solo5_systemd.declared import update_files
 from solo5_systemd.engine.task import Phase
 from solo5_systemd.journal.lines import Stream
 from solo5_systemd.network.model import UNREPAIRED, RecordedRepair
+from solo5_systemd.task.workload import StopSignal
 from solo5_systemd.unit.outcome import Ending, Outcome
-from solo5_systemd.workload import StopSignal
 
 
 @pytest.fixture

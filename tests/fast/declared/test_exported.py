@@ -11,7 +11,7 @@ from solo5_systemd.declared.exported import RunningTask, exported
 from solo5_systemd.declared.writer import write_declaration
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import Reservation
-from solo5_systemd.unit.property_types import INFINITY
+from solo5_systemd.task.property_types import INFINITY
 
 TENDER = ("/usr/bin/solo5-hvt", "--net:service=tap", "--block:data=/run/solo5-disks/data", "--mem=60", "--", "/image")
 TASK = RunningTask(

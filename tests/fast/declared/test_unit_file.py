@@ -1,6 +1,6 @@
 """The unit file of a declaration: text of systemd.syntax(7), with the sandbox of every task."""
 
-from solo5_systemd.base.names import DeviceName, TaskName
+from solo5_systemd.base.names import DeviceName, Target, TaskName
 from solo5_systemd.declared.declaration import parse_declaration
 from solo5_systemd.declared.specifiers import HostNames
 from solo5_systemd.declared.syntax import Source
@@ -15,8 +15,7 @@ from solo5_systemd.declared.unit_file import (
     unit_file,
     user_of,
 )
-from solo5_systemd.image.manifest import Target
-from solo5_systemd.unit.properties import Property, unit_property
+from solo5_systemd.task.properties import Property, unit_property
 from solo5_systemd.unit.tender import Tender
 
 HOST = Host(

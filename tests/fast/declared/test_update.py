@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, SettingsError, TakenError
-from solo5_systemd.base.names import DeviceName, TaskName, is_instance, is_task_name
+from solo5_systemd.base.names import DeviceName, Target, TaskName, is_instance, is_task_name
 from solo5_systemd.declared.readiness import ReadyLine, ReadyPort
 from solo5_systemd.declared.syntax import Source, parse_file
 from solo5_systemd.declared.update import (
@@ -23,10 +23,10 @@ from solo5_systemd.declared.update import (
     ready_by,
 )
 from solo5_systemd.declared.update_files import Phase, UpdateFiles, collect_previous, sha256
-from solo5_systemd.image.manifest import Device, DeviceKind, Manifest, Target
+from solo5_systemd.image.manifest import Device, DeviceKind, Manifest
 from solo5_systemd.network.model import PortRequest, Protocol
 from solo5_systemd.storage.model import DiskRequest
-from solo5_systemd.workload import Workload
+from solo5_systemd.task.workload import Workload
 
 WEB = Workload(name=TaskName("web"), image="/srv/web.hvt")
 SERVICE = DeviceName("service")

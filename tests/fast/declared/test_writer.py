@@ -8,13 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.base.names import DeviceName, DiskName, NetworkName, UnitKind
+from solo5_systemd.base.names import DeviceName, DiskName, NetworkName, Target, UnitKind
 from solo5_systemd.declared.declaration import declared_task, parse_declaration
 from solo5_systemd.declared.readiness import ReadyLine
 from solo5_systemd.declared.specifiers import HostNames
 from solo5_systemd.declared.syntax import Source
 from solo5_systemd.declared.writer import Written, of_declaration, write_declaration
-from solo5_systemd.image.manifest import Target
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import MacAddress, NicRequest, Protocol
 from solo5_systemd.settings.egress import egress
@@ -24,8 +23,8 @@ from solo5_systemd.settings.resolver import resolver
 from solo5_systemd.storage.archive import archive_disk, member
 from solo5_systemd.storage.io_limits import IoLimits
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, NewFile, named_disk
-from solo5_systemd.unit.property_types import INFINITY
-from solo5_systemd.workload import Publish, Workload
+from solo5_systemd.task.property_types import INFINITY
+from solo5_systemd.task.workload import Publish, Workload
 
 WEB = Workload(name=declared_task("web"), image="/srv/web.hvt")
 EVERYTHING = Workload(

@@ -14,8 +14,8 @@ from solo5_systemd.base.locks import LockedError, lock_directory
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.engine import pause
 from solo5_systemd.engine.runtime import Runtime
+from solo5_systemd.task.workload import Workload
 from solo5_systemd.unit.state import MainCode
-from solo5_systemd.workload import Workload
 
 WEB = TaskName("web")
 UNIT = "solo5-task-web.service"

@@ -9,9 +9,8 @@ from tests.support.fakes.images import disk, stored
 from tests.support.fakes.tasks import LEASE
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error
-from solo5_systemd.base.names import DeviceName, DiskName, NetworkName, TaskName, UnitKind
+from solo5_systemd.base.names import DeviceName, DiskName, NetworkName, Target, TaskName, UnitKind
 from solo5_systemd.engine.plan import Facts, Plan, plan, resolver_networks
-from solo5_systemd.image.manifest import Target
 from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, Protocol, Reservation
 from solo5_systemd.settings.limits import Resource
 from solo5_systemd.settings.operator_policy import Policy
@@ -19,9 +18,9 @@ from solo5_systemd.settings.resolver import UNSET, Resolver
 from solo5_systemd.storage.archive import BYTES_MAX, archive_disk, member
 from solo5_systemd.storage.io_limits import BlockDevice, IoLimits
 from solo5_systemd.storage.model import ArchiveRequest, Backing, DiskRequest, NewFile, named_disk
-from solo5_systemd.unit.property_types import INFINITY
+from solo5_systemd.task.property_types import INFINITY
+from solo5_systemd.task.workload import MIB, Publish, Workload
 from solo5_systemd.unit.tender import Tender
-from solo5_systemd.workload import MIB, Publish, Workload
 
 STORAGE = DeviceName("storage")
 DISK = DiskRequest(disk=STORAGE, path="/srv/disk.img")

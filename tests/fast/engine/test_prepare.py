@@ -17,7 +17,7 @@ from solo5_systemd.engine.prepare import Preparer
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.network.model import NicRequest, Reservation
 from solo5_systemd.storage.model import DiskRequest, NewFile
-from solo5_systemd.workload import Publish, Workload
+from solo5_systemd.task.workload import Publish, Workload
 
 WEB = TaskName("web")
 DISK = DiskRequest(disk=DeviceName("storage"), path="/srv/disk.img")

@@ -18,9 +18,9 @@ from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import Phase, Task
 from solo5_systemd.journal.lines import Line, Stream
 from solo5_systemd.storage.model import FullDisk, LostDisk
+from solo5_systemd.task.workload import Workload
 from solo5_systemd.unit.outcome import Ending
 from solo5_systemd.unit.state import MainCode
-from solo5_systemd.workload import Workload
 
 WEB = TaskName("web")
 UNIT = "solo5-task-web.service"

@@ -24,10 +24,9 @@ from solo5_systemd.base.errors import (
     StoreFullError,
     TakenError,
 )
-from solo5_systemd.base.names import DeviceName, NetworkName, TaskName, UnitKind
+from solo5_systemd.base.names import DeviceName, NetworkName, Target, TaskName, UnitKind
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import Phase, Started
-from solo5_systemd.image.manifest import Target
 from solo5_systemd.image.store import ImageStore
 from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest
 from solo5_systemd.settings.hosts import hosts
@@ -37,8 +36,8 @@ from solo5_systemd.settings.resolver import UNSET, Resolver
 from solo5_systemd.storage.archive import BYTES_MAX, archive_disk, member
 from solo5_systemd.storage.io_limits import BlockDevice, IoLimits
 from solo5_systemd.storage.model import ArchiveRequest, DiskRequest, NewFile
+from solo5_systemd.task.workload import Publish, Workload
 from solo5_systemd.unit.state import ActiveState, MainCode
-from solo5_systemd.workload import Publish, Workload
 
 WEB = TaskName("web")
 UNIT = "solo5-task-web.service"

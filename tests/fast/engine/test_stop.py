@@ -12,10 +12,10 @@ from solo5_systemd.base.names import TaskName, UnitKind, outcome_target
 from solo5_systemd.engine import stop
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import Phase, Task
+from solo5_systemd.task.properties import Property
+from solo5_systemd.task.workload import StopSignal, Workload
 from solo5_systemd.unit.outcome import Ending
-from solo5_systemd.unit.properties import Property
 from solo5_systemd.unit.state import ActiveState, MainCode
-from solo5_systemd.workload import StopSignal, Workload
 
 WEB = TaskName("web")
 UNIT = "solo5-task-web.service"

@@ -9,16 +9,16 @@ from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import Background, yields
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error, StartError
-from solo5_systemd.base.names import TaskName
+from solo5_systemd.base.names import Target, TaskName
 from solo5_systemd.declared.update import UpdateRequest
 from solo5_systemd.engine import probe
 from solo5_systemd.engine.restart import StoppedError
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.update import Updater
-from solo5_systemd.image.manifest import Manifest, Target
+from solo5_systemd.image.manifest import Manifest
 from solo5_systemd.network.model import Endpoint, Protocol
+from solo5_systemd.task.workload import Publish, Workload
 from solo5_systemd.unit.state import ActiveState, MainCode
-from solo5_systemd.workload import Publish, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

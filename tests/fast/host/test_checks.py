@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from solo5_systemd.base.dependencies import DEPENDENCIES, Dependency
+from solo5_systemd.base.names import Target
 from solo5_systemd.host.checks import Fact, Host, Kernel, Verdict, facts
-from solo5_systemd.image.manifest import Target
 from solo5_systemd.unit.tender import Tender
 
 HVT = Tender(path="/usr/bin/solo5-hvt", target=Target.HVT, version="0.12.1", abi_version=2)

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from solo5_systemd.base.errors import HostError, ImageError, NotFoundError, SettingsError
+from solo5_systemd.base.names import Target
 from solo5_systemd.host import tenders
 from solo5_systemd.host.tenders import TenderPath, groups_for
-from solo5_systemd.image.manifest import Target
 from solo5_systemd.unit.tender import LIBRARIES
 
 

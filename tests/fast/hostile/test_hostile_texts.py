@@ -21,9 +21,9 @@ from solo5_systemd.settings.address_pool import ipv4_address
 from solo5_systemd.settings.hosts import host
 from solo5_systemd.settings.records import document, record
 from solo5_systemd.settings.resolver import hostname, name_server, resolver, search_domain
-from solo5_systemd.unit.log_fields import labels
-from solo5_systemd.unit.placeholders import expand
-from solo5_systemd.unit.properties import SETTABLE, parse_property
+from solo5_systemd.task.log_fields import labels
+from solo5_systemd.task.placeholders import expand
+from solo5_systemd.task.properties import SETTABLE, parse_property
 
 LONG = {
     "digits": "1" * 1_000_000,

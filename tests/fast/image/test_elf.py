@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from tests.fast.image import elfbuilder as elf
 
 from solo5_systemd.base.errors import ImageError
+from solo5_systemd.base.names import Target
 from solo5_systemd.image.elf import SURPLUS, read_manifest
-from solo5_systemd.image.manifest import DeviceKind, ImageFacts, Target
+from solo5_systemd.image.manifest import DeviceKind, ImageFacts
 
 SOUND = elf.Elf()
 

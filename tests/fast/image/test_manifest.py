@@ -9,14 +9,13 @@ from tests.fast.image import elfbuilder as elf
 from tests.support.fakes.refusal import refusal
 
 from solo5_systemd.base.errors import ImageError, InvalidRequestError
-from solo5_systemd.base.names import DeviceName
+from solo5_systemd.base.names import DeviceName, Target
 from solo5_systemd.image.manifest import (
     Device,
     DeviceKind,
     ImageFacts,
     Manifest,
     Memo,
-    Target,
     decode_abi,
     decode_manifest,
     is_sha256,

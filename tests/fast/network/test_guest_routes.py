@@ -8,8 +8,9 @@ from tests.fast.network.test_nft_rules import linked_network
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName
-from solo5_systemd.network.guest_limits import Limits, check_limits
+from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import NicRequest
+from solo5_systemd.networkd.choice import check_limits
 from solo5_systemd.settings.egress import egress
 from solo5_systemd.settings.guest_routes import ROUTES_MAX, is_within, overlapping, routes
 from solo5_systemd.settings.model import NetworkPolicy

@@ -10,8 +10,7 @@ import pytest
 from tests.fast.nomad.values import ALLOCATION, TASK_ID, port, task_config
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.base.names import DeviceName, DiskName, NetworkName, UnitKind
-from solo5_systemd.image.manifest import Target
+from solo5_systemd.base.names import DeviceName, DiskName, NetworkName, Target, UnitKind
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import MacAddress, NicRequest
 from solo5_systemd.nomad.config.plugin import Ceilings, Defaults, PluginConfig
@@ -25,9 +24,9 @@ from solo5_systemd.settings.operator_policy import Policy
 from solo5_systemd.settings.resolver import UNSET, resolver
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS, IoLimits
 from solo5_systemd.storage.model import DiskRequest, NewFile, named_disk
-from solo5_systemd.unit.placeholders import expand, verbatim
-from solo5_systemd.unit.property_types import INFINITY
-from solo5_systemd.workload import MIB, Workload
+from solo5_systemd.task.placeholders import expand, verbatim
+from solo5_systemd.task.property_types import INFINITY
+from solo5_systemd.task.workload import MIB, Workload
 
 PLUGIN = PluginConfig()
 SERVICE = DeviceName("service")

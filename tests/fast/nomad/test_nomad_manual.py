@@ -22,8 +22,8 @@ from solo5_systemd.nomad.fingerprint import fingerprint
 from solo5_systemd.nomad.proto.hcl_spec_pb2 import Spec
 from solo5_systemd.settings.model import Settings
 from solo5_systemd.settings.resolver import resolver
-from solo5_systemd.unit.placeholders import mirage, placeholders
-from solo5_systemd.workload import Publish, Workload
+from solo5_systemd.task.placeholders import mirage, placeholders
+from solo5_systemd.task.workload import Publish, Workload
 
 MANUAL = "".join(page.read_text() for page in sorted((Path(__file__).parents[3] / "docs").glob("nomad*.md")))
 LABELLED = {"nic", "block", "network"}

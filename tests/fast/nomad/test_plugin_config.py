@@ -7,8 +7,7 @@ from tests.fast.nomad.values import packed
 from tests.support.fakes.refusal import refusal
 
 from solo5_systemd.base.errors import SettingsError
-from solo5_systemd.base.names import NetworkName, UnitKind
-from solo5_systemd.image.manifest import Target
+from solo5_systemd.base.names import NetworkName, Target, UnitKind
 from solo5_systemd.nomad.config.plugin import (
     TIGHTENING,
     Ceilings,
@@ -20,7 +19,7 @@ from solo5_systemd.nomad.config.plugin import (
 )
 from solo5_systemd.nomad.config.schema import Logging
 from solo5_systemd.storage.io_limits import IoLimits
-from solo5_systemd.unit.properties import SETTABLE
+from solo5_systemd.task.properties import SETTABLE
 
 POLICY = {
     "routed": True,

@@ -29,8 +29,8 @@ from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.scope import ScopeChildren
 from solo5_systemd.nomad.workload.convert import name_of
 from solo5_systemd.storage.model import DiskRequest
+from solo5_systemd.task.workload import Workload
 from solo5_systemd.unit.state import MainCode
-from solo5_systemd.workload import Workload
 
 WEB = TaskName("web")
 UNIT = "solo5-task-web.scope"

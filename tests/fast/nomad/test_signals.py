@@ -4,7 +4,7 @@ import pytest
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.nomad.task.signals import FreezerAction, action, is_kill, name, stop_signal
-from solo5_systemd.workload import StopSignal
+from solo5_systemd.task.workload import StopSignal
 
 
 @pytest.mark.parametrize(

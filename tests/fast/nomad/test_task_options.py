@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from tests.fast.nomad.values import packed
 
 from solo5_systemd.base.errors import DependencyError, InvalidRequestError
-from solo5_systemd.base.names import DeviceName, NetworkName, TaskName, UnitKind
-from solo5_systemd.image.manifest import Target
+from solo5_systemd.base.names import DeviceName, NetworkName, Target, TaskName, UnitKind
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import MacAddress, Protocol
 from solo5_systemd.nomad.config.schema import Logging
@@ -28,7 +27,7 @@ from solo5_systemd.nomad.config.task import (
 from solo5_systemd.settings.egress import destination
 from solo5_systemd.settings.rate import Rate
 from solo5_systemd.storage.io_limits import IoLimits
-from solo5_systemd.workload import Workload
+from solo5_systemd.task.workload import Workload
 
 HTTP = PortLabel(label="http")
 DNS = PortLabel(label="dns", protocols=(Protocol.UDP,))

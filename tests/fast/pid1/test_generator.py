@@ -11,9 +11,8 @@ from tests.fast.image import elfbuilder as elf
 
 from solo5_systemd.base.errors import HostError, ImageError, NotFoundError, SettingsError
 from solo5_systemd.base.locks import closing, lock_file
-from solo5_systemd.base.names import TaskName
+from solo5_systemd.base.names import Target, TaskName
 from solo5_systemd.host.tenders import TenderPath
-from solo5_systemd.image.manifest import Target
 from solo5_systemd.pid1 import generator, kept
 from solo5_systemd.pid1.generator import Generator
 from solo5_systemd.pid1.kept import is_cleared, kept_basis, kept_refusal, kept_sources, remove_if_gone

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from solo5_systemd.base.errors import HostError
-from solo5_systemd.base.names import DeviceName, TaskName
-from solo5_systemd.image.manifest import Device, DeviceKind, Manifest, Target
+from solo5_systemd.base.names import DeviceName, Target, TaskName
+from solo5_systemd.image.manifest import Device, DeviceKind, Manifest
 from solo5_systemd.pid1.kept import Basis, kept_basis
 from solo5_systemd.unit.tender import Tender
 

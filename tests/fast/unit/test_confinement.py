@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 from tests.support.fakes.images import disk, manifest
 
-from solo5_systemd.image.manifest import Target
+from solo5_systemd.base.names import Target
 from solo5_systemd.storage.model import Disk
 from solo5_systemd.unit.confinement import FILTER_SIZE, IMAGES, ROOT, SYSTEM_CALLS, confinement
 from solo5_systemd.unit.tender import LIBRARIES, Tender

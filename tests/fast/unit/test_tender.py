@@ -7,8 +7,9 @@ from tests.support.fakes.images import disk, facts
 from tests.support.fakes.tasks import LEASE
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.image.manifest import Target
+from solo5_systemd.base.names import Target
 from solo5_systemd.storage.model import Backing
+from solo5_systemd.task.workload import MIB
 from solo5_systemd.unit.tender import (
     HVT_GRANULE,
     HVT_MAXIMUM,
@@ -19,7 +20,6 @@ from solo5_systemd.unit.tender import (
     overhead,
     sandbox_path,
 )
-from solo5_systemd.workload import MIB
 
 HVT, SPT = Target.HVT, Target.SPT
 

@@ -6,18 +6,17 @@ from tests.support.fakes.images import SHA256, disk, stored
 from tests.support.fakes.tasks import LEASE
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.base.names import DeviceName, TaskName, UnitKind
-from solo5_systemd.image.manifest import Target
+from solo5_systemd.base.names import DeviceName, Target, TaskName, UnitKind
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.settings.hosts import hosts
 from solo5_systemd.settings.resolver import Resolver
 from solo5_systemd.storage.archive import archive_disk
 from solo5_systemd.storage.model import ArchiveRequest, DiskRequest
-from solo5_systemd.unit.properties import Property, TransientUnit, directive
-from solo5_systemd.unit.property_types import INFINITY
+from solo5_systemd.task.properties import Property, TransientUnit, directive
+from solo5_systemd.task.property_types import INFINITY
+from solo5_systemd.task.workload import MIB, Workload
 from solo5_systemd.unit.tender import Tender
 from solo5_systemd.unit.translate import Parts, argv, declared, each_argument, log_fields, scope, service
-from solo5_systemd.workload import MIB, Workload
 
 WEB = TaskName("web")
 WORKLOAD = Workload(name=WEB, image="/srv/web app.hvt", memory=64 * MIB)

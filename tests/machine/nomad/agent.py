@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from tests.machine.conftest import GUESTS, eventually, ok, sh, unit_property
 
 from solo5_systemd.nomad.config.plugin import TIGHTENING
-from solo5_systemd.unit.properties import missing_controllers
+from solo5_systemd.task.properties import missing_controllers
 
 T = TypeVar("T")
 

@@ -15,11 +15,11 @@ from tests.support.fakes.steps import Steps
 from tests.support.fakes.tasks import LEASE, STARTED, endpoints
 
 from solo5_systemd.base.errors import NotFoundError, StoreFullError, TakenError
-from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
+from solo5_systemd.base.names import DeviceName, NetworkName, Target, TaskName
 from solo5_systemd.cgroup.usage import Usage
 from solo5_systemd.engine.backends import Backends
 from solo5_systemd.engine.task import Endpoints
-from solo5_systemd.image.manifest import StoredImage, Target
+from solo5_systemd.image.manifest import StoredImage
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
 from solo5_systemd.network.model import (
     UNNAMED,

@@ -20,9 +20,9 @@ from solo5_systemd.engine.task import Endpoints, Phase, Sample, Started, Task
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
 from solo5_systemd.network.drops import of_nics
 from solo5_systemd.network.model import dropped_by_namespace
+from solo5_systemd.task.properties import unenforced
+from solo5_systemd.task.workload import StopSignal, Workload
 from solo5_systemd.unit.outcome import Ending, Outcome
-from solo5_systemd.unit.properties import unenforced
-from solo5_systemd.workload import StopSignal, Workload
 
 STOPPED = Outcome(ending=Ending.STOPPED, exit_code=1, sentence="stopped on request")
 KILLED = Outcome(ending=Ending.KILLED, signal=9, sentence="killed by SIGKILL")

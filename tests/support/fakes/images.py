@@ -1,13 +1,13 @@
 """Images that were taken and read, of any manifest that a test needs."""
 
-from solo5_systemd.base.names import DeviceName, TaskName
+from solo5_systemd.base.names import DeviceName, Target, TaskName
 from solo5_systemd.engine.plan import Plan
-from solo5_systemd.image.manifest import Device, DeviceKind, ImageFacts, Manifest, StoredImage, Target
+from solo5_systemd.image.manifest import Device, DeviceKind, ImageFacts, Manifest, StoredImage
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.storage.model import Disk
+from solo5_systemd.task.workload import MIB, Workload
 from solo5_systemd.unit.tender import Tender
 from solo5_systemd.unit.translate import Parts
-from solo5_systemd.workload import MIB, Workload
 
 SHA256 = "5" * 64
 

@@ -9,7 +9,7 @@ from tests.support.fakes.steps import Steps
 
 from solo5_systemd.base.errors import NoSuchTaskError, TakenError
 from solo5_systemd.base.names import TaskName, UnitKind, outcome_target, task_of_unit
-from solo5_systemd.unit.properties import (
+from solo5_systemd.task.properties import (
     JobCanceledError,
     JobConflictError,
     JobFailedError,

@@ -138,7 +138,7 @@ def running_task(task: "Task", proc: "Path | None" = None) -> "RunningTask":
 
 def _words(path: str) -> list[str]:
     """Return the words of a cgroup's file; empty without it."""
-    from solo5_systemd.cgroup.cgroupfs import read
+    from solo5_systemd.cgroup.control_files import read
 
     return (read(path) or b"").decode("ascii", "replace").split()
 
@@ -148,7 +148,7 @@ def _number(path: str) -> int | None:
 
 
 def _memory_max(path: str) -> int | None:
-    from solo5_systemd.unit.property_types import INFINITY
+    from solo5_systemd.task.property_types import INFINITY
 
     return INFINITY if _words(path) == ["max"] else _number(path)
 

@@ -5,15 +5,16 @@ from argparse import Namespace
 from dataclasses import dataclass
 
 from solo5_systemd.base.errors import ImageError, Solo5Error
+from solo5_systemd.base.names import Target
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import fields
 from solo5_systemd.host.tenders import TenderPath, groups_for
-from solo5_systemd.image.manifest import DeviceKind, ImageFacts, Target
+from solo5_systemd.image.manifest import DeviceKind, ImageFacts
 from solo5_systemd.image.store import read_facts
 from solo5_systemd.settings.files import read_settings
+from solo5_systemd.task.workload import MIB
 from solo5_systemd.unit.tender import HVT_MAXIMUM, RUNTIME_NEEDS_MORE, Tender, least_guest_memory, overhead
-from solo5_systemd.workload import MIB
 
 
 @dataclass(frozen=True, kw_only=True)

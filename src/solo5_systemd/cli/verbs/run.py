@@ -10,14 +10,14 @@ from solo5_systemd.base.names import UnitKind, own_task_name
 from solo5_systemd.cli import arguments as typed
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
-from solo5_systemd.options.table import SETTINGS
+from solo5_systemd.task.table import SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from solo5_systemd.base.names import NetworkName
     from solo5_systemd.engine.runtime import Runtime
-    from solo5_systemd.workload import Workload
+    from solo5_systemd.task.workload import Workload
 
 # A workload and its parts are imported where one is made, for startup time: `--help` takes none.
 
@@ -109,7 +109,7 @@ def _workload(arguments: Namespace) -> "Workload":
     from dataclasses import replace
 
     from solo5_systemd.cli.given import Given
-    from solo5_systemd.options.task import workload
+    from solo5_systemd.task.settings import workload
 
     name = arguments.declare or arguments.name or typed.derived_name(arguments.Image, os.urandom(2).hex())
     found = workload(name, Given(arguments), _served)

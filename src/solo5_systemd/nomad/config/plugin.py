@@ -7,15 +7,14 @@ from dataclasses import dataclass, field
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError, SettingsError
-from solo5_systemd.base.names import NetworkName, UnitKind, log_namespace, network_name
-from solo5_systemd.image.manifest import Target
+from solo5_systemd.base.names import NetworkName, Target, UnitKind, log_namespace, network_name
 from solo5_systemd.nomad.config import schema
 from solo5_systemd.nomad.config.schema import Logging, choice, choices, seconds
 from solo5_systemd.nomad.config.task import assignments, io_block, unpack
 from solo5_systemd.settings.model import NETWORK, parse_settings
 from solo5_systemd.settings.records import INTEGER_MAX
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS, IoLimits
-from solo5_systemd.unit.properties import SETTABLE, parse_property
+from solo5_systemd.task.properties import SETTABLE, parse_property
 
 WHERE = "plugin.solo5.config"
 

@@ -13,9 +13,9 @@ from typing import TypeAlias, TypeVar
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.nomad.proto.hcl_spec_pb2 import Attr, Block, BlockAttrs, BlockMap, Object, Spec
-from solo5_systemd.options.table import SETTINGS
 from solo5_systemd.settings.model import NETWORK as NETWORK_TYPES
 from solo5_systemd.storage.io_limits import KEYS
+from solo5_systemd.task.table import SETTINGS
 
 Named: TypeAlias = tuple[str, Spec]
 """The name of an option, and its spec."""

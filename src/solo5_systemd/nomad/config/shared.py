@@ -5,13 +5,13 @@ from typing import TypeVar
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
-from solo5_systemd.options.table import SETTINGS
+from solo5_systemd.task.table import SETTINGS
 
 T = TypeVar("T")
 
 
 class Shared:
-    """The options of a job that are those of `solo5ctl run`; implements `options.task.Values`.
+    """The options of a job that are those of `solo5ctl run`; implements `task.settings.Values`.
 
     Args:
         fields: the task options.

@@ -29,9 +29,6 @@ from solo5_systemd.nomad.config import schema
 from solo5_systemd.nomad.config.ready import Rule, parse_rule
 from solo5_systemd.nomad.config.schema import Logging, choice
 from solo5_systemd.nomad.config.shared import Shared
-from solo5_systemd.options.disks import DISK_SIZE
-from solo5_systemd.options.quantities import size
-from solo5_systemd.options.task import workload
 from solo5_systemd.settings.address_pool import ipv4_address, ipv6_address
 from solo5_systemd.settings.egress import egress
 from solo5_systemd.settings.guest_routes import routes
@@ -39,8 +36,11 @@ from solo5_systemd.settings.model import DEFAULT_NETWORK
 from solo5_systemd.settings.rate import UNLIMITED, rate
 from solo5_systemd.storage.io_limits import KEYS, NO_IO_LIMITS, IoLimits, io_limit
 from solo5_systemd.storage.model import MAX_SECTOR_SIZE, SECTOR_SIZE, ArchiveFormat
-from solo5_systemd.unit.log_fields import labels
-from solo5_systemd.workload import Workload
+from solo5_systemd.task.disks import DISK_SIZE
+from solo5_systemd.task.log_fields import labels
+from solo5_systemd.task.quantities import size
+from solo5_systemd.task.settings import workload
+from solo5_systemd.task.workload import Workload
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,9 @@ from solo5_systemd.base.sanitize import bounded
 from solo5_systemd.network.model import UNREPAIRED, Lease, Reservation
 from solo5_systemd.nomad.workload.ports import published_nics
 from solo5_systemd.storage.model import FullDiskChange
+from solo5_systemd.task.placeholders import uses_search, uses_servers
+from solo5_systemd.task.workload import MIB, Publish, Workload
 from solo5_systemd.unit.outcome import Ending, Outcome
-from solo5_systemd.unit.placeholders import uses_search, uses_servers
-from solo5_systemd.workload import MIB, Publish, Workload
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.plan import Plan

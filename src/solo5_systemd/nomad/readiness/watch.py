@@ -18,7 +18,7 @@ from solo5_systemd.nomad.config.task import TaskOptions
 from solo5_systemd.nomad.events import messages
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload import ports
-from solo5_systemd.workload import STOP_TIMEOUT_S, StopSignal
+from solo5_systemd.task.workload import STOP_TIMEOUT_S, StopSignal
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -39,9 +39,9 @@ from solo5_systemd.nomad.task.unit_cache import UnitCache
 from solo5_systemd.nomad.wait import ExitWaiter, TaskEnd
 from solo5_systemd.nomad.workload import ports
 from solo5_systemd.nomad.workload.convert import name_of, stem
+from solo5_systemd.task.workload import StopSignal
 from solo5_systemd.unit.outcome import Ending
 from solo5_systemd.unit.state import UnitState
-from solo5_systemd.workload import StopSignal
 
 REMOVE_TIMEOUT_S = 30.0
 """Seconds that a removal is retried while PID 1, the bus or solo5-networkd is not reachable."""

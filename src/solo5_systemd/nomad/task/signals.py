@@ -5,7 +5,7 @@ import signal
 from enum import Enum, auto
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.workload import StopSignal
+from solo5_systemd.task.workload import StopSignal
 
 SIGKILL = 9
 

@@ -33,8 +33,8 @@ from solo5_systemd.nomad.workload import convert, ports, volumes
 from solo5_systemd.nomad.workload.convert import name_of
 from solo5_systemd.settings.model import Settings
 from solo5_systemd.storage.model import DiskRequest
+from solo5_systemd.task.workload import Workload
 from solo5_systemd.unit.state import UnitState
-from solo5_systemd.workload import Workload
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.runtime import Runtime

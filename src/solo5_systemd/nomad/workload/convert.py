@@ -23,12 +23,12 @@ from solo5_systemd.settings.resolver import Resolver, resolver
 from solo5_systemd.storage.archive import archive_disk, member
 from solo5_systemd.storage.io_limits import lowered
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, NewFile, named_disk
+from solo5_systemd.task.placeholders import uses_search, uses_servers
+from solo5_systemd.task.properties import parse_property
+from solo5_systemd.task.property_types import INFINITY, parse_cpus
+from solo5_systemd.task.workload import MIB, Workload
 from solo5_systemd.unit.confinement import USER
-from solo5_systemd.unit.placeholders import uses_search, uses_servers
-from solo5_systemd.unit.properties import parse_property
-from solo5_systemd.unit.property_types import INFINITY, parse_cpus
 from solo5_systemd.unit.translate import TASKS_MAX
-from solo5_systemd.workload import MIB, Workload
 
 SHARED_SLICE = "solo5-shared.slice"
 """The slice of tasks without reserved cores. Its AllowedCPUs= follows Nomad's shared partition, by one call for all."""

@@ -11,7 +11,7 @@ from solo5_systemd.nomad.config.task import PortLabel, TaskOptions
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.settings.address_pool import host_address
 from solo5_systemd.settings.model import NAMESPACE_NETWORK, REDIRECT_NETWORK
-from solo5_systemd.workload import Publish
+from solo5_systemd.task.workload import Publish
 
 OF_PROXIES = ("connect-proxy-", "connect-ingress-", "connect-terminating-", "connect-mesh-")
 """The prefixes of the labels that Nomad adds to a group for the listeners of its proxies (nomad/structs/connect.go)."""

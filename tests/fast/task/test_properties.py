@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.unit import properties
-from solo5_systemd.unit.properties import (
+from solo5_systemd.task import properties
+from solo5_systemd.task.properties import (
     PROPERTIES,
     SETTABLE,
     Property,
@@ -16,7 +16,7 @@ from solo5_systemd.unit.properties import (
     parse_property,
     release_of,
 )
-from solo5_systemd.unit.property_types import APPARMOR_PROFILE, INFINITY, PropertyType, parse_cpus, parse_size
+from solo5_systemd.task.property_types import APPARMOR_PROFILE, INFINITY, PropertyType, parse_cpus, parse_size
 
 KNOWN = [
     (Property("Description", "s", "Solo5 unikernel web"), "Description=Solo5 unikernel web"),

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError
-from solo5_systemd.unit import property_types as types
-from solo5_systemd.unit.property_types import PropertyType
-from solo5_systemd.workload import DEFAULT_MEMORY, Workload
+from solo5_systemd.task import property_types as types
+from solo5_systemd.task.property_types import PropertyType
+from solo5_systemd.task.workload import DEFAULT_MEMORY, Workload
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from solo5_systemd.network.model import Lease
 from solo5_systemd.settings.hosts import hosts
 from solo5_systemd.settings.model import NO_NETWORK
 from solo5_systemd.settings.resolver import Resolver
-from solo5_systemd.unit.placeholders import (
+from solo5_systemd.task.placeholders import (
     COMMAND_LINE_MAX,
     check_leased,
     expand,

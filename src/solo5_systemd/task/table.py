@@ -1,7 +1,7 @@
 """The settings of a task, each defined once for every language.
 
 From this table follow the options of `solo5ctl run`, the keys of [Unikernel], and the options of a job that are the
-same there. `options.task` reads and writes the values. solo5.unikernel(5) has a paragraph for each key; a fast test
+same there. `task.settings` reads and writes the values. solo5.unikernel(5) has a paragraph for each key; a fast test
 compares them.
 """
 

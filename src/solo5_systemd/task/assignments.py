@@ -5,9 +5,9 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.options.quantities import named
-from solo5_systemd.unit.log_fields import label
-from solo5_systemd.unit.properties import parse_property
+from solo5_systemd.task.log_fields import label
+from solo5_systemd.task.properties import parse_property
+from solo5_systemd.task.quantities import named
 
 T = TypeVar("T")
 
@@ -15,7 +15,7 @@ _JOURNAL_FIELD = re.compile(r"[A-Z][A-Z0-9_]{0,63}", re.ASCII)
 
 
 def unit_property(text: str, option: str) -> tuple[str, str]:
-    """Parse KEY=VALUE, a settable unit property (unit/properties.py).
+    """Parse KEY=VALUE, a settable unit property (task/properties.py).
 
     Args:
         text: the value.

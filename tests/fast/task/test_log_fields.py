@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solo5_systemd.unit.log_fields import assignment, log_fields
+from solo5_systemd.task.log_fields import assignment, log_fields
 
 
 def test_a_value_is_one_word() -> None:

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import device_name, disk_name
-from solo5_systemd.options.quantities import integer, named, size
 from solo5_systemd.storage.archive import archive_disk, credential_name, member
 from solo5_systemd.storage.io_limits import KEYS, IoLimits, io_limit
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, NewFile, named_disk
-from solo5_systemd.unit.property_types import SIZE
+from solo5_systemd.task.property_types import SIZE
+from solo5_systemd.task.quantities import integer, named, size
 
 _NAMED_DISK = "disk:"
 _IO_OPTIONS = ("read_bps=", "write_bps=", "read_iops=", "write_iops=")

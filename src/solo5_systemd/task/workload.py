@@ -3,8 +3,7 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from solo5_systemd.base.names import DeviceName, TaskName, UnitKind
-from solo5_systemd.image.manifest import Target
+from solo5_systemd.base.names import DeviceName, Target, TaskName, UnitKind
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
 from solo5_systemd.network.model import IpAddress, NicRequest, PortRequest, Protocol
 from solo5_systemd.settings.hosts import Host

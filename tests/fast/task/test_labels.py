@@ -5,7 +5,7 @@ import json
 import pytest
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.unit.log_fields import MAX_LABELS, MAX_VALUE_BYTES, labels
+from solo5_systemd.task.log_fields import MAX_LABELS, MAX_VALUE_BYTES, labels
 
 
 def test_labels_are_taken_as_they_are() -> None:

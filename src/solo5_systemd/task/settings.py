@@ -8,25 +8,24 @@ from dataclasses import replace
 from typing import NamedTuple, Protocol, TypeVar
 
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
-from solo5_systemd.base.names import DeviceName, NetworkName, TaskName, device_name
-from solo5_systemd.image.manifest import Target
+from solo5_systemd.base.names import DeviceName, NetworkName, Target, TaskName, device_name
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
 from solo5_systemd.network.model import NicRequest
-from solo5_systemd.options.assignments import journal_label, log_field, unique, unit_property
-from solo5_systemd.options.disks import disk, disk_text, on_paths
-from solo5_systemd.options.networks import host_endpoint, namespace_path, nic, nic_text, publish, publish_text
-from solo5_systemd.options.quantities import cpu_weight, cpus, size
-from solo5_systemd.options.table import SETTINGS
 from solo5_systemd.settings.egress import NONE, Egress, egress
 from solo5_systemd.settings.hosts import hosts
 from solo5_systemd.settings.model import DEFAULT_NETWORK
 from solo5_systemd.settings.rate import UNLIMITED, rate
 from solo5_systemd.settings.resolver import Resolver, hostname, resolver
 from solo5_systemd.storage.model import DiskRequest
-from solo5_systemd.unit.log_fields import MAX_LABELS, label, labels
-from solo5_systemd.unit.placeholders import uses_hostname, uses_hosts, uses_search, uses_servers, verbatim
-from solo5_systemd.unit.property_types import INFINITY, SIZE
-from solo5_systemd.workload import DEFAULT_MEMORY, Publish, Workload
+from solo5_systemd.task.assignments import journal_label, log_field, unique, unit_property
+from solo5_systemd.task.disks import disk, disk_text, on_paths
+from solo5_systemd.task.log_fields import MAX_LABELS, label, labels
+from solo5_systemd.task.networks import host_endpoint, namespace_path, nic, nic_text, publish, publish_text
+from solo5_systemd.task.placeholders import uses_hostname, uses_hosts, uses_search, uses_servers, verbatim
+from solo5_systemd.task.property_types import INFINITY, SIZE
+from solo5_systemd.task.quantities import cpu_weight, cpus, size
+from solo5_systemd.task.table import SETTINGS
+from solo5_systemd.task.workload import DEFAULT_MEMORY, Publish, Workload
 
 T = TypeVar("T")
 Parse = Callable[[str, str], T]
@@ -34,7 +33,7 @@ Parse = Callable[[str, str], T]
 
 
 class Values(Protocol):
-    """The settings of a task in one language, by the names of `options.table`."""
+    """The settings of a task in one language, by the names of `task.table`."""
 
     def given(self, name: str) -> bool:
         """Return whether a setting is given."""

@@ -2,7 +2,7 @@ from ipaddress import IPv4Address
 
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.network.model import PortRequest, Protocol
-from solo5_systemd.workload import Publish
+from solo5_systemd.task.workload import Publish
 
 
 def test_a_published_port_keeps_all_but_its_nic() -> None:
