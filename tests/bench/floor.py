@@ -79,7 +79,7 @@ class Floor:
     async def _run(self, mode: str, count: int, at_once: int) -> Pairs:
         names = [TaskName(f"floor-{number}") for number in itertools.islice(self._numbers, count)]
         plan = await self._engine.preview(_workload(names[0]))
-        [nic] = plan.reservation.leases
+        [nic] = plan.parts.reservation.leases
         async with self._allocated(names) as users:
             words: list[object] = [index(nic.bridge)]
             for number, name in enumerate(names):

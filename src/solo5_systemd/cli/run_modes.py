@@ -151,8 +151,9 @@ def _plan_text(plan: "Plan") -> str:
         _section(plan.unit.name, [directive(each) for each in plan.unit.properties]),
         _section("command line", [shlex.join(plan.argv)]),
     ]
-    sections.append(_section("leases", [f"{lease.nic} {lease_text(lease)}" for lease in plan.reservation.leases]))
-    sections.append(_section("ports", [f"{line} ({each.nic})" for line, each in port_lines(plan.reservation.ports)]))
+    reserved = plan.parts.reservation
+    sections.append(_section("leases", [f"{lease.nic} {lease_text(lease)}" for lease in reserved.leases]))
+    sections.append(_section("ports", [f"{line} ({each.nic})" for line, each in port_lines(reserved.ports)]))
     sections.append(_section("nftables", plan.nft.splitlines()))
     return "\n".join(section for section in sections if section)
 
@@ -167,10 +168,10 @@ def _plan_json(plan: "Plan") -> dict[str, object]:
         "unit": plan.unit.name,
         "properties": {each.name: plain_value(each.value) for each in plan.unit.properties},
         "argv": list(plan.argv),
-        "image": {"path": plan.image.path, "sha256": plan.image.sha256},
-        "tender": plan.tender.path,
+        "image": {"path": plan.parts.image.path, "sha256": plan.parts.image.sha256},
+        "tender": plan.parts.tender.path,
         "nft": plan.nft,
-        **reservation_json(plan.reservation),
+        **reservation_json(plan.parts.reservation),
     }
 
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError
-from solo5_systemd.base.names import DeviceName, NetworkName, TaskName, UnitKind, primary_nic
+from solo5_systemd.base.names import DeviceName, NetworkName, UnitKind, primary_nic
 from solo5_systemd.base.sanitize import MAX_QUOTE, bounded, unit_file_syntax
 from solo5_systemd.engine.task import Started
 from solo5_systemd.image.manifest import DeviceKind, StoredImage, match
@@ -70,7 +70,8 @@ class Plan:
     """What a start makes: `solo5ctl run --dry-run` prints it, and `engine.start` executes it.
 
     Attributes:
-        parts: the inputs of the unit. A plan has no reservation at first, and the user is the next one.
+        parts: the inputs of the unit. A plan has no reservation at first (a preview: as it would be made now), and
+            the user is the next one.
         nics: with all defaults filled in.
         ports: with the NIC of each.
         names: what the guest gets by DHCP besides its lease.
@@ -86,11 +87,6 @@ class Plan:
     lent: Sequence[PortRequest] = ()
     nft: str = ""
     pid: int = 0
-
-    @property
-    def name(self) -> TaskName:
-        """Return the name of the task."""
-        return self.parts.workload.name
 
     @property
     def unit(self) -> TransientUnit:
@@ -109,35 +105,10 @@ class Plan:
         return argv(self.parts)
 
     @property
-    def reservation(self) -> Reservation:
-        """Return addresses, MACs, taps and ports; in a preview, as they would be reserved now."""
-        return self.parts.reservation
-
-    @property
-    def image(self) -> StoredImage:
-        """Return the stored image."""
-        return self.parts.image
-
-    @property
-    def tender(self) -> Tender:
-        """Return the tender program."""
-        return self.parts.tender
-
-    @property
-    def disks(self) -> Sequence[Disk]:
-        """Return the inspected disks."""
-        return self.parts.disks
-
-    @property
-    def log_namespace(self) -> str:
-        """Return the journal namespace of the console; empty: the host's journal."""
-        return self.parts.log_namespace
-
-    @property
     def claim(self) -> Claim:
         """Return what the task takes of the node. Addresses in a namespace of another program are not the node's."""
         networks = [] if self.parts.workload.namespace else [nic.network for nic in self.nics]
-        copies = [disk for disk in self.disks if disk.backing is Backing.COPY]
+        copies = [disk for disk in self.parts.disks if disk.backing is Backing.COPY]
         return Claim(
             tenant=self.parts.workload.tenant,
             amounts={
@@ -145,8 +116,8 @@ class Plan:
                 Resource.PORTS: _number_of_ports(self.ports),
                 Resource.COPIES: sum(disk.size for disk in copies),
                 Resource.COPIED: sum(disk.copied for disk in copies),
-                Resource.ARCHIVES: sum(disk.size for disk in self.disks if disk.backing is Backing.ARCHIVE),
-                f"{Resource.IMAGES}/{self.image.sha256}": self.image.size,
+                Resource.ARCHIVES: sum(disk.size for disk in self.parts.disks if disk.backing is Backing.ARCHIVE),
+                f"{Resource.IMAGES}/{self.parts.image.sha256}": self.parts.image.size,
                 **{f"{Resource.ADDRESSES}/{name}": count for name, count in Counter(networks).items()},
             },
         )
@@ -170,13 +141,13 @@ class Plan:
 
     def with_disks(self, disks: Sequence[Disk], image: StoredImage | None = None) -> "Plan":
         """Return the plan with disks, and with the image unless it is None, at other paths."""
-        return replace(self, parts=replace(self.parts, disks=disks, image=image or self.image))
+        return replace(self, parts=replace(self.parts, disks=disks, image=image or self.parts.image))
 
     def started(self, unit: str, begun: Invocation) -> Started:
         """Return the started task."""
         return Started(
             state=UnitState(
-                task=self.name,
+                task=self.parts.workload.name,
                 unit=unit,
                 active=ActiveState.ACTIVE,
                 invocation=begun.invocation,
@@ -185,7 +156,7 @@ class Plan:
                 control_group=begun.control_group,
                 log_fields=log_fields(self.parts),
             ),
-            reservation=self.reservation if self.reservation.leases else None,
+            reservation=self.parts.reservation if self.parts.reservation.leases else None,
         )
 
 

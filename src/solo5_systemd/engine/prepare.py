@@ -97,14 +97,14 @@ class Preparer:
             undoing.on_any_failure(steps.release_private_disks)
             undoing.on_any_failure(steps.remove_new_files)
             await steps.make_disks()
-            bound = await self._backends.disks.bind(steps.plan.disks)
+            bound = await self._backends.disks.bind(steps.plan.parts.disks)
             undoing.on_any_failure(partial(self._backends.disks.unbind, bound))
             locks: list[int] = []
             undoing.close_on_failure(locks)
-            if steps.plan.disks:
+            if steps.plan.parts.disks:
                 locks.append(await steps.lock_disks())
                 await steps.give_disks()
-            await start_journald(self._backends.units, steps.plan.log_namespace)
+            await start_journald(self._backends.units, steps.plan.parts.log_namespace)
             await steps.attach()
             held = [*(each.descriptor for _, each in steps.made), bound.descriptor, *locks]
             return Prepared(plan=steps.plan, disks=bound.disks, held=[each for each in held if each >= 0])
@@ -115,7 +115,7 @@ class Preparer:
         A restart keeps the lease. A changed request replaces it.
         """
         if not steps.plan.nics:
-            await self._networks.release(steps.plan.name)
+            await self._networks.release(steps.plan.parts.workload.name)
             return
         steps.plan = replace(steps.plan, lent=await self._lent_ports(steps.plan))
         steps.undo.on_failure(steps.unreserve)
@@ -135,13 +135,13 @@ class Preparer:
         steps.plan = steps.plan.reserved(reservation)
 
     async def _renewed(self, steps: Steps, nics: Sequence[NicRequest]) -> Reservation:
-        had = await self._networks.reservation(steps.plan.name) is not None
+        had = await self._networks.reservation(steps.plan.parts.workload.name) is not None
         try:
             return await steps.request_reservation(nics)
         except TakenError:
             if not had:
                 raise
-        await self._networks.release(steps.plan.name)
+        await self._networks.release(steps.plan.parts.workload.name)
         return await steps.request_reservation(nics)
 
     async def _lent_ports(self, planned: Plan) -> Sequence[PortRequest]:
@@ -151,11 +151,11 @@ class Preparer:
         it is removed.
         """
         try:
-            beside = next_task(planned.name)
+            beside = next_task(planned.parts.workload.name)
             held = await self._networks.reservation(beside)
         except InvalidRequestError:  # the name is too long: there is none
             return ()
-        if held is None or not held.ports or await self._networks.lender(beside) != planned.name:
+        if held is None or not held.ports or await self._networks.lender(beside) != planned.parts.workload.name:
             return ()
         if {*held.ports} == {*planned.ports} and await self._backends.units.is_running(beside):
             return held.ports

@@ -64,10 +64,10 @@ class Starter:
         """
         await self._host.check_name(workload)
         found = plan(workload, await self._host.gather(workload, self._host.preview_image))
-        self._backends.users.check_claim(found.name, found.claim)
+        self._backends.users.check_claim(workload.name, found.claim)
         if not found.nics:
             return found
-        seen = await self._backends.networks.preview(found.name, found.nics, found.ports, workload.namespace)
+        seen = await self._backends.networks.preview(workload.name, found.nics, found.ports, workload.namespace)
         return replace(found.reserved(seen.reservation), nft=seen.nft)
 
     async def check_declared(self, workload: Workload) -> None:
@@ -78,9 +78,9 @@ class Starter:
         """
         self._host.check_declared(workload)
         found = plan(workload, await self._host.gather(workload, self._host.preview_image))
-        self._backends.users.check_claim(found.name, found.claim)
-        if found.nics and await self._backends.networks.reservation(found.name) is None:
-            await self._backends.networks.preview(found.name, found.nics, found.ports, workload.namespace)
+        self._backends.users.check_claim(workload.name, found.claim)
+        if found.nics and await self._backends.networks.reservation(workload.name) is None:
+            await self._backends.networks.preview(workload.name, found.nics, found.ports, workload.namespace)
 
     @asynccontextmanager
     async def service(self, planned: Plan, progress: StartCallbacks) -> AsyncGenerator[Started, None]:
@@ -108,7 +108,7 @@ class Starter:
             opened, fds = await steps.open_image_and_disks()
             await steps.attach()
             progress.on_step("starting its unit")
-            pid = await steps.undo.enter_async_context(spawn(opened.argv, fds, planned.log_namespace))
+            pid = await steps.undo.enter_async_context(spawn(opened.argv, fds, planned.parts.log_namespace))
             unit = replace(steps.plan, pid=pid).unit
             begun = await steps.start_unit(unit, UnitFiles())
             yield steps.plan.started(unit.name, begun)
@@ -123,7 +123,7 @@ class Starter:
             progress.on_preflight(planned)
             progress.on_step("reserving addresses")
             await steps.reserve()
-            progress.on_leases(steps.plan.reservation.leases)
+            progress.on_leases(steps.plan.parts.reservation.leases)
             progress.on_step("attaching its network")
             undoing.on_any_failure(steps.remove_new_files)
             undoing.on_failure(steps.stop_unit)  # here, since a start can also be cancelled while the rest is released
@@ -145,7 +145,7 @@ class Steps:
         self.plan = planned
         self.undo = undoing
         self.made: list[tuple[DiskRequest, MadeDisk]] = []
-        self._name = planned.name
+        self._name = planned.parts.workload.name
         self._backends = backends
         self._disks = backends.disks
         self._networks = backends.networks
@@ -156,7 +156,7 @@ class Steps:
 
     async def hold_image(self) -> None:
         """Keep the image in the store until the unit shows that it is in use."""
-        self.undo.callback(os.close, await self._backends.images.hold(self.plan.image))
+        self.undo.callback(os.close, await self._backends.images.hold(self.plan.parts.image))
 
     async def allocate_user(self, *, adopt: bool = False) -> None:
         """Allocate the task's user, and record what the task takes. The user is locked until the unit exists.
@@ -248,7 +248,7 @@ class Steps:
             Solo5Error: one cannot be made, or is an archive with which those of the task are too large.
         """
         disks = []
-        for request, disk in zip(self.plan.parts.workload.disks, self.plan.disks, strict=True):
+        for request, disk in zip(self.plan.parts.workload.disks, self.plan.parts.disks, strict=True):
             if not disk.planned:
                 disks.append(disk)
                 continue
@@ -276,7 +276,7 @@ class Steps:
 
     async def bind_disks(self) -> Sequence[Disk]:
         """Bind-mount the inspected disks, until systemd has made its own mounts of them."""
-        bound = await completed(self._disks.bind(self.plan.disks), self._disks.unbind)
+        bound = await completed(self._disks.bind(self.plan.parts.disks), self._disks.unbind)
         self.undo.push_async_callback(self._unbind, bound)
         return bound.disks
 
@@ -286,11 +286,11 @@ class Steps:
     async def open_files(self, unit: TransientUnit) -> UnitFiles:
         """Open the unit's stdin and stderr: the disk locks, since a tender never reads stdin, and a journal stream."""
         stdin = None
-        if self.plan.disks:
+        if self.plan.parts.disks:
             stdin = await self.lock_disks()
             self.undo.callback(os.close, stdin)  # PID 1 has its own copies
             await self.give_disks()
-        namespace = await start_journald(self._units, self.plan.log_namespace)
+        namespace = await start_journald(self._units, self.plan.parts.log_namespace)
         stderr = await self._backends.console.open_stderr(unit.name, namespace)
         self.undo.callback(os.close, stderr)
         return UnitFiles(stdin=stdin, stderr=stderr)
@@ -303,36 +303,36 @@ class Steps:
         """
         held: list[int] = []
         self.undo.close_on_failure(held)  # else they are the caller's: the locks last as long as the tender
-        held.append(await self._backends.images.open(self.plan.image))
-        image = replace(self.plan.image, path=f"/proc/self/fd/{held[-1]}")
-        if self.plan.disks:
+        held.append(await self._backends.images.open(self.plan.parts.image))
+        image = replace(self.plan.parts.image, path=f"/proc/self/fd/{held[-1]}")
+        if self.plan.parts.disks:
             held.append(await self.lock_disks())
             await self.give_disks()
         disks = []
-        for disk in self.plan.disks:
+        for disk in self.plan.parts.disks:
             held.append(await self._disks.open(disk))
             disks.append(replace(disk, path=f"/proc/self/fd/{held[-1]}"))
         return self.plan.with_disks(disks, image), held
 
     async def lock_disks(self) -> int:
         """Lock the disks, until the returned descriptor is closed."""
-        return await self._disks.lock(self.plan.disks, self._name)
+        return await self._disks.lock(self.plan.parts.disks, self._name)
 
     async def give_disks(self) -> None:
         """Make the user the owner of the disks, which are locked. They are reclaimed when the user is freed."""
         user = self.plan.parts.user
         # Recorded before the first chown(2), so that a crash in between leaves no disk without a record.
-        given = {disk.disk: _given(disk) for disk in self.plan.disks if not disk.is_private}
+        given = {disk.disk: _given(disk) for disk in self.plan.parts.disks if not disk.is_private}
         if given:
             await self._users.record_disks(user, list(given.values()))
-        for disk in self.plan.disks:
+        for disk in self.plan.parts.disks:
             former = await self._disks.change_owner(disk, user)
             if former in TASK_UIDS and former != user and disk.disk in given:
                 await self._users.disk_taken(former, given[disk.disk])
 
     async def attach(self) -> None:
         """Attach the NICs before the unit is started, without a process of solo5-network@.service."""
-        if self.plan.reservation.leases:
+        if self.plan.parts.reservation.leases:
             await self._networks.attach(self._name)
 
     async def start_unit(self, unit: TransientUnit, files: UnitFiles) -> Invocation:
@@ -344,7 +344,7 @@ class Steps:
         """
         self._unit = unit.name
         try:
-            with self._networks.start_mark(self._name) if self.plan.reservation.leases else nullcontext():
+            with self._networks.start_mark(self._name) if self.plan.parts.reservation.leases else nullcontext():
                 begun = await self._units.start(unit, files)
         except TakenError as error:
             raise NameTakenError(
@@ -363,7 +363,7 @@ class Steps:
 
     async def _start_error(self, error: JobFailedError) -> StartError:
         """Return the error of a failed job, with the last message of the unit that failed."""
-        part, unit, namespace = ("tender", error.unit, self.plan.log_namespace)
+        part, unit, namespace = ("tender", error.unit, self.plan.parts.log_namespace)
         if error.result == "dependency":
             part, unit, namespace = ("network", network_service(self._name), "")
         messages = await self._backends.console.failure_messages(unit, namespace)
@@ -378,7 +378,7 @@ class Steps:
 
     async def check_bound(self, begun: Invocation) -> None:
         """Check that the tender has the inspected disks: the path of one can change before systemd mounts it."""
-        await self._disks.check_bound([(disk, sandbox_path(disk)) for disk in self.plan.disks], begun.main_pid)
+        await self._disks.check_bound([(disk, sandbox_path(disk)) for disk in self.plan.parts.disks], begun.main_pid)
 
 
 async def start_journald(units: "Units", namespace: str) -> str:

@@ -181,7 +181,7 @@ class Updater:
             hostname=workload.hostname or host_name(self._name),
         )
         planned = await self._starter.plan(beside)
-        check_same_devices(beside.image, planned.image.facts.manifest, old)
+        check_same_devices(beside.image, planned.parts.image.facts.manifest, old)
         if tuple(planned.ports) != tuple(ports):
             raise InvalidRequestError(
                 f"the published ports of {self._name} have changed since it was started: "

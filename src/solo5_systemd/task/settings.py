@@ -56,7 +56,7 @@ class Values(Protocol):
         ...
 
     def shown(self, name: str) -> str:
-        """Return how a setting is written, such as `--net` or `Network=`."""
+        """Return how a setting is written, such as `--net` or `Network=`; empty: it cannot be."""
         ...
 
     def path(self, text: str, what: str) -> str:
@@ -196,11 +196,11 @@ def _by_nic(
         own, _, rest = text.partition("=") if text.count("=") >= equals else ("", "", text)
         for_nic = values.checked(name, lambda own=own: device_name(own)) if own else None  # type: ignore[misc]
         if for_nic is not None and for_nic not in nics:
-            raise values.error(
-                name,
-                f"{values.shown(name)} {text!r} is for NIC {for_nic}, which no {values.shown('Network')} names: "
-                "expected one that is.",
-            )
+            sentence, network = f"{values.shown(name)} {text!r} is for NIC {for_nic}", values.shown("Network")
+            if network:
+                raise values.error(name, f"{sentence}, which no {network} names: expected one that is.")
+            block = f'nic "{for_nic}" {{ {name.lower()} = ["{rest}"] }}'
+            raise values.error(name, f"{sentence}: expected it in the block of that NIC.", f"Write {block}.")
         lists.setdefault(for_nic, []).append(rest)
     return {each: values.checked(name, lambda own=own: parse(own)) for each, own in lists.items()}  # type: ignore[misc]
 

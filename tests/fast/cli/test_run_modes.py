@@ -69,7 +69,7 @@ def test_json(solo5ctl: Solo5ctl) -> None:
     assert list(document["properties"]) == [each.name for each in PLAN.unit.properties]
     assert "SOLO5_TASK=web" in document["properties"]["LogExtraFields"]
     assert document["argv"] == list(PLAN.argv)
-    assert document["image"] == {"path": PLAN.image.path, "sha256": PLAN.image.sha256}
+    assert document["image"] == {"path": PLAN.parts.image.path, "sha256": PLAN.parts.image.sha256}
     assert document["tender"] == "/usr/bin/solo5-hvt"
     assert document["nft"] == PLAN.nft
     assert [nic["nic"] for nic in document["nics"]] == ["service"]

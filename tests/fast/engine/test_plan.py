@@ -316,7 +316,7 @@ def test_a_loop_device_is_a_disk_with_the_launcher_only(found: Facts, *, refused
         with pytest.raises(HostError, match="is a loop device, which a tender could have another file behind"):
             plan(WITH_DISK, found)
     else:
-        assert plan(WITH_DISK, found).disks == found.disks
+        assert plan(WITH_DISK, found).parts.disks == found.disks
 
 
 def test_limits_of_a_disk_are_properties_of_its_unit() -> None:
@@ -375,7 +375,7 @@ def test_in_a_namespace_the_leases_show_which_name_servers_are_reached(
 ) -> None:
     found = plan(replace(WORKLOAD, namespace=GROUP, arguments=("{dns}",), resolver=BOTH), facts())
     lease = replace(LEASE, ipv4=IPv4Interface("10.1.0.2/24"), ipv6=six)
-    assert found.reserved(Reservation(task=found.name, leases=(lease,))).parts.resolver == expected
+    assert found.reserved(Reservation(task=found.parts.workload.name, leases=(lease,))).parts.resolver == expected
 
 
 def test_a_guest_gets_names_by_dhcp_where_a_network_has_a_server() -> None:
@@ -405,4 +405,4 @@ def test_a_task_takes_its_ports_addresses_image_and_copies_of_the_node() -> None
 def test_arguments_are_checked_with_the_leases_that_they_have() -> None:
     found = plan(replace(WORKLOAD, arguments=("{net.service.nope}",)), facts())
     with pytest.raises(Solo5Error, match="unknown placeholder"):
-        _ = found.reserved(Reservation(task=found.name, leases=(LEASE,))).unit
+        _ = found.reserved(Reservation(task=found.parts.workload.name, leases=(LEASE,))).unit

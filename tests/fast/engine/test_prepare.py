@@ -63,7 +63,7 @@ async def test_all_but_the_unit_is_made_and_the_locks_are_kept(
 ) -> None:
     prepared = await preparer.prepare(WORKLOAD)
     assert machine.holds == (set(), {WEB})
-    assert prepared.plan.reservation == machine.networks.held[WEB] == records.kept[-1]
+    assert prepared.plan.parts.reservation == machine.networks.held[WEB] == records.kept[-1]
     assert machine.disks.owners == {"/srv/disk.img": machine.users.held[WEB]}
     assert "--net:service=tap2" in prepared.devices
     [lock] = prepared.held
@@ -74,7 +74,10 @@ async def test_all_but_the_unit_is_made_and_the_locks_are_kept(
 async def test_the_next_start_adopts_user_and_lease(machine: Machine, preparer: Preparer) -> None:
     first = await preparer.prepare(WORKLOAD)
     second = await preparer.prepare(WORKLOAD)
-    assert (second.plan.parts.user, second.plan.reservation) == (first.plan.parts.user, first.plan.reservation)
+    assert (second.plan.parts.user, second.plan.parts.reservation) == (
+        first.plan.parts.user,
+        first.plan.parts.reservation,
+    )
     for prepared in (first, second):
         os.close(*prepared.held)
 
@@ -130,7 +133,7 @@ async def test_ports_that_the_guest_of_an_update_has_are_left_to_it_while_it_ser
         await machine.units.stop(f"solo5-task-{beside}.service")
     prepared = await preparer.prepare(WORKLOAD)
     os.close(*prepared.held)
-    assert [port.host_port for port in prepared.plan.reservation.ports] == [8080]
+    assert [port.host_port for port in prepared.plan.parts.reservation.ports] == [8080]
     assert (machine.networks.held[WEB].ports == ()) is serves
     assert (beside in machine.networks.held) is serves
 

@@ -484,7 +484,7 @@ async def test_a_file_that_a_disk_lacks_is_created_by_the_start_and_not_by_a_pre
     machine: Machine, runtime: Runtime
 ) -> None:
     plan = await runtime.preview(CREATING)
-    assert (machine.disks.files, plan.disks[0].planned) == (set(), True)
+    assert (machine.disks.files, plan.parts.disks[0].planned) == (set(), True)
     await runtime.start(CREATING)
     steps = machine.steps.taken
     assert steps.index("reserve") < steps.index("make disk") < steps.index("bind disks")
@@ -757,10 +757,10 @@ async def test_a_preview_says_what_a_start_would_do_and_does_not_do_it(
 ) -> None:
     plan = await runtime.preview(replace(WORKLOAD, kind=kind))
     assert plan.unit.name == f"solo5-task-web.{kind}"
-    assert plan.tender.path == "/usr/bin/solo5-hvt"
-    assert plan.tender.path in plan.argv
-    assert (plan.reservation.leases[0].tap, plan.nft) == ("tap2", "add element …")
-    assert plan.image == machine.images.files["/srv/full"]
+    assert plan.parts.tender.path == "/usr/bin/solo5-hvt"
+    assert plan.parts.tender.path in plan.argv
+    assert (plan.parts.reservation.leases[0].tap, plan.nft) == ("tap2", "add element …")
+    assert plan.parts.image == machine.images.files["/srv/full"]
     assert not (CHANGES | {"take image"}) & set(machine.steps.taken)
 
 
@@ -769,7 +769,7 @@ async def test_the_plan_that_is_printed_is_executed(machine: Machine, runtime: R
     started = await runtime.start(WORKLOAD)
     assert machine.units.started == [plan.unit]
     assert plan.unit.value("ExecStart") == [(plan.argv[0], list(plan.argv), False)]
-    assert started.reservation == plan.reservation
+    assert started.reservation == plan.parts.reservation
 
 
 async def test_the_plan_of_a_scope_is_executed(machine: Machine, runtime: Runtime) -> None:
@@ -778,12 +778,12 @@ async def test_the_plan_of_a_scope_is_executed(machine: Machine, runtime: Runtim
     await scoped(runtime, workload, spawn)
     assert machine.units.started == [replace(plan, pid=spawn.pid).unit]
     image = f"/proc/self/fd/{machine.images.opened[-1]}"
-    assert spawn.argv == tuple(word.replace(plan.image.path, image) for word in plan.argv)
+    assert spawn.argv == tuple(word.replace(plan.parts.image.path, image) for word in plan.argv)
 
 
 async def test_a_preview_counts_what_a_start_would_collect(machine: Machine, runtime: Runtime) -> None:
     machine.images.full = True
-    assert (await runtime.preview(WORKLOAD)).image == machine.images.files["/srv/full"]
+    assert (await runtime.preview(WORKLOAD)).parts.image == machine.images.files["/srv/full"]
     assert machine.images.min_age == 10.0
     assert "collect images" not in machine.steps.taken
     machine.images.makes_room = False
@@ -804,7 +804,7 @@ async def test_a_preview_changes_no_file_of_the_store(
     (tmp_path / "var").mkdir()
     empty = await runtime.preview(workload)
     assert not list((tmp_path / "var").iterdir())
-    assert empty.image == await store.take(str(image))
+    assert empty.parts.image == await store.take(str(image))
     before = tree(tmp_path)
     assert await runtime.preview(workload) == empty
     assert tree(tmp_path) == before
@@ -812,7 +812,7 @@ async def test_a_preview_changes_no_file_of_the_store(
 
 async def test_a_preview_without_nics_asks_no_network(machine: Machine, runtime: Runtime) -> None:
     plan = await runtime.preview(Workload(name=WEB, image="/srv/plain"))
-    assert (plan.reservation.leases, plan.nft) == ((), "")
+    assert (plan.parts.reservation.leases, plan.nft) == ((), "")
     assert "preview network" not in machine.steps.taken
 
 

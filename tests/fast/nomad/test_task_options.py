@@ -135,6 +135,7 @@ def test_a_number_is_understood_however_it_is_written(number: object) -> None:
         ({"nic": {"a-b": {}}}, "config.nic 'a-b': device name 'a-b' is not usable"),
         ({"nic": {"a": {"net": "x"}}}, "config.nic.a.net is not a known key: expected one of egress, ip, ip6, mac, "),
         ({"egress": ["example.org"]}, "config.egress: egress 'example.org' is a name, which the guest alone resolves"),
+        ({"egress": ["a=10.0.0.0/8"]}, "config.egress 'a=10.0.0.0/8' is for NIC a: expected it in the block of"),
         ({"nic": {"a": {"rate": ["sent=0"]}}}, "config.nic.a.rate: rate 'sent=0' is out of range"),
         ({"nic": {"a": {"network": "no net"}}}, "config.nic.a.network: network name 'no net' is not usable"),
         ({"nic": {"a": {"ip6": "10.0.0.1"}}}, "config.nic.a.ip6: address '10.0.0.1' is not an IPv6 address"),

@@ -50,8 +50,9 @@ class Shared:
         return InvalidRequestError(sentence, hint)
 
     def shown(self, name: str) -> str:
-        """Return the option's path in the job."""
-        return f"config.{SETTINGS[name].job}"
+        """Return the option's path in the job; empty: it has none."""
+        job = SETTINGS[name].job
+        return f"config.{job}" if job else ""
 
     def path(self, text: str, what: str) -> str:  # noqa: ARG002
         """Return the path as the job has it; the task's directory is not known here."""

@@ -40,17 +40,17 @@ class TaskEvent:
 
 def preflight_passed(plan: "Plan") -> TaskEvent:
     """Return the event of a passed preflight: image, tender, guest memory and devices."""
-    tender, workload = plan.tender, plan.parts.workload
-    devices = ", ".join(map(str, plan.image.facts.manifest.devices)) or "no devices"
+    tender, workload = plan.parts.tender, plan.parts.workload
+    devices = ", ".join(map(str, plan.parts.image.facts.manifest.devices)) or "no devices"
     return TaskEvent(
         message=(
-            f"Preflight passed: {posixpath.basename(workload.image)} ({plan.image.sha256[:12]}) for "
+            f"Preflight passed: {posixpath.basename(workload.image)} ({plan.parts.image.sha256[:12]}) for "
             f"{tender.target} {tender.version}, ABI {tender.abi_version}; "
             f"{plan.parts.memory_mib} of {workload.memory // MIB} MiB for the guest; {devices}"
         ),
         annotations={
             "image": workload.image,
-            "image_sha256": plan.image.sha256,
+            "image_sha256": plan.parts.image.sha256,
             "tender": tender.path,
             "tender_version": tender.version,
             "abi": str(tender.abi_version),

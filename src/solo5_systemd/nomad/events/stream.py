@@ -234,7 +234,7 @@ class StartEvents(StartCallbacks):
         Raises:
             InvalidRequestError: the `ready` rule names a port, and the image has no NIC.
         """
-        check_manifest(self._rule, plan.image.facts.manifest)
+        check_manifest(self._rule, plan.parts.image.facts.manifest)
         self.publish(messages.preflight_passed(plan))
 
     def on_leases(self, leases: Sequence[Lease]) -> None:
