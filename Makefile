@@ -62,6 +62,10 @@ fuzz: proto ## hostile images and property tests for DURATION=3600 seconds, with
 collected: proto # the names of all tests there are, for check-ran
 	PATH="$(VENV)/bin:$$PATH" tests/run-pytest $(REPORTS)/collected.json --collect-only --quiet --quiet tests
 
+.PHONY: tables
+tables: proto ## the tables of settings in the manuals and in units/solo5.toml, from src/
+	$(VENV)/bin/python3 -m tests.tables
+
 .PHONY: proto
 proto: $(MESSAGES) ## the protobuf messages, beside their .proto files
 
@@ -205,7 +209,7 @@ deb: setup ## the Debian package, in dist/
 # Each target that no tier is, or has: tests/fast/test_tiers.py compares.
 .PHONY: short
 short: setup ## every other target in its shortest form: it starts, measures or tests something, and ends
-	$(MAKE) demo deb
+	$(MAKE) demo deb tables
 	$(MAKE) fuzz DURATION=0 IMAGES=200 EXAMPLES=50
 	$(MAKE) chaos OPERATIONS=10
 	$(MAKE) updates UPDATES=1 RATE=300

@@ -18,7 +18,7 @@ from tests.contract.netservice import Client, Service, nic, udp, until
 from tests.contract.test_network_paths import BRIDGE_NF, ask_udp, bridge_nf
 
 from solo5_systemd.network.model import Lease
-from solo5_systemd.settings.model import HostPort, NetworkPolicy
+from solo5_systemd.settings.network_policy import HostPort, NetworkPolicy
 
 __all__ = ["bridge_nf"]
 

@@ -5,15 +5,14 @@ expected.
 """
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from enum import StrEnum
+from typing import ClassVar, Self, TypeVar
 
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
 
 T = TypeVar("T")
-
-_WHOLE = re.compile(r"\s*[+-]?[0-9]{1,20}(\.0*)?\s*", re.ASCII)
+W = TypeVar("W", bound=StrEnum)
 
 
 def json_document(content: bytes, what: str, *, error: type[Solo5Error] = InvalidRequestError) -> object:
@@ -47,6 +46,9 @@ class Fields:
         Solo5Error: (of class `error`) `mapping` is not a mapping with string keys.
     """
 
+    refuses_unknown_keys: ClassVar[bool] = False
+    """A record that is read from the mapping has all of its keys."""
+
     def __init__(self, mapping: object, where: str = "", *, error: type[Solo5Error] = InvalidRequestError) -> None:
         self.where = where
         self._error = error
@@ -62,9 +64,9 @@ class Fields:
         """Return those of these keys that exist, with their values as they are."""
         return {key: self._mapping[key] for key in keys if key in self._mapping}
 
-    def over(self, base: Mapping[str, object]) -> "Fields":
+    def over(self, base: Mapping[str, object]) -> Self:
         """Return this mapping with the keys of another one that it lacks."""
-        return Fields({**base, **self._mapping}, self.where, error=self._error)
+        return self.__class__({**base, **self._mapping}, self.where, error=self._error)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._mapping)
@@ -101,16 +103,6 @@ class Fields:
             raise self.wrong(key, value, expected)
         return value
 
-    def number(self, key: str, default: int | None = None, *, low: int, high: int) -> int:
-        """Return an integer that may be encoded as `2`, `2.0` or `"2"`, as by go-cty."""
-        value = self._get(key, f"a whole number from {low} to {high}", default)
-        text = f"{value:.0f}" if isinstance(value, float) and value.is_integer() else value
-        if isinstance(text, str) and _WHOLE.fullmatch(text):
-            return Fields({key: int(text.partition(".")[0])}, self.where, error=self._error).integer(
-                key, low=low, high=high
-            )
-        return self.integer(key, default, low=low, high=high)
-
     def texts(self, key: str, default: tuple[str, ...] | None = None) -> tuple[str, ...]:
         """Return a list of strings."""
         values = self.items(key, "a list of strings", default)
@@ -119,19 +111,29 @@ class Fields:
             raise self.wrong(key, list(values), "a list of strings")
         return texts
 
-    def table(self, key: str) -> "Fields":
-        """Return a table; an empty one if the key is missing."""
-        return Fields(self._mapping.get(key, {}), self.path(key), error=self._error)
+    def word(self, key: str, words: type[W]) -> W:
+        """Return the word of an enumeration."""
+        text = self.text(key)
+        try:
+            return words(text)
+        except ValueError as error:
+            known = ", ".join(f'"{word}"' for word in words)
+            raise self.wrong(key, text, f"one of {known}") from error
 
-    def tables(self, key: str) -> "tuple[Fields, ...]":
+    def table(self, key: str) -> Self:
+        """Return a table; an empty one if the key is missing."""
+        return self.__class__(self._mapping.get(key, {}), self.path(key), error=self._error)
+
+    def tables(self, key: str) -> tuple[Self, ...]:
         """Return a list of tables; empty if the key is missing."""
         values = self.items(key, "a list of tables", ())
-        return tuple(Fields(v, f"{self.path(key)}[{i}]", error=self._error) for i, v in enumerate(values))
+        path = self.path(key)
+        return tuple(self.__class__(each, f"{path}[{index}]", error=self._error) for index, each in enumerate(values))
 
-    def split(self, key: str) -> "Iterator[Fields]":
+    def split(self, key: str) -> Iterator[Self]:
         """Yield, for each item of a list of strings, the mapping that has it as the key's value."""
         for value in self.items(key, "a list of strings", None):
-            yield Fields({key: value}, self.where, error=self._error)
+            yield self.__class__({key: value}, self.where, error=self._error)
 
     def parsed(self, key: str, parse: Callable[[str], T], default: T | None = None) -> T:
         """Return the result of `parse` for a string; an error of `parse` is raised with the key's path before it."""

@@ -10,7 +10,7 @@ from solo5_systemd.declared.readiness import Ready
 from solo5_systemd.declared.specifiers import HostNames
 from solo5_systemd.declared.syntax import Source
 from solo5_systemd.declared.time_span import format_time_span
-from solo5_systemd.settings.model import DEFAULT_NETWORK
+from solo5_systemd.settings.network import DEFAULT_NETWORK
 from solo5_systemd.task.settings import texts
 from solo5_systemd.task.table import KEYS, SECTION
 from solo5_systemd.task.workload import Workload

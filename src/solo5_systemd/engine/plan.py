@@ -16,7 +16,7 @@ from solo5_systemd.image.manifest import DeviceKind, StoredImage, match
 from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, PortRequest, Reservation
 from solo5_systemd.settings import operator_policy
 from solo5_systemd.settings.limits import Claim, Resource
-from solo5_systemd.settings.model import DEFAULT_NETWORK, NAMESPACE_NETWORK, NO_NETWORK, REDIRECT_NETWORK
+from solo5_systemd.settings.network import DEFAULT_NETWORK, NAMESPACE_NETWORK, NO_NETWORK, REDIRECT_NETWORK
 from solo5_systemd.settings.resolver import UNSET, Resolver, reachable
 from solo5_systemd.storage.archive import check_total
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS

@@ -23,7 +23,7 @@ from solo5_systemd.network.model import LeaseState
 from solo5_systemd.network.overtaken import Overtaken
 from solo5_systemd.network.raw_netlink import check_netfilter
 from solo5_systemd.network.routes import overtaken
-from solo5_systemd.settings.model import NetworkSettings
+from solo5_systemd.settings.network import NetworkSettings
 from solo5_systemd.unit.confinement import KVM
 
 _IPTABLES = {"ip": "iptables", "ip6": "ip6tables"}

@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from itertools import pairwise
 from typing import Any
 
-from solo5_systemd.settings.model import NetworkSettings
+from solo5_systemd.settings.network import NetworkSettings
 
 LEGACY = "filter (iptables-legacy)"
 """The name of the table filter of iptables' older kernel interface, which nftables neither lists nor evaluates."""

@@ -28,7 +28,7 @@ from solo5_systemd.network.model import (
 )
 from solo5_systemd.settings.address_pool import Pool6
 from solo5_systemd.settings.ipv6 import is_host6
-from solo5_systemd.settings.model import DEFAULT_NETWORK, MTU, NO_NETWORK, NetworkSettings, default_bridge
+from solo5_systemd.settings.network import DEFAULT_NETWORK, MTU, NO_NETWORK, NetworkSettings, default_bridge
 from solo5_systemd.settings.reserved_addresses import Reserved, is_reserved, number_within
 
 T = TypeVar("T")

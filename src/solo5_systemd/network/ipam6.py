@@ -10,7 +10,7 @@ from solo5_systemd.network.derived import number_of
 from solo5_systemd.network.model import IpAddress, Network
 from solo5_systemd.settings.address_pool import Pool6
 from solo5_systemd.settings.ipv6 import Ipv6
-from solo5_systemd.settings.model import DEFAULT_NETWORK
+from solo5_systemd.settings.network import DEFAULT_NETWORK
 
 _SUBNETS = 1 << 16
 """Prefixes of 64 bits in one of 48."""

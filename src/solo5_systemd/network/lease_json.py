@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.network.model import LeaseRecord, Network, NicRequest, Request, limits_of
-from solo5_systemd.settings.model import NO_NETWORK
+from solo5_systemd.settings.network import NO_NETWORK
 from solo5_systemd.settings.records import document, record
 
 VERSION = 1

@@ -23,7 +23,7 @@ from solo5_systemd.network.model import (
 from solo5_systemd.network.nft_objects import EGRESS, RATES, made, rate_values, removed
 from solo5_systemd.settings.egress import Destination
 from solo5_systemd.settings.guest_routes import IpNetwork
-from solo5_systemd.settings.model import Join
+from solo5_systemd.settings.network import Join
 
 TABLE = "solo5"
 GUESTS = "guests"

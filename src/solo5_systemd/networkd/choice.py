@@ -17,7 +17,8 @@ from solo5_systemd.network.remembered import RememberedAddresses
 from solo5_systemd.networkd.bridges import Bridges
 from solo5_systemd.networkd.leases import Leases
 from solo5_systemd.settings.guest_routes import IpNetwork, is_within, overlapping
-from solo5_systemd.settings.model import NetworkSettings, Settings, default_mtu
+from solo5_systemd.settings.model import Settings
+from solo5_systemd.settings.network import NetworkSettings, default_mtu
 from solo5_systemd.settings.rate import check_cap
 
 COMMON_MAX = 256

@@ -24,7 +24,7 @@ from solo5_systemd.network.nft_elements import Element
 from solo5_systemd.networkd.namespace_watches import NamespaceWatches
 from solo5_systemd.networkd.redirect_state import RedirectState
 from solo5_systemd.networkd.state import NetworkState, Remains
-from solo5_systemd.settings.model import REDIRECT_NETWORK
+from solo5_systemd.settings.network import REDIRECT_NETWORK
 
 _log = logging.getLogger(__name__)
 

@@ -49,7 +49,8 @@ from solo5_systemd.networkd.ipv6 import advertised_servers
 from solo5_systemd.networkd.leases import Leases
 from solo5_systemd.networkd.repairs import Repairs
 from solo5_systemd.settings.guest_routes import Routes
-from solo5_systemd.settings.model import Join, NetworkSettings, Settings
+from solo5_systemd.settings.model import Settings
+from solo5_systemd.settings.network import Join, NetworkSettings
 from solo5_systemd.settings.resolver import UNSET
 
 _log = logging.getLogger(__name__)

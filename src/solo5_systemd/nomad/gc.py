@@ -60,7 +60,7 @@ class Housekeeping:
     def start(self, config: Callable[[], PluginConfig]) -> None:
         """Write the configured networks, and start the loops, which read the configuration again in each iteration."""
         try:
-            write_networks(NETWORKS, config().network_settings)
+            write_networks(NETWORKS, config().network)
         except Solo5Error as error:
             _log.error("networks of plugin.solo5.config not written to %s: %s", NETWORKS, error)
         if not self._started:
@@ -138,13 +138,13 @@ class Housekeeping:
     async def _stop_forgotten(self, config: Callable[[], PluginConfig]) -> None:
         while True:
             gc = config().gc
-            await asyncio.sleep(gc.forgotten_tasks.period)
+            await asyncio.sleep(gc.dangling_tasks.period)
             if not self._serving():
                 # Without its agent a plugin has no record of the tasks that another plugin has started since.
                 self._forgotten.reset()
-            elif gc.forgotten_tasks.enabled:
+            elif gc.dangling_tasks.enabled:
                 await _logged(
-                    "gc of forgotten tasks", self._forgotten.sweep(gc.forgotten_tasks, keep_ended=not gc.tasks)
+                    "gc of forgotten tasks", self._forgotten.sweep(gc.dangling_tasks, keep_ended=not gc.tasks)
                 )
                 await _logged("gc of consoles", self._close_consoles())
 

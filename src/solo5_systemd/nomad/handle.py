@@ -12,7 +12,7 @@ from solo5_systemd.base.errors import InvalidRequestError, NoSuchTaskError
 from solo5_systemd.base.names import TaskName, UnitKind, log_namespace, task_name
 from solo5_systemd.engine.task import Task
 from solo5_systemd.nomad.config.ready import ReadinessProbe, parse_probe
-from solo5_systemd.nomad.config.schema import Logging, choice
+from solo5_systemd.nomad.config.values import Logging, choice
 
 VERSION = 1
 """Raised by a release whose states this one cannot read; `decode` reads those of all releases before."""

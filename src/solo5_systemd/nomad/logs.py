@@ -15,7 +15,7 @@ from pathlib import PurePath
 
 from solo5_systemd.base.errors import HostError, Solo5Error
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.nomad.config.schema import Logging
+from solo5_systemd.nomad.config.values import Logging
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.handle import DriverState
 from solo5_systemd.nomad.proto import driver_pb2 as wire

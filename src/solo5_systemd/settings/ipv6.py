@@ -5,14 +5,10 @@ from ipaddress import IPv6Address, IPv6Network
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import SettingsError
-from solo5_systemd.settings.address_pool import Pool6, address_pool6, range6
-
-IPV6_KEYS = ("ipv6", "gateway6", "nat66", "ra")
-POOL6_KEY = "pool6"
+from solo5_systemd.settings.network_keys import NetworkKeys
 
 SLAAC_LENGTH = 64
 """Bits of a prefix in which a guest gives itself an address: the other 64 are of its MAC (RFC 2464, section 4)."""
-
 
 IPV6_MTU = 1280
 """Bytes: the smallest MTU of a link with IPv6 (RFC 8200, section 5)."""
@@ -38,78 +34,64 @@ class Ipv6:
     ra: bool = False
 
 
-def ipv6_settings(fields: Fields, mtu: int) -> Ipv6 | None:
-    """Return the IPv6 settings of a network's table; None: it has no IPv6. Other keys are ignored.
+def ipv6_settings(keys: NetworkKeys, fields: Fields, mtu: int) -> Ipv6 | None:
+    """Return the IPv6 settings of a network; None: it has no IPv6.
 
     Args:
-        fields: the table.
+        keys: of the network.
+        fields: its table, for errors.
         mtu: of the network, in bytes.
 
     Raises:
-        Solo5Error: (of the class of `fields`) a value is invalid, or has no meaning without `ipv6`.
+        SettingsError: a value is invalid, or has no meaning without `ipv6`.
     """
-    wanted, prefix = _prefix(fields)
-    if not wanted:
-        for key in IPV6_KEYS[1:]:
+    if not keys.ipv6:
+        for key in ("gateway6", "nat66", "ra"):
             if fields.has(key):
                 raise SettingsError(f"{fields.path(key)} is set without ipv6: expected ipv6 = true or a prefix.")
         return None
     if mtu < IPV6_MTU:
         raise fields.wrong("mtu", mtu, f"at least {IPV6_MTU} bytes beside ipv6, the smallest MTU of IPv6")
-    gateway = fields.parsed("gateway6", IPv6Address) if fields.has("gateway6") else None
+    prefix, gateway = _prefix(keys, fields), keys.gateway6
     if gateway is not None and (prefix is None or not is_host6(gateway, prefix)):
         raise fields.wrong(
             "gateway6", str(gateway), "an address inside the network's ipv6 prefix, other than its first"
         )
-    ra = fields.boolean("ra", default=False)
-    if ra and prefix is not None and prefix.prefixlen != SLAAC_LENGTH:
+    if keys.ra and prefix is not None and prefix.prefixlen != SLAAC_LENGTH:
         raise fields.wrong("ipv6", str(prefix), f"a prefix of {SLAAC_LENGTH} bits beside ra, for guests to complete it")
-    return Ipv6(
-        prefix=prefix,
-        gateway=gateway,
-        nat66=fields.boolean("nat66", default=False),
-        ra=ra,
-    )
+    return Ipv6(prefix=prefix, gateway=gateway, nat66=keys.nat66, ra=keys.ra)
 
 
-def joined_ipv6(fields: Fields) -> tuple[bool, Ipv6 | None, Pool6 | None]:
-    """Return the IPv6 settings of the table of a network on a bridge of others, whose other keys are ignored.
+def joined_ipv6(keys: NetworkKeys, fields: Fields) -> tuple[bool, Ipv6 | None]:
+    """Return the IPv6 settings of a network on a bridge of others; arguments and errors as for `ipv6_settings`.
 
     Returns:
-        Whether guests may send IPv6; prefix and router of the LAN, None where no address is leased; and the pool.
-
-    Raises:
-        Solo5Error: (of the class of `fields`) a value is invalid, or has no meaning without a prefix.
+        Whether guests may send IPv6, and prefix and router of the LAN, None where no address is leased.
     """
-    wanted, prefix = _prefix(fields)
+    prefix, gateway, pool = _prefix(keys, fields), keys.gateway6, keys.pool6
     if prefix is None:
-        for key in ("gateway6", POOL6_KEY):
+        for key in ("gateway6", "pool6"):
             if fields.has(key):
                 raise SettingsError(
                     f'{fields.path(key)} is set without a prefix: expected one such as ipv6 = "fd00::/64".'
                 )
-        return wanted, None, None
-    gateway = fields.parsed("gateway6", IPv6Address) if fields.has("gateway6") else None
+        return bool(keys.ipv6), None
     if gateway is not None and not (is_host6(gateway, prefix) or gateway.is_link_local):
         raise fields.wrong("gateway6", str(gateway), "the router's link-local address, or its one in the ipv6 prefix")
-    pool = fields.parsed(POOL6_KEY, address_pool6) if fields.has(POOL6_KEY) else None
     if pool is not None and not all(is_host6(address, prefix) for address in pool):
-        raise fields.wrong(POOL6_KEY, fields.text(POOL6_KEY), "addresses inside the network's ipv6 prefix")
+        raise fields.wrong("pool6", fields.text("pool6"), "addresses inside the network's ipv6 prefix")
     if pool is not None and gateway is not None and pool[0] <= gateway <= pool[1]:
-        raise fields.wrong(POOL6_KEY, fields.text(POOL6_KEY), f"a pool without gateway6, {gateway}")
-    return True, Ipv6(prefix=prefix, gateway=gateway), pool
+        raise fields.wrong("pool6", fields.text("pool6"), f"a pool without gateway6, {gateway}")
+    return True, Ipv6(prefix=prefix, gateway=gateway)
 
 
-def _prefix(fields: Fields) -> tuple[bool, IPv6Network | None]:
-    """Return whether the network has IPv6, and its prefix, if that is set."""
-    if not fields.has("ipv6"):
-        return False, None
-    if fields.is_boolean("ipv6"):
-        return fields.boolean("ipv6"), None
-    prefix = fields.parsed("ipv6", range6)
-    if not _SHORTEST <= prefix.prefixlen <= _LONGEST or not _is_unicast(prefix):
-        raise fields.wrong("ipv6", str(prefix), f"{_EXPECTED}, global or unique local")
-    return True, prefix
+def _prefix(keys: NetworkKeys, fields: Fields) -> IPv6Network | None:
+    """Return the prefix, if one is set."""
+    if keys.ipv6 is None or isinstance(keys.ipv6, bool):
+        return None
+    if not _SHORTEST <= keys.ipv6.prefixlen <= _LONGEST or not _is_unicast(keys.ipv6):
+        raise fields.wrong("ipv6", str(keys.ipv6), f"{_EXPECTED}, global or unique local")
+    return keys.ipv6
 
 
 def _is_unicast(prefix: IPv6Network) -> bool:

@@ -162,6 +162,12 @@ class Limits:
         }
     )
 
+    def copying(self, most: int) -> "Limits":
+        """Return the limits with `most` bytes as those that a task may have copied."""
+        task = self.shares[Scope.TASK]
+        own = replace(task, amounts={**task.amounts, Resource.COPIED: most})
+        return replace(self, shares={**self.shares, Scope.TASK: own})
+
     def reserve(self, size: int) -> int:
         """Return the bytes that stay free in a file system of `size` bytes."""
         if self.reserve_mb is not None:
@@ -169,22 +175,16 @@ class Limits:
         return min(size // 10, RESERVE_MB << 20)
 
 
-def parse_limits(fields: Fields, copied: int) -> Limits:
+def parse_limits(fields: Fields) -> Limits:
     """Return the limits of the table `[limits]`.
-
-    Args:
-        fields: the table.
-        copied: the limit of a task's `COPIED`, in bytes.
 
     Raises:
         SettingsError: a key is unknown, or a value out of bounds.
     """
     fields.allow("reserve_mb", *Scope)
-    shares = {scope: _share(fields.table(scope), share) for scope, share in Limits().shares.items()}
-    task = shares[Scope.TASK]
     return Limits(
         reserve_mb=fields.integer("reserve_mb", low=0, high=1 << 30) if fields.has("reserve_mb") else None,
-        shares={**shares, Scope.TASK: replace(task, amounts={**task.amounts, Resource.COPIED: copied})},
+        shares={scope: _share(fields.table(scope), share) for scope, share in Limits().shares.items()},
     )
 
 

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, DiskName, NetworkName, Target
-from solo5_systemd.settings.model import NO_NETWORK
+from solo5_systemd.settings.network import NO_NETWORK
 
 _MIB = 1 << 20
 _CEILINGS = "The operator sets it in plugin.solo5.config.ceilings."

@@ -3,10 +3,13 @@
 A plain value is a boolean, an integer, a text, a list of them, or a table, as TOML, JSON, HCL and D-Bus have them all.
 So each type is parsed and formatted here once, and a field that is added to a class is in each language. A key that the
 class lacks is ignored, and a missing one has the field's default: programs of two versions understand each other.
+
+What an operator sets is a record as well, whose fields are made by `setting`: each with its default, and its meaning as
+`make tables` writes it to the manuals.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from functools import cache, reduce
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
@@ -37,12 +40,16 @@ class Type:
     Attributes:
         read: returns the value of a key, or raises as the getters of `Fields`.
         write: returns the plain value of a value.
-        hcl: its type in a schema of Nomad.
+        hcl: its type in a schema of Nomad, or that of the values of a block with any keys.
+        kind: the class of the records in a block; None: it is an attribute.
+        is_map: there are any number of keys or labels.
     """
 
     read: Callable[[Fields, str], Any]
     write: Callable[[Any], object]
     hcl: str = "string"
+    kind: Any = None
+    is_map: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,13 +60,28 @@ class Entry:
         name: of the field, and of the key.
         type: of its values.
         default: MISSING: the key is required.
-        field: with the metadata.
+        metadata: of the field, such as the arguments of `setting`.
     """
 
     name: str
     type: Type
     default: object
-    field: "Field[Any]"
+    metadata: Mapping[str, Any]
+
+
+def setting(meaning: str, *, default: T, shown: str = "", **more: object) -> T:
+    """Return the field of a record that an operator sets.
+
+    Args:
+        meaning: for the manuals.
+        default: its value if it is not set.
+        shown: the default as manuals have it, where the value does not show it.
+        more: metadata.
+    """
+    metadata = {"meaning": meaning, "shown": shown, **more}
+    if isinstance(default, dict):
+        return field(default_factory=default.copy, metadata=metadata)  # type: ignore[return-value]
+    return field(default=default, metadata=metadata)  # type: ignore[return-value]
 
 
 def text(parse: Callable[[str], object], write: Callable[[Any], str] = str) -> Type:
@@ -102,9 +124,12 @@ def record(kind: Callable[..., T], table: Fields) -> T:
     """Return the record of a table.
 
     Raises:
-        Solo5Error: (of the class of `table`) a required key is missing, or a value is malformed.
+        Solo5Error: (of the class of `table`) a required key is missing, a value is malformed, or a key is unknown where
+            `table` refuses that.
     """
     present = {*table}
+    if table.refuses_unknown_keys:
+        table.allow(*(each.name for each in entries(kind)))
     values = {
         each.name: each.type.read(table, each.name) if each.name in present or each.default is MISSING else each.default
         for each in entries(kind)
@@ -138,7 +163,7 @@ def _entry(each: "Field[Any]", hint: object) -> Entry:
     default = each.default if each.default_factory is MISSING else each.default_factory()
     if default is MISSING and NoneType in get_args(hint):
         default = None
-    return Entry(each.name, type_of(hint), default, each)
+    return Entry(each.name, type_of(hint), default, each.metadata)
 
 
 @cache
@@ -156,9 +181,9 @@ def type_of(hint: Any) -> Type:
     if get_origin(hint) is Mapping:
         return _table(*map(type_of, arguments))
     if isinstance(hint, type) and is_dataclass(hint):
-        return Type(lambda table, key: record(hint, table.table(key)), document, "")
+        return Type(lambda table, key: record(hint, table.table(key)), document, kind=hint)
     assert issubclass(hint, StrEnum), hint  # noqa: S101 - a field of a class of ours
-    return text(hint)
+    return Type(lambda table, key: table.word(key, hint), str)
 
 
 def _is_simple(hint: object) -> bool:
@@ -169,7 +194,6 @@ def _records(kind: Callable[..., object]) -> Type:
     return Type(
         lambda table, key: tuple(record(kind, each) for each in table.tables(key)),
         lambda values: [*map(document, values)],
-        "",
     )
 
 
@@ -185,4 +209,4 @@ def _table(name: Type, item: Type) -> Type:
         inner = table.table(key)
         return {name.read(Fields({each: each}, inner.where), each): item.read(inner, each) for each in inner}
 
-    return Type(read, lambda values: {name.write(key): item.write(value) for key, value in values.items()}, "")
+    return Type(read, lambda values: {name.write(key): item.write(value) for key, value in values.items()}, item.hcl)

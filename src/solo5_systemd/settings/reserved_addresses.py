@@ -7,8 +7,6 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from solo5_systemd.base.errors import SettingsError
 from solo5_systemd.settings.records import TYPES, text
 
-RESERVED_KEY = "reserved_addresses"
-
 _EXPECTED = 'expected an address, or a range such as "10.89.0.2-10.89.0.20"'
 
 

@@ -7,11 +7,11 @@ of the disk.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import partial
+from typing import Annotated
 
 from solo5_systemd.base.errors import InvalidRequestError
-
-KEYS = ("read_bps", "write_bps", "read_iops", "write_iops")
-"""As in a job and in `--block`."""
+from solo5_systemd.settings.records import Type, text
 
 _VALUE = re.compile(r"([0-9]{1,15})([KMGT]?)", re.ASCII)
 FACTORS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
@@ -23,51 +23,11 @@ BPS_MIN, IOPS_MIN = 100_000, 10
 LIMIT_MAX = 10**12
 
 
-@dataclass(frozen=True, kw_only=True)
-class IoLimits:
-    """Limits per second; None: none.
-
-    Attributes:
-        read_bps: bytes.
-        write_bps: bytes.
-        read_iops: operations.
-        write_iops: operations.
-    """
-
-    read_bps: int | None = None
-    write_bps: int | None = None
-    read_iops: int | None = None
-    write_iops: int | None = None
-
-    def each(self) -> Mapping[str, int | None]:
-        """Return the limits by key, in the order of KEYS."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
-
-    def __str__(self) -> str:
-        return " ".join(f"{key}={_short(value)}" for key, value in self.each().items() if value is not None)
-
-
-NO_IO_LIMITS = IoLimits()
-
-
-@dataclass(frozen=True, kw_only=True)
-class BlockDevice:
-    """A block device of the host.
-
-    Attributes:
-        number: major and minor, such as `254:0`.
-        name: of the kernel, such as `vda`, as in /sys/dev/block.
-    """
-
-    number: str
-    name: str
-
-
 def io_limit(key: str, text: str) -> int:
     """Parse a limit: a number, or one with K, M, G or T, powers of 1000 as in IOReadBandwidthMax=.
 
     Args:
-        key: one of KEYS.
+        key: of the limit.
         text: the limit.
 
     Raises:
@@ -83,6 +43,52 @@ def io_limit(key: str, text: str) -> int:
             f"{'10M' if is_bytes else '500'}."
         )
     return value
+
+
+def _short(value: int) -> str:
+    """Return a number with the suffix that leaves no remainder."""
+    for suffix in "TGMK":
+        if value and value % FACTORS[suffix] == 0:
+            return f"{value // FACTORS[suffix]}{suffix}"
+    return str(value)
+
+
+def _limit(key: str) -> Type:
+    return text(partial(io_limit, key), _short)
+
+
+@dataclass(frozen=True, kw_only=True)
+class IoLimits:
+    """Limits of bytes and operations per second; None: none. The keys are those of `--block` and of a job's `io`."""
+
+    read_bps: Annotated[int | None, _limit("read_bps")] = None
+    write_bps: Annotated[int | None, _limit("write_bps")] = None
+    read_iops: Annotated[int | None, _limit("read_iops")] = None
+    write_iops: Annotated[int | None, _limit("write_iops")] = None
+
+    def each(self) -> Mapping[str, int | None]:
+        """Return the limits by key."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    def __str__(self) -> str:
+        return " ".join(f"{key}={_short(value)}" for key, value in self.each().items() if value is not None)
+
+
+KEYS = tuple(each.name for each in fields(IoLimits))
+NO_IO_LIMITS = IoLimits()
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockDevice:
+    """A block device of the host.
+
+    Attributes:
+        number: major and minor, such as `254:0`.
+        name: of the kernel, such as `vda`, as in /sys/dev/block.
+    """
+
+    number: str
+    name: str
 
 
 def lowered(wanted: IoLimits, cap: IoLimits, where: str) -> IoLimits:
@@ -105,11 +111,3 @@ def lowered(wanted: IoLimits, cap: IoLimits, where: str) -> IoLimits:
                 "The operator sets it in plugin.solo5.config.ceilings.io.",
             )
     return IoLimits(**{key: most[key] if value is None else value for key, value in wanted.each().items()})
-
-
-def _short(value: int) -> str:
-    """Return a number with the suffix that leaves no remainder."""
-    for suffix in "TGMK":
-        if value and value % FACTORS[suffix] == 0:
-            return f"{value // FACTORS[suffix]}{suffix}"
-    return str(value)

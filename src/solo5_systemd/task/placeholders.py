@@ -14,7 +14,7 @@ from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import TaskName, host_name, primary_nic
 from solo5_systemd.network.model import Lease, PortRequest, Protocol
 from solo5_systemd.settings.hosts import Host
-from solo5_systemd.settings.model import NAMESPACE_NETWORK, NO_NETWORK, REDIRECT_NETWORK
+from solo5_systemd.settings.network import NAMESPACE_NETWORK, NO_NETWORK, REDIRECT_NETWORK
 from solo5_systemd.settings.resolver import UNSET, Resolver
 
 COMMAND_LINE_MAX = 8191

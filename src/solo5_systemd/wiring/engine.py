@@ -160,7 +160,7 @@ def _node(settings: "Settings") -> "Node":
 
     networks = {each.name: addresses_of(each) for each in settings.networks}
     return Node(
-        limits=settings.limits,
+        limits=settings.limits.copying(settings.disk_copy_mb << 20),
         capacity={
             Resource.TASKS: len(settings.task_uids),
             Resource.PORTS: HELD_MAX // 2,  # most have a socket for TCP and one for UDP

@@ -15,6 +15,7 @@ HEAVY = {
     "solo5_systemd.storage.model", "solo5_systemd.bus.connection", "solo5_systemd.cgroup.usage",
     "solo5_systemd.engine.runtime", "solo5_systemd.engine.task", "solo5_systemd.image.manifest",
     "solo5_systemd.journal.reader", "solo5_systemd.network.model", "solo5_systemd.settings.model",
+    "solo5_systemd.settings.network",
     "solo5_systemd.unit.outcome", "solo5_systemd.task.properties", "solo5_systemd.unit.state",
     "solo5_systemd.task.workload",
 }  # fmt: skip
@@ -25,7 +26,7 @@ NO_HEAVY_HELP = {"image", "doctor"}
 
 STATE = {"dataclasses", "pathlib", "solo5_systemd.engine.task", "solo5_systemd.unit.state"}
 USAGE = STATE | {"solo5_systemd.cgroup.usage"}
-NETWORK = {"dataclasses", "hashlib", "solo5_systemd.network.model", "solo5_systemd.settings.model"}
+NETWORK = {"dataclasses", "hashlib", "solo5_systemd.network.model", "solo5_systemd.settings.network"}
 LEASES = NETWORK | {"logging"}
 
 RUNNING = ["solo5-task-web.service", "text", "loaded", "active", "running", "", "/web", 0, "", "/"]

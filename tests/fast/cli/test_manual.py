@@ -12,7 +12,6 @@ from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.cli import task_output, usage_table
 from solo5_systemd.network.model import Reservation
-from solo5_systemd.settings.model import NETWORK
 from solo5_systemd.settings.resolver import resolver
 from solo5_systemd.task.placeholders import mirage, placeholders
 from solo5_systemd.unit.outcome import Ending
@@ -98,14 +97,6 @@ def test_every_exit_status_of_an_error_is_documented() -> None:
     text = source("solo5ctl.1").partition('.SH "EXIT STATUS"')[2]
     statuses = {error.exit_status for error in (Solo5Error, *Solo5Error.__subclasses__())}
     assert [status for status in statuses if f".B {status}\n" not in text] == []
-
-
-SETTINGS = ["tender_paths", "reserved_ports", *NETWORK]
-
-
-@pytest.mark.parametrize("key", SETTINGS)
-def test_every_setting_is_documented(key: str) -> None:
-    assert f"\n.TP\n.B {key}\n" in source("solo5.toml.5")
 
 
 @pytest.mark.parametrize("page", sorted(page.name for page in MAN.iterdir()))

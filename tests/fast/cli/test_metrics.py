@@ -20,7 +20,7 @@ from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import NetworkName, TaskName
 from solo5_systemd.cli.metric_families import Family, Kind, families, openmetrics, prometheus
 from solo5_systemd.cli.verbs.metrics import write_textfile
-from solo5_systemd.settings.model import Join
+from solo5_systemd.settings.network import Join
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
 NOMAD = {

@@ -11,7 +11,7 @@ from tests.support.fakes.tasks import LEASE, NETWORK, running
 
 from solo5_systemd.base.names import NetworkName, TaskName
 from solo5_systemd.network.model import NetworkOverview, Reservation
-from solo5_systemd.settings.model import Join
+from solo5_systemd.settings.network import Join
 
 UNUSED = NetworkOverview(
     name=NetworkName("lab"), bridge="solo5-lab", mtu=9000, masquerade=False, up=False, leases=0, free=0

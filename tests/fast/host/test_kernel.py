@@ -18,7 +18,7 @@ from solo5_systemd.host.kernel import (
     read_kernel,
 )
 from solo5_systemd.settings.ipv6 import Ipv6
-from solo5_systemd.settings.model import NetworkSettings
+from solo5_systemd.settings.network import NetworkSettings
 
 
 def chain(family: str, table: str, name: str, **more: object) -> dict[str, Any]:

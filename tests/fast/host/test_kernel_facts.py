@@ -7,7 +7,8 @@ from solo5_systemd.base.names import NetworkName
 from solo5_systemd.host.checks import Fact, Host, Kernel, Verdict, facts
 from solo5_systemd.host.other_filters import DroppingChain
 from solo5_systemd.network.overtaken import Overtaken
-from solo5_systemd.settings.model import HostPort, Join, NetworkPolicy, NetworkSettings
+from solo5_systemd.settings.network import Join, NetworkSettings
+from solo5_systemd.settings.network_policy import HostPort, NetworkPolicy
 
 HOST = Host(
     systemd=257,

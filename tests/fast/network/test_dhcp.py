@@ -21,7 +21,8 @@ from solo5_systemd.network.model import (
     Reservation,
 )
 from solo5_systemd.network.nft_elements import task_elements
-from solo5_systemd.settings.model import Join, NetworkPolicy
+from solo5_systemd.settings.network import Join
+from solo5_systemd.settings.network_policy import NetworkPolicy
 from solo5_systemd.settings.resolver import resolver
 
 NETWORK = Network(

@@ -28,7 +28,9 @@ from solo5_systemd.settings.egress import (
     egress,
     intersection,
 )
-from solo5_systemd.settings.model import Join, NetworkPolicy, parse_settings, policy_table
+from solo5_systemd.settings.model import parse_settings
+from solo5_systemd.settings.network import Join
+from solo5_systemd.settings.network_policy import NetworkPolicy
 from solo5_systemd.settings.rate import UNLIMITED, Rate, lower, rate
 from solo5_systemd.settings.records import document, record
 
@@ -378,12 +380,12 @@ def test_the_lower_one_of_two_rates() -> None:
 def test_the_settings_of_a_network_have_both() -> None:
     table = {"egress": ["10.0.0.0/8:5432/tcp"], "rate": ["sent=10M"]}
     [parsed] = parse_settings({"network": {"default": table}}).networks
-    assert policy_table(parsed.policy).items() >= table.items()
+    assert document(parsed.policy, complete=True).items() >= table.items()
     [empty] = parse_settings({"network": {"default": {"egress": []}}}).networks
     assert empty.policy.egress == ()
     [unset] = parse_settings({}).networks
-    assert "egress" not in policy_table(unset.policy)
-    assert policy_table(unset.policy)["rate"] == []
+    assert "egress" not in document(unset.policy, complete=True)
+    assert document(unset.policy, complete=True)["rate"] == []
 
 
 def test_a_damaged_record_is_rebuilt_with_its_limits() -> None:

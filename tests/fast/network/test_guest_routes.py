@@ -13,7 +13,7 @@ from solo5_systemd.network.model import NicRequest
 from solo5_systemd.networkd.choice import check_limits
 from solo5_systemd.settings.egress import egress
 from solo5_systemd.settings.guest_routes import ROUTES_MAX, is_within, overlapping, routes
-from solo5_systemd.settings.model import NetworkPolicy
+from solo5_systemd.settings.network_policy import NetworkPolicy
 
 NETWORK = linked_network("default")
 PERMITTED = routes(["192.168.0.0/16", "2001:db8::/32"])

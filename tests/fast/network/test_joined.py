@@ -17,7 +17,7 @@ from solo5_systemd.network.joined import (
     with_mtu,
 )
 from solo5_systemd.network.model import Lease, MacAddress, Network, NicRequest, PortRequest, Protocol, Reservation
-from solo5_systemd.settings.model import Join, NetworkSettings
+from solo5_systemd.settings.network import Join, NetworkSettings
 
 RANGE = IPv4Network("192.168.1.0/24")
 POOL = Join(pool=(RANGE[200], RANGE[201]))

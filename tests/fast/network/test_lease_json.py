@@ -19,7 +19,8 @@ from solo5_systemd.network.lease_json import (
     parse_texts,
 )
 from solo5_systemd.network.model import LeaseRecord, LeaseState, Network, NicRequest, limits_of
-from solo5_systemd.settings.model import CLOSED, HostPort, Join, NetworkPolicy
+from solo5_systemd.settings.network import Join
+from solo5_systemd.settings.network_policy import CLOSED, HostPort, NetworkPolicy
 from solo5_systemd.settings.rate import Rate
 from solo5_systemd.settings.records import document
 

@@ -10,7 +10,7 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.lease_recovery import recover_lease_record, tap_alias, tap_network, tap_owner
 from solo5_systemd.network.model import EVERY_IPV6, LeaseState
 from solo5_systemd.network.nft_elements import network_elements, task_elements
-from solo5_systemd.settings.model import Join
+from solo5_systemd.settings.network import Join
 
 (LEASE,) = RESERVATION.leases
 ELEMENTS = [

@@ -28,7 +28,8 @@ from solo5_systemd.network.model import (
     mac_address,
 )
 from solo5_systemd.settings.ipv6 import Ipv6
-from solo5_systemd.settings.model import CLOSED, Join, NetworkSettings
+from solo5_systemd.settings.network import Join, NetworkSettings
+from solo5_systemd.settings.network_policy import CLOSED
 from solo5_systemd.settings.records import document, record
 from solo5_systemd.settings.resolver import resolver
 
@@ -108,7 +109,7 @@ def test_a_mac_that_no_guest_can_have(text: str) -> None:
         ({"host_ip": "localhost"}, "address 'localhost' is not an IPv4 address"),
         ({"host_port": 0}, "host_port is 0: expected a whole number from 1 to 65535"),
         ({"port": 65536}, "port is 65536"),
-        ({"protocol": "sctp"}, "protocol: 'sctp' is not a valid Protocol"),
+        ({"protocol": "sctp"}, 'protocol is .sctp.: expected one of "tcp", "udp"'),
     ],
 )
 def test_a_port_that_cannot_be_published(change: dict[str, object], words: str) -> None:

@@ -19,7 +19,8 @@ from solo5_systemd.network.model import EVERY_IPV6, Network, PortRequest, Protoc
 from solo5_systemd.network.nft_elements import Ruleset, elements, network_elements, task_elements
 from solo5_systemd.network.nft_ip6 import ip6
 from solo5_systemd.settings.egress import METADATA6
-from solo5_systemd.settings.model import CLOSED, Join, NetworkPolicy
+from solo5_systemd.settings.network import Join
+from solo5_systemd.settings.network_policy import CLOSED, NetworkPolicy
 
 FRONT, BACK, LAN = "solo5-front", "solo5-back", "eth0"
 LINK_LOCAL = "fe80::ff:fe00:9"

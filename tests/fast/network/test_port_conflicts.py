@@ -23,7 +23,9 @@ from solo5_systemd.network.port_conflicts import (
     port_range,
     show_port,
 )
-from solo5_systemd.settings.model import NetworkPolicy, NetworkSettings, Settings
+from solo5_systemd.settings.model import Settings
+from solo5_systemd.settings.network import NetworkSettings
+from solo5_systemd.settings.network_policy import NetworkPolicy
 
 SERVICE = DeviceName("service")
 HOST, HOST6 = IPv4Address("192.0.2.1"), IPv6Address("2001:db8::1")

@@ -144,10 +144,10 @@ async def test_nothing_is_removed_while_the_configuration_cannot_be_read() -> No
     async with agent() as nomad:
         nomad.driver.configure(packed(gc=[{"tasks": False, "interval": "soon"}]), None)
         gc = nomad.driver.config.gc
-        assert (gc.enabled, gc.tasks, gc.forgotten_tasks.enabled) == (False, False, False)
+        assert (gc.enabled, gc.tasks, gc.dangling_tasks.enabled) == (False, False, False)
         nomad.driver.configure(packed(), None)
         gc = nomad.driver.config.gc
-        assert (gc.enabled, gc.tasks, gc.forgotten_tasks.enabled) == (True, True, True)
+        assert (gc.enabled, gc.tasks, gc.dangling_tasks.enabled) == (True, True, True)
 
 
 async def test_a_configuration_that_is_mended_is_seen_at_once(machine: Machine) -> None:

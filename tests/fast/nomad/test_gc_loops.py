@@ -194,7 +194,7 @@ async def test_what_nobody_knows_is_looked_for_where_the_operator_wants_it(
     async with agent() as nomad:
         await nomad.start(task_config())
         forgotten = ForgottenTasksConfig(enabled=enabled, period=0, creation_grace=0)
-        nomad.driver.config = PluginConfig(gc=GcConfig(forgotten_tasks=forgotten))
+        nomad.driver.config = PluginConfig(gc=GcConfig(dangling_tasks=forgotten))
         own = next(iter(machine.units.loaded.values()))
         machine.units.put(replace(own, task=TaskName("lost"), unit="solo5-task-lost.service", invocation="f" * 32))
         async with aclosing(nomad.driver.fingerprints()) as listening:
@@ -211,7 +211,7 @@ async def test_a_plugin_that_lost_its_agent_ends_nothing(machine: Machine) -> No
     async with agent() as nomad:
         await nomad.start(task_config())
         forgotten = ForgottenTasksConfig(period=0, creation_grace=0)
-        nomad.driver.config = PluginConfig(gc=GcConfig(forgotten_tasks=forgotten))
+        nomad.driver.config = PluginConfig(gc=GcConfig(dangling_tasks=forgotten))
         await begun(nomad)
         await yields(50)
         own = next(iter(machine.units.loaded.values()))

@@ -12,9 +12,9 @@ from tests.support.fakes.tasks import LEASE, PORTS
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.model import UNREPAIRED, PortRequest, Protocol, Reservation
 from solo5_systemd.network.overtaken import Overtaken
-from solo5_systemd.nomad.config.plugin import TIGHTENING, PluginConfig
+from solo5_systemd.nomad.config.plugin import PLUGIN, TIGHTENING, PluginConfig
 from solo5_systemd.nomad.config.ready import Rule
-from solo5_systemd.nomad.config.schema import PLUGIN, TASK
+from solo5_systemd.nomad.config.schema import TASK
 from solo5_systemd.nomad.events import messages
 from solo5_systemd.nomad.events.messages import TaskEvent
 from solo5_systemd.nomad.events.stream import SLOW_START_S

@@ -17,7 +17,7 @@ from solo5_systemd.nomad.config.plugin import (
     PluginConfig,
     plugin_config,
 )
-from solo5_systemd.nomad.config.schema import Logging
+from solo5_systemd.nomad.config.values import Logging
 from solo5_systemd.storage.io_limits import IoLimits
 from solo5_systemd.task.properties import SETTABLE
 
@@ -86,7 +86,7 @@ def test_every_key_is_read() -> None:
         image_store_mb=100,
         log_namespace="guests",
         networks=(NetworkName("lab"),),
-        network_settings={"lab": NETWORK},
+        network={"lab": NETWORK},
         stats_interval=2.0,
         disable_log_collection=True,
         allowed_properties=("TasksMax",),
@@ -106,7 +106,7 @@ def test_every_key_is_read() -> None:
             interval=1800.0,
             image_age=5400.0,
             tasks=False,
-            forgotten_tasks=ForgottenTasksConfig(enabled=False, period=120.0, creation_grace=600.0, dry_run=True),
+            dangling_tasks=ForgottenTasksConfig(enabled=False, period=120.0, creation_grace=600.0, dry_run=True),
         ),
     )
 
@@ -199,18 +199,18 @@ def test_any_bytes_are_a_configuration_or_a_refusal(data: bytes) -> None:
     [("true", True), ("false", False), (False, False), ("2001:db8:1::/64", "2001:db8:1::/64")],
 )
 def test_ipv6_is_a_word_or_a_prefix_as_hcl_converts_it(given: object, written: object) -> None:
-    assert plugin_config(packed(network={"six": {"ipv6": given}})).network_settings == {"six": {"ipv6": written}}
+    assert plugin_config(packed(network={"six": {"ipv6": given}})).network == {"six": {"ipv6": written}}
     more = {"ipv6": "2001:db8:1::/64", "gateway6": "2001:db8:1::9", "nat66": True, "ra": True}
-    assert plugin_config(packed(network={"six": more})).network_settings == {"six": more}
+    assert plugin_config(packed(network={"six": more})).network == {"six": more}
 
 
 def test_no_rate_limit_is_written_since_it_replaces_that_of_the_default() -> None:
     for limits in ([], ["sent=10M"]):
         table = {"rate": limits}
-        assert plugin_config(packed(network={"namespace": table})).network_settings == {"namespace": table}
+        assert plugin_config(packed(network={"namespace": table})).network == {"namespace": table}
 
 
 def test_a_network_that_joins_a_bridge_is_written_as_it_is_set() -> None:
     lan = {"join": "br0", "vlan": "20", "ipv4": "192.168.1.0/24", "pool": "192.168.1.2-192.168.1.9"}
     lan |= {"ipv6": "2001:db8:1::/64", "pool6": "2001:db8:1::2-2001:db8:1::9", "gateway6": "fe80::1"}
-    assert plugin_config(packed(network={"lan": lan})).network_settings == {"lan": lan | {"vlan": 20}}
+    assert plugin_config(packed(network={"lan": lan})).network == {"lan": lan | {"vlan": 20}}

@@ -14,16 +14,14 @@ from solo5_systemd.base.errors import DependencyError, InvalidRequestError
 from solo5_systemd.base.names import DeviceName, NetworkName, Target, TaskName, UnitKind
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import MacAddress, Protocol
-from solo5_systemd.nomad.config.schema import Logging
 from solo5_systemd.nomad.config.task import (
-    CONFIG_MAX_BYTES,
-    DEPTH_MAX,
     DiskOptions,
     NicOptions,
     PortLabel,
     TaskOptions,
     task_options,
 )
+from solo5_systemd.nomad.config.values import CONFIG_MAX_BYTES, DEPTH_MAX, Logging
 from solo5_systemd.settings.egress import destination
 from solo5_systemd.settings.rate import Rate
 from solo5_systemd.storage.io_limits import IoLimits

@@ -18,7 +18,7 @@ from solo5_systemd.nomad.events import messages
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload.convert import name_of
 from solo5_systemd.nomad.workload.ports import endpoint, guest_address, network_override, publish, taken_by_sibling
-from solo5_systemd.settings.model import NAMESPACE_NETWORK, REDIRECT_NETWORK
+from solo5_systemd.settings.network import NAMESPACE_NETWORK, REDIRECT_NETWORK
 from solo5_systemd.task.workload import Publish
 
 

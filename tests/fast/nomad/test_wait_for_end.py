@@ -8,7 +8,7 @@ from tests.support.fakes.background import Background
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import TaskName, UnitKind
-from solo5_systemd.nomad.config.schema import Logging
+from solo5_systemd.nomad.config.values import Logging
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.handle import DriverState
 from solo5_systemd.nomad.scope import ScopeChildren

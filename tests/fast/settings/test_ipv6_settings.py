@@ -7,7 +7,7 @@ from tests.fast.settings.test_settings_model import parse
 
 from solo5_systemd.base.errors import SettingsError
 from solo5_systemd.settings.ipv6 import Ipv6
-from solo5_systemd.settings.model import Join, NetworkSettings
+from solo5_systemd.settings.network import Join, NetworkSettings
 
 PREFIX = IPv6Network("2001:db8:1::/64")
 LAN = '[network.lan]\njoin = "br0"\n'
@@ -122,7 +122,7 @@ def test_a_network_can_have_ipv6_alone() -> None:
         ("[network.a]\nipv4 = false\nipv6 = true\ndhcp = true", "network.a.dhcp is true: expected no dhcp beside"),
         ("[network.a]\nipv4 = false\nipv6 = true\nmasquerade = true", "expected no masquerade beside ipv4 = false"),
         ("[network.namespace]\nipv4 = false\nipv6 = true", "network.namespace.ipv4 is false: expected a range"),
-        ("[network.a]\njoin = 'br0'\nipv4 = false", "network.a.ipv4 is false: expected a string"),
+        ("[network.a]\njoin = 'br0'\nipv4 = false", "network.a.ipv4 is false: expected the LAN's range"),
     ],
 )
 def test_what_ipv6_alone_excludes_is_refused(text: str, words: str) -> None:

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import HostError, InvalidRequestError, SettingsError, TakenError
 from solo5_systemd.settings.limits import (
     OPERATOR,
@@ -21,7 +20,6 @@ from solo5_systemd.settings.limits import (
     Tenant,
     Totals,
     check_space,
-    parse_limits,
     tenant,
 )
 from solo5_systemd.settings.model import parse_settings
@@ -79,12 +77,13 @@ def test_a_scope_that_has_too_much_already_may_have_what_adds_nothing() -> None:
 
 
 def test_limits_of_the_operator() -> None:
-    limits = parse_settings(
+    settings = parse_settings(
         {
             "disk_copy_mb": 3,
             "limits": {"reserve_mb": 5, "node": {"tasks": 4}, "job": {"percent": 50, "ports": 2, "copies_mb": 1}},
         }
-    ).limits
+    )
+    limits = settings.limits.copying(settings.disk_copy_mb << 20)
     node = Node(limits=limits, capacity={Resource.TASKS: 100})
     check(node, claim(tasks=1, ports=2), [claim(OPERATOR, tasks=3, ports=9)])
     for of in (WEB, OPERATOR):
@@ -162,4 +161,4 @@ def test_a_share_is_of_something() -> None:
     assert Share(percent=10).most(Resource.TASKS, None) is None
     small = Share(percent=10).most("addresses/lan", 14), Share(percent=10).most(Resource.IMAGES, 1 << 20)
     assert small == (4, 64 << 20), "parts of a small network or store would be of no use"
-    assert parse_limits(Fields({}), 7).shares[Scope.TASK].amounts == {Resource.COPIED: 7}
+    assert Limits().copying(7).shares[Scope.TASK].amounts == {Resource.COPIED: 7}

@@ -1,44 +1,22 @@
 import tomllib
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from ipaddress import IPv4Network, IPv6Address, IPv6Network
 
 import pytest
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import SettingsError
 from solo5_systemd.base.names import NetworkName
-from solo5_systemd.settings import model
 from solo5_systemd.settings.egress import egress
 from solo5_systemd.settings.ipv6 import Ipv6
-from solo5_systemd.settings.model import (
-    CLOSED,
-    DEFAULT_NETWORK,
-    TENDER_PATHS,
-    HostPort,
-    Join,
-    NetworkPolicy,
-    NetworkSettings,
-    Settings,
-    check_reach,
-    network_policy,
-    of_namespace,
-    parse_settings,
-    policy_table,
-)
+from solo5_systemd.settings.model import Settings, check_reach, of_namespace, parse_settings, permits_redirect
+from solo5_systemd.settings.network import DEFAULT_NETWORK, NO_NETWORK, Join, NetworkSettings, default_mtu
+from solo5_systemd.settings.network_policy import CLOSED, HostPort, NetworkPolicy
 from solo5_systemd.settings.rate import UNLIMITED, rate
+from solo5_systemd.settings.records import document, record
 from solo5_systemd.settings.resolver import UNSET, resolver
 
 DEFAULT = NetworkSettings(name=NetworkName("default"), bridge="solo5-default")
-
-
-LAN = NetworkSettings(
-    name=NetworkName("lan"),
-    bridge="br0",
-    ipv4=IPv4Network("192.168.1.0/24"),
-    gateway4=IPv4Address("192.168.1.1"),
-    masquerade=False,
-    join=Join(vlan=20, pool=(IPv4Address("192.168.1.200"), IPv4Address("192.168.1.230"))),
-)
 
 
 def parse(text: str) -> Settings:
@@ -46,22 +24,7 @@ def parse(text: str) -> Settings:
 
 
 def test_nothing_at_all_is_a_complete_configuration() -> None:
-    assert parse("") == Settings(tender_paths=TENDER_PATHS, networks=(DEFAULT,))
-
-
-def test_the_documented_example_says_what_is_the_default_anyway() -> None:
-    _, _, example = (model.__doc__ or "").partition("\n\n")
-    read = parse(example)
-    assert read.tender_paths == ("/usr/bin", "/opt/solo5/bin")
-    assert read.reserved_ports == ((22, 22), (4646, 4648))
-    assert [port for port in (21, 22, 23, 4645, 4646, 4647, 4648, 4649) if read.reserves(port)] == [
-        22,
-        4646,
-        4647,
-        4648,
-    ]
-    default = replace(DEFAULT, ipv4=IPv4Network("10.89.0.0/24"), gateway4=IPv4Address("10.89.0.1"), mtu=1500)
-    assert read.networks == (default, LAN)
+    assert parse("") == Settings(networks=(DEFAULT,))
 
 
 def test_a_further_network_stands_beside_the_default() -> None:
@@ -179,7 +142,7 @@ def test_a_policy_is_read_and_written() -> None:
     )
     assert (a.policy, b.policy) == (opened, CLOSED)
     for policy in (opened, CLOSED):
-        assert network_policy(Fields(policy_table(policy))) == policy
+        assert record(NetworkPolicy, Fields(document(policy, complete=True))) == policy
     check_reach(read)
 
 
@@ -338,12 +301,12 @@ def test_a_key_without_an_effect_in_namespaces_is_refused(option: str) -> None:
 
 
 def test_the_operator_permits_guests_the_interface_of_namespaces() -> None:
-    assert model.permits_redirect(parse("[network.namespace]\nredirect = true\n"))
-    assert not model.permits_redirect(parse("[network.namespace]\n"))
-    assert not model.permits_redirect(parse(""))
+    assert permits_redirect(parse("[network.namespace]\nredirect = true\n"))
+    assert not permits_redirect(parse("[network.namespace]\n"))
+    assert not permits_redirect(parse(""))
     with pytest.raises(SettingsError, match="network.redirect cannot be defined"):
         parse("[network.redirect]\n")
-    nowhere = parse("").network(model.NO_NETWORK)
+    nowhere = parse("").network(NO_NETWORK)
     assert nowhere is not None
     assert nowhere.without_ipv4
     with pytest.raises(SettingsError, match="network.none cannot be defined.*connected to nothing"):
@@ -355,5 +318,5 @@ def test_the_operator_permits_guests_the_interface_of_namespaces() -> None:
 def test_a_network_without_an_mtu_has_that_of_the_uplink() -> None:
     assert parse("").networks[0].mtu is None
     assert parse("[network.default]\nmtu = 9000").networks[0].mtu == 9000
-    assert [model.default_mtu(uplink) for uplink in (None, 1420, 1500, 9000, 1200)] == [1500, 1420, 1500, 1500, 1200]
-    assert model.default_mtu(1200, ipv6=True) == 1280
+    assert [default_mtu(uplink) for uplink in (None, 1420, 1500, 9000, 1200)] == [1500, 1420, 1500, 1500, 1200]
+    assert default_mtu(1200, ipv6=True) == 1280

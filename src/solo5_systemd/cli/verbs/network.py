@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from solo5_systemd.engine.runtime import Runtime
     from solo5_systemd.engine.task import Task
     from solo5_systemd.network.model import IpAddress, Lease, NetworkOverview, PortRequest, RecordedRepair
-    from solo5_systemd.settings.model import Join
+    from solo5_systemd.settings.network import Join
 
 VERBS = ("ls", "inspect", "repairs")
 REPAIR_HEADER = ("TIME", "REPAIR", "TASKS")
@@ -185,7 +185,7 @@ def _sorted(counts: "Mapping[IpAddress, int]") -> "list[tuple[IpAddress, int]]":
 
 
 def _own_fields(network: "NetworkOverview") -> "Iterator[tuple[str, str]]":
-    from solo5_systemd.settings.model import NO_NETWORK
+    from solo5_systemd.settings.network import NO_NETWORK
 
     yield "Bridge", f"{network.bridge} ({'up' if network.up else 'created on first use'})"
     if network.without_ipv4:
@@ -280,7 +280,7 @@ def _repair_json(repair: "RecordedRepair") -> dict[str, object]:
 
 
 def _json(network: "NetworkOverview") -> dict[str, object]:
-    from solo5_systemd.settings.model import policy_table
+    from solo5_systemd.settings.records import document as plain
 
     document: dict[str, object] = {
         "name": network.name,
@@ -289,7 +289,7 @@ def _json(network: "NetworkOverview") -> dict[str, object]:
         "masquerade": network.masquerade,
         "up": network.up,
         "in_use": network.leases,
-        **policy_table(network.policy),
+        **plain(network.policy, complete=True),
     }
     if network.join is not None:
         document |= {"join": True, "ipv6": network.join.ipv6}

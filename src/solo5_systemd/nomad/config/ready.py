@@ -10,7 +10,7 @@ from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.image.manifest import DeviceKind
 from solo5_systemd.network.model import Endpoint, Protocol, port_number
 from solo5_systemd.nomad.config import schema
-from solo5_systemd.nomad.config.schema import choice, seconds
+from solo5_systemd.nomad.config.values import choice, seconds
 from solo5_systemd.settings.address_pool import host_address
 
 if TYPE_CHECKING:

@@ -1,16 +1,10 @@
-"""The task options, `task { config { … } }`, decoded from Nomad's msgpack.
+"""The task options, `task { config { … } }`, of `schema.TASK`, decoded."""
 
-Every key of `schema.TASK` is present, with nil if the job does not set it (hashicorp/hcl2, hcldec). A number may
-be an int, a float or a text: go-cty chooses the one that is exact.
-"""
-
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from ipaddress import IPv4Address, IPv6Address
 
 from solo5_systemd.base.decode import Fields
-from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
+from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import (
     DeviceName,
     DiskName,
@@ -27,14 +21,15 @@ from solo5_systemd.network.model import MacAddress, Protocol, mac_address
 from solo5_systemd.network.port_conflicts import PORTS_MAX
 from solo5_systemd.nomad.config import schema
 from solo5_systemd.nomad.config.ready import Rule, parse_rule
-from solo5_systemd.nomad.config.schema import Logging, choice
 from solo5_systemd.nomad.config.shared import Shared
+from solo5_systemd.nomad.config.values import Logging, assignments, choice, unpack
 from solo5_systemd.settings.address_pool import ipv4_address, ipv6_address
 from solo5_systemd.settings.egress import egress
 from solo5_systemd.settings.guest_routes import routes
-from solo5_systemd.settings.model import DEFAULT_NETWORK
+from solo5_systemd.settings.network import DEFAULT_NETWORK
 from solo5_systemd.settings.rate import UNLIMITED, rate
-from solo5_systemd.storage.io_limits import KEYS, NO_IO_LIMITS, IoLimits, io_limit
+from solo5_systemd.settings.records import record
+from solo5_systemd.storage.io_limits import NO_IO_LIMITS, IoLimits
 from solo5_systemd.storage.model import MAX_SECTOR_SIZE, SECTOR_SIZE, ArchiveFormat
 from solo5_systemd.task.disks import DISK_SIZE
 from solo5_systemd.task.log_fields import labels
@@ -124,52 +119,6 @@ class TaskOptions:
     ready: Rule | None = None
 
 
-CONFIG_MAX_BYTES = 1 << 20
-"""Bytes of a configuration: half of Linux's limit for a command line. Decoding blocks the event loop."""
-
-DEPTH_MAX = 32
-"""Levels of a configuration; the schema has four."""
-
-
-def unpack(data: bytes, where: str, error: type[Solo5Error] = InvalidRequestError) -> Fields:
-    """Return the top level of a configuration, without keys that are nil.
-
-    Args:
-        data: a msgpack map.
-        where: the path of the configuration, for errors.
-        error: the class of errors.
-
-    Raises:
-        Solo5Error: (of class `error`) it is not a msgpack map, too long or too deep.
-        DependencyError: msgpack is missing.
-    """
-    if len(data) > CONFIG_MAX_BYTES:
-        raise error(f"{where} is {len(data)} bytes long: expected at most {CONFIG_MAX_BYTES}.")
-    try:
-        import msgpack
-    except ImportError as missing:
-        from solo5_systemd.base.dependencies import dependency_error
-
-        raise dependency_error(missing) from missing
-    try:
-        document = msgpack.unpackb(data, raw=False, strict_map_key=True) if data else {}
-        return Fields(_without_nil(document, DEPTH_MAX), where, error=error)
-    except (ValueError, msgpack.exceptions.UnpackException) as malformed:
-        why = str(malformed).rstrip(".") or type(malformed).__name__
-        raise error(f"{where} cannot be decoded from msgpack: {why}.") from malformed
-
-
-def _without_nil(value: object, depth: int) -> object:
-    """Return a value without nil members: HCL's null is the same as an absent key."""
-    if not depth:
-        raise ValueError(f"it is more than {DEPTH_MAX} levels deep")
-    if isinstance(value, Mapping):
-        return {key: _without_nil(item, depth - 1) for key, item in value.items() if item is not None}
-    if isinstance(value, list):
-        return [_without_nil(item, depth - 1) for item in value]
-    return value
-
-
 def task_options(data: bytes) -> TaskOptions:
     """Decode the task options.
 
@@ -196,16 +145,6 @@ def task_options(data: bytes) -> TaskOptions:
         labels=_labels(fields),
         ready=parse_rule(fields.table("ready")) if fields.has("ready") else None,
     )
-
-
-def assignments(fields: Fields, key: str) -> tuple[tuple[str, str], ...]:
-    """Return the pairs of a block with any keys and text values.
-
-    Raises:
-        Solo5Error: a value is not a text.
-    """
-    table = fields.table(key)
-    return tuple((name, table.text(name)) for name in table)
 
 
 def _labels(fields: Fields) -> tuple[tuple[str, str], ...]:
@@ -265,7 +204,7 @@ def _disk(name: DeviceName, fields: Fields) -> DiskOptions:
         private=_is_private(fields),
         volume=fields.text("volume") if fields.has("volume") else None,
         file=_file(fields) if fields.has("file") else None,
-        io=io_block(fields),
+        io=record(IoLimits, fields.table("io")),
     )
     create = fields.boolean("create", default=False)
     given = [key for key in ("source", "disk", "files", "volume") if fields.has(key)]
@@ -297,21 +236,10 @@ def _disk(name: DeviceName, fields: Fields) -> DiskOptions:
     return options
 
 
-def io_block(fields: Fields) -> IoLimits:
-    """Return the limits of an `io` block; a number may be written as one.
-
-    Raises:
-        Solo5Error: (of the class of `fields`) a key is unknown, or a value is wrong.
-    """
-    table = fields.table("io")
-    table.allow(*KEYS)
-    return IoLimits(**{key: table.parsed(key, partial(io_limit, key)) for key in table})
-
-
 def _sector_size(fields: Fields) -> int | None:
     if not fields.has("sector_size"):
         return None
-    return fields.number("sector_size", low=SECTOR_SIZE, high=MAX_SECTOR_SIZE)
+    return fields.integer("sector_size", low=SECTOR_SIZE, high=MAX_SECTOR_SIZE)
 
 
 def _is_private(fields: Fields) -> bool:

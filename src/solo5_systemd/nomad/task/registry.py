@@ -20,7 +20,7 @@ from solo5_systemd.base.sanitize import name_for_unit
 from solo5_systemd.engine.task import Phase
 from solo5_systemd.nomad import logs
 from solo5_systemd.nomad.config.plugin import PluginConfig
-from solo5_systemd.nomad.config.schema import Logging
+from solo5_systemd.nomad.config.values import Logging
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.events import messages
 from solo5_systemd.nomad.events.messages import TaskEvent

@@ -18,8 +18,8 @@ from solo5_systemd.network.model import Endpoint
 from solo5_systemd.nomad import logs
 from solo5_systemd.nomad.config.plugin import PluginConfig
 from solo5_systemd.nomad.config.ready import ConsoleLine, ReadinessProbe, Rule
-from solo5_systemd.nomad.config.schema import Logging
 from solo5_systemd.nomad.config.task import DiskOptions, TaskOptions, task_options
+from solo5_systemd.nomad.config.values import Logging
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.events import messages
 from solo5_systemd.nomad.events.stream import EventStream, StartEvents

@@ -12,12 +12,12 @@ from solo5_systemd.base.names import NetworkName, TaskName, task_name
 from solo5_systemd.base.sanitize import MAX_NAME, bounded, name_for_unit
 from solo5_systemd.network.model import NicRequest
 from solo5_systemd.nomad.config.plugin import PluginConfig
-from solo5_systemd.nomad.config.schema import Logging
 from solo5_systemd.nomad.config.task import DiskOptions, NicOptions, TaskOptions
+from solo5_systemd.nomad.config.values import Logging
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload import ports, volumes
 from solo5_systemd.settings.limits import tenant
-from solo5_systemd.settings.model import DEFAULT_NETWORK
+from solo5_systemd.settings.network import DEFAULT_NETWORK
 from solo5_systemd.settings.operator_policy import Policy
 from solo5_systemd.settings.resolver import Resolver, resolver
 from solo5_systemd.storage.archive import archive_disk, member

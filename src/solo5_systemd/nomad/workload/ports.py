@@ -10,7 +10,7 @@ from solo5_systemd.nomad.config.ready import GuestPort, no_address_error, no_nic
 from solo5_systemd.nomad.config.task import PortLabel, TaskOptions
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.settings.address_pool import host_address
-from solo5_systemd.settings.model import NAMESPACE_NETWORK, REDIRECT_NETWORK
+from solo5_systemd.settings.network import NAMESPACE_NETWORK, REDIRECT_NETWORK
 from solo5_systemd.task.workload import Publish
 
 OF_PROXIES = ("connect-proxy-", "connect-ingress-", "connect-terminating-", "connect-mesh-")

@@ -1,0 +1,151 @@
+"""The values of options, decoded from Nomad's msgpack (hashicorp/hcl2, hcldec).
+
+Every key of a schema is present, with nil if it is not set. A number may be an int, a float or a text: go-cty chooses
+the one that is exact. An option of two types, such as `ipv6`, is a text.
+"""
+
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import TypeVar
+
+from solo5_systemd.base.decode import Fields
+from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
+from solo5_systemd.settings.records import Type
+
+E = TypeVar("E", bound=StrEnum)
+
+CONFIG_MAX_BYTES = 1 << 20
+"""Bytes of a configuration: half of Linux's limit for a command line. Decoding blocks the event loop."""
+
+DEPTH_MAX = 32
+"""Levels of a configuration; the schema has four."""
+
+_WHOLE = re.compile(r"\s*[+-]?[0-9]{1,20}(\.0*)?\s*", re.ASCII)
+_BOOLEANS = {"true": True, "false": False}
+
+
+class Logging(StrEnum):
+    """The console's destination besides the journal: Nomad's log files, or none."""
+
+    NOMAD = "nomad"
+    JOURNALD = "journald"
+
+
+class Options(Fields):
+    """The options of a block, as the agent encodes them."""
+
+    refuses_unknown_keys = True
+
+    def integer(self, key: str, default: int | None = None, *, low: int, high: int) -> int:
+        """Return an integer that may be encoded as `2`, `2.0` or `"2"`."""
+        value = self._mapping.get(key)
+        text = f"{value:.0f}" if isinstance(value, float) and value.is_integer() else value
+        if isinstance(text, str) and _WHOLE.fullmatch(text):
+            whole = {key: int(text.partition(".")[0])}
+            return Fields(whole, self.where, error=self._error).integer(key, low=low, high=high)
+        return super().integer(key, default, low=low, high=high)
+
+    def is_boolean(self, key: str) -> bool:
+        """Return whether the key has a boolean value, or its text."""
+        return super().is_boolean(key) or self._mapping.get(key) in [*_BOOLEANS]
+
+    def boolean(self, key: str, *, default: bool | None = None) -> bool:
+        """Return a boolean, also of its text."""
+        value = self._mapping.get(key)
+        found = _BOOLEANS.get(value) if isinstance(value, str) else None
+        return super().boolean(key, default=default) if found is None else found
+
+
+def unpack(data: bytes, where: str, error: type[Solo5Error] = InvalidRequestError) -> Options:
+    """Return the top level of a configuration, without keys that are nil.
+
+    Args:
+        data: a msgpack map.
+        where: the path of the configuration, for errors.
+        error: the class of errors.
+
+    Raises:
+        Solo5Error: (of class `error`) it is not a msgpack map, too long or too deep.
+        DependencyError: msgpack is missing.
+    """
+    if len(data) > CONFIG_MAX_BYTES:
+        raise error(f"{where} is {len(data)} bytes long: expected at most {CONFIG_MAX_BYTES}.")
+    try:
+        import msgpack
+    except ImportError as missing:
+        from solo5_systemd.base.dependencies import dependency_error
+
+        raise dependency_error(missing) from missing
+    try:
+        document = msgpack.unpackb(data, raw=False, strict_map_key=True) if data else {}
+        return Options(_without_nil(document, DEPTH_MAX), where, error=error)
+    except (ValueError, msgpack.exceptions.UnpackException) as malformed:
+        why = str(malformed).rstrip(".") or type(malformed).__name__
+        raise error(f"{where} cannot be decoded from msgpack: {why}.") from malformed
+
+
+def _without_nil(value: object, depth: int) -> object:
+    """Return a value without nil members: HCL's null is the same as an absent key."""
+    if not depth:
+        raise ValueError(f"it is more than {DEPTH_MAX} levels deep")
+    if isinstance(value, Mapping):
+        return {key: _without_nil(item, depth - 1) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_nil(item, depth - 1) for item in value]
+    return value
+
+
+def choice(fields: Fields, key: str, words: type[E]) -> E | None:
+    """Return the value of an enumerated option; None if it is not set.
+
+    Raises:
+        Solo5Error: it is not one of the words.
+    """
+    return fields.word(key, words) if fields.has(key) else None
+
+
+def assignments(fields: Fields, key: str) -> tuple[tuple[str, str], ...]:
+    """Return the pairs of a block with any keys and text values.
+
+    Raises:
+        Solo5Error: a value is not a text.
+    """
+    table = fields.table(key)
+    return tuple((name, table.text(name)) for name in table)
+
+
+_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION_MAX = 100
+"""Characters of a duration."""
+
+_PART = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h)", re.ASCII)
+
+
+def seconds(text: str) -> float:
+    """Return a Go duration in seconds, such as `30s`, `1h30m`, `250ms` (package time, ParseDuration).
+
+    Raises:
+        ValueError: it is malformed or negative; the message has the expected form.
+    """
+    # The bound: the search is quadratic in a run of digits without a unit.
+    parts = list(_PART.finditer(text)) if len(text) <= _DURATION_MAX else []
+    if not parts or "".join(part[0] for part in parts) != text:
+        raise ValueError(f"{text!r} is not a duration: expected a number and a unit, such as 30s, 5m or 24h")
+    return sum(float(part[1]) * _UNITS[part[2]] for part in parts)
+
+
+def duration(least: float) -> Type:
+    """Return the type of durations of at least so many seconds."""
+
+    def read(fields: Fields, key: str) -> float:
+        value = fields.parsed(key, seconds)
+        if value < least:
+            raise fields.wrong(key, fields.text(key), f"at least {least:g} seconds")
+        return value
+
+    def write(value: float) -> str:
+        unit = next((unit for unit in "hm" if value % _UNITS[unit] == 0), "s")
+        return f"{value / _UNITS[unit]:g}{unit}"
+
+    return Type(read, write)

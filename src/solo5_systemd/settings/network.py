@@ -1,0 +1,307 @@
+"""A network of `[network.NAME]`: one that this package makes, or one on a bridge of others."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network
+
+from solo5_systemd.base.decode import Fields
+from solo5_systemd.base.errors import InvalidRequestError, SettingsError
+from solo5_systemd.base.names import NetworkName, network_name
+from solo5_systemd.settings.address_pool import Pool4, Pool6
+from solo5_systemd.settings.ipv6 import IPV6_MTU, Ipv6, ipv6_settings, joined_ipv6
+from solo5_systemd.settings.network_keys import NetworkKeys, keys_on
+from solo5_systemd.settings.network_policy import CLOSED, HOST, INHERITED, LAN, NAMESPACE, NetworkPolicy
+from solo5_systemd.settings.records import record
+from solo5_systemd.settings.reserved_addresses import check_within
+from solo5_systemd.settings.resolver import UNSET, Resolver
+
+MTU = 1500
+"""Bytes: the MTU of Ethernet, and the largest of a network that sets none."""
+
+DEFAULT_NETWORK = NetworkName("default")
+NAMESPACE_NETWORK = NetworkName("namespace")
+"""The only network of a namespace that guests share with other programs."""
+
+REDIRECT_NETWORK = NetworkName("redirect")
+"""The network of a NIC that has the interface of the namespace in which its task runs."""
+
+NO_NETWORK = NetworkName("none")
+"""The network of a NIC that leads nowhere, for an image whose devices have to be connected."""
+
+_LINK_MAX = 15
+"""Most characters of a link's name: IFNAMSIZ without its NUL."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Join:
+    """What is set for a network that joins a bridge of others.
+
+    Attributes:
+        vlan: the VLAN of the ports of guests; 0: that of a new port of the bridge.
+        pool: the first and last address for guests; None: each NIC requests its address.
+        ipv6: guests may send IPv6.
+        pool6: the first and last IPv6 address for guests; None: each of the network's prefix, if it has one.
+    """
+
+    vlan: int = 0
+    pool: Pool4 | None = None
+    ipv6: bool = False
+    pool6: Pool6 | None = None
+
+    @property
+    def pool_text(self) -> str:
+        """Return the pool as in the settings; empty without one."""
+        return f"{self.pool[0]}-{self.pool[1]}" if self.pool else ""
+
+    @property
+    def pool6_text(self) -> str:
+        """Return the IPv6 pool as in the settings; empty without one."""
+        return f"{self.pool6[0]}-{self.pool6[1]}" if self.pool6 else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkSettings:
+    """One network.
+
+    Attributes:
+        bridge: the name of its bridge.
+        ipv4: its range; None: a free one is chosen, or, with `join`, guests have addresses of the LAN's DHCP.
+        without_ipv4: it has no range, and none is chosen: guests have IPv6 only.
+        gateway4: the host's address in it; None: the first one. With `join`, a router's; None: there is none.
+        mtu: of its bridge, in bytes; None: `default_mtu`. With `join`, the bridge's own is used instead.
+        join: the bridge is one of others; None: one that this package makes.
+        ipv6: None: guests have no IPv6, or, with `join`, what `Join.ipv6` permits. With `join`, a prefix of the LAN's.
+        resolver: name servers and search domains of its guests; empty: the host's.
+        shared: it is in the network namespace of other programs (`of_namespace`).
+        redirect: (of the network `namespace`) a guest may have the interface of its namespace.
+        without_ipv6: (of the network `namespace`) guests have no IPv6 where their namespace has.
+    """
+
+    name: NetworkName
+    bridge: str
+    ipv4: IPv4Network | None = None
+    without_ipv4: bool = False
+    gateway4: IPv4Address | None = None
+    mtu: int | None = None
+    masquerade: bool = True
+    policy: NetworkPolicy = CLOSED
+    join: Join | None = None
+    ipv6: Ipv6 | None = None
+    resolver: Resolver = UNSET
+    shared: bool = False
+    redirect: bool = False
+    without_ipv6: bool = False
+
+
+NOWHERE = NetworkSettings(
+    name=NO_NETWORK,
+    bridge=f"solo5-{NO_NETWORK}",
+    without_ipv4=True,
+    masquerade=False,
+    policy=NetworkPolicy(isolated=True),
+)
+"""The settings of `none`."""
+
+
+def parse_network(key: str, tables: Fields) -> NetworkSettings:
+    """Return the settings of one network.
+
+    Args:
+        key: its name, as it is written.
+        tables: of all networks by name; `namespace` has keys of the table of `default` that it does not set.
+
+    Raises:
+        SettingsError: the name or a value is invalid, or a key is unknown or without effect.
+    """
+    try:
+        name = network_name(key)
+    except InvalidRequestError as error:
+        raise SettingsError(f"network.{key}: {error}") from error
+    fields = _table(name, tables)
+    _check_name(name)
+    if fields.has("join"):
+        return _joining(name, fields)
+    return _own(name, fields)
+
+
+def _table(name: NetworkName, tables: Fields) -> Fields:
+    """Return the table of a network, that of `[network.namespace]` with what it inherits; refuse unknown keys."""
+    fields = tables.table(name)
+    fields.allow(*keys_on(HOST, LAN, *((NAMESPACE,) if name == NAMESPACE_NETWORK else ())))
+    if name != NAMESPACE_NETWORK:
+        return fields
+    known = keys_on(NAMESPACE, INHERITED)
+    for key in fields:
+        if key not in known:
+            raise SettingsError(
+                f"{fields.path(key)} has no effect: expected one of {', '.join(known)}, the "
+                "keys of the network in namespaces of other programs."
+            )
+    return fields.over(tables.table(DEFAULT_NETWORK).having(*keys_on(INHERITED)))
+
+
+def _check_name(name: NetworkName) -> None:
+    if name == NO_NETWORK:
+        raise SettingsError(
+            f"network.{name} cannot be defined: expected another name, since a NIC on it is connected to nothing."
+        )
+    if name == REDIRECT_NETWORK:
+        raise SettingsError(
+            f"network.{name} cannot be defined: expected another name, since a NIC on it has the interface of the "
+            f"namespace of its task. redirect = true in network.{NAMESPACE_NETWORK} permits it."
+        )
+
+
+def _own(name: NetworkName, fields: Fields) -> NetworkSettings:
+    """Return a network whose bridge this package makes."""
+    for key in keys_on(LAN):
+        if key not in keys_on(HOST) and fields.has(key):
+            raise SettingsError(f"{fields.path(key)} is set without join: expected the name of a bridge as join.")
+    keys = record(NetworkKeys, fields)
+    without_ipv4 = _is_without_ipv4(name, keys, fields)
+    ipv4 = _range4(keys, fields, "room for a gateway and a guest: a prefix of at most 30")
+    _check_gateway4(keys, fields, ipv4, "a host address inside the network's ipv4 range")
+    ipv6 = ipv6_settings(keys, fields, keys.mtu or MTU)
+    if without_ipv4 and ipv6 is None:
+        raise fields.wrong("ipv4", False, "a range, or ipv6 = true beside ipv4 = false")
+    ranges = [each for each in (ipv4, ipv6 and ipv6.prefix) if each]
+    check_within(keys.reserved_addresses, ranges, fields.path("reserved_addresses"))
+    return NetworkSettings(
+        name=name,
+        bridge=keys.bridge or default_bridge(name),
+        ipv4=ipv4,
+        without_ipv4=without_ipv4,
+        gateway4=keys.gateway4,
+        mtu=keys.mtu,
+        masquerade=not without_ipv4 if keys.masquerade is None else keys.masquerade,
+        policy=record(NetworkPolicy, fields),
+        ipv6=ipv6,
+        redirect=keys.redirect,
+        without_ipv6=name == NAMESPACE_NETWORK and keys.ipv6 is False,
+        resolver=Resolver(servers=keys.dns, search=keys.search),
+    )
+
+
+def _joining(name: NetworkName, fields: Fields) -> NetworkSettings:
+    """Return a network that joins a bridge of others."""
+    known = keys_on(LAN)
+    for key in fields:
+        if key not in known:
+            raise SettingsError(
+                f"{fields.path(key)} is set beside join: expected one of {', '.join(known)}, since the bridge "
+                "and what it forwards belong to others."
+            )
+    keys = record(NetworkKeys, fields)
+    if isinstance(keys.ipv4, bool):
+        raise fields.wrong("ipv4", keys.ipv4, "the LAN's range")
+    ipv4 = _range4(keys, fields, "the LAN's range, with a prefix of at most 30")
+    _check_gateway4(keys, fields, ipv4, "the address of a router inside the network's ipv4 range")
+    if keys.pool and (ipv4 is None or not all(_is_host(address, ipv4) for address in keys.pool)):
+        raise fields.wrong("pool", fields.text("pool"), "addresses inside the network's ipv4 range")
+    if keys.pool and keys.gateway4 and keys.pool[0] <= keys.gateway4 <= keys.pool[1]:
+        raise fields.wrong("pool", fields.text("pool"), f"a pool without gateway4, {keys.gateway4}")
+    may_send6, ipv6 = joined_ipv6(keys, fields)
+    return NetworkSettings(
+        name=name,
+        bridge=keys.join or "",
+        ipv4=ipv4,
+        gateway4=keys.gateway4,
+        masquerade=False,
+        policy=record(NetworkPolicy, fields),
+        join=Join(vlan=keys.vlan or 0, pool=keys.pool, ipv6=may_send6, pool6=keys.pool6),
+        ipv6=ipv6,
+        resolver=Resolver(servers=keys.dns, search=keys.search),
+    )
+
+
+def _range4(keys: NetworkKeys, fields: Fields, expected: str) -> IPv4Network | None:
+    """Return the range that is set; None: it is chosen, or there is none."""
+    if keys.ipv4 is None or isinstance(keys.ipv4, bool):
+        return None
+    if keys.ipv4.prefixlen > 30:
+        raise fields.wrong("ipv4", str(keys.ipv4), expected)
+    return keys.ipv4
+
+
+def _check_gateway4(keys: NetworkKeys, fields: Fields, ipv4: IPv4Network | None, expected: str) -> None:
+    if keys.gateway4 is not None and (ipv4 is None or not _is_host(keys.gateway4, ipv4)):
+        raise fields.wrong("gateway4", str(keys.gateway4), expected)
+
+
+def _is_without_ipv4(name: NetworkName, keys: NetworkKeys, fields: Fields) -> bool:
+    """Return whether `ipv4 = false` is set, for guests with IPv6 only."""
+    if keys.ipv4 is not False:
+        return False
+    if name == NAMESPACE_NETWORK:
+        raise fields.wrong("ipv4", False, "a range: guests in a namespace of other programs have IPv4")
+    for key, value in (("masquerade", keys.masquerade), ("dhcp", keys.dhcp)):  # of IPv4
+        if value:
+            raise fields.wrong(key, True, f"no {key} beside ipv4 = false")
+    return True
+
+
+def default_mtu(uplink: int | None, *, ipv6: bool = False) -> int:
+    """Return the MTU of a network without `mtu`: that of the uplink, at most 1500.
+
+    A guest that sends larger packets than the uplink's needs path MTU discovery, which unikernels seldom have.
+
+    Args:
+        uplink: the MTU of the link of the default route, in bytes; None: there is none.
+        ipv6: the network has IPv6, whose smallest MTU is 1280.
+    """
+    mtu = MTU if uplink is None else min(MTU, uplink)
+    return max(mtu, IPV6_MTU) if ipv6 else mtu
+
+
+def default_bridge(name: NetworkName) -> str:
+    """Return `solo5-NAME`; if that is longer than 15 characters, `solo5-` with a prefix and a hash of the name."""
+    bridge = f"solo5-{name}"
+    if len(bridge) <= _LINK_MAX:
+        return bridge
+    return f"solo5-{name[:4]}{hashlib.sha256(name.encode()).hexdigest()[:5]}"
+
+
+def _is_host(address: IPv4Address, network: IPv4Network) -> bool:
+    return address in network and address not in (network.network_address, network.broadcast_address)
+
+
+def check_distinct(networks: Sequence[NetworkSettings]) -> None:
+    """Check that networks have bridges and ranges of their own.
+
+    Raises:
+        SettingsError: two share one.
+    """
+    for index, one in enumerate(networks):
+        for other in networks[:index]:
+            if one.bridge == other.bridge:
+                _check_one_bridge(one, other)
+            if one.ipv4 and other.ipv4 and one.ipv4.overlaps(other.ipv4):
+                raise SettingsError(
+                    f"network.{one.name}.ipv4 is {one.ipv4}, which overlaps network.{other.name}'s "
+                    f"{other.ipv4}: expected a range of its own."
+                )
+            _check_prefixes(one, other)
+
+
+def _check_prefixes(one: NetworkSettings, other: NetworkSettings) -> None:
+    prefix, others = (one.ipv6 and one.ipv6.prefix), (other.ipv6 and other.ipv6.prefix)
+    if prefix and others and prefix.overlaps(others):
+        raise SettingsError(
+            f"network.{one.name}.ipv6 is {prefix}, which overlaps network.{other.name}'s {others}: expected a "
+            "prefix of its own."
+        )
+
+
+def _check_one_bridge(one: NetworkSettings, other: NetworkSettings) -> None:
+    """Check that two networks with one bridge join it with different VLANs."""
+    if one.join is None or other.join is None:
+        key = "bridge" if one.join is None else "join"
+        raise SettingsError(
+            f"network.{one.name}.{key} is {one.bridge!r}, as network.{other.name}'s: expected a bridge of its own."
+        )
+    if one.join.vlan == other.join.vlan:
+        raise SettingsError(
+            f"network.{one.name} joins {one.bridge!r} with the VLAN of network.{other.name}: expected another bridge, "
+            "or another vlan."
+        )
