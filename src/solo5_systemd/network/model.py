@@ -303,7 +303,7 @@ class Endpoint:
 
     protocol: Protocol
     address: IpAddress
-    port: int
+    port: _Port
     namespace: str = ""
 
     def __str__(self) -> str:

@@ -6,13 +6,16 @@ environment, which may hold secrets.
 
 import json
 from dataclasses import dataclass
+from typing import Annotated
 
 from solo5_systemd.base.decode import Fields, json_document
 from solo5_systemd.base.errors import InvalidRequestError, NoSuchTaskError
-from solo5_systemd.base.names import TaskName, UnitKind, log_namespace, task_name
+from solo5_systemd.base.names import TaskName, UnitKind
 from solo5_systemd.engine.task import Task
-from solo5_systemd.nomad.config.ready import ReadinessProbe, parse_probe
-from solo5_systemd.nomad.config.values import Logging, choice
+from solo5_systemd.nomad.config.ready import ReadinessProbe
+from solo5_systemd.nomad.config.values import Logging
+from solo5_systemd.settings.model import LOG_NAMESPACE
+from solo5_systemd.settings.records import document, integer, record
 
 VERSION = 1
 """Raised by a release whose states this one cannot read; `decode` reads those of all releases before."""
@@ -23,6 +26,8 @@ class DriverState:
     """The driver's part of a task handle.
 
     Attributes:
+        ready: the recurring readiness probe; None: no probe.
+        log_namespace: the journal namespace of the console; empty: the host's journal.
         task: the task's name on this host.
         unit: the transient unit.
         invocation: systemd's invocation ID.
@@ -30,42 +35,22 @@ class DriverState:
         started: microseconds since the epoch.
         kind: service or scope.
         logging: the destination of the console.
-        ready: the recurring readiness probe; None: no probe.
-        log_namespace: the journal namespace of the console; empty: the host's journal.
     """
 
+    ready: ReadinessProbe | None = None
+    log_namespace: Annotated[str, LOG_NAMESPACE] = ""
     task: TaskName
     unit: str
     invocation: str
     boot: str
-    started: int
+    started: Annotated[int, integer(0, 1 << 62)]
     kind: UnitKind
     logging: Logging
-    ready: ReadinessProbe | None = None
-    log_namespace: str = ""
 
 
 def encode(state: DriverState) -> bytes:
     """Return the state as JSON, with its version."""
-    return json.dumps({"version": VERSION, **_plain(state)}, separators=(",", ":")).encode()
-
-
-def _plain(state: DriverState) -> dict[str, object]:
-    ready = {"ready": state.ready.plain()} if state.ready else {}
-    namespace = {"log_namespace": state.log_namespace} if state.log_namespace else {}
-    return (
-        ready
-        | namespace
-        | {
-            "task": state.task,
-            "unit": state.unit,
-            "invocation": state.invocation,
-            "boot": state.boot,
-            "started": state.started,
-            "kind": state.kind.value,
-            "logging": state.logging.value,
-        }
-    )
+    return json.dumps({"version": VERSION, **document(state)}, separators=(",", ":")).encode()
 
 
 def decode(data: bytes) -> DriverState:
@@ -76,17 +61,7 @@ def decode(data: bytes) -> DriverState:
     """
     fields = Fields(json_document(data, "the task's stored state"), "driver_state")
     _check_version(fields.integer("version", low=1, high=1 << 31))
-    return DriverState(
-        task=fields.parsed("task", task_name),
-        unit=fields.text("unit"),
-        invocation=fields.text("invocation"),
-        boot=fields.text("boot"),
-        started=fields.integer("started", low=0, high=1 << 62),
-        kind=choice(fields, "kind", UnitKind) or UnitKind.SERVICE,
-        logging=choice(fields, "logging", Logging) or Logging.NOMAD,
-        ready=parse_probe(fields.table("ready")) if fields.has("ready") else None,
-        log_namespace=fields.parsed("log_namespace", log_namespace, ""),
-    )
+    return record(DriverState, fields)
 
 
 def _check_version(version: int) -> None:

@@ -12,7 +12,7 @@ from tests.fast.nomad.values import TASK_ID
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import TaskName, UnitKind, task_service
-from solo5_systemd.network.model import Endpoint, Protocol
+from solo5_systemd.network.model import Protocol
 from solo5_systemd.nomad.config.ready import OnLoss, ReadinessProbe
 from solo5_systemd.nomad.config.values import Logging
 from solo5_systemd.nomad.handle import VERSION, DriverState, decode, encode
@@ -20,7 +20,9 @@ from solo5_systemd.nomad.workload.convert import name_of
 
 STATES = Path(__file__).parent / "states"
 RULE = ReadinessProbe(
-    endpoint=Endpoint(protocol=Protocol.TCP, address=IPv4Address("10.89.0.2"), port=80),
+    protocol=Protocol.TCP,
+    address=IPv4Address("10.89.0.2"),
+    port=80,
     interval=10.0,
     on_loss=OnLoss.RESTART,
 )

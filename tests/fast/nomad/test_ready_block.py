@@ -21,12 +21,12 @@ from solo5_systemd.nomad.config.ready import (
     OnLoss,
     ReadinessProbe,
     Rule,
-    parse_probe,
     parse_rule,
 )
 from solo5_systemd.nomad.config.task import task_options
 from solo5_systemd.nomad.readiness.watch import LOST_AFTER, Change, Pulse
 from solo5_systemd.nomad.workload import ports
+from solo5_systemd.settings.records import document, record
 
 HTTP = GuestPort(protocol=Protocol.TCP, name="http")
 
@@ -124,12 +124,9 @@ def test_a_guest_without_an_address_cannot_be_asked() -> None:
 
 WATCHED = st.builds(
     ReadinessProbe,
-    endpoint=st.builds(
-        Endpoint,
-        protocol=st.sampled_from(Protocol),
-        address=st.ip_addresses(v=4).map(lambda address: IPv4Address(int(address))),
-        port=st.integers(1, 65535),
-    ),
+    protocol=st.sampled_from(Protocol),
+    address=st.ip_addresses(v=4).map(lambda address: IPv4Address(int(address))),
+    port=st.integers(1, 65535),
     interval=st.sampled_from([0.1, 0.25, 10.0, 3600.0]),
     on_loss=st.sampled_from(OnLoss),
 )
@@ -137,14 +134,14 @@ WATCHED = st.builds(
 
 @given(WATCHED)
 def test_what_is_watched_survives_the_handle(requested: ReadinessProbe) -> None:
-    assert parse_probe(Fields(requested.plain())) == requested
+    assert record(ReadinessProbe, Fields(document(requested))) == requested
 
 
 @pytest.mark.parametrize("change", [{"protocol": "icmp"}, {"address": "x"}, {"port": 0}, {"interval": "soon"}])
 def test_a_damaged_rule_in_a_handle_is_an_error_of_ours(change: dict[str, object]) -> None:
-    requested = ReadinessProbe(endpoint=endpoint(HTTP), interval=1.0, on_loss=OnLoss.EVENT)
+    requested = ReadinessProbe(**vars(endpoint(HTTP)), interval=1.0, on_loss=OnLoss.EVENT)
     with pytest.raises(InvalidRequestError, match=f"driver_state.ready.{next(iter(change))}"):
-        parse_probe(Fields({**requested.plain(), **change}, "driver_state.ready"))
+        record(ReadinessProbe, Fields({**document(requested), **change}, "driver_state.ready"))
 
 
 def beats(answers: str) -> list[Change | None]:

@@ -84,7 +84,7 @@ async def test_a_start_is_answered_when_the_guest_answers(machine: Machine, gues
         assert {str(endpoint) for endpoint in guest.probed} == {"tcp 10.89.0.2:80"}
         stored = handle.decode(answer.handle.driver_state).ready
         assert stored is not None
-        assert (str(stored.endpoint), stored.interval, stored.on_loss) == ("tcp 10.89.0.2:80", 0.1, OnLoss.EVENT)
+        assert (str(stored), stored.interval, stored.on_loss) == ("tcp 10.89.0.2:80", 0.1, OnLoss.EVENT)
         assert any(message.endswith("tcp 10.89.0.2:80 answers") for message in await nomad.messages())
 
 

@@ -10,12 +10,12 @@ from typing import Annotated
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError, SettingsError
-from solo5_systemd.base.names import NetworkName, Target, UnitKind, log_namespace
+from solo5_systemd.base.names import NetworkName, Target, UnitKind
 from solo5_systemd.nomad.config import schema
 from solo5_systemd.nomad.config.values import Logging, assignments, duration, unpack
-from solo5_systemd.settings.model import parse_settings
+from solo5_systemd.settings.model import LOG_NAMESPACE, parse_settings
 from solo5_systemd.settings.network_keys import NetworkKeys, network_keys
-from solo5_systemd.settings.records import Type, integer, record, setting, text, type_of
+from solo5_systemd.settings.records import Type, integer, record, setting, type_of
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS, IoLimits
 from solo5_systemd.task.properties import SETTABLE, parse_property
 
@@ -94,7 +94,6 @@ def _networks(fields: Fields, key: str) -> dict[str, dict[str, object]]:
 
 DIRECTORIES = Annotated[tuple[str, ...], Type(_directories, list, "list(string)")]
 CEILING = Annotated[int | None, integer(0, 1 << 30)]
-LOG_NAMESPACE = text(log_namespace)
 
 
 # fmt: off

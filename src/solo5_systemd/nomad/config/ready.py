@@ -1,17 +1,15 @@
 """The `ready` block of a job: the condition of readiness, and the probe that goes on after it."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.image.manifest import DeviceKind
 from solo5_systemd.network.model import Endpoint, Protocol, port_number
 from solo5_systemd.nomad.config import schema
-from solo5_systemd.nomad.config.values import choice, seconds
-from solo5_systemd.settings.address_pool import host_address
+from solo5_systemd.nomad.config.values import choice, duration, seconds
 
 if TYPE_CHECKING:
     from solo5_systemd.base.names import DeviceName, NetworkName
@@ -67,47 +65,16 @@ class Rule:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadinessProbe:
+class ReadinessProbe(Endpoint):
     """The recurring probe of a ready task. It is part of the handle, so that a recovered task is probed again.
 
     Attributes:
-        endpoint: its target.
         interval: seconds between two probes.
         on_loss: the reaction to a loss.
     """
 
-    endpoint: Endpoint
-    interval: float
+    interval: Annotated[float, duration()]
     on_loss: OnLoss
-
-    def plain(self) -> Mapping[str, object]:
-        """Return the probe as JSON for the task's handle; `parse_probe` reads it."""
-        return {
-            "protocol": self.endpoint.protocol.value,
-            "address": str(self.endpoint.address),
-            "port": self.endpoint.port,
-            "interval": f"{self.interval:g}s",
-            "on_loss": self.on_loss.value,
-            **({"namespace": self.endpoint.namespace} if self.endpoint.namespace else {}),
-        }
-
-
-def parse_probe(fields: Fields) -> ReadinessProbe:
-    """Parse the result of `ReadinessProbe.plain`.
-
-    Raises:
-        InvalidRequestError: a field is missing or malformed.
-    """
-    return ReadinessProbe(
-        endpoint=Endpoint(
-            protocol=fields.parsed("protocol", Protocol),
-            address=fields.parsed("address", host_address),
-            port=fields.integer("port", low=1, high=65535),
-            namespace=fields.text("namespace") if fields.has("namespace") else "",
-        ),
-        interval=fields.parsed("interval", seconds),
-        on_loss=choice(fields, "on_loss", OnLoss) or OnLoss.EVENT,
-    )
 
 
 def parse_rule(fields: Fields) -> Rule:

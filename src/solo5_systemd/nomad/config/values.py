@@ -135,7 +135,7 @@ def seconds(text: str) -> float:
     return sum(float(part[1]) * _UNITS[part[2]] for part in parts)
 
 
-def duration(least: float) -> Type:
+def duration(least: float = 0.0) -> Type:
     """Return the type of durations of at least so many seconds."""
 
     def read(fields: Fields, key: str) -> float:

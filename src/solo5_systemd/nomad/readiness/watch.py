@@ -179,7 +179,7 @@ class ReadinessWatch:
         timeout_s = min(ANSWER_TIMEOUT_S, max(ANSWER_TIMEOUT_MIN_S, self._probe.interval))
         while not self.stop_reason:
             await asyncio.sleep(self._probe.interval)
-            failure = await probe.failure(self._probe.endpoint, timeout_s)
+            failure = await probe.failure(self._probe, timeout_s)
             try:
                 await self._count(failure)
             except Solo5Error as error:
@@ -195,7 +195,7 @@ class ReadinessWatch:
                 self._lost_at = now
                 await self._handle_loss(failure)
             case Change.REGAINED:
-                self._publish(messages.ready_again(f"{self._probe.endpoint} answers", now - self._lost_at))
+                self._publish(messages.ready_again(f"{self._probe} answers", now - self._lost_at))
             case None:
                 pass
 
@@ -205,9 +205,9 @@ class ReadinessWatch:
             self._pulse = Pulse()  # a frozen guest cannot answer, and that is no loss
             return
         restart = self._probe.on_loss is OnLoss.RESTART
-        self._publish(messages.not_ready(str(self._probe.endpoint), failure, restart=restart))
+        self._publish(messages.not_ready(str(self._probe), failure, restart=restart))
         if restart:
-            self.stop_reason = f"{self._probe.endpoint}: {failure}"
+            self.stop_reason = f"{self._probe}: {failure}"
             with suppress(NoSuchTaskError):
                 await engine.stop_only(self._name, signal=StopSignal.TERM, timeout_s=STOP_TIMEOUT_S)
 

@@ -258,7 +258,7 @@ def _probe(rule: Rule, condition: ConsoleLine | Endpoint) -> ReadinessProbe | No
     """Return the recurring probe of a ready task; None after a console line, which cannot be lost."""
     if isinstance(condition, ConsoleLine):
         return None
-    return ReadinessProbe(endpoint=condition, interval=rule.interval, on_loss=rule.on_loss)
+    return ReadinessProbe(**vars(condition), interval=rule.interval, on_loss=rule.on_loss)
 
 
 def _started(task: Task, since: int) -> Started:
