@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from solo5_systemd.nomad.config.plugin import Ceilings, Defaults, ForgottenTasksConfig, GcConfig, PluginConfig
+from solo5_systemd.settings.limits import KEYS as AMOUNTS
+from solo5_systemd.settings.limits import RESERVE_MB, Limits
 from solo5_systemd.settings.model import Settings
 from solo5_systemd.settings.network_keys import keys_on, network_keys
 from solo5_systemd.settings.network_policy import HOST, LAN
@@ -29,14 +31,12 @@ HEAD = """\
 # Settings of solo5-systemd; see solo5.toml(5). The files /etc/solo5/*.toml are read in alphabetical order; a later key
 # overrides an earlier one. Commented keys have their defaults, or examples with what holds if they are left out.
 """
-LIMITS = """
-# What tasks take of the node together: MiB that stay free, and parts of the node, or numbers (tasks, ports, addresses,
-# copies_mb, archives_mb, images_mb, disks_mb).
+LIMITS = f"""
+# What tasks take of the node together: MiB that stay free, and parts of the node, or numbers
+# ({", ".join(AMOUNTS)}). Left out: a tenth of the file
+# system, at most {RESERVE_MB}; these parts.
 #[limits]
-#reserve_mb = 2048  # left out: a tenth of the file system, at most 2048
-#task = { percent = 10 }
-#job = { percent = 10 }  # of Nomad
-#namespace = { percent = 50 }
+#reserve_mb = {RESERVE_MB}
 """
 IPV6 = ("gateway6", "nat66", "ra")
 OTHERS = """
@@ -90,8 +90,12 @@ def example() -> str:
     network = network_keys()
     default = [network[key] for key in keys_on(HOST) if key not in IPV6]
     only_lan = [network[key] for key in keys_on(LAN) if key not in keys_on(HOST)]
+    shares = [
+        f"#{scope} = " + (f"{{ percent = {share.percent} }}" if share.percent else "{}")
+        for scope, share in Limits().shares.items()
+    ]
     return "\n".join([
-        HEAD, *commented(FILE_KEYS.values()), LIMITS,
+        HEAD, *commented(FILE_KEYS.values()), LIMITS.rstrip(), *shares, "",
         "# The network of a NIC without another one.", "#[network.default]", *commented(default), OTHERS.rstrip(),
         *commented(network[key] for key in IPV6), "",
         "# That of guests in the network namespaces of other programs.", "#[network.namespace]",

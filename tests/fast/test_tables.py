@@ -23,17 +23,13 @@ def test_the_example_has_every_key_and_can_be_used_as_it_is() -> None:
     settings = parse_settings(document)
     check_reach(settings)
     assert settings.tender_paths == Settings().tender_paths
+    assert settings.limits.shares == Settings().limits.shares
     assert [port for port in (21, 22, 23, 4645, 4646, 4648, 4649) if settings.reserves(port)] == [22, 4646, 4648]
     assert [network.name for network in settings.networks] == ["default", "backend", "namespace", "lan"]
     assert {key for table in document["network"].values() for key in table} == {*network_keys()}
     default, lan = (settings.network(NetworkName(name)) for name in ("default", "lan"))
     assert default is not None
-    assert (default.bridge, default.mtu, default.masquerade, default.policy.connections) == (
-        "solo5-default",
-        1500,
-        True,
-        4096,
-    )
+    assert (default.bridge, default.mtu, default.masquerade) == ("solo5-default", 1500, True)
     assert lan is not None
     assert lan.join is not None
     assert (lan.bridge, lan.join.vlan) == ("br0", 20)

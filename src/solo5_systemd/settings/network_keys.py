@@ -116,6 +116,7 @@ def network_keys() -> Mapping[str, Entry]:
     return {each.name: each for each in sorted(entries(NetworkKeys), key=lambda each: each.name in policy)}
 
 
+@cache
 def keys_on(*kinds: str) -> Sequence[str]:
     """Return the keys that a network of one of these kinds can have."""
-    return [name for name, each in network_keys().items() if {*kinds} & {*each.metadata.get("on", (HOST,))}]
+    return tuple(name for name, each in network_keys().items() if {*kinds} & {*each.metadata.get("on", (HOST,))})
