@@ -107,8 +107,8 @@ def manual(text: str) -> str:
     """Return solo5.toml(5) with the default of each key in its first tag."""
     for name, each in {**FILE_KEYS, **network_keys()}.items():
         default = words(each).replace("-", "\\-").replace("'", "\\(aq")
-        tag = f'.TP\n.BR {name} " (default: {default})"\n'
-        text, count = re.subn(rf"^\.TP\n\.BR? {name}\b.*\n", lambda _, tag=tag: tag, text, count=1, flags=re.MULTILINE)
+        tag = f'.TP\n.BR {name} " (default: {default})"\n'.replace("\\", r"\\")
+        text, count = re.subn(rf"^\.TP\n\.BR? {name}\b.*\n", tag, text, count=1, flags=re.MULTILINE)
         assert count == 1, f"solo5.toml(5) has no paragraph of {name}"
     return text
 

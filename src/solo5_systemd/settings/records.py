@@ -81,7 +81,7 @@ def setting(meaning: str, *, default: T, shown: str = "", **more: object) -> T:
     metadata = {"meaning": meaning, "shown": shown, **more}
     if isinstance(default, dict):
         return field(default_factory=default.copy, metadata=metadata)  # type: ignore[return-value]
-    return field(default=default, metadata=metadata)  # type: ignore[return-value]
+    return field(default=default, metadata=metadata)
 
 
 def text(parse: Callable[[str], object], write: Callable[[Any], str] = str) -> Type:
