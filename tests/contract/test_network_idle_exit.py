@@ -19,8 +19,8 @@ import subprocess, sys
 from solo5_systemd.dbus import process
 from solo5_systemd.networkd import main as program
 
-def notify(_, *, ready=0, stopping=0, watchdog=0):
-    if stopping:
+def notify(message):
+    if message == "STOPPING=1":
         subprocess.run({command!r}, check=True)
 
 process.notify = notify

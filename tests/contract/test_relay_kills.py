@@ -31,7 +31,7 @@ PAGE = 4096
 MOMENT = 0.02
 """Seconds in which a relay without a reader has nothing left to do."""
 
-OUTLIVING = [(os, "write"), (os, "pwrite"), (os, "splice"), (os, "read"), (fdstore, "_notify")]
+OUTLIVING = [(os, "write"), (os, "pwrite"), (os, "splice"), (os, "read"), (fdstore, "notify")]
 """The calls whose effect outlives the process."""
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.machine.conftest import GUESTS, Machine, eventually, ok, sh, systemctl, unit_property
-from tests.machine.taken_away import path
+from tests.machine.taken_away import paths
 
 from solo5_systemd.base.dependencies import DEPENDENCIES, Dependency
 
@@ -17,11 +17,14 @@ from solo5_systemd.base.dependencies import DEPENDENCIES, Dependency
 def emptied(module: str, nothing: Path) -> Iterator[Dependency]:
     """Leave a module's directory without files for the whole machine, as a package may that was removed."""
     [each] = [each for each in DEPENDENCIES if each.name == module]
-    ok("mount", "--bind", str(nothing), str(path(each)))
+    places = [str(place) for place in paths(each) if place.exists()]
+    for place in places:
+        ok("mount", "--bind", str(nothing), place)
     try:
         yield each
     finally:
-        ok("umount", str(path(each)))
+        for place in places:
+            ok("umount", place)
 
 
 def written(service: str, since: str) -> list[str]:
@@ -62,7 +65,7 @@ def test_relay_without_a_module_is_explained_and_left_alone(machine: Machine, tm
     machine.expect(".")
     systemctl("stop", "solo5-relay.service")
     since = f"@{time.time():.6f}"
-    with emptied("pystemd", tmp_path) as each:
+    with emptied("dbus_next", tmp_path) as each:
         assert sh("systemctl", "start", "solo5-relay.service").returncode == 1
         assert written("solo5-relay", since) == [str(each.missing())]
         assert unit_property("solo5-relay.service", "ExecMainStatus") == "78"

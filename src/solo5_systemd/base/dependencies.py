@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from importlib import import_module
 from importlib.util import find_spec, module_from_spec
 
 from solo5_systemd.base.errors import DependencyError
@@ -78,7 +77,7 @@ NETWORKD, RELAY, DRIVER = "solo5-networkd", "solo5-relay", "the Nomad driver"
 
 STARTS = ("run", "run --detach", "run --scope", "run --dry-run")
 READS = ("ps", "inspect", "export", "logs", "stats", "metrics")
-"""Verbs that call systemd through libsystemd, without an event loop."""
+"""Verbs that call systemd through pystemd, without an event loop."""
 
 CALLS = (
     *("ps --all", "stop", "kill", "rm", "wait", "restart", "freeze", "thaw", "network", "gc", "update", "rollback"),
@@ -122,7 +121,7 @@ DEPENDENCIES = (
         name="pystemd",
         debian="python3-pystemd",
         pip="pystemd",
-        needed_by=(NETWORKD, RELAY, DRIVER),
+        needed_by=READS,
     ),
     Dependency(kind=Kind.LIBRARY, name="libnftables.so.1", debian="libnftables1", needed_by=(NETWORKD, DRIVER)),
     # With it, systemd resolves the users of tasks.
@@ -136,7 +135,7 @@ DEPENDENCIES = (
         kind=Kind.LIBRARY,
         name="libsystemd.so.0",
         debian="libsystemd0",
-        needed_by=(*READS, "run", NETWORKD, RELAY, DRIVER),
+        needed_by=(*READS, "run", RELAY, DRIVER),
     ),
     Dependency(
         kind=Kind.PROGRAM,
@@ -212,17 +211,6 @@ def without_init(package: str) -> Iterator[None]:
     finally:
         if spec is not None:
             del sys.modules[package]  # so that a later import of the library itself executes it
-
-
-def import_asyncio() -> None:
-    """Import asyncio without TLS, as in a Python without OpenSSL; a library that needs `ssl` still imports it."""
-    if "asyncio" in sys.modules or "ssl" in sys.modules:
-        return
-    sys.modules["ssl"] = None  # type: ignore[assignment]  # its import fails: 1 MB of memory
-    try:
-        import_module("asyncio")
-    finally:
-        del sys.modules["ssl"]
 
 
 def dependency_error(error: ImportError | OSError) -> DependencyError:

@@ -9,15 +9,12 @@ from typing import Any
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.bus.peers import remote_error
 from solo5_systemd.dbus import message_bus
-from solo5_systemd.dbus.message_bus import BUS, BUS_PATH, SOCKET, MessageBus
+from solo5_systemd.dbus.message_bus import BUS, BUS_PATH, CALL_TIMEOUT_S, SOCKET, MessageBus
 from solo5_systemd.dbus.messages import Message, MessageType
 
 MAX_IN_FLIGHT = 24
 """Concurrent calls per peer: dbus-daemon refuses more than 128 of one connection (max_replies_per_connection of
 dbus-daemon(1)), and listing 100 tasks takes 1000 small calls. Per peer, so that a slow one does not delay others."""
-
-CALL_TIMEOUT_S = 25.0
-"""Timeout of one call: that of dbus-daemon for an activation (`service_start_timeout`)."""
 
 
 class Connection:

@@ -22,8 +22,18 @@ from solo5_systemd.base.names import (
 from solo5_systemd.bus import checked_call
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.jobs import Jobs
-from solo5_systemd.bus.peers import MANAGER, MANAGER_PATH, PEER_LOST, UNIT, Call, ListedUnit, RemoteError, unit_path
-from solo5_systemd.bus.unit_reader import READ_RETRIES, RETRY_INTERVAL_S, UnitReader
+from solo5_systemd.bus.peers import (
+    MANAGER,
+    MANAGER_PATH,
+    PEER_LOST,
+    RETRY_INTERVAL_S,
+    UNIT,
+    Call,
+    ListedUnit,
+    RemoteError,
+    unit_path,
+)
+from solo5_systemd.bus.unit_reader import READ_RETRIES, UnitReader
 from solo5_systemd.bus.unit_states import INTERFACES, ExportedState
 from solo5_systemd.bus.unit_watch import UnitWatch, WatchedUnit
 from solo5_systemd.cgroup.cgroupfs import ScopeFields, control_group

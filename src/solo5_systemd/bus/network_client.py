@@ -176,7 +176,7 @@ class Networkd:
     async def networks(self) -> Sequence[NetworkOverview]:
         """Return all networks, configured or in use."""
         (networks,) = await self._call("Networks")
-        return tuple(record(NetworkOverview, Fields(network)) for network in networks)
+        return tuple(record(NetworkOverview, Fields(network)) for network in networks.values())
 
     async def recent_repairs(self) -> Sequence[RecordedRepair]:
         """Return the last repairs, newest first."""

@@ -43,6 +43,13 @@ def unit_path(unit: str) -> str:
     return f"{MANAGER_PATH}/unit/{escaped}"
 
 
+RETRY_INTERVAL_S = 0.2
+"""Seconds between two attempts of a call whose caller waits, while PID 1, a service or the bus is not reachable."""
+
+WATCH_INTERVAL_S = 1.0
+"""The same of what is watched in the background: a subscription, the end of a unit."""
+
+
 class Call(NamedTuple):
     """A method call; its arguments are strings (`s`) and lists of strings (`as`)."""
 

@@ -9,8 +9,9 @@ from typing import Any
 from solo5_systemd.base.concurrency import retry
 from solo5_systemd.base.dependencies import EXIT_CONFIG
 from solo5_systemd.base.errors import DependencyError, HostError
-from solo5_systemd.bus.connection import CALL_TIMEOUT_S, Connection
-from solo5_systemd.bus.peers import RemoteError, unit_path
+from solo5_systemd.bus.connection import Connection
+from solo5_systemd.bus.peers import WATCH_INTERVAL_S, RemoteError, unit_path
+from solo5_systemd.dbus.message_bus import CALL_TIMEOUT_S
 from solo5_systemd.dbus.messages import Interface, Message, MessageType, SignatureTree, from_wire, to_wire
 
 STATUS_INTERVAL_S = 1.0
@@ -140,10 +141,6 @@ class Service:
         return value.value
 
 
-RETRY_INTERVAL_S = 1.0
-"""Interval between two attempts to connect to the bus."""
-
-
 async def _keep_subscribed(connection: Connection, rule: str) -> None:
     """Add the match rule to each new connection."""
 
@@ -154,5 +151,5 @@ async def _keep_subscribed(connection: Connection, rule: str) -> None:
         return lost
 
     while True:
-        lost = await retry(subscribe, HostError, interval_s=RETRY_INTERVAL_S)
+        lost = await retry(subscribe, HostError, interval_s=WATCH_INTERVAL_S)
         await asyncio.wait((lost,))

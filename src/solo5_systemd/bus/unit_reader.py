@@ -15,6 +15,7 @@ from solo5_systemd.bus.peers import (
     MANAGER_PATH,
     PEER_LOST,
     PROPERTIES,
+    RETRY_INTERVAL_S,
     SYSTEMD,
     TASK_PATTERNS,
     UNIT,
@@ -35,8 +36,7 @@ if TYPE_CHECKING:
     from solo5_systemd.unit.state import UnitState
 
 READ_RETRIES = 25
-RETRY_INTERVAL_S = 0.2
-"""Number and interval of retries of a read while PID 1 is off the bus."""
+"""Retries of a read while PID 1 is off the bus."""
 
 
 class UnitReader(ABC):
@@ -223,12 +223,18 @@ class BlockingReader(UnitReader):
         self._bus = bus
 
     async def _call_all(self, calls: Sequence[Call]) -> Sequence[list[Any] | Exception]:
-        for _ in range(READ_RETRIES):
-            replies = self._bus().call_all(SYSTEMD, calls)
-            if not any(isinstance(reply, RemoteError) and reply.name in PEER_LOST for reply in replies):
-                return replies
-            time.sleep(RETRY_INTERVAL_S)  # noqa: ASYNC251 - nothing else runs meanwhile
-        return self._bus().call_all(SYSTEMD, calls)
+        return [self._call(call) for call in calls]
+
+    def _call(self, call: Call) -> list[Any] | RemoteError:
+        remaining = READ_RETRIES
+        while True:
+            try:
+                return [self._bus().call(SYSTEMD, call)]
+            except RemoteError as error:
+                if error.name not in PEER_LOST or not remaining:
+                    return error
+            remaining -= 1
+            time.sleep(RETRY_INTERVAL_S)  # nothing else runs meanwhile
 
 
 def _translated(error: Exception) -> Exception:

@@ -13,11 +13,9 @@ from contextlib import asynccontextmanager, suppress
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.removals import Removals
+from solo5_systemd.bus.peers import WATCH_INTERVAL_S
 from solo5_systemd.bus.unit_states import ExportedState
 from solo5_systemd.unit.state import UnitState
-
-RETRY_INTERVAL_S = 1.0
-"""Interval between two reads of a unit that runs without its link, or while PID 1 does not reply."""
 
 POLL_INTERVAL_S = 1.0
 """Interval between two looks at the link where inotify has reached a limit."""
@@ -50,7 +48,7 @@ class WatchedUnit:
         """
         try:
             async with asyncio.timeout(timeout_s):
-                await (asyncio.sleep(RETRY_INTERVAL_S) if self._is_unclear else self._link_removed())
+                await (asyncio.sleep(WATCH_INTERVAL_S) if self._is_unclear else self._link_removed())
         except TimeoutError:
             return
         self._is_unclear = True

@@ -9,7 +9,7 @@ from solo5_systemd.cgroup.usage import CPU, MEMORY, MEMORY_COUNTERS, Cpu, Memory
 SETTLE_S = 5.0
 """Seconds after a change of memory for which all its files are read: the kernel updates memory.stat every 2 s."""
 
-RETRY_INTERVAL_S = 10.0
+MISSING_INTERVAL_S = 10.0
 """Seconds until a file that does not exist is looked for again: its controller may be enabled later."""
 
 
@@ -46,7 +46,7 @@ class Meter:
         now = time.monotonic()
         cpu_file = self._read(CPU)
         if cpu_file is None or now >= self._retry:
-            self._missing, self._retry = frozenset(), now + RETRY_INTERVAL_S
+            self._missing, self._retry = frozenset(), now + MISSING_INTERVAL_S
         if cpu_file is None:  # every cgroup has this file
             self.close()
             return None

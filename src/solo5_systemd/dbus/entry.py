@@ -1,13 +1,12 @@
 """Entry point of the services; imports the standard library only, so that a missing dependency can be reported."""
 
-import os
-import socket
 import sys
 from contextlib import suppress
 from importlib import import_module
 from typing import cast
 
-from solo5_systemd.base.dependencies import EXIT_CONFIG, dependency_error, import_asyncio
+from solo5_systemd.base.dependencies import EXIT_CONFIG, dependency_error
+from solo5_systemd.dbus.fdstore import notify
 
 
 def run(module: str) -> int:
@@ -16,19 +15,12 @@ def run(module: str) -> int:
     A missing dependency is reported by one line in the journal (sd-daemon(3)), by the unit's StatusText=, which clients
     read, and by an exit status of RestartPreventExitStatus=.
     """
-    import_asyncio()
     try:
         main = import_module(module).main
     except ImportError as error:
         missing = dependency_error(error)
         print(f"<3>{missing}", file=sys.stderr)
-        _notify(f"STATUS={missing}")
+        with suppress(OSError):
+            notify(f"STATUS={missing}")
         return EXIT_CONFIG
     return cast("int", main())
-
-
-def _notify(message: str) -> None:
-    """Do sd_notify(3) without pystemd, which may be the missing dependency."""
-    address = os.environ.get("NOTIFY_SOCKET", "")
-    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
-        notify.sendto(message.encode(), f"\0{address[1:]}" if address.startswith("@") else address)

@@ -1,4 +1,7 @@
-"""systemd's file descriptor store, for restarts: sd_pid_notify_with_fds(3), sd_listen_fds(3)."""
+"""Notifications to systemd, and its file descriptor store: sd_notify(3), sd_listen_fds(3).
+
+Imports the standard library only, so that a missing dependency can be reported.
+"""
 
 import array
 import fcntl
@@ -39,12 +42,12 @@ def store(name: str, fds: Sequence[int]) -> None:
         except OSError as error:  # ETOOMANYREFS: more of them in all queues than RLIMIT_NOFILE
             _log.warning("descriptors %s not kept over a restart: %s", name, error.strerror)
             return
-        _notify(f"FDSTORE=1\nFDNAME={name}\nFDPOLL=0", carrier.fileno())
+        notify(f"FDSTORE=1\nFDNAME={name}\nFDPOLL=0", carrier.fileno())
 
 
 def remove(name: str) -> None:
     """Remove the descriptors of this name; systemd closes them. No effect without $NOTIFY_SOCKET."""
-    _notify(f"FDSTOREREMOVE=1\nFDNAME={name}")
+    notify(f"FDSTOREREMOVE=1\nFDNAME={name}")
 
 
 def barrier(timeout_s: float) -> bool:
@@ -58,7 +61,7 @@ def barrier(timeout_s: float) -> bool:
     ours, theirs = os.pipe2(os.O_CLOEXEC)
     try:
         try:
-            _notify("BARRIER=1", theirs)
+            notify("BARRIER=1", theirs)
         finally:
             os.close(theirs)
         hung_up = select.poll()
@@ -111,13 +114,14 @@ def out_of_select(fd: int) -> int:
     return fd
 
 
-def _notify(message: str, *fds: int) -> None:
+def notify(message: str, *fds: int) -> None:
+    """Send a message of sd_notify(3), with descriptors. No effect without $NOTIFY_SOCKET."""
     address = os.environ.get("NOTIFY_SOCKET")
     if not address:
         return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
-        notify.connect(f"\0{address[1:]}" if address.startswith("@") else address)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.connect(f"\0{address[1:]}" if address.startswith("@") else address)
         if fds:
-            socket.send_fds(notify, [message.encode()], list(fds))
+            socket.send_fds(sender, [message.encode()], list(fds))
         else:
-            notify.send(message.encode())
+            sender.send(message.encode())

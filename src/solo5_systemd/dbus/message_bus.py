@@ -25,8 +25,9 @@ SOCKET = "/run/dbus/system_bus_socket"
 
 DEFAULT_ADDRESS = f"unix:path={SOCKET}"
 
-CONNECT_TIMEOUT_S = 25.0
-"""Seconds for the authentication and the registration at the bus."""
+CALL_TIMEOUT_S = 25.0
+"""Timeout of one call, and of the connection to the bus: that of dbus-daemon for an activation
+(`service_start_timeout`)."""
 
 READ_SIZE = 1 << 17
 """Bytes of one recvmsg(2): many messages."""
@@ -336,12 +337,12 @@ async def connect(address: str | None = None) -> MessageBus:
         address: D-Bus address of a Unix socket; None: $DBUS_SYSTEM_BUS_ADDRESS, or that of the system bus.
 
     Raises:
-        OSError: the socket cannot be connected to, the bus refuses the authentication, or `CONNECT_TIMEOUT_S` is over.
+        OSError: the socket cannot be connected to, the bus refuses the authentication, or `CALL_TIMEOUT_S` is over.
         EOFError: the bus closed the connection.
         ValueError: the address is not of a Unix socket.
     """
     name = _socket_name(address or os.environ.get("DBUS_SYSTEM_BUS_ADDRESS") or DEFAULT_ADDRESS)
-    async with asyncio.timeout(CONNECT_TIMEOUT_S):
+    async with asyncio.timeout(CALL_TIMEOUT_S):
         bus = MessageBus(await _authenticated(name))
         try:
             await bus.hello()

@@ -13,7 +13,7 @@ INTERFACE = Interface(
         "MovePorts": Method("ss", "", "source target"),
         "Release": Method("s", "", "task"),
         "Leases": Method("", RECORDS, "records"),
-        "Networks": Method("", RECORDS, "networks"),
+        "Networks": Method("", RECORD, "networks"),
         "Collect": Method("b", "as", "dry_run collected"),
     },
     signals={"Repaired": Signal("ass", "tasks resource")},

@@ -5,15 +5,15 @@ import logging
 import os
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from solo5_systemd.base.dependencies import EXIT_CONFIG, advice, without_init
+from solo5_systemd.base.dependencies import EXIT_CONFIG, advice
 from solo5_systemd.base.errors import DependencyError, HostError, Solo5Error
+from solo5_systemd.base.journal_entry import NATIVE_SOCKET, write_entry
+from solo5_systemd.dbus.fdstore import notify
 from solo5_systemd.dbus.message_bus import SOCKET, MessageBus, connect
-
-with without_init("pystemd"):  # lxml with libxml2: 6 MB of memory
-    from pystemd.daemon import notify
 
 if TYPE_CHECKING:
     import argparse
@@ -83,14 +83,9 @@ def log_about(unit: str, text: str, *, priority: int = 3) -> None:
 
     `priority`: another one, as in syslog(3).
     """
-    with without_init("pystemd"):
-        from pystemd import journal
-    journal.sendv(
-        MESSAGE=text,
-        PRIORITY=priority,
-        SYSLOG_IDENTIFIER="solo5-systemd",
-        OBJECT_SYSTEMD_UNIT=unit,
-    )
+    identifier = {"SYSLOG_IDENTIFIER": "solo5-systemd", "OBJECT_SYSTEMD_UNIT": unit}
+    with suppress(HostError):
+        write_entry({"MESSAGE": text, "PRIORITY": priority, **identifier}, NATIVE_SOCKET)
 
 
 async def connect_system_bus() -> MessageBus:
@@ -142,14 +137,14 @@ async def watchdog(check: Callable[[], Awaitable[None]] | None = None) -> None:
         await asyncio.sleep(microseconds / 2e6)
         if check is not None:
             await check()
-        notify(False, watchdog=1)
+        notify("WATCHDOG=1")
 
 
 def notify_ready() -> None:
     """Send READY=1 (sd_notify(3))."""
-    notify(False, ready=1)
+    notify("READY=1")
 
 
 def notify_stopping() -> None:
     """Send STOPPING=1 (sd_notify(3))."""
-    notify(False, stopping=1)
+    notify("STOPPING=1")

@@ -1,18 +1,15 @@
 """Writes to journald: streams for the stdout and stderr of units, and entries of the native protocol."""
 
 import socket
-from collections.abc import Mapping
 
 from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.journal_entry import NATIVE_SOCKET, write_entry
 from solo5_systemd.base.names import journald_of
 from solo5_systemd.task.log_fields import FACILITY
 from solo5_systemd.unit.state import UnitState
 
 STDOUT_SOCKET = "/run/systemd/journal/stdout"
 """The stream socket of the host's journald."""
-
-NATIVE_SOCKET = "/run/systemd/journal/socket"
-"""The datagram socket of the host's journald."""
 
 CONNECT_TIMEOUT_S = 5.0
 """For connect(2) to a journald that hangs: its backlog is limited, and connections beyond it block."""
@@ -82,21 +79,3 @@ def log_hung(state: UnitState) -> None:
         },
         NATIVE_SOCKET,
     )
-
-
-def write_entry(fields: Mapping[str, object], path: str) -> None:
-    """Send one entry to journald (systemd.io/JOURNAL_NATIVE_PROTOCOL).
-
-    Args:
-        fields: values without newlines.
-        path: of journald's native socket.
-
-    Raises:
-        HostError: journald cannot be reached, or its queue is full.
-    """
-    datagram = "".join(f"{name}={value}\n" for name, value in fields.items())
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK) as journal:
-        try:
-            journal.sendto(datagram.encode(), path)
-        except OSError as error:
-            raise HostError(f"journald cannot be reached at {path}: {error.strerror or error}.") from error

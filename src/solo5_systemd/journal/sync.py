@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from solo5_systemd.base.concurrency import retry
 from solo5_systemd.base.declared_units import units_of
 from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.journal_entry import NATIVE_SOCKET, write_entry
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.journal import journald
-from solo5_systemd.journal.journald import namespace_path, write_entry
+from solo5_systemd.journal.journald import namespace_path
 from solo5_systemd.journal.reader import CONSOLE_MATCHES, JournalReader
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ REPLY_MAX = 4096
 SYNC_TIMEOUT_S = 10.0
 """For a journald that hangs or is being restarted."""
 
-RETRY_INTERVAL_S = 0.05
+ATTEMPT_INTERVAL_S = 0.05
 
 ROUNDS_DELAY_S = 0.25
 """Without a reply of Synchronize after this time, rounds are counted. A journald that is not busy replies in ms."""
@@ -87,9 +87,9 @@ async def _round(task: TaskName, namespace: str) -> None:
         while not journal.last(1):
             if not written:
                 with suppress(HostError):
-                    write_entry(_marker(task, token), namespace_path(journald.NATIVE_SOCKET, namespace))
+                    write_entry(_marker(task, token), namespace_path(NATIVE_SOCKET, namespace))
                     written = True
-            await asyncio.sleep(RETRY_INTERVAL_S)
+            await asyncio.sleep(ATTEMPT_INTERVAL_S)
             journal.refresh()
 
 
@@ -110,7 +110,7 @@ async def _synchronized(address: str) -> None:
         await retry(
             lambda: _call(address),
             (OSError, EOFError),
-            interval_s=RETRY_INTERVAL_S,
+            interval_s=ATTEMPT_INTERVAL_S,
             transient=lambda error: not isinstance(error, _LASTING),
         )
 

@@ -180,7 +180,9 @@ class Networkd:
         return [[*map(document, self._state.records)]]
 
     async def _list_networks(self) -> Sequence[object]:
-        return [[*map(document, await self._writer.run(self._state.overview))]]
+        # By namespace and name: of an array of tables, pystemd makes one table.
+        networks = await self._writer.run(self._state.overview)
+        return [{f"{each.namespace}:{each.name}": document(each) for each in networks}]
 
     async def _collect(self, dry_run: bool) -> Sequence[object]:
         orphans = [*self._state.expired(), *await self._units.over(self._units.without_run(self._state.due()))]

@@ -13,11 +13,8 @@ from pathlib import Path
 from solo5_systemd.base.declared_units import task_of, units_of
 from solo5_systemd.base.names import INVOCATION_LINK, UNITS, TaskName
 from solo5_systemd.base.removals import RemovedEntries
-from solo5_systemd.dbus.message_bus import MessageBus
+from solo5_systemd.dbus.message_bus import CALL_TIMEOUT_S, MessageBus
 from solo5_systemd.dbus.messages import Message, MessageType
-
-REPLY_TIMEOUT_S = 10.0
-"""For the reply of PID 1, during which no other call for the same task is answered."""
 
 _IN_USE = ("active", "activating", "reloading", "deactivating")
 """The ActiveState= values of a unit that runs, or stops still."""
@@ -77,7 +74,7 @@ class TaskUnits:
             body=[list(units)],
         )
         try:
-            async with asyncio.timeout(REPLY_TIMEOUT_S):
+            async with asyncio.timeout(CALL_TIMEOUT_S):
                 reply = await self._bus.call(request)
         except (TimeoutError, OSError, EOFError):  # without the bus, the service is about to end
             return frozenset()

@@ -9,9 +9,6 @@ def main() -> None:
 
     Without gRPC or protobuf there is no handshake: the error goes to stderr, which is the agent's log.
     """
-    from solo5_systemd.base.dependencies import import_asyncio
-
-    import_asyncio()
     try:
         from solo5_systemd.nomad.plugin import main as serve
     except ImportError as error:

@@ -15,6 +15,7 @@ from pathlib import PurePath
 
 from solo5_systemd.base.errors import HostError, Solo5Error
 from solo5_systemd.base.names import TaskName
+from solo5_systemd.bus.peers import RETRY_INTERVAL_S
 from solo5_systemd.nomad.config.values import Logging
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.handle import DriverState
@@ -36,9 +37,6 @@ wait for journald, so that the relay can still answer if journald does not."""
 RELAY_TIMEOUT_S = 60.0
 """Seconds until journald and the relay have answered for the first time. The relay reads the journal up to its end
 before that, which takes longer on a busy machine; its watchdog ends one that hangs."""
-
-RETRY_INTERVAL_S = 0.2
-"""Seconds between two attempts while the relay or the bus is not reachable."""
 
 NO_ANSWER = "journald or solo5-relay does not answer."
 NOT_READ = "its log FIFO is full and not read. The relay writes them when it is read."

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from solo5_systemd.base.concurrency import retry
 from solo5_systemd.base.errors import NoSuchTaskError, Solo5Error
 from solo5_systemd.base.names import TaskName
+from solo5_systemd.bus.peers import WATCH_INTERVAL_S
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.handle import DriverState
 from solo5_systemd.nomad.proto import driver_pb2 as wire
@@ -18,9 +19,6 @@ from solo5_systemd.unit.state import UnitState
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.runtime import Runtime
-
-RETRY_INTERVAL_S = 1.0
-"""Seconds until a failed wait is repeated."""
 
 UNIT_REMOVED = Outcome(ending=Ending.UNKNOWN, sentence="the task's unit was removed before its outcome could be read")
 
@@ -68,7 +66,7 @@ class ExitWaiter:
         return await retry(
             lambda: self._wait(state, run),
             Exception,
-            interval_s=RETRY_INTERVAL_S,
+            interval_s=WATCH_INTERVAL_S,
             on_failure=partial(self._log_failure, state.task),
         )
 
@@ -89,7 +87,7 @@ class ExitWaiter:
         if not isinstance(error, Solo5Error):
             _log.error("wait for task %s failed, retrying: internal error", name, exc_info=error)
         elif not self._session.is_closing:
-            _log.warning("wait for task %s failed, retrying in %.0f s: %s", name, RETRY_INTERVAL_S, error)
+            _log.warning("wait for task %s failed, retrying in %.0f s: %s", name, WATCH_INTERVAL_S, error)
 
     async def _child_end(self, engine: "Runtime", state: DriverState, status: int) -> TaskEnd:
         requested = state.task in self._stop_requested

@@ -31,6 +31,7 @@ from solo5_systemd.base.declared_units import (
     stderr_lines,
 )
 from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error
+from solo5_systemd.base.journal_entry import NATIVE_SOCKET, write_entry
 from solo5_systemd.base.mounts import detach, mount_bounded
 from solo5_systemd.base.names import TaskName, is_instance, is_task_name, outcome_target, task_namespace, template_of
 from solo5_systemd.base.sanitize import printable
@@ -41,7 +42,7 @@ from solo5_systemd.declared.files import host_names
 from solo5_systemd.declared.restarts import is_withheld, may_be_withheld, not_restarted
 from solo5_systemd.declared.unit_file import environment, user_of
 from solo5_systemd.engine.prepare import Prepared, Preparer
-from solo5_systemd.journal.journald import NATIVE_SOCKET, namespace_path, write_entry
+from solo5_systemd.journal.journald import namespace_path
 from solo5_systemd.network import task_namespaces
 from solo5_systemd.network.model import NicRequest, Reservation
 from solo5_systemd.network.remembered import ADDRESSES, read_addresses, write_addresses

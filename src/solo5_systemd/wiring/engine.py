@@ -145,8 +145,6 @@ class Machine:
     @cached_property
     def directories(self) -> "Directories":
         """Directories of other programs."""
-        from solo5_systemd.wiring.engine import HostDirectories
-
         return HostDirectories()
 
 

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-NETWORKS_TIMEOUT_S = 3.0
-"""Timeout of the first call to the network service, after which the other client finds out why it does not reply."""
-
 
 class QueryMachine:
     """The backends of this host for reads, without an event loop; implements `backends.QueryBackends`.
@@ -119,16 +116,17 @@ class RecordedNetworks:
     async def networks(self) -> "Sequence[NetworkOverview]":
         """Return all networks, configured or in use."""
         from solo5_systemd.base.decode import Fields
-        from solo5_systemd.base.errors import HostError
         from solo5_systemd.bus.peers import Call, RemoteError
         from solo5_systemd.network.model import NetworkOverview
         from solo5_systemd.settings.records import record
 
         service = "org.solo5.Network1"
         try:
-            (rows,) = self._bus().call(service, Call("/org/solo5/Network1", service, "Networks"), NETWORKS_TIMEOUT_S)
-        except (RemoteError, HostError):
-            return _in_event_loop(_networks())
+            networks = self._bus().call(service, Call("/org/solo5/Network1", service, "Networks"))
+        except RemoteError:
+            return _in_event_loop(_networks())  # which finds out why it was not activated
+        # Of an empty array, pystemd does not tell whether it is a list or a table.
+        rows = [{**row, "dropped": row.get("dropped") or {}} for row in dict(networks).values()]
         return tuple(record(NetworkOverview, Fields(row)) for row in rows)
 
     async def recent_repairs(self) -> "Sequence[RecordedRepair]":

@@ -3,23 +3,23 @@
 import asyncio
 import os
 from collections.abc import Callable, Coroutine
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from tests.contract.bus.child import with_bus
 from tests.contract.bus.fake_systemd import FakeSystemd, Unit
 from tests.contract.bus.given import SCOPE, TRANSIENT, UNIT, WEB, service
 from tests.contract.bus.test_unit_states import RUN, write
 from tests.contract.netservice import PrivateBus
 
-from solo5_systemd.base.errors import HostError, TakenError
+from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.bus import unit_reader as reader_module
 from solo5_systemd.bus.blocking import BlockingBus
 from solo5_systemd.bus.manager import Manager
-from solo5_systemd.bus.peers import SYSTEMD, Call, RemoteError
+from solo5_systemd.bus.peers import MANAGER, SYSTEMD, Call
 from solo5_systemd.bus.unit_reader import BlockingReader, UnitReader
 from solo5_systemd.bus.unit_states import ExportedState
 from solo5_systemd.cgroup.cgroupfs import ScopeFields
@@ -29,21 +29,23 @@ from solo5_systemd.task.properties import UnitFiles
 
 STARTED = Variant("t", 9)
 
+DBUS = "org.freedesktop.DBus.Error."
+
 T = TypeVar("T")
 Read = Callable[[Callable[[UnitReader], Coroutine[Any, Any, Any]]], Coroutine[Any, Any, Any]]
 
 
+def list_units(bus: BlockingBus) -> object:
+    return bus.call(SYSTEMD, Call("/x", MANAGER, "ListUnits"))
+
+
 @pytest.fixture
 def read(exports: ExportedState, marks: ScopeFields, monkeypatch: pytest.MonkeyPatch) -> Read:
-    """Return a function that calls a reader in a thread, as this one has the fake PID 1's event loop."""
+    """Return a function that calls a reader in a process of its own."""
     monkeypatch.setattr(reader_module, "RETRY_INTERVAL_S", 0.01)
 
-    def reading(work: Callable[[UnitReader], Coroutine[Any, Any, T]]) -> T:
-        with closing(BlockingBus()) as bus:
-            return finished(work(BlockingReader(lambda: bus, exports, marks)))
-
     async def read(work: Callable[[UnitReader], Coroutine[Any, Any, T]]) -> T:
-        return await asyncio.to_thread(reading, work)
+        return await with_bus(lambda bus: finished(work(BlockingReader(lambda: bus, exports, marks))))
 
     return read
 
@@ -189,25 +191,16 @@ def test_a_bus_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         BlockingBus()
 
 
-async def test_a_call_without_a_reply_is_given_up(systemd: FakeSystemd) -> None:
+async def test_a_call_without_a_reply_is_given_up(systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SYSTEMD_BUS_TIMEOUT", "100ms")
     systemd.silent = {"ListUnits"}
-
-    def call() -> None:
-        with closing(BlockingBus()) as bus:
-            bus.call(SYSTEMD, Call("/x", "org.freedesktop.systemd1.Manager", "ListUnits"), timeout_s=0.05)
-
-    with pytest.raises(HostError, match="org.freedesktop.systemd1 did not answer ListUnits within 0 seconds"):
-        await asyncio.to_thread(call)
+    with pytest.raises(HostError, match=r"org.freedesktop.systemd1 did not answer ListUnits: Connection timed out\."):
+        await with_bus(list_units)
 
 
 async def test_a_bus_that_dies_during_a_call(systemd: FakeSystemd, bus: PrivateBus) -> None:
     systemd.silent = {"ListUnits"}
-
-    def call() -> None:
-        with closing(BlockingBus()) as connection:
-            connection.call(SYSTEMD, Call("/x", "org.freedesktop.systemd1.Manager", "ListUnits"))
-
-    calling = asyncio.ensure_future(asyncio.to_thread(call))
+    calling = asyncio.ensure_future(with_bus(list_units))
     await systemd.until_called("ListUnits")
     bus.close()
     with pytest.raises(HostError, match="the connection to the system bus broke during ListUnits"):
@@ -217,48 +210,43 @@ async def test_a_bus_that_dies_during_a_call(systemd: FakeSystemd, bus: PrivateB
 # --- values ---------------------------------------------------------------------------------------------------
 
 
-async def test_every_kind_of_value_and_the_errors_of_our_services(systemd: FakeSystemd) -> None:
-    value = [
-        "text",
-        1,
-        True,
-        -2,
-        b"\0\xff",
-        [["a", 1], ["b", 2]],
-        [b"x", b""],
-        [],
-        {"k": Variant("v", Variant("t", 5))},
-    ]
-
+@pytest.mark.parametrize(
+    "signature, value, expected",
+    [
+        *((code, value, value) for code, value in (("s", "é"), ("q", 1), ("b", True), ("x", -2), ("t", 1 << 63))),
+        ("ay", b"\0\xff", [0, 255]),
+        ("a(st)", [["a", 1], ["b", 2]], [("a", 1), ("b", 2)]),
+        ("aay", [b"x", b""], [[120], []]),
+        ("as", [], []),
+        ("a{sv}", {"k": Variant("v", Variant("t", 5))}, {"k": 5}),
+    ],
+)
+async def test_every_kind_of_value(systemd: FakeSystemd, signature: str, value: object, expected: object) -> None:
     def reply(message: Message) -> Message | bool:
-        if message.member == "Values":
-            return Message.new_method_return(message, "sqbxaya(st)aayasa{sv}", value)
-        return message.member == "Ours" and Message.new_error(message, "org.solo5.Error.Taken", "it is taken.\nWait.")
+        return message.member == "Value" and Message.new_method_return(message, signature, [value])
 
     systemd.bus.add_message_handler(reply)
-
-    def call() -> list[Any]:
-        with closing(BlockingBus()) as bus:
-            ours, theirs = bus.call_all(SYSTEMD, [Call("/x", "org.x", "Ours"), Call("/x", "org.x", "Theirs")])
-            assert isinstance(ours, TakenError)
-            assert (ours.sentence, ours.hint) == ("it is taken.", "Wait.")
-            assert isinstance(theirs, RemoteError)
-            with pytest.raises(TakenError):
-                bus.call(SYSTEMD, Call("/x", "org.x", "Ours"))
-            return bus.call(SYSTEMD, Call("/x", "org.x", "Values"))
-
-    found = await asyncio.to_thread(call)
-    assert found == [*value[:-1], {"k": 5}]
-    assert found[2] is True
+    found = await with_bus(lambda bus: bus.call(SYSTEMD, Call("/x", "org.x", "Value")))
+    assert (found, type(found)) == (expected, type(expected))
 
 
-async def test_more_calls_than_are_sent_at_once(
-    systemd: FakeSystemd, read: Read, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("solo5_systemd.bus.blocking.MAX_IN_FLIGHT", 2)
-    for number in range(5):
-        unit = service(MainPID=Variant("u", number + 1))
-        unit.name = f"solo5-task-t{number}.service"
-        systemd.units[unit.name] = unit
-    states = await read(lambda reader: reader.states())
-    assert [(state.task, state.main_pid) for state in states] == [(f"t{number}", number + 1) for number in range(5)]
+@pytest.mark.parametrize(
+    "name, expected",
+    [
+        ("org.solo5.Error.Taken", ("TakenError", "it is taken. Wait.")),
+        ("x.New", ("RemoteError", "x.New: it is taken.\nWait.")),
+        (f"{DBUS}NoReply", ("RemoteError", f"{DBUS}NoReply: it is taken.\nWait.")),
+    ],
+)
+async def test_errors_of_peers(systemd: FakeSystemd, name: str, expected: tuple[str, str]) -> None:
+    def reply(message: Message) -> Message | bool:
+        return message.member == "Ask" and Message.new_error(message, name, "it is taken.\nWait.")
+
+    def ask(bus: BlockingBus) -> tuple[str, str]:
+        try:
+            return "nothing", str(bus.call(SYSTEMD, Call("/x", "org.x", "Ask")))
+        except Exception as error:  # noqa: BLE001 - one that can be sent to this process
+            return type(error).__name__, str(error)
+
+    systemd.bus.add_message_handler(reply)
+    assert await with_bus(ask) == expected

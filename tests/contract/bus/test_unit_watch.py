@@ -75,7 +75,7 @@ async def settled(manager: Manager, links: Links) -> None:
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no interval pass, so that only inotify can report an end."""
-    monkeypatch.setattr(watch_module, "RETRY_INTERVAL_S", 600)
+    monkeypatch.setattr(watch_module, "WATCH_INTERVAL_S", 600)
     monkeypatch.setattr(watch_module, "POLL_INTERVAL_S", 600)
 
 
@@ -167,7 +167,7 @@ async def test_a_link_that_is_made_again_for_the_same_run_is_no_end(
 async def test_a_unit_that_runs_without_its_link_is_read_at_an_interval(
     systemd: FakeSystemd, manager: Manager, links: Links, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch_module, "RETRY_INTERVAL_S", 0.1)
+    monkeypatch.setattr(watch_module, "WATCH_INTERVAL_S", 0.1)
     systemd.units[UNIT] = service()
     async with asyncio.timeout(PROMPT), manager.watched(a_run()) as unit:
         await unit.changed()
@@ -234,7 +234,7 @@ async def test_an_outage_is_no_end_and_what_ended_during_it_is_read_after_it(
     links: Links,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(watch_module, "RETRY_INTERVAL_S", 0.05)
+    monkeypatch.setattr(watch_module, "WATCH_INTERVAL_S", 0.05)
     links.begin(UNIT)
     systemd.units[UNIT] = service()
     assert await manager.state(WEB) is not None
@@ -255,7 +255,7 @@ async def test_an_outage_is_no_end_and_what_ended_during_it_is_read_after_it(
 async def test_a_property_without_a_reply_is_no_end(
     systemd: FakeSystemd, manager: Manager, links: Links, monkeypatch: pytest.MonkeyPatch, error: str
 ) -> None:
-    monkeypatch.setattr(watch_module, "RETRY_INTERVAL_S", 0.05)
+    monkeypatch.setattr(watch_module, "WATCH_INTERVAL_S", 0.05)
     links.begin(UNIT)
     systemd.units[UNIT] = stopped()
     async with asyncio.timeout(10 * PROMPT), manager.watched(a_run()) as unit:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd.base import dependencies
 from solo5_systemd.base.dependencies import (
     DEPENDENCIES,
     DHCP_SERVER,
@@ -23,7 +22,6 @@ from solo5_systemd.base.dependencies import (
     Kind,
     advice,
     dependency_error,
-    import_asyncio,
     without_init,
 )
 from solo5_systemd.base.errors import DependencyError
@@ -314,15 +312,3 @@ def test_manual_has_the_list() -> None:
         f"| {words(each.needed_by)} |"
         for each in (*DEPENDENCIES, *WHERE_NEEDED)
     ]
-
-
-def test_asyncio_is_imported_without_tls_unless_either_is_imported_already(monkeypatch: pytest.MonkeyPatch) -> None:
-    imported: list[tuple[str, bool]] = []
-    monkeypatch.setattr(dependencies, "import_module", lambda name: imported.append((name, sys.modules["ssl"] is None)))
-    for name in ("asyncio", "ssl"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    import_asyncio()
-    assert (imported, "ssl" in sys.modules) == ([("asyncio", True)], False)
-    monkeypatch.setitem(sys.modules, "ssl", sys)
-    import_asyncio()
-    assert len(imported) == 1

@@ -9,7 +9,7 @@ import pytest
 from tests.support.fakes.kernel import failing
 
 from solo5_systemd.cgroup.control_files import open_file
-from solo5_systemd.cgroup.meter import RETRY_INTERVAL_S, SETTLE_S, Meter
+from solo5_systemd.cgroup.meter import MISSING_INTERVAL_S, SETTLE_S, Meter
 from solo5_systemd.cgroup.usage import Usage
 
 
@@ -109,7 +109,7 @@ def test_a_missing_file_is_looked_for_every_ten_seconds(group: Path, clock: list
         opened.clear()
         assert sample(meter).memory.peak is None
         assert opened == []
-        clock[0] += RETRY_INTERVAL_S
+        clock[0] += MISSING_INTERVAL_S
         assert sample(meter).memory.peak == 8192
 
 

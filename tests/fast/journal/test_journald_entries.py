@@ -25,7 +25,7 @@ STATE = UnitState(
 def journald(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
     monkeypatch.setattr(module, "NATIVE_SOCKET", str(tmp_path / "socket"))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journald:
-        journald.bind(module.NATIVE_SOCKET)
+        journald.bind(str(tmp_path / "socket"))
         journald.settimeout(5)
         yield journald
 

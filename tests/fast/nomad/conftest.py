@@ -35,7 +35,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
     monkeypatch.setattr("solo5_systemd.host.probe.probe", probe)
     monkeypatch.setattr("solo5_systemd.settings.files.CachedSettings", lambda: Settings)
     monkeypatch.setattr("solo5_systemd.nomad.gc.NETWORKS", tmp_path / "nomad.toml")
-    monkeypatch.setattr("solo5_systemd.nomad.wait.RETRY_INTERVAL_S", 0)
+    monkeypatch.setattr("solo5_systemd.nomad.wait.WATCH_INTERVAL_S", 0)
     monkeypatch.setattr("solo5_systemd.nomad.task.registry.RETRY_INTERVAL_S", 0)
     return made
 

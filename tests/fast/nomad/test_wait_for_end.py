@@ -31,7 +31,7 @@ class CutOff(EngineSession):
 async def test_an_outage_is_in_the_log_unless_the_plugin_makes_it_by_ending(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, is_closing: bool, warnings: int
 ) -> None:
-    monkeypatch.setattr("solo5_systemd.nomad.wait.RETRY_INTERVAL_S", 60)
+    monkeypatch.setattr("solo5_systemd.nomad.wait.WATCH_INTERVAL_S", 60)
     session = CutOff()
     session.is_closing = is_closing
     with caplog.at_level(logging.WARNING):

@@ -14,7 +14,7 @@ MAX_ARG_STRLEN = 128 << 10
 
 def test_the_names_of_all_stored_descriptors_fit_into_one_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     names: list[str] = []
-    monkeypatch.setattr(fdstore, "_notify", lambda text, *_: names.extend(re.findall("FDSTORE=1\nFDNAME=(.*)", text)))
+    monkeypatch.setattr(fdstore, "notify", lambda text, *_: names.extend(re.findall("FDSTORE=1\nFDNAME=(.*)", text)))
     most = int(re.findall("(?m)^FileDescriptorStoreMax=([0-9]+)$", UNIT.read_text())[0])
     monkeypatch.setenv("NOTIFY_SOCKET", "/any")
     for number in range(1, most + 1):

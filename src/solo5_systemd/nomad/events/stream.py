@@ -18,6 +18,7 @@ from solo5_systemd.base.concurrency import retry
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.base.sanitize import bounded
+from solo5_systemd.bus.peers import WATCH_INTERVAL_S
 from solo5_systemd.engine.callbacks import StartCallbacks
 from solo5_systemd.network.model import Lease
 from solo5_systemd.nomad.config.ready import Rule, check_manifest
@@ -247,9 +248,6 @@ class StartEvents(StartCallbacks):
         self._events.publish(self._task, event)
 
 
-RETRY_INTERVAL_S = 5.0
-"""Seconds until a lost or failed subscription is renewed."""
-
 _log = logging.getLogger(__name__)
 
 
@@ -291,6 +289,6 @@ class ServiceSignals:
 
 async def _keep_subscribed(service: str, listen: Callable[[], Awaitable[None]]) -> None:
     def log(error: Solo5Error) -> None:
-        _log.warning("lost D-Bus signal subscription to %s, retrying in %.0f s: %s", service, RETRY_INTERVAL_S, error)
+        _log.warning("lost D-Bus signal subscription to %s, retrying in %.0f s: %s", service, WATCH_INTERVAL_S, error)
 
-    await retry(listen, Solo5Error, interval_s=RETRY_INTERVAL_S, on_failure=log)
+    await retry(listen, Solo5Error, interval_s=WATCH_INTERVAL_S, on_failure=log)

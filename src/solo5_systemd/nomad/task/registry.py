@@ -17,6 +17,7 @@ from solo5_systemd.base.errors import HostError, NoSuchTaskError, TakenError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.base.procfs import boot_id
 from solo5_systemd.base.sanitize import name_for_unit
+from solo5_systemd.bus.peers import RETRY_INTERVAL_S
 from solo5_systemd.engine.task import Phase
 from solo5_systemd.nomad import logs
 from solo5_systemd.nomad.config.plugin import PluginConfig
@@ -45,9 +46,6 @@ from solo5_systemd.unit.state import UnitState
 
 REMOVE_TIMEOUT_S = 30.0
 """Seconds that a removal is retried while PID 1, the bus or solo5-networkd is not reachable."""
-
-RETRY_INTERVAL_S = 0.5
-"""Seconds between two attempts."""
 
 _log = logging.getLogger(__name__)
 

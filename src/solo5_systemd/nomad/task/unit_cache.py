@@ -10,6 +10,7 @@ from contextlib import suppress
 from solo5_systemd.base.concurrency import retry
 from solo5_systemd.base.errors import NoSuchTaskError, Solo5Error
 from solo5_systemd.base.names import TaskName
+from solo5_systemd.bus.peers import RETRY_INTERVAL_S
 from solo5_systemd.engine.task import Task
 from solo5_systemd.nomad.engine import EngineSession
 
@@ -18,9 +19,6 @@ CACHE_TIMEOUT_S = 10.0
 
 RECOVER_TIMEOUT_S = 60.0
 """Seconds that PID 1 or the bus may be unreachable. If RecoverTask fails, Nomad ends a task that runs."""
-
-RETRY_INTERVAL_S = 0.2
-"""Seconds between two attempts."""
 
 
 class UnitCache:

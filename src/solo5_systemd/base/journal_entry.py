@@ -1,0 +1,27 @@
+"""Entries of journald's native protocol (systemd.io/JOURNAL_NATIVE_PROTOCOL)."""
+
+import socket
+from collections.abc import Mapping
+
+from solo5_systemd.base.errors import HostError
+
+NATIVE_SOCKET = "/run/systemd/journal/socket"
+"""The datagram socket of the host's journald."""
+
+
+def write_entry(fields: Mapping[str, object], path: str) -> None:
+    """Send one entry to journald.
+
+    Args:
+        fields: a newline in a value is sent as a space.
+        path: of journald's native socket.
+
+    Raises:
+        HostError: journald cannot be reached, or its queue is full.
+    """
+    datagram = "".join(f"{name}={str(value).replace(chr(10), ' ')}\n" for name, value in fields.items())
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK) as journal:
+        try:
+            journal.sendto(datagram.encode(), path)
+        except OSError as error:
+            raise HostError(f"journald cannot be reached at {path}: {error.strerror or error}.") from error
