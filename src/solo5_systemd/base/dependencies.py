@@ -99,13 +99,6 @@ DEPENDENCIES = (
         needed_by=(*CALLS, NETWORKD, RELAY, DRIVER),
     ),
     Dependency(
-        kind=Kind.MODULE,
-        name="elftools",
-        debian="python3-pyelftools",
-        pip="pyelftools",
-        needed_by=(*STARTS, "image", DRIVER),
-    ),
-    Dependency(
         kind=Kind.MODULE, name="google.protobuf", debian="python3-protobuf", pip="protobuf", needed_by=(DRIVER,)
     ),
     Dependency(kind=Kind.MODULE, name="grpc", debian="python3-grpcio", pip="grpcio", needed_by=(DRIVER,)),

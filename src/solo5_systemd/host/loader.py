@@ -13,17 +13,25 @@ from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
+from solo5_systemd.base.elf import (
+    HEADER_SIZE,
+    IDENT,
+    PT_DYNAMIC,
+    PT_INTERP,
+    PT_LOAD,
+    SEGMENT_SIZE,
+    Header,
+    Segment,
+    parse_segments,
+)
+
 MAX_FILES = 64
 """The most files to bind one by one. The tenders of Solo5 0.12.1 need three."""
 
 _TABLE_MAX = 1 << 20
 """The most bytes of one table. The dynamic string table of glibc has 30 000."""
 
-_HEADER = struct.Struct("<16x2H4x3Q4x3H")  # of Elf64_Ehdr: type, machine, entry, phoff, shoff, ehsize, phentsize, phnum
-_SEGMENT = struct.Struct("<2I3Q8x8x8x")  # of Elf64_Phdr: type, flags, offset, vaddr, paddr
-_SIZES = struct.Struct("<32xQ")  # file size
 _TAG = struct.Struct("<qQ")
-_LOAD, _DYNAMIC, _INTERPRETER = 1, 2, 3
 _NEEDED, _STRTAB, _STRSZ, _RPATH, _RUNPATH = 1, 5, 10, 15, 29
 _MUSL = "ld-musl-"
 _OF_MUSL_ITSELF = ("libc.", "libpthread.", "librt.", "libm.", "libdl.", "libutil.", "libxnet.")
@@ -113,39 +121,36 @@ def _cached(path: str, identity: tuple[int, ...]) -> _Dynamic:  # noqa: ARG001 -
 
 
 def _parse(file: BinaryIO) -> _Dynamic:
-    if file.read(6) != b"\x7fELF\x02\x01":
+    raw = file.read(HEADER_SIZE)
+    if not raw.startswith(IDENT):
         raise ValueError("wrong ELF identification")
-    *_, offset, _, _, _, count = _HEADER.unpack(_at(file, 0, _HEADER.size))
-    segments = list(_segments(file, offset, count))
-    interpreters = [_at(file, where, size) for kind, where, _, size in segments if kind == _INTERPRETER]
-    interpreter = interpreters[0].rstrip(b"\0").decode() if interpreters else None
-    dynamic = [_at(file, where, size) for kind, where, _, size in segments if kind == _DYNAMIC]
-    tags = list(_TAG.iter_unpack(dynamic[0][: len(dynamic[0]) // _TAG.size * _TAG.size])) if dynamic else []
+    header = Header.parse(raw)
+    segments = parse_segments(_at(file, header.e_phoff, header.e_phnum * SEGMENT_SIZE))
+    interpreter, dynamic = (_content(file, segments, kind) for kind in (PT_INTERP, PT_DYNAMIC))
+    loader = interpreter.rstrip(b"\0").decode() or None
+    tags = list(_TAG.iter_unpack(dynamic[: len(dynamic) // _TAG.size * _TAG.size]))
     one = dict(reversed(tags))  # of tags with one type, the loader uses the first
     if _STRTAB not in one:
-        return _Dynamic(interpreter=interpreter)
+        return _Dynamic(interpreter=loader)
     strings = _at(file, _offset(segments, one[_STRTAB]), one.get(_STRSZ, 0))
     search = [one[tag] for tag in (_RUNPATH, _RPATH) if tag in one][:1]
     return _Dynamic(
-        interpreter=interpreter,
+        interpreter=loader,
         names=[_string(strings, value) for tag, value in tags if tag == _NEEDED],
         search=[place for value in search for place in _string(strings, value).split(":") if place],
         loads_more=any(word in strings for word in _DLOPEN_NAMES),
     )
 
 
-def _segments(file: BinaryIO, offset: int, count: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield type, offset, address and file size of each program header."""
-    table = _at(file, offset, count * _SEGMENT.size)
-    for number in range(count):
-        kind, _, where, address, _ = _SEGMENT.unpack_from(table, number * _SEGMENT.size)
-        yield kind, where, address, _SIZES.unpack_from(table, number * _SEGMENT.size)[0]
+def _content(file: BinaryIO, segments: Sequence[Segment], kind: int) -> bytes:
+    """Return the content of the first segment of a kind; empty without one."""
+    return next((_at(file, it.offset, it.file_size) for it in segments if it.kind == kind), b"")
 
 
-def _offset(segments: Sequence[tuple[int, int, int, int]], address: int) -> int:
-    for kind, where, start, size in segments:
-        if kind == _LOAD and start <= address < start + size:
-            return where + address - start
+def _offset(segments: Sequence[Segment], address: int) -> int:
+    for it in segments:
+        if it.kind == PT_LOAD and it.address <= address < it.address + it.file_size:
+            return it.offset + address - it.address
     raise ValueError("a table outside of all segments")
 
 

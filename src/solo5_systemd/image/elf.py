@@ -6,11 +6,19 @@ are ignored here as well: this reader and the tender must get the same manifest 
 
 import os
 import struct
-from collections.abc import Iterable, Iterator
-from functools import cache
-from io import BytesIO
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
 
+from solo5_systemd.base.elf import (
+    HEADER_SIZE,
+    IDENT,
+    PT_LOAD,
+    PT_NOTE,
+    SEGMENT_SIZE,
+    Header,
+    Segment,
+    parse_segments,
+)
 from solo5_systemd.base.errors import ImageError
 from solo5_systemd.image.manifest import MANIFEST_DESC_MAX, ImageFacts, Manifest, decode_abi, decode_manifest
 
@@ -29,9 +37,9 @@ SURPLUS = 1 << 20
 
 _SECTION = struct.Struct("<4xI16xQQ24x")  # type, offset and size: Elf64_Shdr of elf(5)
 _NOBITS = 8  # SHT_NOBITS: without bytes in the file
-_HEADER_SIZE, _SEGMENT_SIZE, _NOTE_SIZE = 64, 56, 20
-_IDENT = b"\x7fELF\x02\x01"  # 64 bits, little-endian, as all architectures of the tenders
-_MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
+_NOTE_SIZE = 20
+_ET_EXEC, _EV_CURRENT = 2, 1
+_MACHINES = {"x86_64": 62, "aarch64": 183}  # EM_X86_64, EM_AARCH64
 _ABI_NOTE = 0x31494241
 _MANIFEST_NOTE = 0x3154464D
 _WRITE_EXECUTE = 0b011
@@ -66,7 +74,7 @@ def read_manifest(file: Readable, size: int, *, machine: str | None = None) -> I
         raise ImageError(f"its entry point is {entry:#x}: expected {LOWEST_ADDRESS:#x} or above.")
     target, version = decode_abi(image.note(segments, _ABI_NOTE, "ABI"))
     devices = decode_manifest(image.note(segments, _MANIFEST_NOTE, "manifest"))
-    loads = [it for it in segments if it.kind == "PT_LOAD"]
+    loads = [it for it in segments if it.kind == PT_LOAD]
     return ImageFacts(
         manifest=Manifest(target=target, abi_version=version, devices=devices),
         entry=entry,
@@ -75,41 +83,29 @@ def read_manifest(file: Readable, size: int, *, machine: str | None = None) -> I
     )
 
 
-class _Segment(NamedTuple):
-    kind: str | int
-    flags: int
-    offset: int
-    address: int
-    file_size: int
-    memory_size: int
-    align: int
-
-
 class _Image:
     """An image file, with bounds checks on every read."""
 
     def __init__(self, file: Readable, size: int) -> None:
         self._file = file
         self._size = size
-        self._structs = _structs()
         self._extent = 0
         self._sections = (0, 0)
 
-    def header(self, machine: str) -> tuple[int, list[_Segment]]:
+    def header(self, machine: str) -> tuple[int, Sequence[Segment]]:
         """Return the entry point and the program headers."""
-        raw = self._read(0, min(_HEADER_SIZE, self._size), "header")
-        if not raw.startswith(_IDENT[:4]):
+        raw = self._read(0, min(HEADER_SIZE, self._size), "header")
+        if not raw.startswith(IDENT[:4]):
             raise ImageError("it is not an ELF file.")
-        if not raw.startswith(_IDENT):
+        if not raw.startswith(IDENT):
             raise ImageError("it is not a 64-bit little-endian ELF file.")
-        header = self._structs.Elf_Ehdr.parse(self._read(0, _HEADER_SIZE, "header"))
-        _check_header(header, _MACHINES.get(machine, machine))
+        header = Header.parse(self._read(0, HEADER_SIZE, "header"))
+        _check_header(header, machine)
         if not 1 <= header.e_phnum <= MAX_SEGMENTS:
             raise ImageError(f"it has {header.e_phnum} program headers: expected 1 to {MAX_SEGMENTS}.")
-        table = BytesIO(self._read(header.e_phoff, header.e_phnum * _SEGMENT_SIZE, "program headers"))
-        segments = [_segment(self._structs.Elf_Phdr.parse_stream(table)) for _ in range(header.e_phnum)]
+        segments = parse_segments(self._read(header.e_phoff, header.e_phnum * SEGMENT_SIZE, "program headers"))
         ends = (it.offset + it.file_size for it in segments)
-        self._extent = max(_HEADER_SIZE, header.e_phoff + header.e_phnum * _SEGMENT_SIZE, *ends)
+        self._extent = max(HEADER_SIZE, header.e_phoff + header.e_phnum * SEGMENT_SIZE, *ends)
         self._sections = (header.e_shoff, header.e_shnum)
         return header.e_entry, segments
 
@@ -136,7 +132,7 @@ class _Image:
             if kind != _NOBITS and start + size <= self._size:
                 yield start + size
 
-    def note(self, segments: Iterable[_Segment], note_type: int, name: str) -> bytes:
+    def note(self, segments: Iterable[Segment], note_type: int, name: str) -> bytes:
         """Return the descriptor of the note that a tender finds: the first of its type among the first notes."""
         for segment, size, kind in self._first_notes(segments):
             if kind == note_type:
@@ -145,10 +141,10 @@ class _Image:
                 return self._read(segment.offset + _NOTE_SIZE, size, f"{name} note")
         raise ImageError(f"it has no Solo5 {name} note: it is not a unikernel built by Solo5's toolchain.")
 
-    def _first_notes(self, segments: Iterable[_Segment]) -> Iterator[tuple[_Segment, int, int]]:
+    def _first_notes(self, segments: Iterable[Segment]) -> Iterator[tuple[Segment, int, int]]:
         """Yield the first note of each PT_NOTE segment, if it is Solo5's: segment, descriptor size, type."""
         for segment in segments:
-            if segment.kind != "PT_NOTE" or 12 <= segment.file_size < _NOTE_SIZE:
+            if segment.kind != PT_NOTE or 12 <= segment.file_size < _NOTE_SIZE:
                 continue
             if segment.file_size < 12:
                 raise ImageError(f"a PT_NOTE segment of it holds {segment.file_size} bytes, less than a note's header.")
@@ -169,47 +165,21 @@ class _Image:
         return content
 
 
-@cache
-def _structs() -> Any:
-    # Imported here: the import takes longer than the rest of a preflight, and an image with a memo does not need it.
-    try:
-        from elftools.elf.structs import ELFStructs
-    except ImportError as error:
-        from solo5_systemd.base.dependencies import dependency_error
-
-        raise dependency_error(error) from error
-    structs = ELFStructs(little_endian=True, elfclass=64)
-    structs.create_basic_structs()
-    structs.create_advanced_structs()
-    return structs
-
-
-def _check_header(header: Any, machine: str) -> None:
+def _check_header(header: Header, machine: str) -> None:
     expected = {
-        "e_type": "ET_EXEC",
-        "e_machine": machine,
-        "e_version": "EV_CURRENT",
-        "e_ehsize": _HEADER_SIZE,
-        "e_phentsize": _SEGMENT_SIZE,
+        "e_type": _ET_EXEC,
+        "e_machine": _MACHINES.get(machine),
+        "e_version": _EV_CURRENT,
+        "e_ehsize": HEADER_SIZE,
+        "e_phentsize": SEGMENT_SIZE,
     }
     for field, value in expected.items():
-        if header[field] != value:
-            raise ImageError(f"its ELF header has {field} {header[field]}: expected {value}.")
+        if getattr(header, field) != value:
+            where = f" of an executable for {machine}" if field in ("e_type", "e_machine") else ""
+            raise ImageError(f"its ELF header has {field} {getattr(header, field)}: expected {value}{where}.")
 
 
-def _segment(header: Any) -> _Segment:
-    return _Segment(
-        kind=header.p_type,
-        flags=header.p_flags,
-        offset=header.p_offset,
-        address=header.p_vaddr,
-        file_size=header.p_filesz,
-        memory_size=header.p_memsz,
-        align=header.p_align,
-    )
-
-
-def _load_end(segments: Iterable[_Segment], size: int) -> int:
+def _load_end(segments: Iterable[Segment], size: int) -> int:
     """Return the end of the highest PT_LOAD segment, alignment included."""
     highest = LOWEST_ADDRESS
     for it in segments:

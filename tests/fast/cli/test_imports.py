@@ -10,7 +10,7 @@ import pytest
 from solo5_systemd.cli import parser
 
 HEAVY = {
-    "asyncio", "ctypes", "dataclasses", "dbus_fast", "dbus_next", "elftools", "google.protobuf", "grpc", "hashlib",
+    "asyncio", "ctypes", "dataclasses", "dbus_fast", "dbus_next", "google.protobuf", "grpc", "hashlib",
     "logging", "msgpack", "nftables", "pathlib", "pyroute2", "pystemd", "socket", "subprocess", "tomllib",
     "solo5_systemd.storage.model", "solo5_systemd.bus.connection", "solo5_systemd.cgroup.usage",
     "solo5_systemd.engine.runtime", "solo5_systemd.engine.task", "solo5_systemd.image.manifest",

@@ -13,7 +13,7 @@ UNUSED = {
 }  # fmt: skip
 """Modules of libraries that nothing of this package uses."""
 
-LATER = {"elftools", "nftables", "pyroute2"} | {
+LATER = {"nftables", "pyroute2"} | {
     f"solo5_systemd.{name}"
     for name in ("bus.manager", "dbus.messages", "engine.start", "host.probe", "image.elf", "wiring")
 }

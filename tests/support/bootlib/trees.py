@@ -30,7 +30,7 @@ MACHINE = Recipe(
         "socat", "curl", "netcat-openbsd", "ca-certificates", "libseccomp2", "libnss-systemd",
         "bash-completion", "zsh", "containernetworking-plugins", "iptables", "haproxy", "openssh-server",
         "python3", "python3-dbus-fast", "python3-dbus-next", "python3-pyroute2", "python3-nftables", "python3-pystemd",
-        "python3-pyelftools", "python3-grpcio", "python3-msgpack", "python3-protobuf",
+        "python3-grpcio", "python3-msgpack", "python3-protobuf",
         "python3-pytest", "python3-pytest-timeout", "python3-pytest-asyncio",
     ),
     finish=(Path(__file__).parent / "finish-machine.sh",),
@@ -56,7 +56,7 @@ BUILD = Recipe(
     packages=(
         "dpkg-dev", "debhelper", "dh-python", "pybuild-plugin-pyproject", "python3-all", "python3-setuptools",
         "libprotobuf-dev", "protobuf-compiler", "python3-grpcio", "python3-msgpack", "python3-protobuf",
-        "python3-dbus-next", "python3-pyroute2", "python3-nftables", "python3-pystemd", "python3-pyelftools",
+        "python3-dbus-next", "python3-pyroute2", "python3-nftables", "python3-pystemd",
         "gcc", "libc6-dev", "lintian", "fakeroot",
     ),
 )  # fmt: skip
