@@ -9,9 +9,9 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import StrEnum
 from importlib.util import find_spec, module_from_spec
+from typing import NamedTuple
 
 from solo5_systemd.base.errors import DependencyError
 
@@ -25,27 +25,26 @@ class Kind(StrEnum):
     SOCKET = "socket"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Dependency:
+class Dependency(NamedTuple):  # no dataclass, whose import takes a quarter of that of asyncio
     """A dependency.
 
     Attributes:
         kind: how it is found.
         name: import name of a module, soname of a library, path of a program or socket.
         debian: Debian package.
+        needed_by: the verbs of `solo5ctl`, and the other programs and units of this package, that fail without it.
         pip: distribution on PyPI; empty for other kinds than modules.
         preferred: of a module, another one that is used in its place where it is installed.
         unit: of a socket, the systemd unit that listens on it.
-        needed_by: the verbs of `solo5ctl`, and the other programs and units of this package, that fail without it.
     """
 
     kind: Kind
     name: str
     debian: str
+    needed_by: tuple[str, ...]
     pip: str = ""
     preferred: str = ""
     unit: str = ""
-    needed_by: tuple[str, ...]
 
     @property
     def advice(self) -> str:

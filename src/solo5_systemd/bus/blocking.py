@@ -9,12 +9,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from errno import ENOTCONN
 from typing import Any
 
-from pystemd.dbusexc import DBusBaseError, DBusTimeoutError
-from pystemd.dbuslib import DBus
-
-from solo5_systemd.base.dependencies import advice
+from solo5_systemd.base.dependencies import advice, without_init
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.bus.peers import Call, remote_error
+
+with without_init("pystemd"):  # lxml with libxml2: 5 MB of memory, and a seventh of the import of asyncio
+    from pystemd.dbusexc import DBusBaseError, DBusTimeoutError
+    from pystemd.dbuslib import DBus
 
 SOCKET = "/run/dbus/system_bus_socket"
 """The socket of the system bus (dbus.socket)."""

@@ -35,7 +35,7 @@ try:
     _check_text(Message)
     LIBRARY = "dbus_fast"
 except ImportError:
-    with without_init("dbus_next"):
+    with without_init("dbus_next"):  # the same, and twice as much
         import dbus_next.errors  # noqa: F401 - first: the modules import each other
         from dbus_next._private.unmarshaller import Unmarshaller
         from dbus_next.constants import MessageType

@@ -90,3 +90,10 @@ def test_a_read_imports_what_it_needs_and_no_more(
 
 def test_inspect_of_a_running_task_imports_no_event_loop() -> None:
     assert modules("inspect", "web", rows=[RUNNING]) == STATE | LEASES
+
+
+def test_the_connection_of_a_read_imports_no_parser_of_xml() -> None:
+    code = "import solo5_systemd.bus.blocking, sys; print({'lxml', 'pystemd.dbuslib', 'pystemd.base'} & {*sys.modules})"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment)
+    assert done.stdout == "{'pystemd.dbuslib'}\n"
