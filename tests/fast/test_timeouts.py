@@ -60,6 +60,7 @@ def constant(path: Path, name: str) -> float | None:
     return constant(origin, name) if origin is not None and origin.exists() else None
 
 
+@cache
 def bounds() -> Mapping[str, float]:
     """Return every constant whose name ends with a unit of time, as `module.py:NAME`, in seconds."""
     found = {}
