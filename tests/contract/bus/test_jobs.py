@@ -18,6 +18,7 @@ from tests.support.fakes.background import yields
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.bus import jobs as jobs_module
+from solo5_systemd.bus import manager as manager_module
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.manager import Manager
 from solo5_systemd.bus.peers import MANAGER, MANAGER_PATH
@@ -83,7 +84,7 @@ async def test_a_start_waits_for_a_stop_that_it_would_cancel(systemd: FakeSystem
 async def test_a_start_that_would_cancel_a_shutdown_is_refused(
     systemd: FakeSystemd, manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("solo5_systemd.bus.manager.RETRY_INTERVAL_S", 0.001)
+    monkeypatch.setattr(manager_module, "RETRY_INTERVAL_S", 0.001)
     systemd.errors["StartTransientUnit"] = DESTRUCTIVE
     with pytest.raises(HostError, match="TransactionIsDestructive: the reason"):
         await manager.start(TRANSIENT, NO_FILES)

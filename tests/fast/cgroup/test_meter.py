@@ -8,6 +8,7 @@ from shutil import rmtree
 import pytest
 from tests.support.fakes.kernel import failing
 
+from solo5_systemd.cgroup import meter as meter_module
 from solo5_systemd.cgroup.control_files import open_file
 from solo5_systemd.cgroup.meter import MISSING_INTERVAL_S, SETTLE_S, Meter
 from solo5_systemd.cgroup.usage import Usage
@@ -50,7 +51,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.append(path)
         return open_file(path)
 
-    monkeypatch.setattr("solo5_systemd.cgroup.meter.open_file", counted)
+    monkeypatch.setattr(meter_module, "open_file", counted)
     return found
 
 

@@ -16,6 +16,8 @@ from tests.support.fakes.tasks import running
 
 from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.cli.screen import Screen
+from solo5_systemd.cli.verbs import disk as disk_module
+from solo5_systemd.storage import named_disks, snapshots
 from solo5_systemd.storage.copies import copy_data
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import Backing, Disk
@@ -26,9 +28,9 @@ from solo5_systemd.storage.snapshots import Snapshots
 @pytest.fixture(autouse=True)
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     disks = NamedDisks(tmp_path / "disks", tmp_path / "locks", os.getuid())
-    monkeypatch.setattr("solo5_systemd.cli.verbs.disk._disks", lambda: disks)
+    monkeypatch.setattr(disk_module, "_disks", lambda: disks)
     taken = Snapshots(tmp_path / "disks", tmp_path / "locks", os.getuid())
-    monkeypatch.setattr("solo5_systemd.cli.verbs.disk._snapshots", lambda: taken)
+    monkeypatch.setattr(disk_module, "_snapshots", lambda: taken)
     return tmp_path / "disks"
 
 
@@ -90,7 +92,7 @@ def test_an_export_that_fails_leaves_no_file(
     def fail(*_: object) -> str:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("solo5_systemd.storage.named_disks.copy_data", fail)
+    monkeypatch.setattr(named_disks, "copy_data", fail)
     result = solo5ctl("disk", "export", "data", str(tmp_path / "out"))
     assert (result.status, "Input/output error" in result.err) == (125, True)
     assert not (tmp_path / "out").exists()
@@ -168,8 +170,8 @@ def reflinks(monkeypatch: pytest.MonkeyPatch) -> None:
         copy_data(source, target, os.fstat(source).st_size)
         return True
 
-    monkeypatch.setattr("solo5_systemd.storage.snapshots.share", share)
-    monkeypatch.setattr("solo5_systemd.storage.snapshots.can_share", share)
+    monkeypatch.setattr(snapshots, "share", share)
+    monkeypatch.setattr(snapshots, "can_share", share)
 
 
 def of_web(directory: Path, locks: Path, *others: tuple[str, Backing]) -> int:

@@ -15,10 +15,13 @@ from tests.support.fakes.tasks import running
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import DeviceName, TaskName
+from solo5_systemd.cli import disk_usage
 from solo5_systemd.cli.disk_usage import disks_json, full_disks, with_disks
 from solo5_systemd.cli.metric_families import families, openmetrics
 from solo5_systemd.cli.task_output import task_fields
 from solo5_systemd.cli.usage_table import usage_json
+from solo5_systemd.cli.verbs import stats
+from solo5_systemd.storage import archive_sources, lock_records
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS, BlockDevice, IoLimits
 from solo5_systemd.storage.lock_records import disks_of
 from solo5_systemd.storage.locks import lock
@@ -104,9 +107,9 @@ def test_counters_that_are_not_known_are_absent_and_never_zero(locks: Path) -> N
 def test_stats_inspect_and_metrics_name_disks_for_root(
     solo5ctl: Solo5ctl, engine: FakeRuntime, locks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("solo5_systemd.cli.verbs.stats.FIRST_INTERVAL_S", 0)
-    monkeypatch.setattr("solo5_systemd.cli.disk_usage.with_disks", lambda samples: with_disks(samples, locks))
-    monkeypatch.setattr("solo5_systemd.storage.lock_records.disks_of", lambda task: disks_of(task, locks))
+    monkeypatch.setattr(stats, "FIRST_INTERVAL_S", 0)
+    monkeypatch.setattr(disk_usage, "with_disks", lambda samples: with_disks(samples, locks))
+    monkeypatch.setattr(lock_records, "disks_of", lambda task: disks_of(task, locks))
     for root, named in ((True, True), (False, False)):
         engine.rounds = iter([{WEB: FULL}] * 2)
         [row] = json.loads(solo5ctl("stats", "--json", "--no-stream", "web", root=root).out)
@@ -123,8 +126,8 @@ def test_inspect_and_metrics_name_disks_on_full_file_systems(
 ) -> None:
     full = FullDiskChange(task="web", disk=FullDisk(disk="log", path="/srv/log", free=0), full=True)
     space = engine.machine.disk_space
-    monkeypatch.setattr("solo5_systemd.cli.disk_usage.with_disks", lambda samples: with_disks(samples, locks))
-    monkeypatch.setattr("solo5_systemd.storage.lock_records.disks_of", lambda task: disks_of(task, locks))
+    monkeypatch.setattr(disk_usage, "with_disks", lambda samples: with_disks(samples, locks))
+    monkeypatch.setattr(lock_records, "disks_of", lambda task: disks_of(task, locks))
     for root in (True, False):
         space.changed = [full]
         engine.rounds = iter([{WEB: FULL}])
@@ -138,8 +141,8 @@ def test_inspect_shows_archives_that_are_older_than_their_files(
     solo5ctl: Solo5ctl, engine: FakeRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disks = [{"disk": each, "backing": "archive", "sha256": "ab"} for each in ("old", "same", "credential")]
-    monkeypatch.setattr("solo5_systemd.storage.lock_records.disks_of", lambda _task: disks)
-    monkeypatch.setattr("solo5_systemd.storage.archive_sources.outdated", lambda _task: {"old": True, "same": False})
+    monkeypatch.setattr(lock_records, "disks_of", lambda _task: disks)
+    monkeypatch.setattr(archive_sources, "outdated", lambda _task: {"old": True, "same": False})
     engine.rounds = iter([{WEB: FULL}])
     [task] = json.loads(solo5ctl("inspect", "--json", "web").out)
     assert [each.get("outdated") for each in task["disks"]] == [True, False, None]

@@ -10,6 +10,7 @@ from tests.support.fakes.tasks import ended, running
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import UnitKind
 from solo5_systemd.cgroup import cgroupfs
+from solo5_systemd.cli.verbs import export
 from solo5_systemd.cli.verbs.export import running_task
 from solo5_systemd.storage import lock_records
 from solo5_systemd.task.property_types import INFINITY
@@ -63,7 +64,7 @@ def test_only_services_that_run_are_exported_by_root(solo5ctl: Solo5ctl) -> None
 def test_a_declaration_is_printed(host: Path, solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
     solo5ctl.engine.known = {task.name: task for task in (running(),)}
     read = running_task
-    monkeypatch.setattr("solo5_systemd.cli.verbs.export.running_task", lambda task: read(task, host))
+    monkeypatch.setattr(export, "running_task", lambda task: read(task, host))
     result = solo5ctl("export", "web")
     assert result.status == 0
     assert 'Image=/srv/web.hvt\nArgument="--a=b c" ""\nTender=hvt\nMemory=64M\n' in result.out

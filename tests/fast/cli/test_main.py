@@ -10,7 +10,7 @@ import pytest
 from tests.fast.cli.conftest import Solo5ctl
 
 from solo5_systemd import __version__
-from solo5_systemd.cli import parser
+from solo5_systemd.cli import main, parser
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.verbs import ps
 
@@ -75,7 +75,7 @@ def test_an_interrupt_is_exit_status_130_without_output(solo5ctl: Solo5ctl, monk
 
 def test_epipe_is_exit_status_141_without_output(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
     abandoned: list[bool] = []
-    monkeypatch.setattr("solo5_systemd.cli.main.discard_stdout", lambda: abandoned.append(True))
+    monkeypatch.setattr(main, "discard_stdout", lambda: abandoned.append(True))
     fail(monkeypatch, BrokenPipeError())
     result = solo5ctl("ps")
     assert (result.status, result.out, result.err, abandoned) == (141, "", "", [True])

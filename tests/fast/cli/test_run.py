@@ -12,7 +12,10 @@ from tests.support.fakes.tasks import running
 
 from solo5_systemd.base.errors import HostError, ImageError, NotFoundError, Solo5Error, StartError, TakenError
 from solo5_systemd.base.names import UnitKind
+from solo5_systemd.cli import run_modes
+from solo5_systemd.host import exec as exec_module
 from solo5_systemd.journal.lines import Stream
+from solo5_systemd.settings import files
 from solo5_systemd.settings.model import parse_settings
 from solo5_systemd.settings.resolver import resolver
 from solo5_systemd.task.workload import StopSignal, Workload
@@ -213,7 +216,7 @@ def test_scope_executes_the_tender(solo5ctl: Solo5ctl, monkeypatch: pytest.Monke
         raise FileNotFoundError(2, "No such file or directory")
 
     monkeypatch.setattr(os, "execv", execv)
-    monkeypatch.setattr("solo5_systemd.host.exec.IGNORED_SIGNALS", ())  # by this very process, too
+    monkeypatch.setattr(exec_module, "IGNORED_SIGNALS", ())  # by this very process, too
     result = solo5ctl("run", "--scope", "--name", "web", "/srv/a.spt")
     assert executed == [("/usr/bin/solo5-spt", ["/usr/bin/solo5-spt", "--mem=118", "--", "/srv/a.spt"])]
     assert solo5ctl.engine.calls == [("scope", os.getpid())]
@@ -239,7 +242,7 @@ def test_limits_that_are_not_enforced_are_named_once(solo5ctl: Solo5ctl, way: st
 
 
 def test_limits_of_a_scope_that_are_not_enforced_are_named(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("solo5_systemd.cli.run_modes.execute", lambda line: None)
+    monkeypatch.setattr(run_modes, "execute", lambda line: None)
     solo5ctl.engine.enabled = ()
     assert "limits not enforced: CPUQuota;" in solo5ctl("run", "--scope", "--cpus", "1", "a.spt").err
 
@@ -288,7 +291,7 @@ def test_with_dhcp_an_option_needs_no_argument(
     solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch, option: str, value: str
 ) -> None:
     settings = parse_settings({"network": {"served": {"dhcp": True}}})
-    monkeypatch.setattr("solo5_systemd.settings.files.read_settings", lambda: settings)
+    monkeypatch.setattr(files, "read_settings", lambda: settings)
     assert solo5ctl("run", "-d", "--net", "service=served", option, value, "a.hvt").status == 0
     assert "has no effect" in solo5ctl("run", "-d", option, value, "a.hvt").err
     host = solo5ctl("run", "-d", "--net", "service=served", option, value, "--add-host", "db:192.0.2.7", "a.hvt")

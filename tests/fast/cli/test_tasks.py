@@ -10,8 +10,10 @@ from tests.support.fakes.tasks import ended, running
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.declared import update_files
 from solo5_systemd.engine.task import Phase
+from solo5_systemd.journal import stored
 from solo5_systemd.journal.lines import Stream
 from solo5_systemd.network.model import UNREPAIRED, RecordedRepair
+from solo5_systemd.storage import lock_records
 from solo5_systemd.task.workload import StopSignal
 from solo5_systemd.unit.outcome import Ending, Outcome
 
@@ -92,7 +94,7 @@ def test_inspect_shows_fields_or_json(solo5ctl: Solo5ctl) -> None:
 def test_inspect_shows_the_disks_of_a_running_task_to_root(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
     config = {"disk": "config", "backing": "archive", "path": "local/app.toml", "sha256": "ab"}
     disks = [{"disk": "data", "backing": "named disk", "path": "/var/lib/solo5/disks/web"}, config]
-    monkeypatch.setattr("solo5_systemd.storage.lock_records.disks_of", lambda task: disks if task == "web" else ())
+    monkeypatch.setattr(lock_records, "disks_of", lambda task: disks if task == "web" else ())
     text = solo5ctl("inspect", "web").out
     assert "    Disk: data: named disk /var/lib/solo5/disks/web\n" in text
     assert "    Disk: config: archive local/app.toml, SHA-256 ab\n" in text
@@ -195,7 +197,7 @@ def test_an_empty_console_has_the_reason_where_there_is_one(
     async def problem(namespace: str = "") -> str:
         return "journald stores none."
 
-    monkeypatch.setattr("solo5_systemd.journal.stored.storage_problem", problem)
+    monkeypatch.setattr(stored, "storage_problem", problem)
     assert solo5ctl("logs", "old").err == "solo5ctl: no console lines: journald stores none.\n"
     assert solo5ctl("logs", "--follow", "old").err == "solo5ctl: no console lines: journald stores none.\n"
     solo5ctl.engine.lines = [line("hello")]

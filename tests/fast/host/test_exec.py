@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from solo5_systemd.base.errors import NotFoundError
+from solo5_systemd.host import exec as exec_module
 from solo5_systemd.host.exec import IGNORED_SIGNALS, execute
 
 
@@ -22,7 +23,7 @@ def test_what_python_ignores_is_ignored_no_more() -> None:
 
 def test_a_missing_program_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     limits: list[tuple[int, tuple[int, int]]] = []
-    monkeypatch.setattr("solo5_systemd.host.exec.IGNORED_SIGNALS", ())  # by this very process, too
+    monkeypatch.setattr(exec_module, "IGNORED_SIGNALS", ())  # by this very process, too
     monkeypatch.setattr(resource, "setrlimit", lambda *limit: limits.append(limit))
     with pytest.raises(NotFoundError, match="/nothing cannot be executed: No such file or directory"):
         execute(["/nothing"])

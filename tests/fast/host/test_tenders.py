@@ -25,7 +25,7 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[int, int]]:
             raise FileNotFoundError(2, "No such file or directory", path)
         return SimpleNamespace(st_mode=nodes[path][0], st_gid=nodes[path][1])
 
-    monkeypatch.setattr("solo5_systemd.host.tenders.os", SimpleNamespace(stat=status))
+    monkeypatch.setattr(tenders, "os", SimpleNamespace(stat=status))
     monkeypatch.setattr("grp.getgrgid", {104: SimpleNamespace(gr_name="kvm")}.__getitem__)
     return nodes
 

@@ -25,6 +25,7 @@ from solo5_systemd.base.errors import (
     StoreFullError,
     TakenError,
 )
+from solo5_systemd.image import elf as elf_module
 from solo5_systemd.image import store as module
 from solo5_systemd.image.manifest import Memo, StoredImage
 from solo5_systemd.image.store import ImageStore
@@ -399,7 +400,7 @@ async def test_holes_of_an_image_are_none_of_its_copy(
 ) -> None:
     """Data before, between and after two holes; and a hole at the end."""
     image = written(tmp_path / "image", CONTENT)
-    monkeypatch.setattr("solo5_systemd.image.elf.SURPLUS", 1 << 40)
+    monkeypatch.setattr(elf_module, "SURPLUS", 1 << 40)
     with image.open("r+b") as file:
         for place in (64 << 20, 128 << 20):
             file.seek(place)

@@ -12,8 +12,15 @@ from tests.fast.host.test_checks import GOOD
 from tests.fast.nomad.values import Fifos
 from tests.support.fakes.backends import Machine
 
+from solo5_systemd.host import probe as probe_module
 from solo5_systemd.host.checks import Host
+from solo5_systemd.nomad import gc
+from solo5_systemd.nomad import wait as wait_module
+from solo5_systemd.nomad.task import registry
+from solo5_systemd.settings import files
 from solo5_systemd.settings.model import Settings
+from solo5_systemd.unit import translate
+from solo5_systemd.wiring import engine
 
 
 @pytest.fixture
@@ -31,12 +38,12 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
         async with made.steps.step("probe"):
             return GOOD
 
-    monkeypatch.setattr("solo5_systemd.wiring.engine.machine", connect)
-    monkeypatch.setattr("solo5_systemd.host.probe.probe", probe)
-    monkeypatch.setattr("solo5_systemd.settings.files.CachedSettings", lambda: Settings)
-    monkeypatch.setattr("solo5_systemd.nomad.gc.NETWORKS", tmp_path / "nomad.toml")
-    monkeypatch.setattr("solo5_systemd.nomad.wait.WATCH_INTERVAL_S", 0)
-    monkeypatch.setattr("solo5_systemd.nomad.task.registry.RETRY_INTERVAL_S", 0)
+    monkeypatch.setattr(engine, "machine", connect)
+    monkeypatch.setattr(probe_module, "probe", probe)
+    monkeypatch.setattr(files, "CachedSettings", lambda: Settings)
+    monkeypatch.setattr(gc, "NETWORKS", tmp_path / "nomad.toml")
+    monkeypatch.setattr(wait_module, "WATCH_INTERVAL_S", 0)
+    monkeypatch.setattr(registry, "RETRY_INTERVAL_S", 0)
     return made
 
 
@@ -81,5 +88,5 @@ class Becomes:
 def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Becomes:
     """A program in the place of nsenter, setpriv and the tender."""
     becomes = Becomes(tmp_path)
-    monkeypatch.setattr("solo5_systemd.unit.translate.scope_command", lambda *_: (str(becomes.program),))
+    monkeypatch.setattr(translate, "scope_command", lambda *_: (str(becomes.program),))
     return becomes

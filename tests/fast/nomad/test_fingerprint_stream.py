@@ -12,10 +12,12 @@ from tests.support.fakes.background import Background
 from tests.support.fakes.clock import passed
 
 from solo5_systemd.base.errors import HostError, SettingsError
+from solo5_systemd.nomad import fingerprint
 from solo5_systemd.nomad.driver import fingerprints
 from solo5_systemd.nomad.fingerprint import HEALTHY, UNDETECTED, UNHEALTHY, Fingerprint
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.proto.attribute_pb2 import Attribute
+from solo5_systemd.settings import files
 
 GOOD = Fingerprint(attributes={"driver.solo5.hvt.path": "/a"}, health=HEALTHY, description="Healthy")
 SICK = Fingerprint(attributes={}, health=UNHEALTHY, description="no bus")
@@ -36,8 +38,8 @@ class Looks:
 
 @pytest.fixture
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("solo5_systemd.nomad.fingerprint.HEALTHY_INTERVAL_S", 0.001)
-    monkeypatch.setattr("solo5_systemd.nomad.fingerprint.UNHEALTHY_INTERVAL_S", 0.001)
+    monkeypatch.setattr(fingerprint, "HEALTHY_INTERVAL_S", 0.001)
+    monkeypatch.setattr(fingerprint, "UNHEALTHY_INTERVAL_S", 0.001)
 
 
 async def description(stream: Stream) -> str:
@@ -165,7 +167,7 @@ async def test_a_wrong_file_of_the_hosts_is_unhealthy_in_its_own_words(
     def read() -> None:
         raise SettingsError("/etc/solo5/x.toml: mtu is 'x': expected a whole number.")
 
-    monkeypatch.setattr("solo5_systemd.settings.files.CachedSettings", lambda: read)
+    monkeypatch.setattr(files, "CachedSettings", lambda: read)
     async with agent() as nomad:
         reason = await description(nomad.driver.fingerprints())
     assert reason == "/etc/solo5/x.toml: mtu is 'x': expected a whole number."

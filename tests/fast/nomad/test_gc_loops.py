@@ -12,6 +12,7 @@ from tests.support.fakes.background import yields
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import TaskName
+from solo5_systemd.nomad import gc as gc_module
 from solo5_systemd.nomad.config.plugin import ForgottenTasksConfig, GcConfig, PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.storage.model import FullDisk, FullDiskChange
@@ -30,7 +31,7 @@ def on_cores(cgroup: str, cpus: str = "") -> wire.TaskConfig:
 @pytest.fixture
 def at_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Periods that are over at once."""
-    monkeypatch.setattr("solo5_systemd.nomad.gc.CPUSET_INTERVAL_S", 0)
+    monkeypatch.setattr(gc_module, "CPUSET_INTERVAL_S", 0)
 
 
 async def begun(nomad: Agent) -> None:
@@ -156,7 +157,7 @@ async def test_disks_of_users_that_no_task_has_are_taken_back_when_the_driver_be
 async def test_a_full_disk_of_a_guest_that_goes_on_is_an_event_of_its_task(
     machine: Machine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("solo5_systemd.nomad.gc.SPACE_INTERVAL_S", 0)
+    monkeypatch.setattr(gc_module, "SPACE_INTERVAL_S", 0)
     caplog.set_level("INFO")
     full = FullDisk(disk="data", path="/srv/data.img", free=0)
     async with agent() as nomad:

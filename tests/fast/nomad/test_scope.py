@@ -24,12 +24,14 @@ from solo5_systemd.engine.callbacks import StartCallbacks
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import Started
 from solo5_systemd.host.exec import IGNORED_SIGNALS
+from solo5_systemd.nomad import scope
 from solo5_systemd.nomad.process import INITIAL_NOFILE
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.scope import ScopeChildren
 from solo5_systemd.nomad.workload.convert import name_of
 from solo5_systemd.storage.model import DiskRequest
 from solo5_systemd.task.workload import Workload
+from solo5_systemd.unit import translate
 from solo5_systemd.unit.state import MainCode
 
 WEB = TaskName("web")
@@ -263,7 +265,7 @@ async def test_process_that_cannot_be_made_fails_the_start(
 ) -> None:
     child("")
     before = files()
-    monkeypatch.setattr("solo5_systemd.nomad.scope.SHELL", str(tmp_path / "nothing"))
+    monkeypatch.setattr(scope, "SHELL", str(tmp_path / "nothing"))
     with pytest.raises(HostError, match="cannot be started: No such file or directory"):
         await start(ScopeChildren(), engine)
     assert (machine.holds, files()) == (NOTHING, before)
@@ -296,7 +298,7 @@ async def test_arguments_are_no_shell_text(engine: Runtime, child: Becomes) -> N
 async def test_a_hundred_starts_leave_no_descriptor(
     machine: Machine, engine: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("solo5_systemd.unit.translate.scope_command", lambda *_: ("/bin/true",))
+    monkeypatch.setattr(translate, "scope_command", lambda *_: ("/bin/true",))
     scopes = ScopeChildren()
     await start(scopes, engine)
     await scopes.wait(WEB)

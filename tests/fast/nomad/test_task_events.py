@@ -15,6 +15,7 @@ from solo5_systemd.base.errors import HostError, Solo5Error
 from solo5_systemd.base.names import TaskName, task_scope, task_service
 from solo5_systemd.journal.lines import DroppedLines
 from solo5_systemd.network.model import Repair
+from solo5_systemd.nomad.events import stream
 from solo5_systemd.nomad.events.stream import BURST, SLOW_START_S
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload.convert import name_of
@@ -96,7 +97,7 @@ async def test_a_slow_start_says_which_step_it_is_at(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, child: Becomes, step: str, doing: str, unit: str
 ) -> None:
     child("")
-    monkeypatch.setattr("solo5_systemd.nomad.events.stream.SLOW_START_S", [number / 20 for number in range(1, 200)])
+    monkeypatch.setattr(stream, "SLOW_START_S", [number / 20 for number in range(1, 200)])
     machine.steps.hang_on = step
     async with agent(allowed_units=SCOPES) as nomad, Background(nomad.start(task_config(unit=unit))) as starting:
         await machine.steps.hanging.wait()

@@ -14,7 +14,7 @@ from tests.support.fakes.images import stored
 
 from solo5_systemd.base.errors import HostError, NoSuchTaskError, TakenError
 from solo5_systemd.base.names import TaskName, task_service
-from solo5_systemd.nomad import handle
+from solo5_systemd.nomad import handle, logs
 from solo5_systemd.nomad.logs import DRAIN_TIMEOUT_S
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload.convert import name_of
@@ -159,8 +159,8 @@ async def test_an_end_is_told_though_the_last_lines_are_not_delivered(
     trouble: str,
     reason: str,
 ) -> None:
-    monkeypatch.setattr("solo5_systemd.nomad.logs.DRAIN_TIMEOUT_S", 0.01)
-    monkeypatch.setattr("solo5_systemd.nomad.logs.RELAY_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(logs, "DRAIN_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(logs, "RELAY_TIMEOUT_S", 0.01)
     async with agent() as nomad:
         await nomad.start(fifos.of(task_config()))
         async with Background(nomad.wait()) as waiting:
@@ -198,7 +198,7 @@ async def test_an_end_waits_for_last_lines_that_make_progress(machine: Machine, 
 async def test_last_lines_are_delivered_by_a_relay_that_comes_back(
     machine: Machine, fifos: Fifos, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("solo5_systemd.nomad.logs.RETRY_INTERVAL_S", 0)
+    monkeypatch.setattr(logs, "RETRY_INTERVAL_S", 0)
     async with agent() as nomad:
         await nomad.start(fifos.of(task_config()))
         machine.steps.errors["drain"] = HostError("the relay is away.")

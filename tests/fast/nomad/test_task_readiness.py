@@ -18,6 +18,7 @@ from solo5_systemd.nomad import handle
 from solo5_systemd.nomad.config.ready import OnLoss
 from solo5_systemd.nomad.errors import to_failure
 from solo5_systemd.nomad.proto import driver_pb2 as wire
+from solo5_systemd.nomad.readiness import watch
 from solo5_systemd.nomad.workload.convert import name_of
 from solo5_systemd.unit.state import MainCode
 
@@ -58,7 +59,7 @@ async def guest(monkeypatch: pytest.MonkeyPatch) -> Guest:
     monkeypatch.setattr(probe, "failure", made.problem)
     monkeypatch.setattr(probe, "first_line", made.line)
     monkeypatch.setattr(probe, "check_pattern", made.check)
-    monkeypatch.setattr("solo5_systemd.nomad.readiness.watch.PROBE_INTERVAL_S", 0.001)
+    monkeypatch.setattr(watch, "PROBE_INTERVAL_S", 0.001)
     return made
 
 

@@ -16,8 +16,10 @@ from tests.support.fakes.clock import passed
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NoSuchTaskError, SettingsError, Solo5Error
 from solo5_systemd.base.names import task_service
 from solo5_systemd.nomad.proto import driver_pb2 as wire
+from solo5_systemd.nomad.task import registry, unit_cache
 from solo5_systemd.nomad.task.unit_cache import CACHE_TIMEOUT_S, UnitCache
 from solo5_systemd.nomad.workload.convert import name_of
+from solo5_systemd.settings import files
 from solo5_systemd.settings.model import Settings
 from solo5_systemd.unit.state import MainCode
 
@@ -91,7 +93,7 @@ async def test_settings_that_cannot_be_read_keep_no_running_task_from_its_driver
     def broken() -> Settings:
         raise SettingsError("/etc/solo5/a.toml cannot be read as TOML.")
 
-    monkeypatch.setattr("solo5_systemd.settings.files.CachedSettings", lambda: broken)
+    monkeypatch.setattr(files, "CachedSettings", lambda: broken)
     async with agent() as nomad:
         await nomad.recover(handle)
         machine.units.end(UNIT, MainCode.EXITED, 3)
@@ -110,7 +112,7 @@ async def test_a_task_that_ended_meanwhile_gives_its_true_end(machine: Machine, 
 async def test_a_recovered_task_that_cannot_be_removed_says_why_and_can_be_later(
     machine: Machine, handle: wire.TaskHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("solo5_systemd.nomad.task.registry.REMOVE_TIMEOUT_S", 0)
+    monkeypatch.setattr(registry, "REMOVE_TIMEOUT_S", 0)
     machine.units.end(UNIT, MainCode.EXITED, 0)
     async with agent() as nomad:
         await nomad.recover(handle)
@@ -178,7 +180,7 @@ async def test_another_run_under_the_same_name_is_not_adopted(machine: Machine, 
 async def test_a_task_of_an_earlier_boot_is_not_adopted(
     machine: Machine, handle: wire.TaskHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("solo5_systemd.nomad.task.registry.boot_id", lambda: "the next one")
+    monkeypatch.setattr(registry, "boot_id", lambda: "the next one")
     async with agent() as nomad:
         with pytest.raises(NoSuchTaskError, match="ended with the previous boot of the host"):
             await nomad.recover(handle)
@@ -195,7 +197,7 @@ async def test_a_damaged_handle_is_told(machine: Machine, handle: wire.TaskHandl
 async def test_an_outage_is_waited_for_since_an_error_would_end_a_task_that_runs(
     machine: Machine, handle: wire.TaskHandle, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    monkeypatch.setattr("solo5_systemd.nomad.task.unit_cache.RETRY_INTERVAL_S", 0)
+    monkeypatch.setattr(unit_cache, "RETRY_INTERVAL_S", 0)
     if step == "state":  # queried of an ended task only
         machine.units.end(UNIT, MainCode.EXITED, 0)
     machine.steps.errors[step] = HostError("systemd returned the D-Bus error NoReply.")
@@ -210,8 +212,8 @@ async def test_an_outage_is_waited_for_since_an_error_would_end_a_task_that_runs
 async def test_an_outage_without_an_end_is_told_once_for_all(
     machine: Machine, handle: wire.TaskHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("solo5_systemd.nomad.task.unit_cache.RECOVER_TIMEOUT_S", 0.05)
-    monkeypatch.setattr("solo5_systemd.nomad.task.unit_cache.RETRY_INTERVAL_S", 0.01)
+    monkeypatch.setattr(unit_cache, "RECOVER_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(unit_cache, "RETRY_INTERVAL_S", 0.01)
     machine.steps.errors["running_states"] = HostError("the system bus does not answer.")
     async with agent() as nomad:
         with pytest.raises(HostError):
@@ -225,7 +227,7 @@ async def test_an_outage_without_an_end_is_told_once_for_all(
 async def test_a_manager_that_does_not_answer_is_told_and_may_be_asked_again(
     machine: Machine, handle: wire.TaskHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("solo5_systemd.nomad.task.unit_cache.RECOVER_TIMEOUT_S", 0)
+    monkeypatch.setattr(unit_cache, "RECOVER_TIMEOUT_S", 0)
     async with agent() as nomad:
         machine.steps.errors["running_states"] = HostError("the system bus does not answer.")
         with pytest.raises(HostError):

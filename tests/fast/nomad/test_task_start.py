@@ -15,6 +15,7 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error
 from solo5_systemd.base.names import task_service
 from solo5_systemd.nomad.errors import to_failure
 from solo5_systemd.nomad.handle import decode
+from solo5_systemd.nomad.task import start
 from solo5_systemd.nomad.workload.convert import name_of
 
 UNIT = task_service(name_of(TASK_ID))
@@ -109,16 +110,14 @@ async def test_a_start_that_is_called_off_leaves_nothing(
 async def test_a_start_that_takes_too_long_is_given_up(
     machine: Machine, fifos: Fifos, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    monkeypatch.setattr(
-        "solo5_systemd.nomad.task.start.START_TIMEOUT_S", 1
-    )  # a loaded machine takes a while to come to the step
+    monkeypatch.setattr(start, "START_TIMEOUT_S", 1)  # a loaded machine takes a while to come to the step
     machine.steps.hang_on = step
     async with agent() as nomad:
         with pytest.raises(HostError, match="task web did not start within") as caught:
             await nomad.start(fifos.of(task_config()))
         assert (machine.holds, machine.relay.held) == (NOTHING, {})
         assert worth_another_try(caught.value)
-        monkeypatch.setattr("solo5_systemd.nomad.task.start.START_TIMEOUT_S", 60)
+        monkeypatch.setattr(start, "START_TIMEOUT_S", 60)
         await nomad.start(fifos.of(task_config()))
 
 

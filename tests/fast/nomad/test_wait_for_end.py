@@ -8,6 +8,7 @@ from tests.support.fakes.background import Background
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import TaskName, UnitKind
+from solo5_systemd.nomad import wait as wait_module
 from solo5_systemd.nomad.config.values import Logging
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.handle import DriverState
@@ -31,7 +32,7 @@ class CutOff(EngineSession):
 async def test_an_outage_is_in_the_log_unless_the_plugin_makes_it_by_ending(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, is_closing: bool, warnings: int
 ) -> None:
-    monkeypatch.setattr("solo5_systemd.nomad.wait.WATCH_INTERVAL_S", 60)
+    monkeypatch.setattr(wait_module, "WATCH_INTERVAL_S", 60)
     session = CutOff()
     session.is_closing = is_closing
     with caplog.at_level(logging.WARNING):

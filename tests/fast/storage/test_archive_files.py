@@ -18,6 +18,7 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundEr
 from solo5_systemd.base.locks import lock_directory
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.procfs import Way
+from solo5_systemd.storage import archive as archive_module
 from solo5_systemd.storage import archive_files
 from solo5_systemd.storage.archive import Entry, archive_disk, member, parse_sources, size_of, sources_json, tar_info
 from solo5_systemd.storage.archive_files import digest_of, scan, write_archive
@@ -253,7 +254,7 @@ def test_many_and_deep(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidRequestError, match="has more than 0 levels of directories"):
         scan(wanted, archive_of(wanted))
     monkeypatch.undo()
-    monkeypatch.setattr("solo5_systemd.storage.archive.ENTRIES_MAX", 2)
+    monkeypatch.setattr(archive_module, "ENTRIES_MAX", 2)
     with pytest.raises(InvalidRequestError, match="more than 2 entries"):
         scan(wanted, archive_of(wanted))
 
@@ -398,7 +399,7 @@ async def test_a_file_system_without_room_is_told(files: Path, tmp_path: Path, m
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     directories = StartDirectories(tmp_path / "archives", root="")
-    monkeypatch.setattr("solo5_systemd.storage.copies.os.pwrite", fail)
+    monkeypatch.setattr(os, "pwrite", fail)
     disks = ImageFiles(archives=directories)
     planned = await disks.inspect(request(files))
     with pytest.raises(HostError, match="its archive cannot be written: No space left on device"):

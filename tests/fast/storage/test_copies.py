@@ -1,6 +1,7 @@
 """Copies keep content and holes."""
 
 import errno
+import fcntl
 import hashlib
 import os
 import struct
@@ -76,7 +77,7 @@ def test_a_file_without_holes_of_a_file_system_that_knows_none(
     def seek(*_: int) -> int:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
-    monkeypatch.setattr("solo5_systemd.storage.copies.os.lseek", seek)
+    monkeypatch.setattr(os, "lseek", seek)
     with source.open("rb") as file:
         assert list(copies.data_of(file.fileno(), SIZE)) == [(0, SIZE)]
 
@@ -89,7 +90,7 @@ def failing(number: int) -> Callable[..., int]:
 
 
 def test_other_errors_of_a_file_system_are_raised(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("solo5_systemd.storage.copies.os.lseek", failing(errno.EIO))
+    monkeypatch.setattr(os, "lseek", failing(errno.EIO))
     with source.open("rb") as file, pytest.raises(OSError, match="Input/output error"):
         list(copies.data_of(file.fileno(), SIZE))
 
@@ -103,12 +104,12 @@ def test_a_file_that_becomes_shorter_is_an_error(tmp_path: Path) -> None:
 
 def test_blocks_are_shared_or_not(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(source, tmp_path / "target") as (one, other):
-        monkeypatch.setattr("solo5_systemd.storage.copies.fcntl.ioctl", failing(errno.EOPNOTSUPP))
+        monkeypatch.setattr(fcntl, "ioctl", failing(errno.EOPNOTSUPP))
         assert not copies.share(one, other)
-        monkeypatch.setattr("solo5_systemd.storage.copies.fcntl.ioctl", failing(errno.ENOSPC))
+        monkeypatch.setattr(fcntl, "ioctl", failing(errno.ENOSPC))
         with pytest.raises(OSError, match="No space"):
             copies.share(one, other)
-        monkeypatch.setattr("solo5_systemd.storage.copies.fcntl.ioctl", lambda *_: 0)
+        monkeypatch.setattr(fcntl, "ioctl", lambda *_: 0)
         assert copies.share(one, other)
 
 
@@ -122,7 +123,7 @@ def test_whether_blocks_can_be_shared_is_found_out_with_one_of_them(
         lengths.append(struct.unpack("=qQQQ", parameters)[2])
         return 0
 
-    monkeypatch.setattr("solo5_systemd.storage.copies.fcntl.ioctl", ioctl)
+    monkeypatch.setattr(fcntl, "ioctl", ioctl)
     with opened(source, tmp_path / "target") as (one, other):
         block = os.fstatvfs(other).f_bsize
         for size in (block, 10 * block):

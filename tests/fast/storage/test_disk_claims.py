@@ -10,7 +10,7 @@ import pytest
 from solo5_systemd.base.errors import HostError, TakenError
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.settings.limits import OPERATOR, Limits, Resource, Scope, Share, tenant
-from solo5_systemd.storage import disk_claims
+from solo5_systemd.storage import backing_files, disk_claims
 from solo5_systemd.storage.backing_files import ImageFiles
 from solo5_systemd.storage.disk_claims import DiskClaims
 from solo5_systemd.storage.model import DiskRequest, NewFile
@@ -118,7 +118,7 @@ def test_a_disk_is_recorded_before_it_is_there(tmp_path: Path) -> None:
 async def test_a_start_creates_no_disk_beyond_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     me = SimpleNamespace(pw_uid=os.getuid(), pw_gid=os.getgid())
     monkeypatch.setattr("pwd.getpwnam", {"solo5": me}.__getitem__)
-    monkeypatch.setattr("solo5_systemd.storage.backing_files.remember_mount", lambda _: None)
+    monkeypatch.setattr(backing_files, "remember_mount", lambda _: None)
     files = ImageFiles(claims=claims(tmp_path))
 
     def request(name: str) -> DiskRequest:

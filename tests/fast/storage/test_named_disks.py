@@ -11,7 +11,7 @@ from tests.fast.storage.test_new_file import without_unnamed
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, TakenError
 from solo5_systemd.base.names import DeviceName, DiskName, disk_name
-from solo5_systemd.storage import quota
+from solo5_systemd.storage import named_disks, quota
 from solo5_systemd.storage.backing_files import ImageFiles, inspect
 from solo5_systemd.storage.lock_records import disks_of
 from solo5_systemd.storage.locks import lock
@@ -100,7 +100,7 @@ def test_a_disk_that_a_loop_device_may_write_is_not_read(
     def attached(disk: Disk) -> None:
         raise TakenError(f"{disk.path} is attached to loop0")
 
-    monkeypatch.setattr("solo5_systemd.storage.named_disks.check_unused", attached)
+    monkeypatch.setattr(named_disks, "check_unused", attached)
     for shared in (False, True):
         opened = disks.opened(DATA, os.O_RDONLY, shared=shared)
         with pytest.raises(TakenError, match="data is attached to loop0"), opened:
@@ -119,7 +119,7 @@ def test_a_disk_that_is_replaced_before_it_is_locked_is_refused(
     def replaced(_disk: Disk) -> None:
         path.unlink() if is_removed else other.rename(path)
 
-    monkeypatch.setattr("solo5_systemd.storage.named_disks.check_unused", replaced)
+    monkeypatch.setattr(named_disks, "check_unused", replaced)
     with pytest.raises(TakenError, match="disk 'data' was replaced or removed meanwhile: expected it to stay"):
         disks.resize(DATA, 2048)
 
@@ -240,12 +240,12 @@ def test_a_file_system_that_shares_blocks_is_hashed_too(
         os.sendfile(target, source, 0, 1 << 20)
         return True
 
-    monkeypatch.setattr("solo5_systemd.storage.named_disks.share", share)
+    monkeypatch.setattr(named_disks, "share", share)
     (tmp_path / "in").write_bytes(b"x" * 512)
     with (tmp_path / "in").open("rb") as source, (tmp_path / "out").open("w+b") as target:
         digest = hashlib.sha256(b"x" * 512).hexdigest()
         assert disks.import_(DATA, source.fileno())[1] == digest
-        monkeypatch.setattr("solo5_systemd.storage.named_disks.share", lambda *_: True)
+        monkeypatch.setattr(named_disks, "share", lambda *_: True)
         assert disks.export(DATA, target.fileno()) == digest
 
 
@@ -262,7 +262,7 @@ def test_errors_of_the_file_system_are_sentences(
     def fail(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("solo5_systemd.storage.named_disks.os.ftruncate", fail)
+    monkeypatch.setattr(os, "ftruncate", fail)
     with pytest.raises(HostError, match="disk 'data' cannot be used: No space left on device"):
         disks.resize(DATA, 1024)
 

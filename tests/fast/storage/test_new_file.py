@@ -13,7 +13,7 @@ import pytest
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError
 from solo5_systemd.base.names import DeviceName
-from solo5_systemd.storage import new_file
+from solo5_systemd.storage import backing_files, new_file, title
 from solo5_systemd.storage.backing_files import ImageFiles, inspect, make, unmake
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import DiskRequest, NewFile
@@ -25,8 +25,8 @@ def user(monkeypatch: pytest.MonkeyPatch) -> None:
     me = SimpleNamespace(pw_uid=os.getuid(), pw_gid=os.getgid())
     monkeypatch.setattr("pwd.getpwnam", {"solo5": me}.__getitem__)
     monkeypatch.setattr("os.getgrouplist", lambda _, group: [group])
-    monkeypatch.setattr("solo5_systemd.storage.title.ROOT", os.getuid())
-    monkeypatch.setattr("solo5_systemd.storage.backing_files.ROOT", os.getuid())
+    monkeypatch.setattr(title, "ROOT", os.getuid())
+    monkeypatch.setattr(backing_files, "ROOT", os.getuid())
 
 
 @pytest.fixture(params=[True, False], ids=["unnamed", "temporary name"])
@@ -45,7 +45,7 @@ def without_unnamed(monkeypatch: pytest.MonkeyPatch) -> None:
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
         return real(path, flags, *words, dir_fd=dir_fd)
 
-    monkeypatch.setattr("solo5_systemd.storage.new_file.os.open", opened)
+    monkeypatch.setattr(os, "open", opened)
 
 
 def request(path: Path, size: int = 1 << 20, *, preallocate: bool = False, roots: tuple[str, ...] = ()) -> DiskRequest:
@@ -192,8 +192,8 @@ def test_a_removal_that_fails_is_an_error(tmp_path: Path, monkeypatch: pytest.Mo
 
     wanted = request(tmp_path / "disk")
     disk = make(wanted).disk
-    monkeypatch.setattr("solo5_systemd.storage.backing_files.lock", lambda *_, **__: os.open("/", os.O_PATH))
-    monkeypatch.setattr("solo5_systemd.storage.backing_files.os.unlink", fail)
+    monkeypatch.setattr(backing_files, "lock", lambda *_, **__: os.open("/", os.O_PATH))
+    monkeypatch.setattr(os, "unlink", fail)
     with pytest.raises(HostError, match="cannot be removed: Read-only file system"):
         unmake(wanted, disk, tmp_path / "locks")
 

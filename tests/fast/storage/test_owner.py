@@ -4,6 +4,7 @@ import errno
 import os
 import stat
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error, TakenError
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.storage import owner as module
+from solo5_systemd.storage import title
 from solo5_systemd.storage.backing_files import ImageFiles, inspect
 from solo5_systemd.storage.model import Disk, DiskRequest
 from solo5_systemd.storage.owner import give, given_disk
@@ -64,7 +66,7 @@ def refusal(path: Path, root: Path, error: type[Solo5Error] = InvalidRequestErro
 
 def owned_by_root(monkeypatch: pytest.MonkeyPatch, *, root: bool) -> None:
     """Make the user that runs the tests stand for root, or not."""
-    monkeypatch.setattr("solo5_systemd.storage.title.ROOT", os.getuid() if root else TENDER + 1)
+    monkeypatch.setattr(title, "ROOT", os.getuid() if root else TENDER + 1)
 
 
 @pytest.mark.parametrize("mode", [0o444, 0o4755, 0o000])
@@ -347,7 +349,7 @@ async def test_a_disk_that_another_task_is_given_meanwhile_is_that_tasks(
         def st_uid(self) -> int:
             return next(seen) if self._of.st_ino == of.identity[1] else self._of.st_uid
 
-    monkeypatch.setattr("solo5_systemd.storage.owner.os.fstat", Status)
+    monkeypatch.setattr(os, "fstat", Status)
     reclaim_disk(of, tmp_path, owner, lock_timeout=60.0)
     os.close(held)
     assert syscalls == []
@@ -362,4 +364,4 @@ def _at_sleep(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
             slept.set()
             act()
 
-    monkeypatch.setattr("solo5_systemd.storage.owner.time.sleep", sleep)
+    monkeypatch.setattr(time, "sleep", sleep)

@@ -11,6 +11,7 @@ import pytest
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName
+from solo5_systemd.storage import private_disks
 from solo5_systemd.storage.backing_files import ImageFiles, inspect
 from solo5_systemd.storage.locks import lock, lock_shared, remove_stale
 from solo5_systemd.storage.model import Backing, Disk, DiskRequest, MadeDisk
@@ -92,7 +93,7 @@ async def test_a_file_that_a_loop_device_may_write_is_not_copied(
     def attached(disk: Disk) -> None:
         raise TakenError(f"{disk.path} is attached to loop0")
 
-    monkeypatch.setattr("solo5_systemd.storage.private_disks.check_unused", attached)
+    monkeypatch.setattr(private_disks, "check_unused", attached)
     with pytest.raises(TakenError, match="golden.* is attached to loop0"):
         await made_from(files(tmp_path), golden)
     assert not (tmp_path / "copies").exists()
@@ -124,7 +125,7 @@ async def test_a_full_file_system_is_one_sentence(
     def fail(*_: object, **_hashed: bool) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("solo5_systemd.storage.private_disks.copy_data", fail)
+    monkeypatch.setattr(private_disks, "copy_data", fail)
     with pytest.raises(HostError, match="cannot be copied to .*copies: No space left on device"):
         await made_from(files(tmp_path), golden)
     assert not list((tmp_path / "copies").iterdir())
@@ -150,7 +151,7 @@ async def test_a_file_that_cannot_be_opened_is_told(
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     disks = files(tmp_path)
-    monkeypatch.setattr("solo5_systemd.storage.private_disks.share", fail)
+    monkeypatch.setattr(private_disks, "share", fail)
     with pytest.raises(HostError, match="Input/output error"):
         await made_from(disks, golden)
 
