@@ -12,6 +12,7 @@ import pytest
 from tests.fast.image.elfbuilder import Elf
 from tests.fast.image.test_store import tree
 from tests.support.fakes.backends import Machine, Spawn
+from tests.support.fakes.background import yields
 from tests.support.fakes.images import stored
 from tests.support.fakes.tasks import started as described
 
@@ -219,11 +220,6 @@ async def test_limits_without_their_controller_are_refused_unless_the_operator_p
         await runtime.start(replace(LIMITED, policy=Policy(unenforced_io=False)))
     assert not CHANGES & set(machine.steps.taken)
     await runtime.start(LIMITED)
-
-
-async def test_profile_that_may_be_ignored_needs_no_security_module(machine: Machine, runtime: Runtime) -> None:
-    await runtime.start(replace(WORKLOAD, properties=(("AppArmorProfile", "-solo5"),)))
-    assert "security modules" not in machine.steps.taken
 
 
 async def test_a_name_that_a_task_has_is_refused_before_anything_is_made(machine: Machine, runtime: Runtime) -> None:
@@ -470,8 +466,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing_wherever_it_is(late: boo
         await _cancelled_while_it_hangs(machine)
         assert machine.holds == NOTHING, f"cancelled in {step!r}"
         machine.steps.go_on.set()
-        for _ in range(100):
-            await asyncio.sleep(0)
+        await yields(100)
         assert machine.disks.bound == 0, f"cancelled in {step!r}"
 
 
@@ -523,8 +518,7 @@ async def test_a_created_file_is_removed_by_a_start_that_is_cancelled_before_its
         machine = _full("done", number, late=late)
         await _cancelled_while_it_hangs(machine, CREATING)
         machine.steps.go_on.set()
-        for _ in range(100):
-            await asyncio.sleep(0)
+        await yields(100)
         kept = {"/srv/disk.img"} if step in ("check bound disks", "unbind disks", "release disk") else set()
         assert (machine.disks.files, machine.holds) == (kept, NOTHING), f"cancelled in {step!r}"
 
@@ -545,14 +539,13 @@ async def test_a_private_disk_has_its_name_until_the_unit_has_it(
     assert [disks for disks in machine.users.disks.values() if disks] == [], "it has no record: it ends with its task"
 
 
-async def test_a_start_that_is_cancelled_while_the_name_of_its_disk_is_removed_leaves_no_unit(
-    machine: Machine, runtime: Runtime
-) -> None:
-    machine.steps.hang_on = "release disk"
+@pytest.mark.parametrize(("step", "late"), [("release disk", False), ("make disk", True)])
+async def test_a_start_that_is_cancelled_leaves_no_private_disk_and_no_unit(step: str, late: bool) -> None:
+    machine = _full("done", None, late=late)
+    machine.steps.hang_on = step
     await _cancelled_while_it_hangs(machine, PRIVATE)
     machine.steps.go_on.set()
-    for _ in range(100):
-        await asyncio.sleep(0)
+    await yields(100)
     assert (machine.holds, machine.disks.private) == (NOTHING, set())
 
 
@@ -567,8 +560,7 @@ async def test_a_scope_that_is_cancelled_while_the_name_of_its_disk_is_removed_l
     with pytest.raises(asyncio.CancelledError):
         await starting
     machine.steps.go_on.set()
-    for _ in range(100):
-        await asyncio.sleep(0)
+    await yields(100)
     assert (machine.holds, machine.disks.private) == (NOTHING, set())
     for descriptor in spawn.descriptors:  # the caller's, once its process was executed
         os.close(descriptor)
@@ -602,16 +594,6 @@ async def test_a_removal_leaves_a_start_of_its_name_alone_that_begins_meanwhile(
     machine.users.starting.add(WORKLOAD.name)
     with pytest.raises(TakenError, match="another start of it is in progress"):
         await runtime.discard(WORKLOAD.name)
-
-
-async def test_a_cancelled_start_leaves_no_private_disk() -> None:
-    machine = _full("done", None)
-    machine.steps.hang_on, machine.steps.late = "make disk", True
-    await _cancelled_while_it_hangs(machine, PRIVATE)
-    machine.steps.go_on.set()
-    for _ in range(100):
-        await asyncio.sleep(0)
-    assert (machine.disks.private, machine.holds) == (set(), NOTHING)
 
 
 @pytest.mark.parametrize("when", ["in preflight", "once they are made"])
@@ -654,8 +636,7 @@ async def test_undoing_goes_on_although_it_is_cancelled_too() -> None:
         machine = _full("failed", number)
         await _cancelled_while_it_hangs(machine)
         machine.steps.go_on.set()
-        for _ in range(100):
-            await asyncio.sleep(0)
+        await yields(100)
         assert machine.holds == NOTHING, f"cancelled in {steps[number]!r}"
 
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 
 from google.protobuf.duration_pb2 import Duration
-from tests.fast.nomad.values import TASK_ID, packed
+from tests.fast.nomad.values import TASK_ID, packed, task_config
 
 from solo5_systemd.nomad.driver import Driver
 from solo5_systemd.nomad.events.stream import SETTLE_TIMEOUT_S
@@ -65,6 +65,14 @@ async def agent(**plugin: object) -> AsyncGenerator[Agent, None]:
         living.cancel()
         await asyncio.gather(living, return_exceptions=True)
         await driver.session.close()
+
+
+@asynccontextmanager
+async def agent_of_a_task() -> AsyncGenerator[Agent, None]:
+    """An agent that has started a task."""
+    async with agent() as nomad:
+        await nomad.start(task_config())
+        yield nomad
 
 
 async def _live(grouped: "asyncio.Future[asyncio.TaskGroup]") -> None:

@@ -4,7 +4,7 @@ import logging
 from dataclasses import replace
 
 import pytest
-from tests.fast.nomad.agent import Agent, agent
+from tests.fast.nomad.agent import Agent, agent, agent_of_a_task
 from tests.fast.nomad.values import ALLOCATION, task_config
 from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import Background
@@ -37,8 +37,7 @@ def lives(machine: Machine) -> bool:
 async def test_one_that_stays_unknown_for_the_grace_period_is_ended_and_told_of(
     machine: Machine, caplog: pytest.LogCaptureFixture, kind: UnitKind
 ) -> None:
-    async with agent() as nomad:
-        await nomad.start(task_config())
+    async with agent_of_a_task() as nomad:
         machine.units.put(stranger(kind=kind))
         sweep = sweeper(nomad)
         await sweep.sweep(ForgottenTasksConfig(creation_grace=0.02))
@@ -55,8 +54,7 @@ async def test_one_that_stays_unknown_for_the_grace_period_is_ended_and_told_of(
 
 
 async def test_one_that_has_ended_is_left_alone_where_outcomes_are_kept(machine: Machine) -> None:
-    async with agent() as nomad:
-        await nomad.start(task_config())
+    async with agent_of_a_task() as nomad:
         machine.units.put(replace(stranger(), active=ActiveState.FAILED))
         sweep = sweeper(nomad)
         await sweep.sweep(NOW, keep_ended=True)
@@ -67,16 +65,14 @@ async def test_one_that_has_ended_is_left_alone_where_outcomes_are_kept(machine:
 
 
 async def test_one_in_whose_place_another_runs_is_ended_at_once(machine: Machine) -> None:
-    async with agent() as nomad:
-        await nomad.start(task_config())
+    async with agent_of_a_task() as nomad:
         machine.units.put(stranger("web", ALLOCATION))
         await sweeper(nomad).sweep(ForgottenTasksConfig(creation_grace=3600))
     assert not lives(machine)
 
 
 async def test_one_that_is_claimed_again_begins_anew(machine: Machine) -> None:
-    async with agent() as nomad:
-        await nomad.start(task_config())
+    async with agent_of_a_task() as nomad:
         sweep = sweeper(nomad)
         machine.units.put(stranger())
         await sweep.sweep(ForgottenTasksConfig(creation_grace=3600))
@@ -88,8 +84,7 @@ async def test_one_that_is_claimed_again_begins_anew(machine: Machine) -> None:
 
 
 async def test_a_dry_run_tells_once_and_ends_nothing(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
-    async with agent() as nomad:
-        await nomad.start(task_config())
+    async with agent_of_a_task() as nomad:
         machine.units.put(stranger())
         sweep = sweeper(nomad)
         for _ in range(3):
@@ -101,8 +96,7 @@ async def test_a_dry_run_tells_once_and_ends_nothing(machine: Machine, caplog: p
 
 
 async def test_while_nobody_else_is_there_no_unit_is_read(machine: Machine) -> None:
-    async with agent() as nomad:
-        await nomad.start(task_config())
+    async with agent_of_a_task() as nomad:
         machine.steps.taken.clear()
         await sweeper(nomad).sweep(NOW)
         assert not {"states", "running_states", "state"} & set(machine.steps.taken)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.fast.nomad.agent import Agent, agent
+from tests.fast.nomad.agent import Agent, agent, agent_of_a_task
 from tests.fast.nomad.values import packed, task_config
 from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import yields
@@ -118,8 +118,7 @@ async def test_recovered_tasks_follow_the_shared_cores_too(machine: Machine, at_
 async def test_images_that_nobody_uses_are_collected_where_the_operator_wants_it(
     machine: Machine, enabled: bool
 ) -> None:
-    async with agent() as nomad:
-        await nomad.start(task_config())
+    async with agent_of_a_task() as nomad:
         nomad.driver.config = PluginConfig(gc=GcConfig(enabled=enabled, interval=0, image_age=60))
         await begun(nomad)
         await yields(200)
@@ -160,8 +159,7 @@ async def test_a_full_disk_of_a_guest_that_goes_on_is_an_event_of_its_task(
     monkeypatch.setattr(gc_module, "SPACE_INTERVAL_S", 0)
     caplog.set_level("INFO")
     full = FullDisk(disk="data", path="/srv/data.img", free=0)
-    async with agent() as nomad:
-        await nomad.start(task_config())
+    async with agent_of_a_task() as nomad:
         [state] = machine.units.loaded.values()
         await begun(nomad)
         machine.steps.errors["look for changes of full disks"] = HostError("a file system does not answer.")
@@ -192,8 +190,7 @@ async def test_what_nobody_knows_is_looked_for_where_the_operator_wants_it(
 ) -> None:
     caplog.set_level("INFO")
     machine.relay.silent = {TaskName("gone"): 1000.0}
-    async with agent() as nomad:
-        await nomad.start(task_config())
+    async with agent_of_a_task() as nomad:
         forgotten = ForgottenTasksConfig(enabled=enabled, period=0, creation_grace=0)
         nomad.driver.config = PluginConfig(gc=GcConfig(dangling_tasks=forgotten))
         own = next(iter(machine.units.loaded.values()))
@@ -209,8 +206,7 @@ async def test_what_nobody_knows_is_looked_for_where_the_operator_wants_it(
 
 async def test_a_plugin_that_lost_its_agent_ends_nothing(machine: Machine) -> None:
     """Another plugin may have replaced it, whose tasks are unknown to this one."""
-    async with agent() as nomad:
-        await nomad.start(task_config())
+    async with agent_of_a_task() as nomad:
         forgotten = ForgottenTasksConfig(period=0, creation_grace=0)
         nomad.driver.config = PluginConfig(gc=GcConfig(dangling_tasks=forgotten))
         await begun(nomad)

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.fast.nomad.agent import Agent, agent
+from tests.fast.nomad.agent import Agent, agent, agent_of_a_task
 from tests.fast.nomad.values import TASK_ID, packed, task_config
 from tests.support.fakes.backends import Machine
 
@@ -110,8 +110,7 @@ async def test_a_network_that_is_not_offered_is_not_made(machine: Machine) -> No
 
 
 async def test_a_task_is_shown_with_all_that_the_agent_reads_unseen(machine: Machine) -> None:
-    async with agent() as nomad:
-        await nomad.start(task_config())
+    async with agent_of_a_task() as nomad:
         seen = (await nomad.inspect()).task
         assert [seen.HasField(field) for field in ("started_at", "completed_at", "result")] == [True, True, True]
         assert (seen.state, seen.completed_at.ToMicroseconds()) == (wire.RUNNING, 0)

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
-from tests.fast.nomad.agent import Agent, agent
+from tests.fast.nomad.agent import Agent, agent, agent_of_a_task
 from tests.fast.nomad.values import TASK_ID, packed, task_config
 from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import Background
@@ -88,8 +88,7 @@ async def test_samples_are_no_closer_than_the_operator_wants(machine: Machine) -
 
 
 async def test_no_statistics_are_asked_of_pid_1(machine: Machine) -> None:
-    async with agent() as nomad:
-        await nomad.start(task_config())
+    async with agent_of_a_task() as nomad:
         before = len(machine.steps.taken)
         await anext(nomad.service.task_stats(REQUEST))
         assert set(machine.steps.taken[before:]) <= {f"usage /solo5.slice/{UNIT}", "watch", "stalled", "state"}

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from tests.fast.nomad.agent import agent
+from tests.fast.nomad.agent import agent, agent_of_a_task
 from tests.fast.nomad.conftest import Becomes
 from tests.fast.nomad.values import SCOPES, TASK_ID, port, task_config
 from tests.support.fakes.backends import Machine, console_line
@@ -42,8 +42,7 @@ async def test_a_start_and_its_end_are_told_step_by_step(machine: Machine) -> No
 
 async def test_a_task_without_nics_tells_of_no_address(machine: Machine) -> None:
     machine.images.files["/srv/app"] = stored()
-    async with agent() as nomad:
-        await nomad.start(task_config())
+    async with agent_of_a_task() as nomad:
         assert [message.partition(" ")[0] for message in await nomad.messages()] == ["Preflight", "Started"]
 
 
@@ -113,8 +112,7 @@ async def test_a_slow_start_says_which_step_it_is_at(
 
 @pytest.mark.leaps
 async def test_a_start_that_is_not_slow_says_nothing_of_it_later(machine: Machine) -> None:
-    async with agent() as nomad:
-        await nomad.start(task_config())
+    async with agent_of_a_task() as nomad:
         await passed(2 * SLOW_START_S[-1])
         assert not [message for message in await nomad.messages() if "Slow" in message]
 
@@ -149,8 +147,7 @@ async def test_a_task_that_is_taken_up_again_is_not_told_again(machine: Machine)
 
 
 async def test_an_end_is_told_once_to_however_many_wait_for_it(machine: Machine) -> None:
-    async with agent() as nomad:
-        await nomad.start(task_config())
+    async with agent_of_a_task() as nomad:
         machine.units.end(UNIT, MainCode.EXITED, 0)
         await asyncio.gather(*(nomad.wait() for _ in range(5)))
         await nomad.stop()
@@ -160,8 +157,7 @@ async def test_an_end_is_told_once_to_however_many_wait_for_it(machine: Machine)
 
 
 async def test_a_failed_end_quotes_the_consoles_last_lines(machine: Machine) -> None:
-    async with agent() as nomad:
-        await nomad.start(task_config())
+    async with agent_of_a_task() as nomad:
         machine.console.say(console_line("Fatal error: exception Not_found"))
         machine.units.end(UNIT, MainCode.EXITED, 2)
         await nomad.wait()
@@ -172,8 +168,7 @@ async def test_a_failed_end_quotes_the_consoles_last_lines(machine: Machine) -> 
 
 
 async def test_a_repaired_network_is_told_to_each_task_of_ours_that_it_was(machine: Machine) -> None:
-    async with agent() as nomad:
-        await nomad.start(task_config())
+    async with agent_of_a_task() as nomad:
         machine.networks.repaired.put_nowait(Repair(tasks=[TaskName("strange"), NAME], what="tables are rebuilt"))
         await yields()
         assert (await nomad.messages())[-1] == "Network repaired: tables are rebuilt"
@@ -191,8 +186,7 @@ async def test_what_is_found_while_a_task_starts_is_told_to_it(machine: Machine)
 
 
 async def test_lines_that_are_nowhere_are_told_by_their_number(machine: Machine) -> None:
-    async with agent() as nomad:
-        await nomad.start(task_config())
+    async with agent_of_a_task() as nomad:
         machine.relay.dropped.put_nowait(DroppedLines(task=NAME, lines=12))
         await yields()
         message = "journald dropped 12 lines of the console: its rate limit was exceeded"
@@ -200,8 +194,7 @@ async def test_lines_that_are_nowhere_are_told_by_their_number(machine: Machine)
 
 
 async def test_what_keeps_being_repaired_is_no_flood(machine: Machine) -> None:
-    async with agent() as nomad:
-        await nomad.start(task_config())
+    async with agent_of_a_task() as nomad:
         for number in range(100):
             machine.networks.repaired.put_nowait(Repair(tasks=[NAME], what=f"rebuilt {number}"))
         await yields(500)
@@ -216,8 +209,7 @@ async def test_what_keeps_being_repaired_is_no_flood(machine: Machine) -> None:
 
 
 async def test_an_ended_task_hears_no_more_news(machine: Machine) -> None:
-    async with agent() as nomad:
-        await nomad.start(task_config())
+    async with agent_of_a_task() as nomad:
         machine.units.end(UNIT, MainCode.EXITED, 0)
         await nomad.wait()
         await nomad.messages()

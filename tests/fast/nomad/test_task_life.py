@@ -5,7 +5,7 @@ from contextlib import AbstractAsyncContextManager
 from itertools import count
 
 import pytest
-from tests.fast.nomad.agent import agent
+from tests.fast.nomad.agent import agent, agent_of_a_task
 from tests.fast.nomad.values import TASK_ID, Fifos, port, task_config
 from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import Background, yields
@@ -95,8 +95,7 @@ async def test_a_start_whose_answer_was_lost_is_answered_by_the_next_driver(mach
 
 
 async def test_one_who_waits_and_goes_away_does_not_trouble_the_other(machine: Machine) -> None:
-    async with agent() as nomad:
-        await nomad.start(task_config())
+    async with agent_of_a_task() as nomad:
         async with Background(nomad.wait()) as staying:
             async with Background(nomad.wait()) as leaving:
                 pass
@@ -123,8 +122,7 @@ async def test_an_outage_of_the_bus_is_no_end(machine: Machine) -> None:
 
 
 async def test_a_unit_that_is_removed_behind_our_back_ends_as_unknown_and_not_as_success(machine: Machine) -> None:
-    async with agent() as nomad:
-        await nomad.start(task_config())
+    async with agent_of_a_task() as nomad:
         async with Background(nomad.wait()) as waiting:
             machine.units.vanish(UNIT)
             ended = await waiting
@@ -223,8 +221,7 @@ async def test_what_nobody_knows_has_been_stopped_and_destroyed(machine: Machine
 
 
 async def test_a_stop_by_request_is_told_as_what_the_tender_made_of_it(machine: Machine) -> None:
-    async with agent() as nomad:
-        await nomad.start(task_config())
+    async with agent_of_a_task() as nomad:
         await nomad.stop()
         ended = await nomad.wait()
         assert (ended.result.exit_code, ended.result.signal, ended.err) == (143, 15, "")
@@ -235,8 +232,7 @@ async def test_a_stop_by_request_is_told_as_what_the_tender_made_of_it(machine: 
 
 async def test_what_does_not_heed_the_request_is_killed(machine: Machine) -> None:
     machine.units.heeds = ()
-    async with agent() as nomad:
-        await nomad.start(task_config())
+    async with agent_of_a_task() as nomad:
         await nomad.stop(seconds=0)
         assert (await nomad.wait()).result.signal == 9
 
@@ -248,24 +244,21 @@ async def test_a_task_is_stopped_by_the_signal_that_its_job_names(
     machine: Machine, signal: str, sent: list[tuple[str, int, bool]]
 ) -> None:
     machine.units.heeds = (2,) if signal in ("SIGINT", "SIGKILL") else (15,)
-    async with agent() as nomad:
-        await nomad.start(task_config())
+    async with agent_of_a_task() as nomad:
         await nomad.stop(signal=signal)
         await nomad.wait()
     assert machine.units.sent == sent
 
 
 async def test_a_signal_that_no_tender_takes_becomes_sigterm_and_the_job_is_told(machine: Machine) -> None:
-    async with agent() as nomad:
-        await nomad.start(task_config())
+    async with agent_of_a_task() as nomad:
         await nomad.stop(signal="SIGUSR1")
         assert (await nomad.wait()).result.signal == 15
         assert "kill_signal SIGUSR1 does not stop a tender: SIGTERM is sent instead" in await nomad.messages()
 
 
 async def test_a_running_task_is_destroyed_only_by_force(machine: Machine) -> None:
-    async with agent() as nomad:
-        await nomad.start(task_config())
+    async with agent_of_a_task() as nomad:
         with pytest.raises(TakenError, match="is running: expected one that has ended. Stop it first."):
             await nomad.destroy(force=False)
         async with Background(nomad.wait()) as waiting:
@@ -285,8 +278,7 @@ async def test_a_driver_that_knows_nothing_stops_and_destroys_by_the_id_alone(ma
 
 
 async def test_a_destroyed_id_can_be_destroyed_again(machine: Machine) -> None:
-    async with agent() as nomad:
-        await nomad.start(task_config())
+    async with agent_of_a_task() as nomad:
         await asyncio.gather(nomad.destroy(), nomad.destroy())
     assert machine.holds == NOTHING
 
@@ -305,8 +297,7 @@ async def test_a_task_whose_user_another_process_holds_for_a_moment_is_destroyed
             raise TakenError("another start of it is in progress.")
         return removal(task)
 
-    async with agent() as nomad:
-        await nomad.start(task_config())
+    async with agent_of_a_task() as nomad:
         monkeypatch.setattr(machine.users, "removal", held_first)
         await nomad.destroy()
     assert (refusals, machine.holds) == (2, NOTHING)

@@ -1,7 +1,7 @@
 """Signals, freezing, and the events of both."""
 
 import pytest
-from tests.fast.nomad.agent import agent
+from tests.fast.nomad.agent import agent, agent_of_a_task
 from tests.fast.nomad.values import TASK_ID, task_config
 from tests.support.fakes.backends import Machine
 
@@ -19,15 +19,13 @@ UNIT = task_service(name_of(TASK_ID))
 )
 async def test_a_signal_that_a_tender_knows_is_sent(machine: Machine, signal: str, sent: tuple[str, int, bool]) -> None:
     machine.units.heeds = ()
-    async with agent() as nomad:
-        await nomad.start(task_config())
+    async with agent_of_a_task() as nomad:
         await nomad.signal(signal)
     assert machine.units.sent == [sent]
 
 
 async def test_stop_and_continue_freeze_and_thaw_and_are_told(machine: Machine) -> None:
-    async with agent() as nomad:
-        await nomad.start(task_config())
+    async with agent_of_a_task() as nomad:
         await nomad.signal("SIGSTOP")
         assert machine.units.loaded[UNIT].frozen
         await nomad.signal("SIGCONT")
@@ -38,8 +36,7 @@ async def test_stop_and_continue_freeze_and_thaw_and_are_told(machine: Machine) 
 
 
 async def test_a_frozen_task_can_be_stopped(machine: Machine) -> None:
-    async with agent() as nomad:
-        await nomad.start(task_config())
+    async with agent_of_a_task() as nomad:
         await nomad.signal("SIGSTOP")
         await nomad.stop()
         assert (await nomad.wait()).result.signal == 15
@@ -47,8 +44,7 @@ async def test_a_frozen_task_can_be_stopped(machine: Machine) -> None:
 
 async def test_a_signal_that_would_kill_the_tender_is_an_event_and_not_sent(machine: Machine) -> None:
     """On an error Nomad would fail a task whose template has this `change_signal`."""
-    async with agent() as nomad:
-        await nomad.start(task_config())
+    async with agent_of_a_task() as nomad:
         await nomad.signal("SIGHUP")
         events = await nomad.messages()
         with pytest.raises(InvalidRequestError, match="signal 'SIGRELOAD' does not exist"):
@@ -68,8 +64,7 @@ async def test_what_has_ended_takes_no_signal(machine: Machine) -> None:
 
 
 async def test_memory_that_ran_out_is_told_as_nomad_tells_it(machine: Machine) -> None:
-    async with agent() as nomad:
-        await nomad.start(task_config())
+    async with agent_of_a_task() as nomad:
         machine.units.end(UNIT, MainCode.KILLED, 9, "oom-kill")
         ended = await nomad.wait()
         stream = nomad.driver.events.stream()

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tests.support.fakes.background import yields
 
 from solo5_systemd.base.errors import DependencyError, HostError, TakenError
 from solo5_systemd.base.names import TaskName
@@ -263,8 +264,7 @@ async def test_a_removal_that_waited_for_a_start_leaves_its_user_alone(tmp_path:
 
 async def turns(of: Users) -> None:
     """Let others run until they wait for a lock."""
-    for _ in range(100):
-        await asyncio.sleep(0)
+    await yields(100)
 
 
 async def removed(of: Users, task: TaskName) -> AsyncGenerator[None, None]:
