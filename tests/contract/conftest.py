@@ -5,7 +5,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from tests.contract.netns import Outside, private_namespace
+from tests.contract.family import FOUR, SIX, Family
+from tests.contract.netns import BRIDGE_NF, BRIDGE_NF6, CLIENT6, HOST6, Outside, private_namespace, run
 from tests.contract.netservice import PrivateBus, Service, leaving_nothing
 
 
@@ -42,3 +43,26 @@ def outside(namespace: None) -> Iterator[Outside]:
     outside = Outside()
     yield outside
     outside.close()
+
+
+@pytest.fixture
+def wan(outside: Outside) -> Outside:
+    """The neighbour with addresses of IPv6, too."""
+    run("ip", "address", "add", f"{HOST6}/64", "dev", f"{outside.link}-in", "nodad")
+    outside.ip("address", "add", f"{CLIENT6}/64", "dev", f"{outside.link}-out", "nodad")
+    outside.ip("route", "add", "default", "via", HOST6)
+    return outside
+
+
+@pytest.fixture(params=["0", "1"], ids=["bridged packets", "bridged packets to iptables"])
+def bridge_nf(request: pytest.FixtureRequest, namespace: None) -> None:
+    """Parameter: with and without br_netfilter, if the kernel has it."""
+    for path in (BRIDGE_NF, BRIDGE_NF6):
+        if path.exists():
+            path.write_text(request.param)
+
+
+@pytest.fixture(params=[FOUR, SIX], ids=["IPv4", "IPv6"])
+def family(request: pytest.FixtureRequest) -> Family:
+    found: Family = request.param
+    return found

@@ -12,7 +12,7 @@ import struct
 import time
 from collections.abc import Callable
 from contextlib import closing
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Self
 
@@ -24,13 +24,15 @@ from solo5_systemd.network.namespaces import NetworkNamespace
 
 _TUNSETIFF = 0x400454CA
 IFF_TAP_NO_PI, IFF_VNET_HDR = 0x1002, 0x4000
-IPV4, ARP = 0x0800, 0x0806
+IPV4, ARP, IPV6 = 0x0800, 0x0806, 0x86DD
 ICMP, TCP, UDP = 1, 6, 17
 SYN, FIN, ACK, _PSH = 2, 1, 16, 8
 WHOLE, MORE = 0x4000, 0x2000
 """Not to be fragmented; a fragment that another one follows. Its place, in eight bytes, is added."""
 
 BROADCAST = b"\xff" * 6
+
+Address = IPv4Address | IPv6Address
 
 
 def opened_tap(tap: str, flags: int = IFF_TAP_NO_PI) -> tuple[str, int]:
@@ -96,8 +98,20 @@ class Guest:
                 self._arrived.clear()
                 await self._arrived.wait()
 
-    async def resolve(self, address: IPv4Address) -> bytes:
+    def own(self, peer: Address) -> Address:
+        """Return the guest's address of a peer's family."""
+        assert isinstance(peer, IPv4Address)
+        return self.ip
+
+    def router(self, peer: Address) -> Address:
+        """Return the guest's gateway of a peer's family."""
+        assert isinstance(peer, IPv4Address)
+        return self.gateway
+
+    async def resolve(self, address: Address) -> bytes:
         """Return the MAC of an address by ARP, with retries until the bridge port is up."""
+
+        assert isinstance(address, IPv4Address)
 
         def answers(frame: bytes) -> bool:
             return frame[12:14] == ARP.to_bytes(2) and frame[20:22] == b"\0\2" and frame[28:32] == address.packed
@@ -108,13 +122,20 @@ class Guest:
                 return (await self.heard(answers, 0.3))[22:28]
         raise TimeoutError(f"nobody answers for {address}")
 
-    async def send_udp(self, to: IPv4Address, port: int, data: bytes, source_port: int = 40000) -> None:
+    async def send_udp(self, to: Address, port: int, data: bytes, source_port: int = 40000) -> None:
         """Send a datagram by the gateway."""
-        self.send(self.ipv4(await self.resolve(self.gateway), to, UDP, _udp(source_port, port, data)))
+        self.send(self.udp(await self.resolve(self.router(to)), to, port, data, source_port))
 
-    async def heard_udp(self, data: bytes, seconds: float = 5) -> tuple[IPv4Address, int]:
+    async def heard_udp(self, data: bytes, seconds: float = 5) -> tuple[Address, int]:
         """Wait for a datagram and return its source address and port."""
-        frame = await self.heard(lambda f: f[23:24] == bytes([UDP]) and f[42:] == data, seconds)
+
+        def is_it(frame: bytes) -> bool:
+            by_ipv6 = frame[12:14] == IPV6.to_bytes(2)
+            return frame[20 if by_ipv6 else 23] == UDP and frame[62 if by_ipv6 else 42 :] == data
+
+        frame = await self.heard(is_it, seconds)
+        if frame[12:14] == IPV6.to_bytes(2):
+            return IPv6Address(frame[22:38]), int.from_bytes(frame[54:56])
         return IPv4Address(frame[26:30]), int.from_bytes(frame[34:36])
 
     def arp(
@@ -139,9 +160,24 @@ class Guest:
         head = struct.pack("!BBHHHBB", 0x45, 0, 20 + len(body), number, fragment, 64, protocol)
         return self.frame(mac, IPV4, head + _sum(head + b"\0\0" + ends) + ends + body)
 
-    def tcp(self, mac: bytes, to: IPv4Address, ports: tuple[int, int], numbers: tuple[int, int], flags: int) -> bytes:
+    def udp(self, mac: bytes, to: Address, port: int, data: bytes, source_port: int = 40000) -> bytes:
+        """Return a frame with a datagram."""
+        assert isinstance(to, IPv4Address)
+        return self.ipv4(mac, to, UDP, _udp(source_port, port, data))
+
+    def tcp(self, mac: bytes, to: Address, ports: tuple[int, int], numbers: tuple[int, int], flags: int) -> bytes:
         """Return a frame with a TCP segment without data, with sequence and acknowledgement numbers."""
-        return self.ipv4(mac, to, TCP, _tcp(self.ip.packed + to.packed, *ports, *numbers, flags))
+        return self.packet(mac, to, TCP, _tcp(self.own(to).packed + to.packed, *ports, *numbers, flags))
+
+    def echo(self, mac: bytes, to: Address, number: int) -> bytes:
+        """Return a frame with an echo request of an identifier."""
+        body = struct.pack("!HH", number, 0)
+        return self.packet(mac, to, ICMP, b"\x08\0" + _sum(b"\x08\0\0\0" + body) + body)
+
+    def packet(self, mac: bytes, to: Address, protocol: int, body: bytes) -> bytes:
+        """Return a frame with a packet of the destination's family."""
+        assert isinstance(to, IPv4Address)
+        return self.ipv4(mac, to, protocol, body)
 
     def frame(self, to: bytes, kind: int, body: bytes, *, source: bytes = b"") -> bytes:
         return to + (source or self.mac) + kind.to_bytes(2) + body.ljust(46, b"\0")

@@ -5,12 +5,11 @@ import contextlib
 import struct
 from ipaddress import IPv6Address
 
-from tests.contract.guest import TCP, UDP, Guest, _tcp
+from tests.contract.guest import IPV6, TCP, UDP, Address, Guest
 
 from solo5_systemd.network.derived import link_local
 from solo5_systemd.network.model import Lease
 
-IPV6 = 0x86DD
 ICMPV6, FRAGMENT = 58, 44
 ECHO_REQUEST, ECHO_REPLY = 128, 129
 ROUTER_SOLICIT, ROUTER_ADVERT, SOLICIT, ADVERT, REDIRECT = 133, 134, 135, 136, 137
@@ -29,8 +28,16 @@ class Guest6(Guest):
         self.ip6, self.gateway6 = lease.address6, lease.gateway6
         self.link_local = link_local(lease.mac)
 
-    async def resolve6(self, address: IPv6Address) -> bytes:
-        """Return the MAC of an address by neighbour discovery, with retries until the bridge port is up."""
+    def own(self, peer: Address) -> Address:
+        return self.ip6 if isinstance(peer, IPv6Address) else super().own(peer)
+
+    def router(self, peer: Address) -> Address:
+        return self.gateway6 if isinstance(peer, IPv6Address) else super().router(peer)
+
+    async def resolve(self, address: Address) -> bytes:
+        """Return the MAC of an address by ARP or neighbour discovery, with retries until the bridge port is up."""
+        if not isinstance(address, IPv6Address):
+            return await super().resolve(address)
 
         def answers(frame: bytes) -> bool:
             return kind_of(frame) == ADVERT and frame[62:78] == address.packed
@@ -70,13 +77,20 @@ class Guest6(Guest):
         sum_ = checksum(sender, to, ICMPV6, head + b"\0\0" + body)
         return self.ipv6(mac, to, ICMPV6, head + sum_ + body, source=sender)
 
-    def udp6(self, mac: bytes, to: IPv6Address, port: int, data: bytes, source_port: int = 40000) -> bytes:
-        """Return a frame with a datagram."""
+    def udp(self, mac: bytes, to: Address, port: int, data: bytes, source_port: int = 40000) -> bytes:
+        if not isinstance(to, IPv6Address):
+            return super().udp(mac, to, port, data, source_port)
         return self.ipv6(mac, to, UDP, datagram(self.ip6, to, source_port, port, data))
 
-    def tcp6(self, mac: bytes, to: IPv6Address, ports: tuple[int, int], numbers: tuple[int, int], flags: int) -> bytes:
-        """Return a frame with a TCP segment without data, with sequence and acknowledgement numbers."""
-        return self.ipv6(mac, to, TCP, _tcp(self.ip6.packed + to.packed, *ports, *numbers, flags))
+    def echo(self, mac: bytes, to: Address, number: int) -> bytes:
+        if not isinstance(to, IPv6Address):
+            return super().echo(mac, to, number)
+        return self.icmp6(mac, to, ECHO_REQUEST, struct.pack("!HH", number, 0))
+
+    def packet(self, mac: bytes, to: Address, protocol: int, body: bytes) -> bytes:
+        if not isinstance(to, IPv6Address):
+            return super().packet(mac, to, protocol, body)
+        return self.ipv6(mac, to, protocol, body)
 
     def ipv6(
         self, mac: bytes, to: IPv6Address, protocol: int, body: bytes, *, source: IPv6Address | None = None
@@ -85,18 +99,9 @@ class Guest6(Guest):
         ends = (self.ip6 if source is None else source).packed + to.packed
         return mac + self.mac + IPV6.to_bytes(2) + struct.pack("!IHBB", 6 << 28, len(body), protocol, 255) + ends + body
 
-    async def send_udp6(self, to: IPv6Address, port: int, data: bytes) -> None:
-        """Send a datagram by the gateway."""
-        self.send(self.udp6(await self.resolve6(self.gateway6), to, port, data))
-
-    async def heard_udp6(self, data: bytes, seconds: float = 5) -> tuple[IPv6Address, int]:
-        """Wait for a datagram and return its source address and port."""
-        frame = await self.heard(lambda f: f[12:14] == b"\x86\xdd" and f[20] == UDP and f[62:] == data, seconds)
-        return IPv6Address(frame[22:38]), int.from_bytes(frame[54:56])
-
     async def pinged6(self, address: IPv6Address, word: bytes) -> None:
         """Wait for a reply of an address to a ping with this word: it has processed all earlier packets."""
-        hop = await self.resolve6(self.gateway6)
+        hop = await self.resolve(self.gateway6)
         async with asyncio.timeout(60):
             while True:
                 self.send(self.icmp6(hop, address, ECHO_REQUEST, b"\0\1\0\1" + word))
@@ -119,7 +124,7 @@ class Guest6(Guest):
             self.send(self.icmp6(frame[6:12], source, ECHO_REPLY, body[4:]))
         elif to == self.ip6 and frame[20] == UDP and body[8:] != body[8:].upper():
             port, own = struct.unpack_from("!HH", body)
-            self.send(self.udp6(frame[6:12], source, port, self.greeting + body[8:].upper(), own))
+            self.send(self.udp(frame[6:12], source, port, self.greeting + body[8:].upper(), own))
         elif to == self.ip6 and frame[20] == TCP and (answer := self._on_tcp(frame, body)):
             self.send(self.ipv6(frame[6:12], source, TCP, answer))
 

@@ -11,6 +11,11 @@ from typing import Any
 _CLONE_NEWNET = 0x40000000
 _HERE = Path("/proc/thread-self/ns/net")
 
+BRIDGE_NF = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
+BRIDGE_NF6 = BRIDGE_NF.with_name("bridge-nf-call-ip6tables")
+HOST6, CLIENT6 = "2001:db8:f::1", "2001:db8:f::2"
+"""Of the host, and of its neighbour `wan`."""
+
 
 def run(*words: str) -> str:
     return subprocess.run(words, check=True, capture_output=True, text=True).stdout

@@ -127,6 +127,17 @@ class Service:
         self.start(*options)
         await self.ready()
 
+    @asynccontextmanager
+    async def running(self, settings: str | None = None, *options: str) -> "AsyncIterator[Client]":
+        """Write `solo5.toml`, start the service, and give a client; at the end, all tasks are released."""
+        if settings is not None:
+            (self.settings / "solo5.toml").write_text(settings)
+        await self.restart(*options)
+        async with self.client() as client:
+            yield client
+            for each in await client.reservations():
+                await client.drop(each.task)
+
     def kill(self) -> None:
         """Kill the process with SIGKILL and wait for its end."""
         self.end(signal.SIGKILL)

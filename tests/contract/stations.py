@@ -16,12 +16,9 @@ from functools import partial
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Protocol
 
-from tests.contract.guest import ICMP, IPV4, SYN, TCP, UDP, Guest
+from tests.contract.guest import ICMP, IPV4, IPV6, SYN, TCP, UDP, Address, Guest
 from tests.contract.guest import _sum as checksum
-from tests.contract.guest import _udp as datagram
-from tests.contract.guest6 import ICMPV6, IPV6, Guest6
-
-Address = IPv4Address | IPv6Address
+from tests.contract.guest6 import ICMPV6
 
 SERVICE = 4646
 """The port of a TCP and a UDP service at every address of a namespace."""
@@ -74,43 +71,23 @@ class GuestStation:
 
     def send(self, via: Via, to: Address, port: int, number: int) -> None:
         guest = self._guest
-        assert isinstance(to, IPv4Address)
-        mac = self._macs.get(to) or self._macs[guest.gateway]
+        mac = self._macs.get(to) or self._macs[guest.router(to)]
         match via:
             case Via.TCP:
                 guest.send(guest.tcp(mac, to, (number, port), (number, 0), SYN))
             case Via.UDP:
-                guest.send(guest.ipv4(mac, to, UDP, datagram(number, port, b"call")))
+                guest.send(guest.udp(mac, to, port, b"call", number))
             case Via.PING:
-                guest.send(guest.ipv4(mac, to, ICMP, _echo(number)))
+                guest.send(guest.echo(mac, to, number))
 
     def seen(self) -> frozenset[Seen]:
-        packets = (frame[14:] for frame in self._guest.frames if frame[12:14] == IPV4.to_bytes(2))
-        return frozenset(filter(None, map(_read, packets)))
+        return frozenset(filter(None, map(_of_frame, self._guest.frames)))
 
 
-class GuestStation6:
-    """The same by IPv6."""
-
-    def __init__(self, guest: Guest6, macs: dict[Address, bytes]) -> None:
-        self._guest, self._macs = guest, macs
-
-    def send(self, via: Via, to: Address, port: int, number: int) -> None:
-        guest = self._guest
-        assert isinstance(to, IPv6Address)
-        mac = self._macs.get(to) or self._macs[guest.gateway6]
-        match via:
-            case Via.TCP:
-                guest.send(guest.tcp6(mac, to, (number, port), (number, 0), SYN))
-            case Via.UDP:
-                guest.send(guest.udp6(mac, to, port, b"call", number))
-            case Via.PING:
-                guest.send(guest.icmp6(mac, to, _ECHO_REQUEST6, struct.pack("!HH", number, 0)))
-
-    def seen(self) -> frozenset[Seen]:
-        frames = (frame for frame in self._guest.frames if frame[12:14] == IPV6.to_bytes(2))
-        found = (_packet(frame[20], IPv6Address(frame[22:38]), frame[54:]) for frame in frames)
-        return frozenset(filter(None, found))
+def _of_frame(frame: bytes) -> Seen | None:
+    if frame[12:14] == IPV6.to_bytes(2):
+        return _packet(frame[20], IPv6Address(frame[22:38]), frame[54:])
+    return _read(frame[14:]) if frame[12:14] == IPV4.to_bytes(2) else None
 
 
 class NamespaceStation:

@@ -127,8 +127,7 @@ async def test_a_link_with_the_name_of_its_tap_is_left_alone(networks: Service) 
 
 async def test_an_attached_task_has_its_record_and_its_tap_again(service: Service) -> None:
     """Removed by other programs, while the service did not run."""
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         had, other = await client.have("a", tcp(8080)), await client.have("b")
         before = host_state()
         (service.state / "tasks/a.json").unlink()
@@ -141,13 +140,10 @@ async def test_an_attached_task_has_its_record_and_its_tap_again(service: Servic
         await client.attach(A)
         assert (await client.reservation(A), await client.reservation(TaskName("b"))) == (had, other)
         assert host_state() == before
-        await client.drop("a")
-        await client.drop("b")
 
 
 async def test_a_release_that_was_interrupted_is_ended_first(service: Service) -> None:
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         had = await client.have("a", tcp(8080))
         before = host_state()
         service.kill()
@@ -155,7 +151,6 @@ async def test_a_release_that_was_interrupted_is_ended_first(service: Service) -
         await service.restart()
         await client.attach(A)
         assert (await client.reservation(A), host_state()) == (had, before)
-        await client.drop("a")
 
 
 async def test_the_request_of_a_reservation_that_expired_is_removed(service: Service) -> None:
@@ -169,11 +164,9 @@ async def test_the_request_of_a_reservation_that_expired_is_removed(service: Ser
     await until(lambda: not list(service.state.rglob("*.json")))
 
 
-async def test_a_service_that_is_killed_during_an_attach_leaves_a_whole_network_or_none(service: Service) -> None:
-    await service.restart()
-    async with service.client() as client:
+async def test_a_service_that_is_killed_during_an_attach_leaves_a_complete_network_or_none(service: Service) -> None:
+    async with service.running() as client:
         had = await client.have("a", tcp(8080))
-        await client.drop("a")
     for _ in range(10):
         async with service.client() as client:
             attaching = asyncio.ensure_future(client.attach(A))

@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager, closing
 from ipaddress import IPv4Address, IPv6Address
 
 import pytest
+from tests.contract.family import until_pinged
 from tests.contract.guest import UDP, Guest, _udp
 from tests.contract.guest6 import Guest6, datagram
 from tests.contract.netns import Outside, run
 from tests.contract.netservice import Client, Service, host_state, nic, until
-from tests.contract.test_network_policy import until_pinged
 
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error, TakenError
 from solo5_systemd.base.names import TaskName
@@ -25,8 +25,8 @@ BEHIND, INSIDE, UNROUTED = "192.168.2.0/24", IPv4Address("192.168.2.7"), IPv4Add
 PERMITTED = 'routes = ["192.168.0.0/16", "10.0.0.0/8", "192.0.2.0/24", "2001:db8::/32"]\n'
 
 
-def configure(service: Service, options: str = "") -> None:
-    (service.settings / "own.toml").write_text(f"[network.default]\n{PERMITTED}{options}[network.back]\n")
+def default(options: str = "") -> str:
+    return f"[network.default]\n{PERMITTED}{options}[network.back]\n"
 
 
 async def have(client: Client, task: str, *ranges: str, network: str = "default") -> Lease:
@@ -59,7 +59,7 @@ async def sent_from(guest: Guest, source: IPv4Address, outside: Outside) -> None
 async def test_what_is_behind_a_guest_reaches_the_outside_and_nothing_else_does(
     service: Service, outside: Outside
 ) -> None:
-    configure(service)
+    (service.settings / "solo5.toml").write_text(default())
     await service.restart()
     before = host_state()
     async with service.client() as client:
@@ -80,31 +80,25 @@ async def test_what_is_behind_a_guest_reaches_the_outside_and_nothing_else_does(
 
 
 async def test_guests_of_its_network_reach_it_and_those_of_another_do_not(service: Service) -> None:
-    configure(service)
-    await service.restart()
-    async with service.client() as client:
-        async with (
-            Guest(await have(client, "vpn", BEHIND)) as vpn,
-            Guest(await have(client, "web")) as web,
-            Guest(await have(client, "far", network="back")) as far,
-        ):
-            for each in (vpn, web, far):
-                await until_pinged(each)
-            await far.send_udp(INSIDE, 5000, b"from far")
-            await web.send_udp(INSIDE, 5000, b"from web")
-            assert (await vpn.heard_udp(b"from web"))[0] == web.ip
-            assert not [frame for frame in vpn.frames if b"from far" in frame]
-        for task in ("vpn", "web", "far"):
-            await client.drop(task)
+    async with (
+        service.running(default()) as client,
+        Guest(await have(client, "vpn", BEHIND)) as vpn,
+        Guest(await have(client, "web")) as web,
+        Guest(await have(client, "far", network="back")) as far,
+    ):
+        for each in (vpn, web, far):
+            await until_pinged(each)
+        await far.send_udp(INSIDE, 5000, b"from far")
+        await web.send_udp(INSIDE, 5000, b"from web")
+        assert (await vpn.heard_udp(b"from web"))[0] == web.ip
+        assert not [frame for frame in vpn.frames if b"from far" in frame]
 
 
 @pytest.mark.parametrize(
     "harm", [f"ip route del {BEHIND}", "ip link set solo5-default down", "ip link del solo5-default"]
 )
 async def test_its_routes_survive_other_programs_and_restarts_of_the_service(service: Service, harm: str) -> None:
-    configure(service)
-    await service.restart()
-    async with service.client() as client:
+    async with service.running(default()) as client:
         lease = await have(client, "vpn", BEHIND, "192.168.9.1/32")
         async with Guest(lease):
             before = host_state()
@@ -122,7 +116,6 @@ async def test_its_routes_survive_other_programs_and_restarts_of_the_service(ser
         await client.drop("vpn")
         await client.attach(TaskName("vpn"))  # as by systemd
         assert run("ip", "route", "show", BEHIND) != ""
-        await client.drop("vpn")
 
 
 @pytest.mark.parametrize(
@@ -139,43 +132,37 @@ async def test_its_routes_survive_other_programs_and_restarts_of_the_service(ser
 async def test_a_range_of_others_is_refused(
     service: Service, outside: Outside, ranges: list[str], error: type[Solo5Error], sentence: str
 ) -> None:
-    configure(service)
-    await service.restart()
-    async with service.client() as client:
+    async with service.running(default()) as client:
         await have(client, "vpn", BEHIND)
         before = host_state()
         with pytest.raises(error) as raised:
             await have(client, "other", *ranges)
         assert sentence in str(raised.value)
         assert host_state() == before
-        await client.drop("vpn")
 
 
 async def test_what_the_operator_takes_back_is_closed_for_a_running_guest(service: Service, outside: Outside) -> None:
-    configure(service)
-    await service.restart()
-    async with service.client() as client:
+    async with service.running(default()) as client:
         async with Guest(await have(client, "vpn", BEHIND)) as guest:
             await until_pinged(guest)
             service.kill()
-            (service.settings / "own.toml").write_text("[network.back]\n")
+            (service.settings / "solo5.toml").write_text("[network.back]\n")
             await service.restart()
             await sent_from(guest, INSIDE, outside)
             await until(lambda: spoofed(guest) == 1)
         requested = nic("service", limits=Limits(routes=routes([BEHIND]), egress=egress(["none"])))
         with pytest.raises(InvalidRequestError, match="is not permitted"):
             await client.have("other", nics=(requested,))
-        await client.drop("vpn")
 
 
 async def test_what_is_behind_a_guest_by_ipv6(service: Service) -> None:
-    configure(service, "ipv6 = true\n")
+    (service.settings / "solo5.toml").write_text(default("ipv6 = true\n"))
     await service.restart()
     before = host_state()
     async with service.client() as client:
         async with Guest6(await have(client, "vpn", "2001:db8:2::/64")) as guest:
             await guest.pinged6(guest.gateway6, b"up")
-            hop = await guest.resolve6(guest.gateway6)
+            hop = await guest.resolve(guest.gateway6)
             for count, source in ((1, IPv6Address("2001:db8:3::7")), (1, IPv6Address("2001:db8:2::7"))):
                 body = datagram(source, guest.gateway6, 4000, 9999, b"from behind")
                 guest.send(guest.ipv6(hop, guest.gateway6, UDP, body, source=source))

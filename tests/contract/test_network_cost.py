@@ -194,13 +194,10 @@ async def test_a_client_of_before_the_first_network_reaches_the_guest(service: S
 
 async def test_the_rules_that_a_packet_meets_do_not_grow_with_the_tasks(service: Service) -> None:
     """A task is elements of sets and maps, each of which one lookup searches."""
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         await client.lease("t0", udp(5300), tcp(8000))
         rules = run("nft", "--terse", "--stateless", "list", "ruleset")
         for number in range(1, 20):
             await client.lease(f"t{number}", udp(5300 + number), tcp(8000 + number))
         assert run("nft", "--terse", "--stateless", "list", "ruleset") == rules
         assert len(re.findall(r"(tcp|udp) \. \d+ : ", run("nft", "list", "map", "ip", "solo5", "published"))) == 40
-        for number in range(20):
-            await client.drop(f"t{number}")

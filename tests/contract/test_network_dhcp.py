@@ -23,14 +23,12 @@ from tests.contract.dhcp import (
 from tests.contract.guest import UDP, Guest
 from tests.contract.netns import run
 from tests.contract.netservice import Client, Service, nic, udp, until
-from tests.contract.test_network_segments import FIRST, SECOND, THIRD, bridge_nf, started
+from tests.contract.test_network_segments import FIRST, SECOND, THIRD, started
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.model import GuestNames, Lease
 from solo5_systemd.settings.resolver import resolver
-
-__all__ = ["bridge_nf"]
 
 DHCP = '[network.default]\nipv4 = "10.9.0.0/24"\nmtu = 1400\ndhcp = true\n'
 NAMED = GuestNames(resolver=resolver(["9.9.9.9", "192.0.2.53"], ["example.org", "b.example"]), hostname="web.example")
@@ -51,9 +49,7 @@ async def pid1(service: Service) -> AsyncIterator[Pid1WithServers]:
 
 @pytest.fixture
 async def client(service: Service, pid1: Pid1WithServers) -> AsyncIterator[Client]:
-    (service.settings / "solo5.toml").write_text(DHCP)
-    await service.restart()
-    async with service.client() as client:
+    async with service.running(DHCP) as client:
         yield client
 
 
@@ -99,8 +95,7 @@ async def test_without_more_a_guest_gets_its_lease_and_the_name_of_its_task(clie
 
 
 async def test_a_lease_is_renewed_from_its_own_address(client: Client) -> None:
-    lease = await attached(client, "web")
-    async with Guest(lease) as guest:
+    async with Guest(await attached(client, "web")) as guest:
         await leased(guest)
         gateway = await guest.resolve(guest.gateway)
         body = message(REQUEST, guest.mac, number=300, ciaddr=guest.ip)
@@ -232,8 +227,7 @@ async def test_a_task_that_starts_again_with_the_same_lease_restarts_no_server(
 async def test_a_mac_address_moves_to_another_address(client: Client) -> None:
     await attached(client, "stays")
     for number, ip in enumerate(("10.9.0.77", "10.9.0.78")):
-        lease = await attached(client, f"t{number}", ip=ip, mac="02:00:5e:10:00:01")
-        async with Guest(lease) as guest:
+        async with Guest(await attached(client, f"t{number}", ip=ip, mac="02:00:5e:10:00:01")) as guest:
             assert (await leased(guest)).address == IPv4Address(ip)
         await client.drop(f"t{number}")
     await client.drop("stays")
@@ -277,8 +271,7 @@ async def test_a_server_without_a_guest_is_stopped_by_the_next_service(
 
 
 async def test_a_server_that_dies_is_replaced_and_knows_all_guests(client: Client, pid1: Pid1WithServers) -> None:
-    lease = await attached(client, "web")
-    async with Guest(lease) as guest:
+    async with Guest(await attached(client, "web")) as guest:
         await leased(guest)
         pid1.die()
         # Its address is its own meanwhile, and it renews the lease at the new one.
@@ -304,9 +297,7 @@ async def test_the_server_is_there_while_a_guest_is(client: Client, service: Ser
 
 
 async def test_without_dhcp_there_is_no_server_and_no_answer(service: Service, pid1: Pid1WithServers) -> None:
-    (service.settings / "solo5.toml").write_text(DHCP + '[network.other]\nipv4 = "10.10.0.0/24"\n')
-    await service.restart()
-    async with service.client() as client:
+    async with service.running(DHCP + '[network.other]\nipv4 = "10.10.0.0/24"\n') as client:
         plain = (await client.have("plain", nics=(nic("service", "other"),))).leases[0]
         assert (pid1.running(), pid1.asked) == ([], [])
         served = await attached(client, "served")
@@ -316,8 +307,6 @@ async def test_without_dhcp_there_is_no_server_and_no_answer(service: Service, p
             sent(guest, message(INFORM, guest.mac, ciaddr=guest.ip), source=guest.ip)
             await leased(other)
             assert answers(guest) == []
-        for task in ("plain", "served"):
-            await client.drop(task)
 
 
 async def test_a_server_that_does_not_start_is_an_error_and_leaves_nothing(
@@ -333,8 +322,7 @@ async def test_a_server_that_does_not_start_is_an_error_and_leaves_nothing(
 async def test_dhcp_that_is_switched_on_and_off_applies_to_running_guests(
     client: Client, service: Service, pid1: Pid1WithServers
 ) -> None:
-    lease = await attached(client, "web")
-    async with Guest(lease) as guest:
+    async with Guest(await attached(client, "web")) as guest:
         await leased(guest)
         (service.settings / "solo5.toml").write_text(DHCP.replace("true", "false"))
         service.end()

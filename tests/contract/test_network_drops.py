@@ -4,10 +4,11 @@ import time
 from collections.abc import Mapping
 from ipaddress import IPv4Address
 
+from tests.contract.family import until_pinged
 from tests.contract.guest import BROADCAST, TCP, UDP, Guest, _tcp, _udp
 from tests.contract.netns import Outside, run
 from tests.contract.netservice import Client, Service, nic, until
-from tests.contract.test_network_policy import datagram, until_pinged
+from tests.contract.test_network_policy import datagram
 
 from solo5_systemd.network.repair_log import REPAIRS_MAX, read_repairs
 
@@ -25,8 +26,7 @@ async def counts(client: Client, name: str = "default") -> Mapping[str, int]:
 async def test_each_rule_counts_what_it_drops(service: Service, outside: Outside) -> None:
     (service.settings / "solo5.toml").write_text("[network.default]\n[network.back]\n")
     run("ip", "route", "add", "169.254.169.254", "via", outside.address)
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         other = (await client.have("b", nics=(nic("service", "back"),))).leases[0]
         lease = await client.lease("a")
         async with Guest(lease) as guest:
@@ -71,16 +71,13 @@ async def test_each_rule_counts_what_it_drops(service: Service, outside: Outside
             [mine] = [network for network in await client.networks() if network.name == "default"]
             of_guest = mine.dropped.of_guest(lease.addresses, lease.tap)
             assert (of_guest["spoofed"], of_guest["fragments"], of_guest["egress"]) == (1, 7, 0)
-        await client.drop("a")
-        await client.drop("b")
 
 
 async def test_frames_that_are_unsafe_on_a_bridge_of_others_are_counted(service: Service) -> None:
     (service.settings / "solo5.toml").write_text('[network.lan]\njoin = "br0"\n')
     run("ip", "link", "add", "br0", "type", "bridge")
     run("ip", "link", "set", "br0", "up")
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         lease = (await client.have("a", nics=(nic("service", "lan"),))).leases[0]
         async with Guest(lease) as guest:
             for frame in (
@@ -95,7 +92,6 @@ async def test_frames_that_are_unsafe_on_a_bridge_of_others_are_counted(service:
                 return await counts(client, "lan")
 
             assert await found() == {"unsafe": 3, "spoofed": 1}
-        await client.drop("a")
     run("ip", "link", "delete", "br0")
 
 

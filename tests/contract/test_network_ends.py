@@ -19,8 +19,7 @@ UNIT = "solo5-task-web.service"
 
 @pytest.fixture
 async def client(service: Service) -> AsyncIterator[Client]:
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         yield client
 
 

@@ -13,14 +13,12 @@ from ipaddress import IPv4Address, IPv6Address
 import pytest
 from tests.contract.guest import ICMP, UDP, Guest, _sum, _udp
 from tests.contract.guest6 import ICMPV6, Guest6, datagram
-from tests.contract.netns import Outside, run
+from tests.contract.netns import CLIENT6, HOST6, Outside, run
 from tests.contract.netservice import Service, udp, until
 from tests.contract.test_network_drops import counts
 from tests.contract.test_network_egress import have, only
-from tests.contract.test_network_ipv6 import CLIENT6, HOST6, bridge_nf, configure, far_socket, wan
+from tests.contract.test_network_ipv6 import default, far_socket
 from tests.contract.test_network_paths import ask_udp
-
-__all__ = ["bridge_nf", "wan"]
 
 SECRET, PLAIN = b"SECRET" * 9, b"plain" * 9
 UNREACHABLE, TOO_LARGE, REDIRECT = (3, 3), (3, 4), (5, 1)
@@ -121,25 +119,21 @@ async def test_a_guest_reports_errors_of_its_own_connections_alone(
 async def test_a_guest_reports_errors_of_its_own_ipv6_connections_alone(
     service: Service, wan: Outside, bridge_nf: None
 ) -> None:
-    configure(service)
-    await service.restart()
-    async with service.client() as client:
+    async with service.running(default()) as client:
         lease = await have(client, "a", only(), udp(5353))
         other = await client.lease("b", udp(5354))
         with wan.entered():
             raw = socket.socket(socket.AF_INET6, socket.SOCK_RAW, ICMPV6)
         there = Heard(raw)
         async with Guest6(lease) as guest, Guest6(other) as neighbour:
-            gateway = await guest.resolve6(guest.gateway6)
+            gateway = await guest.resolve(guest.gateway6)
             with closing(raw), closing(far_socket(wan, port=CLIENT_PORT)) as caller:
                 for port, whose in ((5353, guest), (5354, neighbour)):
                     caller.sendto(b"hello", (HOST6, port))
-                    await whose.heard_udp6(b"hello")
+                    await whose.heard_udp(b"hello")
                 beyond = IPv6Address(CLIENT6), CLIENT_PORT
                 for kind in (UNREACHABLE6, TOO_LARGE6):
                     guest.send(quoting6(guest, gateway, beyond, (neighbour.ip6, 53), SECRET, kind))
                 guest.send(quoting6(guest, gateway, beyond, (guest.ip6, 53), PLAIN))
                 await until(lambda: PLAIN in there)
                 assert SECRET not in there
-        await client.drop("a")
-        await client.drop("b")

@@ -17,10 +17,8 @@ import pytest
 from tests.contract.guest import ACK, BROADCAST, FIN, MORE, SYN, UDP, Guest, wait_for_port
 from tests.contract.netns import Outside, received, run
 from tests.contract.netservice import Service, nic, tcp, udp, until
-from tests.contract.test_network_paths import ask_tcp, ask_udp, bridge_nf
-from tests.contract.test_network_policy import METADATA, arrived, bound
-
-__all__ = ["bridge_nf"]
+from tests.contract.test_network_paths import ask_tcp, ask_udp
+from tests.contract.test_network_policy import arrived, bound
 
 LOOSE = Path("/proc/sys/net/netfilter/nf_conntrack_tcp_loose")
 COUNT = Path("/proc/sys/net/netfilter/nf_conntrack_count")
@@ -79,13 +77,12 @@ async def test_one_guest_does_not_fill_the_table_of_connections(service: Service
 
 
 async def test_the_limit_is_configurable(service: Service, outside: Outside) -> None:
-    (service.settings / "solo5.toml").write_text("[network.default]\nconnections = 32\n")
-    await service.restart()
-    async with service.client() as client:
-        async with Guest(await client.lease("a")) as a:
-            await send_many(a, IPv4Address(outside.address), 100)
-            assert 32 <= tracked() < 40
-        await client.drop("a")
+    async with (
+        service.running("[network.default]\nconnections = 32\n") as client,
+        Guest(await client.lease("a")) as a,
+    ):
+        await send_many(a, IPv4Address(outside.address), 100)
+        assert 32 <= tracked() < 40
 
 
 class Mute(Guest):
@@ -99,75 +96,67 @@ async def test_closed_connections_do_not_fill_the_table_either(service: Service)
     """One guest opens and closes connections through the host, then keeps sending; the other one replies."""
     (service.settings / "solo5.toml").write_text("[network.default]\nconnections = 512\n")
     LOOSE.write_text("0")  # what is sent to a connection that is gone does not begin another one
-    await service.restart()
-    async with service.client() as client:
-        async with Mute(await client.lease("a")) as a, Mute(await client.lease("b")) as b:
-            gateway = await a.resolve(a.gateway)
+    async with service.running() as client, Mute(await client.lease("a")) as a, Mute(await client.lease("b")) as b:
+        gateway = await a.resolve(a.gateway)
 
-            def segments(port: int) -> Iterator[tuple[Guest, bytes]]:
-                """Open and close a TCP connection."""
-                yield a, a.tcp(gateway, b.ip, (port, 7), (1, 0), SYN)
-                yield b, b.tcp(gateway, a.ip, (7, port), (1, 2), SYN | ACK)
-                yield a, a.tcp(gateway, b.ip, (port, 7), (2, 2), ACK)
-                yield a, a.tcp(gateway, b.ip, (port, 7), (2, 2), FIN | ACK)
-                yield b, b.tcp(gateway, a.ip, (7, port), (2, 3), FIN | ACK)
-                yield from later(port)
+        def segments(port: int) -> Iterator[tuple[Guest, bytes]]:
+            """Open and close a TCP connection."""
+            yield a, a.tcp(gateway, b.ip, (port, 7), (1, 0), SYN)
+            yield b, b.tcp(gateway, a.ip, (7, port), (1, 2), SYN | ACK)
+            yield a, a.tcp(gateway, b.ip, (port, 7), (2, 2), ACK)
+            yield a, a.tcp(gateway, b.ip, (port, 7), (2, 2), FIN | ACK)
+            yield b, b.tcp(gateway, a.ip, (7, port), (2, 3), FIN | ACK)
+            yield from later(port)
 
-            def later(port: int) -> Iterator[tuple[Guest, bytes]]:
-                yield a, a.tcp(gateway, b.ip, (port, 7), (3, 3), ACK)
-                yield b, b.tcp(gateway, a.ip, (7, port), (3, 3), ACK)
+        def later(port: int) -> Iterator[tuple[Guest, bytes]]:
+            yield a, a.tcp(gateway, b.ip, (port, 7), (3, 3), ACK)
+            yield b, b.tcp(gateway, a.ip, (7, port), (3, 3), ACK)
 
-            ports, most = range(1024, 1024 + 6000), 0
-            for port in ports:
-                for guest, frame in segments(port):
-                    guest.send(frame)
-                if port % 100 == 0:
-                    most = max(most, tracked())
-            await until_answered(a)
-            print(f"{len(ports)} connections opened and closed: at most {max(most, tracked())} in the table")
-            assert 512 < max(most, tracked()) <= 3 * 512 + 10, "three times its limit, and a few of the host's"
-            (network,) = await client.networks()
-            assert network.dropped.refused[a.ip] > 0
-            again = [each for port in ports for each in later(port)]
+        ports, most = range(1024, 1024 + 6000), 0
+        for port in ports:
+            for guest, frame in segments(port):
+                guest.send(frame)
+            if port % 100 == 0:
+                most = max(most, tracked())
+        await until_answered(a)
+        print(f"{len(ports)} connections opened and closed: at most {max(most, tracked())} in the table")
+        assert 512 < max(most, tracked()) <= 3 * 512 + 10, "three times its limit, and a few of the host's"
+        (network,) = await client.networks()
+        assert network.dropped.refused[a.ip] > 0
+        again = [each for port in ports for each in later(port)]
 
-            def is_empty() -> bool:
-                for guest, frame in again:
-                    guest.send(frame)
-                return tracked() < 10
+        def is_empty() -> bool:
+            for guest, frame in again:
+                guest.send(frame)
+            return tracked() < 10
 
-            await until(is_empty, 60)
-        await client.drop("a")
-        await client.drop("b")
+        await until(is_empty, 60)
 
 
 async def test_the_count_outlives_a_change_of_networks(service: Service, outside: Outside) -> None:
-    (service.settings / "solo5.toml").write_text("[network.default]\nconnections = 32\n[network.back]\n")
-    await service.restart()
-    async with service.client() as client:
-        async with Guest(await client.lease("a")) as a:
-            await send_many(a, IPv4Address(outside.address), 100)
-            await client.have("b", nics=(nic("service", "back"),))
-            await send_many(a, IPv4Address(outside.address), 200)
-            assert 32 <= tracked() < 40
-            await client.drop("b")
-            await send_many(a, IPv4Address(outside.address), 300)
-            assert 32 <= tracked() < 40
-            refused = [network.dropped.refused.get(a.ip, 0) for network in await client.networks()]
-            assert sum(refused) == 68 + 168 + 268
-        await client.drop("a")
+    async with (
+        service.running("[network.default]\nconnections = 32\n[network.back]\n") as client,
+        Guest(await client.lease("a")) as a,
+    ):
+        await send_many(a, IPv4Address(outside.address), 100)
+        await client.have("b", nics=(nic("service", "back"),))
+        await send_many(a, IPv4Address(outside.address), 200)
+        assert 32 <= tracked() < 40
+        await client.drop("b")
+        await send_many(a, IPv4Address(outside.address), 300)
+        assert 32 <= tracked() < 40
+        refused = [network.dropped.refused.get(a.ip, 0) for network in await client.networks()]
+        assert sum(refused) == 68 + 168 + 268
 
 
 async def test_what_is_dropped_is_not_tracked(service: Service, outside: Outside) -> None:
-    await service.restart()
-    async with service.client() as client:
-        async with Guest(await client.lease("a")) as a:
-            await until_answered(a)
-            before = tracked()
-            for to in (a.gateway, IPv4Address(outside.host), METADATA):
-                await send_many(a, to, 3000)
-            assert tracked() <= before + 3, "or as good as none"
-            assert (await client.networks())[0].dropped.refused == {}
-        await client.drop("a")
+    async with service.running() as client, Guest(await client.lease("a")) as a:
+        await until_answered(a)
+        before = tracked()
+        for to in (a.gateway, IPv4Address(outside.host), IPv4Address("169.254.169.254")):
+            await send_many(a, to, 3000)
+        assert tracked() <= before + 3, "or as good as none"
+        assert (await client.networks())[0].dropped.refused == {}
 
 
 def incomplete() -> int:
@@ -179,21 +168,21 @@ def incomplete() -> int:
 async def test_fragments_of_a_guest_take_no_memory_of_the_hosts(
     service: Service, outside: Outside, bridge_nf: None
 ) -> None:
-    await service.restart()
-    async with service.client() as client:
-        async with Guest(await client.lease("a")) as a, Guest(await client.lease("b")) as b:
-            gateway = await a.resolve(a.gateway)
-            ways = ((gateway, a.gateway), (gateway, IPv4Address(outside.address)), (b.mac, b.ip))
-            for mac, to in ways:
-                for number in range(100):
-                    a.send(a.ipv4(mac, to, UDP, bytes(1400), number=number, fragment=MORE))
-                    a.send(a.ipv4(mac, to, UDP, bytes(1400), number=number + 100, fragment=100))
-            await until_answered(a)
-            assert incomplete() == 0
-            (network,) = await client.networks()
-            assert network.dropped.fragments == {a.ip: 200 * len(ways)}
-        await client.drop("a")
-        await client.drop("b")
+    async with (
+        service.running() as client,
+        Guest(await client.lease("a")) as a,
+        Guest(await client.lease("b")) as b,
+    ):
+        gateway = await a.resolve(a.gateway)
+        ways = ((gateway, a.gateway), (gateway, IPv4Address(outside.address)), (b.mac, b.ip))
+        for mac, to in ways:
+            for number in range(100):
+                a.send(a.ipv4(mac, to, UDP, bytes(1400), number=number, fragment=MORE))
+                a.send(a.ipv4(mac, to, UDP, bytes(1400), number=number + 100, fragment=100))
+        await until_answered(a)
+        assert incomplete() == 0
+        (network,) = await client.networks()
+        assert network.dropped.fragments == {a.ip: 200 * len(ways)}
 
 
 async def test_fragments_pass_where_a_network_permits_them(service: Service, outside: Outside) -> None:
@@ -277,8 +266,7 @@ async def round_trips(many: int, sock: socket.socket | None, host: str) -> list[
 @pytest.mark.timeout(180)
 async def test_a_flood_of_one_guest_stops_no_other_traffic(service: Service, outside: Outside) -> None:
     """Other guests of the flooding guest's network are excluded: any allowed sender can fill a guest's queue."""
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         flooder = await client.lease("a")
         quiet = await client.lease("c", udp(5353), tcp(8080))
         async with Guest(flooder) as a:
@@ -308,5 +296,3 @@ async def test_a_flood_of_one_guest_stops_no_other_traffic(service: Service, out
                         f"{what}: {rate:.0f} frames/s; another guest answers in {statistics.median(trips):.2f} ms, "
                         f"at most {max(trips):.2f} (without: {statistics.median(calm):.2f}, {max(calm):.2f})"
                     )
-        for task in "ac":
-            await client.drop(task)

@@ -46,14 +46,12 @@ async def _reaches(client_socket: socket.socket, greeting: bytes = b"") -> None:
 
 async def test_a_client_that_sends_to_all_ports_hides_no_flow(service: Service) -> None:
     """There are 65536 of them, with port 0: the set of contacted ports has room for the last one."""
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         await client.lease("a", udp(5301))
         with closing(socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP)) as raw:
             for port in range(1 << 16):
                 raw.sendto(struct.pack("!HHHH", 7777, port, 8, 0), ("127.0.0.1", 0))
         assert "65535" in run("nft", "get", "element", "ip", "solo5", "contacted", "{ 65535 }")
-        await client.drop("a")
 
 
 def test_many_flows_and_many_ports_cost_no_more_than_either(namespace: None) -> None:
@@ -74,31 +72,25 @@ async def test_a_flow_that_another_program_has_translated_is_found(
     service: Service, client_socket: socket.socket
 ) -> None:
     """Its chain comes before this service's translation, and has ended by the time the port is published."""
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         await client.lease("neighbour", udp(5301))
         with other_table("type nat hook output priority -150", "udp dport 5353 dnat to 127.0.0.1:5354"):
             client_socket.sendto(b"translated", ("127.0.0.1", 5353))
         async with Guest(await client.lease("a", udp(5353)), greeting=b"a"):
             await _reaches(client_socket, b"a")
-        await client.drop("a")
-        await client.drop("neighbour")
 
 
 async def test_a_flow_from_before_a_restored_ruleset_is_found(
     service: Service, client_socket: socket.socket, tmp_path: Path
 ) -> None:
     """The same rules and elements, without what the kernel has recorded since they were saved."""
-    await service.restart("--shared-tables")
-    async with service.client() as client:
+    async with service.running(None, "--shared-tables") as client:
         await client.lease("neighbour", udp(5301))
         (tmp_path / "saved").write_text("flush ruleset\n" + run("nft", "--stateless", "list", "ruleset"))
         client_socket.sendto(b"nobody there", ("127.0.0.1", 5353))
         run("nft", "-f", str(tmp_path / "saved"))
         async with Guest(await client.lease("a", udp(5353)), greeting=b"a"):
             await _reaches(client_socket, b"a")
-        await client.drop("a")
-        await client.drop("neighbour")
 
 
 @pytest.mark.parametrize("killed", [True, False], ids=["the service is killed", "the service is slow"])
@@ -147,8 +139,7 @@ async def test_an_interrupted_release_is_finished_with_the_flows_of_its_guest(
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "192.0.2.1"])
 async def test_open_connections_of_a_guest_are_counted(service: Service, outside: Outside, host: str) -> None:
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         lease = await client.lease("a", tcp(8080))
         other = await client.lease("b", tcp(8081))
         async with Guest(lease):  # the other one does not answer
@@ -165,8 +156,6 @@ async def test_open_connections_of_a_guest_are_counted(service: Service, outside
                 assert await client.connections(other.addresses) == 0
                 made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             await until(lambda: open_connections(lease.addresses) == 0)
-        await client.drop("a")
-        await client.drop("b")
 
 
 @pytest.mark.parametrize("moved", [False, True], ids=["its ports", "ports moved by an update"])
@@ -174,8 +163,7 @@ async def test_connections_to_a_guest_that_is_gone_are_forgotten(
     service: Service, outside: Outside, moved: bool
 ) -> None:
     """The kernel keeps them for days: an update of the next guest with the address would wait for their end."""
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         lease = await client.lease("a", tcp(8080))
         await client.lease("b")
         with closing(socket.socket()) as made:
@@ -187,4 +175,3 @@ async def test_connections_to_a_guest_that_is_gone_are_forgotten(
             assert open_connections(lease.addresses) == 1
             await client.drop("a")
             assert open_connections(lease.addresses) == 0
-        await client.drop("b")

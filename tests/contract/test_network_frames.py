@@ -17,11 +17,10 @@ from tests.contract.netns import Outside
 from tests.contract.netservice import Service, udp, until
 from tests.contract.test_network_drops import counts
 from tests.contract.test_network_egress import have, only
-from tests.contract.test_network_ipv6 import configure
-from tests.contract.test_network_joined import LAN, PEER, Lan, frames, join, lan, leased, more
-from tests.contract.test_network_paths import bridge_nf
+from tests.contract.test_network_ipv6 import default
+from tests.contract.test_network_joined import LAN, PEER, Lan, frames, lan, leased, more
 
-__all__ = ["bridge_nf", "lan"]
+__all__ = ["lan"]
 
 SECRET, PLAIN = b"SECRET", b"plain".ljust(24, b".")
 OPTIONS: Mapping[str, bytes] = {
@@ -65,9 +64,7 @@ def raw_arp(
 
 @pytest.mark.parametrize("limits", [only(), None], ids=["no egress", "open"])
 async def test_arp_between_guests_carries_nothing(service: Service, limits: object) -> None:
-    (service.settings / "solo5.toml").write_text("[network.default]\n")
-    await service.restart()
-    async with service.client() as client:
+    async with service.running("[network.default]\n") as client:
         lease = await have(client, "a", only()) if limits else await client.lease("a")
         other = await client.lease("b")
         async with Guest(lease) as guest, Guest(other) as neighbour:
@@ -102,17 +99,13 @@ async def test_arp_between_guests_carries_nothing(service: Service, limits: obje
             own = [frame for frame in neighbour.frames if frame[6:12] == guest.mac]
             assert [frame[32:38] for frame in own] == [beside, beside, BROADCAST], "the frame's destination"
             assert (await counts(client))["unsafe"] == before + len(attacks)
-        await client.drop("a")
-        await client.drop("b")
 
 
 async def test_neighbour_discovery_between_guests_carries_nothing(service: Service, bridge_nf: None) -> None:
-    configure(service)
-    await service.restart()
-    async with service.client() as client:
+    async with service.running(default()) as client:
         first, second = await have(client, "a", only()), await client.lease("b")
         async with Guest6(first) as guest, Guest6(second) as neighbour:
-            beside = await guest.resolve6(neighbour.ip6)
+            beside = await guest.resolve(neighbour.ip6)
             plain = guest.solicit(neighbour.ip6, to=beside)
             told = guest.advertise(guest.ip6, to=neighbour.ip6, to_mac=beside)
             body, option = bytes(4) + neighbour.ip6.packed, b"\x01\x01" + guest.mac
@@ -146,8 +139,6 @@ async def test_neighbour_discovery_between_guests_carries_nothing(service: Servi
             got = [frame for frame in neighbour.frames if frame[6:12] == guest.mac and frame[12:14] == b"\x86\xdd"]
             assert got == [told]
             assert (await counts(client))["unsafe"] >= len(attacks) - 3
-        await client.drop("a")
-        await client.drop("b")
 
 
 async def test_ipv4_options_pass_nowhere(service: Service, outside: Outside, bridge_nf: None) -> None:
@@ -207,12 +198,10 @@ def received(sock: socket.socket) -> list[bytes]:
 
 
 async def test_ipv6_routing_headers_pass_nowhere(service: Service, bridge_nf: None) -> None:
-    configure(service)
-    await service.restart()
-    async with service.client() as client:
+    async with service.running(default()) as client:
         first, second = await client.lease("a"), await client.lease("b")
         async with Guest6(first) as guest, Guest6(second) as neighbour:
-            gateway, beside = await guest.resolve6(guest.gateway6), await guest.resolve6(neighbour.ip6)
+            gateway, beside = await guest.resolve(guest.gateway6), await guest.resolve(neighbour.ip6)
             attacks = [
                 attack
                 for mac in (gateway, beside)
@@ -222,44 +211,39 @@ async def test_ipv6_routing_headers_pass_nowhere(service: Service, bridge_nf: No
             neighbour.frames.clear()
             for attack in attacks:
                 guest.send(attack)
-            guest.send(guest.udp6(beside, neighbour.ip6, 9, PLAIN))
-            await neighbour.heard_udp6(PLAIN)
+            guest.send(guest.udp(beside, neighbour.ip6, 9, PLAIN))
+            await neighbour.heard_udp(PLAIN)
             assert not [frame for frame in neighbour.frames if SECRET in frame]
             assert (await counts(client))["unsafe"] == len(attacks)
-        await client.drop("a")
-        await client.drop("b")
 
 
 async def test_no_options_between_a_lan_and_a_guest(service: Service, lan: Lan) -> None:
-    await join(service, f"{LAN}ipv6 = true\n")
-    async with service.client() as client:
-        async with Guest(await leased(client)) as guest:
-            guest.ip = IPv4Address("192.168.1.77")
-            there = await guest.resolve(PEER)
-            with lan.machine.entered():
-                wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
-                wire.bind((lan_link(lan), 0))
-            wire.setblocking(False)
-            with closing(wire):
-                ends = bytes.fromhex("fe80" + "00" * 13 + "07" + "ff02" + "00" * 13 + "01")
-                routing = bytes([59, 2, 0, 1]) + bytes(20)
-                packet6 = struct.pack("!IHBB", 6 << 28, len(routing + SECRET), 43, 255) + ends + routing + SECRET
-                attacks = [optioned(guest, there, PEER, each, _udp(7, 7, SECRET)) for each in OPTIONS.values()]
-                attacks += [guest.frame(b"\x33\x33\0\0\0\1", 0x86DD, packet6), raw_arp(guest, there, PEER) + SECRET * 9]
-                for attack in attacks:
-                    guest.send(attack)
-                own = guest.ipv4(there, PEER, UDP, _udp(7, 7, b"proper"))
-                guest.send(own)
-                got: list[bytes] = []
-                await until(lambda: own[42:48] in [frame[42:48] for frame in more(got, frames(wire))])
-                assert not [frame for frame in got if b"SECR" in frame]
-                back = [guest.mac + there + attack[12:] for attack in attacks[:-2]]
-                back.append(b"\x33\x33\0\0\0\1" + there + attacks[-2][12:])
-                for frame in (*back, guest.mac + there + own[12:]):
-                    wire.send(frame)
-                await until(lambda: any(b"proper" in frame for frame in guest.frames))
-                assert not [frame for frame in guest.frames if b"SECR" in frame]
-        await client.drop("a")
+    async with service.running(f"{LAN}ipv6 = true\n") as client, Guest(await leased(client)) as guest:
+        guest.ip = IPv4Address("192.168.1.77")
+        there = await guest.resolve(PEER)
+        with lan.machine.entered():
+            wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+            wire.bind((lan_link(lan), 0))
+        wire.setblocking(False)
+        with closing(wire):
+            ends = bytes.fromhex("fe80" + "00" * 13 + "07" + "ff02" + "00" * 13 + "01")
+            routing = bytes([59, 2, 0, 1]) + bytes(20)
+            packet6 = struct.pack("!IHBB", 6 << 28, len(routing + SECRET), 43, 255) + ends + routing + SECRET
+            attacks = [optioned(guest, there, PEER, each, _udp(7, 7, SECRET)) for each in OPTIONS.values()]
+            attacks += [guest.frame(b"\x33\x33\0\0\0\1", 0x86DD, packet6), raw_arp(guest, there, PEER) + SECRET * 9]
+            for attack in attacks:
+                guest.send(attack)
+            own = guest.ipv4(there, PEER, UDP, _udp(7, 7, b"proper"))
+            guest.send(own)
+            got: list[bytes] = []
+            await until(lambda: own[42:48] in [frame[42:48] for frame in more(got, frames(wire))])
+            assert not [frame for frame in got if b"SECR" in frame]
+            back = [guest.mac + there + attack[12:] for attack in attacks[:-2]]
+            back.append(b"\x33\x33\0\0\0\1" + there + attacks[-2][12:])
+            for frame in (*back, guest.mac + there + own[12:]):
+                wire.send(frame)
+            await until(lambda: any(b"proper" in frame for frame in guest.frames))
+            assert not [frame for frame in guest.frames if b"SECR" in frame]
 
 
 def lan_link(lan: Lan) -> str:

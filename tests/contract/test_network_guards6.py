@@ -22,23 +22,11 @@ from tests.contract.guest6 import (
     kind_of,
     multicast,
 )
-from tests.contract.netns import Outside, link, run
+from tests.contract.netns import CLIENT6, HOST6, Outside, link, run
 from tests.contract.netservice import Service
 from tests.contract.test_network_exhaustion import neighbours
-from tests.contract.test_network_ipv6 import (
-    CLIENT6,
-    CONF,
-    HOST6,
-    ask6,
-    bridge_nf,
-    configure,
-    far_socket,
-    prefix,
-    until_answered,
-    wan,
-)
-
-__all__ = ["bridge_nf", "wan"]
+from tests.contract.test_network_ipv6 import CONF, default, far_socket, prefix, until_answered
+from tests.contract.test_network_paths import ask_udp
 
 MLD_QUERY, MLD_REPORT = 130, 143
 MANY = 300
@@ -58,28 +46,27 @@ def at(base: str, number: int) -> IPv6Address:
 async def answered(guest: Guest6) -> None:
     """Wait until the host has processed all earlier frames: it answers a solicitation after them."""
     guest.frames.clear()
-    await guest.resolve6(guest.gateway6)
+    await guest.resolve(guest.gateway6)
 
 
 async def test_neither_a_guest_nor_a_client_fills_the_table_of_neighbours(
     service: Service, wan: Outside, bridge_nf: None
 ) -> None:
     """The host solicits each new destination on a link, and keeps an entry: 1024 for all links."""
-    configure(service, "ipv6 = true\nrouted = true")
+    (service.settings / "solo5.toml").write_text(default("ipv6 = true\nrouted = true"))
     run("ip", "address", "add", "2001:db8:99::1/64", "dev", f"{wan.link}-in", "nodad")
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         first, second = await client.lease("a"), await client.lease("b")
         wan.ip("route", "replace", str(prefix(first)), "via", HOST6)
         with far_socket(wan, port=7) as far:
             async with Guest6(first) as a, Guest6(second) as b:
-                hop, begun = await a.resolve6(a.gateway6), time.monotonic()
+                hop, begun = await a.resolve(a.gateway6), time.monotonic()
                 inside = [at(str(prefix(first).network_address), 0x77770000 + number) for number in range(MANY)]
                 beyond = [at("2001:db8:99::1:0", number) for number in range(MANY)]
                 links = [at("fe80::1:0", number) for number in range(MANY)]
                 macs = (hop, _tap_mac(first.tap), multicast(ALL_NODES))
                 for mac, to in product(macs, (*inside, *beyond, *links)):
-                    a.send(a.udp6(mac, to, 9, b"x"))
+                    a.send(a.udp(mac, to, 9, b"x"))
                 for mac, to in product(macs, (*inside, *links)):
                     a.send(a.ipv6(mac, to, UDP, datagram(a.link_local, to, 9, 9, b"x"), source=a.link_local))
                     for source in (a.ip6, a.link_local, NOWHERE):  # as messages that pass within a link
@@ -93,16 +80,12 @@ async def test_neither_a_guest_nor_a_client_fills_the_table_of_neighbours(
                 await answered(a)
                 assert neighbours(first.bridge) <= FEW
                 assert neighbours(f"{wan.link}-in") <= 64 + 16 * (time.monotonic() - begun) + 9
-                await until_answered(lambda: ask6(str(b.ip6), 7, sock=far.dup()), b"HELLO")
-        await client.drop("a")
-        await client.drop("b")
+                await until_answered(lambda: ask_udp(str(b.ip6), 7, sock=far.dup()), b"HELLO")
 
 
 async def test_solicitations_and_advertisements_fill_no_table(service: Service, bridge_nf: None) -> None:
     """A receiver keeps an entry for the sender of each solicitation, and takes addresses from advertisements."""
-    configure(service)
-    await service.restart()
-    async with service.client() as client:
+    async with service.running(default()) as client:
         first, second = await client.lease("a"), await client.lease("b")
         async with Guest6(first) as a, Guest6(second) as b:
             await answered(a)
@@ -119,8 +102,6 @@ async def test_solicitations_and_advertisements_fill_no_table(service: Service, 
             assert neighbours(first.bridge) <= FEW
             sources = {f[22:38] for f in b.frames if kind_of(f) in (SOLICIT, ADVERT)}
             assert sources <= {each.packed for each in (a.ip6, a.link_local, a.gateway6, *_of_host(first.bridge))}
-        await client.drop("a")
-        await client.drop("b")
 
 
 def _of_host(link: str) -> Sequence[IPv6Address]:
@@ -130,38 +111,35 @@ def _of_host(link: str) -> Sequence[IPv6Address]:
 
 async def test_solicitations_and_groups_are_as_rare_as_broadcasts(service: Service) -> None:
     """Those of one guest reach every other one: 500 a second, and a burst of 100."""
-    configure(service)
-    await service.restart()
-    async with service.client() as client:
-        async with Guest6(await client.lease("a")) as a, Guest6(await client.lease("b")) as b:
-            await answered(b)
-            await answered(a)
-            group = IPv6Address("ff02::fb")
-            to_all = a.udp6(multicast(group), group, 5353, b"for all")
-            dropped = 0
-            for frames in ([a.solicit(at("fe80::3:0", number)) for number in range(3000)], [to_all] * 3000):
-                b.frames.clear()
-                begun = time.monotonic()
-                for frame in frames:
-                    a.send(frame)
-                await b.pinged6(b.gateway6, b"last")
-                seen = [f for f in b.frames if f[6:12] == a.mac and (kind_of(f) == SOLICIT or f[-7:] == b"for all")]
-                assert len(seen) <= 100 + 500 * (time.monotonic() - begun) + 10
-                (network,) = await client.networks()
-                assert network.dropped.by_rule()["broadcasts"] > dropped
-                dropped = network.dropped.by_rule()["broadcasts"]
-                assert len(seen) > 0
-        await client.drop("a")
-        await client.drop("b")
+    async with (
+        service.running(default()) as client,
+        Guest6(await client.lease("a")) as a,
+        Guest6(await client.lease("b")) as b,
+    ):
+        await answered(b)
+        await answered(a)
+        group = IPv6Address("ff02::fb")
+        to_all = a.udp(multicast(group), group, 5353, b"for all")
+        dropped = 0
+        for frames in ([a.solicit(at("fe80::3:0", number)) for number in range(3000)], [to_all] * 3000):
+            b.frames.clear()
+            begun = time.monotonic()
+            for frame in frames:
+                a.send(frame)
+            await b.pinged6(b.gateway6, b"last")
+            seen = [f for f in b.frames if f[6:12] == a.mac and (kind_of(f) == SOLICIT or f[-7:] == b"for all")]
+            assert len(seen) <= 100 + 500 * (time.monotonic() - begun) + 10
+            (network,) = await client.networks()
+            assert network.dropped.by_rule()["broadcasts"] > dropped
+            dropped = network.dropped.by_rule()["broadcasts"]
+            assert len(seen) > 0
 
 
 async def test_no_guest_changes_routes_or_neighbours_of_the_host(
     service: Service, wan: Outside, bridge_nf: None
 ) -> None:
     """By advertisements, redirects and router advertisements, also behind headers, from any source, to any address."""
-    configure(service)
-    await service.restart()
-    async with service.client() as client:
+    async with service.running(default()) as client:
         first, second = await client.lease("a"), await client.lease("b")
         for each in ("all", first.bridge):  # as a host that would take all of it
             (CONF / each / "accept_redirects").write_text("1")
@@ -170,7 +148,7 @@ async def test_no_guest_changes_routes_or_neighbours_of_the_host(
             await a.pinged6(a.gateway6, b"up")
             await b.pinged6(b.gateway6, b"up")
             before = run("ip", "-6", "route", "show", "table", "all"), _entries(first.bridge)
-            hop = await a.resolve6(a.gateway6)
+            hop = await a.resolve(a.gateway6)
             [router, *_] = [each for each in _of_host(first.bridge) if each.is_link_local]
             lifetime = bytes([64, 0]) + (1800).to_bytes(2) + bytes(8)
             there = IPv6Address(CLIENT6)
@@ -191,8 +169,6 @@ async def test_no_guest_changes_routes_or_neighbours_of_the_host(
             assert not [f for f in b.frames if kind_of(f) in (ROUTER_ADVERT, REDIRECT) and f[6:12] == a.mac]
             adverts = [f for f in b.frames if kind_of(f) == ADVERT and f[6:12] == a.mac]
             assert {f[62:78] for f in adverts} <= {a.ip6.packed, a.link_local.packed}
-        await client.drop("a")
-        await client.drop("b")
 
 
 def _entries(link: str) -> dict[str, str]:
@@ -202,9 +178,7 @@ def _entries(link: str) -> dict[str, str]:
 
 async def test_a_guest_is_a_member_of_groups_and_no_querier(service: Service, bridge_nf: None) -> None:
     """A querier gets the traffic of all groups from a bridge that learns them, such as one of the LAN."""
-    configure(service)
-    await service.restart()
-    async with service.client() as client:
+    async with service.running(default()) as client:
         first = await client.lease("a")
         async with Guest6(first) as a, Guest6(await client.lease("b")) as b:
             await answered(a)
@@ -223,5 +197,3 @@ async def test_a_guest_is_a_member_of_groups_and_no_querier(service: Service, br
             assert run("bridge", "mdb", "show", "dev", first.bridge) == ""
             (network,) = await client.networks()
             assert network.dropped.by_rule()["unsafe"] == 3 * 2
-        await client.drop("a")
-        await client.drop("b")

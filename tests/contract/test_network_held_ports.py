@@ -35,8 +35,7 @@ def refused(kind: str, port: int, address: str = "0.0.0.0", option: int = 0) -> 
 
 
 async def test_a_published_port_is_bound_until_it_is_released(service: Service) -> None:
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         ports = (tcp(8500), udp(8500), tcp(8501, host_ip="127.0.0.1"), udp(8501, host_ip="127.0.0.1"))
         async with Guest(await client.lease("a", *ports)):
             for option in OPTIONS:
@@ -72,8 +71,7 @@ sys.exit(program.main())
 
 async def test_more_published_ports_than_select_has_bits_for_survive_a_restart(service: Service) -> None:
     """libnftables calls select(2), which aborts the process where its socket has a number of 1024 or more."""
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         await client.lease("a", udp(8500))
         service.kill()
         service.start(program=("-c", _WITH_STORED))
@@ -82,8 +80,6 @@ async def test_more_published_ports_than_select_has_bits_for_survive_a_restart(s
         for number in range(5):
             await client.lease(f"b{number}", *(udp(20000 + 256 * number + offset) for offset in range(256)))
         await client.attach(TaskName("a"))  # with 1280 ports bound
-        for task in ("a", *(f"b{number}" for number in range(5))):
-            await client.drop(task)
 
 
 async def test_a_port_that_a_process_has_bound_and_does_not_listen_at_is_not_published(service: Service) -> None:
@@ -98,26 +94,21 @@ async def test_a_port_that_a_process_has_bound_and_does_not_listen_at_is_not_pub
 
 
 async def test_a_process_that_was_quicker_than_a_restart_keeps_the_port_and_is_reported(service: Service) -> None:
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         await client.lease("a", tcp(8500))
         service.kill()
         with closing(socket.socket()) as early:
             early.bind(("127.0.0.1", 8500))
             await service.restart()
             assert "cannot bind published port 8500/tcp: another process has bound it" in service.log.read_text()
-        await client.drop("a")
 
 
 async def test_a_reserved_port_is_not_published(service: Service) -> None:
-    (service.settings / "solo5.toml").write_text('reserved_ports = [22, "4646-4648"]\n')
-    await service.restart()
-    async with service.client() as client:
+    async with service.running('reserved_ports = [22, "4646-4648"]\n') as client:
         for attempt in (client.reserve, client.preview):
             with pytest.raises(InvalidRequestError, match="port 4647/tcp cannot be published: it is reserved"):
                 await attempt(TaskName("a"), (nic("service"),), (tcp(4647),))
         await client.lease("a", tcp(4649))
-        await client.drop("a")
 
 
 @pytest.mark.parametrize("make", [tcp, udp])
@@ -140,8 +131,7 @@ def test_a_socket_that_holds_a_port_answers_nothing_and_keeps_nothing(
 
 async def test_of_a_range_all_ports_are_bound_or_none(service: Service) -> None:
     ports = [make(8600 + number, 80 + number) for make in (tcp, udp) for number in range(100)]
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
             taken.bind(("0.0.0.0", 8650))
             with pytest.raises(TakenError, match="port 8650/udp is taken by another process"):
@@ -160,11 +150,8 @@ async def test_of_a_range_all_ports_are_bound_or_none(service: Service) -> None:
 
 async def test_a_port_at_an_address_that_the_host_gets_later(service: Service, outside: Outside) -> None:
     """Such as keepalived's, which comes and goes while the guest runs, and is not there at its start."""
-    await service.restart()
-    async with service.client() as client:
-        async with Guest(await client.lease("a", udp(5301, host_ip="192.0.2.99"))):
-            for _ in range(2):
-                run("ip", "address", "add", "192.0.2.99/32", "dev", f"{outside.link}-in")
-                assert await ask_udp("192.0.2.99", 5301) == b"HELLO"
-                run("ip", "address", "del", "192.0.2.99/32", "dev", f"{outside.link}-in")
-        await client.drop("a")
+    async with service.running() as client, Guest(await client.lease("a", udp(5301, host_ip="192.0.2.99"))):
+        for _ in range(2):
+            run("ip", "address", "add", "192.0.2.99/32", "dev", f"{outside.link}-in")
+            assert await ask_udp("192.0.2.99", 5301) == b"HELLO"
+            run("ip", "address", "del", "192.0.2.99/32", "dev", f"{outside.link}-in")

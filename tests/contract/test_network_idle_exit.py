@@ -39,11 +39,9 @@ def _called_on_the_way_out(service: Service, *call: str) -> int:
 async def test_what_is_given_on_the_way_out_is_looked_after_by_the_next(service: Service) -> None:
     reserve = ("Reserve", "sa{sv}", TASK, "1", "nics", "aa{sv}", "1", "1", "nic", "s", "service")
     assert await asyncio.to_thread(_called_on_the_way_out, service, *reserve) == EXIT_RESTART
-    await service.restart(*SOON)
-    async with service.client() as client:
+    async with service.running(None, *SOON) as client:
         assert await client.reservation(TASK) is not None
         await client.attach(TASK)
-        await client.drop(TASK)
 
 
 async def test_a_release_during_the_exit_needs_no_restart(service: Service) -> None:

@@ -27,7 +27,7 @@ from tests.contract.guest6 import (
     datagram,
     multicast,
 )
-from tests.contract.netns import Outside, run
+from tests.contract.netns import CLIENT6, HOST6, Outside, run
 from tests.contract.netservice import Service, nic, tcp, udp, until
 from tests.contract.test_network_paths import ask_udp
 from tests.contract.test_network_policy import PACKET_AUXDATA, SOL_PACKET, arrived
@@ -38,52 +38,20 @@ from solo5_systemd.network.derived import link_local
 from solo5_systemd.network.model import Lease
 
 CONF = Path("/proc/sys/net/ipv6/conf")
-BRIDGE_NF6 = Path("/proc/sys/net/bridge/bridge-nf-call-ip6tables")
 
 
-@pytest.fixture(params=["0", "1"], ids=["bridged packets", "bridged packets to ip6tables"])
-def bridge_nf(request: pytest.FixtureRequest, namespace: None) -> None:
-    """Parameter: with and without br_netfilter, if the kernel has it."""
-    if BRIDGE_NF6.exists():
-        BRIDGE_NF6.write_text(request.param)
-
-
-def configure(service: Service, options: str = "ipv6 = true") -> None:
-    (service.settings / "solo5.toml").write_text(f"[network.default]\n{options}\n")
-
-
-async def ask6(address: str, port: int, data: bytes = b"hello", sock: socket.socket | None = None) -> bytes:
-    loop = asyncio.get_running_loop()
-    with sock or socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as client:
-        client.setblocking(False)
-        async with asyncio.timeout(30):
-            await loop.sock_sendto(client, data, (address, port))
-            answer, sender = await loop.sock_recvfrom(client, 2000)
-    assert sender[:2] == (address, port)
-    return answer
+def default(options: str = "ipv6 = true") -> str:
+    """Return settings of network `default`."""
+    return f"[network.default]\n{options}\n"
 
 
 async def test_a_guest_and_the_host_reach_each_other(service: Service) -> None:
-    configure(service)
-    await service.restart()
-    async with service.client() as client:
-        lease = await client.lease("a")
-        async with Guest6(lease) as guest:
-            await guest.pinged6(guest.gateway6, b"gateway")
-            assert await ask6(str(guest.ip6), 7) == b"HELLO"
-        await client.drop("a")
-
-
-@pytest.fixture
-def wan(outside: Outside) -> Outside:
-    """The neighbour with addresses of IPv6, too."""
-    run("ip", "address", "add", f"{HOST6}/64", "dev", f"{outside.link}-in", "nodad")
-    outside.ip("address", "add", f"{CLIENT6}/64", "dev", f"{outside.link}-out", "nodad")
-    outside.ip("route", "add", "default", "via", HOST6)
-    return outside
-
-
-HOST6, CLIENT6 = "2001:db8:f::1", "2001:db8:f::2"
+    async with (
+        service.running(default()) as client,
+        Guest6(await client.lease("a")) as guest,
+    ):
+        await guest.pinged6(guest.gateway6, b"gateway")
+        assert await ask_udp(str(guest.ip6), 7) == b"HELLO"
 
 
 def far_socket(wan: Outside, kind: socket.SocketKind = socket.SOCK_DGRAM, port: int = 0) -> socket.socket:
@@ -94,18 +62,15 @@ def far_socket(wan: Outside, kind: socket.SocketKind = socket.SOCK_DGRAM, port: 
 
 
 async def test_a_published_port_answers_at_both_families(service: Service, wan: Outside) -> None:
-    configure(service)
-    await service.restart()
-    async with service.client() as client:
-        lease = await client.lease("a", udp(5353), tcp(8080))
-        async with Guest6(lease) as guest:
-            assert await ask6(HOST6, 5353, sock=far_socket(wan, port=6000)) == b"HELLO"
+    async with service.running(default()) as client:
+        async with Guest6(await client.lease("a", udp(5353), tcp(8080))) as guest:
+            assert await ask_udp(HOST6, 5353, sock=far_socket(wan, port=6000)) == b"HELLO"
             asked = [f for f in guest.frames if f[12:14] == b"\x86\xdd" and f[20] == UDP]
             assert IPv6Address(asked[-1][22:38]) == IPv6Address(CLIENT6), "the client's own address"
-            assert await ask6(str(guest.gateway6), 5353) == b"HELLO"
+            assert await ask_udp(str(guest.gateway6), 5353) == b"HELLO"
             assert await ask_udp(wan.host, 5353) == b"HELLO"
-            await guest.send_udp6(guest.gateway6, 5353, b"hairpin")
-            assert await guest.heard_udp6(b"HAIRPIN") == (guest.gateway6, 5353)
+            await guest.send_udp(guest.gateway6, 5353, b"hairpin")
+            assert await guest.heard_udp(b"HAIRPIN") == (guest.gateway6, 5353)
             # No process of the host can take the port; at ::1, whose replies the kernel does not route, it is refused.
             for kind, number in ((socket.SOCK_STREAM, 8080), (socket.SOCK_DGRAM, 5353)):
                 with socket.socket(socket.AF_INET6, kind) as late, pytest.raises(OSError, match="in use"):
@@ -118,13 +83,12 @@ async def test_a_published_port_answers_at_both_families(service: Service, wan: 
 
 
 async def test_a_port_at_one_ipv6_address_answers_there_alone(service: Service, wan: Outside) -> None:
-    configure(service)
-    await service.restart()
-    async with service.client() as client:
-        lease = await client.lease("a", udp(5301, host_ip=HOST6), udp(5302, host_ip="::"), udp(5303))
-        async with Guest6(lease) as guest:
+    async with service.running(default()) as client:
+        async with Guest6(
+            await client.lease("a", udp(5301, host_ip=HOST6), udp(5302, host_ip="::"), udp(5303))
+        ) as guest:
             for port in (5301, 5302):
-                assert await ask6(HOST6, port, sock=far_socket(wan)) == b"HELLO"
+                assert await ask_udp(HOST6, port, sock=far_socket(wan)) == b"HELLO"
             for address, port in ((str(guest.gateway6), 5301), (wan.host, 5302)):
                 with pytest.raises(TimeoutError):
                     await refused(address, port)
@@ -137,11 +101,9 @@ async def test_a_port_at_one_ipv6_address_answers_there_alone(service: Service, 
                 await client.lease("b", udp(5304, host_ip=host_ip))
         with pytest.raises(TakenError, match=r"port \[::\]:5303/udp is taken by task a"):
             await client.lease("b", udp(5303, host_ip="::"))
-        await client.drop("a")
-    configure(service, "")
+    (service.settings / "solo5.toml").write_text(default(""))
     service.end()
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         with pytest.raises(InvalidRequestError, match="NIC service: it has no IPv6 address in network default"):
             await client.lease("a", udp(5301, host_ip="::"))
 
@@ -158,13 +120,11 @@ async def refused(address: str, port: int) -> None:
 
 async def test_a_guest_that_restarts_is_reached_by_a_client_that_keeps_sending(service: Service, wan: Outside) -> None:
     """The flow of its client is deleted: the kernel would keep its address translation."""
-    configure(service)
-    await service.restart()
-    async with service.client() as client:
+    async with service.running(default()) as client:
         with far_socket(wan) as far:
             for task in ("a", "b"):
                 async with Guest6(await client.lease(task, udp(5353)), greeting=task.encode()):
-                    await until_answered(lambda: ask6(HOST6, 5353, sock=far.dup()), task.encode() + b"HELLO")
+                    await until_answered(lambda: ask_udp(HOST6, 5353, sock=far.dup()), task.encode() + b"HELLO")
                 await client.drop(task)
 
 
@@ -178,15 +138,13 @@ async def until_answered(ask: Callable[[], Awaitable[bytes]], answer: bytes) -> 
 
 
 async def test_forged_frames_are_dropped(service: Service, bridge_nf: None) -> None:
-    configure(service)
-    await service.restart()
-    async with service.client() as client:
+    async with service.running(default()) as client:
         first, second = await client.lease("a"), await client.lease("b")
         async with Guest6(first) as a, Guest6(second) as b:
             stranger, other = bytes.fromhex("020000000099"), IPv6Address(int(a.ip6) ^ 1)
             body = b"\0\1\0\1\0\x0e\0\0FORGED"
             unspecified, nodes, routers = NOWHERE, ALL_NODES, IPv6Address("ff02::2")
-            right = a.udp6(b.mac, b.ip6, 7777, b"PROPER")
+            right = a.udp(b.mac, b.ip6, 7777, b"PROPER")
             forged = {
                 "MAC": right[:6] + stranger + right[12:],
                 "address": a.ipv6(b.mac, b.ip6, UDP, body, source=other),
@@ -240,8 +198,6 @@ async def test_forged_frames_are_dropped(service: Service, bridge_nf: None) -> N
             assert [what for what, frame in proper.items() if frame[6:] not in everything] == []
         (network,) = await client.networks()
         assert network.dropped.fragments == {first.address6: 1}
-        await client.drop("a")
-        await client.drop("b")
 
 
 def sniffer(link: str) -> socket.socket:
@@ -253,87 +209,12 @@ def sniffer(link: str) -> socket.socket:
 
 
 async def test_without_ipv6_nothing_of_it_is_there(service: Service) -> None:
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         lease = await client.lease("a")
         assert (lease.ipv6, lease.gateway6) == (None, None)
         assert "table ip6" not in run("nft", "list", "tables")
         assert (CONF / "all/forwarding").read_text() == "0\n"
         assert run("ip", "-6", "address", "show", "dev", lease.bridge) == ""
-        await client.drop("a")
-
-
-METADATA = ("fd00:ec2::254", "fd20:ce::254")
-
-
-@pytest.mark.parametrize(
-    ("options", "opened"),
-    [
-        ("", set()),
-        ("routed = true", {"far to a"}),
-        ('reach = ["back"]', {"a to c"}),
-        ('host = ["53/udp"]', {"a to service"}),
-        ("metadata = true", {f"a to {address}" for address in METADATA}),
-        ("isolated = true", set()),
-    ],
-    ids=["nothing", "routed", "reach", "host", "metadata", "isolated"],
-)
-async def test_only_what_is_opened_is_open(
-    service: Service, wan: Outside, bridge_nf: None, options: str, opened: set[str]
-) -> None:
-    (service.settings / "solo5.toml").write_text(
-        f"[network.default]\nipv6 = true\n{options}\n[network.back]\nipv6 = true\n"
-    )
-    other = Outside("second", "198.51.100.1", "198.51.100.2")
-    run("ip", "address", "add", "2001:db8:e::1/64", "dev", "second-in", "nodad")
-    other.ip("address", "add", "2001:db8:e::2/64", "dev", "second-out", "nodad")
-    for address in METADATA:
-        wan.ip("address", "add", f"{address}/128", "dev", "lo")
-        run("ip", "route", "add", address, "via", CLIENT6)
-    await service.restart()
-    async with service.client() as client:
-        first, second = await client.lease("a"), await client.lease("b", udp(5302))
-        third = (await client.have("c", nics=(nic("service", "back"),))).leases[0]
-        async with Guest6(first) as a, Guest6(second) as b, Guest6(third) as c:
-            assert {a.ip6 in prefix(first), c.ip6 in prefix(first)} == {True, False}
-            for lease in (first, third):
-                wan.ip("route", "replace", str(prefix(lease)), "via", HOST6)
-            listeners = [far_socket(wan, port=7), *(bound6("::", port) for port in (53, 4646))]
-            with wan.entered():
-                listeners += [bound6(address, 80) for address in METADATA]
-            with other.entered():
-                listeners.append(bound6("2001:db8:e::2", 7))
-            for guest in (a, b, c):
-                await guest.pinged6(guest.gateway6, b"up")
-            far = listeners[0]
-            for to, port, word in ((a.ip6, 7777, b"far to a"), ("2001:db8:e::2", 7, b"far to second")):
-                far.sendto(word, (str(to), port))
-            hop = await a.resolve6(a.gateway6)
-            for to6, port, word in (
-                (c.ip6, 7777, b"a to c"),
-                (b.ip6, 7777, b"a to b by the gateway"),
-                (a.gateway6, 53, b"a to service"),
-                (IPv6Address(HOST6), 4646, b"a to api"),
-                (IPv6Address(CLIENT6), 7, b"a to far"),
-                *((IPv6Address(address), 80, f"a to {address}".encode()) for address in METADATA),
-            ):
-                a.send(a.udp6(hop, to6, port, word))
-            a.send(a.udp6(b.mac, b.ip6, 7777, b"a to b itself"))
-            await a.pinged6(a.gateway6, b"last")
-            assert await ask6(HOST6, 5302, sock=far_socket(wan)) == b"HELLO"
-            # Not the kernel's redirects, which quote the packet.
-            packets = [frame for guest in (a, b, c) for frame in guest.frames if frame[12:14] == b"\x86\xdd"]
-            everything = [frame[62:] for frame in packets if frame[20] == UDP]
-            for listener in listeners:
-                listener.setblocking(False)
-                everything += arrived(listener)
-                listener.close()
-            words = {each.decode(errors="replace") for each in everything}
-            within = set() if options == "isolated = true" else {"a to b by the gateway", "a to b itself"}
-            assert {each for each in words if " to " in each} == {"a to far"} | within | opened
-        for task in "abc":
-            await client.drop(task)
-    other.close()
 
 
 def prefix(lease: Lease) -> IPv6Network:
@@ -341,34 +222,29 @@ def prefix(lease: Lease) -> IPv6Network:
     return lease.ipv6.network
 
 
-def bound6(address: str, port: int) -> socket.socket:
-    made = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
-    made.bind((address, port))
-    return made
-
-
 @pytest.mark.parametrize("nat66", [False, True])
 async def test_what_leaves_has_the_guests_address_or_the_hosts(service: Service, wan: Outside, nat66: bool) -> None:
-    configure(service, f'ipv6 = "2001:db8:1::/64"\ngateway6 = "2001:db8:1::5"\nnat66 = {str(nat66).lower()}')
+    options = f'ipv6 = "2001:db8:1::/64"\ngateway6 = "2001:db8:1::5"\nnat66 = {str(nat66).lower()}'
+    (service.settings / "solo5.toml").write_text(default(options))
     await service.restart()
     with far_socket(wan, port=7) as listener:
         listener.setblocking(False)
         async with service.client() as client, Guest6(await client.lease("a")) as guest:
             assert str(guest.gateway6) == "2001:db8:1::5"
             await guest.pinged6(guest.gateway6, b"up")
-            await guest.send_udp6(IPv6Address(CLIENT6), 7, b"out")
+            await guest.send_udp(IPv6Address(CLIENT6), 7, b"out")
             async with asyncio.timeout(30):
                 _, sender = await asyncio.get_running_loop().sock_recvfrom(listener, 100)
             assert sender[0] == (HOST6 if nat66 else str(guest.ip6))
             listener.sendto(b"BACK", sender[:2])
-            assert await guest.heard_udp6(b"BACK") == (IPv6Address(CLIENT6), 7)
+            assert await guest.heard_udp(b"BACK") == (IPv6Address(CLIENT6), 7)
             await client.drop("a")
 
 
 async def test_nat66_and_published_ports_follow_the_address_and_the_name_of_the_uplink(
     service: Service, wan: Outside
 ) -> None:
-    configure(service, "ipv6 = true\nnat66 = true")
+    (service.settings / "solo5.toml").write_text(default("ipv6 = true\nnat66 = true"))
     await service.restart()
     later = "2001:db8:f::9"
     with far_socket(wan, port=7) as listener:
@@ -379,11 +255,11 @@ async def test_nat66_and_published_ports_follow_the_address_and_the_name_of_the_
             run("ip", "address", "delete", f"{HOST6}/64", "dev", f"{wan.link}-in")
             run("ip", "link", "set", f"{wan.link}-in", "name", "uplink")
             try:
-                await guest.send_udp6(IPv6Address(CLIENT6), 7, b"out")
+                await guest.send_udp(IPv6Address(CLIENT6), 7, b"out")
                 async with asyncio.timeout(30):
                     _, sender = await asyncio.get_running_loop().sock_recvfrom(listener, 100)
                 assert sender[0] == later
-                assert await ask6(later, 5353, sock=far_socket(wan)) == b"HELLO"
+                assert await ask_udp(later, 5353, sock=far_socket(wan)) == b"HELLO"
             finally:
                 run("ip", "link", "set", "uplink", "name", f"{wan.link}-in")
             await client.drop("a")
@@ -394,9 +270,7 @@ async def test_the_host_keeps_its_default_route_and_its_sysctls(service: Service
     link = CONF / f"{outside.link}-in"
     before = sysctls6()
     await advertised(outside)
-    configure(service)
-    await service.restart()
-    async with service.client() as client:
+    async with service.running(default()) as client:
         await client.lease("a")
         assert (CONF / "all/forwarding").read_text() == "1\n"
         assert (link / "accept_ra").read_text() == (CONF / "default/accept_ra").read_text() == "2\n"
@@ -406,7 +280,6 @@ async def test_the_host_keeps_its_default_route_and_its_sysctls(service: Service
         (CONF / "lo/accept_ra").write_text("0")  # by an administrator in the meantime
         service.kill()
         await service.restart()
-        await client.drop("a")
     assert "proto ra" in run("ip", "-6", "route", "show", "default")
     assert sysctls6() == before | {"lo/accept_ra": "0"}
 
@@ -438,18 +311,15 @@ async def advertised(outside: Outside) -> None:
 async def test_a_host_that_forwards_by_itself_goes_on_doing_so(service: Service, wan: Outside) -> None:
     (CONF / "all/forwarding").write_text("1")
     before = sysctls6()
-    configure(service)
-    await service.restart()
-    async with service.client() as client:
+    async with service.running(default()) as client:
         await client.lease("a")
         assert "drop" not in run("nft", "list", "chain", "ip6", "solo5", "foreign")
-        await client.drop("a")
     assert sysctls6() == before
 
 
 async def test_a_program_for_which_the_host_forwards_ipv6_is_followed(service: Service, wan: Outside) -> None:
     """By its write of 1, where the service has written 1 before it."""
-    configure(service)
+    (service.settings / "solo5.toml").write_text(default())
     await service.restart()
 
     def drops(family: str) -> bool:
@@ -472,25 +342,21 @@ async def test_a_program_for_which_the_host_forwards_ipv6_is_followed(service: S
 
 async def test_forwarding_that_another_program_switches_off_is_restored(service: Service, wan: Outside) -> None:
     """A kernel without forwarding drops the default routes that it has learned, and packets to published ports."""
-    configure(service)
-    await service.restart()
-    async with service.client() as client:
+    async with service.running(default()) as client:
         async with Guest6(await client.lease("a", udp(5353))):
-            assert await ask6(HOST6, 5353, sock=far_socket(wan)) == b"HELLO"
+            assert await ask_udp(HOST6, 5353, sock=far_socket(wan)) == b"HELLO"
             begun = time.monotonic()
             (CONF / "all/forwarding").write_text("0")
             await until(lambda: (CONF / "all/forwarding").read_text() == "1\n")
             assert time.monotonic() - begun < 1
-            assert await ask6(HOST6, 5353, sock=far_socket(wan)) == b"HELLO"
+            assert await ask_udp(HOST6, 5353, sock=far_socket(wan)) == b"HELLO"
         await client.drop("a")
         assert (CONF / "all/forwarding").read_text() == "0\n"
     assert "net.ipv6.conf.all.forwarding was not 1: it is set again" in service.log.read_text()
 
 
 async def test_what_is_lost_is_restored(service: Service) -> None:
-    configure(service)
-    await service.restart()
-    async with service.client() as client:
+    async with service.running(default()) as client:
         lease = await client.lease("a", udp(5353))
         async with Guest6(lease) as guest:
             await guest.pinged6(guest.gateway6, b"before")
@@ -498,7 +364,7 @@ async def test_what_is_lost_is_restored(service: Service) -> None:
             conf.write_text("1")
             await until(lambda: str(lease.gateway6) in run("ip", "-6", "address", "show", "dev", lease.bridge))
             await guest.pinged6(guest.gateway6, b"after")
-            assert await ask6(str(guest.ip6), 7) == b"HELLO"
+            assert await ask_udp(str(guest.ip6), 7) == b"HELLO"
             service.kill()
             run("ip", "address", "del", f"{lease.gateway6}/64", "dev", lease.bridge)
             run("nft", "delete", "table", "ip6", "solo5")
@@ -506,15 +372,14 @@ async def test_what_is_lost_is_restored(service: Service) -> None:
             record.write_text(record.read_text()[:-40])
             await service.restart()
             await guest.pinged6(guest.gateway6, b"again")
-            assert await ask6(str(guest.gateway6), 5353) == b"HELLO"
+            assert await ask_udp(str(guest.gateway6), 5353) == b"HELLO"
             [held] = await client.reservations()
             assert (held.leases, held.ports) == ((lease,), (udp(5353),))
-        await client.drop("a")
 
 
 async def test_a_saved_listing_of_the_tables_can_be_read_again(service: Service, tmp_path: Path) -> None:
     """As by `nft list ruleset > /etc/nftables.conf`, where the tables have no owner."""
-    configure(service)
+    (service.settings / "solo5.toml").write_text(default())
     await service.restart("--shared-tables")
     saved = tmp_path / "saved"
     async with service.client() as client:
@@ -527,12 +392,12 @@ async def test_a_saved_listing_of_the_tables_can_be_read_again(service: Service,
             await guest.pinged6(guest.gateway6, b"after")
             run("nft", "delete", "table", "ip6", "solo5")
             await until(lambda: "table ip6 solo5" in run("nft", "list", "tables"))
-            await until_answered(lambda: ask6(str(lease.gateway6), 5353), b"HELLO")
+            await until_answered(lambda: ask_udp(str(lease.gateway6), 5353), b"HELLO")
         await client.drop("a")
 
 
 async def test_the_connection_limit_holds_for_the_leased_address(service: Service, wan: Outside) -> None:
-    configure(service, "ipv6 = true\nconnections = 16")
+    (service.settings / "solo5.toml").write_text(default("ipv6 = true\nconnections = 16"))
     await service.restart()
     with far_socket(wan, port=7) as listener:
         async with service.client() as client:
@@ -540,9 +405,9 @@ async def test_the_connection_limit_holds_for_the_leased_address(service: Servic
             wan.ip("route", "add", str(prefix(lease)), "via", HOST6)
             async with Guest6(lease) as guest:
                 await guest.pinged6(guest.gateway6, b"up")  # a connection, too
-                hop = await guest.resolve6(guest.gateway6)
+                hop = await guest.resolve(guest.gateway6)
                 for number in range(40):
-                    guest.send(guest.udp6(hop, IPv6Address(CLIENT6), 7, b"%02d" % number, 41000 + number))
+                    guest.send(guest.udp(hop, IPv6Address(CLIENT6), 7, b"%02d" % number, 41000 + number))
                 # From its link-local address, which has no limit, a guest opens nothing.
                 packet = datagram(guest.link_local, guest.gateway6, 1, 53, b"unlimited")
                 guest.send(guest.ipv6(hop, guest.gateway6, UDP, packet, source=guest.link_local))
@@ -565,9 +430,7 @@ def refused_of(guest: Guest6) -> int:
 
 async def test_networks_with_and_without_ipv6_come_and_go(service: Service) -> None:
     """A network with IPv6 adds table ip6 without a replacement of the others, and takes it away."""
-    (service.settings / "solo5.toml").write_text("[network.back]\nipv6 = true\nconnections = 16\n")
-    await service.restart()
-    async with service.client() as client:
+    async with service.running("[network.back]\nipv6 = true\nconnections = 16\n") as client:
         await client.lease("a")
         handle = run("nft", "-a", "list", "tables")
         third = (await client.have("c", nics=(nic("service", "back"),))).leases[0]
@@ -578,7 +441,6 @@ async def test_networks_with_and_without_ipv6_come_and_go(service: Service) -> N
         await client.drop("c")
         assert "ip6" not in run("nft", "list", "tables")
         assert (CONF / "all/forwarding").read_text() == "0\n"
-        await client.drop("a")
 
 
 async def test_a_requested_address_is_leased_and_an_unusable_one_refused(service: Service, wan: Outside) -> None:

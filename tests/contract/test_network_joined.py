@@ -1,25 +1,42 @@
 """Networks that join an existing bridge: reach, addresses, VLANs, attacks, repair; and the bridge stays as it is."""
 
 import asyncio
+import contextlib
 import json
 import socket
 import struct
 import time
 from collections.abc import Iterator
 from contextlib import aclosing, closing
-from ipaddress import IPv4Address
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv6Address, IPv6Interface
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.contract.guest import BROADCAST, UDP, Guest
+from tests.contract.guest6 import (
+    ADVERT,
+    ALL_NODES,
+    FRAGMENT,
+    ICMPV6,
+    NOWHERE,
+    REDIRECT,
+    ROUTER_ADVERT,
+    ROUTER_SOLICIT,
+    Guest6,
+    datagram,
+    multicast,
+)
 from tests.contract.netns import Outside, link, run
 from tests.contract.netservice import Client, Service, host_state, nic, udp, until
-from tests.contract.test_network_policy import arrived, bound, datagram, heard
+from tests.contract.test_network_guards6 import MLD_QUERY, MLD_REPORT
+from tests.contract.test_network_paths import ask_udp
+from tests.contract.test_network_policy import FORWARD, arrived, bound, heard
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.network.model import Lease, Reservation
+from solo5_systemd.network.model import Lease, NicRequest, Reservation
 
 IGMP = 2
 
@@ -27,6 +44,10 @@ PEER = IPv4Address("192.168.1.2")
 LAN = '[network.lan]\njoin = "br0"\n'
 RANGE = 'ipv4 = "192.168.1.0/24"\n'
 POOL = f'{LAN}{RANGE}pool = "192.168.1.200-192.168.1.201"\n'
+ROUTER, PEER6 = IPv6Address("fe80::2"), IPv6Address("2001:db8:5::2")
+PREFIX = f'{LAN}ipv6 = "2001:db8:5::/64"\ngateway6 = "{ROUTER}"\n'
+POOL6 = f'{PREFIX}pool6 = "2001:db8:5::200-2001:db8:5::201"\n'
+STRANGER = bytes.fromhex("020000000099")
 
 
 class Lan:
@@ -141,8 +162,7 @@ async def test_a_guest_is_a_machine_of_the_lan_and_its_bridge_stays_as_it_is(
     lan.machine.ip("link", "set", "lan-out", "mtu", mtu)
     run("ip", "link", "set", "lan-in", "mtu", mtu)  # of which the bridge takes its own
     before = state()
-    await join(service, POOL + 'gateway4 = "192.168.1.1"\n')
-    async with service.client() as client:
+    async with service.running(POOL + 'gateway4 = "192.168.1.1"\n') as client:
         lease = await leased(client)
         assert str(lease.ipv4) in ("192.168.1.200/24", "192.168.1.201/24")
         assert (str(lease.gateway4), lease.mtu, lease.bridge) == ("192.168.1.1", int(mtu), "br0")
@@ -165,8 +185,7 @@ async def test_a_guest_is_a_machine_of_the_lan_and_its_bridge_stays_as_it_is(
 
 
 async def test_a_job_requests_its_address_where_there_is_no_pool(service: Service, lan: Lan) -> None:
-    await join(service, LAN + RANGE + 'gateway4 = "192.168.1.254"\n')
-    async with service.client() as client:
+    async with service.running(LAN + RANGE + 'gateway4 = "192.168.1.254"\n') as client:
         for ip, reason in (
             (None, "NIC service requests no address in network lan, which has no pool"),
             ("192.168.2.5", "outside network lan"),
@@ -181,22 +200,18 @@ async def test_a_job_requests_its_address_where_there_is_no_pool(service: Servic
             await calls(lan, guest)
         with pytest.raises(TakenError, match="taken by task a"):
             await leased(client, "b", ip="192.168.1.77")
-        await client.drop("a")
 
 
 async def test_a_pool_is_the_limit_of_requested_addresses(service: Service, lan: Lan) -> None:
-    await join(service, POOL)
-    async with service.client() as client:
+    async with service.running(POOL) as client:
         with pytest.raises(InvalidRequestError, match=r"expected one in 192.168.1.200-192.168.1.201"):
             await leased(client, ip="192.168.1.77")
         lease = await leased(client, ip="192.168.1.201")
         assert (str(lease.ipv4), lease.gateway4) == ("192.168.1.201/24", None)
-        await client.drop("a")
 
 
 async def test_a_port_is_not_published_on_the_lan(service: Service, lan: Lan) -> None:
-    await join(service, POOL)
-    async with service.client() as client:
+    async with service.running(POOL) as client:
         for ask in (client.reserve, client.preview):
             with pytest.raises(InvalidRequestError, match=r"port 5353/udp cannot be published .* joins bridge br0"):
                 await ask(TaskName("a"), (nic("service", "lan"),), (udp(5353),))
@@ -204,8 +219,7 @@ async def test_a_port_is_not_published_on_the_lan(service: Service, lan: Lan) ->
 
 
 async def test_a_guest_without_a_leased_address_uses_dhcp_and_what_it_gets(service: Service, lan: Lan) -> None:
-    await join(service, LAN)
-    async with service.client() as client:
+    async with service.running(LAN) as client:
         with pytest.raises(InvalidRequestError, match="network lan, which leases none"):
             await leased(client, ip="192.168.1.77")
         lease = await leased(client)
@@ -223,16 +237,13 @@ async def test_a_guest_without_a_leased_address_uses_dhcp_and_what_it_gets(servi
                 assert got == [b"DISCOVER"]
             guest.ip = IPv4Address("192.168.1.77")
             await calls(lan, guest)
-        await client.drop("a")
 
 
 async def test_attacks_of_a_guest_do_not_leave_its_tap(service: Service, lan: Lan) -> None:
     """What is proper follows each on the same way: what has not arrived on the LAN by then was dropped."""
     run("ip", "link", "set", "br0", "type", "bridge", "group_fwd_mask", "0xfff8")
-    await join(service, POOL)
-    async with service.client() as client:
+    async with service.running(POOL) as client:
         await _attack(await leased(client), lan, known=True)
-        await client.drop("a")
     (service.settings / "solo5.toml").write_text(LAN)
     async with service.client() as client:
         await _attack(await leased(client), lan, known=False)
@@ -318,8 +329,7 @@ async def test_a_guest_cannot_request_the_mac_of_another_machine(service: Servic
 
 async def test_a_machine_of_the_lan_does_not_take_the_frames_of_a_guest(service: Service, lan: Lan) -> None:
     """With the guest's MAC as its source: an entry of a learning bridge would move to the machine's port."""
-    await join(service, POOL)
-    async with service.client() as client:
+    async with service.running(POOL) as client:
         lease = await leased(client)
         async with Guest(lease) as guest:
             await calls(lan, guest)
@@ -332,7 +342,6 @@ async def test_a_machine_of_the_lan_does_not_take_the_frames_of_a_guest(service:
             [entry] = [each for each in entries if each["mac"] == lease.mac]
             assert entry["ifname"] == lease.tap
             await calls(lan, guest)
-        await client.drop("a")
 
 
 async def test_what_is_unusable_is_refused_before_anything_is_made(service: Service, lan: Lan) -> None:
@@ -364,19 +373,16 @@ async def test_a_full_bridge_has_no_port_for_a_guest(service: Service, lan: Lan,
     others = [f"link set e{n} master br0\n" for n in range(510)]
     batch.write_text("".join([*pairs, *others]))
     run("ip", "-batch", str(batch))
-    await join(service, LAN)
-    async with service.client() as client:
+    async with service.running(LAN) as client:
         await leased(client)
         with pytest.raises(TakenError, match="has no free port: it has 1 for guests and 1022 of others, of the 1023"):
             await client.reserve(TaskName("b"), (nic("service", "lan"),), ())
-        await client.drop("a")
     batch.write_text("".join(f"link del d{n}\n" for n in range(511)))
     run("ip", "-batch", str(batch))
 
 
 async def test_taps_are_put_back_on_a_bridge_that_its_owner_makes_again(service: Service, lan: Lan) -> None:
-    await join(service, POOL)
-    async with service.client() as client, service.client() as listener, aclosing(listener.repairs()) as repairs:
+    async with service.running(POOL) as client, service.client() as listener, aclosing(listener.repairs()) as repairs:
         lease = await leased(client)
         next_repair = asyncio.ensure_future(anext(repairs))
         async with Guest(lease) as guest:
@@ -399,21 +405,18 @@ async def test_taps_are_put_back_on_a_bridge_that_its_owner_makes_again(service:
             await until(lambda: link(lease.tap).get("master") == "br0")
             guest.frames.clear()
             await calls(lan, guest)
-        await client.drop("a")
     assert link("br0")
 
 
 async def test_a_bridge_that_does_not_come_back_is_not_made_and_its_guests_can_be_released(
     service: Service, lan: Lan
 ) -> None:
-    await join(service, POOL)
-    async with service.client() as client:
+    async with service.running(POOL) as client:
         await leased(client)
         lan.delete()
         await service_is_restarted(service)
         with pytest.raises(HostError, match="bridge br0 of network lan does not exist"):
             await leased(client, "b")
-        await client.drop("a")
     assert not link("br0")
 
 
@@ -435,18 +438,27 @@ async def stays(service: Service, wanted: Reservation) -> None:
         assert (changes(before), host_state()) == ({}, rules)
 
 
-@pytest.mark.parametrize("settings", [POOL, LAN], ids=["leased", "unleased"])
+@pytest.mark.parametrize(
+    ("settings", "by_ipv6"),
+    [(POOL, False), (LAN, False), (POOL6, True), (f"{LAN}ipv6 = true\n", True)],
+    ids=["leased", "unleased", "IPv6, leased", "IPv6, any address"],
+)
 async def test_a_restart_and_damaged_files_leave_guests_and_bridge_as_they_are(
-    service: Service, lan: Lan, settings: str
+    service: Service, machine: Lan, settings: str, by_ipv6: bool
 ) -> None:
     await join(service, settings)
     async with service.client() as client:
         wanted = await client.have("a", nics=(nic("service", "lan"),))
     before = state()
     await stays(service, wanted)
-    async with Guest(wanted.leases[0]) as guest:
-        guest.ip = wanted.leases[0].address or IPv4Address("192.168.1.77")
-        await calls(lan, guest)
+    [lease] = wanted.leases
+    if by_ipv6:
+        async with Guest6(lease if lease.ipv6 else _addressed(lease)) as guest6:
+            await guest6.pinged6(PEER6, b"still")
+    else:
+        async with Guest(lease) as guest:
+            guest.ip = lease.address or IPv4Address("192.168.1.77")
+            await calls(machine, guest)
     async with service.client() as client:
         await client.drop("a")
     assert changes(before) == {}
@@ -460,75 +472,222 @@ async def test_a_joined_network_beside_one_of_the_service_forwards_nothing(servi
     def drops() -> bool:
         return "drop" in run("nft", "list", "chain", "ip", "solo5", "foreign")
 
-    await join(service, f"{POOL}[network.default]\n")
-    async with service.client() as client:
-        async with Guest(await leased(client)) as guest:
-            assert forwarding.read_text() == "0\n"
-            own = await client.lease("b", udp(5353))
-            assert forwarding.read_text() == "1\n"
-            assert str(own.ipv4).startswith("10.153.0.")
-            await calls(lan, guest)
-            assert drops()
-            await client.drop("b")
-            assert (forwarding.read_text(), changes(before)) == ("0\n", {})
-            assert not drops()
-            await calls(lan, guest)
-        await client.drop("a")
+    async with service.running(f"{POOL}[network.default]\n") as client, Guest(await leased(client)) as guest:
+        assert forwarding.read_text() == "0\n"
+        own = await client.lease("b", udp(5353))
+        assert forwarding.read_text() == "1\n"
+        assert str(own.ipv4).startswith("10.153.0.")
+        await calls(lan, guest)
+        assert drops()
+        await client.drop("b")
+        assert (forwarding.read_text(), changes(before)) == ("0\n", {})
+        assert not drops()
+        await calls(lan, guest)
 
 
 async def test_a_released_guest_gets_the_same_again(service: Service, lan: Lan) -> None:
     """As a restart by systemd needs it, and with its MAC in the bridge's table as long as its tap is there."""
-    await join(service, POOL)
-    async with service.client() as client:
+    async with service.running(POOL) as client:
         before = await leased(client)
         await client.drop("a")
         await client.attach(TaskName("a"))
         assert (await client.reservations())[0].leases == (before,)
-        await client.drop("a")
 
 
 async def test_isolated_guests_reach_the_lan_and_not_each_other(service: Service, lan: Lan) -> None:
-    await join(service, f"{POOL}isolated = true\n")
-    async with service.client() as client:
-        async with Guest(await leased(client)) as a, Guest(await leased(client, "b")) as b:
-            await calls(lan, a)
-            await calls(lan, b)
-            a.send(a.ipv4(b.mac, b.ip, UDP, datagram(b"to b")))
-            await calls(lan, a)
-            b.send(b.ipv4(await b.resolve(PEER), PEER, UDP, datagram(b"after")))
-            await calls(lan, b)
-            assert [each for each in heard(b) if each.startswith(b"to b")] == []
-        await client.drop("a")
-        await client.drop("b")
+    async with (
+        service.running(f"{POOL}isolated = true\n") as client,
+        Guest(await leased(client)) as a,
+        Guest(await leased(client, "b")) as b,
+    ):
+        await calls(lan, a)
+        await calls(lan, b)
+        a.send(a.udp(b.mac, b.ip, 7777, b"to b"))
+        await calls(lan, a)
+        b.send(b.udp(await b.resolve(PEER), PEER, 7777, b"after"))
+        await calls(lan, b)
+        assert [each for each in heard(b) if each.startswith(b"to b")] == []
 
 
 async def test_ipv6_is_open_where_it_is_set_but_for_routers_and_dhcp_servers(service: Service, lan: Lan) -> None:
-    await join(service, f"{LAN}ipv6 = true\n")
-    async with service.client() as client:
-        async with Guest(await leased(client)) as guest:
-            guest.ip = IPv4Address("192.168.1.77")
-            with lan.machine.entered():
-                wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
-            wire.setblocking(False)
-            with closing(wire):
-                frames_of = {
-                    b"neighbour": (58, b"\x87\0\0\0\0\0\0\0"),
-                    b"router": (58, b"\x86\0\0\0\0\0\0\0"),
-                    b"redirect": (58, b"\x89\0\0\0\0\0\0\0"),
-                    b"datagram": (17, struct.pack("!HHHH", 1, 2, 24, 0)),
-                    b"DHCPv6": (17, struct.pack("!HHHH", 547, 546, 24, 0)),
-                }
-                for word, (kind, head) in frames_of.items():
-                    guest.send(_ipv6(guest, kind, head + word.ljust(16, b".")))
-                guest.send(_ipv6(guest, 59, b"as a stranger...", source=b"\x02\0\0\0\0\x99"))
-                await calls(lan, guest)
-                got = b"".join(frames(wire))
-                assert [word for word in frames_of if word in got] == [b"neighbour", b"datagram"]
-                assert b"as a stranger" not in got
-        await client.drop("a")
+    async with service.running(f"{LAN}ipv6 = true\n") as client, Guest(await leased(client)) as guest:
+        guest.ip = IPv4Address("192.168.1.77")
+        with lan.machine.entered():
+            wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+        wire.setblocking(False)
+        with closing(wire):
+            frames_of = {
+                b"neighbour": (58, b"\x87\0\0\0\0\0\0\0"),
+                b"router": (58, b"\x86\0\0\0\0\0\0\0"),
+                b"redirect": (58, b"\x89\0\0\0\0\0\0\0"),
+                b"datagram": (17, struct.pack("!HHHH", 1, 2, 24, 0)),
+                b"DHCPv6": (17, struct.pack("!HHHH", 547, 546, 24, 0)),
+            }
+            for word, (kind, head) in frames_of.items():
+                guest.send(_ipv6(guest, kind, head + word.ljust(16, b".")))
+            guest.send(_ipv6(guest, 59, b"as a stranger...", source=b"\x02\0\0\0\0\x99"))
+            await calls(lan, guest)
+            got = b"".join(frames(wire))
+            assert [word for word in frames_of if word in got] == [b"neighbour", b"datagram"]
+            assert b"as a stranger" not in got
 
 
 def _ipv6(guest: Guest, kind: int, body: bytes, source: bytes = b"") -> bytes:
     ends = bytes.fromhex("fe80" + "00" * 13 + "07" + "ff02" + "00" * 13 + "01")
     head = struct.pack("!IHBB", 6 << 28, len(body), kind, 255)
     return guest.frame(b"\x33\x33\0\0\0\1", 0x86DD, head + ends + body, source=source)
+
+
+@pytest.fixture
+def machine(lan: Lan) -> Lan:
+    """The LAN, whose machine has two addresses of IPv6."""
+    for address in (f"{PEER6}/64", f"{ROUTER}/64"):
+        lan.machine.ip("address", "add", address, "dev", "lan-out", "nodad")
+    return lan
+
+
+@contextlib.contextmanager
+def wire(machine: Lan) -> Iterator[socket.socket]:
+    """A socket that receives every frame that reaches the machine."""
+    with machine.machine.entered():
+        made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+    made.setblocking(False)
+    with closing(made):
+        yield made
+
+
+async def test_a_guest_has_an_ipv6_address_of_the_lan_and_changes_nothing_on_the_host(
+    service: Service, machine: Lan
+) -> None:
+    before = state()
+    async with service.running(POOL6) as client:
+        lease = await leased(client)
+        assert str(lease.ipv6) in ("2001:db8:5::200/64", "2001:db8:5::201/64")
+        assert (lease.gateway6, lease.ipv4) == (ROUTER, None)
+        async with Guest6(lease) as guest:
+            await guest.pinged6(PEER6, b"to the LAN")
+            with machine.machine.entered():
+                asking = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+            assert await ask_udp(str(guest.ip6), 7, sock=asking) == b"HELLO"
+        assert changes(before) == {}, "no forwarding, and no address at the bridge"
+        assert "table ip6" not in run("nft", "list", "tables")
+        assert len({(await leased(client, task)).ipv6 for task in ("a", "b")}) == 2
+        with pytest.raises(TakenError, match=r"all of 2001:db8:5::200-2001:db8:5::201 are taken"):
+            await leased(client, "c")
+
+
+async def test_requested_ipv6_addresses_are_of_the_prefix_and_of_the_pool(service: Service, machine: Lan) -> None:
+    def wanted(address: str) -> tuple[NicRequest]:
+        return (replace(nic("service", "lan"), ipv6=IPv6Address(address)),)
+
+    async with service.running(PREFIX) as client:
+        chosen = await leased(client)
+        assert chosen.address6 is not None
+        assert chosen.address6 in IPv6Interface("2001:db8:5::/64").network
+        found = await client.have("b", nics=wanted("2001:db8:5::77"))
+        assert str(found.leases[0].ipv6) == "2001:db8:5::77/64"
+        with pytest.raises(InvalidRequestError, match=r"expected one in 2001:db8:5::/64, other than the first"):
+            await client.have("c", nics=wanted("2001:db8:6::77"))
+    for settings, refusal in (
+        (POOL6, r"outside network lan: expected one in 2001:db8:5::200-2001:db8:5::201\."),
+        (f"{LAN}ipv6 = true\n", r"which leases no IPv6 address.*Set the LAN's prefix as network\.lan\.ipv6"),
+    ):
+        (service.settings / "solo5.toml").write_text(settings)
+        async with service.client() as client:
+            with pytest.raises(InvalidRequestError, match=f"(?s){refusal}"):
+                await client.have("c", nics=wanted("2001:db8:5::77"))
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["leased", "any address"])
+async def test_attacks_of_a_guest_by_ipv6_do_not_leave_its_tap(service: Service, machine: Lan, known: bool) -> None:
+    async with service.running(POOL6 if known else f"{LAN}ipv6 = true\n") as client:
+        lease = await leased(client)
+        await _attack6(lease if known else _addressed(lease), machine, known=known)
+
+
+def _addressed(lease: Lease) -> Lease:
+    assert (lease.ipv6, lease.gateway6) == (None, None)
+    return replace(lease, ipv6=IPv6Interface("2001:db8:5::200/64"), gateway6=ROUTER)
+
+
+async def _attack6(lease: Lease, machine: Lan, *, known: bool) -> None:
+    """Send each frame, and then what is proper: what has not arrived at the machine by then was dropped."""
+    other = IPv6Address("2001:db8:5::3")
+    async with Guest6(lease) as guest:
+        there = await guest.resolve(guest.gateway6)
+
+        def said(to: IPv6Address, word: bytes, *, source: IPv6Address | None = None) -> bytes:
+            return guest.ipv6(there, to, UDP, datagram(source or guest.ip6, to, 9, 7, word), source=source)
+
+        def announced(kind: int, body: bytes, *, source: IPv6Address | None = None) -> bytes:
+            return guest.icmp6(multicast(ALL_NODES), ALL_NODES, kind, body, source=source)
+
+        own = said(PEER6, b"proper")
+        proper = {
+            "link-local address": said(ROUTER, b"a neighbour", source=guest.link_local),
+            "solicitation": guest.solicit(PEER6),
+            "advertisement": guest.advertise(guest.ip6),
+            "duplicates of its own": guest.solicit(guest.ip6, source=NOWHERE),
+            "looks for a router": announced(ROUTER_SOLICIT, bytes(4), source=NOWHERE),
+            "joins a group": announced(MLD_REPORT, bytes(4), source=NOWHERE),
+        }
+        by_address = {
+            "another address": said(PEER6, b"forged", source=other),
+            "the router's address": said(PEER6, b"forged router", source=ROUTER),
+            "solicitation of another": guest.solicit(PEER6, source=other),
+            "advertisement of another": guest.advertise(other),
+            "advertisement of the router": guest.advertise(ROUTER, source=ROUTER),
+            "duplicates of another": guest.solicit(other, source=NOWHERE),
+        }
+        attacks = {
+            "as a stranger": own[:6] + STRANGER + own[12:],
+            "solicitation with another MAC": guest.solicit(PEER6, mac=STRANGER),
+            "advertisement with another MAC": guest.advertise(guest.ip6, mac=STRANGER),
+            "the machine's, with another MAC": guest.advertise(PEER6, mac=STRANGER, source=PEER6),
+            "advertisement with two options": announced(
+                ADVERT, b"\x60\0\0\0" + guest.ip6.packed + b"\2\1" + guest.mac + b"\2\1" + STRANGER
+            ),
+            "router": announced(ROUTER_ADVERT, bytes(12), source=guest.link_local),
+            "redirect": announced(REDIRECT, bytes(4) + other.packed + PEER6.packed, source=guest.link_local),
+            "query of groups": announced(MLD_QUERY, bytes(20), source=guest.link_local),
+            "DHCPv6": guest.ipv6(there, PEER6, UDP, datagram(guest.ip6, PEER6, 547, 546, b"REPLY")),
+            "fragment": guest.ipv6(there, PEER6, FRAGMENT, bytes([ICMPV6, 0, 0, 1, 0, 0, 0, 7]) + bytes(8)),
+            **(by_address if known else {}),
+        }
+        passing = proper if known else proper | by_address
+        with wire(machine) as heard:
+            for frame in (*attacks.values(), *passing.values(), own):
+                guest.send(frame)
+            got: list[bytes] = []
+            await guest.pinged6(PEER6, b"after all of them")
+            got += frames(heard)
+        assert {name for name, frame in attacks.items() if frame in got} == set()
+        assert {name for name, frame in passing.items() if frame in got} == passing.keys()
+        assert own in got
+
+
+async def test_fragments_of_ipv6_pass_where_the_network_permits_them(service: Service, machine: Lan) -> None:
+    async with service.running(f"{POOL6}fragments = true\n") as client, Guest6(await leased(client)) as guest:
+        there = await guest.resolve(guest.gateway6)
+        part = guest.ipv6(there, PEER6, FRAGMENT, bytes([ICMPV6, 0, 0, 1, 0, 0, 0, 7]) + bytes(8))
+        with wire(machine) as heard:
+            guest.send(part)
+            await guest.pinged6(PEER6, b"after it")
+            assert part in frames(heard)
+
+
+async def test_beside_a_network_of_the_service_with_ipv6(service: Service, machine: Lan) -> None:
+    """What that network needs of the host begins and ends with it, and a guest on the LAN has both families."""
+    before = state()
+    async with service.running(f"{POOL}{POOL6.removeprefix(LAN)}[network.default]\nipv6 = true\n") as client:
+        lease = await leased(client)
+        assert lease.ipv4 is not None
+        async with Guest6(lease) as guest:
+            own = await client.lease("b")
+            assert own.address6 not in IPv6Interface("2001:db8:5::/64").network
+            assert "table ip6" in run("nft", "list", "tables")
+            await guest.pinged6(PEER6, b"beside")
+            await client.drop("b")
+            assert (FORWARD.read_text(), changes(before)) == ("0\n", {})
+            assert "table ip6" not in run("nft", "list", "tables")
+            await guest.pinged6(PEER6, b"alone")

@@ -27,22 +27,18 @@ async def test_a_network_has_the_mtu_of_the_uplink(service: Service, outside: Ou
     """As of a host whose default route is a tunnel's, but for a network that sets its own."""
     run("ip", "link", "set", "veth-in", "mtu", "1420")
     run("ip", "route", "add", "default", "via", outside.address)
-    (service.settings / "solo5.toml").write_text("[network.large]\nmtu = 9000\n[network.six]\nipv6 = true\n")
-    await service.restart()
-    async with service.client() as client:
+    async with service.running("[network.large]\nmtu = 9000\n[network.six]\nipv6 = true\n") as client:
         assert {network.name: network.mtu for network in await client.networks()} == {
             "default": 1420, "large": 9000, "six": 1420,
         }  # fmt: skip
         lease = await client.lease("a")
         assert (lease.mtu, link(lease.tap)["mtu"], link(lease.bridge)["mtu"]) == (1420, 1420, 1420)
         assert {network.mtu for network in await client.networks() if network.name == "default"} == {1420}
-        await client.drop("a")
     run("ip", "route", "del", "default")
 
 
 async def test_tap_and_bridge_are_as_a_tender_needs_them(service: Service) -> None:
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         lease = await client.lease("a")
         tap, bridge = link(lease.tap), link(lease.bridge)
         inside = link(lease.tap, "a")
@@ -64,14 +60,11 @@ async def test_tap_and_bridge_are_as_a_tender_needs_them(service: Service) -> No
         for namespace in ("/proc/self/ns/net", "/run/netns/solo5-a"):
             with entered(namespace):
                 assert _offload(lease.tap, ETHTOOL_GGRO) == _offload(lease.tap, ETHTOOL_GGSO) == 0
-        await client.drop("a")
 
 
 async def test_an_address_that_another_guest_had_is_not_sent_to_its_mac(service: Service) -> None:
     """The kernel would ask for it eight seconds later: five in which the entry is trusted, and three probes."""
-    (service.settings / "solo5.toml").write_text("[network.default]\nipv6 = true\n")
-    await service.restart()
-    async with service.client() as client:
+    async with service.running("[network.default]\nipv6 = true\n") as client:
         other = await client.lease("other")
         lease = (await client.reserve(TaskName("a"), (nic("service"),), ())).leases[0]
         assert len(lease.addresses) == 2
@@ -87,39 +80,32 @@ async def test_an_address_that_another_guest_had_is_not_sent_to_its_mac(service:
         await client.lease("a")
         listed = run("ip", "neigh", "show", "nud", "permanent", "dev", lease.bridge).split()
         assert {*map(str, lease.addresses)} <= {*listed}
-        for task in ("a", "other"):
-            await client.drop(task)
 
 
 @pytest.mark.parametrize("kind", [("tuntap", "add", "mode", "tap"), ("link", "add", "type", "bridge")])
 async def test_a_link_that_took_the_name_of_a_tap_is_replaced(service: Service, kind: tuple[str, ...]) -> None:
     """A tap without an owner is open to every user of the host."""
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         lease = (await client.reserve(TaskName("a"), (nic("service"),), ())).leases[0]
         run("ip", *kind[:2], lease.tap, *kind[2:])
         await client.attach(TaskName("a"))
         assert link(lease.tap)["linkinfo"]["info_kind"] == "macvlan"
         assert link(lease.tap)["master"] == lease.bridge
-        await client.drop("a")
 
 
 async def test_an_attached_tap_is_set_up_again_without_being_replaced(service: Service) -> None:
     """While a tender has it. Without one: test_network_task_namespaces.py."""
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         lease = await client.lease("a")
         async with Guest(lease):
             made = [link(lease.tap, task)["ifindex"] for task in ("", "a")]
             run("ip", "link", "set", lease.tap, "nomaster")
             await until(lambda: link(lease.tap).get("master") == lease.bridge)
             assert [link(lease.tap, task)["ifindex"] for task in ("", "a")] == made
-        await client.drop("a")
 
 
 async def test_every_call_is_idempotent(service: Service) -> None:
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         request = (TaskName("a"), (nic("service"),), (udp(5353),))
         assert await client.reserve(*request) == await client.reserve(*request)
         await client.attach(TaskName("a"))
@@ -127,18 +113,15 @@ async def test_every_call_is_idempotent(service: Service) -> None:
         await client.attach(TaskName("a"))
         assert await client.reserve(*request) == (await client.reservations())[0]
         assert host_state() == before
-        await client.drop("a")
-        await client.drop("a")
-        await client.drop("never")
+        for task in ("a", "a", "never"):
+            await client.drop(task)
 
 
 async def test_the_same_task_gets_the_same_again(service: Service) -> None:
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         first = await client.lease("a")
         await client.drop("a")
         assert await client.lease("a") == first
-        await client.drop("a")
 
 
 async def test_refusals_name_the_value_and_the_holder(service: Service) -> None:
@@ -174,8 +157,7 @@ async def test_refusals_name_the_value_and_the_holder(service: Service) -> None:
 
 async def test_a_range_in_use_is_left_alone(service: Service) -> None:
     run("ip", "address", "add", "10.153.0.7/24", "dev", "lo")
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         lease = await client.lease("a")
         assert lease.ipv4 is not None
         assert str(lease.ipv4.network) == "10.153.1.0/24"
@@ -188,11 +170,9 @@ async def test_a_range_in_use_is_left_alone(service: Service) -> None:
 
 async def test_the_bridge_of_another_program_is_not_changed(service: Service) -> None:
     run("ip", "link", "add", "solo5-default", "type", "bridge")
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         with pytest.raises(TakenError, match="link solo5-default exists and is not a bridge of solo5-networkd"):
             await client.have("a")
-        await client.drop("a")
     assert "solo5-default" in run("ip", "link")
     run("ip", "link", "del", "solo5-default")
 
@@ -278,8 +258,7 @@ async def test_killed_again_and_again_between_any_two_steps(service: Service) ->
             tasks.create_task(_bustle(service))
             await asyncio.sleep(chance.uniform(0.05, 0.3))
             service.kill()
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         for held in await client.reservations():
             await client.release(held.task)
         assert not await client.reservations()
@@ -294,8 +273,7 @@ async def test_half_done_work_is_finished_or_undone(service: Service, state: str
         lease = await client.lease("b")
     service.kill()
     _rewrite(service.state / "tasks/a.json", state=state, expires=1 << 40)
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         await until(lambda: len([each for each in host_state()[:-3] if each.startswith("s5-")]) == 1)
         assert "5353" not in run("nft", "list", "ruleset")
         assert link(lease.tap)["master"] == lease.bridge
@@ -305,8 +283,6 @@ async def test_half_done_work_is_finished_or_undone(service: Service, state: str
         if state == "reserved":
             await client.attach(TaskName("a"))
             assert "5353" in run("nft", "list", "ruleset")
-        await client.drop("a")
-        await client.drop("b")
 
 
 async def test_a_reservation_without_an_attach_expires(service: Service) -> None:
@@ -327,21 +303,16 @@ async def test_an_orphan_is_taken_back_when_its_unit_had_time_to_come(service: S
     service.kill()
     for task in "ab":
         _rewrite(service.state / f"tasks/{task}.json", expires=0)
-    await service.restart()
-    async with service.client() as client, pid1(service, active={"solo5-task-b.service"}):
+    async with service.running() as client, pid1(service, active={"solo5-task-b.service"}):
         assert await client.collect(dry_run=True) == ("network lease of task a",)
         assert len(await client.reservations()) == 3
         await client.collect(dry_run=False)
         assert [held.task for held in await client.reservations()] == ["b", "c"]
-        await client.drop("b")
-        await client.drop("c")
 
 
 async def test_it_exits_without_leases(service: Service) -> None:
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         await client.lease("a")
-        await client.drop("a")
     assert await asyncio.to_thread(service.wait, 15) == 0
 
 
@@ -367,9 +338,7 @@ async def test_a_state_directory_that_cannot_be_written_is_an_error(service: Ser
 
 
 async def test_a_wrong_setting_is_an_error(service: Service) -> None:
-    (service.settings / "solo5.toml").write_text("[network.default]\nmtuu = 9000\n")
-    await service.restart()
-    async with service.client() as client:
+    async with service.running("[network.default]\nmtuu = 9000\n") as client:
         with pytest.raises(Exception, match="network.default.mtuu is not a known key"):
             await client.reserve(TaskName("a"), (nic("service"),), ())
 

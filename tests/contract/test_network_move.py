@@ -28,8 +28,7 @@ async def ports_of(client: Client) -> dict[str, int]:
 
 
 async def test_new_flows_reach_the_other_guest_and_old_ones_stay(service: Service) -> None:
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         async with (
             Guest(await client.lease("old", udp(5353)), greeting=b"old"),
             Guest(await client.lease("new"), greeting=b"new"),
@@ -50,13 +49,11 @@ async def test_new_flows_reach_the_other_guest_and_old_ones_stay(service: Servic
                 await reaches(b"new", sock=present)
         await client.drop("old")
         await reaches_nothing_of("old", client)
-        await client.drop("new")
 
 
 async def test_a_udp_flow_that_lasts_is_a_connection_of_the_guest_that_it_stays_with(service: Service) -> None:
     """Without an end in the protocol: a VPN's clients would be cut off as soon as the ports are moved."""
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         leases = await client.lease("old", udp(5353)), await client.lease("new")
         async with Guest(leases[0], greeting=b"old"), Guest(leases[1], greeting=b"new"):
 
@@ -74,8 +71,6 @@ async def test_a_udp_flow_that_lasts_is_a_connection_of_the_guest_that_it_stays_
                         await asyncio.sleep(0.2)
                 await reaches(b"new")
                 assert await connections() == [1, 0]
-        await client.drop("old")
-        await client.drop("new")
 
 
 async def reaches_nothing_of(task: str, client: Client) -> None:
@@ -83,8 +78,7 @@ async def reaches_nothing_of(task: str, client: Client) -> None:
 
 
 async def test_a_release_of_the_first_task_leaves_the_ports_to_the_second(service: Service) -> None:
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         await client.lease("old", udp(5353), tcp(8080))
         async with Guest(await client.lease("new"), greeting=b"new"):
             await client.move_ports(OLD, NEW)
@@ -100,32 +94,26 @@ async def test_a_release_of_the_first_task_leaves_the_ports_to_the_second(servic
                 # The same request as the first one: a restart keeps lease and ports.
                 again = await client.have("old", udp(5353), tcp(8080))
                 assert again.leases == (lease,)
-        await client.drop("old")
-        await client.drop("new")
 
 
 async def test_ports_return_when_the_second_task_ends(service: Service) -> None:
-    await service.restart()
-    async with service.client() as client:
-        async with Guest(await client.lease("old", udp(5353)), greeting=b"old"):
-            await client.lease("new")
-            await client.move_ports(OLD, NEW)
-            service.kill()
-            await service.restart()
-            await client.drop("new")
-            await reaches(b"old")
-            assert await ports_of(client) == {"old": 1}
-            await client.lease("new")
-            await client.move_ports(OLD, NEW)
-            await client.move_ports(NEW, OLD)
-            await client.drop("old")  # which has only its own ports
-            assert await ports_of(client) == {"new": 0}
+    async with service.running() as client, Guest(await client.lease("old", udp(5353)), greeting=b"old"):
+        await client.lease("new")
+        await client.move_ports(OLD, NEW)
+        service.kill()
+        await service.restart()
         await client.drop("new")
+        await reaches(b"old")
+        assert await ports_of(client) == {"old": 1}
+        await client.lease("new")
+        await client.move_ports(OLD, NEW)
+        await client.move_ports(NEW, OLD)
+        await client.drop("old")  # which has only its own ports
+        assert await ports_of(client) == {"new": 0}
 
 
 async def test_ports_stay_moved_over_a_kill_of_the_service(service: Service) -> None:
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         await client.lease("old", udp(5353))
         async with Guest(await client.lease("new"), greeting=b"new"):
             await client.move_ports(OLD, NEW)
@@ -133,14 +121,11 @@ async def test_ports_stay_moved_over_a_kill_of_the_service(service: Service) -> 
             await service.restart()
             await reaches(b"new")
             assert await ports_of(client) == {"old": 0, "new": 1}
-        await client.drop("old")
-        await client.drop("new")
 
 
 @pytest.mark.parametrize("back", [False, True], ids=["there", "back"])
 async def test_a_kill_between_the_two_records_leaves_the_ports_moved(service: Service, back: bool) -> None:
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         await client.lease("old", udp(5353))
         await client.lease("new")
         if back:
@@ -154,8 +139,6 @@ async def test_a_kill_between_the_two_records_leaves_the_ports_moved(service: Se
         await service.restart()
         assert await ports_of(client) == {source: 0, target: 1}
         assert "ports" not in json.loads(record.read_text())
-        await client.drop("old")
-        await client.drop("new")
 
 
 async def test_no_connection_is_refused_while_ports_move_back_and_forth(service: Service) -> None:
@@ -185,8 +168,7 @@ async def test_no_connection_is_refused_while_ports_move_back_and_forth(service:
 
 
 async def test_what_cannot_be_moved_is_refused_and_nothing_has_changed(service: Service) -> None:
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         with pytest.raises(NotFoundError, match="task new has no network"):
             await client.move_ports(OLD, NEW)
         await client.lease("old", udp(5353, nic_name="service"))

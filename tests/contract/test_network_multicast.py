@@ -9,10 +9,7 @@ from tests.contract.guest import UDP
 from tests.contract.guest6 import Guest6, multicast
 from tests.contract.netns import Outside
 from tests.contract.netservice import Service, nic
-from tests.contract.test_network_paths import bridge_nf
 from tests.contract.test_network_policy import arrived, datagram
-
-__all__ = ["bridge_nf"]
 
 GROUP, GROUP6, PORT = IPv4Address("224.0.0.251"), IPv6Address("ff02::fb"), 7777
 """Those of mDNS, with a port of the test's."""
@@ -36,9 +33,7 @@ async def test_neighbours_receive_it_unless_they_are_isolated(
     service: Service, outside: Outside, bridge_nf: None, isolated: bool
 ) -> None:
     policy = f"ipv6 = true\nisolated = {str(isolated).lower()}\n"
-    (service.settings / "solo5.toml").write_text(f"[network.default]\n{policy}[network.other]\nipv6 = true\n")
-    await service.restart()
-    async with service.client() as client:
+    async with service.running(f"[network.default]\n{policy}[network.other]\nipv6 = true\n") as client:
         leases = [await client.lease(name) for name in ("a", "b")]
         leases += (await client.have("c", nics=(nic("service", "other"),))).leases
         async with Guest6(leases[0]) as a, Guest6(leases[1]) as b, Guest6(leases[2]) as c:
@@ -49,7 +44,7 @@ async def test_neighbours_receive_it_unless_they_are_isolated(
                 await guest.resolve(guest.gateway)  # its port is up: a bridge floods to no other
             mac = b"\x01\0\x5e" + struct.pack("!I", int(GROUP) & 0x7FFFFF)[1:]
             a.send(a.ipv4(mac, GROUP, UDP, datagram(FIRST)))
-            a.send(a.udp6(multicast(GROUP6), GROUP6, PORT, SECOND))
+            a.send(a.udp(multicast(GROUP6), GROUP6, PORT, SECOND))
             # Each path is the only one of its packets, which keep their order: after a reply, all of them have passed.
             for guest in (b, c):
                 await guest.pinged6(guest.gateway6, b"after")
@@ -59,5 +54,3 @@ async def test_neighbours_receive_it_unless_they_are_isolated(
             assert arrived(here) == arrived(beyond) == []
             for listener in (here, beyond):
                 listener.close()
-        for name in ("a", "b", "c"):
-            await client.drop(name)

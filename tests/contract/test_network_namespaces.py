@@ -1,50 +1,148 @@
 """Guests in a network namespace of other programs, as of a Nomad group in bridge mode."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, closing
-from ipaddress import IPv4Address
+from contextlib import asynccontextmanager, closing, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from typing import TypeVar
 
 import pytest
-from tests.contract.guest import Guest
-from tests.contract.netns import Outside, link, run
+from tests.contract.guest import ACK, SYN, TCP, UDP, Address, Guest
+from tests.contract.guest6 import (
+    ADVERT,
+    ALL_NODES,
+    ICMPV6,
+    NOWHERE,
+    REDIRECT,
+    ROUTER_ADVERT,
+    Guest6,
+    datagram,
+    kind_of,
+    multicast,
+)
+from tests.contract.netns import BRIDGE_NF6, CLIENT6, HOST6, Outside, link, run
 from tests.contract.netservice import Client, Service, host_state, nic, tcp, udp, until
+from tests.contract.test_network_ipv6 import sniffer, sysctls6
 from tests.contract.test_network_paths import ask_tcp, ask_udp
-from tests.contract.test_network_policy import FORWARD, bound
+from tests.contract.test_network_policy import FORWARD, arrived, bound
 
-from solo5_systemd.base.errors import HostError, TakenError
+from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.network.drops import of_nics
-from solo5_systemd.network.model import PortRequest, Reservation, dropped_by_namespace
+from solo5_systemd.network.guest_limits import Limits
+from solo5_systemd.network.model import NicRequest, PortRequest, Reservation, dropped_by_namespace
+from solo5_systemd.settings.egress import egress
 
 NIC = (nic("service", "namespace"),)
+GROUP6 = CLIENT6
+
+
+def state() -> tuple[object, ...]:
+    """Return all state of this network namespace that the service may change."""
+    nf = BRIDGE_NF6.read_text() if BRIDGE_NF6.exists() else ""
+    routes = run("ip", "-6", "route", "show", "table", "local").splitlines()
+    return *host_state(), sysctls6(), nf, [route for route in routes if route.startswith("local ::1")]
+
+
+@contextmanager
+def unchanged(group: Outside, bridge_nf: str = "0") -> Iterator[Outside]:
+    """A group, with or without br_netfilter, if the kernel has it; afterwards it is as before."""
+    with group.entered():
+        if BRIDGE_NF6.exists():
+            BRIDGE_NF6.write_text(bridge_nf)
+        before = state()
+    yield group
+    with group.entered():
+        assert state() == before, "nothing of the service is left"
+
+
+def routed(outside: Outside) -> Outside:
+    outside.ip("link", "set", "lo", "up")
+    outside.ip("route", "add", "default", "via", outside.host)
+    return outside
+
+
+def with_ipv6(outside: Outside) -> Outside:
+    run("ip", "address", "add", f"{HOST6}/64", "dev", f"{outside.link}-in", "nodad")
+    outside.ip("address", "add", f"{GROUP6}/64", "dev", f"{outside.link}-out", "nodad")
+    outside.ip("-6", "route", "add", "default", "via", HOST6)
+    return outside
 
 
 @pytest.fixture
 def group(outside: Outside) -> Iterator[Outside]:
     """The namespace of a group, whose address is 192.0.2.2; its gateway 192.0.2.1 is the host."""
-    outside.ip("link", "set", "lo", "up")
-    outside.ip("route", "add", "default", "via", outside.host)
-    with outside.entered():
-        before = host_state()
-    yield outside
-    with outside.entered():
-        assert host_state() == before, "nothing of the service is left"
+    with unchanged(routed(outside)) as group:
+        yield group
+
+
+@pytest.fixture
+def dual(outside: Outside) -> Outside:
+    """The same with an address of each family."""
+    return with_ipv6(routed(outside))
+
+
+BRIDGED = ["bridged packets", "bridged packets to ip6tables"]
+
+
+@pytest.fixture(params=["0", "1"], ids=BRIDGED)
+def group6(request: pytest.FixtureRequest, dual: Outside) -> Iterator[Outside]:
+    """The same, with and without br_netfilter."""
+    with unchanged(dual, request.param) as group:
+        yield group
+
+
+@dataclass(frozen=True)
+class Place:
+    """A group for the tests of both families, and the addresses of one: of the host, the group and the loopback."""
+
+    group: Outside
+    guest: type[Guest]
+    host: str
+    address: str
+    loopback: str
+    every: str
+
+    def own(self, guest: Guest) -> Address:
+        return guest.own(ip_address(self.host))
+
+    def router(self, guest: Guest) -> Address:
+        return guest.router(ip_address(self.host))
+
+
+@pytest.fixture(params=[None, "0", "1"], ids=["IPv4", *(f"IPv6, {each}" for each in BRIDGED)])
+def place(request: pytest.FixtureRequest, outside: Outside) -> Iterator[Place]:
+    group = routed(outside) if request.param is None else with_ipv6(routed(outside))
+    with unchanged(group, request.param or "0"):
+        if request.param is None:
+            yield Place(group, Guest, group.host, group.address, "127.0.0.1", "0.0.0.0")
+        else:
+            yield Place(group, Guest6, HOST6, GROUP6, "::1", "::")
+
+
+G = TypeVar("G", bound=Guest)
+
+
+@asynccontextmanager
+async def opened(
+    of: type[G], client: Client, group: Outside, task: str, *ports: PortRequest, nics: tuple[NicRequest, ...] = NIC
+) -> AsyncIterator[G]:
+    [lease] = (await client.reserve(TaskName(task), nics, ports, namespace=group.path)).leases
+    await client.attach(TaskName(task))
+    async with of(lease) as guest:
+        await guest.resolve(guest.router(IPv6Address(HOST6) if isinstance(guest, Guest6) else guest.gateway))
+        yield guest
+    await client.drop(task)
+
+
+guest, guest6 = partial(opened, Guest), partial(opened, Guest6)
 
 
 async def reserved(client: Client, group: Outside, task: str, *ports: PortRequest) -> Reservation:
     return await client.reserve(TaskName(task), NIC, ports, namespace=group.path)
-
-
-@asynccontextmanager
-async def guest(client: Client, group: Outside, task: str, *ports: PortRequest) -> AsyncIterator[Guest]:
-    [lease] = (await reserved(client, group, task, *ports)).leases
-    await client.attach(TaskName(task))
-    with group.entered():
-        opened = Guest(lease)
-    async with opened:
-        yield opened
-    await client.drop(task)
 
 
 async def test_a_guest_has_the_ports_of_its_namespace(service: Service, group: Outside) -> None:
@@ -58,6 +156,26 @@ async def test_a_guest_has_the_ports_of_its_namespace(service: Service, group: O
             for address in ("127.0.0.1", group.address):
                 assert await ask_tcp(address, 8080) == b"HELLO"
                 assert await ask_udp(address, 5353) == b"HELLO"
+
+
+async def test_a_guest_has_the_ports_of_its_namespace_by_ipv6(service: Service, group6: Outside) -> None:
+    """At its addresses, and at ::1; by IPv4 as without IPv6."""
+    await service.restart()
+    before = host_state()
+    async with service.client() as client, guest6(client, group6, "web", tcp(8080), udp(5353)) as web:
+        assert host_state() == before, "the host has none of it"
+        expected = (None, HOST6), (group6, GROUP6), (group6, "::1")
+        for where, address in expected:
+            to = GROUP6 if where is None else address
+            stream = None if where is None else inside(group6)
+            assert await ask_tcp(to, 8080, stream) == b"HELLO"
+            datagrams = None if where is None else inside(group6, socket.SOCK_DGRAM)
+            assert await ask_udp(to, 5353, sock=datagrams) == b"HELLO"
+        seen = [IPv6Address(HOST6), IPv6Address(GROUP6), web.gateway6]
+        assert sources(web, TCP) == sources(web, UDP) == seen
+        assert await ask_tcp(group6.address, 8080) == b"HELLO"
+        with group6.entered():
+            assert await ask_udp("127.0.0.1", 5353) == b"HELLO"
 
 
 async def test_the_traffic_of_its_nic_is_counted(service: Service, group: Outside) -> None:
@@ -75,8 +193,7 @@ async def test_packets_that_its_filter_drops_are_counted_for_its_nic(service: Se
     (service.settings / "own.toml").write_text(
         f'[network.namespace]\negress = ["{group.host}:9/udp"]\n[network.default]\nrate = ["sent-packets=10000"]\n'
     )
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         on_host = await client.lease("host")
         async with guest(client, group, "web") as web:
             for port in (9, 10, 11):
@@ -96,40 +213,6 @@ async def test_packets_that_its_filter_drops_are_counted_for_its_nic(service: Se
             assert str(networks[group.path, "namespace"].policy.rate) == "sent-packets=10000"
         assert {each.namespace for each in await client.networks()} == {""}
         assert on_host.network == "default"
-        await client.drop("host")
-
-
-async def test_programs_beside_a_guest_are_at_its_gateway(service: Service, group: Outside) -> None:
-    await service.restart()
-    with group.entered():
-        listeners = [bound("127.0.0.1", 9191), bound("0.0.0.0", 9192), bound(group.address, 9193)]
-    async with service.client() as client, guest(client, group, "web") as web:
-        for listener, to in zip(listeners, (web.gateway, web.gateway, IPv4Address(group.address)), strict=True):
-            with closing(listener):
-                port = listener.getsockname()[1]
-                await web.send_udp(to, port, b"upstream")
-                data, source = await asyncio.get_running_loop().sock_recvfrom(listener, 100)
-                assert (data, source[0]) == (b"upstream", "127.0.0.1" if to == web.gateway else str(web.ip))
-                listener.sendto(b"REPLY", source)
-                assert await web.heard_udp(b"REPLY") == (to, port)
-                web.frames.clear()
-
-
-async def test_beyond_the_namespace_a_guest_has_its_address(service: Service, group: Outside) -> None:
-    await service.restart()
-    with closing(bound("0.0.0.0", 9)) as listener:
-        async with service.client() as client, guest(client, group, "web") as web:
-            await web.send_udp(IPv4Address(group.host), 9, b"out")
-            data, source = await asyncio.get_running_loop().sock_recvfrom(listener, 100)
-            assert (data, source[0]) == (b"out", group.address)
-
-
-async def test_guests_of_one_namespace_reach_each_other(service: Service, group: Outside) -> None:
-    await service.restart()
-    async with service.client() as client, guest(client, group, "a") as a, guest(client, group, "b", tcp(80)) as b:
-        assert await a.resolve(b.ip) == b.mac
-        await a.send_udp(b.ip, 7, b"hello")
-        assert await a.heard_udp(b"HELLO") == (b.ip, 7)
 
 
 async def test_a_restarted_service_knows_its_namespaces(service: Service, group: Outside) -> None:
@@ -153,8 +236,7 @@ async def test_a_restarted_service_knows_its_namespaces(service: Service, group:
 
 async def test_guests_are_not_released_if_their_namespace_cannot_be_restored(service: Service, group: Outside) -> None:
     """Another program's link has the name of their bridge, until it is deleted."""
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         [lease] = (await reserved(client, group, "web", tcp(8080))).leases
         await client.attach(TaskName("web"))
         service.kill()
@@ -168,13 +250,11 @@ async def test_guests_are_not_released_if_their_namespace_cannot_be_restored(ser
         async with Guest(lease):
             with group.entered():
                 assert await ask_tcp("127.0.0.1", 8080) == b"HELLO"
-        await client.drop("web")
     assert f"network namespace {group.path} cannot be restored" in service.log.read_text()
 
 
 async def test_a_released_task_is_attached_in_its_namespace_again(service: Service, group: Outside) -> None:
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         [lease] = (await reserved(client, group, "web", tcp(8080))).leases
         await client.attach(TaskName("web"))
         await client.drop("web")
@@ -184,7 +264,6 @@ async def test_a_released_task_is_attached_in_its_namespace_again(service: Servi
             async with Guest(lease):
                 assert await ask_tcp("127.0.0.1", 8080) == b"HELLO"
         assert not link(lease.tap)
-        await client.drop("web")
 
 
 async def test_a_port_of_a_program_beside_is_taken(service: Service, group: Outside) -> None:
@@ -203,8 +282,7 @@ async def test_a_port_of_a_program_beside_is_taken(service: Service, group: Outs
     "path", ["/run/netns/none", "/proc/self/ns/mnt", "/etc/passwd", "/etc", "/dev/null", "relative"]
 )
 async def test_what_is_no_namespace_is_refused(service: Service, path: str) -> None:
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         with pytest.raises(HostError, match="is no network namespace"):
             await client.reserve(TaskName("web"), NIC, (), namespace=path)
         assert await client.reservation(TaskName("web")) is None
@@ -226,15 +304,13 @@ async def test_a_namespace_that_is_gone_leaves_nothing(service: Service) -> None
 
 async def test_what_guests_have_in_a_namespace_is_not_what_the_host_has(service: Service, group: Outside) -> None:
     """Ports and taps of two namespaces are independent; ranges are not, so that guests reach the host's guests."""
-    await service.restart()
-    async with service.client() as client, guest(client, group, "web", tcp(8080)) as web:
+    async with service.running() as client, guest(client, group, "web", tcp(8080)) as web:
         lease = await client.lease("other", tcp(8080))
         async with Guest(lease):
             assert lease.ipv4 is not None
             assert web.ip not in lease.ipv4.network
             assert await ask_tcp("127.0.0.1", 8080) == b"HELLO"
             await web.send_udp(IPv4Address(group.host), 8081, b"x")
-        await client.drop("other")
 
 
 async def test_what_other_programs_change_in_it_is_restored_at_once(service: Service, group: Outside) -> None:
@@ -275,3 +351,234 @@ def is_up(name: str) -> bool:
 
 def shown() -> str:
     return run("ip", "-o", "address", "show", "dev", "solo5-namespace")
+
+
+async def received(listener: socket.socket) -> tuple[bytes, tuple[str, int]]:
+    async with asyncio.timeout(10):
+        data, source = await asyncio.get_running_loop().sock_recvfrom(listener, 100)
+    return data, source[:2]
+
+
+async def test_programs_beside_a_guest_are_at_its_gateway(service: Service, place: Place) -> None:
+    await service.restart()
+    with place.group.entered():
+        listeners = [bound(place.loopback, 9191), bound(place.every, 9192), bound(place.address, 9193)]
+        stream = socket.create_server((place.loopback, 9194), family=listeners[0].family)
+    async with service.client() as client, opened(place.guest, client, place.group, "web") as web:
+        gateway = place.router(web)
+        for listener, to in zip(listeners, (gateway, gateway, ip_address(place.address)), strict=True):
+            with closing(listener):
+                port = listener.getsockname()[1]
+                await web.send_udp(to, port, b"upstream")
+                data, source = await received(listener)
+                assert (data, source[0]) == (b"upstream", place.loopback if to == gateway else str(place.own(web)))
+                listener.sendto(b"REPLY", source)
+                assert await web.heard_udp(b"REPLY") == (to, port)
+                web.frames.clear()
+        with closing(stream):
+            web.send(web.tcp(await web.resolve(gateway), gateway, (40001, 9194), (7, 0), SYN))
+            head = 54 if isinstance(web, Guest6) else 34
+            answer = await web.heard(lambda f: f[20 if head == 54 else 23] == TCP and f[12:14] != b"\x08\x06")
+            assert (answer[head - 32 : head - 16] if head == 54 else answer[26:30]) == gateway.packed
+            assert answer[head + 13] == SYN | ACK
+
+
+async def test_beyond_the_namespace_a_guest_has_its_address(service: Service, place: Place) -> None:
+    await service.restart()
+    with closing(bound(place.every, 9)) as listener:
+        async with service.client() as client, opened(place.guest, client, place.group, "web") as web:
+            await web.send_udp(ip_address(place.host), 9, b"out")
+            data, source = await received(listener)
+            assert (data, source[0]) == (b"out", place.address)
+
+
+async def test_guests_of_one_namespace_reach_each_other(service: Service, place: Place) -> None:
+    async with (
+        service.running() as client,
+        opened(place.guest, client, place.group, "a") as a,
+        opened(place.guest, client, place.group, "b", tcp(80)) as b,
+    ):
+        assert await a.resolve(place.own(b)) == b.mac
+        a.send(a.udp(b.mac, place.own(b), 7, b"hello"))
+        assert await a.heard_udp(b"HELLO") == (place.own(b), 7)
+
+
+def inside(group6: Outside, kind: socket.SocketKind = socket.SOCK_STREAM) -> socket.socket:
+    with group6.entered():
+        return socket.socket(socket.AF_INET6, kind)
+
+
+def sources(web: Guest6, protocol: int) -> list[IPv6Address]:
+    """Return the source of each packet of IPv6 that the guest has received, once for those of one flow."""
+    found = (frame for frame in web.frames if frame[12:14] == b"\x86\xdd" and frame[20] == protocol)
+    return list(dict.fromkeys(IPv6Address(frame[22:38]) for frame in found))
+
+
+async def test_what_is_lost_of_ipv6_is_restored(service: Service, group6: Outside) -> None:
+    """By a restart of the service, and by what the kernel reports of the namespace: the lost address."""
+    async with service.running() as client, guest6(client, group6, "web", tcp(8080)) as web:
+        for restart in (True, False):
+            with group6.entered():
+                run("ip", "-6", "route", "delete", "local", "::1", "dev", "solo5-namespace", "table", "local")
+                if BRIDGE_NF6.exists():
+                    BRIDGE_NF6.write_text("1")
+                run("ip", "-6", "address", "delete", f"{web.gateway6}/64", "dev", "solo5-namespace")
+            if restart:
+                service.kill()
+                await service.restart()
+            await until(lambda: is_looped(group6), 15)  # a check would be due after 20 s
+            await web.pinged6(web.gateway6, b"restored")
+            assert await ask_tcp("::1", 8080, inside(group6)) == b"HELLO"
+
+
+def is_looped(group6: Outside) -> bool:
+    """Return whether replies to ::1 are delivered."""
+    with group6.entered():
+        nf = BRIDGE_NF6.read_text() if BRIDGE_NF6.exists() else "0\n"
+        return nf == "0\n" and "local ::1 dev solo5-namespace" in run("ip", "-6", "route", "show", "table", "local")
+
+
+async def test_forged_packets_of_ipv6_reach_neither_neighbour_nor_namespace(service: Service, group6: Outside) -> None:
+    async with service.running() as client, guest6(client, group6, "a") as a, guest6(client, group6, "b") as b:
+        other, loop = IPv6Address(int(a.ip6) ^ 1), IPv6Address("::1")
+        hop = await a.resolve(a.gateway6)
+
+        def sent(to: IPv6Address, mac: bytes, source: IPv6Address, word: bytes) -> bytes:
+            return a.ipv6(mac, to, UDP, datagram(source, to, 1, 9, word), source=source)
+
+        forged = {
+            "another address": sent(IPv6Address(HOST6), hop, other, b"FORGED 1"),
+            "the group's address": sent(IPv6Address(HOST6), hop, IPv6Address(GROUP6), b"FORGED 2"),
+            "another guest's address": sent(IPv6Address(HOST6), hop, b.ip6, b"FORGED 3"),
+            "from ::1": sent(IPv6Address(GROUP6), hop, loop, b"FORGED 4"),
+            "to ::1": sent(loop, hop, a.ip6, b"FORGED 5"),
+            "advertisement of the gateway": a.advertise(a.gateway6),
+            "advertisement of another guest": a.advertise(b.ip6),
+            "advertisement of ::1": a.advertise(loop),
+            "solicitation for another": a.solicit(b.ip6, source=other),
+            "router advertisement": a.icmp6(
+                multicast(ALL_NODES), ALL_NODES, ROUTER_ADVERT, bytes(12), source=a.link_local
+            ),
+            "redirect": a.icmp6(hop, IPv6Address(GROUP6), REDIRECT, bytes(36), source=a.link_local),
+        }
+        with group6.entered():
+            listeners = [bound(GROUP6, 9), bound("::1", 9)]
+            bridge, uplink = sniffer("solo5-namespace"), sniffer(f"{group6.link}-out")
+        with closing(bound("::", 9)) as far:
+            for frame in forged.values():
+                a.send(frame)
+            await a.send_udp(IPv6Address(HOST6), 9, b"honest")  # behind the others, in their order
+            data, _ = await received(far)
+            assert data == b"honest"
+            await a.pinged6(a.gateway6, b"last")
+            forged.pop("to ::1")  # the kernel drops it behind the sniffer
+            everything = [frame[6:] for frame in (*arrived(bridge), *b.frames)]
+            assert [what for what, frame in forged.items() if frame[6:] in everything] == []
+            assert not any(b"FORGED" in frame for frame in arrived(uplink))
+        for each in listeners:
+            assert arrived(each) == []
+        for each in (*listeners, bridge, uplink):
+            each.close()
+        with group6.entered():
+            assert "proto ra" not in run("ip", "-6", "route", "show")
+
+
+async def test_its_egress_list_holds_by_ipv6(service: Service, group6: Outside) -> None:
+    await service.restart()
+    listed = (replace(NIC[0], limits=Limits(egress=egress([f"[{HOST6}]:7/udp"]))),)
+    with closing(bound("::", 7)) as open_, closing(bound("::", 9)) as closed:
+        async with service.client() as client, guest6(client, group6, "web", nics=listed) as web:
+            for port in (9, 7):
+                await web.send_udp(IPv6Address(HOST6), port, b"out")
+            async with asyncio.timeout(10):
+                assert await asyncio.get_running_loop().sock_recv(open_, 100) == b"out"
+            assert arrived(closed) == []
+
+
+async def test_a_port_at_the_loopback_of_ipv6_alone_is_published_there(service: Service, group6: Outside) -> None:
+    await service.restart()
+    async with service.client() as client, guest6(client, group6, "web", tcp(8080, host_ip="::1")):
+        assert await ask_tcp("::1", 8080, inside(group6)) == b"HELLO"
+        with pytest.raises(ConnectionRefusedError):
+            await ask_tcp(GROUP6, 8080, socket.socket(socket.AF_INET6))
+        with group6.entered(), pytest.raises(ConnectionRefusedError):
+            await ask_tcp("127.0.0.1", 8080)
+    async with service.client() as client:
+        with pytest.raises(InvalidRequestError, match="no reply of a guest to ::1"):
+            await client.lease("other", tcp(8080, host_ip="::1"))
+
+
+async def test_a_port_that_a_program_has_at_the_loopback_of_ipv6_is_taken(service: Service, group6: Outside) -> None:
+    await service.restart()
+    with group6.entered(), socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as listener:
+        listener.bind(("::1", 5353))
+        async with service.client() as client:
+            with pytest.raises(TakenError, match="port .*5353/udp is taken by another process"):
+                await client.reserve(TaskName("web"), NIC, (udp(5353, host_ip="::1"),), namespace=group6.path)
+
+
+async def test_the_prefix_is_none_of_the_hosts(service: Service, group6: Outside) -> None:
+    """So that a guest reaches the host's guests; and the operator's, where that is set."""
+    async with service.running("[network.default]\nipv6 = true\n") as client:
+        host = await client.lease("other")
+        async with guest6(client, group6, "web") as web:
+            assert host.ipv6 is not None
+            assert web.ip6 not in host.ipv6.network
+            run("ip", "-6", "route", "add", str(IPv6Network((web.ip6, 64), strict=False)), "dev", f"{group6.link}-in")
+        async with guest6(client, group6, "again") as again:
+            assert IPv6Network((again.ip6, 64), strict=False) != IPv6Network((web.ip6, 64), strict=False)
+
+
+async def test_the_operator_sets_the_prefix(service: Service, dual: Outside) -> None:
+    options = 'ipv6 = "fd00:77::/64"\ngateway6 = "fd00:77::5"'
+    async with service.running(f"[network.namespace]\n{options}\n") as client:
+        async with guest6(client, dual, "web") as web:
+            assert (web.ip6 in IPv6Network("fd00:77::/64"), web.gateway6) == (True, IPv6Address("fd00:77::5"))
+        run("ip", "-6", "route", "add", "fd00:77::/64", "dev", f"{dual.link}-in")
+        with pytest.raises(HostError, match=r"network namespace cannot use fd00:77::/64: it overlaps"):
+            await client.reserve(TaskName("web"), NIC, (), namespace=dual.path)
+
+
+@pytest.mark.parametrize("case", ["no address", "no uplink", "denied", "small"])
+async def test_without_ipv6_nothing_of_it_is_there(service: Service, dual: Outside, case: str) -> None:
+    if case == "no address":
+        dual.ip("address", "delete", f"{GROUP6}/64", "dev", f"{dual.link}-out")
+    elif case == "no uplink":
+        dual.ip("route", "delete", "default")
+        dual.ip("-6", "route", "delete", "default")
+    else:
+        option = {"denied": "ipv6 = false", "small": "mtu = 1000"}[case]
+        (service.settings / "solo5.toml").write_text(f"[network.namespace]\n{option}\n")
+    with dual.entered():
+        before = sysctls6()
+    async with service.running() as client:
+        [lease] = (await client.reserve(TaskName("web"), NIC, (tcp(8080),), namespace=dual.path)).leases
+        await client.attach(TaskName("web"))
+        assert (lease.ipv6, lease.gateway6) == (None, None)
+        with dual.entered():
+            assert "table ip6" not in run("nft", "list", "tables")
+            assert sysctls6() | before == sysctls6()
+            assert "::1 dev solo5-namespace" not in run("ip", "-6", "route", "show", "table", "local")
+
+
+async def test_a_namespace_with_ipv6_alone_is_enough(service: Service, dual: Outside) -> None:
+    """Its guest has IPv4 on the pair as well, for programs beside it."""
+    dual.ip("route", "delete", "default")
+    dual.ip("address", "delete", f"{dual.address}/24", "dev", f"{dual.link}-out")
+    dual.ip("link", "set", f"{dual.link}-out", "mtu", "1400")
+    async with service.running() as client, guest6(client, dual, "web", tcp(8080)):
+        assert await ask_tcp(GROUP6, 8080, socket.socket(socket.AF_INET6)) == b"HELLO"
+        with dual.entered():
+            assert await ask_tcp("127.0.0.1", 8080) == b"HELLO"
+            assert " mtu 1400 " in run("ip", "link", "show", "solo5-namespace")
+
+
+async def test_a_detection_of_its_own_address_passes(service: Service, group6: Outside) -> None:
+    async with service.running() as client, guest6(client, group6, "a") as a, guest6(client, group6, "b") as b:
+        a.send(a.solicit(a.ip6, source=NOWHERE))
+        await b.heard(lambda f: kind_of(f) == 135 and f[62:78] == a.ip6.packed)
+        b.frames.clear()
+        a.send(a.solicit(b.ip6, source=NOWHERE))  # of another's: nothing comes back
+        a.send(a.udp(b.mac, b.ip6, 7, b"LAST"))
+        await b.heard(lambda f: f[62:] == b"LAST")
+        assert not any(kind_of(f) in (135, ADVERT) and f[6:12] == a.mac and f[20] == ICMPV6 for f in b.frames)

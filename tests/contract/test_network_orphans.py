@@ -14,8 +14,7 @@ def rewrite(lease: Path, **fields: object) -> None:
 
 
 async def test_elements_without_a_lease_are_orphans_until_the_services_next_start(service: Service) -> None:
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         await client.lease("a", udp(5301))
         await client.lease("b", udp(5302))
         assert await client.orphans() == ()
@@ -26,12 +25,10 @@ async def test_elements_without_a_lease_are_orphans_until_the_services_next_star
         assert all(line.startswith("nftables element ") and "5302" not in line for line in found)
         await service.restart()
         assert await client.orphans() == ()
-        await client.drop("b")
 
 
 async def test_a_running_service_removes_an_orphaned_tap_when_it_collects(service: Service) -> None:
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         lease = await client.lease("a")
         run("ip", "tuntap", "add", "s5-orphan", "mode", "tap")
         await client.collect(dry_run=True)
@@ -39,23 +36,19 @@ async def test_a_running_service_removes_an_orphaned_tap_when_it_collects(servic
         await client.collect(dry_run=False)
         assert not links.index("s5-orphan")
         assert links.index(lease.tap)
-        await client.drop("a")
 
 
 async def test_with_an_unreadable_lease_record_nothing_is_an_orphan(service: Service) -> None:
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         await client.lease("a", udp(5301))
         service.kill()
         (service.state / "tasks/a.json").write_text("{")
         assert await client.orphans() == ()
         await service.restart()
-        await client.drop("a")
 
 
 async def test_only_what_had_time_to_come_is_overdue(service: Service) -> None:
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         await client.lease("a")
         await client.lease("b")
         service.kill()
@@ -63,5 +56,3 @@ async def test_only_what_had_time_to_come_is_overdue(service: Service) -> None:
         assert [record.reservation.task for record in await client.expired()] == ["a"]
         rewrite(service.state / "tasks/a.json", expires=1 << 40)
         await service.restart()
-        await client.drop("a")
-        await client.drop("b")

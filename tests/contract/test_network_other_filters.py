@@ -8,16 +8,15 @@ from ipaddress import IPv6Address
 
 import pytest
 from tests.contract.guest6 import Guest6
-from tests.contract.netns import Outside, run
+from tests.contract.netns import CLIENT6, HOST6, Outside, run
 from tests.contract.netservice import Service, udp
 from tests.contract.test_network_egress import echoes
-from tests.contract.test_network_ipv6 import CLIENT6, HOST6, ask6, far_socket, prefix, wan
+from tests.contract.test_network_ipv6 import far_socket, prefix
+from tests.contract.test_network_paths import ask_udp
 
 from solo5_systemd.host.kernel import read_kernel
 from solo5_systemd.network.model import Lease
 from solo5_systemd.settings.model import parse_settings
-
-__all__ = ["wan"]
 
 SETTINGS = parse_settings({"network": {"default": {"ipv6": True}}}).networks
 ROUTED = parse_settings({"network": {"default": {"ipv6": True, "routed": True}}}).networks
@@ -56,16 +55,14 @@ ROUTED_TABLES = {
 async def test_what_is_reported_of_a_routed_network_is_what_packets_for_its_guests_meet(
     service: Service, wan: Outside, table: str
 ) -> None:
-    (service.settings / "solo5.toml").write_text("[network.default]\nipv6 = true\nrouted = true\n")
-    await service.restart()
-    async with service.client() as client:
+    async with service.running("[network.default]\nipv6 = true\nrouted = true\n") as client:
         lease = await client.lease("a")
         wan.ip("route", "replace", str(prefix(lease)), "via", HOST6)
 
         async def is_open() -> bool:
             async with Guest6(lease) as guest:
-                await guest.resolve6(guest.gateway6)
-                return await _succeeds(lambda: ask6(str(guest.ip6), 7, sock=far_socket(wan)))
+                await guest.resolve(guest.gateway6)
+                return await _succeeds(lambda: ask_udp(str(guest.ip6), 7, sock=far_socket(wan)))
 
         try:
             assert await is_open()
@@ -80,7 +77,6 @@ async def test_what_is_reported_of_a_routed_network_is_what_packets_for_its_gues
         finally:
             for family in ("ip6", "inet"):  # added first, so that the deletion cannot fail
                 run("nft", f"add table {family} own; delete table {family} own")
-        await client.drop("a")
 
 
 async def test_other_programs_for_which_the_host_forwards_ipv6_are_named(service: Service, wan: Outside) -> None:
@@ -102,9 +98,7 @@ async def test_other_programs_for_which_the_host_forwards_ipv6_are_named(service
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
 async def test_what_is_reported_is_what_packets_meet(service: Service, wan: Outside, table: str) -> None:
-    (service.settings / "solo5.toml").write_text("[network.default]\nipv6 = true\n")
-    await service.restart()
-    async with service.client() as client, echoes(wan, 7, bound=lambda port: far_socket(wan, port=port)):
+    async with service.running("[network.default]\nipv6 = true\n") as client, echoes(wan, 7, addresses=[CLIENT6]):
         lease = await client.lease("a", udp(5353))
         wan.ip("route", "replace", str(prefix(lease)), "via", HOST6)
         run("ip", "-6", "route", "add", "default", "via", CLIENT6)
@@ -125,19 +119,18 @@ async def test_what_is_reported_is_what_packets_meet(service: Service, wan: Outs
             for family in ("ip6", "inet"):  # added first, so that the deletion cannot fail
                 run("nft", f"add table {family} own; delete table {family} own")
             run("ip", "-6", "route", "delete", "default")
-        await client.drop("a")
 
 
 async def _is_open(lease: Lease, wan: Outside) -> bool:
     """Return whether a guest that has just started reaches its gateway, and the client, and is reached by it."""
 
     async def reached() -> None:
-        await guest.resolve6(guest.gateway6)
-        await guest.send_udp6(IPv6Address(CLIENT6), 7, b"call")
-        await guest.heard_udp6(b"CALL", 1)
+        await guest.resolve(guest.gateway6)
+        await guest.send_udp(IPv6Address(CLIENT6), 7, b"call")
+        await guest.heard_udp(b"CALL", 1)
 
     async with Guest6(lease) as guest:
-        ways = (reached, lambda: ask6(HOST6, 5353, sock=far_socket(wan)))
+        ways = (reached, lambda: ask_udp(HOST6, 5353, sock=far_socket(wan)))
         return all([await _succeeds(way) for way in ways])
 
 

@@ -26,33 +26,26 @@ async def test_an_address_stays_held_though_rules_and_service_are_gone(service: 
         held = await client.lease("a")
     service.kill()
     run("nft", "flush", "ruleset")
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         with pytest.raises(TakenError, match="is taken by task a"):
             await client.reserve(TaskName("b"), (nic("service", ip=str(held.address)),), ())
         assert (await client.lease("b")).ipv4 != held.ipv4
-        await client.drop("a")
-        await client.drop("b")
 
 
 async def test_taps_of_others_are_neither_counted_nor_removed(service: Service) -> None:
     for name in ("tap1", "miragetap1"):
         run("ip", "tuntap", "add", name, "mode", "tap")
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         await client.lease("a")
         await client.have("b", nics=(nic("service"), nic("management")))
         service.kill()
         await service.restart()
-        await client.drop("a")
-        await client.drop("b")
     for name in ("tap1", "miragetap1"):
         run("ip", "tuntap", "del", name, "mode", "tap")
 
 
 async def test_rules_that_others_change_at_the_same_moment_are_no_hindrance(service: Service, tmp_path: Path) -> None:
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         with _busy("nft add table ip other; nft delete table ip other", tmp_path / "stop"):
             names = [f"t{number}" for number in range(20)]
             await asyncio.gather(*(client.lease(name, udp(5300 + n)) for n, name in enumerate(names)))
@@ -62,11 +55,9 @@ async def test_rules_that_others_change_at_the_same_moment_are_no_hindrance(serv
 async def test_rules_of_others_are_left_as_they_are(service: Service) -> None:
     run("nft", "add table ip nat; add chain ip nat POSTROUTING { type nat hook postrouting priority 100; }")
     before = host_state()
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         await client.lease("a", udp(5353))
         assert "table ip nat" in run("nft", "list", "ruleset")
-        await client.drop("a")
     service.end()
     assert host_state() == before
     run("nft", "delete", "table", "ip", "nat")
@@ -92,8 +83,7 @@ async def test_forwarding_is_on_while_it_is_needed_and_then_as_it_was(service: S
     (CONF / "kept/forwarding").write_text("1")
     (CONF / "other/forwarding").write_text("0")
     settings = _ipv4_settings()
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         await client.lease("a")
         assert (FORWARD.read_text(), (CONF / "other/forwarding").read_text()) == (f"{before}\n", f"{1 - int(before)}\n")
         run("ip", "link", "add", "later", "type", "bridge")
@@ -114,8 +104,7 @@ async def test_a_program_for_which_the_host_forwards_is_followed(service: Servic
     def drops() -> bool:
         return "drop" in run("nft", "list", "chain", "ip", "solo5", "foreign")
 
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         await client.lease("a")
         tables = run("nft", "-a", "list", "tables")
         assert drops()
@@ -127,7 +116,6 @@ async def test_a_program_for_which_the_host_forwards_is_followed(service: Servic
         FORWARD.write_text("1")
         await until(lambda: not drops())
         assert run("nft", "-a", "list", "tables") == tables
-        await client.drop("a")
     assert (FORWARD.read_text(), (CONF / "lo/forwarding").read_text()) == ("1\n", "1\n"), "it is in use"
     FORWARD.write_text("0")
 
@@ -141,13 +129,10 @@ def _ipv4_settings() -> dict[str, str]:
 async def test_a_bridge_broadcasts_to_the_last_address_of_its_range(
     service: Service, ipv4: str, broadcast: str
 ) -> None:
-    (service.settings / "solo5.toml").write_text(f'[network.default]\nipv4 = "{ipv4}"\n')
-    await service.restart()
-    async with service.client() as client:
+    async with service.running(f'[network.default]\nipv4 = "{ipv4}"\n') as client:
         lease = await client.lease("a")
         [bridge] = json.loads(run("ip", "-j", "address", "show", "dev", lease.bridge))
         assert [address["broadcast"] for address in bridge["addr_info"]] == [broadcast]
-        await client.drop("a")
 
 
 @contextmanager

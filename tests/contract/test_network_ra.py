@@ -25,13 +25,11 @@ from tests.contract.netns import received
 from tests.contract.netservice import Client, Service, nic, until
 from tests.contract.test_network_ipv6 import sniffer
 from tests.contract.test_network_policy import arrived
-from tests.contract.test_network_segments import FIRST, SECOND, THIRD, bridge_nf, started
+from tests.contract.test_network_segments import FIRST, SECOND, THIRD, started
 
 from solo5_systemd.base.errors import InvalidRequestError, TakenError
 from solo5_systemd.network.derived import slaac_address
 from solo5_systemd.network.model import Lease, mac_address
-
-__all__ = ["bridge_nf"]
 
 PREFIX = IPv6Network("2001:db8:1::/64")
 DNS = 'dns = ["9.9.9.9", "2001:db8::53", "fd00::53"]\n'
@@ -48,9 +46,7 @@ async def pid1(service: Service) -> AsyncIterator[Pid1WithServers]:
 
 @pytest.fixture
 async def client(service: Service, pid1: Pid1WithServers) -> AsyncIterator[Client]:
-    (service.settings / "solo5.toml").write_text(RA)
-    await service.restart()
-    async with service.client() as client:
+    async with service.running(RA) as client:
         yield client
 
 
@@ -199,9 +195,7 @@ async def advertised_to(guest: Guest6) -> None:
 
 
 async def test_only_guests_of_that_network_have_advertisements(service: Service, pid1: Pid1WithServers) -> None:
-    (service.settings / "solo5.toml").write_text(RA + "[network.other]\nipv6 = true\n")
-    await service.restart()
-    async with service.client() as client:
+    async with service.running(RA + "[network.other]\nipv6 = true\n") as client:
         first = await client.lease("a")
         plain = (await client.have("b", nics=(nic("service", "other"),))).leases[0]
         async with Guest6(first) as a, Guest6(plain) as b:
@@ -213,13 +207,10 @@ async def test_only_guests_of_that_network_have_advertisements(service: Service,
             await b.pinged6(b.gateway6, b"last")
             assert [frame for frame in b.frames if kind_of(frame) == ROUTER_ADVERT] == []
         assert pid1.running() == [SERVER]
-        for task in "ab":
-            await client.drop(task)
 
 
 async def test_no_message_of_dhcp_reaches_a_server_without_dhcp(client: Client) -> None:
-    lease = await client.lease("a")
-    async with Guest6(lease) as guest:
+    async with Guest6(await client.lease("a")) as guest:
         await advertised(guest)
         with pytest.raises(TimeoutError):
             await leased(guest)
@@ -234,9 +225,7 @@ async def test_no_message_of_dhcp_reaches_a_server_without_dhcp(client: Client) 
 
 
 async def test_with_dhcp_one_server_does_both(service: Service, pid1: Pid1WithServers) -> None:
-    (service.settings / "solo5.toml").write_text(RA + "dhcp = true\n")
-    await service.restart()
-    async with service.client() as client:
+    async with service.running(RA + "dhcp = true\n") as client:
         lease = await client.lease("a")
         async with Guest6(lease) as guest:
             await advertised(guest)
@@ -245,7 +234,6 @@ async def test_with_dhcp_one_server_does_both(service: Service, pid1: Pid1WithSe
         async with KernelGuest(lease) as kernel:
             await until(lambda: kernel.addresses() != [], 20)
             assert [each["local"] for each in kernel.addresses()] == [str(lease.address6)]
-        await client.drop("a")
 
 
 async def test_a_lease_is_the_same_after_each_restart(client: Client, service: Service, pid1: Pid1WithServers) -> None:
@@ -312,9 +300,7 @@ async def test_a_guest_on_a_segment_has_advertisements(
 
 async def test_ra_that_is_switched_on_applies_after_the_last_task(service: Service, pid1: Pid1WithServers) -> None:
     """A guest with another address would have two, of which one is dropped."""
-    (service.settings / "solo5.toml").write_text(RA.replace("ra = true", ""))
-    await service.restart()
-    async with service.client() as client:
+    async with service.running(RA.replace("ra = true", "")) as client:
         lease = await client.lease("a")
         assert lease.address6 != slaac_address(PREFIX, lease.mac)
         (service.settings / "solo5.toml").write_text(RA)
@@ -328,4 +314,3 @@ async def test_ra_that_is_switched_on_applies_after_the_last_task(service: Servi
         lease = await client.lease("a")
         assert lease.address6 == slaac_address(PREFIX, lease.mac)
         assert pid1.running() == [SERVER]
-        await client.drop("a")

@@ -91,15 +91,12 @@ def measure(send: Callable[[], object], direction: str, tap: str) -> tuple[float
 async def test_what_a_guest_sends_is_held_within_its_limit(
     service: Service, outside: Outside, text: str, size: int, per_second: int
 ) -> None:
-    await service.restart()
-    async with service.client() as client:
-        async with Guest(await have(client, "a", at(text))) as guest:
-            count("prerouting")
-            data = _udp(4000, 7, bytes(size - HEADERS))
-            frame = guest.ipv4(await guest.resolve(guest.gateway), IPv4Address(outside.address), UDP, data)
-            assert is_held(lambda: guest.send(frame), "sent", guest.tap, per_second, packets="packets" in text)
-            run("nft", "delete table bridge test")
-        await client.drop("a")
+    async with service.running() as client, Guest(await have(client, "a", at(text))) as guest:
+        count("prerouting")
+        data = _udp(4000, 7, bytes(size - HEADERS))
+        frame = guest.ipv4(await guest.resolve(guest.gateway), IPv4Address(outside.address), UDP, data)
+        assert is_held(lambda: guest.send(frame), "sent", guest.tap, per_second, packets="packets" in text)
+        run("nft", "delete table bridge test")
 
 
 @pytest.mark.parametrize(
@@ -108,36 +105,32 @@ async def test_what_a_guest_sends_is_held_within_its_limit(
 async def test_what_a_guest_receives_is_held_within_its_limit(
     service: Service, text: str, size: int, per_second: int
 ) -> None:
-    await service.restart()
-    async with service.client() as client:
-        async with Guest(await have(client, "a", at(text))) as guest:
-            count("postrouting")
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-                sender.sendto(b"FIRST", (str(guest.ip), 7))
-                await guest.heard(lambda frame: b"FIRST" in frame)
-                data = b"\0" * (size - HEADERS)
+    async with service.running() as client, Guest(await have(client, "a", at(text))) as guest:
+        count("postrouting")
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            sender.sendto(b"FIRST", (str(guest.ip), 7))
+            await guest.heard(lambda frame: b"FIRST" in frame)
+            data = b"\0" * (size - HEADERS)
 
-                def send() -> object:
-                    return sender.sendto(data, (str(guest.ip), 7))
+            def send() -> object:
+                return sender.sendto(data, (str(guest.ip), 7))
 
-                assert is_held(send, "received", guest.tap, per_second, packets="packets" in text)
-            run("nft", "delete table bridge test")
-        await client.drop("a")
+            assert is_held(send, "received", guest.tap, per_second, packets="packets" in text)
+        run("nft", "delete table bridge test")
 
 
 async def test_a_guest_without_a_limit_is_not_slowed_down_by_its_neighbours(service: Service, outside: Outside) -> None:
-    await service.restart()
-    async with service.client() as client:
-        lease = await have(client, "a", at("sent-packets=10", "received-packets=10"))
-        async with Guest(lease), Guest(await client.lease("b")) as guest:
-            count("prerouting")
-            data = _udp(4000, 7, b"x")
-            frame = guest.ipv4(await guest.resolve(guest.gateway), IPv4Address(outside.address), UDP, data)
-            for _ in range(1000):
-                guest.send(frame)
-            await until(lambda: passed()[1] == 1000)
-        await client.drop("a")
-        await client.drop("b")
+    async with (
+        service.running() as client,
+        Guest(await have(client, "a", at("sent-packets=10", "received-packets=10"))),
+        Guest(await client.lease("b")) as guest,
+    ):
+        count("prerouting")
+        data = _udp(4000, 7, b"x")
+        frame = guest.ipv4(await guest.resolve(guest.gateway), IPv4Address(outside.address), UDP, data)
+        for _ in range(1000):
+            guest.send(frame)
+        await until(lambda: passed()[1] == 1000)
     run("nft", "delete table bridge test")
 
 
@@ -168,8 +161,7 @@ async def test_the_networks_limit_is_for_all_and_a_job_can_only_lower_it(service
 
 
 async def test_a_limit_outlives_its_tap_and_ends_with_its_task(service: Service) -> None:
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         await client.lease("b")
         before = host_state()
         lease = await have(client, "a", at("sent-packets=100"))
@@ -182,19 +174,16 @@ async def test_a_limit_outlives_its_tap_and_ends_with_its_task(service: Service)
             assert over("sent", lease.tap) > 300
         await client.drop("a")
         assert host_state() == before
-        await client.drop("b")
 
 
 async def test_a_limit_applies_on_a_bridge_of_others(service: Service) -> None:
     (service.settings / "solo5.toml").write_text('[network.lan]\njoin = "br0"\nrate = ["sent-packets=100"]\n')
     run("ip", "link", "add", "br0", "type", "bridge")
     run("ip", "link", "set", "br0", "up")
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         lease = await have(client, "a", Limits(), "lan")
         async with Guest(lease) as guest:
             for _ in range(500):
                 guest.send(guest.arp(1, b"\xff" * 6, IPv4Address("192.0.2.9")))
             assert over("sent", lease.tap) > 300
-        await client.drop("a")
     run("ip", "link", "delete", "br0")

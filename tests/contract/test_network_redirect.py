@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 from ipaddress import IPv4Address, IPv6Address
 
 import pytest
+from tests.contract.family import until_pinged
 from tests.contract.guest import BROADCAST, UDP, Guest
 from tests.contract.guest6 import (
     ADVERT,
@@ -23,9 +24,9 @@ from tests.contract.guest6 import (
 )
 from tests.contract.netns import Outside, link, run
 from tests.contract.netservice import Client, Service, host_state, nic, tcp, udp, until
-from tests.contract.test_network_ipv6 import ask6, bound6, sniffer
+from tests.contract.test_network_ipv6 import sniffer
 from tests.contract.test_network_paths import ask_tcp, ask_udp
-from tests.contract.test_network_policy import arrived, until_pinged
+from tests.contract.test_network_policy import arrived, bound
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.names import TaskName
@@ -155,35 +156,34 @@ async def guest6(client: Client, group: Outside, *ports: PortRequest) -> AsyncIt
     reservation = await client.reserve(TaskName("web"), NIC, ports, namespace=group.path)
     await client.attach(TaskName("web"))
     async with Guest6(reservation.leases[0]) as opened:
-        await opened.resolve6(opened.gateway6)
+        await opened.resolve(opened.gateway6)
         yield opened
     await client.drop("web")
     await client.forget(TaskName("web"))
 
 
 async def test_a_guest_has_the_ipv6_address_of_the_interface(service: Service, dual: Outside) -> None:
-    await service.restart()
-    async with service.client() as client, guest6(client, dual, tcp(80, 80)) as web:
+    async with service.running() as client, guest6(client, dual, tcp(80, 80)) as web:
         assert (str(web.ip6), str(web.gateway6), str(web.ip)) == (GROUP6, HOST6, dual.address)
         assert await ask_tcp(GROUP6, 80, socket.socket(socket.AF_INET6)) == b"HELLO"
-        assert await ask6(GROUP6, 5353) == b"HELLO", "every port is the guest's"
+        assert await ask_udp(GROUP6, 5353) == b"HELLO", "every port is the guest's"
         assert await ask_udp(dual.address, 5353) == b"HELLO"
-        with bound6(HOST6, 9) as listener:
+        with bound(HOST6, 9) as listener:
             listener.setblocking(False)
-            await web.send_udp6(IPv6Address(HOST6), 9, b"out")
+            await web.send_udp(IPv6Address(HOST6), 9, b"out")
             data, source = await asyncio.get_running_loop().sock_recvfrom(listener, 100)
             assert (data, source[0]) == (b"out", GROUP6)
         service.kill()
         await service.restart()
-        assert await ask6(GROUP6, 5353) == b"HELLO"
+        assert await ask_udp(GROUP6, 5353) == b"HELLO"
 
 
 async def test_frames_of_another_ipv6_source_do_not_leave_its_tap(service: Service, dual: Outside) -> None:
     await service.restart()
     stranger, host = bytes.fromhex("020000000099"), IPv6Address(HOST6)
     async with service.client() as client, guest6(client, dual) as web:
-        hop = await web.resolve6(web.gateway6)
-        right = web.udp6(hop, host, 9, b"PROPER")
+        hop = await web.resolve(web.gateway6)
+        right = web.udp(hop, host, 9, b"PROPER")
         nodes, routers = multicast(ALL_NODES), IPv6Address("ff02::2")
         behind = bytes([ICMPV6, 0, 1, 4, 0, 0, 0, 0]) + web.advertise(OTHER6)[54:]
         two = b"\x60\0\0\0" + web.ip6.packed + b"\1\1" + web.mac + b"\2\1" + stranger
@@ -232,16 +232,14 @@ async def test_frames_of_another_ipv6_source_do_not_leave_its_tap(service: Servi
 async def test_an_interface_with_ipv6_alone_is_a_guests(service: Service, dual: Outside) -> None:
     dual.ip("route", "del", "default")
     dual.ip("address", "del", f"{dual.address}/24", "dev", f"{dual.link}-out")
-    await service.restart()
-    async with service.client() as client, guest6(client, dual):
-        assert await ask6(GROUP6, 5353) == b"HELLO"
+    async with service.running() as client, guest6(client, dual):
+        assert await ask_udp(GROUP6, 5353) == b"HELLO"
     dual.ip("address", "add", f"{dual.address}/24", "dev", f"{dual.link}-out")
     dual.ip("route", "add", "default", "via", dual.host)
 
 
 async def test_it_survives_the_service_and_is_attached_again(service: Service, group: Outside) -> None:
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         async with guest(client, group, tcp(80, 80)):
             service.kill()
             await service.restart()
@@ -255,7 +253,6 @@ async def test_it_survives_the_service_and_is_attached_again(service: Service, g
         async with Guest(reservation.leases[0]) as web:
             await web.resolve(web.gateway)
             assert await ask_udp(group.address, 5353) == b"HELLO"
-        await client.drop("web")
 
 
 @contextmanager
@@ -279,8 +276,7 @@ def renamed(group: Outside) -> Iterator[None]:
 async def test_a_running_guest_keeps_what_it_has_if_it_cannot_be_attached_again(
     service: Service, group: Outside
 ) -> None:
-    await service.restart()
-    async with service.client() as client, guest(client, group):
+    async with service.running() as client, guest(client, group):
         with renamed(group), pytest.raises(HostError, match="nftables refused a change"):
             await client.attach(TaskName("web"))
         assert await client.reservation(TaskName("web")) is not None
@@ -289,8 +285,7 @@ async def test_a_running_guest_keeps_what_it_has_if_it_cannot_be_attached_again(
 
 async def test_a_running_guest_is_not_released_if_it_cannot_be_recovered(service: Service, group: Outside) -> None:
     """Its rules are made at the next check at which that is possible."""
-    await service.restart()
-    async with service.client() as client, guest(client, group):
+    async with service.running() as client, guest(client, group):
         with renamed(group):
             service.kill()
             await service.restart()
@@ -305,8 +300,7 @@ async def test_a_running_guest_is_not_released_if_it_cannot_be_recovered(service
 
 @pytest.mark.parametrize("again", [False, True], ids=["first", "after a release"])
 async def test_an_attach_that_fails_leaves_nothing(service: Service, group: Outside, again: bool) -> None:
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         await client.reserve(TaskName("web"), NIC, (), namespace=group.path)
         if again:
             await client.attach(TaskName("web"))
@@ -318,12 +312,10 @@ async def test_an_attach_that_fails_leaves_nothing(service: Service, group: Outs
         with group.entered():
             assert host_state() == before
         assert (await client.reservation(TaskName("web")) is None) is again
-        await client.drop("web")
 
 
 async def test_rules_that_another_program_changes_are_restored(service: Service, group: Outside) -> None:
-    await service.restart()
-    async with service.client() as client, guest(client, group):
+    async with service.running() as client, guest(client, group):
         with group.entered():
             run("nft", "flush", "chain", "netdev", "solo5", "received")
         service.kill()
@@ -332,8 +324,7 @@ async def test_rules_that_another_program_changes_are_restored(service: Service,
 
 
 async def test_a_tap_that_another_program_sets_down_is_restored(service: Service, group: Outside) -> None:
-    await service.restart()
-    async with service.client() as client, guest(client, group) as web:
+    async with service.running() as client, guest(client, group) as web:
         group.ip("link", "set", web.tap, "down")
         await until(lambda: "UP" in group.ip("-o", "link", "show", web.tap).split(">")[0], 15)  # of 20 s
         assert await ask_udp(group.address, 5353) == b"HELLO"
@@ -342,8 +333,7 @@ async def test_a_tap_that_another_program_sets_down_is_restored(service: Service
 
 
 async def test_it_is_alone_in_its_namespace(service: Service, group: Outside) -> None:
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         async with guest(client, group):
             for nics in (NIC, (nic("service", "namespace"),)):
                 with pytest.raises(TakenError, match=r"has task web.*alone in it"):
@@ -351,7 +341,6 @@ async def test_it_is_alone_in_its_namespace(service: Service, group: Outside) ->
         await client.reserve(TaskName("first"), (nic("service", "namespace"),), (), namespace=group.path)
         with pytest.raises(TakenError, match=r"has task first.*alone in it"):
             await client.reserve(TaskName("web"), NIC, (), namespace=group.path)
-        await client.drop("first")
 
 
 @pytest.mark.parametrize(
@@ -366,8 +355,7 @@ async def test_it_is_alone_in_its_namespace(service: Service, group: Outside) ->
 async def test_what_the_interface_has_already_is_refused(
     service: Service, group: Outside, nics: tuple[NicRequest, ...], ports: tuple[PortRequest, ...], words: str
 ) -> None:
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         with pytest.raises(InvalidRequestError, match=words):
             await client.reserve(TaskName("web"), nics, ports, namespace=group.path)
 
@@ -375,8 +363,7 @@ async def test_what_the_interface_has_already_is_refused(
 async def test_a_host_permits_it_first(service: Service, group: Outside) -> None:
     """Such a guest has no packet filter: by default no job can choose it."""
     (service.settings / "redirect.toml").unlink()
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         with pytest.raises(InvalidRequestError, match="which this host does not permit"):
             await client.reserve(TaskName("web"), NIC, (), namespace=group.path)
         with pytest.raises(InvalidRequestError, match="network redirect does not exist"):
@@ -385,8 +372,7 @@ async def test_a_host_permits_it_first(service: Service, group: Outside) -> None
 
 async def test_a_namespace_without_an_interface_is_one_sentence(service: Service, group: Outside) -> None:
     group.ip("route", "del", "default")
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         with pytest.raises(HostError, match="has no interface with a default route and an address"):
             await client.reserve(TaskName("web"), NIC, (), namespace=group.path)
     group.ip("route", "add", "default", "via", group.host)

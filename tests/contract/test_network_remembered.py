@@ -53,9 +53,7 @@ async def addresses(client: Client, count: int) -> list[str]:
 
 
 async def test_what_a_stopped_task_had_is_given_away_last_and_named(service: Service) -> None:
-    (service.settings / "solo5.toml").write_text(SMALL)
-    await service.restart()
-    async with service.client() as client:
+    async with service.running(SMALL) as client:
         lease = await client.lease("web")
         had = str(lease.address)
         await client.drop("web")
@@ -73,8 +71,6 @@ async def test_what_a_stopped_task_had_is_given_away_last_and_named(service: Ser
         )
         with pytest.raises(TakenError, match="has no free address for NIC service"):
             await client.lease("more")
-        for task in ("web", "last", *(f"task{number}" for number in range(GUESTS - 2))):
-            await client.drop(task)
 
 
 async def test_an_address_that_is_requested_by_value_is_leased(service: Service) -> None:
@@ -138,8 +134,7 @@ async def test_a_network_has_the_range_of_its_declared_tasks_again(service: Serv
     run("ip", "link", "add", "vpn", "type", "bridge")
     run("ip", "link", "set", "vpn", "up")
     run("ip", "route", "add", "10.153.0.0/16", "dev", "vpn")
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         lease = await client.lease("web")
         assert lease.address in IPv4Network("172.29.0.0/24")
         write_addresses(WEB, [lease.request()], service.addresses)
@@ -151,5 +146,3 @@ async def test_a_network_has_the_range_of_its_declared_tasks_again(service: Serv
             lease.ipv6 and lease.ipv6.network,
         )
         assert (await client.lease("web")).addresses == lease.addresses
-        for task in ("web", "other"):
-            await client.drop(task)

@@ -27,8 +27,7 @@ from solo5_systemd.network.model import Lease
 
 async def test_a_flushed_ruleset_is_rebuilt(service: Service) -> None:
     """As on a kernel or nftables without table owners."""
-    await service.restart("--shared-tables")
-    async with service.client() as client:
+    async with service.running(None, "--shared-tables") as client:
         lease = await client.lease("a", udp(5353))
         before = host_state()
         for harm in (
@@ -45,7 +44,6 @@ async def test_a_flushed_ruleset_is_rebuilt(service: Service) -> None:
             await until(lambda: host_state() == before)
         async with Guest(lease):
             assert await ask_udp("127.0.0.1", 5353) == b"HELLO"
-        await client.drop("a")
 
 
 def _until_both_are_there() -> None:
@@ -55,17 +53,17 @@ def _until_both_are_there() -> None:
 
 async def test_a_change_of_other_tables_is_no_reason_for_a_repair(service: Service) -> None:
     """Also with clients and connections of guests, which the kernel has recorded in sets."""
-    await service.restart("--shared-tables")
-    async with service.client() as client:
-        async with Guest(await client.lease("a", udp(5353))) as guest:
-            assert await ask_udp("127.0.0.1", 5353) == b"HELLO"
-            await guest.send_udp(guest.gateway, 5353, b"hello")
-            await guest.heard_udp(b"HELLO")
-            run("nft", "add", "table", "ip", "other")
-            await client.lease("b")
-            run("nft", "delete", "table", "ip", "other")
-            await client.drop("b")
-        await client.drop("a")
+    async with (
+        service.running(None, "--shared-tables") as client,
+        Guest(await client.lease("a", udp(5353))) as guest,
+    ):
+        assert await ask_udp("127.0.0.1", 5353) == b"HELLO"
+        await guest.send_udp(guest.gateway, 5353, b"hello")
+        await guest.heard_udp(b"HELLO")
+        run("nft", "add", "table", "ip", "other")
+        await client.lease("b")
+        run("nft", "delete", "table", "ip", "other")
+        await client.drop("b")
     assert "repaired" not in service.log.read_text()
 
 
@@ -78,8 +76,7 @@ def has_table_owners() -> bool:
 
 async def test_a_flush_by_another_program_does_not_touch_the_tables(service: Service) -> None:
     """At no moment can a guest reach the loopback or forge its address; without owners, tables are repaired."""
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         first, second = await client.lease("a"), await client.lease("b")
         before = settled(run("nft", "--stateless", "-a", "list", "ruleset"))
         assert ("progname" in before) is has_table_owners(), "nft shows the program that owns a table"
@@ -91,8 +88,6 @@ async def test_a_flush_by_another_program_does_not_touch_the_tables(service: Ser
             state = host_state()
             run("nft", "flush", "ruleset")
             await until(lambda: host_state() == state)
-        await client.drop("a")
-        await client.drop("b")
 
 
 async def _flushed_in_vain(first: Lease, second: Lease) -> None:
@@ -122,8 +117,7 @@ async def _flushed_in_vain(first: Lease, second: Lease) -> None:
 
 
 async def test_deleted_links_are_rebuilt(service: Service) -> None:
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         lease = await client.lease("a", udp(5353))
         before = host_state()
         for harm in (("del", lease.bridge), ("del", lease.tap), ("set", lease.tap, "nomaster")):
@@ -131,7 +125,6 @@ async def test_deleted_links_are_rebuilt(service: Service) -> None:
             await until(lambda: host_state() == before and link(lease.tap).get("master") == lease.bridge)
         async with Guest(lease):
             assert await ask_udp("127.0.0.1", 5353) == b"HELLO"
-        await client.drop("a")
 
 
 @pytest.mark.parametrize(
@@ -146,8 +139,7 @@ async def test_deleted_links_are_rebuilt(service: Service) -> None:
 async def test_what_is_restored_is_signalled_to_its_tasks_and_the_rest_is_not_touched(
     service: Service, harm: str
 ) -> None:
-    await service.restart()
-    async with service.client() as client, aclosing(client.repairs()) as repairs:
+    async with service.running() as client, aclosing(client.repairs()) as repairs:
         told = asyncio.ensure_future(anext(repairs))
         lease = await client.lease("a", udp(5353))
         other = (await client.have("b", nics=(nic("service", "default"),))).leases[0]
@@ -163,8 +155,6 @@ async def test_what_is_restored_is_signalled_to_its_tasks_and_the_rest_is_not_to
             assert (host_state(), run("nft", "-a", "list", "tables")) == (before, tables)
             assert [link(*tap)["ifindex"] for tap in taps] == numbers
             assert await ask_udp("127.0.0.1", 5353) == b"HELLO"
-        await client.drop("a")
-        await client.drop("b")
 
 
 async def test_an_attach_is_no_message_to_the_watch_and_a_release_few(service: Service) -> None:
@@ -211,13 +201,11 @@ async def test_a_damaged_lease_file_is_rebuilt_from_the_kernel(service: Service)
     service.kill()
     for file in ("tasks/a.json", "tasks/b.json"):
         (service.state / file).write_text('{"version": 1, "leases": [["')
-    await service.restart()
-    async with service.client() as client:
+    async with service.running() as client:
         found = (await client.reservations())[0]
         assert (found.leases, set(found.ports)) == (wanted.leases, set(wanted.ports))
         assert host_state() == before
         assert "renamed to a.json.damaged" in service.log.read_text()
-        await client.drop("a")
 
 
 async def test_a_damaged_network_file_is_rebuilt_from_the_leases(service: Service) -> None:
@@ -257,8 +245,7 @@ async def test_a_damaged_network_file_is_rebuilt_with_its_settings(service: Serv
 
 
 async def test_each_repair_is_signalled_with_its_tasks_also_after_a_kill(service: Service) -> None:
-    await service.restart("--shared-tables")
-    async with service.client() as client, aclosing(client.repairs()) as repairs:
+    async with service.running(None, "--shared-tables") as client, aclosing(client.repairs()) as repairs:
         told = asyncio.ensure_future(anext(repairs))
         first, _ = await client.lease("a"), await client.have("b", nics=(nic("service"), nic("management")))
         run("nft", "flush", "ruleset")
@@ -270,8 +257,6 @@ async def test_each_repair_is_signalled_with_its_tasks_also_after_a_kill(service
         run("ip", "link", "del", first.tap)
         repair = await anext(repairs)
         assert (list(repair.tasks), first.tap in repair.what) == (["a"], True)
-        await client.drop("a")
-        await client.drop("b")
 
 
 async def test_a_signal_of_another_sender_is_no_repair(service: Service) -> None:

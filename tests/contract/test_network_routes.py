@@ -24,9 +24,7 @@ SETTINGS = '[network.default]\nipv4 = "10.88.0.0/16"\nipv6 = "2001:db8:1::/64"\n
 
 @pytest.fixture
 async def client(vpn: str, service: Service) -> AsyncIterator[Client]:
-    (service.settings / "solo5.toml").write_text(SETTINGS)
-    await service.restart()
-    async with service.client() as client:
+    async with service.running(SETTINGS) as client:
         yield client
     run("ip", "route", "flush", "type", "blackhole")
     run("ip", "link", "set", vpn, "down")  # with its routes
@@ -97,7 +95,7 @@ async def test_a_route_that_takes_packets_is_reported_with_its_remedy(
         assert found(service) == []
 
 
-async def test_only_the_guests_whose_packets_are_taken_are_told(client: Client, service: Service, vpn: str) -> None:
+async def test_only_the_guests_whose_packets_are_taken_are_named(client: Client, service: Service, vpn: str) -> None:
     async with guest(client, "a", "10.88.5.7"):
         run("ip", "route", "add", "10.88.5.0/24", "dev", vpn)
         async with guest(client, "b", "10.88.6.7"), guest(client, "c", "10.88.5.9"):

@@ -9,13 +9,11 @@ import pytest
 from tests.contract.guest import BROADCAST, ICMP, UDP, Guest
 from tests.contract.netns import Outside, link, run
 from tests.contract.netservice import Service, host_state, tcp, udp, until
-from tests.contract.test_network_paths import ask_tcp, ask_udp, bridge_nf
+from tests.contract.test_network_paths import ask_tcp, ask_udp
 from tests.contract.test_network_policy import arrived, bound
 
 from solo5_systemd.network.ipam import segment_link, segments
 from solo5_systemd.network.model import Lease
-
-__all__ = ["bridge_nf"]
 
 FIRST, SECOND, THIRD, FOURTH = "solo5-default", *segments("solo5-default")[:3]
 PROGRAM = """

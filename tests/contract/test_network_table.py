@@ -16,11 +16,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from tests.contract.guest import Guest
+from tests.contract.guest import Address, Guest
 from tests.contract.guest6 import Guest6
 from tests.contract.netns import Outside, private_namespace, run
 from tests.contract.netservice import PrivateBus, Service, leaving_nothing, nic, tcp, udp, until
-from tests.contract.stations import SERVICE, Address, GuestStation, GuestStation6, NamespaceStation, Seen, Station, Via
+from tests.contract.stations import SERVICE, GuestStation, NamespaceStation, Seen, Station, Via
 from tests.support.doc_tables import DOCS, table
 
 from solo5_systemd.network.model import Lease
@@ -238,13 +238,10 @@ async def _stations(
     sockets: ExitStack, world: World, guests: Mapping[str, Guest], outside: Mapping[str, Outside]
 ) -> AsyncIterator[tuple[str, Station]]:
     for row, guest in guests.items():
-        peer = guests[ITSELF]
-        if isinstance(guest, Guest6) and isinstance(peer, Guest6):
-            near6 = [peer.ip6] if row == NEIGHBOUR else []
-            yield row, GuestStation6(guest, {each: await guest.resolve6(each) for each in (guest.gateway6, *near6)})
-        else:
-            near = [peer.ip] if row == NEIGHBOUR else []
-            yield row, GuestStation(guest, {each: await guest.resolve(each) for each in (guest.gateway, *near)})
+        near = [guest.router(world.here)]
+        if row == NEIGHBOUR:
+            near.append(guests[ITSELF].own(world.here))
+        yield row, GuestStation(guest, {each: await guest.resolve(each) for each in near})
     namespaces: dict[str, Callable[[], AbstractContextManager[object]]] = {HOST: nullcontext}
     for row, entered in (namespaces | {row: each.entered for row, each in outside.items()}).items():
         station = NamespaceStation(sockets, entered, family=world.family)

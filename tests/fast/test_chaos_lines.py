@@ -6,7 +6,7 @@ from tests.machine.chaos.lines import broken, faults, last_run, numbers
 WHOLE = "service: mac 02:f5:40:ca:3c:98 mtu 1500\nserving\ndata: newest 7\ncount 1\ncount 2\ncount 3\ncount 4\n"
 
 
-def test_a_whole_console_has_no_fault() -> None:
+def test_a_complete_console_has_no_fault() -> None:
     assert numbers(WHOLE) == [1, 2, 3, 4]
     assert (list(faults(WHOLE)), broken(WHOLE)) == ([], [])
 
@@ -20,12 +20,12 @@ def test_a_whole_console_has_no_fault() -> None:
         ("count 4\n", "count 4\ncount 2\n", "after line 4 comes 2 again"),
     ],
 )
-def test_a_line_that_is_not_where_it_belongs_is_told(was: str, now: str, fault: str) -> None:
+def test_a_line_that_is_not_where_it_belongs_is_reported(was: str, now: str, fault: str) -> None:
     assert list(faults(WHOLE.replace(was, now))) == [fault]
 
 
 @pytest.mark.parametrize("torn", ["coun", "t 3", "count 3count 4", "nt 2\0"])
-def test_a_torn_line_is_told(torn: str) -> None:
+def test_a_torn_line_is_reported(torn: str) -> None:
     assert broken(WHOLE + torn + "\n") == [torn]
 
 

@@ -136,7 +136,7 @@ def test_library_in_use_is_the_one_that_this_run_is_for() -> None:
     ],
     ids=["during a call", "during a job"],
 )
-async def test_a_bus_that_dies_is_told_at_once_and_in_one_sentence(
+async def test_a_bus_that_dies_is_reported_at_once_and_in_one_sentence(
     systemd: FakeSystemd,
     manager: Manager,
     bus: PrivateBus,
@@ -214,7 +214,7 @@ async def test_a_daemon_that_ends_in_the_middle_of_a_greeting_is_an_error_and_no
                 pass
 
 
-async def test_a_slow_peer_delays_nobody_who_asks_another(systemd: FakeSystemd, connection: Connection) -> None:
+async def test_a_slow_peer_delays_no_other_call(systemd: FakeSystemd, connection: Connection) -> None:
     systemd.silent = {"Slow"}
     slow = [
         asyncio.ensure_future(connection.call(SYSTEMD, MANAGER_PATH, MANAGER, "Slow"))
@@ -231,7 +231,7 @@ async def test_a_slow_peer_delays_nobody_who_asks_another(systemd: FakeSystemd, 
 
 @pytest.mark.parametrize("name", ["NoReply", "NameHasNoOwner", "ServiceUnknown"])
 @pytest.mark.parametrize("member", ["ListUnitsByPatterns", "Get"])
-async def test_a_question_is_asked_again_while_pid1_executes_itself_anew(
+async def test_a_call_is_repeated_while_pid1_reexecutes(
     systemd: FakeSystemd, manager: Manager, member: str, name: str
 ) -> None:
     systemd.units[UNIT] = service()

@@ -159,7 +159,7 @@ async def test_a_stop_takes_the_place_of_a_start_that_is_under_way(systemd: Fake
     assert systemd.called("StopUnit") == [[UNIT, "replace"]]
 
 
-async def test_a_job_whose_end_is_never_told_is_given_up_and_the_next_works(
+async def test_a_job_whose_end_is_never_reported_is_given_up_and_the_next_works(
     systemd: FakeSystemd, manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jobs_module, "JOB_TIMEOUT_S", 0.05)
@@ -171,7 +171,7 @@ async def test_a_job_whose_end_is_never_told_is_given_up_and_the_next_works(
     await manager.stop(UNIT)
 
 
-async def test_who_gives_up_waiting_for_a_job_disturbs_nobody(systemd: FakeSystemd, manager: Manager) -> None:
+async def test_a_cancelled_wait_for_a_job_disturbs_no_other(systemd: FakeSystemd, manager: Manager) -> None:
     systemd.report, systemd.one_job = Report.NEVER, True
     waiting = [asyncio.ensure_future(manager.stop(UNIT)) for _ in range(2)]
     await systemd.until_called("StopUnit", 2)

@@ -47,7 +47,7 @@ async def test_a_run_is_known_without_a_question(systemd: FakeSystemd, manager: 
     assert systemd.read == []
 
 
-async def test_of_a_task_in_a_list_the_time_of_its_start_alone_is_asked_for(
+async def test_of_a_task_in_a_list_the_time_of_its_start_alone_is_requested(
     systemd: FakeSystemd, manager: Manager, written: Path
 ) -> None:
     (state,) = await manager.states()
@@ -55,7 +55,7 @@ async def test_of_a_task_in_a_list_the_time_of_its_start_alone_is_asked_for(
     assert systemd.read == ["ExecMainStartTimestamp"]
 
 
-async def test_a_task_alone_is_always_asked_for(systemd: FakeSystemd, manager: Manager, written: Path) -> None:
+async def test_a_task_alone_is_always_requested(systemd: FakeSystemd, manager: Manager, written: Path) -> None:
     state = await manager.state(WEB)
     assert state is not None
     assert (state.invocation, state.main_pid, state.control_group) == ("01" * 16, 7, "/asked")
@@ -87,7 +87,7 @@ async def test_a_scope_is_known_by_its_files_too_and_has_no_main_process(
         (f"cgroup/{CGROUP}/cgroup.freeze", None),
     ],
 )
-async def test_a_unit_of_which_the_files_do_not_tell_all_is_asked_for(
+async def test_a_unit_of_which_the_files_do_not_tell_all_is_requested(
     systemd: FakeSystemd, manager: Manager, written: Path, file: str, content: str | None
 ) -> None:
     (written / file).unlink()

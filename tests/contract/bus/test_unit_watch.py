@@ -100,7 +100,7 @@ async def test_a_run_costs_no_message_until_its_end_and_then_what_its_outcome_ne
 
 @pytest.mark.usefixtures("slow")
 @pytest.mark.parametrize("result, stopped_at", [("signal", 0), ("oom-kill", 1)], ids=["ambiguous", "OOM kill"])
-async def test_an_end_whose_outcome_needs_more_is_read_whole(
+async def test_an_end_whose_outcome_needs_more_is_read_completely(
     systemd: FakeSystemd, manager: Manager, links: Links, result: str, stopped_at: int
 ) -> None:
     links.begin(UNIT)
@@ -205,7 +205,7 @@ async def watching(manager: Manager, units: Sequence[str]) -> AsyncIterator[list
         yield [await stack.enter_async_context(manager.watched(a_run(unit))) for unit in units]
 
 
-async def test_an_end_wakes_those_who_watch_that_run_and_nobody_else(
+async def test_an_end_wakes_the_watchers_of_that_run_alone(
     systemd: FakeSystemd, manager: Manager, links: Links
 ) -> None:
     names = [task_service(TaskName(f"t{number}")) for number in range(100)]

@@ -100,7 +100,7 @@ def test_content_is_on_stable_storage_before_it_has_its_name(tmp_path: Path, mon
     assert calls == [str(tmp_path / ".file.new"), "rename", str(tmp_path)]
 
 
-def test_an_unnamed_file_appears_whole_and_replaces_none(tmp_path: Path) -> None:
+def test_an_unnamed_file_appears_complete_and_replaces_none(tmp_path: Path) -> None:
     descriptor = open_unnamed(tmp_path, 0o600)
     try:
         os.write(descriptor, b"content")

@@ -79,7 +79,7 @@ def test_an_error_names_the_key_the_value_and_what_was_expected(read: Callable[[
     assert str(caught.value).startswith(words)
 
 
-def test_the_error_is_of_the_class_that_was_asked_for_however_deep() -> None:
+def test_the_error_is_of_the_class_that_was_requested_however_deep() -> None:
     fields = Fields({"a": {"b": 1}}, error=SettingsError)
     with pytest.raises(SettingsError, match=r"^a\.b is 1"):
         fields.table("a").text("b")

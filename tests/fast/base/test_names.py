@@ -85,7 +85,7 @@ def test_an_instance_has_units_and_a_host_name_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("text", ["service", "net0", "9", "d" * 67])
-def test_a_device_name_is_what_a_tender_can_be_told(text: str) -> None:
+def test_a_device_name_is_what_a_tender_accepts(text: str) -> None:
     assert device_name(text) == text
 
 

@@ -137,7 +137,7 @@ def test_a_file_of_any_kind_is_found_and_not_opened(root: Path, kind: str, monke
         assert found(special, root) == str(special)
 
 
-def test_where_there_are_no_roots_a_missing_file_is_told(root: Path) -> None:
+def test_where_there_are_no_roots_a_missing_file_is_reported(root: Path) -> None:
     with pytest.raises(NotFoundError, match="image 'x' does not exist"):
         found(root / "gone")
 

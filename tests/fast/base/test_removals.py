@@ -135,12 +135,6 @@ async def test_after_an_overflow_of_the_queue_every_file_may_be_removed(
     assert removed.is_set()
 
 
-def test_events_with_names_are_read() -> None:
-    named = module._EVENT.pack(1, module.IN_DELETE_SELF, 0, 16) + b"web".ljust(16, b"\0")
-    data = named + module._EVENT.pack(2, 0x8000, 0, 0)
-    assert list(module._events(data)) == [(1, module.IN_DELETE_SELF, "web"), (2, 0x8000, "")]
-
-
 def test_names_removed_from_a_directory_are_read_and_no_others(tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         (tmp_path / name).touch()

@@ -1,6 +1,5 @@
 """The entry point: help, version, usage errors, internal errors."""
 
-import json
 import os
 import subprocess
 import sys
@@ -111,19 +110,6 @@ def process(*words: str, code: str = MAIN) -> subprocess.CompletedProcess[str]:
 def test_the_process_writes_to_its_own_streams() -> None:
     done = process("--version")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"solo5ctl {__version__}\n", "")
-
-
-@pytest.mark.parametrize("words", [["--help"], ["ps", "--help"], ["run", "--help"]])
-def test_help_loads_neither_asyncio_nor_d_bus(words: list[str]) -> None:
-    code = (
-        "import json, sys\n"
-        "from solo5_systemd.cli.main import main\n"
-        "try: main()\n"
-        "except SystemExit: print(json.dumps(sorted(sys.modules)))"
-    )
-    modules = json.loads(process(*words, code=code).stdout.splitlines()[-1])
-    assert "argparse" in modules
-    assert not {"asyncio", "dbus_next", "subprocess", "solo5_systemd.engine.runtime"} & set(modules)
 
 
 def test_a_closed_stdout_causes_no_traceback() -> None:

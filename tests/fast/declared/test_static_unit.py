@@ -152,7 +152,7 @@ def test_of_a_declared_task_what_its_start_prepares_is_left_out() -> None:
     assert "WantedBy=multi-user.target" not in found
 
 
-def test_a_task_of_nomad_is_told_what_ends_with_it() -> None:
+def test_what_ends_with_a_task_of_nomad_is_reported() -> None:
     assert "Nomad" in static_unit(replace(TASK, fields={**FIELDS, "NOMAD_JOB_NAME": "web"}), TRANSIENT)
 
 

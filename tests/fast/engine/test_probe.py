@@ -56,7 +56,7 @@ async def test_a_port_that_is_listened_on_answers() -> None:
         assert await probe.failure(at(Protocol.TCP, server.getsockname()[1]), 1) == ""
 
 
-async def test_a_port_that_nobody_listens_on_says_so(closed: Endpoint) -> None:
+async def test_a_port_without_a_listener_is_refused(closed: Endpoint) -> None:
     assert await probe.failure(closed, 1) == "connection refused"
 
 
@@ -91,7 +91,7 @@ async def test_silence_is_waited_for_no_longer_than_it_may() -> None:
         assert await probe.failure(at(Protocol.UDP, port), 0.05) == "no answer within 0.05 s"
 
 
-async def test_an_unreachable_network_is_told_in_the_kernels_words() -> None:
+async def test_an_unreachable_network_is_reported_in_the_kernels_words() -> None:
     nowhere = Endpoint(protocol=Protocol.UDP, address=IPv4Address("255.255.255.255"), port=7)
     assert await probe.failure(nowhere, 1) == "permission denied"
 
@@ -189,7 +189,7 @@ async def test_one_who_waits_no_longer_closes_the_journal(journal: Journal) -> N
     assert journal.closed
 
 
-async def test_a_namespace_that_is_gone_is_told() -> None:
+async def test_a_namespace_that_is_gone_is_reported() -> None:
     gone = Endpoint(protocol=Protocol.TCP, address=HERE, port=1, namespace="/run/netns/gone")
     assert "/run/netns/gone is no network namespace" in await probe.failure(gone, 1)
 

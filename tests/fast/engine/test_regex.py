@@ -130,7 +130,7 @@ async def test_a_reader_that_fails_ends_the_search() -> None:
 
 
 @pytest.mark.parametrize("program", ["GREP", "NICE", "PRLIMIT", "SETPRIV"])
-async def test_a_host_that_lacks_a_program_is_told_which(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_program_of_the_host_is_named(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, program, "/nonexistent/program")
     with pytest.raises(DependencyError, match="a console cannot be searched: .*/nonexistent/program.*: No such file"):
         await probe.check_pattern("a")

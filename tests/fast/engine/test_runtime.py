@@ -10,6 +10,7 @@ from tests.support.fakes.backends import Machine, console_line
 from tests.support.fakes.background import Background, yields
 from tests.support.fakes.clock import passed, taken
 from tests.support.fakes.images import SHA256
+from tests.support.fakes.tasks import outcome_of
 
 from solo5_systemd.base.errors import HostError, NoSuchTaskError
 from solo5_systemd.base.names import TaskName
@@ -91,14 +92,13 @@ async def test_a_hung_tender_is_seen(machine: Machine, runtime: Runtime, web: Ta
         ([], Ending.EXITED),
     ],
 )
-async def test_an_ambiguous_end_is_told_by_the_consoles_last_words(
+async def test_an_ambiguous_end_is_reported_by_the_consoles_last_words(
     machine: Machine, runtime: Runtime, web: Task, lines: list[Line], ending: Ending
 ) -> None:
     machine.console.pending = lines
     machine.units.end(UNIT, MainCode.EXITED, 1)
     task = await runtime.task(WEB)
-    assert task.outcome is not None
-    assert task.outcome.ending is ending
+    assert outcome_of(task).ending is ending
 
 
 async def test_an_end_brings_what_was_said_last(machine: Machine, runtime: Runtime, web: Task) -> None:
@@ -108,29 +108,26 @@ async def test_an_end_brings_what_was_said_last(machine: Machine, runtime: Runti
     ]
     machine.units.end(UNIT, MainCode.EXITED, 1)
     task = await runtime.task(WEB)
-    assert task.outcome is not None
-    assert task.outcome.last_lines == ("Hello", "solo5-hvt: Fatal error when reading: no")
+    assert outcome_of(task).last_lines == ("Hello", "solo5-hvt: Fatal error when reading: no")
 
 
 async def test_a_failure_names_the_disks_without_space(machine: Machine, runtime: Runtime, web: Task) -> None:
     full = FullDisk(disk="data", path="/srv/data.img", free=0)
     machine.disk_space.full[WEB] = (full,)
     machine.units.end(UNIT, MainCode.EXITED, 3)
-    outcome = (await runtime.task(WEB)).outcome
-    assert outcome is not None
-    assert outcome.full_disks == (full,)
+    assert outcome_of(await runtime.task(WEB)).full_disks == (full,)
 
 
 async def test_a_failure_names_the_disks_whose_device_is_gone(machine: Machine, runtime: Runtime, web: Task) -> None:
     lost = LostDisk(disk="data", path="/dev/sda")
     machine.disk_space.lost[WEB] = (lost,)
     machine.units.end(UNIT, MainCode.EXITED, 3)
-    outcome = (await runtime.task(WEB)).outcome
-    assert outcome is not None
-    assert outcome.lost_disks == (lost,)
+    assert outcome_of(await runtime.task(WEB)).lost_disks == (lost,)
 
 
-async def test_a_plain_end_is_told_without_reading_the_journal(machine: Machine, runtime: Runtime, web: Task) -> None:
+async def test_a_plain_end_is_reported_without_reading_the_journal(
+    machine: Machine, runtime: Runtime, web: Task
+) -> None:
     machine.units.end(UNIT, MainCode.EXITED, 0)
     assert (await runtime.task(WEB)).outcome is not None
     assert not {"sync", "exit_messages", "look for full disks", "look for lost disks"} & set(machine.steps.taken)
@@ -147,9 +144,7 @@ async def test_waiting_ends_with_the_task(machine: Machine, runtime: Runtime, we
         assert not waiting.done()
         machine.units.end(UNIT, MainCode.EXITED, 7)
         task = await waiting
-    assert isinstance(task, Task)
-    assert task.outcome is not None
-    assert (task.phase, task.outcome.exit_code) == (Phase.ENDED, 7)
+    assert (task.phase, outcome_of(task).exit_code) == (Phase.ENDED, 7)
 
 
 async def test_waiting_for_an_ended_task_does_not_wait(machine: Machine, runtime: Runtime, web: Task) -> None:
@@ -179,8 +174,7 @@ async def test_who_waits_for_a_hung_tender_ends_it(machine: Machine, runtime: Ru
     machine.usages.zombies = {web.pid}
     task = await runtime.wait(WEB)
     assert machine.units.sent == [(UNIT, 9, True)]
-    assert task.outcome is not None
-    assert task.outcome.ending is Ending.STALLED
+    assert outcome_of(task).ending is Ending.STALLED
     assert machine.steps.taken.index("log_hung") < machine.steps.taken.index(f"kill {UNIT}")
 
 

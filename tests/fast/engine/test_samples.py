@@ -13,7 +13,7 @@ NOTHING = Counters(bytes=0, packets=0, errors=0, drops=0)
 NICS = {DeviceName("service"): Traffic(received=NOTHING, sent=NOTHING)}
 
 
-async def test_what_runs_is_sampled_in_the_order_of_names_and_pid_1_is_not_asked() -> None:
+async def test_what_runs_is_sampled_in_the_order_of_names_without_a_call_of_pid_1() -> None:
     machine = Machine()
     busy, idle = Usage(time=1.0, processes=2), Usage(time=1.0)
     machine.usages.running = {WEB: busy, ABC: idle}

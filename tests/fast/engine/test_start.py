@@ -87,7 +87,7 @@ async def test_a_console_is_in_the_operators_namespace_whose_journald_runs_befor
     assert (started.state.log_namespace, task.state.log_namespace) == ("guests", "guests")
 
 
-async def test_a_namespace_whose_journald_does_not_start_is_told_and_nothing_is_left(
+async def test_a_namespace_whose_journald_does_not_start_is_reported_and_nothing_is_left(
     machine: Machine, runtime: Runtime
 ) -> None:
     machine.console.log_namespace = "guests"
@@ -114,7 +114,7 @@ async def test_a_full_store_is_collected_once_for_a_start(machine: Machine, runt
     assert (machine.images.collected, machine.images.min_age, machine.images.largest) == (frozenset(), 10.0, 4096)
 
 
-async def test_a_store_that_stays_full_is_told(machine: Machine, runtime: Runtime) -> None:
+async def test_a_store_that_stays_full_is_reported(machine: Machine, runtime: Runtime) -> None:
     machine.images.full, machine.images.makes_room = True, False
     with pytest.raises(StoreFullError, match="has no room"):
         await runtime.start(WORKLOAD)

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from tests.support.fakes.backends import Machine, Spawn
 from tests.support.fakes.background import Background
+from tests.support.fakes.tasks import outcome_of
 
 from solo5_systemd.base.errors import InvalidRequestError, TakenError
 from solo5_systemd.base.names import TaskName, UnitKind, outcome_target
@@ -34,8 +35,7 @@ async def web(runtime: Runtime) -> Task:
 
 async def test_a_stop_is_systemds_own(machine: Machine, runtime: Runtime, web: Task) -> None:
     task = await runtime.stop(WEB)
-    assert task.outcome is not None
-    assert (task.phase, task.outcome.ending, machine.units.sent) == (Phase.ENDED, Ending.STOPPED, [])
+    assert (task.phase, outcome_of(task).ending, machine.units.sent) == (Phase.ENDED, Ending.STOPPED, [])
 
 
 @pytest.mark.parametrize(
@@ -48,21 +48,19 @@ async def test_another_signal_or_a_longer_patience_than_the_units_is_ours_to_kee
     task = await runtime.stop(WEB, signal=signal, timeout_s=timeout_s)
     assert machine.units.sent == [(UNIT, number, False)]
     assert f"stop {UNIT}" not in machine.steps.taken
-    assert task.outcome is not None
-    assert task.outcome.ending is Ending.STOPPED
+    assert outcome_of(task).ending is Ending.STOPPED
 
 
 @pytest.mark.parametrize("signal", StopSignal)
 @pytest.mark.parametrize("timeout_s", [0, 0.01])
-async def test_who_does_not_listen_is_killed_and_that_was_asked_for(
+async def test_a_tender_that_ignores_the_signal_is_killed_as_requested(
     machine: Machine, runtime: Runtime, web: Task, signal: StopSignal, timeout_s: float
 ) -> None:
     machine.units.heeds = ()
     task = await runtime.stop(WEB, signal=signal, timeout_s=timeout_s)
     assert machine.units.sent[-1] == (UNIT, 9, True)
     assert task.state.stop_requested
-    assert task.outcome is not None
-    assert (task.outcome.ending, task.outcome.signal) == (Ending.STOPPED, 9)
+    assert (outcome_of(task).ending, outcome_of(task).signal) == (Ending.STOPPED, 9)
 
 
 async def test_a_hung_tender_is_killed_at_once(machine: Machine, runtime: Runtime, web: Task) -> None:
@@ -70,15 +68,13 @@ async def test_a_hung_tender_is_killed_at_once(machine: Machine, runtime: Runtim
     machine.units.heeds = ()
     task = await runtime.stop(WEB, timeout_s=1000)
     assert machine.units.sent == [(UNIT, 9, True)]
-    assert task.outcome is not None
-    assert task.outcome.ending is Ending.STOPPED
+    assert outcome_of(task).ending is Ending.STOPPED
 
 
 async def test_a_stop_while_the_host_goes_down_is_its_own(machine: Machine, runtime: Runtime, web: Task) -> None:
     machine.units.stopping = True
     task = await runtime.stop(WEB)
-    assert task.outcome is not None
-    assert task.outcome.ending is Ending.HOST_SHUTDOWN
+    assert outcome_of(task).ending is Ending.HOST_SHUTDOWN
 
 
 async def test_a_frozen_task_is_thawed_to_hear_it(machine: Machine, runtime: Runtime, web: Task) -> None:
@@ -91,12 +87,11 @@ async def test_a_frozen_task_is_thawed_to_hear_it(machine: Machine, runtime: Run
 async def test_stopping_an_ended_task_tells_how_it_ended(machine: Machine, runtime: Runtime, web: Task) -> None:
     machine.units.end(UNIT, MainCode.EXITED, 3)
     task = await runtime.stop(WEB)
-    assert task.outcome is not None
-    assert (task.outcome.exit_code, machine.units.sent) == (3, [])
+    assert (outcome_of(task).exit_code, machine.units.sent) == (3, [])
     assert f"stop {UNIT}" not in machine.steps.taken
 
 
-async def test_a_stop_that_was_asked_for_is_no_failed_unit(machine: Machine, runtime: Runtime, web: Task) -> None:
+async def test_a_stop_that_was_requested_is_no_failed_unit(machine: Machine, runtime: Runtime, web: Task) -> None:
     machine.units.heeds = ()
     await runtime.stop(WEB, timeout_s=0)
     assert machine.units.loaded[UNIT].active is ActiveState.INACTIVE
@@ -107,9 +102,7 @@ async def test_an_end_of_its_own_during_a_stop_stays_a_failure(machine: Machine,
     async with Background(runtime.stop(WEB)) as stopping:
         machine.units.end(UNIT, MainCode.KILLED, 11)
         task = await stopping
-    assert isinstance(task, Task)
-    assert task.outcome is not None
-    assert task.outcome.ending is Ending.TENDER_FAILED
+    assert outcome_of(task).ending is Ending.TENDER_FAILED
     assert machine.units.loaded[UNIT].active is ActiveState.FAILED
 
 
@@ -130,9 +123,7 @@ async def test_a_task_that_is_removed_while_it_is_stopped_has_ended_unknown_how(
     async with Background(runtime.stop(WEB)) as stopping:
         machine.units.vanish(UNIT)
         task = await stopping
-    assert isinstance(task, Task)
-    assert task.outcome is not None
-    assert (task.phase, task.outcome.ending) == (Phase.ENDED, Ending.UNKNOWN)
+    assert (task.phase, outcome_of(task).ending) == (Phase.ENDED, Ending.UNKNOWN)
 
 
 async def test_another_task_of_that_name_is_not_the_one_that_was_stopped(
@@ -144,8 +135,7 @@ async def test_another_task_of_that_name_is_not_the_one_that_was_stopped(
         machine.units.put(replace(web.state, invocation="f" * 32))
         machine.units.end(UNIT, MainCode.EXITED, 7)
         task = await stopping
-    assert isinstance(task, Task)
-    assert (task.invocation, task.outcome and task.outcome.ending) == (web.invocation, Ending.UNKNOWN)
+    assert (task.invocation, outcome_of(task).ending) == (web.invocation, Ending.UNKNOWN)
 
 
 async def test_a_task_is_killed_even_where_systemd_does_not_get_to_its_job(
@@ -167,8 +157,7 @@ async def test_a_scope_that_is_stopped_is_gone_and_how_it_ended_is_not_invented(
     machine: Machine, runtime: Runtime, scope: str, signal: StopSignal
 ) -> None:
     task = await runtime.stop(WEB, signal=signal)
-    assert task.outcome is not None
-    assert (task.phase, task.outcome.ending) == (Phase.ENDED, Ending.UNKNOWN)
+    assert (task.phase, outcome_of(task).ending) == (Phase.ENDED, Ending.UNKNOWN)
     assert machine.units.loaded == {}
 
 
@@ -262,9 +251,7 @@ async def test_outcome_of_a_task_may_be_kept_while_its_network_is_given_back(
     machine.units.end(UNIT, MainCode.EXITED, 1)
     await runtime.discard(WEB, over=True, keep=True)
     assert WEB not in machine.networks.held
-    kept = await runtime.task(WEB)
-    assert kept.outcome is not None
-    assert kept.outcome.exit_code == 1
+    assert outcome_of(await runtime.task(WEB)).exit_code == 1
     await runtime.remove(WEB)
     assert machine.holds == (set(), set())
 

@@ -23,12 +23,12 @@ def test_our_version_among_the_hosts_will_do_and_a_host_that_names_none_is_belie
 
 
 @pytest.mark.parametrize("offered", ["1", "12,22", "two"])
-def test_a_host_of_other_versions_is_told_ours(offered: str) -> None:
+def test_a_host_of_other_versions_gets_the_supported_ones(offered: str) -> None:
     with pytest.raises(InvalidRequestError, match=f"version {offered} of its plugin protocol: expected 2"):
         HANDSHAKE.check_protocol({"PLUGIN_PROTOCOL_VERSIONS": offered})
 
 
-def test_a_host_that_wants_tls_is_told_that_there_is_none() -> None:
+def test_a_host_that_requests_tls_gets_an_error() -> None:
     with pytest.raises(InvalidRequestError, match="requires TLS"):
         HANDSHAKE.check_protocol({"PLUGIN_CLIENT_CERT": "-----BEGIN CERTIFICATE-----"})
 

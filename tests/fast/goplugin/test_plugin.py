@@ -34,7 +34,7 @@ def test_the_handshake_names_a_socket_that_answers(lasting: Plugin, caller: Host
     assert caller.greet("you") == "hello you"
 
 
-def test_a_person_who_starts_it_is_told_what_it_is(temporary: Path) -> None:
+def test_a_start_from_a_shell_prints_what_the_program_is(temporary: Path) -> None:
     with launched(temporary, GREETER_COOKIE="") as plugin:
         assert plugin.line == ""
         assert plugin.process.wait(timeout=30) == 1
@@ -275,7 +275,7 @@ def test_log_lines_have_level_and_fields(plugin: Plugin, host: Host) -> None:
     assert (entry["task"], entry["level"], entry["count"]) == ("a b", "7", "1000000")
 
 
-def test_a_fault_that_ends_the_plugin_is_told_in_one_line(temporary: Path) -> None:
+def test_a_fault_that_ends_the_plugin_is_reported_in_one_line(temporary: Path) -> None:
     with launched(temporary, GREETER_FAILS="yes") as plugin:
         plugin.process.terminate()
         (entry,) = plugin.logged()
@@ -285,7 +285,7 @@ def test_a_fault_that_ends_the_plugin_is_told_in_one_line(temporary: Path) -> No
     assert list(temporary.iterdir()) == []
 
 
-def test_a_crash_in_c_is_told_on_the_log(plugin: Plugin) -> None:
+def test_a_crash_in_c_is_reported_on_the_log(plugin: Plugin) -> None:
     plugin.process.send_signal(signal.SIGSEGV)
     assert b"Fatal Python error: Segmentation fault" in plugin.stderr.read()
     assert plugin.process.wait(timeout=30) == -signal.SIGSEGV

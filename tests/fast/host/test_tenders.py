@@ -153,7 +153,9 @@ async def test_a_library_that_others_may_write_is_not_executed_by_root(
     assert not (tmp_path / "asked").exists()
 
 
-async def test_a_known_tender_is_not_asked_again_until_it_changes(make: Make, path: TenderPath, tmp_path: Path) -> None:
+async def test_a_known_tender_is_executed_again_only_after_a_change(
+    make: Make, path: TenderPath, tmp_path: Path
+) -> None:
     make("bin/solo5-hvt")
     assert await path.find(Target.HVT, 2) == await path.find(Target.HVT, 2)
     assert asked(tmp_path) == 1

@@ -232,7 +232,7 @@ def test_a_link_name_in_use_is_not_taken() -> None:
     assert leases("a", held=held, links=names[1:2])[0].tap == names[2]
 
 
-def test_what_is_asked_for_is_given_before_anything_is_derived() -> None:
+def test_what_is_requested_is_given_before_anything_is_derived() -> None:
     wanted = str(leases("a")[0].address)
     first, second = leases("a", nic(), nic("management", ip=wanted))
     assert str(second.address) == wanted

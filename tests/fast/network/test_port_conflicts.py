@@ -68,7 +68,7 @@ def test_a_task_has_so_many_ports_and_no_more() -> None:
         check(*most, port(80))
 
 
-def test_a_nic_that_is_not_asked_for() -> None:
+def test_a_nic_that_is_not_requested() -> None:
     with pytest.raises(InvalidRequestError, match="leads to NIC web, which is not requested: expected one of service"):
         check(port(80, nic="web"))
     with pytest.raises(InvalidRequestError, match="of which there are none"):

@@ -136,7 +136,7 @@ def test_the_operators_defaults_hold_where_the_job_does_not_say() -> None:
 
 
 @pytest.mark.parametrize("user", ["", "solo5"])
-def test_the_user_that_every_tender_runs_as_may_be_asked_for(user: str) -> None:
+def test_the_user_that_every_tender_runs_as_may_be_requested(user: str) -> None:
     task = task_config()
     task.user = user
     assert workload(task) == workload(task_config())

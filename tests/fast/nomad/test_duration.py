@@ -17,7 +17,7 @@ def test_durations_are_read_as_go_reads_them(text: str, value: float) -> None:
 @pytest.mark.parametrize(
     "text", ["", "30", "s", "30 s", "-1s", "+1s", "1d", "1h 30m", "1..5s", ".s", "1e3s", "١s", "30S"]
 )
-def test_anything_else_is_told_what_was_expected(text: str) -> None:
+def test_anything_else_is_refused_with_what_was_expected(text: str) -> None:
     with pytest.raises(ValueError, match="is not a duration: expected a number and a unit, such as 30s, 5m or 24h"):
         seconds(text)
 

@@ -57,7 +57,7 @@ async def test_a_later_listener_takes_over_and_the_earlier_one_hears_no_end() ->
         assert (await anext(second)).message == "b"
 
 
-async def test_what_a_stream_that_broke_was_sent_is_told_to_the_next_listener() -> None:
+async def test_what_a_stream_that_broke_was_sent_is_reported_to_the_next_listener() -> None:
     events = EventStream()
     for text in "ab":
         events.publish(TASK, TaskEvent(message=text))
@@ -68,7 +68,7 @@ async def test_what_a_stream_that_broke_was_sent_is_told_to_the_next_listener() 
     assert [(await anext(stream)).message for _ in "ab"] == ["a", "b"]
 
 
-async def test_what_was_sent_just_before_the_stream_broke_is_told_again() -> None:
+async def test_what_was_sent_just_before_the_stream_broke_is_reported_again() -> None:
     events = EventStream()
     events.publish(TASK, TaskEvent(message="a"))
     async with Background(_all(events.stream())):
@@ -77,7 +77,7 @@ async def test_what_was_sent_just_before_the_stream_broke_is_told_again() -> Non
 
 
 @pytest.mark.leaps
-async def test_what_the_stream_has_outlived_is_told_once() -> None:
+async def test_what_the_stream_has_outlived_is_reported_once() -> None:
     events = EventStream()
     events.publish(TASK, TaskEvent(message="a"))
     async with Background(_all(events.stream())):

@@ -31,7 +31,7 @@ PLAIN = (Ending.EXITED, Ending.STOPPED, Ending.HOST_SHUTDOWN)
 
 
 @pytest.mark.parametrize("ending, code, signal, event", CASES)
-def test_code_and_signal_are_told_and_the_sentence_where_they_do_not_say_it_all(
+def test_code_and_signal_are_reported_and_the_sentence_where_they_do_not_suffice(
     ending: Ending, code: int | None, signal: int | None, event: tuple[int, int, bool]
 ) -> None:
     outcome = Outcome(ending=ending, exit_code=code, signal=signal, sentence="ended so")

@@ -84,7 +84,7 @@ def test_a_good_node_tells_all_there_is() -> None:
     ],
     ids=lambda value: "" if isinstance(value, str) else next(iter(value)),
 )  # fmt: skip
-def test_what_is_in_the_way_of_every_task_is_told_in_one_sentence(change: dict[str, object], sentence: str) -> None:
+def test_what_is_in_the_way_of_every_task_is_reported_in_one_sentence(change: dict[str, object], sentence: str) -> None:
     found = look(replace(GOOD, **change))  # type: ignore[arg-type]
     assert found.health == UNHEALTHY
     assert found.description.startswith(sentence)

@@ -110,7 +110,7 @@ async def test_a_machine_that_cannot_be_looked_at_is_unhealthy_and_heals_by_itse
         assert await description(stream) == "Healthy"
 
 
-async def test_a_look_that_fails_as_nobody_foresaw_loses_no_driver(
+async def test_an_unforeseen_error_of_a_fingerprint_loses_no_driver(
     machine: Machine, no_pause: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     machine.steps.errors["probe"] = ZeroDivisionError("oops")

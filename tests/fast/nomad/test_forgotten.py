@@ -34,7 +34,7 @@ def lives(machine: Machine) -> bool:
 
 
 @pytest.mark.parametrize("kind", UnitKind)
-async def test_one_that_stays_unknown_for_the_grace_period_is_ended_and_told_of(
+async def test_one_that_stays_unknown_for_the_grace_period_is_ended_and_logged(
     machine: Machine, caplog: pytest.LogCaptureFixture, kind: UnitKind
 ) -> None:
     async with agent_of_a_task() as nomad:
@@ -95,7 +95,7 @@ async def test_a_dry_run_tells_once_and_ends_nothing(machine: Machine, caplog: p
     ]
 
 
-async def test_while_nobody_else_is_there_no_unit_is_read(machine: Machine) -> None:
+async def test_without_other_tasks_no_unit_is_read(machine: Machine) -> None:
     async with agent_of_a_task() as nomad:
         machine.steps.taken.clear()
         await sweeper(nomad).sweep(NOW)

@@ -115,9 +115,7 @@ async def test_recovered_tasks_follow_the_shared_cores_too(machine: Machine, at_
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-async def test_images_that_nobody_uses_are_collected_where_the_operator_wants_it(
-    machine: Machine, enabled: bool
-) -> None:
+async def test_unused_images_are_collected_where_the_operator_permits_it(machine: Machine, enabled: bool) -> None:
     async with agent_of_a_task() as nomad:
         nomad.driver.config = PluginConfig(gc=GcConfig(enabled=enabled, interval=0, image_age=60))
         await begun(nomad)
@@ -127,13 +125,23 @@ async def test_images_that_nobody_uses_are_collected_where_the_operator_wants_it
     assert (machine.images.collected, machine.images.min_age) == ((in_use, 60) if enabled else (None, 0))
 
 
-async def test_a_collection_that_fails_is_tried_again(machine: Machine) -> None:
-    machine.steps.errors["collect images"] = HostError("the disk is sick.")
+@pytest.mark.parametrize(
+    ("error", "logged"),
+    [
+        (HostError("the disk is sick."), "gc of images failed: the disk is sick."),
+        (ValueError("a fault"), "gc of images failed: internal error"),
+    ],
+)
+async def test_a_collection_that_fails_is_tried_again(
+    machine: Machine, caplog: pytest.LogCaptureFixture, error: Exception, logged: str
+) -> None:
+    machine.steps.errors["collect images"] = error
     async with agent() as nomad:
         nomad.driver.config = PluginConfig(gc=GcConfig(interval=0))
         await begun(nomad)
         await yields(200)
         assert machine.steps.taken.count("collect images") > 1
+    assert logged in caplog.messages
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -185,7 +193,7 @@ async def test_a_full_disk_of_a_guest_that_goes_on_is_an_event_of_its_task(
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-async def test_what_nobody_knows_is_looked_for_where_the_operator_wants_it(
+async def test_forgotten_tasks_are_ended_where_the_operator_permits_it(
     machine: Machine, caplog: pytest.LogCaptureFixture, enabled: bool
 ) -> None:
     caplog.set_level("INFO")
@@ -219,18 +227,6 @@ async def test_a_plugin_that_lost_its_agent_ends_nothing(machine: Machine) -> No
             await anext(listening)
             await yields(300)
         assert len(machine.units.loaded) == 1
-
-
-async def test_housekeeping_goes_on_after_a_fault_of_its_own(
-    machine: Machine, caplog: pytest.LogCaptureFixture
-) -> None:
-    machine.steps.errors["collect images"] = ValueError("a fault")
-    async with agent() as nomad:
-        nomad.driver.config = PluginConfig(gc=GcConfig(interval=0))
-        await begun(nomad)
-        await yields(200)
-        assert machine.steps.taken.count("collect images") > 1
-    assert "gc of images failed: internal error" in caplog.messages
 
 
 # --- networks ------------------------------------------------------------------------------------------------

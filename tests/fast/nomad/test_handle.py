@@ -51,7 +51,7 @@ def test_the_journal_namespace_is_read_back() -> None:
     assert decode(encode(of_namespace)) == of_namespace
 
 
-def test_what_is_asked_of_a_guest_that_is_ready_is_read_back() -> None:
+def test_the_probe_of_a_ready_guest_is_read_back() -> None:
     assert decode(encode(replace(state(), ready=RULE))).ready == RULE
 
 
@@ -105,7 +105,7 @@ def damaged(**changes: object) -> bytes:
     ],
     ids=lambda value: None if isinstance(value, str) else repr(value[:12]),
 )  # fmt: skip
-def test_damage_and_later_versions_are_told(data: bytes, words: str) -> None:
+def test_damage_and_later_versions_are_reported(data: bytes, words: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         decode(data)
     assert words in str(caught.value)

@@ -44,5 +44,5 @@ def test_every_class_of_error_is_judged() -> None:
     assert set(BY_DBUS_NAME.values()) == TRY_AGAIN | NEVER
 
 
-def test_what_nobody_foresaw_is_explained_by_nobody() -> None:
+def test_an_unforeseen_error_has_no_explanation() -> None:
     assert to_failure(ValueError("oops")) is None

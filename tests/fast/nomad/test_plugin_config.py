@@ -181,7 +181,7 @@ def test_what_a_job_may_set_unless_the_operator_says_otherwise_can_be_set() -> N
         ({"gc": []}, "gc is []: expected a table"),
     ],
 )  # fmt: skip
-def test_a_wrong_value_is_told_with_its_path(keys: dict[str, object], words: str) -> None:
+def test_a_wrong_value_is_reported_with_its_path(keys: dict[str, object], words: str) -> None:
     with pytest.raises(SettingsError) as caught:
         plugin_config(packed(**keys))
     assert str(caught.value).startswith("plugin.solo5.config")

@@ -93,12 +93,12 @@ def test_a_label_is_the_guests_port_at_the_guests_address(name: str, number: int
     assert endpoint(requested) == Endpoint(protocol=Protocol.TCP, address=IPv4Address("10.89.0.2"), port=number)
 
 
-def test_a_label_of_a_nic_is_asked_at_that_nic() -> None:
+def test_a_label_of_a_nic_is_probed_at_that_nic() -> None:
     config = {"nic": {"service": {}, "lab": {"ports": ["http"]}}}
     assert endpoint(HTTP, ("service", "lab"), **config).address == IPv4Address("10.89.0.3")
 
 
-def test_a_label_that_is_not_published_is_asked_all_the_same() -> None:
+def test_a_label_that_is_not_published_is_probed_as_well() -> None:
     assert endpoint(HTTP, ports=[]).port == 80
 
 
@@ -115,7 +115,7 @@ def test_a_nic_without_a_leased_address_cannot_be_probed() -> None:
         ports.endpoint(HTTP, job, task_options(job.msgpack_driver_config), held)
 
 
-def test_a_guest_without_an_address_cannot_be_asked() -> None:
+def test_a_guest_without_an_address_cannot_be_probed() -> None:
     with pytest.raises(InvalidRequestError, match="config.ready.tcp is 'http', and the image has no NIC"):
         endpoint(HTTP, ())
 
@@ -149,7 +149,7 @@ def beats(answers: str) -> list[Change | None]:
     return [pulse.count(answered=answer == "+") for answer in answers]
 
 
-def test_changes_alone_are_told_and_one_missed_answer_is_none() -> None:
+def test_changes_alone_are_reported_and_one_missed_answer_is_none() -> None:
     assert beats("+-+--+") == [None] * 6
     assert beats("-" * (LOST_AFTER + 5)).count(Change.LOST) == 1
     assert beats("-" * LOST_AFTER + "++") == [*[None] * (LOST_AFTER - 1), Change.LOST, Change.REGAINED, None]

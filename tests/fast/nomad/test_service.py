@@ -92,7 +92,7 @@ async def test_init_and_shutdown_touch_no_task(machine: Machine) -> None:
     assert not machine.units.loaded[UNIT].over
 
 
-async def test_nothing_can_be_executed_in_a_unikernel_and_the_reason_is_told(machine: Machine) -> None:
+async def test_nothing_can_be_executed_in_a_unikernel_and_the_reason_is_reported(machine: Machine) -> None:
     async with agent() as nomad:
         with pytest.raises(InvalidRequestError, match="a unikernel has no shell"):
             await nomad.service.exec_task(wire.ExecTaskRequest(task_id=TASK_ID, command=["sh"]))

@@ -51,5 +51,5 @@ def test_a_task_ends_by_the_two_signals_that_a_tender_knows(text: str, meant: St
 @pytest.mark.parametrize(
     "text, kill", [("SIGKILL", True), ("kill", True), ("9", True), ("", False), ("SIGTERM", False)]
 )
-def test_a_kill_is_told_from_a_request(text: str, kill: bool) -> None:
+def test_a_kill_differs_from_a_request(text: str, kill: bool) -> None:
     assert is_kill(text) is kill

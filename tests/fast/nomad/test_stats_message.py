@@ -25,7 +25,7 @@ def measured(usage: wire.CPUUsage | wire.MemoryUsage) -> set[int]:
     return set(usage.measured_fields)
 
 
-def test_memory_is_told_in_nomads_words() -> None:
+def test_memory_is_reported_in_nomads_fields() -> None:
     memory = Memory(current=9000, peak=9500, rss=4100, cache=1000, kernel=30, swap=0)
     usage = resource_usage(None, Usage(time=1.0, memory=memory), 0).memory
     assert (usage.rss, usage.cache, usage.swap, usage.usage, usage.max_usage, usage.kernel_usage) == (

@@ -25,7 +25,7 @@ NAME = name_of(TASK_ID)
 UNIT, SCOPE = task_service(NAME), task_scope(NAME)
 
 
-async def test_a_start_and_its_end_are_told_step_by_step(machine: Machine) -> None:
+async def test_a_start_and_its_end_are_reported_step_by_step(machine: Machine) -> None:
     async with agent() as nomad:
         await nomad.start(task_config(port("http", 80)))
         machine.units.end(UNIT, MainCode.EXITED, 3)
@@ -117,7 +117,7 @@ async def test_a_start_that_is_not_slow_says_nothing_of_it_later(machine: Machin
         assert not [message for message in await nomad.messages() if "Slow" in message]
 
 
-async def test_a_scopes_start_is_told_like_a_services(machine: Machine, child: Becomes) -> None:
+async def test_a_scopes_start_is_reported_like_a_services(machine: Machine, child: Becomes) -> None:
     child("sys.exit(3)")
     async with agent(allowed_units=SCOPES) as nomad:
         await nomad.start(task_config(unit="scope"))
@@ -134,7 +134,7 @@ async def test_a_scopes_start_is_told_like_a_services(machine: Machine, child: B
 # --- nothing twice -------------------------------------------------------------------------------------------
 
 
-async def test_a_task_that_is_taken_up_again_is_not_told_again(machine: Machine) -> None:
+async def test_a_task_that_is_taken_up_again_is_not_reported_again(machine: Machine) -> None:
     async with agent() as nomad:
         started = await nomad.start(task_config())
     async with agent() as nomad:
@@ -146,7 +146,7 @@ async def test_a_task_that_is_taken_up_again_is_not_told_again(machine: Machine)
         assert len(await nomad.messages()) == 1
 
 
-async def test_an_end_is_told_once_to_however_many_wait_for_it(machine: Machine) -> None:
+async def test_an_end_is_reported_once_to_however_many_wait_for_it(machine: Machine) -> None:
     async with agent_of_a_task() as nomad:
         machine.units.end(UNIT, MainCode.EXITED, 0)
         await asyncio.gather(*(nomad.wait() for _ in range(5)))
@@ -167,14 +167,14 @@ async def test_a_failed_end_quotes_the_consoles_last_lines(machine: Machine) -> 
 # --- events of services ----------------------------------------------------------------------------------------
 
 
-async def test_a_repaired_network_is_told_to_each_task_of_ours_that_it_was(machine: Machine) -> None:
+async def test_a_repaired_network_is_reported_to_each_task_of_ours_that_it_was(machine: Machine) -> None:
     async with agent_of_a_task() as nomad:
         machine.networks.repaired.put_nowait(Repair(tasks=[TaskName("strange"), NAME], what="tables are rebuilt"))
         await yields()
         assert (await nomad.messages())[-1] == "Network repaired: tables are rebuilt"
 
 
-async def test_what_is_found_while_a_task_starts_is_told_to_it(machine: Machine) -> None:
+async def test_what_is_found_while_a_task_starts_is_reported_to_it(machine: Machine) -> None:
     machine.steps.hang_on = "attach"
     async with agent() as nomad, Background(nomad.start(task_config())) as starting:
         await machine.steps.hanging.wait()
@@ -185,7 +185,7 @@ async def test_what_is_found_while_a_task_starts_is_told_to_it(machine: Machine)
         await starting
 
 
-async def test_lines_that_are_nowhere_are_told_by_their_number(machine: Machine) -> None:
+async def test_lines_that_are_nowhere_are_reported_by_their_number(machine: Machine) -> None:
     async with agent_of_a_task() as nomad:
         machine.relay.dropped.put_nowait(DroppedLines(task=NAME, lines=12))
         await yields()

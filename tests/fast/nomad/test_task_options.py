@@ -182,7 +182,7 @@ def test_a_number_is_understood_however_it_is_written(number: object) -> None:
         ({"labels": {"_TEAM": "web"}}, "config.labels: "),
     ],
 )  # fmt: skip
-def test_a_wrong_value_is_told_with_its_key_and_what_was_expected(keys: dict[str, object], words: str) -> None:
+def test_a_wrong_value_is_reported_with_its_key_and_what_was_expected(keys: dict[str, object], words: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         task_options(packed(**{"unikernel": "a", **keys}))
     assert words in str(caught.value)

@@ -100,7 +100,7 @@ async def test_a_start_is_answered_when_the_console_says_so(machine: Machine, gu
         assert any(message.endswith("console line “up and\\x07 running”") for message in await nomad.messages())
 
 
-async def test_a_guest_that_is_not_ready_in_time_is_undone_and_told_why(
+async def test_a_guest_that_is_not_ready_in_time_is_undone_with_the_reason(
     machine: Machine, fifos: Fifos, guest: Guest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine.console.say(console_line("booting"), console_line("stuck"))
@@ -217,7 +217,7 @@ async def event(nomad: Agent, text: str) -> str:
     raise AssertionError(f"no event has {text!r}")
 
 
-async def test_loss_and_return_are_told_and_change_nothing_else(machine: Machine, guest: Guest) -> None:
+async def test_loss_and_return_are_events_and_change_nothing_else(machine: Machine, guest: Guest) -> None:
     async with agent() as nomad:
         await ready(nomad, guest)
         guest.why = "no answer within 0.5 s"
@@ -287,7 +287,7 @@ async def test_a_fault_of_ours_in_one_watch_ends_no_other(
         await nomad.wait()
 
 
-async def test_nobody_is_asked_after_the_end(machine: Machine, guest: Guest) -> None:
+async def test_no_call_is_made_after_the_end(machine: Machine, guest: Guest) -> None:
     async with agent() as nomad:
         await ready(nomad, guest)
         machine.units.end(UNIT, MainCode.EXITED, 0)

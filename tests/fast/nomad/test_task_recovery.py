@@ -48,7 +48,6 @@ async def test_a_running_task_is_taken_up_with_its_console_and_its_end(
             assert not waiting.done()
             machine.units.end(UNIT, MainCode.EXITED, 3)
             ended = await waiting
-        assert isinstance(ended, wire.WaitTaskResponse)
         assert ended.result.exit_code == 3
     assert len(machine.units.started) == 1
 
@@ -159,7 +158,7 @@ async def test_what_is_known_already_is_left_as_it_is(machine: Machine, handle: 
     assert machine.steps.taken.count("forward") == 2
 
 
-async def test_a_unit_that_is_gone_is_told_at_once(machine: Machine, handle: wire.TaskHandle) -> None:
+async def test_a_unit_that_is_gone_is_reported_at_once(machine: Machine, handle: wire.TaskHandle) -> None:
     machine.units.vanish(UNIT)
     async with agent() as nomad:
         with pytest.raises(NoSuchTaskError, match="does not exist: systemd has no unit"):
@@ -186,7 +185,7 @@ async def test_a_task_of_an_earlier_boot_is_not_adopted(
             await nomad.recover(handle)
 
 
-async def test_a_damaged_handle_is_told(machine: Machine, handle: wire.TaskHandle) -> None:
+async def test_a_damaged_handle_is_reported(machine: Machine, handle: wire.TaskHandle) -> None:
     handle.driver_state = handle.driver_state[:-1]
     async with agent() as nomad:
         with pytest.raises(InvalidRequestError, match="stored state cannot be read"):
@@ -209,7 +208,7 @@ async def test_an_outage_is_waited_for_since_an_error_would_end_a_task_that_runs
         assert (await nomad.inspect()).task.id == TASK_ID
 
 
-async def test_an_outage_without_an_end_is_told_once_for_all(
+async def test_an_outage_without_an_end_is_reported_once_for_all(
     machine: Machine, handle: wire.TaskHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unit_cache, "RECOVER_TIMEOUT_S", 0.05)
@@ -224,7 +223,7 @@ async def test_an_outage_without_an_end_is_told_once_for_all(
         assert machine.steps.taken.count("running_states") == before + 1, "the next one does not wait as long again"
 
 
-async def test_a_manager_that_does_not_answer_is_told_and_may_be_asked_again(
+async def test_a_manager_that_does_not_answer_is_an_error_and_can_be_called_again(
     machine: Machine, handle: wire.TaskHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unit_cache, "RECOVER_TIMEOUT_S", 0)
@@ -278,7 +277,7 @@ async def test_all_who_are_recovered_at_once_share_one_look(machine: Machine) ->
     assert {each.task.state for each in running} == {wire.RUNNING}
 
 
-async def test_no_task_is_asked_for_alone_when_many_are_recovered(machine: Machine) -> None:
+async def test_no_task_is_requested_alone_when_many_are_recovered(machine: Machine) -> None:
     async with agent() as nomad:
         handles = [(await nomad.start(task)).handle for task in many()]
     machine.steps.taken.clear()
@@ -298,7 +297,7 @@ async def test_a_console_that_the_relay_still_holds_is_left_alone(machine: Machi
     assert machine.relay.held[NAME] == (UNIT, 1)
 
 
-async def test_what_a_relay_without_descriptors_owes_of_an_ended_task_is_delivered_before_the_end_is_told(
+async def test_what_a_relay_without_descriptors_owes_of_an_ended_task_is_delivered_before_the_end_is_reported(
     machine: Machine, handle: wire.TaskHandle
 ) -> None:
     machine.relay.lost.add(NAME)

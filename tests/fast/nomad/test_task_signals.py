@@ -24,7 +24,7 @@ async def test_a_signal_that_a_tender_knows_is_sent(machine: Machine, signal: st
     assert machine.units.sent == [sent]
 
 
-async def test_stop_and_continue_freeze_and_thaw_and_are_told(machine: Machine) -> None:
+async def test_stop_and_continue_freeze_and_thaw_and_are_events(machine: Machine) -> None:
     async with agent_of_a_task() as nomad:
         await nomad.signal("SIGSTOP")
         assert machine.units.loaded[UNIT].frozen
@@ -63,7 +63,7 @@ async def test_what_has_ended_takes_no_signal(machine: Machine) -> None:
             await nomad.signal("SIGTERM")
 
 
-async def test_memory_that_ran_out_is_told_as_nomad_tells_it(machine: Machine) -> None:
+async def test_memory_that_ran_out_is_reported_as_by_nomads_drivers(machine: Machine) -> None:
     async with agent_of_a_task() as nomad:
         machine.units.end(UNIT, MainCode.KILLED, 9, "oom-kill")
         ended = await nomad.wait()

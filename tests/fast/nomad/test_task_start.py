@@ -44,7 +44,7 @@ CASES = [(step, *error) for step in STEPS for error in ERRORS if (step, type(err
 
 
 @pytest.mark.parametrize("step, error, again", CASES, ids=lambda value: str(value))
-async def test_a_step_that_fails_leaves_nothing_and_is_told_as_it_is(
+async def test_a_step_that_fails_leaves_nothing_and_is_reported_as_it_is(
     machine: Machine, fifos: Fifos, disk: dict[str, Any], step: str, error: Solo5Error, again: bool
 ) -> None:
     machine.steps.errors[step] = error
@@ -146,7 +146,7 @@ async def test_a_job_that_is_refused_lets_nomads_readers_go(machine: Machine, fi
         os.close(reader)
 
 
-async def test_fifos_that_nobody_reads_are_told_before_anything_is_made(machine: Machine) -> None:
+async def test_fifos_without_a_reader_are_reported_before_anything_is_made(machine: Machine) -> None:
     task = task_config()
     task.stdout_path = task.stderr_path = "/proc/self/nothing"
     async with agent() as nomad:

@@ -18,7 +18,7 @@ def test_a_few_pass_at_once_and_the_rest_is_held_back() -> None:
     assert throttle.due(0) == REFILL_INTERVAL_S
 
 
-def test_what_was_held_back_is_told_by_its_last_and_their_number() -> None:
+def test_what_was_held_back_is_reported_by_its_last_and_their_number() -> None:
     throttle = Throttle(since=0)
     for number in range(BURST + 3):
         throttle.offer(event(number), 0)
@@ -26,7 +26,7 @@ def test_what_was_held_back_is_told_by_its_last_and_their_number() -> None:
     assert throttle.release(REFILL_INTERVAL_S) is None
 
 
-def test_one_alone_that_was_held_back_is_told_as_it_is() -> None:
+def test_one_alone_that_was_held_back_is_reported_as_it_is() -> None:
     throttle = Throttle(since=0)
     for number in range(BURST + 1):
         throttle.offer(event(number), 0)

@@ -335,7 +335,7 @@ def test_an_encrypted_credential_is_what_the_program_prints(decrypt: Path, tmp_p
     assert (tmp_path / "out").read_bytes().startswith(f"--name=token {tmp_path}/encrypted/token\n".encode())
 
 
-def test_a_credential_that_cannot_be_decrypted_is_told(decrypt: Path, tmp_path: Path) -> None:
+def test_a_credential_that_cannot_be_decrypted_is_reported(decrypt: Path, tmp_path: Path) -> None:
     decrypt.write_text("#!/bin/sh\necho bad >&2\nexit 1\n")
     with pytest.raises(HostError, match="credential 'token' cannot be decrypted: bad"):
         written(credential("token"), tmp_path / "out")
@@ -394,7 +394,9 @@ async def test_archives_are_locked_in_the_event_loop_unless_it_would_have_to_wai
     await disks.release(made)
 
 
-async def test_a_file_system_without_room_is_told(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_file_system_without_room_is_reported(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

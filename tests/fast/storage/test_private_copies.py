@@ -144,7 +144,7 @@ def test_only_a_regular_file_is_copied(path: str) -> None:
         inspect(request(Path(path)))
 
 
-async def test_a_file_that_cannot_be_opened_is_told(
+async def test_a_file_that_cannot_be_opened_is_reported(
     golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> int:

@@ -125,7 +125,7 @@ def test_a_mount_that_fails_leaves_no_directory_of_a_start(tmp_path: Path) -> No
     assert not list((tmp_path / "starts").iterdir())
 
 
-def test_another_mount_namespace_than_that_of_pid_1_is_told(tmp_path: Path) -> None:
+def test_another_mount_namespace_than_that_of_pid_1_is_reported(tmp_path: Path) -> None:
     other = tmp_path / "other"
     own = StartDirectories(tmp_path / "copies", root=str(other))
 

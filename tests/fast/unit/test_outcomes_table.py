@@ -32,5 +32,5 @@ def test_every_row_names_tests_that_are_there(ending: Ending) -> None:
 
 
 @pytest.mark.parametrize("ending", Ending)
-def test_every_row_is_whole(ending: Ending) -> None:
+def test_every_row_is_complete(ending: Ending) -> None:
     assert ROWS[ending.value].count("|") == len(COLUMNS) + 1

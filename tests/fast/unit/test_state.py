@@ -89,7 +89,7 @@ def test_a_freezer_holds_from_the_first_moment(freezer: str, frozen: bool) -> No
     "active_exit, main_exit, requested",
     [(0, 0, False), (0, 5, False), (5, 5, False), (6, 5, False), (5, 0, False), (4, 5, True)],
 )
-def test_a_stop_was_asked_for_where_the_unit_left_active_before_its_process_ended(
+def test_a_stop_was_requested_where_the_unit_left_active_before_its_process_ended(
     active_exit: int, main_exit: int, requested: bool
 ) -> None:
     state = read(ActiveExitTimestampMonotonic=active_exit, ExecMainExitTimestampMonotonic=main_exit)

@@ -37,7 +37,7 @@ def names(unit: TransientUnit) -> list[str]:
     return [each.name for each in unit.properties]
 
 
-def test_the_units_command_is_the_tenders_whole_command_line() -> None:
+def test_the_units_command_is_the_tenders_complete_command_line() -> None:
     parts = with_workload(NETWORKED, arguments=("--ipv4={net.service.ipv4_cidr}", "{name}"))
     line = (
         "/usr/bin/solo5-hvt",
@@ -71,7 +71,7 @@ def test_the_guests_memory_is_that_of_the_allotment_wherever_the_kernel_draws_th
     assert log_fields(parts)["SOLO5_MEMORY"] == str(64 * MIB)
 
 
-def test_a_unit_stands_in_the_slice_that_is_asked_for_below_ours() -> None:
+def test_a_unit_stands_in_the_slice_that_is_requested_below_ours() -> None:
     assert service(with_workload(slice="solo5-batch.slice")).value("Slice") == "solo5-batch.slice"
     with pytest.raises(InvalidRequestError, match="Slice=system.slice: expected solo5.slice or a slice below it"):
         service(with_workload(slice="system.slice"))
@@ -114,7 +114,7 @@ def test_a_task_without_nics_needs_no_network_unit() -> None:
     assert not {"Requires", "After"} & set(names(service(PARTS)))
 
 
-def test_limits_that_are_not_asked_for_are_not_sent() -> None:
+def test_limits_that_are_not_requested_are_not_sent() -> None:
     assert not {"CPUQuotaPerSecUSec", "CPUWeight"} & set(names(service(PARTS)))
 
 

@@ -227,7 +227,7 @@ async def test_a_start_waits_for_another_process_that_has_its_users_file(
     os.close(held.descriptor)
 
 
-async def test_a_collection_holds_no_lock_of_a_task_with_a_unit_while_pid_1_is_asked(tmp_path: Path) -> None:
+async def test_a_collection_holds_no_lock_of_a_task_with_a_unit_during_the_call_of_pid_1(tmp_path: Path) -> None:
     """A restart of a declared task, which keeps its user, would wait for PID 1's answer or fail."""
     of = users(tmp_path)
     with started(of, WEB), started(of, DB):

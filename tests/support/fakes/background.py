@@ -2,6 +2,9 @@
 
 import asyncio
 from collections.abc import Coroutine
+from typing import Generic, TypeVar
+
+Result = TypeVar("Result")
 
 
 async def yields(times: int = 50) -> None:
@@ -9,13 +12,13 @@ async def yields(times: int = 50) -> None:
         await asyncio.sleep(0)
 
 
-class Background:
+class Background(Generic[Result]):
     """A task that is cancelled at the end of the block."""
 
-    def __init__(self, work: Coroutine[object, object, object]) -> None:
+    def __init__(self, work: Coroutine[object, object, Result]) -> None:
         self.task = asyncio.ensure_future(work)
 
-    async def __aenter__(self) -> "asyncio.Future[object]":
+    async def __aenter__(self) -> "asyncio.Future[Result]":
         await yields()
         return self.task
 

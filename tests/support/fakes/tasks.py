@@ -103,3 +103,9 @@ def ended(name: str = "web", outcome: Outcome | None = None) -> Task:
         phase=Phase.ENDED,
         outcome=outcome or Outcome(ending=Ending.EXITED, exit_code=0, sentence="the guest exited with 0"),
     )
+
+
+def outcome_of(task: Task) -> Outcome:
+    """Return how a task that has ended did."""
+    assert task.outcome is not None
+    return task.outcome

@@ -1,0 +1,78 @@
+"""IPv4 or IPv6 of a test: addresses of the host, its neighbours and its guests, and how lists and tables have them."""
+
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+from tests.contract.guest import ICMP, Address, Guest
+from tests.contract.guest6 import Guest6
+from tests.contract.netns import CLIENT6, HOST6
+from tests.contract.netservice import until
+
+OUTSIDE = "192.0.2.2"
+
+
+@dataclass(frozen=True)
+class Family:
+    """The family of a test, whose guest has the other one beside IPv6, too.
+
+    Args:
+        table: of nftables.
+        options: of the guest's network.
+        guest: with addresses of the family.
+        here: the address of the host at the link to its neighbour `wan`.
+        far: the neighbour's.
+        near: another address of their link.
+        every: all addresses.
+        link: those of their link.
+        second: the address of a neighbour on another link, without its last number.
+        metadata: addresses of metadata services.
+    """
+
+    table: str
+    options: str
+    guest: type[Guest]
+    here: str
+    far: str
+    near: str
+    every: str
+    link: str
+    second: str
+    metadata: tuple[str, ...]
+
+    def settings(self, options: str = "") -> str:
+        return f"[network.default]\n{self.options}{options}\n"
+
+    def entry(self, of: object, rest: str = "") -> str:
+        """Return an entry of a list: of an address or range, and ports or a protocol."""
+        return f"{of}{rest}" if self is FOUR else f"[{of}]{rest}"
+
+    def own(self, guest: Guest) -> Address:
+        return guest.own(ip_address(self.far))
+
+    def router(self, guest: Guest) -> Address:
+        return guest.router(ip_address(self.far))
+
+    async def pinged(self, guest: Guest) -> None:
+        """Wait for a reply of the gateway: it has processed all earlier packets."""
+        if isinstance(guest, Guest6):
+            await guest.pinged6(guest.gateway6, b"ping")
+        else:
+            await until_pinged(guest)
+
+
+FOUR = Family(
+    "ip", "", Guest, "192.0.2.1", OUTSIDE, "192.0.2.5", "0.0.0.0/0", "192.0.2.0/24", "198.51.100.",
+    ("169.254.169.254", "168.63.129.16", "100.100.100.200"),
+)  # fmt: skip
+SIX = Family(
+    "ip6", "ipv6 = true\n", Guest6, HOST6, CLIENT6, "2001:db8:f::5", "::/0", "2001:db8:f::/64", "2001:db8:e::",
+    ("fd00:ec2::254", "fd20:ce::254"),
+)  # fmt: skip
+"""With the metadata services of several clouds."""
+
+
+async def until_pinged(guest: Guest) -> None:
+    """Wait for a reply of the gateway to a ping by IPv4: it has processed all earlier packets."""
+    before = len(guest.frames)
+    guest.send(guest.echo(await guest.resolve(guest.gateway), guest.gateway, 0))
+    await until(lambda: any(f[23] == ICMP and f[34] == 0 for f in guest.frames[before:] if f[12:14] == b"\x08\0"), 60)
