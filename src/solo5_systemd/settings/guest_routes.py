@@ -35,9 +35,10 @@ def routes(texts: Sequence[str]) -> Routes:
     Raises:
         InvalidRequestError: one is malformed, or can be behind no guest; there are too many; or two overlap.
     """
-    found = tuple(dict.fromkeys(map(_route, texts)))
-    if len(found) > ROUTES_MAX:
-        raise InvalidRequestError(f"routes has {len(found)} ranges: expected {ROUTES_MAX} or fewer.")
+    distinct = dict.fromkeys(texts)
+    if len(distinct) > ROUTES_MAX:  # before any is parsed
+        raise InvalidRequestError(f"routes has {len(distinct)} ranges: expected {ROUTES_MAX} or fewer.")
+    found = tuple(dict.fromkeys(map(_route, distinct)))
     for index, each in enumerate(found):
         if other := overlapping(each, found[:index]):
             raise InvalidRequestError(f"routes has {other} and {each}, which overlap: expected each address once.")

@@ -3,6 +3,7 @@
 import json
 import re
 import tarfile
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from posixpath import normpath
@@ -164,14 +165,14 @@ def archive_disk(
         raise InvalidRequestError(
             f"disk {disk}: its archive has strip and {len(names)} paths: expected one, since names could be the same."
         )
-    for name in names:
-        if names.count(name) > 1:
-            raise InvalidRequestError(f"disk {disk}: its archive has {name!r} twice: expected each name once.")
     if (size := len(json.dumps(_paths(archive)))) > PATHS_MAX:
         raise InvalidRequestError(
             f"disk {disk}: its archive has {len(names)} paths, which are {size} bytes: expected at most {PATHS_MAX}.",
             "Name a directory instead of each file in it.",
         )
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise InvalidRequestError(f"disk {disk}: its archive has {name!r} twice: expected each name once.")
     return DiskRequest(disk=disk, path="", sector_size=sector_size, roots=roots, archive=archive)
 
 

@@ -239,15 +239,35 @@ def expand(
     Raises:
         InvalidRequestError: an unknown placeholder, a single brace, a NUL byte, or more than COMMAND_LINE_MAX bytes.
     """
+    arguments = tuple(arguments)
+    _check_values(arguments, values)
     expanded = tuple(_each(arguments, values, groups or {}))
     if any("\0" in argument for argument in expanded):
         raise InvalidRequestError("an argument holds a NUL byte: expected text.")
-    length = len(" ".join(expanded).encode("utf-8", "surrogateescape"))
+    _check_length(_bytes(" ".join(expanded)))
+    return expanded
+
+
+def _check_values(arguments: Iterable[str], values: Mapping[str, str]) -> None:
+    """Check the length of the values alone, before any is written out: a name of some bytes can stand for kilobytes.
+
+    Raises:
+        InvalidRequestError: they have more than COMMAND_LINE_MAX bytes.
+    """
+    lengths = {name: _bytes(value) for name, value in values.items()}
+    tokens = (match[1] for argument in arguments for match in _TOKEN.finditer(argument))
+    _check_length(sum(lengths.get(name, 0) for name in tokens))
+
+
+def _bytes(text: str) -> int:
+    return len(text.encode("utf-8", "surrogateescape"))
+
+
+def _check_length(length: int) -> None:
     if length > COMMAND_LINE_MAX:
         raise InvalidRequestError(
             f"the guest's arguments are {length} bytes long: expected at most {COMMAND_LINE_MAX}, the tender's limit."
         )
-    return expanded
 
 
 def _each(arguments: Iterable[str], values: Mapping[str, str], groups: Mapping[str, Sequence[str]]) -> Iterator[str]:

@@ -18,6 +18,9 @@ E = TypeVar("E", bound=StrEnum)
 CONFIG_MAX_BYTES = 1 << 20
 """Bytes of a configuration: half of Linux's limit for a command line. Decoding blocks the event loop."""
 
+LENGTH_MAX = 8192
+"""Entries of a list or block. A tender takes 8191 bytes of arguments, and no other list may be as long."""
+
 DEPTH_MAX = 32
 """Levels of a configuration; the schema has four."""
 
@@ -66,7 +69,7 @@ def unpack(data: bytes, where: str, error: type[Solo5Error] = InvalidRequestErro
         error: the class of errors.
 
     Raises:
-        Solo5Error: (of class `error`) it is not a msgpack map, too long or too deep.
+        Solo5Error: (of class `error`) it is not a msgpack map, too long or too deep, or has a list that is too long.
         DependencyError: msgpack is missing.
     """
     if len(data) > CONFIG_MAX_BYTES:
@@ -78,7 +81,8 @@ def unpack(data: bytes, where: str, error: type[Solo5Error] = InvalidRequestErro
 
         raise dependency_error(missing) from missing
     try:
-        document = msgpack.unpackb(data, raw=False, strict_map_key=True) if data else {}
+        limits = {"max_array_len": LENGTH_MAX, "max_map_len": LENGTH_MAX}
+        document = msgpack.unpackb(data, raw=False, strict_map_key=True, **limits) if data else {}
         return Options(_without_nil(document, DEPTH_MAX), where, error=error)
     except (ValueError, msgpack.exceptions.UnpackException) as malformed:
         why = str(malformed).rstrip(".") or type(malformed).__name__

@@ -23,7 +23,7 @@ from solo5_systemd.settings.resolver import Resolver, resolver
 from solo5_systemd.storage.archive import archive_disk, member
 from solo5_systemd.storage.io_limits import lowered
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, NewFile, named_disk
-from solo5_systemd.task.placeholders import uses_search, uses_servers
+from solo5_systemd.task.placeholders import COMMAND_LINE_MAX, uses_search, uses_servers
 from solo5_systemd.task.properties import parse_property
 from solo5_systemd.task.property_types import INFINITY, parse_cpus
 from solo5_systemd.task.workload import MIB, Workload
@@ -391,6 +391,9 @@ def _resolver(task: wire.TaskConfig, arguments: Sequence[str], *, by_dhcp: bool)
         raise InvalidRequestError(f"network.dns: {error.sentence}", error.hint) from error
 
 
+ARGS_MAX = 4 * COMMAND_LINE_MAX
+"""Characters of `args`, in which placeholders and doubled braces are longer than what they stand for."""
+
 _OF_DISPATCH = "NOMAD_META_"
 """What the environment variables begin with whose values a dispatcher of the job may choose."""
 
@@ -399,10 +402,16 @@ def _refuse_placeholders_of_others(task: wire.TaskConfig, options: TaskOptions) 
     """Refuse braces in `args` that a dispatcher has chosen: Nomad has put the value there, and they name placeholders.
 
     Raises:
-        InvalidRequestError: there are such.
+        InvalidRequestError: there are such, or `args` is too long for any tender.
     """
+    text = "\0".join(options.args)  # which no variable has
+    if len(text) > ARGS_MAX:
+        raise InvalidRequestError(
+            f"config.args has {len(text)} characters: expected at most {ARGS_MAX}. A tender takes {COMMAND_LINE_MAX} "
+            "bytes, with placeholders replaced."
+        )
     for name, value in sorted(task.env.items(), reverse=True):  # NOMAD_META_json is there as NOMAD_META_JSON, too
-        if name.startswith(_OF_DISPATCH) and {*value} & {*"{}"} and any(value in each for each in options.args):
+        if name.startswith(_OF_DISPATCH) and {*value} & {*"{}"} and value in text:
             raise InvalidRequestError(
                 f"config.args has the value of {name}, in which braces would be placeholders: expected it in verbatim.",
                 'Write verbatim = ["--NAME=${' + name + '}"] in the job; these arguments follow args, as they are.',

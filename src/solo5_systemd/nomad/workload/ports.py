@@ -1,11 +1,11 @@
 """The ports of a job: those that a task publishes, that of its `ready` rule, and the address that services register."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, primary_nic
 from solo5_systemd.network.model import Endpoint, IpAddress, Lease, PortRequest, Reservation
-from solo5_systemd.network.port_conflicts import port_range
+from solo5_systemd.network.port_conflicts import PORTS_MAX, port_range
 from solo5_systemd.nomad.config.ready import GuestPort, no_address_error, no_nic_error
 from solo5_systemd.nomad.config.task import PortLabel, TaskOptions
 from solo5_systemd.nomad.proto import driver_pb2 as wire
@@ -15,6 +15,10 @@ from solo5_systemd.task.workload import Publish
 
 OF_PROXIES = ("connect-proxy-", "connect-ingress-", "connect-terminating-", "connect-mesh-")
 """The prefixes of the labels that Nomad adds to a group for the listeners of its proxies (nomad/structs/connect.go)."""
+
+
+LISTED_MAX = 4 * PORTS_MAX
+"""Ports that the lists of a job may have, repetitions included; solo5-networkd refuses more than PORTS_MAX of them."""
 
 
 def namespace(task: wire.TaskConfig) -> str:
@@ -52,10 +56,11 @@ def publish(task: wire.TaskConfig, options: TaskOptions) -> Iterator[Publish]:
     """Yield the published ports of the task.
 
     Raises:
-        InvalidRequestError: neither the group nor the task has such a label.
+        InvalidRequestError: neither the group nor the task has such a label, or the job lists too many ports.
     """
     implied = lists_none(options)
     inside = bool(namespace(task))
+    labels = _by_label(task)
     found = (
         Publish(
             nic=nic,
@@ -68,10 +73,19 @@ def publish(task: wire.TaskConfig, options: TaskOptions) -> Iterator[Publish]:
         )
         for nic, label in wanted(task, options)
         for protocol in label.protocols
-        for port in _mappings(task, label.label)
+        for port in _mappings(labels, label.label, inside=inside)
     )
     # There, labels at several addresses of the host can have the same `to`, which is one port of the namespace.
-    yield from dict.fromkeys(found) if inside else found
+    seen: set[Publish] = set()
+    for count, each in enumerate(found):
+        if not implied and count >= LISTED_MAX:  # lists of ranges multiply
+            raise InvalidRequestError(
+                f"config.ports lists more than {LISTED_MAX} ports, TCP and UDP counted apart: expected {PORTS_MAX} or "
+                "fewer for one task."
+            )
+        if not inside or each not in seen:
+            seen.add(each)
+            yield each
 
 
 def ready_port(port: GuestPort, task: wire.TaskConfig, options: TaskOptions) -> tuple[DeviceName | None, int]:
@@ -83,7 +97,7 @@ def ready_port(port: GuestPort, task: wire.TaskConfig, options: TaskOptions) -> 
     if port.name.isascii() and port.name.isdigit():
         return None, int(port.name)
     nic = next((nic for nic, label in wanted(task, options) if label.label == port.name), None)
-    return nic, guest_port(_mapping(task, port.name, f"config.ready.{port.protocol}"))
+    return nic, guest_port(_mapping(_by_label(task), port.name, f"config.ready.{port.protocol}"))
 
 
 def endpoint(port: GuestPort, task: wire.TaskConfig, options: TaskOptions, reservation: Reservation | None) -> Endpoint:
@@ -117,8 +131,9 @@ def network_override(
     """
     address = guest_address(reservation)
     if address is not None:
+        labels = _by_label(task)
         for _, label in wanted(task, options):
-            address.port_map[label.label] = guest_port(_mapping(task, label.label))
+            address.port_map[label.label] = guest_port(_mapping(labels, label.label))
     return address
 
 
@@ -168,10 +183,18 @@ def taken_by_sibling(
     )
 
 
-def _mappings(task: wire.TaskConfig, label: str) -> Sequence[wire.PortMapping]:
+def _by_label(task: wire.TaskConfig) -> Mapping[str, wire.PortMapping]:
+    """Return the first port of each label: a group may have thousands, and a task may publish them all."""
+    found: dict[str, wire.PortMapping] = {}
+    for port in allocated(task):
+        found.setdefault(port.label, port)
+    return found
+
+
+def _mappings(labels: Mapping[str, wire.PortMapping], label: str, *, inside: bool) -> Sequence[wire.PortMapping]:
     """Return the port of a label, or those of a number or range in a namespace, which has no scheduler of ports."""
-    if not namespace(task) or not _is_number(label) or any(port.label == label for port in allocated(task)):
-        return [_mapping(task, label)]
+    if not inside or not _is_number(label) or label in labels:
+        return [_mapping(labels, label)]
     try:
         return [wire.PortMapping(label=label, value=number) for number in port_range(label)]
     except InvalidRequestError as error:
@@ -183,12 +206,10 @@ def _is_number(label: str) -> bool:
     return label[:1].isdigit() and set(label) <= set("0123456789-")
 
 
-def _mapping(task: wire.TaskConfig, label: str, key: str = "config.ports") -> wire.PortMapping:
-    ports = tuple(allocated(task))
-    for port in ports:
-        if port.label == label:
-            return port
-    has = ", ".join(port.label for port in ports) or "none"
+def _mapping(labels: Mapping[str, wire.PortMapping], label: str, key: str = "config.ports") -> wire.PortMapping:
+    if label in labels:
+        return labels[label]
+    has = ", ".join(labels) or "none"
     raise InvalidRequestError(
         f"{key} names {label!r}: expected one of the group's ports ({has}).",
         "Nomad assigns single ports: add a label for each to the group, by a dynamic block."
