@@ -13,11 +13,12 @@ from tests.hostile.claim import value_or_refusal
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.nomad.config.plugin import PluginConfig
-from solo5_systemd.nomad.config.task import CONFIG_MAX_BYTES, LENGTH_MAX, task_options
+from solo5_systemd.nomad.config.task import task_options
+from solo5_systemd.nomad.config.values import CONFIG_MAX_BYTES, LENGTH_MAX
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload import convert
 from solo5_systemd.settings.hosts import hosts
-from solo5_systemd.unit.placeholders import COMMAND_LINE_MAX, expand, placeholders
+from solo5_systemd.task.placeholders import COMMAND_LINE_MAX, expand, placeholders
 
 CPU_S = 3
 """Seconds of processor time for one task: some times that of the longest, and less than any square takes."""
@@ -52,7 +53,7 @@ def limited(seconds: int) -> Iterator[None]:
         signal.signal(signal.SIGPROF, before)
 
 
-def of_dispatcher(**config: object) -> wire.TaskConfig:
+def of_dispatcher(**config: Any) -> wire.TaskConfig:
     """A task in a group with a network of its own, with 4000 values of `meta`."""
     task = task_config(**config)
     task.network_isolation_spec.mode = wire.NetworkIsolationSpec.GROUP
