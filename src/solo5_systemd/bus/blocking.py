@@ -6,7 +6,6 @@ verb.
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from errno import ENOTCONN
 from typing import Any
 
 from solo5_systemd.base.dependencies import advice, without_init
@@ -24,6 +23,9 @@ _CLOSE_ARRAY = (-1, None)
 """The end of an array among pystemd's arguments: pairs of a type's code and a value."""
 
 _DBUS_ERRORS = "org.freedesktop.DBus.Error."
+
+_GET_ID = (b"org.freedesktop.DBus", b"/org/freedesktop/DBus", b"org.freedesktop.DBus", b"GetId")
+"""A call that every bus answers."""
 
 
 class BlockingBus:
@@ -69,10 +71,14 @@ class BlockingBus:
             raise remote_error(_error_name(error), _text(error)) from error
 
     def _is_lost(self) -> bool:
+        """Return whether the bus itself does not answer.
+
+        Where `get_unique_name` fails, pystemd 0.11 ends the process.
+        """
         try:
-            self._bus.get_unique_name()
-        except DBusBaseError as error:
-            return bool(error.errno == -ENOTCONN)
+            self._bus.call_method(*_GET_ID, [])
+        except DBusBaseError:
+            return True
         return False
 
 
