@@ -160,7 +160,7 @@ attack: proto ## the attacks of docs/security-tests.md, a line for each; ONLY=TE
 .PHONY: bookworm
 bookworm: setup ## some of the same on Debian 12, whose systemd is the oldest that will do
 	$(call pytest_in_machine,$@,--release bookworm --backend container,--timeout=300 -m 'not vm' \
-	    $(addprefix /srv/tests/machine/test_,run.py declared.py outcome.py confinement.py relay.py namespace.py ipv6.py storage.py archives.py \
+	    /srv/tests/contract/bus $(addprefix /srv/tests/machine/test_,run.py declared.py outcome.py confinement.py relay.py namespace.py ipv6.py storage.py archives.py \
 	        declared_format.py declared_conflicts.py templates.py \
 	        network.py::test_published_ports_answer_from_outside_from_here_and_by_loopback \
 	        network.py::test_guest_reaches_the_outside_by_the_machines_address \

@@ -85,12 +85,12 @@ async def test_an_attach_and_a_release_send_few_messages(service: Service, messa
         }
         await client.drop("a")
         deleted = {(ROUTE, SETLINK): 1, (ROUTE, DELLINK): 1}
-        assert messages.taken() == deleted | {(NETFILTER, GET_ELEMENT): 2}
+        assert messages.taken() == deleted | {(NETFILTER, GET_ELEMENT): 2, (NETFILTER, GET_FLOWS): 1}
         await client.drop("neighbour")
 
 
 async def test_with_ipv6_an_attach_and_a_release_send_two_more_messages(service: Service, messages: Messages) -> None:
-    """One look for flows to each UDP port and from each address, for a neighbour entry and a route, in each family."""
+    """One look for flows to each UDP port and of each address, for a neighbour entry and a route, in each family."""
     (service.settings / "solo5.toml").write_text("[network.default]\nipv6 = true\n")
     service.start(program=messages.program)
     await service.ready()
@@ -110,7 +110,7 @@ async def test_with_ipv6_an_attach_and_a_release_send_two_more_messages(service:
         }
         await client.drop("a")
         deleted = {(ROUTE, SETLINK): 1, (ROUTE, DELLINK): 1}
-        assert messages.taken() == deleted | {(NETFILTER, GET_ELEMENT): 4}
+        assert messages.taken() == deleted | {(NETFILTER, GET_ELEMENT): 4, (NETFILTER, GET_FLOWS): 2}
         for task in ("neighbour", *(f"other{number}" for number in range(3))):
             await client.drop(task)
 

@@ -9,7 +9,9 @@ from collections.abc import AsyncIterator, Generator
 from contextlib import suppress
 from pathlib import Path
 
+import pluggy
 import pytest
+from packaging.version import Version
 
 PATIENCE = 20.0
 """Seconds for what is on its way out: a worker thread of a closed loop, a child that was killed."""
@@ -34,7 +36,11 @@ def _read(file: Path) -> str:
         return ""  # it has just ended
 
 
-@pytest.hookimpl(wrapper=True)
+_IS_OLD = Version(pluggy.__version__) < Version("1.2")
+"""Of Debian 12, without the newer form of wrappers."""
+
+
+@pytest.hookimpl(hookwrapper=True) if _IS_OLD else pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Generator[None, None, None]:
     """Around the test alone: what its fixtures have opened, its event loop too, is theirs to close."""
     before = belongings()

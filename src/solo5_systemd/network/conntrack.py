@@ -34,6 +34,8 @@ _ASSURED = 1 << 2
 _BY_SOURCE, _BY_PROTOCOL, _BY_PORT = 1 << 0, 1 << 3, 1 << 5
 _NFGENMSG = {version: struct.pack("=BBH", family, 0, 0) for version, family in ((4, AF_INET), (6, AF_INET6))}
 _NFGENMSG_SIZE = 4
+_FILTERED_MAX = 4
+"""Passes over the table, each with the kernel's filter, instead of one without."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +95,8 @@ def delete_flows_of(
 ) -> None:
     """Delete every flow that one of these guests has opened, or a machine behind one, or that leads to a server.
 
-    The kernel filters the dump by address; of ranges it cannot: the whole table is read.
+    The kernel filters the dump by one address; for ranges, and for more than `_FILTERED_MAX` addresses, the whole table
+    is read once.
 
     Flows that stay would count against the next guest with that address, TCP's for days: a guest in a restart loop
     would fill the table in spite of its connection limit, and an update would wait for clients of a guest that is gone.
@@ -102,22 +105,30 @@ def delete_flows_of(
         OSError: nfnetlink refused a request.
     """
     netfilter = NetlinkSocket(NETLINK_NETFILTER)
-    chosen = [*((each, _from(each)) for each in clients), *((each, _answered_by(each)) for each in servers)]
     try:
-        for address, matching in chosen:
-            version = address.version
-            for _, body in list(netfilter.request(_GET, NLM_DUMP, _NFGENMSG[version] + matching)):
-                _delete(netfilter, attributes(body[_NFGENMSG_SIZE:]), version)
-        for version in sorted({each.version for each in behind}):
-            bodies = netfilter.request(_GET, NLM_DUMP, _NFGENMSG[version])
-            for flow in [body[_NFGENMSG_SIZE:] for _, body in bodies]:
-                source = ip_address(
-                    attribute_of(attribute_of(attribute_of(flow, _TUPLE_ORIG), _TUPLE_IP), _IP_SRC[version])
-                )
-                if any(source in each for each in behind):
-                    _delete(netfilter, attributes(flow), version)
+        for version in (4, 6):
+            opened = {each for each in clients if each.version == version}
+            served = {each for each in servers if each.version == version}
+            ranges = [each for each in behind if each.version == version]
+            filters = [*map(_from, opened), *map(_answered_by, served)]
+            if ranges or len(filters) > _FILTERED_MAX:
+                filters = [b""]
+            for matching in filters:
+                bodies = netfilter.request(_GET, NLM_DUMP, _NFGENMSG[version] + matching)
+                for flow in [body[_NFGENMSG_SIZE:] for _, body in bodies]:
+                    source = _source(flow, _TUPLE_ORIG, version)
+                    if (
+                        source in opened
+                        or _source(flow, _TUPLE_REPLY, version) in served
+                        or any(source in each for each in ranges)
+                    ):
+                        _delete(netfilter, attributes(flow), version)
     finally:
         netfilter.close()
+
+
+def _source(flow: bytes, direction: int, version: int) -> IpAddress:
+    return ip_address(attribute_of(attribute_of(attribute_of(flow, direction), _TUPLE_IP), _IP_SRC[version]))
 
 
 def open_connections(addresses: Collection[IpAddress]) -> int:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 from solo5_systemd.network import links
 from solo5_systemd.network.conntrack import RedirectedPort, delete_flows_of, delete_udp_flows
@@ -26,23 +26,21 @@ class Deletions:
 
     def __init__(self, on_failure: Callable[[], Awaitable[object]]) -> None:
         self._on_failure = on_failure
-        self._taps: frozenset[str] = frozenset()
-        self._tap_lock = asyncio.Lock()
+        self._remains: list[Remains] = []
+        self._lock = asyncio.Lock()
         self._redirected: frozenset[RedirectedPort] = frozenset()
         self._conntrack_lock = asyncio.Lock()
 
     async def delete_remains(self, remains: Remains) -> None:
         """Delete flows, then taps, of a release in the host's network namespace."""
-        mine = frozenset(lease.tap for lease in remains.reservation.leases)
         self._redirected |= remains.redirected
-        self._taps |= mine
-        async with self._tap_lock:
+        self._remains.append(remains)
+        async with self._lock:
             await self._delete_queued(remains.redirected)
-            if remains.addresses or remains.servers or remains.behind:
-                await asyncio.to_thread(_delete_flows_of, remains)
-            taps, self._taps = self._taps | mine, frozenset()
-            if any(map(links.index, taps)):  # not deleted by another task's batch
-                await asyncio.to_thread(links.delete_links, taps)
+            batch, self._remains = self._remains, []
+            # Otherwise deleted with another task's, unless that failed.
+            if batch or any(links.index(lease.tap) for lease in remains.reservation.leases):
+                await asyncio.to_thread(_delete, batch or [remains])
 
     async def delete_flows_later(self, redirected: frozenset[RedirectedPort]) -> None:
         """Delete the stale flows of UDP ports after `_FLOW_BATCH_INTERVAL_S`."""
@@ -69,9 +67,14 @@ class Deletions:
                 await self._on_failure()
 
 
-def _delete_flows_of(remains: Remains) -> None:
-    try:
-        delete_flows_of(remains.addresses, remains.servers, remains.behind)
-    except OSError as error:
-        shown = ", ".join(map(str, (*dict.fromkeys((*remains.addresses, *remains.servers)), *remains.behind)))
-        _log.warning("deleting conntrack entries of %s failed: %s", shown, error.strerror)
+def _delete(batch: Iterable[Remains]) -> None:
+    clients = [address for each in batch for address in each.addresses]
+    servers = [address for each in batch for address in each.servers]
+    behind = [network for each in batch for network in each.behind]
+    if clients or servers or behind:
+        try:
+            delete_flows_of(clients, servers, behind)
+        except OSError as error:
+            shown = ", ".join(map(str, dict.fromkeys((*clients, *servers, *behind))))
+            _log.warning("deleting conntrack entries of %s failed: %s", shown, error.strerror)
+    links.delete_links(lease.tap for each in batch for lease in each.reservation.leases)

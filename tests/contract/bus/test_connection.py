@@ -3,9 +3,11 @@
 import asyncio
 import os
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 from tests.contract.bus.fake_systemd import FakeSystemd, Report, pid1
 from tests.contract.bus.given import (
     PROMPT,
@@ -122,7 +124,8 @@ async def test_a_signal_is_sent_to_whom_it_is_meant_for(
 
 def test_library_in_use_is_the_one_that_this_run_is_for() -> None:
     hidden = "without_dbus_fast" in os.environ.get("PYTHONPATH", "")
-    assert ("dbus_next" if hidden else "dbus_fast") == LIBRARY
+    usable = Version(version("dbus-fast")) >= Version("2.11.1")  # an earlier one counts characters
+    assert ("dbus_fast" if usable and not hidden else "dbus_next") == LIBRARY
 
 
 # --- a bus that dies -----------------------------------------------------------------------------------------
