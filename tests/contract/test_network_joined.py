@@ -327,6 +327,29 @@ async def test_a_guest_cannot_request_the_mac_of_another_machine(service: Servic
         await client_of_service.drop("a")
 
 
+ENTRIES = 20_000
+FULL_S = 5
+"""Seconds: many times what it takes, and less than two lists of all entries take."""
+
+
+async def test_a_machine_of_the_lan_that_fills_the_bridge_with_macs_delays_no_start(service: Service, lan: Lan) -> None:
+    await join(service, POOL)
+    with lan.machine.entered():
+        sender = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+    with closing(sender):
+        sender.bind(("lan-out", 0))
+        for number in range(ENTRIES):
+            sender.send(b"\xff" * 6 + b"\x02" + struct.pack(">IB", number, 1) + b"\x88\xb5" + bytes(46))
+    assert run("bridge", "fdb", "show", "br", "br0").count("\n") > ENTRIES // 2
+    begun = time.monotonic()
+    async with service.client() as client:
+        with pytest.raises(TakenError, match="is in use on bridge br0"):
+            await client.reserve(TaskName("a"), (nic("service", "lan", mac="02:00:00:00:07:01"),), ())
+        await client.have("a", nics=(nic("service", "lan", mac="02:00:5e:00:00:07"),))
+        await client.drop("a")
+    assert time.monotonic() - begun < FULL_S
+
+
 async def test_a_machine_of_the_lan_does_not_take_the_frames_of_a_guest(service: Service, lan: Lan) -> None:
     """With the guest's MAC as its source: an entry of a learning bridge would move to the machine's port."""
     async with service.running(POOL) as client:

@@ -6,7 +6,7 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network, ip_address
 from typing import Any
@@ -55,7 +55,6 @@ _IFADDRMSG, _IFA_LABEL = 8, 3
 _NETCONFA_FORWARDING, _NO_LINK, _NEW_LINKS = 2, 0xFFFFFFFF, 0xFFFFFFFE
 _INET6 = int.from_bytes((socket.AF_INET6, 0), sys.byteorder)  # struct netconfmsg, padded
 _IFF_UP = 1
-_AF_BRIDGE = 7
 _RT_SCOPE_UNIVERSE, _RT_TABLE_MAIN, _RT_TABLE_LOCAL = 0, 254, 255
 _LOOPBACK6 = "::1"
 _NAMES = {"addr": "addresses", "default_routes": "routes"}
@@ -300,20 +299,18 @@ class Links:
         with _kernel_errors(f"bridge {bridge}"):
             return frozenset(_ports(index(bridge)))
 
-    def macs(self, bridge: str) -> frozenset[str]:
-        """Return the MAC addresses in the forwarding database of a bridge that are not of guests; raises as `bridge`.
+    def known_macs(self, bridge: str, macs: Iterable[str], vlans: Collection[int]) -> frozenset[str]:
+        """Return those of some MAC addresses that a bridge has in some VLANs, and not as a guest's; raises as `bridge`.
 
-        These are its own, and those of machines behind its ports.
+        These are its own, and those of machines behind its ports. Each is looked up: machines of the LAN can fill the
+        forwarding database, and the kernel's time for a list of it grows with the square of its length.
         """
-        ours = {number for number, name in socket.if_nameindex() if name.startswith(TAP_PREFIX)}
-        number = index(bridge)
+        ours = {0, *(number for number, name in socket.if_nameindex() if name.startswith(TAP_PREFIX))}
         with _kernel_errors(f"bridge {bridge}"):
-            entries = self._list("neighbours", family=_AF_BRIDGE)
-        return frozenset(
-            entry.get_attr("NDA_LLADDR")
-            for entry in entries
-            if number in (entry["ifindex"], entry.get_attr("NDA_MASTER")) and entry["ifindex"] not in ours
-        )
+            number = index(bridge)
+            return frozenset(
+                mac for mac in macs for vlan in vlans if self._taps.link_of_mac(number, mac, vlan) not in ours
+            )
 
     def make_tap(self, task: TaskName, lease: Lease, network: Network) -> None:
         """Create a NIC's tap in the task's namespace and its macvlan, or repair them; idempotent.
@@ -443,7 +440,7 @@ class Links:
             raise HostError(f"the kernel refused to show link {number}: {_reason(error)}.") from error
 
     def _list(self, what: str, **selection: Any) -> tuple[Any, ...]:
-        """Return what the kernel has of `routes`, `addr`, `neighbours` or `default_routes`; raises HostError."""
+        """Return what the kernel has of `routes`, `addr` or `default_routes`; raises HostError."""
         try:
             return tuple(getattr(self._route, f"get_{what}")(**selection))
         except (NetlinkError, OSError) as error:

@@ -38,7 +38,7 @@ _PVID, _UNTAGGED, _RANGE_BEGIN, _RANGE_END = 2, 4, 8, 16
 _VLANS = range(1, 4095)
 _SLAVE_KIND, _SLAVE_DATA = 4, 5
 _HAIRPIN, _LEARNING, _UNICAST_FLOOD, _GROUP_FWD_MASK, _ISOLATED = 4, 8, 9, 31, 33
-_NDA_DST, _NDA_LLADDR, _NDA_VLAN = 1, 2, 5
+_NDA_DST, _NDA_LLADDR, _NDA_VLAN, _NDA_MASTER = 1, 2, 5, 9
 _AF_BRIDGE = 7
 _NUD_NOARP, _NTF_MASTER, _NTF_STICKY = 0x40, 0x04, 0x40  # a static entry, of the port's bridge, which stays there
 _NUD_PERMANENT = 0x80
@@ -184,6 +184,22 @@ class Taps:
         [(_, entry)] = self._route.request(_GETNEIGH, NLM_ACK, wanted)
         _, found, state, flags, _ = _NDMSG.unpack_from(entry)
         return found == number and bool(state & _NUD_NOARP) and bool(flags & _NTF_STICKY) == port.joined
+
+    def link_of_mac(self, bridge: int, mac: str, vlan: int) -> int:
+        """Return the index of the link at which a bridge knows a MAC address in a VLAN, 0 where it does not.
+
+        Raises:
+            OSError: the kernel refused.
+        """
+        wanted = _NDMSG.pack(_AF_BRIDGE, 0, 0, 0, 0) + attribute(_NDA_LLADDR, _bytes(mac))
+        wanted += attribute(_NDA_MASTER, bridge.to_bytes(4, sys.byteorder))
+        if vlan:
+            wanted += attribute(_NDA_VLAN, vlan.to_bytes(2, sys.byteorder))
+        try:
+            [(_, entry)] = self._route.request(_GETNEIGH, NLM_ACK, wanted)
+        except FileNotFoundError:
+            return 0
+        return int(_NDMSG.unpack_from(entry)[1])
 
     def set_port(self, name: str, port: BridgePort) -> None:
         """Set hairpin mode (see nft_rules), isolation, forwarded groups, VLAN and the static FDB entry of a port.
