@@ -35,7 +35,7 @@ NEIGHBOURS_BURST, NEIGHBOURS_RATE, NEIGHBOUR_TIMEOUT_S = 64, 16, 5
 """The neighbours that one guest may use: a burst, a rate per second, and the time for which a neighbour is known.
 
 That is 144 entries of the host's neighbour table, which has 1024 (net.ipv4.neigh.default.gc_thresh3) for all links
-or, with many guests, twice their number and 512.
+or, with many guests, twice their number and 512. Of IPv6 it is up to twice as many, with the groups of solicitations.
 """
 
 ASKERS_BURST, ASKERS_RATE = 20, 5

@@ -60,6 +60,7 @@ def test_every_key_is_read() -> None:
             allowed_properties=["TasksMax"],
             allowed_units=["service", "scope"],
             allowed_tenders=["hvt"],
+            allowed_disks=["web-*"],
             defaults={
                 "tender": "hvt",
                 "unit": "scope",
@@ -92,6 +93,7 @@ def test_every_key_is_read() -> None:
         allowed_properties=("TasksMax",),
         allowed_units=(UnitKind.SERVICE, UnitKind.SCOPE),
         allowed_tenders=(Target.HVT,),
+        allowed_disks=("web-*",),
         defaults=Defaults(
             tender=Target.HVT,
             unit=UnitKind.SCOPE,
