@@ -1,4 +1,4 @@
-"""Parsers of the options of verbs, for argparse's `type=`. Those of a task's settings are in `options/`.
+"""Parsers of the options of verbs, for argparse's `type=`. Those of a task's settings are in `task/`.
 
 Each raises InvalidRequestError with one sentence that has the option, the text and what was expected.
 """
