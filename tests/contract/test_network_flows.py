@@ -175,3 +175,24 @@ async def test_connections_to_a_guest_that_is_gone_are_forgotten(
             assert open_connections(lease.addresses) == 1
             await client.drop("a")
             assert open_connections(lease.addresses) == 0
+
+
+async def test_many_releases_at_once_delete_the_connections_to_their_guests_alone(
+    service: Service, outside: Outside
+) -> None:
+    """Of many addresses the whole table is read, once for all releases that wait."""
+    await service.restart()
+    connect = asyncio.get_running_loop().sock_connect
+    async with service.client() as client:
+        leases = {f"t{number}": await client.lease(f"t{number}", tcp(8080 + number)) for number in range(9)}
+        kept = await client.lease("kept", tcp(8079))
+        with closing(socket.socket()) as first, closing(socket.socket()) as last, closing(socket.socket()) as other:
+            async with Guest(leases["t0"]), Guest(leases["t8"]), Guest(kept):
+                for made, port in ((first, 8080), (last, 8088), (other, 8079)):
+                    made.setblocking(False)
+                    await connect(made, ("127.0.0.1", port))
+            gone = [address for lease in leases.values() for address in lease.addresses]
+            assert open_connections(gone) == 2
+            await asyncio.gather(*map(client.drop, leases))
+            assert (open_connections(gone), open_connections(kept.addresses)) == (0, 1)
+        await client.drop("kept")
