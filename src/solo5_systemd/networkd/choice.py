@@ -155,9 +155,9 @@ class Choice:
         joining = [other.name for other in self._bridges.networks.values() if other.bridge == network.bridge]
         leases = sum(self._leases.allocations.leases.get(name, 0) for name in joining)
         check_room(network, self._links.ports(network.bridge), self._leases.allocations.taps, leases, len(wanted))
-        macs = [nic.mac for nic in wanted if nic.mac]
-        vlans = {0, network.join.vlan or facts.default_pvid} if facts.vlan_filtering else {0}
-        check_macs(network, self._links.known_macs(network.bridge, macs, vlans), wanted)
+        if macs := [nic.mac for nic in wanted if nic.mac]:  # else no list of all links is read
+            vlans = {0, network.join.vlan or facts.default_pvid} if facts.vlan_filtering else {0}
+            check_macs(network, self._links.known_macs(network.bridge, macs, vlans), wanted)
         return with_mtu(network, facts)
 
     def _new_networks(self, nics: Iterable[NicRequest]) -> Sequence[Network]:
