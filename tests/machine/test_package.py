@@ -173,6 +173,18 @@ def test_a_service_that_failed_without_its_package_starts_after_an_installation(
     says(run("net.spt", "--ipv4={net.service.ipv4_cidr}"), "serving")
 
 
+def test_the_network_service_outlives_a_removal_beside_a_declared_task(machine: Machine) -> None:
+    """The container has a hybrid cgroup hierarchy, the vm the unified one."""
+    with declarations() as declare:
+        declare("alone", "Argument=--ipv4={net.service.ipv4_cidr}")
+        ok("systemctl", "start", "alone.service")
+        before = unit_property("solo5-networkd.service", "MainPID")
+        ok("dpkg", "--remove", PACKAGE, timeout=300)
+        after = unit_property("solo5-networkd.service", "MainPID")
+        ok("dpkg", "--install", deb(), timeout=300)
+        assert (before != "0", after) == (True, before)
+
+
 def test_what_autopkgtest_runs_passes_and_a_purge_leaves_nothing(machine: Machine) -> None:
     try:
         ok("env", "GUESTS=/srv/guests", str(Path(__file__).with_name("installed-package")), timeout=300)
