@@ -7,6 +7,7 @@ line every half minute names what is running. A table closes the run; its exit s
 import argparse
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -28,11 +29,12 @@ _SUMMARY = re.compile(r"(?:=+ )?(\d+ [a-z]+\b.* in [\d.]+s\b.*?)(?: =+)?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """How a tier ended: make's exit status, seconds, and pytest's closing lines."""
+    """How a tier ended: make's exit status, seconds, those of processors, and pytest's closing lines."""
 
     tier: str
     status: int
     seconds: float
+    processor: float
     summaries: tuple[str, ...]
 
     @property
@@ -87,10 +89,13 @@ def run(tiers: list[str], at_most: int, received: Sequence[int] = ()) -> list[Re
         while (waiting or running) and not received:
             while waiting and len(running) < at_most:
                 running.append(_start(waiting.pop(0)))
-            ended = [each for each in running if each.process.poll() is not None]
-            for each in ended:
-                running.remove(each)
-                results.append(_conclude(each))
+            ended = False
+            for each in list(running):
+                earlier = _processor_time()  # of what has been waited for: with its end, the tier's
+                if each.process.poll() is not None:
+                    ended = True
+                    running.remove(each)
+                    results.append(_conclude(each, _processor_time() - earlier))
             if not ended:
                 time.sleep(POLL_INTERVAL_S)
             if time.monotonic() - reported > REPORT_INTERVAL_S:
@@ -112,10 +117,20 @@ def _start(tier: str) -> Running:
     return Running(tier=tier, process=process, log=log, began=time.monotonic())
 
 
-def _conclude(ended: Running) -> Result:
+def _processor_time() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _conclude(ended: Running, processor: float) -> Result:
     text = ended.log.read_text(errors="replace")
-    closing = summaries(text.splitlines())
-    result = Result(tier=ended.tier, status=ended.process.returncode, seconds=ended.seconds(), summaries=closing)
+    result = Result(
+        tier=ended.tier,
+        status=ended.process.returncode,
+        seconds=ended.seconds(),
+        processor=processor,
+        summaries=summaries(text.splitlines()),
+    )
     print(f"\n──── {ended.tier}: {result.verdict}, {duration(result.seconds)}. Its output:\n{text}", flush=True)
     return result
 
@@ -155,7 +170,8 @@ def table(results: list[Result], seconds: float) -> list[str]:
     """Return the lines of a table of *results*, which took *seconds* altogether."""
     width = max((len(result.tier) for result in results), default=0)
     rows = [
-        f"{result.tier:<{width}}  {duration(result.seconds):>13}  {result.verdict}" + _joined(result.summaries)
+        f"{result.tier:<{width}}  {duration(result.seconds):>13}  {result.verdict}, "
+        f"{duration(result.processor)} of processor time" + _joined(result.summaries)
         for result in results
     ]
     failed = [result.tier for result in results if result.status]
