@@ -210,12 +210,12 @@ deb: setup ## the Debian package, in dist/
 .PHONY: short
 short: setup ## every other target in its shortest form: it starts, measures or tests something, and ends
 	$(MAKE) demo deb tables
-	$(MAKE) fuzz DURATION=0 IMAGES=200 EXAMPLES=50
+	$(MAKE) fuzz DURATION=0 IMAGES=100 EXAMPLES=5
 	$(MAKE) chaos OPERATIONS=10
 	$(MAKE) updates UPDATES=1 RATE=300
 	$(MAKE) snapshots SNAPSHOTS=10
 	$(MAKE) bench SHORT=1 ROUNDS=4 TASKS=1
-	$(MAKE) reboots REBOOTS=1 DECLARED=50 IN_VM=10
+	$(MAKE) reboots REBOOTS=1 DECLARED=10 IN_VM=3
 	$(MAKE) attack ONLY=forge
 	$(MAKE) many MANY=10
 
