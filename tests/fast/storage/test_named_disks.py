@@ -307,7 +307,7 @@ async def test_the_lock_has_the_task_and_its_disks(disks: NamedDisks, tmp_path: 
     )
     expected = [{"disk": "storage", "backing": "file", "path": str(path), "sha256": "ab"}]
     assert disks_of("web", tmp_path / "locks") == expected
-    assert disks_of("other", tmp_path / "locks") == ()
+    assert disks_of("other", tmp_path / "locks") == []
     os.close(descriptor)
-    assert disks_of("web", tmp_path / "locks") == ()
-    assert disks_of("web", tmp_path / "none") == ()
+    assert disks_of("web", tmp_path / "locks") == []
+    assert disks_of("web", tmp_path / "none") == []
