@@ -18,12 +18,12 @@ from itertools import islice
 from pathlib import Path, PurePath
 from typing import IO, NamedTuple, cast
 
+from solo5_systemd.base.copies import write_all
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError
 from solo5_systemd.base.locks import closing
 from solo5_systemd.base.procfs import changers_in, open_path, way_of
 from solo5_systemd.base.sanitize import MAX_NAME, MAX_QUOTE, bounded
 from solo5_systemd.storage.archive import DEPTH_MAX, ENTRIES_MAX, Entry, check_entry, size_of, tar_info
-from solo5_systemd.storage.copies import write_all
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, Member, sector_size
 from solo5_systemd.storage.title import read_title
 

@@ -11,11 +11,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from solo5_systemd.base.copies import Progress, copy_data, no_progress, receive_data, send_data, share
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, TakenError
 from solo5_systemd.base.names import DeviceName, DiskName, disk_name
 from solo5_systemd.base.procfs import identity
 from solo5_systemd.settings.limits import Limits, check_space
-from solo5_systemd.storage.copies import Progress, copy_data, no_progress, receive_data, send_data, share
 from solo5_systemd.storage.disk_claims import space_of
 from solo5_systemd.storage.lock_records import LOCKS, holders
 from solo5_systemd.storage.locks import lock, lock_shared

@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from solo5_systemd.base.atomic_file import open_unnamed
+from solo5_systemd.base.copies import can_share, copy_data, share
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.procfs import identity
 from solo5_systemd.base.sanitize import MAX_QUOTE, bounded
 from solo5_systemd.storage.archive_files import write_archive
-from solo5_systemd.storage.copies import can_share, copy_data, share
 from solo5_systemd.storage.locks import lock_shared
 from solo5_systemd.storage.model import (
     COPIES,

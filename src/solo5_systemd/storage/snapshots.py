@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from solo5_systemd.base.atomic_file import link_unnamed, open_unnamed, sync_directory
+from solo5_systemd.base.copies import Progress, can_share, copy_data, no_progress, share
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, TakenError
 from solo5_systemd.base.locks import closing, is_locked, lock_directory
 from solo5_systemd.base.names import DiskName, SnapshotName, disk_name, snapshot_name
 from solo5_systemd.base.procfs import identity
-from solo5_systemd.storage.copies import Progress, can_share, copy_data, no_progress, share
 from solo5_systemd.storage.lock_records import LOCKS, disks_of, holders
 from solo5_systemd.storage.model import NAMED_DISKS, PRIVATE, SNAPSHOTS, Backing, NewFile
 from solo5_systemd.storage.named_disks import NamedDisk, NamedDisks, not_opened, write_content

@@ -14,11 +14,11 @@ import pytest
 from tests.fast.cli.conftest import Solo5ctl, Stream
 from tests.support.fakes.tasks import running
 
+from solo5_systemd.base.copies import copy_data
 from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.cli.screen import Screen
 from solo5_systemd.cli.verbs import disk as disk_module
 from solo5_systemd.storage import named_disks, snapshots
-from solo5_systemd.storage.copies import copy_data
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import Backing, Disk
 from solo5_systemd.storage.named_disks import NamedDisks

@@ -278,8 +278,8 @@ async def test_a_file_that_may_not_be_read_is_the_hosts_refusal(
 @pytest.mark.parametrize(
     "call, number, words",
     [
-        ("os.copy_file_range", errno.ENOSPC, "No space left on device. Free some space"),
-        ("os.copy_file_range", errno.EIO, "Input/output error."),
+        ("os.sendfile", errno.ENOSPC, "No space left on device. Free some space"),
+        ("os.sendfile", errno.EIO, "Input/output error."),
         ("os.fsync", errno.EDQUOT, "Disk quota exceeded. Free some space"),
         ("os.link", errno.EROFS, "Read-only file system."),
         ("pathlib.Path.mkdir", errno.EROFS, "Read-only file system."),
@@ -394,9 +394,8 @@ async def test_what_is_on_its_way_counts_for_the_quota(
         await taking
 
 
-@pytest.mark.parametrize("copied", [True, False], ids=["by the kernel", "sent"])
 async def test_holes_of_an_image_are_none_of_its_copy(
-    store: ImageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copied: bool
+    store: ImageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Data before, between and after two holes; and a hole at the end."""
     image = written(tmp_path / "image", CONTENT)
@@ -407,8 +406,6 @@ async def test_holes_of_an_image_are_none_of_its_copy(
             file.write(b"data")
         file.truncate(256 << 20)
     monkeypatch.setattr("fcntl.ioctl", failing(errno.EOPNOTSUPP))
-    if not copied:
-        monkeypatch.setattr("os.copy_file_range", failing(errno.EXDEV))
     stored = Path((await store.take(str(image))).path)
     assert stored.stat().st_size == 256 << 20
     assert stored.stat().st_blocks <= image.stat().st_blocks + 64
@@ -436,14 +433,6 @@ async def test_a_store_that_no_package_has_made_is_closed_to_others(store: Image
     stored = Path((await store.take(str(image))).path)
     assert stored.parent.stat().st_mode & 0o027 == 0
     assert (stored.parent / "memos").stat().st_mode & 0o077 == 0
-
-
-async def test_where_the_kernel_cannot_copy_between_the_file_systems_the_content_is_sent(
-    store: ImageStore, image: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fcntl.ioctl", failing(errno.EXDEV))
-    monkeypatch.setattr("os.copy_file_range", failing(errno.EXDEV))
-    assert Path((await store.take(str(image))).path).read_bytes() == CONTENT
 
 
 async def test_an_image_that_changes_while_it_is_copied_is_refused(

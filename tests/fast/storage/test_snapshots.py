@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.fast.storage.test_named_disks import held
 
+from solo5_systemd.base import copies
 from solo5_systemd.base.atomic_file import link_unnamed
 from solo5_systemd.base.errors import HostError, NotFoundError, TakenError
 from solo5_systemd.base.names import DeviceName, DiskName, SnapshotName
-from solo5_systemd.storage import copies, quota, snapshots
+from solo5_systemd.storage import quota, snapshots
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import Backing, Disk
 from solo5_systemd.storage.named_disks import NamedDisks
