@@ -322,7 +322,7 @@ def _check_loop_device(disk: Disk, tender: Tender) -> None:
     """
     if disk.device is not None and not tender.launcher and any(on.name.startswith("loop") for on in disk.devices):
         raise HostError(
-            f"disk {disk.disk}: {disk.path!r} is a loop device, which a tender could have another file behind: "
+            f"{disk} is a loop device, which a tender could have another file behind: "
             f"expected {LAUNCHER}, whose filter prevents it.",
             "Install solo5-confine (Debian), or use the file itself as the disk.",
         )

@@ -364,7 +364,7 @@ class ImageStore:
                 self._directory.chmod(0o750)
         self._memos.mkdir(mode=0o700, exist_ok=True)
 
-    def _lock(self, *, shared: bool = False) -> AbstractContextManager[None]:
+    def _lock(self, *, shared: bool = False) -> AbstractContextManager[int]:
         """Lock the store: shared for `take`; exclusive for `collect`, so that no image is removed as it is found."""
         self._make_directories()
         return closing(lock_file(self._locks / _STORE, shared=shared))

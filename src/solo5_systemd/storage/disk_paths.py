@@ -9,7 +9,7 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.procfs import identity, open_path
 from solo5_systemd.storage.lock_records import LOCKS, holders
-from solo5_systemd.storage.model import SECTOR_SIZE, Backing, Disk
+from solo5_systemd.storage.model import Backing, Disk
 from solo5_systemd.storage.overlaps import kernel_use, overlapping
 
 ANY_DISK = DeviceName("disk")
@@ -65,7 +65,6 @@ def inspect_path(text: str, locks: Path = LOCKS, sys: Path = Path("/sys"), dev: 
     disk = Disk(
         disk=ANY_DISK,
         path=path,
-        sector_size=SECTOR_SIZE,
         device=(os.major(status.st_rdev), os.minor(status.st_rdev)) if is_device else None,
         identity=identity(status),
         backing=Backing.DEVICE if is_device else Backing.FILE,

@@ -107,7 +107,7 @@ def _lock_shared(disk: Disk, directory: Path) -> int:
 def taken(disk: Disk) -> TakenError:
     """Return the error of a disk that another task has."""
     return TakenError(
-        f"disk {disk.disk}: {disk.path!r} is in use by another task: expected a disk without a lock.",
+        f"{disk} is in use by another task: expected a disk without a lock.",
         "`solo5ctl ps` lists the tasks.",
     )
 
@@ -144,9 +144,6 @@ def _linked(directory: Path, names: Sequence[Path], content: str, *, shared: boo
 
 def _make_lock_file(directory: Path, content: bytes) -> int:
     """Create a file without a name (O_TMPFILE) and return a read-only descriptor."""
-    writable = open_unnamed(directory, 0o400)
-    try:
+    with closing(open_unnamed(directory, 0o400)) as writable:
         os.write(writable, content)
         return os.open(f"/proc/self/fd/{writable}", os.O_RDONLY | os.O_CLOEXEC)
-    finally:
-        os.close(writable)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from solo5_systemd.base.copies import Progress, copy_data, no_progress, receive_data, send_data, share
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, TakenError
+from solo5_systemd.base.locks import closing
 from solo5_systemd.base.names import DeviceName, DiskName, disk_name
 from solo5_systemd.base.procfs import identity
 from solo5_systemd.settings.limits import Limits, check_space
@@ -225,11 +226,8 @@ class NamedDisks:
     def _create(self, name: DiskName, new: NewFile, write: Callable[[int], None] | None = None) -> None:
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
+            with closing(os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as directory:
                 created = create_file(directory, name, new, self._owner, write)
-            finally:
-                os.close(directory)
         except OSError as error:
             raise HostError(
                 f"disk {name!r} cannot be created in {self._directory}: {error.strerror or error}."
@@ -280,15 +278,12 @@ class NamedDisks:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise InvalidRequestError(f"disk {name!r}: {str(path)!r} is no disk: expected a regular file.")
-            held = self._lock(name, status, shared=shared)
-            try:
+            with closing(self._lock(name, status, shared=shared)):
                 if not self._has(name, identity(status)):
                     raise TakenError(
                         f"disk {name!r} was replaced or removed meanwhile: expected it to stay.", "Repeat the command."
                     )
                 yield descriptor
-            finally:
-                os.close(held)
         except OSError as error:
             raise HostError(f"disk {name!r} cannot be used: {error.strerror or error}.") from error
         finally:
@@ -304,8 +299,6 @@ class NamedDisks:
         disk = Disk(
             disk=DeviceName(name),
             path=str(self._directory / name),
-            sector_size=SECTOR_SIZE,
-            device=None,
             identity=identity(status),
             backing=Backing.NAMED,
         )
@@ -339,11 +332,8 @@ def write_content(source: int, target: int, progress: Progress = no_progress) ->
 
 def _sha256(descriptor: int, size: int, progress: Progress) -> str:
     """Return the SHA-256 of a file's first `size` bytes."""
-    nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-    try:
+    with closing(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)) as nowhere:
         return send_data(descriptor, nowhere, size, progress)
-    finally:
-        os.close(nowhere)
 
 
 def _check_size(name: DiskName, size: int) -> None:

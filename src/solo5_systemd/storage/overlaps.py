@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from solo5_systemd.base.errors import TakenError
+from solo5_systemd.base.locks import closing
 from solo5_systemd.base.procfs import identity
 from solo5_systemd.storage.model import Disk
 
@@ -50,7 +51,7 @@ def check_unused(disk: Disk, sys: Path = Path("/sys"), dev: Path = Path("/dev"))
         return
     if (use := kernel_use(disk, sys, dev)) is not None:
         how, hint = use
-        raise TakenError(f"disk {disk.disk}: {disk.path!r} is {how}: expected a disk that nothing else uses.", hint)
+        raise TakenError(f"{disk} is {how}: expected a disk that nothing else uses.", hint)
 
 
 def kernel_use(disk: Disk, sys: Path = Path("/sys"), dev: Path = Path("/dev")) -> tuple[str, str] | None:
@@ -118,12 +119,9 @@ def _attached(directory: Path, dev: Path) -> Identity:
         OSError: it has none any more.
     """
     with suppress(FileNotFoundError):
-        descriptor = os.open(dev / directory.name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
+        with closing(os.open(dev / directory.name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)) as descriptor:
             info = bytearray(_LOOP_INFO_SIZE)
             fcntl.ioctl(descriptor, LOOP_GET_STATUS64, info)
-        finally:
-            os.close(descriptor)
         device, inode, number = _ATTACHED.unpack_from(info)
         return (number, 0) if number else (device, inode)
     return identity(Path((directory / "loop/backing_file").read_text().rstrip("\n").removesuffix(_DELETED)).stat())

@@ -117,12 +117,9 @@ class Snapshots:
                     copy_data(source, target, os.fstat(source).st_size, progress, hashed=False)
                 _date(target)
 
-            directory = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
+            with closing(os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as directory:
                 if not create_file(directory, name, NewFile(size=0), self._owner, write):
                     raise _taken(disk, name)
-            finally:
-                os.close(directory)
         return self.get(disk, name)
 
     def get(self, disk: DiskName, name: SnapshotName) -> Snapshot:

@@ -42,7 +42,7 @@ def test_create_prints_the_name_and_ls_the_disks(solo5ctl: Solo5ctl, directory: 
     assert solo5ctl("disk", "ls", "-q").out == "data\nfull\n"
     status = (directory / "data").stat()
     disk = Disk(
-        disk=DeviceName("d"), path=str(directory / "data"), sector_size=512, device=None,
+        disk=DeviceName("d"), path=str(directory / "data"),
         identity=(status.st_dev, status.st_ino),
     )  # fmt: skip
     held = lock([disk], directory=tmp_path / "locks", task="web")
@@ -178,7 +178,7 @@ def of_web(directory: Path, locks: Path, *others: tuple[str, Backing]) -> int:
     """Lock the disk `data` as the task `web` does, and files of other kinds in `/srv`."""
     status = (directory / "data").stat()
     named = Disk(
-        disk=DeviceName("d"), path=str(directory / "data"), sector_size=512, device=None,
+        disk=DeviceName("d"), path=str(directory / "data"),
         identity=(status.st_dev, status.st_ino), backing=Backing.NAMED,
     )  # fmt: skip
     disks = [

@@ -38,7 +38,7 @@ def mounts(tmp_path: Path) -> BindMounts:
 def disk(path: Path, name: str = "storage", *, is_exposed: bool = True) -> Disk:
     path.write_bytes(bytes(512))
     found = identity(path.stat())
-    return Disk(disk=DeviceName(name), path=str(path), sector_size=512, device=None, identity=found, exposed=is_exposed)
+    return Disk(disk=DeviceName(name), path=str(path), identity=found, exposed=is_exposed)
 
 
 def left(tmp_path: Path) -> list[Path]:

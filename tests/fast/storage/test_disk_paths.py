@@ -10,7 +10,7 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundEr
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.storage.disk_paths import DiskPath, inspect_path
 from solo5_systemd.storage.locks import lock, lock_shared
-from solo5_systemd.storage.model import SECTOR_SIZE, Backing, Disk
+from solo5_systemd.storage.model import Backing, Disk
 
 
 def test_a_file_by_a_link_with_the_task_that_has_it(tmp_path: Path) -> None:
@@ -21,7 +21,7 @@ def test_a_file_by_a_link_with_the_task_that_has_it(tmp_path: Path) -> None:
     free = DiskPath(path=str(path), backing=Backing.FILE, size=1024, sector_size=None, task=None, use="")
     assert inspect_path(str(link), locks) == free
     disk = Disk(
-        disk=DeviceName("data"), path=str(path), sector_size=SECTOR_SIZE, device=None,
+        disk=DeviceName("data"), path=str(path),
         identity=(status.st_dev, status.st_ino),
     )  # fmt: skip
     held = lock([disk], directory=locks, task="web")

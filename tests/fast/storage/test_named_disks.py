@@ -31,8 +31,6 @@ def held(path: Path, locks: Path, task: str = "web") -> int:
     disk = Disk(
         disk=DeviceName("storage"),
         path=str(path),
-        sector_size=512,
-        device=None,
         identity=(status.st_dev, status.st_ino),
     )
     return lock([disk], directory=locks, task=task)
@@ -297,8 +295,6 @@ async def test_the_lock_has_the_task_and_its_disks(disks: NamedDisks, tmp_path: 
             Disk(
                 disk=DeviceName("storage"),
                 path=str(path),
-                sector_size=512,
-                device=None,
                 identity=(path.stat().st_dev, path.stat().st_ino),
                 sha256="ab",
             )

@@ -12,7 +12,7 @@ from solo5_systemd.base.errors import TakenError
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.storage import locks, overlaps
 from solo5_systemd.storage.locks import lock
-from solo5_systemd.storage.model import SECTOR_SIZE, Backing, Disk
+from solo5_systemd.storage.model import Backing, Disk
 from solo5_systemd.storage.overlaps import check_unused, overlapping
 
 
@@ -43,15 +43,13 @@ def image(tmp_path: Path, sysfs: Sysfs) -> Path:
 
 def device(major: int, minor: int, path: str = "/dev/x") -> Disk:
     number = os.makedev(major, minor)
-    return Disk(
-        disk=DeviceName("data"), path=path, sector_size=SECTOR_SIZE, device=(major, minor), identity=(number, 0)
-    )
+    return Disk(disk=DeviceName("data"), path=path, device=(major, minor), identity=(number, 0))
 
 
 def file(path: Path, backing: Backing = Backing.FILE) -> Disk:
     status = path.stat()
     return Disk(
-        disk=DeviceName("data"), path=str(path), sector_size=SECTOR_SIZE, device=None,
+        disk=DeviceName("data"), path=str(path),
         identity=(status.st_dev, status.st_ino), backing=backing,
     )  # fmt: skip
 

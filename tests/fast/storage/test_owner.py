@@ -18,7 +18,7 @@ from solo5_systemd.storage import owner as module
 from solo5_systemd.storage import title
 from solo5_systemd.storage.backing_files import ImageFiles, inspect
 from solo5_systemd.storage.model import Disk, DiskRequest
-from solo5_systemd.storage.owner import give, given_disk
+from solo5_systemd.storage.owner import give
 
 TENDER = 990
 TASK = 70123
@@ -203,6 +203,10 @@ def syscalls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     )
     monkeypatch.setattr("os.fsync", lambda fd: calls.append(f"fsync {Path(f'/proc/self/fd/{fd}').readlink().name}"))
     return calls
+
+
+def given_disk(path: str, identity: tuple[int, int], filesystem: int, mount: str = "") -> Disk:
+    return Disk(disk=DeviceName("given"), path=path, identity=identity, filesystem=filesystem, mount=mount)
 
 
 def disk(old_disk: Path, *, device: int | None = None, inode: int | None = None, filesystem: int | None = None) -> Disk:

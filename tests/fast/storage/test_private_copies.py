@@ -66,8 +66,6 @@ async def test_many_copy_at_a_time_and_none_while_a_task_may_write(golden: Path,
     original = Disk(
         disk=DeviceName("storage"),
         path=str(golden),
-        sector_size=512,
-        device=None,
         identity=(status.st_dev, status.st_ino),
     )
     readers = [lock_shared(original, directory=tmp_path / "locks") for _ in range(3)]

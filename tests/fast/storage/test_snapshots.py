@@ -277,9 +277,7 @@ def taken_by_web(tmp_path: Path, *names: str) -> int:
         backing = Backing.FILE if path.name == "other" else Backing.NAMED
         identity = status.st_dev, status.st_ino
         device = DeviceName(path.name)
-        disks.append(
-            Disk(disk=device, path=str(path), sector_size=512, device=None, identity=identity, backing=backing)
-        )
+        disks.append(Disk(disk=device, path=str(path), identity=identity, backing=backing))
     return lock(disks, directory=tmp_path / "locks", task="web")
 
 
