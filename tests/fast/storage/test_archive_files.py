@@ -18,7 +18,6 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundEr
 from solo5_systemd.base.locks import lock_directory
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.procfs import Way
-from solo5_systemd.storage import archive as archive_module
 from solo5_systemd.storage import archive_files
 from solo5_systemd.storage.archive import Entry, archive_disk, member, parse_sources, size_of, sources_json, tar_info
 from solo5_systemd.storage.archive_files import digest_of, scan, write_archive
@@ -95,13 +94,6 @@ def test_names_without_the_path_are_of_one_path(files: Path) -> None:
     members = tuple(member(path, f"{files}/{path}", strip=True) for path in ("a", "b.toml"))
     with pytest.raises(InvalidRequestError, match="has strip and 2 paths: expected one"):
         archive_disk(DISK, ArchiveRequest(members=members))
-
-
-def test_one_file_alone(files: Path, tmp_path: Path) -> None:
-    wanted = request(files / "b.toml", format=ArchiveFormat.RAW)
-    assert [entry.size for entry in scan(wanted, archive_of(wanted))] == [10]
-    written(wanted, tmp_path / "raw")
-    assert (tmp_path / "raw").read_bytes() == b"port = 80\n".ljust(512, b"\0")
 
 
 @pytest.mark.parametrize("names", [("sub",), ("a",), ("a", "b.toml")])
@@ -232,33 +224,6 @@ def test_excluded_paths_are_left_out_of_directories_only(files: Path, tmp_path: 
             scan(bad, archive_of(bad))
 
 
-def test_kinds_that_are_no_files(files: Path) -> None:
-    os.mkfifo(files / "sub" / "fifo")
-    for path, kind in ((files, "a FIFO"), (Path("/dev/null"), "a device")):
-        wanted = request(path)
-        with pytest.raises(InvalidRequestError, match=f"is {kind}: expected files and directories only"):
-            scan(wanted, archive_of(wanted))
-    assert archive_files._kind(0o160000) == "of an unknown kind"
-
-
-def test_hard_links_are_refused(files: Path) -> None:
-    (files / "second").hardlink_to(files / "b.toml")
-    wanted = request(files)
-    with pytest.raises(InvalidRequestError, match="has 2 names: expected one"):
-        scan(wanted, archive_of(wanted))
-
-
-def test_many_and_deep(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = request(files)
-    monkeypatch.setattr(archive_files, "DEPTH_MAX", 0)
-    with pytest.raises(InvalidRequestError, match="has more than 0 levels of directories"):
-        scan(wanted, archive_of(wanted))
-    monkeypatch.undo()
-    monkeypatch.setattr(archive_module, "ENTRIES_MAX", 2)
-    with pytest.raises(InvalidRequestError, match="more than 2 entries"):
-        scan(wanted, archive_of(wanted))
-
-
 @pytest.mark.parametrize("change", [b"port = 81\n", b"longer than it was", b""])
 def test_a_file_that_changes_while_it_is_read_is_refused(
     files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: bytes
@@ -317,31 +282,6 @@ def test_credentials(credentials: Path, tmp_path: Path) -> None:
     assert [entry.name for entry in scan(credential("token"), archive_of(credential("token")))] == ["token"]
     written(credential("token"), tmp_path / "out")
     assert (tmp_path / "out").read_bytes() == b"word".ljust(512, b"\0")
-
-
-@pytest.fixture
-def decrypt(credentials: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A program in the place of systemd-creds, and an encrypted credential."""
-    program = credentials / "creds"
-    program.write_text("#!/bin/sh\necho $2 $3\n")
-    program.chmod(0o755)
-    monkeypatch.setattr(archive_files, "DECRYPT", str(program))
-    (credentials / "encrypted" / "token").write_text("cipher")
-    return program
-
-
-def test_an_encrypted_credential_is_what_the_program_prints(decrypt: Path, tmp_path: Path) -> None:
-    written(credential("token"), tmp_path / "out")
-    assert (tmp_path / "out").read_bytes().startswith(f"--name=token {tmp_path}/encrypted/token\n".encode())
-
-
-def test_a_credential_that_cannot_be_decrypted_is_reported(decrypt: Path, tmp_path: Path) -> None:
-    decrypt.write_text("#!/bin/sh\necho bad >&2\nexit 1\n")
-    with pytest.raises(HostError, match="credential 'token' cannot be decrypted: bad"):
-        written(credential("token"), tmp_path / "out")
-    decrypt.unlink()
-    with pytest.raises(HostError, match="cannot be decrypted"):
-        written(credential("token"), tmp_path / "out")
 
 
 async def test_the_backend_makes_and_releases(files: Path, tmp_path: Path) -> None:

@@ -282,11 +282,6 @@ async def test_what_cannot_be_read_is_not_known(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(disk_space, "full_disks", fail)
     assert await DiskSpace(tmp_path, tmp_path).full_disks("web") == ()
-    monkeypatch.undo()
-    ended(tmp_path / "locks", disk("one", sparse(tmp_path / "one")))
-    monkeypatch.setattr(os, "statvfs", lambda path: FULL)
-    [each] = await DiskSpace(tmp_path / "locks", tmp_path).full_disks("web")
-    assert each.disk == "one"
 
 
 async def test_disks_whose_device_is_gone_are_named(tmp_path: Path, locks: Path, device: Device) -> None:

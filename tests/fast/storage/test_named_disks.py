@@ -65,14 +65,6 @@ def test_a_name_that_is_no_file_or_option_is_refused(name: str) -> None:
         disk_name(name)
 
 
-def test_a_name_is_taken_once(disks: NamedDisks, tmp_path: Path) -> None:
-    disks.create(DATA, 512)
-    (tmp_path / "disks" / "data").write_bytes(b"kept".ljust(512, b"\0"))
-    with pytest.raises(TakenError, match="disk name 'data' is taken"):
-        disks.create(DATA, 1024)
-    assert (tmp_path / "disks" / "data").read_bytes()[:4] == b"kept"
-
-
 def test_a_disk_that_a_task_has_stays_as_it_is(disks: NamedDisks, tmp_path: Path) -> None:
     disks.create(DATA, 1024)
     descriptor = held(tmp_path / "disks" / "data", tmp_path / "locks")
@@ -140,35 +132,12 @@ def test_a_smaller_size_has_to_be_permitted(disks: NamedDisks) -> None:
         disks.resize(DiskName("none"), 512)
 
 
-def test_import_and_export(disks: NamedDisks, tmp_path: Path) -> None:
-    content = bytes(2 << 20) + os.urandom(512)
-    (tmp_path / "in").write_bytes(content)
-    digest = hashlib.sha256(content).hexdigest()
-    with (tmp_path / "in").open("rb") as source:
-        disk, sha256 = disks.import_(DATA, source.fileno())
-    assert (disk.size, sha256) == (len(content), digest)
-    with (tmp_path / "out").open("w+b") as target:
-        assert disks.export(DATA, target.fileno()) == digest
-    assert (tmp_path / "out").read_bytes() == content
-
-
 def piped(content: bytes) -> int:
     """Return the read end of a pipe with this content."""
     read, write = os.pipe()
     os.write(write, content)
     os.close(write)
     return read
-
-
-def test_import_and_export_by_pipes(disks: NamedDisks) -> None:
-    read = piped(b"x" * 1024)
-    assert disks.import_(DATA, read)[0].size == 1024
-    os.close(read)
-    out, into = os.pipe()
-    disks.export(DATA, into)
-    os.close(into)
-    assert os.read(out, 4096) == b"x" * 1024
-    os.close(out)
 
 
 @pytest.mark.parametrize("content", [b"x" * 1000, b""])

@@ -4,7 +4,6 @@ import errno
 import os
 import struct
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
