@@ -29,7 +29,7 @@ from solo5_systemd.storage.snapshots import Snapshots
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     disks = NamedDisks(tmp_path / "disks", tmp_path / "locks", os.getuid())
     monkeypatch.setattr(disk_module, "_disks", lambda: disks)
-    taken = Snapshots(tmp_path / "disks", tmp_path / "locks", os.getuid())
+    taken = Snapshots(disks)
     monkeypatch.setattr(disk_module, "_snapshots", lambda: taken)
     return tmp_path / "disks"
 

@@ -32,7 +32,7 @@ def disks(tmp_path: Path) -> NamedDisks:
 @pytest.fixture
 def subject(tmp_path: Path, disks: NamedDisks) -> Snapshots:
     disks.create(DATA, 1024)
-    return Snapshots(tmp_path / "disks", tmp_path / "locks", os.getuid())
+    return Snapshots(disks)
 
 
 def sharing(monkeypatch: pytest.MonkeyPatch, share: "Callable[[int, int], bool]") -> None:
@@ -132,7 +132,7 @@ def test_a_snapshot_that_exceeds_the_quota_is_not_restored(
     """A disk that was made smaller would otherwise give its space to another one, and take it back."""
     monkeypatch.setattr(quota, "LOCK", tmp_path / "quota.lock")
     quotas = {str(tmp_path / "disks"): 12288}  # of which the snapshot takes 8192 here
-    limited = Snapshots(tmp_path / "disks", tmp_path / "locks", os.getuid(), lambda: quotas)
+    limited = Snapshots(NamedDisks(tmp_path / "disks", tmp_path / "locks", os.getuid(), lambda: quotas))
     disks.resize(DATA, 8192)
     subject.take(DATA, ONE, copy=True)
     disks.resize(DATA, 512, shrink=True)
@@ -188,7 +188,7 @@ def test_a_disk_is_not_removed_before_a_snapshot_of_its_ended_task_has_its_name(
 
 
 def test_a_host_without_disks_has_no_snapshots(tmp_path: Path) -> None:
-    none = Snapshots(tmp_path / "none", tmp_path / "locks", os.getuid())
+    none = Snapshots(NamedDisks(tmp_path / "none", tmp_path / "locks", os.getuid()))
     assert none.all() == ()
     with pytest.raises(NotFoundError, match="no disk is named 'data'"):
         none.take(DATA, ONE)
