@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     import asyncio
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+SYS, DEV = Path("/sys"), Path("/dev")
+"""Where sysfs is mounted, and the device nodes."""
+
 MOUNTS = Path("/proc/self/mountinfo")
 _ESCAPED = re.compile(r"\\([0-7]{3})")  # blank, tab, newline and backslash
 

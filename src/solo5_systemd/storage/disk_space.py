@@ -179,7 +179,7 @@ def full_disks(task: str, locks: Path = LOCKS, copies: Path = Path(COPIES)) -> I
             yield found
 
 
-def lost_disks(task: str, locks: Path = LOCKS, sys: Path = Path("/sys")) -> Iterator[LostDisk]:
+def lost_disks(task: str, locks: Path = LOCKS) -> Iterator[LostDisk]:
     """Yield the disks of a task's last run whose block device is gone.
 
     Raises:
@@ -188,7 +188,7 @@ def lost_disks(task: str, locks: Path = LOCKS, sys: Path = Path("/sys")) -> Iter
     identities, record = _last(task, locks)
     for disk in disks_in(record):
         path = disk.get("path", "")
-        if disk.get("backing") == Backing.DEVICE and is_lost(path, identities, sys):
+        if disk.get("backing") == Backing.DEVICE and is_lost(path, identities):
             yield LostDisk(disk=disk.get("disk", ""), path=path)
 
 

@@ -291,10 +291,10 @@ async def test_disks_whose_device_is_gone_are_named(tmp_path: Path, locks: Path,
         backing=Backing.DEVICE,
     )  # fmt: skip
     ended(locks, data, disk("file", sparse(tmp_path / "one")))
-    assert list(lost_disks("web", locks, device.sys)) == []
+    assert list(lost_disks("web", locks)) == []
     device.pull()
     lost = LostDisk(disk="data", path=str(device.path))
-    assert list(lost_disks("web", locks, device.sys)) == [lost]
+    assert list(lost_disks("web", locks)) == [lost]
     space = DiskSpace(locks, locks)
     assert await space.lost_disks("web") == (lost,)
     assert await space.lost_disks("none") == ()
