@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, TakenError
-from solo5_systemd.base.locks import LockedError, closing
+from solo5_systemd.base.locks import closing
 from solo5_systemd.base.procfs import (
     ROOT,
     existing,
@@ -72,8 +72,6 @@ _OPEN_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 class ImageFiles:
     """Disks on this host; implements `backends.Disks`. System calls run in threads: a disk may be remote or spun down.
 
-    Those for an archive, which is in memory, run in the event loop: a thread costs a start 0.1 to 0.2 ms each time.
-
     Args:
         recorded: of the disks that tasks have.
         locks: the directory of disk locks.
@@ -118,29 +116,22 @@ class ImageFiles:
 
     async def make(self, request: DiskRequest, planned: Disk) -> MadeDisk:
         """Create the file of a disk, or a private disk; see `make`, `make_copy` and `make_archive`."""
-        made = await self._make(request, planned)
-        if made.disk.backing is Backing.ARCHIVE:
-            return made
+        made = await asyncio.to_thread(self._make, request, planned)
         return replace(made, disk=await asyncio.to_thread(with_devices, made.disk, request))
 
-    async def _make(self, request: DiskRequest, planned: Disk) -> MadeDisk:
+    def _make(self, request: DiskRequest, planned: Disk) -> MadeDisk:
         if request.archive is not None:
-            return await asyncio.to_thread(make_archive, request, request.archive, self._archives)
+            return make_archive(request, request.archive, self._archives)
         if request.private:
-            return await asyncio.to_thread(self._make_copy, request, planned)
-        return await asyncio.to_thread(make, request, self._recorded, quotas=self._quotas(), claims=self._claims)
-
-    def _make_copy(self, request: DiskRequest, planned: Disk) -> MadeDisk:
-        original = inspect(replace(request, private=False, create=None), self._recorded, how=READ)
-        return make_copy(request, original, self._copies, self._locks, planned)
+            original = inspect(replace(request, private=False, create=None), self._recorded, how=READ)
+            return make_copy(request, original, self._copies, self._locks, planned)
+        return make(request, self._recorded, quotas=self._quotas(), claims=self._claims)
 
     async def release(self, made: MadeDisk) -> None:
         """Remove the names that a private disk needs during a start only."""
         if made.directory is not None:
-            if made.disk.backing is Backing.ARCHIVE:
-                self._archives.remove(Path(made.directory), made.descriptor)
-            else:
-                await asyncio.to_thread(self._copies.remove, Path(made.directory), made.descriptor)
+            of = self._archives if made.disk.backing is Backing.ARCHIVE else self._copies
+            await asyncio.to_thread(of.remove, Path(made.directory), made.descriptor)
 
     async def unmake(self, request: DiskRequest, disk: Disk) -> None:
         """Remove a file that `make` has created, unless another task has it by now; see the function `unmake`."""
@@ -148,9 +139,6 @@ class ImageFiles:
 
     async def lock(self, disks: Sequence[Disk], task: str = "") -> int:
         """Lock the disks of a task and return the descriptor of the lock; see `locks.lock`, `overlaps.check_unused`."""
-        if all(disk.backing is Backing.ARCHIVE for disk in disks):
-            with suppress(LockedError):  # wait in a thread
-                return lock(disks, directory=self._locks, task=task, timeout_s=0.0)
 
         def lock_unused() -> int:
             for disk in disks:
@@ -172,8 +160,6 @@ class ImageFiles:
 
         If that was the user of a task, the change is on stable storage.
         """
-        if disk.backing is Backing.ARCHIVE:
-            return _give(disk, user)
         return await asyncio.to_thread(_give, disk, user)
 
     async def bind(self, disks: Sequence[Disk]) -> BoundDisks:
@@ -189,11 +175,7 @@ class ImageFiles:
 
     async def check_bound(self, disks: Sequence[tuple[Disk, str]], pid: int) -> None:
         """Check the disks in a tender's mount namespace, unless it has ended (`pid` 0); see `check_bound`."""
-        if not (disks and pid):
-            return
-        if all(disk.backing is Backing.ARCHIVE for disk, _ in disks):
-            check_bound(disks, pid)
-        else:
+        if disks and pid:
             await asyncio.to_thread(check_bound, disks, pid)
 
     async def sweep(self, *, dry_run: bool = False) -> Sequence[str]:

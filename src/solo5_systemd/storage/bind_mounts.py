@@ -62,8 +62,6 @@ class BindMounts:
             HostError: a file was replaced since its check, or cannot be bound.
         """
         check_distinct(disks)
-        if not any(disk.exposed for disk in disks):
-            return BoundDisks(disks=tuple(disks))
         with self._directories.filled() as made, self._directories.host_errors():
             bound = tuple(self._bind(disk, made, reopen) if disk.exposed else disk for disk in disks)
         return BoundDisks(disks=bound, directory=made.path, descriptor=made.descriptor)

@@ -1,13 +1,11 @@
 """Archives of real files: their content, what is refused, and what stays out of a core dump."""
 
-import asyncio
 import errno
 import hashlib
 import os
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +13,6 @@ import pytest
 
 from solo5_systemd.base import procfs
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error
-from solo5_systemd.base.locks import lock_directory
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.procfs import Way
 from solo5_systemd.storage import archive_files
@@ -306,32 +303,6 @@ async def test_the_backend_makes_and_releases(files: Path, tmp_path: Path) -> No
     with pytest.raises(Solo5Error):
         await disks.make(wanted, planned)
     assert not list((tmp_path / "archives").iterdir())
-
-
-async def test_archives_are_locked_in_the_event_loop_unless_it_would_have_to_wait(
-    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    directories, locks = StartDirectories(tmp_path / "archives", root=""), tmp_path / "locks"
-    disks = ImageFiles(locks=locks, archives=directories)
-    made = await disks.make(request(files), await disks.inspect(request(files)))
-    with monkeypatch.context() as patched:
-        patched.setattr(asyncio, "to_thread", None)
-        os.close(await disks.lock([made.disk], "web"))
-    in_thread, to_thread = asyncio.Event(), asyncio.to_thread
-
-    def recorded(act: Callable[[], int]) -> Coroutine[object, object, int]:
-        in_thread.set()
-        return to_thread(act)
-
-    monkeypatch.setattr(asyncio, "to_thread", recorded)
-    guard = lock_directory(locks)
-    waiting = asyncio.ensure_future(disks.lock([made.disk], "web"))
-    await in_thread.wait()
-    assert not waiting.done()
-    os.close(guard)
-    os.close(await waiting)
-    monkeypatch.undo()
-    await disks.release(made)
 
 
 async def test_a_file_system_without_room_is_reported(
