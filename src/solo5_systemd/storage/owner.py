@@ -6,12 +6,11 @@ chown(2) is applied to the checked file descriptor, never to a path. `title` dec
 import os
 import stat
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from solo5_systemd.base.errors import HostError, Solo5Error, TakenError
+from solo5_systemd.base.errors import HostError, TakenError
 from solo5_systemd.base.locks import closing
 from solo5_systemd.base.procfs import ROOT, existing, identity, mount_points, path_of
 from solo5_systemd.settings.model import TASK_UIDS
@@ -98,14 +97,11 @@ def reclaim_disk(uid: int, disk: Disk, *, locks: Path = LOCKS, lock_timeout: flo
     """
     try:
         disk = _with_node(disk)
-        descriptor = _open(uid, disk)
-        if descriptor is None:
+        if (opened := _open(uid, disk)) is None:
             return
-        try:
+        with closing(opened) as descriptor:
             if _is_owned_by(uid, disk, descriptor):
-                _with_lock(uid, disk, descriptor, locks, lock_timeout, lambda: _take_back(descriptor, disk.owner))
-        finally:
-            os.close(descriptor)
+                _take_back_locked(uid, disk, descriptor, locks, lock_timeout)
     except OSError as error:
         raise _reclaim_error(uid, disk, f"{error.strerror}") from error
 
@@ -165,31 +161,22 @@ def _is_filesystem_of(disk: Disk, path: str) -> bool:
     return Path(path).lstat().st_dev == disk.identity[0] or os.statvfs(path).f_fsid == disk.filesystem != 0
 
 
-def _with_lock(uid: int, disk: Disk, descriptor: int, locks: Path, timeout: float, act: Callable[[], None]) -> None:
-    """Call `act` with the disk locked, if the user still owns it: under the lock, no task can be given the disk."""
+def _take_back_locked(uid: int, disk: Disk, descriptor: int, locks: Path, timeout: float) -> None:
+    """Take the disk back with its lock, if the user still owns it: under the lock, no task can be given the disk."""
     found = replace(disk, identity=identity(os.fstat(descriptor)))
     deadline = time.monotonic() + timeout
-    held = _locked(found, locks)
-    while held is None and os.fstat(descriptor).st_uid == uid:
-        if time.monotonic() > deadline:
-            raise _reclaim_error(uid, disk, "it is in use")
-        time.sleep(LOCK_INTERVAL_S)
-        held = _locked(found, locks)
-    if held is not None:
+    while os.fstat(descriptor).st_uid == uid:
         try:
+            held = lock([found], directory=locks)
+        except TakenError as error:
+            if time.monotonic() > deadline:
+                raise _reclaim_error(uid, disk, "it is in use") from error
+            time.sleep(LOCK_INTERVAL_S)
+            continue
+        with closing(held):
             if os.fstat(descriptor).st_uid == uid:
-                act()
-        except Solo5Error as error:
-            raise _reclaim_error(uid, disk, error.sentence) from error
-        finally:
-            os.close(held)
-
-
-def _locked(disk: Disk, locks: Path) -> int | None:
-    try:
-        return lock([disk], directory=locks)
-    except TakenError:
-        return None
+                _take_back(descriptor, disk.owner)
+        return
 
 
 def _take_back(descriptor: int, owner: int) -> None:
