@@ -9,7 +9,7 @@ from pathlib import Path
 
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.storage.archive import parse_sources
-from solo5_systemd.storage.archive_files import digest_of
+from solo5_systemd.storage.archive_files import write_archive
 from solo5_systemd.storage.lock_records import LOCKS, disks_in, records_of_tasks
 from solo5_systemd.storage.model import ArchiveRequest, DiskRequest
 
@@ -38,5 +38,5 @@ def _archives(record: Mapping[str, object]) -> Iterator[tuple[DiskRequest, str]]
 
 def _digest_now(request: DiskRequest) -> str:
     with suppress(Solo5Error, OSError):
-        return digest_of(request, request.archive or ArchiveRequest())
+        return write_archive(request, request.archive or ArchiveRequest(), None)
     return ""
