@@ -109,23 +109,15 @@ def write_archive(request: DiskRequest, archive: ArchiveRequest, target: int | N
 
 
 def _visit_all(request: DiskRequest, archive: ArchiveRequest, visit: Visit, target: int | None) -> None:
-    """Visit all entries. A credential is decrypted to a file beside the target, in memory, too."""
-    if not archive.credential:
-        walk(request, archive, visit)
-        return
-    name = archive.credential
-    path, is_encrypted = _credential(name)
-    source = _decrypted(name, path, target) if is_encrypted and target is not None else _opened(str(path))
-    _visit_file(request, name, source, _limited(request, visit))
+    """Visit all entries, in the order of their names.
 
-
-def walk(request: DiskRequest, archive: ArchiveRequest, visit: Visit) -> None:
-    """Visit all files and directories of an archive in the order of their names.
-
-    Raises:
-        Solo5Error: as `scan`.
+    A credential is decrypted to a file beside the target, in memory, too.
     """
     limited = _limited(request, visit)
+    if name := archive.credential:
+        path, is_encrypted = _credential(name)
+        source = _decrypted(name, path, target) if is_encrypted and target is not None else _opened(str(path))
+        _visit_file(request, name, source, limited)
     for each in sorted(archive.members, key=lambda member: member.name.split("/")):
         found, changers = _open_member(request, each)
         name = each.name or ("" if stat.S_ISDIR(os.fstat(found).st_mode) else PurePath(each.path).name)
