@@ -23,7 +23,7 @@ with suppress(ModuleNotFoundError):  # in a test machine, where only those run t
     from hypothesis import HealthCheck, settings
 
     _UNHURRIED = settings(deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
-    settings.register_profile("gate", _UNHURRIED, derandomize=True)
+    settings.register_profile("gate", _UNHURRIED, derandomize=True, max_examples=50)
     examples = int(os.environ.get("FUZZ_EXAMPLES", "1000"))
     settings.register_profile("fuzz", _UNHURRIED, max_examples=examples, print_blob=True)
     settings.load_profile("gate")

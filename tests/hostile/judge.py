@@ -1,6 +1,7 @@
 """Whether an image is read, or refused, as any image must be."""
 
 from dataclasses import dataclass
+from typing import BinaryIO, cast
 
 from tests.hostile.claim import complaint
 from tests.hostile.images import Hostile
@@ -37,7 +38,7 @@ def judge(image: Hostile) -> Verdict:
     """Have an image read; an exception that is not an ImageError passes."""
     file = image.file()
     try:
-        facts = read_manifest(file, image.size, machine=MACHINE)
+        facts = read_manifest(cast("BinaryIO", file), image.size, machine=MACHINE)
     except ImageError as error:
         return Verdict(sentence=str(error), fault=complaint(error) or _effort(file.reads, file.bytes))
     return Verdict(facts=facts, fault=_unsound(facts) or _effort(file.reads, file.bytes))

@@ -69,7 +69,10 @@ def test_a_named_disk_is_the_tasks_while_it_runs_and_roots_afterwards(run: Runne
     assert {"disk": "storage", "backing": "named disk", "path": str(path)}.items() <= shown.items()
     for words in (("rm", "data"), ("resize", "data", "128M"), ("export", "data", "/dev/null")):
         assert f"is in use by task {name}: expected a disk that none has" in refused(*words) or words[0] == "export"
-    assert "is in use by another task" in run.fail("--block", "storage=disk:data", f"{GUESTS}/disk.spt").stderr
+    for how in ("", ",ephemeral"):
+        failed = run.fail("--block", f"storage=disk:data{how}", f"{GUESTS}/disk.spt", "read")
+        assert "is in use by another task" in failed.stderr, how
+    assert not list(COPIES.iterdir())
     ok("solo5ctl", "rm", "--force", name)
     assert (path.stat().st_uid, "task" in listed("data")) == (0, False)
     again = run("disk.spt", "sector=3", "read", options=("--block", "storage=disk:data"))
@@ -193,15 +196,6 @@ def test_the_space_of_a_copy_is_free_when_its_task_is_killed(run: Runner) -> Non
     assert not list(Path("/var/lib/solo5/users").iterdir())
 
 
-def test_a_disk_that_a_task_has_is_not_copied(run: Runner) -> None:
-    golden()
-    writer = run("disk.spt", "read", "stay", options=("--block", "storage=disk:data"))
-    says(writer, "sector 0: 'golden'")
-    failed = run.fail("--rm", "--block", "storage=disk:data,ephemeral", f"{GUESTS}/disk.spt", "read")
-    assert "is in use by another task" in failed.stderr
-    assert not list(COPIES.iterdir())
-
-
 def test_a_restart_by_systemd_finds_no_copy(run: Runner, machine: Machine) -> None:
     golden()
     name = run("disk.spt", "read", "stay", options=("--block", "storage=disk:data,ephemeral"))
@@ -268,33 +262,24 @@ def test_import_and_export_keep_holes_and_content(tmp_path: Path) -> None:
     assert "exists: expected the path of a new file" in refused("export", "data", str(tmp_path / "out"))
 
 
-@pytest.mark.parametrize(
-    "words, error",
-    [
+def test_bad_input_is_one_sentence_and_changes_nothing() -> None:
+    disk("create", "taken", "1M")
+    for words, error in (
         (("create", "data", "0"), "disk size '0' is not a size"),
         (("create", "data", "100"), "disk 'data' would have 100 bytes: expected one or more whole sectors of 512"),
-        (("create", "a b", "1M"), "disk name 'a b' is not usable"),
-        (("create", "a:b", "1M"), "disk name 'a:b' is not usable"),
-        (("create", "a\nb", "1M"), "is not usable"),
-        (("create", "../x", "1M"), "is not usable"),
-        (("create", ".x", "1M"), "is not usable"),
+        (("create", "../x", "1M"), "disk name '../x' is not usable"),
         (("create", "taken", "1M"), "disk name 'taken' is taken: expected a name that no disk has"),
         (("resize", "taken", "512"), "disk 'taken' has 1048576 bytes: expected as many or more"),
-        (("resize", "none", "1M"), "no disk is named 'none'"),
         (("rm", "none"), "no disk is named 'none'"),
-        (("import", "data", "/dev/null"), "disk 'data' would have 0 bytes"),
         (("import", "data", "/etc/hostname"), "expected one or more whole sectors of 512"),
         (("import", "data", "/nowhere"), "'/nowhere' does not exist"),
         (("import", "data", "/etc"), "cannot be"),
-    ],
-)
-def test_bad_input_is_one_sentence_and_changes_nothing(words: tuple[str, ...], error: str) -> None:
-    disk("create", "taken", "1M")
-    done = sh("solo5ctl", "disk", *words)
-    assert done.returncode in (125, 127), done.stderr
-    assert error in done.stderr
-    assert "Traceback" not in done.stderr
-    assert [path.name for path in DISKS.iterdir()] == ["taken"]
+    ):
+        done = sh("solo5ctl", "disk", *words)
+        assert done.returncode in (125, 127), done.stderr
+        assert error in done.stderr
+        assert "Traceback" not in done.stderr
+        assert [path.name for path in DISKS.iterdir()] == ["taken"]
 
 
 def test_a_disk_that_is_no_regular_file_is_refused(run: Runner) -> None:

@@ -7,6 +7,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from solo5_systemd.base.locks import closing
+
 
 def replace_file(
     path: Path, content: str | bytes, *, mode: int = 0o600, several_writers: bool = False, durable: bool = False
@@ -47,11 +49,8 @@ def replace_file(
 
 def sync_directory(directory: Path) -> None:
     """Write a directory's entries to stable storage (fsync(2))."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with closing(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as descriptor:
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def open_unnamed(directory: Path, mode: int) -> int:
@@ -71,9 +70,6 @@ def link_unnamed(descriptor: int, path: Path) -> None:
         FileExistsError: the path exists.
         OSError: another error of linkat(2).
     """
-    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with closing(os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as directory:
         # With dst_dir_fd, os.link calls linkat(2) with AT_SYMLINK_FOLLOW, which resolves the link in /proc/self/fd.
         os.link(f"/proc/self/fd/{descriptor}", path.name, dst_dir_fd=directory, follow_symlinks=True)
-    finally:
-        os.close(directory)

@@ -114,10 +114,10 @@ def lock_file(path: Path, *, shared: bool = False, timeout_s: float = TIMEOUT_S)
 
 
 @contextmanager
-def closing(descriptor: int) -> Iterator[None]:
-    """Close a descriptor at the end of the block, and release its lock."""
+def closing(descriptor: int) -> Iterator[int]:
+    """Yield a descriptor, and close it at the end of the block: its lock is released."""
     try:
-        yield
+        yield descriptor
     finally:
         os.close(descriptor)
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from solo5_systemd.base.errors import SettingsError
+from solo5_systemd.base.locks import closing
 from solo5_systemd.base.procfs import MOUNTS
 from solo5_systemd.base.walk import Step, walk
 
@@ -74,12 +75,9 @@ def list_own(directory: Path) -> list[str]:
     """
     if not os.path.lexists(directory):
         return []
-    with _opened(directory) as (place, _):
-        listed = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=place)
-        try:
-            return os.listdir(listed)  # noqa: PTH208 - of a descriptor
-        finally:
-            os.close(listed)
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    with _opened(directory) as (place, _), closing(os.open(".", flags, dir_fd=place)) as listed:
+        return os.listdir(listed)  # noqa: PTH208 - of a descriptor
 
 
 def check_own(path: Path) -> None:

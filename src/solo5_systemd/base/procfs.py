@@ -12,12 +12,16 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error
+from solo5_systemd.base.locks import closing
 from solo5_systemd.base.walk import Step, walk
 
 if TYPE_CHECKING:
     import asyncio
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+SYS, DEV = Path("/sys"), Path("/dev")
+"""Where sysfs is mounted, and the device nodes."""
+
 MOUNTS = Path("/proc/self/mountinfo")
 _ESCAPED = re.compile(r"\\([0-7]{3})")  # blank, tab, newline and backslash
 
@@ -72,6 +76,11 @@ def identity(status: os.stat_result) -> tuple[int, int]:
     return (status.st_rdev, 0) if stat.S_ISBLK(status.st_mode) else (status.st_dev, status.st_ino)
 
 
+def existing(path: Path) -> Path:
+    """Return a path if it exists, or else the innermost directory on it that does."""
+    return next(each for each in (path, *path.parents) if each.exists())
+
+
 def mount_points(table: Path = MOUNTS) -> frozenset[str]:
     """Return the mount points of this process's mount namespace, bind mounts included (proc(5), /proc/pid/mountinfo).
 
@@ -103,11 +112,8 @@ def mount_point_of(path: str) -> str:
 
 
 def _mount_id(path: str) -> str:
-    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
+    with closing(os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)) as descriptor:
         lines = Path(f"/proc/self/fdinfo/{descriptor}").read_text().splitlines()
-    finally:
-        os.close(descriptor)
     return next(line for line in lines if line.startswith("mnt_id:"))
 
 

@@ -25,7 +25,7 @@ from solo5_systemd.declared.declaration import Declaration
 from solo5_systemd.declared.specifiers import HostNames, specifiers
 from solo5_systemd.image.manifest import Device, DeviceKind, ImageFacts, Manifest, StoredImage
 from solo5_systemd.network.model import Reservation
-from solo5_systemd.storage.model import SECTOR_SIZE, Disk
+from solo5_systemd.storage.model import Disk
 from solo5_systemd.task.placeholders import is_group
 from solo5_systemd.task.properties import PROPERTIES, Property, directive
 from solo5_systemd.task.property_types import BOOLEAN
@@ -313,8 +313,6 @@ def _parts(declaration: Declaration, host: Host) -> Parts:
             Disk(
                 disk=disk.disk,
                 path=f"{own}/disks/{disk.disk}",
-                sector_size=SECTOR_SIZE,
-                device=None,
                 identity=(0, 0),
             )
             for disk in workload.disks

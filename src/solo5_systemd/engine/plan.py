@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from solo5_systemd.base.errors import HostError, InvalidRequestError
 from solo5_systemd.base.names import DeviceName, NetworkName, UnitKind, primary_nic
 from solo5_systemd.base.sanitize import MAX_QUOTE, bounded, unit_file_syntax
+from solo5_systemd.engine.operator_policy import check_policy
 from solo5_systemd.engine.task import Started
 from solo5_systemd.image.manifest import DeviceKind, StoredImage, match
 from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, PortRequest, Reservation
-from solo5_systemd.settings import operator_policy
 from solo5_systemd.settings.limits import Claim, Resource
 from solo5_systemd.settings.network import DEFAULT_NETWORK, NAMESPACE_NETWORK, NO_NETWORK, REDIRECT_NETWORK
 from solo5_systemd.settings.resolver import UNSET, Resolver, reachable
@@ -23,7 +23,6 @@ from solo5_systemd.storage.io_limits import NO_IO_LIMITS
 from solo5_systemd.storage.model import Backing, Disk
 from solo5_systemd.task.placeholders import uses_search, uses_servers
 from solo5_systemd.task.properties import TransientUnit, security_modules
-from solo5_systemd.task.property_types import INFINITY
 from solo5_systemd.task.workload import MIB, Publish, Workload
 from solo5_systemd.unit.state import ActiveState, Invocation, UnitState
 from solo5_systemd.unit.tender import LAUNCHER, Tender
@@ -248,8 +247,7 @@ def connections(workload: Workload, image: StoredImage) -> tuple[tuple[NicReques
             f"tender {workload.tender} cannot run {workload.image}: expected {manifest.target}, which it is built for."
         )
     ports = _ports(workload, nics)
-    # With all defaults filled in: a ceiling limits the task, however little of it the request contains.
-    operator_policy.check(workload.policy, _effective_request(workload, image, nics, ports))
+    check_policy(workload, image, nics, _number_of_ports(ports))
     return nics, ports
 
 
@@ -322,7 +320,7 @@ def _check_loop_device(disk: Disk, tender: Tender) -> None:
     """
     if disk.device is not None and not tender.launcher and any(on.name.startswith("loop") for on in disk.devices):
         raise HostError(
-            f"disk {disk.disk}: {disk.path!r} is a loop device, which a tender could have another file behind: "
+            f"{disk} is a loop device, which a tender could have another file behind: "
             f"expected {LAUNCHER}, whose filter prevents it.",
             "Install solo5-confine (Debian), or use the file itself as the disk.",
         )
@@ -343,25 +341,6 @@ def _in_namespace(workload: Workload, nic: NicRequest) -> NicRequest:
             "Remove the NIC's network, or run the task without a network namespace.",
         )
     return replace(nic, network=NAMESPACE_NETWORK)
-
-
-def _effective_request(
-    workload: Workload, image: StoredImage, nics: Sequence[NicRequest], ports: Sequence[PortRequest]
-) -> operator_policy.EffectiveRequest:
-    """Return the request with all defaults, and the facts of the image, filled in."""
-    memory_max = workload.memory if workload.memory_max is None else workload.memory_max
-    return operator_policy.EffectiveRequest(
-        unit=workload.kind,
-        tender=image.facts.manifest.target,
-        memory=workload.memory,
-        memory_max=None if memory_max == INFINITY else memory_max,
-        nics={nic.nic: nic.network for nic in nics},
-        disks=len(workload.disks),
-        ports=_number_of_ports(ports),
-        image=image.size,
-        named_disks={disk.disk: disk.name for disk in workload.disks if disk.name is not None},
-        new_disk=max((disk.create.size for disk in workload.disks if disk.create is not None), default=0),
-    )
 
 
 def _number_of_ports(ports: Sequence[PortRequest]) -> int:

@@ -29,7 +29,7 @@ from solo5_systemd.settings.limits import Limits
 from solo5_systemd.storage.disk_claims import CLAIMS, DiskClaims
 from solo5_systemd.storage.lock_records import LOCKS
 from solo5_systemd.storage.locks import lock
-from solo5_systemd.storage.model import SECTOR_SIZE, Disk, NewFile
+from solo5_systemd.storage.model import Disk, NewFile
 from solo5_systemd.storage.new_file import create_file
 from solo5_systemd.storage.overlaps import check_unused
 from solo5_systemd.storage.owner import LOCK_INTERVAL_S, LOCK_TIMEOUT_S
@@ -127,11 +127,8 @@ def delete(
                 f"Remove the link, and what it leads to: rm {directory}",
             )
         if directory.is_dir():
-            held = _lock(request.name, tuple(_disks(directory)), locks, lock_timeout)
-            try:
+            with closing(_lock(request.name, tuple(_disks(directory)), locks, lock_timeout)):
                 shutil.rmtree(directory)
-            finally:
-                os.close(held)
         (record / directory.name).unlink(missing_ok=True)
 
 
@@ -209,8 +206,7 @@ def _no_image(request: CreateRequest, path: Path, reason: str) -> InvalidRequest
 
 
 def _new_image(request: CreateRequest, directory: Path, rules: _Rules) -> int:
-    descriptor = os.open(directory, _DIRECTORY)
-    try:
+    with closing(os.open(directory, _DIRECTORY)) as descriptor:
         new = NewFile(size=request.size, preallocate=request.preallocate)
         path, what = directory / IMAGE, f"volume {request.name}"
         with (
@@ -218,8 +214,6 @@ def _new_image(request: CreateRequest, directory: Path, rules: _Rules) -> int:
             rules.claims.admitted(str(path), request.size, request.size, request.tenant, what),
         ):
             create_file(descriptor, IMAGE, new, owner=os.geteuid())
-    finally:
-        os.close(descriptor)
     return request.size
 
 
@@ -246,8 +240,6 @@ def _disks(directory: Path) -> Iterator[Disk]:
                 yield Disk(
                     disk=DeviceName("volume"),
                     path=path,
-                    sector_size=SECTOR_SIZE,
-                    device=None,
                     identity=identity(status),
                 )
 

@@ -7,7 +7,7 @@ are ignored here as well: this reader and the tender must get the same manifest 
 import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import BinaryIO
 
 from solo5_systemd.base.elf import (
     HEADER_SIZE,
@@ -45,17 +45,7 @@ _MANIFEST_NOTE = 0x3154464D
 _WRITE_EXECUTE = 0b011
 
 
-class Readable(Protocol):
-    """A seekable binary file."""
-
-    def seek(self, offset: int, /) -> int:
-        """Set the position, in bytes from the start."""
-
-    def read(self, size: int, /) -> bytes:
-        """Return up to `size` bytes from the position."""
-
-
-def read_manifest(file: Readable, size: int, *, machine: str | None = None) -> ImageFacts:
+def read_manifest(file: BinaryIO, size: int, *, machine: str | None = None) -> ImageFacts:
     """Read and check header, segments and both notes.
 
     Args:
@@ -86,7 +76,7 @@ def read_manifest(file: Readable, size: int, *, machine: str | None = None) -> I
 class _Image:
     """An image file, with bounds checks on every read."""
 
-    def __init__(self, file: Readable, size: int) -> None:
+    def __init__(self, file: BinaryIO, size: int) -> None:
         self._file = file
         self._size = size
         self._extent = 0

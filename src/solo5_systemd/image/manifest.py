@@ -10,11 +10,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Self
+from typing import Annotated
 
 from solo5_systemd.base.decode import Fields, json_document
 from solo5_systemd.base.errors import ImageError, InvalidRequestError
 from solo5_systemd.base.names import DeviceName, Target, device_name
+from solo5_systemd.settings.records import document, integer, record, text
 
 
 class DeviceKind(StrEnum):
@@ -40,12 +41,15 @@ class Manifest:
     """The requirements of an image: tender, ABI version, and devices in the order of their handles."""
 
     target: Target
-    abi_version: int
+    abi_version: Annotated[int, integer(0, (1 << 32) - 1)]
     devices: tuple[Device, ...] = ()
 
     def names(self, kind: DeviceKind) -> tuple[DeviceName, ...]:
         """Return the names of the devices of one kind, in order."""
         return tuple(device.name for device in self.devices if device.kind is kind)
+
+
+ADDRESS = integer(0, 1 << 65)  # the sum of a segment's address and size, of 64 bits each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +64,9 @@ class ImageFacts:
     """
 
     manifest: Manifest
-    entry: int
-    load_end: int
-    memory_end: int
+    entry: Annotated[int, ADDRESS]
+    load_end: Annotated[int, ADDRESS]
+    memory_end: Annotated[int, ADDRESS]
 
     @property
     def min_memory(self) -> int:
@@ -235,7 +239,15 @@ def _differences(declared: Sequence[Device], offered: Sequence[Device]) -> Itera
             yield f"{device} is not declared"
 
 
-_ADDRESS = {"low": 0, "high": 1 << 65}  # the sum of a segment's address and size, of 64 bits each
+def is_sha256(text: str) -> bool:
+    """Return whether a text is a SHA-256 in lower-case hexadecimal digits, the name of a stored image."""
+    return len(text) == 64 and all(digit in "0123456789abcdef" for digit in text)
+
+
+def _sha256(text: str) -> str:
+    if not is_sha256(text):
+        raise InvalidRequestError(f"{text!r} is not a SHA-256.")
+    return text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,58 +259,18 @@ class Memo:
         facts: of the image.
     """
 
-    sha256: str
+    sha256: Annotated[str, text(_sha256)]
     facts: ImageFacts
 
     def encode(self) -> bytes:
         """Return the memo as JSON."""
-        manifest = self.facts.manifest
-        document = {
-            "sha256": self.sha256,
-            "target": manifest.target,
-            "abi_version": manifest.abi_version,
-            "devices": [{"name": device.name, "kind": device.kind} for device in manifest.devices],
-            "entry": self.facts.entry,
-            "load_end": self.facts.load_end,
-            "memory_end": self.facts.memory_end,
-        }
-        return json.dumps(document).encode()
+        return json.dumps(document(self)).encode()
 
     @classmethod
-    def decode(cls, content: bytes) -> Self:
+    def decode(cls, content: bytes) -> "Memo":
         """Parse a memo.
 
         Raises:
             InvalidRequestError: damaged, or written by an incompatible version.
         """
-        fields = Fields(json_document(content, "memo"), "memo")
-        devices = fields.tables("devices")
-        if len(devices) > MAX_DEVICES:
-            raise fields.wrong("devices", len(devices), f"at most {MAX_DEVICES}")
-        manifest = Manifest(
-            target=fields.parsed("target", Target),
-            abi_version=fields.integer("abi_version", low=0, high=(1 << 32) - 1),
-            devices=tuple(
-                Device(name=it.parsed("name", device_name), kind=it.parsed("kind", DeviceKind)) for it in devices
-            ),
-        )
-        return cls(
-            sha256=fields.parsed("sha256", _sha256),
-            facts=ImageFacts(
-                manifest=manifest,
-                entry=fields.integer("entry", **_ADDRESS),
-                load_end=fields.integer("load_end", **_ADDRESS),
-                memory_end=fields.integer("memory_end", **_ADDRESS),
-            ),
-        )
-
-
-def is_sha256(text: str) -> bool:
-    """Return whether a text is a SHA-256 in lower-case hexadecimal digits, the name of a stored image."""
-    return len(text) == 64 and all(digit in "0123456789abcdef" for digit in text)
-
-
-def _sha256(text: str) -> str:
-    if not is_sha256(text):
-        raise InvalidRequestError(f"{text!r} is not a SHA-256.")
-    return text
+        return record(Memo, Fields(json_document(content, "memo"), "memo"))

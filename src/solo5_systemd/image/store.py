@@ -15,7 +15,6 @@ Copying and hashing need no lock, and large images have threads of their own: no
 
 import asyncio
 import errno
-import fcntl
 import grp
 import hashlib
 import os
@@ -29,6 +28,7 @@ from io import BufferedRandom, FileIO
 from pathlib import Path
 
 from solo5_systemd.base.atomic_file import link_unnamed, open_unnamed
+from solo5_systemd.base.copies import data_of, share
 from solo5_systemd.base.errors import HostError, ImageError, InvalidRequestError, Solo5Error, StoreFullError
 from solo5_systemd.base.locks import closing, is_locked, lock_file
 from solo5_systemd.base.procfs import open_in_thread, open_path
@@ -57,8 +57,6 @@ _MEMO_MAX_AGE_S = 30 * 86400.0
 _TIMES_SETTLE_S = 0.1
 """The age of a change from which on file times reveal it; the kernel's coarse clock ticks at least every 10 ms."""
 
-_FICLONE = 0x40049409  # linux/fs.h
-_NO_KERNEL_COPY = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM}
 _SOURCE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
@@ -366,7 +364,7 @@ class ImageStore:
                 self._directory.chmod(0o750)
         self._memos.mkdir(mode=0o700, exist_ok=True)
 
-    def _lock(self, *, shared: bool = False) -> AbstractContextManager[None]:
+    def _lock(self, *, shared: bool = False) -> AbstractContextManager[int]:
         """Lock the store: shared for `take`; exclusive for `collect`, so that no image is removed as it is found."""
         self._make_directories()
         return closing(lock_file(self._locks / _STORE, shared=shared))
@@ -442,41 +440,14 @@ def _disk_usage(status: os.stat_result) -> int:
 
 
 def _copy(source: FileIO, copy: BufferedRandom, size: int) -> None:
-    """Copy a file by FICLONE, else by copy_file_range(2), else by sendfile(2); holes stay holes."""
-    try:
-        fcntl.ioctl(copy.fileno(), _FICLONE, source.fileno())
-    except OSError:
-        for start, end in _extents(source.fileno(), size):
-            source.seek(start)
-            os.lseek(copy.fileno(), start, os.SEEK_SET)
-            while source.tell() < end and _copy_chunk(source.fileno(), copy.fileno(), end - source.tell()):
-                pass
-        os.ftruncate(copy.fileno(), size)
-
-
-def _extents(file: int, size: int) -> Iterator[tuple[int, int]]:
-    """Yield the data extents of a file (SEEK_DATA, SEEK_HOLE); a file system without holes has one extent."""
-    end = 0
-    while end < size:
-        try:
-            start = os.lseek(file, end, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno != errno.ENXIO:
-                raise
-            return  # ENXIO: only a hole is left
-        end = os.lseek(file, start, os.SEEK_HOLE)
-        yield start, min(end, size)
-
-
-def _copy_chunk(source: int, copy: int, size: int) -> int:
-    """Copy at most `size` bytes between the positions of two files, and return their number."""
-    chunk = min(size, 1 << 30)
-    try:
-        return os.copy_file_range(source, copy, chunk)
-    except OSError as error:
-        if error.errno not in _NO_KERNEL_COPY:
-            raise
-        return os.sendfile(copy, source, None, chunk)  # None: from the file's position
+    """Copy a file by FICLONE, else by sendfile(2); holes stay holes."""
+    if share(source.fileno(), copy.fileno()):
+        return
+    for at, end in data_of(source.fileno(), size):
+        os.lseek(copy.fileno(), at, os.SEEK_SET)
+        while at < end and (sent := os.sendfile(copy.fileno(), source.fileno(), at, min(end - at, 1 << 30))):
+            at += sent
+    os.ftruncate(copy.fileno(), size)
 
 
 def _sync(file: BufferedRandom) -> None:

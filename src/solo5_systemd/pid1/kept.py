@@ -175,7 +175,7 @@ def remove_files(name: str, system: Path, directory: Path) -> None:
     shutil.rmtree(directory / name, ignore_errors=True)
 
 
-def locked(directory: Path, *, timeout_s: float = TIMEOUT_S) -> AbstractContextManager[None]:
+def locked(directory: Path, *, timeout_s: float = TIMEOUT_S) -> AbstractContextManager[int]:
     """Lock the directories of declared tasks: their files may be removed at a task's end and written at once.
 
     The lock file is below a directory that only root can open: each user can open the directories of declared tasks.

@@ -62,7 +62,7 @@ from solo5_systemd.storage.lock_records import holders
 from solo5_systemd.task.log_fields import FACILITY, LOG_NAMESPACE, STDERR_PRIORITY
 from solo5_systemd.unit.translate import log_fields
 from solo5_systemd.users.records import RECORDS
-from solo5_systemd.users.user_record import named_record
+from solo5_systemd.users.user_record import user_record
 from solo5_systemd.wiring.engine import machine
 
 if TYPE_CHECKING:
@@ -260,7 +260,7 @@ def _write(own: Path, prepared: Prepared) -> None:
         (own / "image").unlink()
     (own / "image").symlink_to(parts.image.path)
     user = user_of(name)
-    replace_file(RECORDS / f"{user}.user", named_record(user, parts.user, name), mode=0o644)
+    replace_file(RECORDS / f"{user}.user", user_record(parts.user, name, user), mode=0o644)
     replace_file(own / FIELDS, json.dumps(dict(log_fields(parts))), mode=0o644)
     replace_file(own / ENVIRONMENT, environment(prepared.devices, prepared.arguments), mode=0o600)
 

@@ -158,15 +158,7 @@ def _common(one: Destination, other: Destination) -> Sequence[Destination]:
 
 def _narrower(one: Network, other: Network) -> Network | None:
     """Return the inner one of two ranges; None if they are disjoint. Ranges with a prefix never overlap in part."""
-    if isinstance(one, IPv4Network) and isinstance(other, IPv4Network):
-        return _inner4(one, other)
-    if isinstance(one, IPv6Network) and isinstance(other, IPv6Network) and one.overlaps(other):
-        return one if one.prefixlen >= other.prefixlen else other
-    return None
-
-
-def _inner4(one: IPv4Network, other: IPv4Network) -> IPv4Network | None:
-    if not one.overlaps(other):
+    if one.version != other.version or not one.overlaps(other):
         return None
     return one if one.prefixlen >= other.prefixlen else other
 

@@ -16,7 +16,9 @@ from solo5_systemd.settings.records import TYPES, texts
 KEYS = ("sent", "received", "sent-packets", "received-packets")
 FIELDS = tuple(key.replace("-", "_") for key in KEYS)
 _ENTRY = re.compile(r"([a-z-]+)=([0-9]{1,15})([KMG]?)", re.ASCII)
-_FACTORS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
+FACTORS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+"""Suffixes of rates: powers of 1000, as in systemd.resource-control(5)."""
+
 BYTES_MIN, PACKETS_MIN = 1000, 10
 """The lowest limits. A guest that cannot answer ARP within a second has no network."""
 
@@ -46,7 +48,7 @@ class Rate:
 
     def __str__(self) -> str:
         return " ".join(
-            f"{key}={value if key.endswith('packets') else _short(value)}"
+            f"{key}={value if key.endswith('packets') else short(value)}"
             for key, value in zip(KEYS, self.limits, strict=True)
             if value is not None
         )
@@ -70,10 +72,10 @@ def rate(texts: Sequence[str]) -> Rate:
                 "K, M or G, such as sent=10M (bytes per second)."
             )
         low = PACKETS_MIN if match[1].endswith("packets") else BYTES_MIN
-        value = int(match[2]) * _FACTORS[match[3]]
+        value = int(match[2]) * FACTORS[match[3]]
         if not low <= value <= LIMIT_MAX:
             raise InvalidRequestError(
-                f"rate {text!r} is out of range: expected {_short(low)} to {_short(LIMIT_MAX)} per second."
+                f"rate {text!r} is out of range: expected {short(low)} to {short(LIMIT_MAX)} per second."
             )
         found[match[1]] = value
     return Rate(**{key.replace("-", "_"): value for key, value in found.items()})
@@ -102,7 +104,7 @@ def check_cap(wanted: Rate, cap: Rate, of: str) -> None:
     for key, (mine, most) in zip(KEYS, _pairs(wanted, cap), strict=True):
         if mine is not None and most is not None and mine > most:
             raise InvalidRequestError(
-                f"rate {key}={_short(mine)} is above the limit of {of}: expected {_short(most)} per second or less.",
+                f"rate {key}={short(mine)} is above the limit of {of}: expected {short(most)} per second or less.",
                 "Leave it out to have the network's.",
             )
 
@@ -111,9 +113,9 @@ def _pairs(one: Rate, other: Rate) -> Sequence[tuple[int | None, int | None]]:
     return [*zip(one.limits, other.limits, strict=True)]
 
 
-def _short(value: int) -> str:
+def short(value: int, suffixes: str = "GMK") -> str:
     """Return a number with the suffix that leaves no remainder."""
-    for suffix, factor in (("G", 10**9), ("M", 10**6), ("K", 10**3)):
-        if value % factor == 0:
-            return f"{value // factor}{suffix}"
+    for suffix in suffixes:
+        if value and value % FACTORS[suffix] == 0:
+            return f"{value // FACTORS[suffix]}{suffix}"
     return str(value)

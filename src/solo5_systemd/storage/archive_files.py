@@ -12,18 +12,18 @@ import os
 import stat
 import subprocess
 import tarfile
-from collections.abc import Callable, Container, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Container, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path, PurePath
 from typing import IO, NamedTuple, cast
 
+from solo5_systemd.base.copies import write_all
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError
 from solo5_systemd.base.locks import closing
 from solo5_systemd.base.procfs import changers_in, open_path, way_of
 from solo5_systemd.base.sanitize import MAX_NAME, MAX_QUOTE, bounded
 from solo5_systemd.storage.archive import DEPTH_MAX, ENTRIES_MAX, Entry, check_entry, size_of, tar_info
-from solo5_systemd.storage.copies import write_all
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, Member, sector_size
 from solo5_systemd.storage.title import read_title
 
@@ -57,11 +57,7 @@ def scan(request: DiskRequest, archive: ArchiveRequest) -> Sequence[Entry]:
         tar_info(entry)
 
     try:
-        if archive.credential:
-            path, _ = _credential(archive.credential)
-            _visit_file(request, archive.credential, _opened(str(path)), _limited(request, add))
-        else:
-            walk(request, archive, add)
+        _visit_all(request, archive, add, None)
     except OSError as error:
         raise HostError(f"disk {request.disk}: its files cannot be read: {error.strerror}.") from error
     if archive.format is ArchiveFormat.RAW:
@@ -77,40 +73,21 @@ def _check_raw(request: DiskRequest, entries: Sequence[Entry]) -> None:
         )
 
 
-def write_archive(request: DiskRequest, archive: ArchiveRequest, target: int) -> str:
-    """Write an archive to an empty file.
+def write_archive(request: DiskRequest, archive: ArchiveRequest, target: int | None) -> str:
+    """Write an archive to an empty file, or only hash it.
 
     Args:
         request: of the disk.
         archive: its content.
-        target: descriptor of a file in memory.
+        target: descriptor of a file in memory; None: write nothing.
 
     Returns:
         The SHA-256 of all bytes, in hexadecimal digits.
 
     Raises:
         Solo5Error: as `scan`; also if a file changes meanwhile.
+        OSError: a directory cannot be read, or the file cannot be written.
     """
-    with _sources(request, archive, target) as each:
-        return _archived(request, archive, target, each)
-
-
-def digest_of(request: DiskRequest, archive: ArchiveRequest) -> str:
-    """Return the SHA-256 that `write_archive` returns for the files as they are now, and write nothing.
-
-    Args:
-        request: of the disk.
-        archive: its content, no credential.
-
-    Raises:
-        Solo5Error: as `write_archive`.
-        OSError: a directory cannot be read.
-    """
-    return _archived(request, archive, None, lambda visit: walk(request, archive, visit))
-
-
-def _archived(request: DiskRequest, archive: ArchiveRequest, target: int | None, each: Callable[[Visit], None]) -> str:
-    """Write what `each` visits to a file, or only hash it; return the SHA-256."""
     _forbid_core_dumps()
     sink, entries = _Sink(target), list[Entry]()
     # It is not closed, since that would fill it up to 20 blocks.
@@ -124,31 +101,23 @@ def _archived(request: DiskRequest, archive: ArchiveRequest, target: int | None,
         elif content is not None:
             sink.write(content.read(entry.size))
 
-    each(add)
+    _visit_all(request, archive, add, target)
     if archive.format is ArchiveFormat.RAW:
         _check_raw(request, entries)
     sink.write(bytes(size_of(archive, entries, sector_size(request)) - sink.tell()))
     return sink.digest()
 
 
-@contextmanager
-def _sources(request: DiskRequest, archive: ArchiveRequest, target: int) -> Iterator[Callable[[Visit], None]]:
-    """Yield what visits all entries. A credential is decrypted to a file beside the target, in memory, too."""
-    if not archive.credential:
-        yield lambda visit: walk(request, archive, visit)
-        return
-    path, is_encrypted = _credential(archive.credential)
-    source = _decrypted(archive.credential, path, target) if is_encrypted else _opened(str(path))
-    yield lambda visit: _visit_file(request, archive.credential, source, _limited(request, visit))
+def _visit_all(request: DiskRequest, archive: ArchiveRequest, visit: Visit, target: int | None) -> None:
+    """Visit all entries, in the order of their names.
 
-
-def walk(request: DiskRequest, archive: ArchiveRequest, visit: Visit) -> None:
-    """Visit all files and directories of an archive in the order of their names.
-
-    Raises:
-        Solo5Error: as `scan`.
+    A credential is decrypted to a file beside the target, in memory, too.
     """
     limited = _limited(request, visit)
+    if name := archive.credential:
+        path, is_encrypted = _credential(name)
+        source = _decrypted(name, path, target) if is_encrypted and target is not None else _opened(str(path))
+        _visit_file(request, name, source, limited)
     for each in sorted(archive.members, key=lambda member: member.name.split("/")):
         found, changers = _open_member(request, each)
         name = each.name or ("" if stat.S_ISDIR(os.fstat(found).st_mode) else PurePath(each.path).name)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.storage.archive import parse_sources
-from solo5_systemd.storage.archive_files import digest_of
-from solo5_systemd.storage.lock_records import LOCKS, records_of_tasks
+from solo5_systemd.storage.archive_files import write_archive
+from solo5_systemd.storage.lock_records import LOCKS, disks_in, records_of_tasks
 from solo5_systemd.storage.model import ArchiveRequest, DiskRequest
 
 
@@ -28,11 +28,9 @@ def outdated(task: str, directory: Path = LOCKS) -> Mapping[str, bool]:
 
 def _archives(record: Mapping[str, object]) -> Iterator[tuple[DiskRequest, str]]:
     """Yield how to read the files of each archive of a lock file's record again, and its SHA-256 at the start."""
-    sources, disks = record.get("archives"), record.get("disks")
-    if not isinstance(sources, dict) or not isinstance(disks, list):
-        return
-    starts = {disk.get("disk"): str(disk.get("sha256", "")) for disk in disks if isinstance(disk, dict)}
-    for disk, document in sources.items():
+    sources = record.get("archives")
+    starts = {disk.get("disk"): disk.get("sha256", "") for disk in disks_in(record)}
+    for disk, document in sources.items() if isinstance(sources, dict) else ():
         request = parse_sources(str(disk), document)
         if request is not None and (start := starts.get(disk)):
             yield request, start
@@ -40,5 +38,5 @@ def _archives(record: Mapping[str, object]) -> Iterator[tuple[DiskRequest, str]]
 
 def _digest_now(request: DiskRequest) -> str:
     with suppress(Solo5Error, OSError):
-        return digest_of(request, request.archive or ArchiveRequest())
+        return write_archive(request, request.archive or ArchiveRequest(), None)
     return ""

@@ -62,15 +62,8 @@ class BindMounts:
             HostError: a file was replaced since its check, or cannot be bound.
         """
         check_distinct(disks)
-        if not any(disk.exposed for disk in disks):
-            return BoundDisks(disks=tuple(disks))
-        made = self._directories.make()
-        try:
-            with self._directories.host_errors():
-                bound = tuple(self._bind(disk, made, reopen) if disk.exposed else disk for disk in disks)
-        except BaseException:
-            self._directories.remove(made.path, made.descriptor)
-            raise
+        with self._directories.filled() as made, self._directories.host_errors():
+            bound = tuple(self._bind(disk, made, reopen) if disk.exposed else disk for disk in disks)
         return BoundDisks(disks=bound, directory=made.path, descriptor=made.descriptor)
 
     def unbind(self, bound: BoundDisks) -> None:
@@ -89,9 +82,7 @@ class BindMounts:
             os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
             self._mount(f"/proc/self/fd/{descriptor}", str(target))
         except OSError as error:
-            raise HostError(
-                f"disk {disk.disk}: {disk.path!r} cannot be bound to {target}: {error.strerror}."
-            ) from error
+            raise HostError(f"{disk} cannot be bound to {target}: {error.strerror}.") from error
         finally:
             os.close(descriptor)
         self._directories.check_seen(target, disk.identity)

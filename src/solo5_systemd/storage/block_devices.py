@@ -11,6 +11,7 @@ import stat
 import uuid
 from pathlib import Path
 
+from solo5_systemd.base import procfs
 from solo5_systemd.storage.io_limits import BlockDevice
 
 BTRFS_FS_INFO = 0x8400941F
@@ -21,14 +22,10 @@ _FS_ID = slice(16, 32)
 _LAYERS_MAX = 8
 
 
-def devices_of(descriptor: int, sys: Path = Path("/sys")) -> tuple[BlockDevice, ...]:
-    """Return the devices under an open file, directory or block device, each on the next one; empty without one.
+def devices_of(descriptor: int) -> tuple[BlockDevice, ...]:
+    """Return the devices under an open (O_PATH) file, directory or block device, each on the next one.
 
-    A file system of several devices, or in memory, of a network, of FUSE or of layers (overlay) has none.
-
-    Args:
-        descriptor: of the file; O_PATH suffices.
-        sys: where sysfs is mounted.
+    None is under a file system of several devices, or in memory, of a network, of FUSE or of layers (overlay).
 
     Raises:
         OSError: a device vanished, or sysfs is not mounted.
@@ -36,26 +33,27 @@ def devices_of(descriptor: int, sys: Path = Path("/sys")) -> tuple[BlockDevice, 
     status = os.fstat(descriptor)
     number = status.st_rdev if stat.S_ISBLK(status.st_mode) else status.st_dev
     if os.major(number):
-        return chain(f"{os.major(number)}:{os.minor(number)}", sys)
-    if (single := _btrfs_device(descriptor, sys)) is None:
+        return chain(f"{os.major(number)}:{os.minor(number)}")
+    if (single := _btrfs_device(descriptor)) is None:
         return ()
-    return chain(single, sys)
+    return chain(single)
 
 
-def chain(number: str, sys: Path = Path("/sys")) -> tuple[BlockDevice, ...]:
-    """Return a device, as the whole disk that it is or is a part of, and those under it.
+def directory_of(number: int) -> Path:
+    """Return the directory of a block device in sysfs, by its device number."""
+    return procfs.SYS / f"dev/block/{os.major(number)}:{os.minor(number)}"
 
-    Args:
-        number: major and minor, such as `254:1`.
-        sys: where sysfs is mounted.
+
+def chain(number: str) -> tuple[BlockDevice, ...]:
+    """Return a device (`254:1`), as the whole disk that it is or is a part of, and those under it.
 
     Raises:
         OSError: there is no such device.
     """
-    directory = _whole((sys / "dev/block" / number).resolve(strict=True))
+    directory = whole((procfs.SYS / "dev/block" / number).resolve(strict=True))
     found = [directory]
     while len(found) < _LAYERS_MAX:
-        below = {_whole(each.resolve()) for each in (directory / "slaves").glob("*")}
+        below = {whole(each.resolve()) for each in (directory / "slaves").glob("*")}
         if len(below) != 1:  # several devices: the limit is on the one that is made of them
             break
         [directory] = below
@@ -63,11 +61,12 @@ def chain(number: str, sys: Path = Path("/sys")) -> tuple[BlockDevice, ...]:
     return tuple(BlockDevice(number=(each / "dev").read_text().strip(), name=each.name) for each in found)
 
 
-def _whole(directory: Path) -> Path:
+def whole(directory: Path) -> Path:
+    """Return the directory of the disk that a partition is on, or of the device itself."""
     return directory.parent if (directory / "partition").exists() else directory
 
 
-def _btrfs_device(descriptor: int, sys: Path) -> str | None:
+def _btrfs_device(descriptor: int) -> str | None:
     """Return the number of a Btrfs's device, since st_dev of its files is anonymous; None for several, or no Btrfs."""
     opened = os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     info = bytearray(_FS_INFO_SIZE)
@@ -79,18 +78,14 @@ def _btrfs_device(descriptor: int, sys: Path) -> str | None:
         raise
     finally:
         os.close(opened)
-    return btrfs_device(bytes(info[_FS_ID]), sys)
+    return btrfs_device(bytes(info[_FS_ID]))
 
 
-def btrfs_device(identifier: bytes, sys: Path) -> str | None:
-    """Return the number of the only device of a Btrfs; None if it has several.
-
-    Args:
-        identifier: the 16 bytes of its UUID.
-        sys: where sysfs is mounted.
+def btrfs_device(identifier: bytes) -> str | None:
+    """Return the number of the only device of a Btrfs, by the 16 bytes of its UUID; None if it has several.
 
     Raises:
         OSError: sysfs has no such device.
     """
-    devices = list((sys / "fs/btrfs" / str(uuid.UUID(bytes=identifier)) / "devices").glob("*"))
+    devices = list((procfs.SYS / "fs/btrfs" / str(uuid.UUID(bytes=identifier)) / "devices").glob("*"))
     return (devices[0] / "dev").read_text().strip() if len(devices) == 1 else None

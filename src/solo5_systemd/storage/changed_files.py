@@ -12,23 +12,22 @@ import os
 import stat
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from pathlib import Path
 
+from solo5_systemd.storage.block_devices import directory_of
 from solo5_systemd.storage.model import Backing
 
 
-def change_of(disk: Mapping[str, str], identities: Collection[tuple[int, int]], sys: Path = Path("/sys")) -> str:
+def change_of(disk: Mapping[str, str], identities: Collection[tuple[int, int]]) -> str:
     """Return what has changed, as the end of a sentence; empty: nothing, or it is not known.
 
     Args:
         disk: as the lock file of its task has it.
         identities: of the task's disks.
-        sys: where sysfs is mounted.
     """
     path, size = disk.get("path", ""), disk.get("size", "")
     if disk.get("backing") == Backing.DEVICE:
         with suppress(OSError):
-            return "its device is gone" if is_lost(path, identities, sys) else ""
+            return "its device is gone" if is_lost(path, identities) else ""
         return ""
     if not size or disk.get("backing") not in (Backing.FILE, Backing.NAMED):
         return ""
@@ -43,13 +42,12 @@ def change_of(disk: Mapping[str, str], identities: Collection[tuple[int, int]], 
     return "" if str(status.st_size) == size else f"its file has {status.st_size} bytes instead of {size}"
 
 
-def is_lost(path: str, identities: Collection[tuple[int, int]], sys: Path = Path("/sys")) -> bool:
+def is_lost(path: str, identities: Collection[tuple[int, int]]) -> bool:
     """Return whether a disk's device is gone: no node of it at its path, or a device without a size.
 
     Args:
         path: of the device node.
         identities: of the task's disks.
-        sys: where sysfs is mounted.
 
     Raises:
         OSError: the path cannot be looked at.
@@ -61,6 +59,5 @@ def is_lost(path: str, identities: Collection[tuple[int, int]], sys: Path = Path
     if not stat.S_ISBLK(status.st_mode) or (status.st_rdev, 0) not in identities:
         return True
     with suppress(FileNotFoundError):
-        number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
-        return (sys / "dev/block" / number / "size").read_text().strip() == "0"
+        return (directory_of(status.st_rdev) / "size").read_text().strip() == "0"
     return True

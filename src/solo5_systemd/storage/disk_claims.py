@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from solo5_systemd.base.locks import closing, lock_directory
-from solo5_systemd.base.procfs import mount_point_of
+from solo5_systemd.base.procfs import existing, mount_point_of
 from solo5_systemd.settings.limits import OPERATOR, Claim, Limits, Node, Resource, Space, Tenant, Totals, check_space
 from solo5_systemd.storage.model import NAMED_DISKS
 
@@ -161,19 +161,15 @@ def _read(link: Path, only: str) -> _Disk | None:
 
 def space_of(path: Path) -> Space:
     """Return the file system that a path is in, or would be in."""
-    status = os.statvfs(_existing(path))
+    status = os.statvfs(existing(path))
     return Space(size=status.f_blocks * status.f_frsize, free=status.f_bavail * status.f_frsize)
 
 
 def _device(directory: Path) -> int:
     """Return the device of a directory; files of overlayfs have others."""
-    return _existing(directory).stat().st_dev
-
-
-def _existing(path: Path) -> Path:
-    return next(each for each in (path, *path.parents) if each.exists())
+    return existing(directory).stat().st_dev
 
 
 def _key(path: str) -> str:
     """Return the resource of disks in the file system of a path."""
-    return f"{Resource.DISKS}/{mount_point_of(str(_existing(Path(path)).resolve())) or '/'}"
+    return f"{Resource.DISKS}/{mount_point_of(str(existing(Path(path)).resolve())) or '/'}"

@@ -8,8 +8,9 @@ from pathlib import Path
 from solo5_systemd.base.errors import HostError, InvalidRequestError
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.procfs import identity, open_path
+from solo5_systemd.storage.block_devices import directory_of, whole
 from solo5_systemd.storage.lock_records import LOCKS, holders
-from solo5_systemd.storage.model import SECTOR_SIZE, Backing, Disk
+from solo5_systemd.storage.model import Backing, Disk
 from solo5_systemd.storage.overlaps import kernel_use, overlapping
 
 ANY_DISK = DeviceName("disk")
@@ -37,14 +38,12 @@ class DiskPath:
     use: str
 
 
-def inspect_path(text: str, locks: Path = LOCKS, sys: Path = Path("/sys"), dev: Path = Path("/dev")) -> DiskPath:
+def inspect_path(text: str, locks: Path = LOCKS) -> DiskPath:
     """Return what is at a path.
 
     Args:
         text: a path, which may be a symbolic link, such as `/dev/vg/web`.
         locks: the directory of disk locks.
-        sys: where sysfs is mounted.
-        dev: the directory of device nodes.
 
     Raises:
         InvalidRequestError: neither a regular file nor a block device.
@@ -56,7 +55,7 @@ def inspect_path(text: str, locks: Path = LOCKS, sys: Path = Path("/sys"), dev: 
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) and not stat.S_ISBLK(status.st_mode):
             raise InvalidRequestError(f"{text!r} is no disk: expected a regular file or a block device.")
-        size, sector = _geometry(status, sys)
+        size, sector = _geometry(status)
     except OSError as error:
         raise HostError(f"{text!r} cannot be read: {error.strerror}.") from error
     finally:
@@ -65,14 +64,13 @@ def inspect_path(text: str, locks: Path = LOCKS, sys: Path = Path("/sys"), dev: 
     disk = Disk(
         disk=ANY_DISK,
         path=path,
-        sector_size=SECTOR_SIZE,
         device=(os.major(status.st_rdev), os.minor(status.st_rdev)) if is_device else None,
         identity=identity(status),
         backing=Backing.DEVICE if is_device else Backing.FILE,
     )
     held = holders(locks)
-    tasks = [held[each] for each in (disk.identity, *overlapping(disk, sys, dev)) if each in held]
-    use = kernel_use(disk, sys, dev)
+    tasks = [held[each] for each in (disk.identity, *overlapping(disk)) if each in held]
+    use = kernel_use(disk)
     return DiskPath(
         path=path,
         backing=disk.backing,
@@ -83,11 +81,10 @@ def inspect_path(text: str, locks: Path = LOCKS, sys: Path = Path("/sys"), dev: 
     )
 
 
-def _geometry(status: os.stat_result, sys: Path) -> tuple[int, int | None]:
+def _geometry(status: os.stat_result) -> tuple[int, int | None]:
     """Return the size, and the logical block of a device as sysfs has it: no open, which may act on a device."""
     if stat.S_ISREG(status.st_mode):
         return status.st_size, None
-    directory = (sys / f"dev/block/{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}").resolve(strict=True)
-    whole = directory.parent if (directory / "partition").exists() else directory
+    directory = directory_of(status.st_rdev).resolve(strict=True)
     sectors = int((directory / "size").read_text())  # of 512 bytes, whatever the device's own are
-    return sectors * 512, int((whole / "queue/logical_block_size").read_text())
+    return sectors * 512, int((whole(directory) / "queue/logical_block_size").read_text())

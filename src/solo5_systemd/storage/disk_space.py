@@ -15,7 +15,7 @@ from typing import TypeVar
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.locks import is_event_loop
 from solo5_systemd.storage.changed_files import is_lost
-from solo5_systemd.storage.lock_records import LOCKS, read_record, records_of_tasks
+from solo5_systemd.storage.lock_records import LOCKS, disks_in, identity_of, read_record, records_of_tasks
 from solo5_systemd.storage.model import COPIES, SNAPSHOTS, Backing, FullDisk, FullDiskChange, LostDisk
 
 _Found = TypeVar("_Found", FullDisk, LostDisk)
@@ -41,28 +41,22 @@ class DiskSpace:
 
     async def full_disks(self, task: str) -> Sequence[FullDisk]:
         """Return the disks of a task's last run whose file system is full; none where that is not known in time."""
-        return await _off_the_loop(lambda: self.find(task))
+        return await self._found_in_time(lambda: full_disks(task, self._locks, self._copies))
 
     async def lost_disks(self, task: str) -> Sequence[LostDisk]:
         """Return the disks of a task's last run whose block device is gone; none where that is not known in time."""
-        return await _off_the_loop(lambda: self.find_lost(task))
+        return await self._found_in_time(lambda: lost_disks(task, self._locks))
 
-    def find(self, task: str) -> Sequence[FullDisk]:
-        """Return the full ones; a system call that hangs is left behind in its thread."""
-        return self._found_in_time(lambda: full_disks(task, self._locks, self._copies))
-
-    def find_lost(self, task: str) -> Sequence[LostDisk]:
-        """Return the lost ones likewise."""
-        return self._found_in_time(lambda: lost_disks(task, self._locks))
-
-    def _found_in_time(self, search: Callable[[], Iterable[_Found]]) -> Sequence[_Found]:
+    async def _found_in_time(self, search: Callable[[], Iterable[_Found]]) -> Sequence[_Found]:
+        """Return what a search finds; a system call that hangs is left behind in its thread."""
         found: list[_Found] = []
 
         def find() -> None:
             with suppress(OSError):  # not root, or a file system that has failed
                 found.extend(search())
 
-        return () if self._run(find).is_alive() else tuple(found)
+        thread = await _off_the_loop(lambda: self._run(find))
+        return () if thread.is_alive() else tuple(found)
 
     async def changes(self) -> Sequence[FullDiskChange]:
         """Return the disks of running tasks whose file system has become full, or has space again, since the last call.
@@ -70,9 +64,9 @@ class DiskSpace:
         Raises:
             HostError: a file system does not answer.
         """
-        return await _off_the_loop(self.look)
+        return await _off_the_loop(self._changes)
 
-    def look(self) -> Sequence[FullDiskChange]:
+    def _changes(self) -> Sequence[FullDiskChange]:
         """Return the same; one thread at most is left behind in a system call that hangs."""
         if self._looking is not None and self._looking.is_alive():
             self._looking.join(self._timeout)
@@ -147,7 +141,7 @@ class SpaceWatch:
             names = frozenset()
         for name in names - self._seen:
             with suppress(OSError):
-                for disk in _disks(read_record(self._locks / name)):
+                for disk in disks_in(read_record(self._locks / name)):
                     if (path := _place(disk, self._copies)) is not None:
                         self._paths[os.stat(path).st_dev] = path  # noqa: PTH116
         self._seen = names
@@ -165,7 +159,7 @@ class SpaceWatch:
     def _full_disks(self) -> Mapping[tuple[str, str], FullDisk]:
         found: dict[tuple[str, str], FullDisk] = {}
         for task, (identities, record) in records_of_tasks(self._locks).items():
-            for disk in _disks(record):
+            for disk in disks_in(record):
                 with suppress(OSError):
                     if (full := _full(disk, identities, self._copies)) is not None:
                         found[task, full.disk] = full
@@ -179,30 +173,23 @@ def full_disks(task: str, locks: Path = LOCKS, copies: Path = Path(COPIES)) -> I
         OSError: a file cannot be read.
     """
     identities, record = _last(task, locks)
-    for disk in _disks(record):
+    for disk in disks_in(record):
         found = _full(disk, identities, copies)
         if found is not None:
             yield found
 
 
-def lost_disks(task: str, locks: Path = LOCKS, sys: Path = Path("/sys")) -> Iterator[LostDisk]:
+def lost_disks(task: str, locks: Path = LOCKS) -> Iterator[LostDisk]:
     """Yield the disks of a task's last run whose block device is gone.
 
     Raises:
         OSError: a file cannot be read.
     """
     identities, record = _last(task, locks)
-    for disk in _disks(record):
+    for disk in disks_in(record):
         path = disk.get("path", "")
-        if disk.get("backing") == Backing.DEVICE and is_lost(path, identities, sys):
+        if disk.get("backing") == Backing.DEVICE and is_lost(path, identities):
             yield LostDisk(disk=disk.get("disk", ""), path=path)
-
-
-def _disks(record: Mapping[str, object]) -> Iterator[Mapping[str, str]]:
-    disks = record.get("disks")
-    for disk in disks if isinstance(disks, list) else ():
-        if isinstance(disk, dict):
-            yield {str(key): str(value) for key, value in disk.items()}
 
 
 def _last(task: str, locks: Path) -> tuple[set[tuple[int, int]], Mapping[str, object]]:
@@ -212,9 +199,8 @@ def _last(task: str, locks: Path) -> tuple[set[tuple[int, int]], Mapping[str, ob
     for name in locks.iterdir() if locks.is_dir() else ():
         with suppress(FileNotFoundError, ValueError):
             status, record = name.stat(), read_record(name)
-            device, _, inode = name.name.partition("-")
             if record.get("task") == task:
-                names.setdefault(status.st_ino, set()).add((int(device, 16), int(inode, 16)))
+                names.setdefault(status.st_ino, set()).add(identity_of(name))
                 last = max(last, (status.st_mtime_ns, status.st_ino, record), key=lambda each: each[:2])
     return names.get(last[1], set()), last[2]
 

@@ -11,16 +11,12 @@ from functools import partial
 from typing import Annotated
 
 from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.settings.rate import FACTORS, LIMIT_MAX, short
 from solo5_systemd.settings.records import Type, text
 
 _VALUE = re.compile(r"([0-9]{1,15})([KMGT]?)", re.ASCII)
-FACTORS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-"""Suffixes of rates: powers of 1000, as in systemd.resource-control(5)."""
-
 BPS_MIN, IOPS_MIN = 100_000, 10
 """The lowest limits. A thread that waits for a limited request cannot be killed; a request has a megabyte or so."""
-
-LIMIT_MAX = 10**12
 
 
 def io_limit(key: str, text: str) -> int:
@@ -46,11 +42,7 @@ def io_limit(key: str, text: str) -> int:
 
 
 def _short(value: int) -> str:
-    """Return a number with the suffix that leaves no remainder."""
-    for suffix in "TGMK":
-        if value and value % FACTORS[suffix] == 0:
-            return f"{value // FACTORS[suffix]}{suffix}"
-    return str(value)
+    return short(value, "TGMK")
 
 
 def _limit(key: str) -> Type:

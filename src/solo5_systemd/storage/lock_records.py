@@ -1,7 +1,7 @@
 """What lock files of disks contain: the task that has them, and its disks. Imports little, for `solo5ctl inspect`."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,11 +31,15 @@ def disks_of(task: str, directory: Path = LOCKS) -> Sequence[Mapping[str, str]]:
     Raises:
         HostError: the directory cannot be used.
     """
-    for record in _records(directory).values():
-        disks = record.get("disks")
-        if record.get("task") == task and isinstance(disks, list):
-            return [{str(key): str(value) for key, value in disk.items()} for disk in disks if isinstance(disk, dict)]
-    return ()
+    return [*disks_in(records_of_tasks(directory).get(task, (set(), {}))[1])]
+
+
+def disks_in(record: Mapping[str, object]) -> Iterator[Mapping[str, str]]:
+    """Yield the disks of a lock file's record."""
+    disks = record.get("disks")
+    for disk in disks if isinstance(disks, list) else ():
+        if isinstance(disk, dict):
+            yield {str(key): str(value) for key, value in disk.items()}
 
 
 def records_of_tasks(directory: Path = LOCKS) -> Mapping[str, tuple[set[tuple[int, int]], Mapping[str, object]]]:
@@ -58,15 +62,11 @@ def devices_of_tasks(directory: Path = LOCKS) -> Mapping[str, Mapping[str, Seque
         HostError: the directory cannot be used.
     """
     found: dict[str, dict[str, list[str]]] = {}
-    for record in _records(directory).values():
-        task, disks = str(record.get("task", "")), record.get("disks")
-        if task in found or not isinstance(disks, list):  # a task's disks have one record, by several names
-            continue
+    for task, (_, record) in records_of_tasks(directory).items():
         devices = found.setdefault(task, {})
-        for disk in disks:
-            if isinstance(disk, dict):
-                for device in str(disk.get("devices", "")).split():
-                    devices.setdefault(device, []).append(str(disk.get("disk", "")))
+        for disk in disks_in(record):
+            for device in disk.get("devices", "").split():
+                devices.setdefault(device, []).append(disk.get("disk", ""))
     return found
 
 
@@ -76,8 +76,7 @@ def _records(directory: Path) -> Mapping[tuple[int, int], Mapping[str, object]]:
         with closing(lock_directory(directory)):
             for name in directory.iterdir():
                 if is_locked(name):
-                    device, _, inode = name.name.partition("-")
-                    found[int(device, 16), int(inode, 16)] = read_record(name)
+                    found[identity_of(name)] = read_record(name)
     except FileNotFoundError:
         return found
     except OSError as error:
@@ -98,6 +97,12 @@ def name_of(identity: tuple[int, int]) -> str:
     """Return the name of the lock file of the disk with an identity: device and inode."""
     device, inode = identity
     return f"{device:x}-{inode:x}"
+
+
+def identity_of(name: Path) -> tuple[int, int]:
+    """Return the identity of the disk whose lock file has a name; raises ValueError for another file."""
+    device, _, inode = name.name.partition("-")
+    return int(device, 16), int(inode, 16)
 
 
 def is_any_locked(names: Iterable[str], directory: Path = LOCKS) -> bool:

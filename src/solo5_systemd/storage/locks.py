@@ -19,7 +19,7 @@ from pathlib import Path
 
 from solo5_systemd.base.atomic_file import link_unnamed, open_unnamed
 from solo5_systemd.base.errors import HostError, TakenError
-from solo5_systemd.base.locks import TIMEOUT_S, closing, is_locked, lock_directory, try_lock
+from solo5_systemd.base.locks import closing, is_locked, lock_directory, try_lock
 from solo5_systemd.base.locks import lock as file_lock
 from solo5_systemd.storage.archive import sources_json
 from solo5_systemd.storage.lock_records import LOCKS, name_of
@@ -27,14 +27,13 @@ from solo5_systemd.storage.model import Disk, check_distinct
 from solo5_systemd.storage.overlaps import overlapping
 
 
-def lock(disks: Sequence[Disk], *, directory: Path = LOCKS, task: str = "", timeout_s: float = TIMEOUT_S) -> int:
+def lock(disks: Sequence[Disk], *, directory: Path = LOCKS, task: str = "") -> int:
     """Lock all disks until the returned descriptor, and every duplicate in any process, is closed.
 
     Args:
         disks: all disks of one task.
         directory: the directory of lock files.
         task: the name of the task; empty: none.
-        timeout_s: for another process that has the directory locked, for the microseconds of the same.
 
     Returns:
         A descriptor, close-on-exec; a duplicate, such as the tender's standard input, keeps the lock.
@@ -45,7 +44,7 @@ def lock(disks: Sequence[Disk], *, directory: Path = LOCKS, task: str = "", time
         HostError: the directory cannot be used.
     """
     check_distinct(disks)
-    return _guarded(directory, lambda: _lock(disks, directory, task), timeout_s=timeout_s)
+    return _guarded(directory, lambda: _lock(disks, directory, task))
 
 
 def lock_shared(disk: Disk, *, directory: Path = LOCKS) -> int:
@@ -58,10 +57,10 @@ def lock_shared(disk: Disk, *, directory: Path = LOCKS) -> int:
     return _guarded(directory, lambda: _lock_shared(disk, directory))
 
 
-def _guarded(directory: Path, act: Callable[[], int], *, timeout_s: float = TIMEOUT_S) -> int:
+def _guarded(directory: Path, act: Callable[[], int]) -> int:
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with closing(lock_directory(directory, timeout_s=timeout_s)):
+        with closing(lock_directory(directory)):
             return act()
     except OSError as error:
         raise HostError(f"disks cannot be locked in {directory}: {error.strerror}.") from error
@@ -107,7 +106,7 @@ def _lock_shared(disk: Disk, directory: Path) -> int:
 def taken(disk: Disk) -> TakenError:
     """Return the error of a disk that another task has."""
     return TakenError(
-        f"disk {disk.disk}: {disk.path!r} is in use by another task: expected a disk without a lock.",
+        f"{disk} is in use by another task: expected a disk without a lock.",
         "`solo5ctl ps` lists the tasks.",
     )
 
@@ -144,9 +143,6 @@ def _linked(directory: Path, names: Sequence[Path], content: str, *, shared: boo
 
 def _make_lock_file(directory: Path, content: bytes) -> int:
     """Create a file without a name (O_TMPFILE) and return a read-only descriptor."""
-    writable = open_unnamed(directory, 0o400)
-    try:
+    with closing(open_unnamed(directory, 0o400)) as writable:
         os.write(writable, content)
         return os.open(f"/proc/self/fd/{writable}", os.O_RDONLY | os.O_CLOEXEC)
-    finally:
-        os.close(writable)

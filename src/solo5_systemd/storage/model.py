@@ -124,6 +124,9 @@ class DiskRequest:
     io: IoLimits = NO_IO_LIMITS
     holder: str = ""
 
+    def __str__(self) -> str:
+        return f"disk {self.disk}: {self.path!r}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Disk:
@@ -132,9 +135,9 @@ class Disk:
     Attributes:
         disk: the device's name in the manifest.
         path: of the file or device node, absolute, without symbolic links.
+        identity: device and inode of a file, or device number and zero of a block device; equal for the same disk only.
         sector_size: in bytes.
         device: major and minor number of a block device, None for a file.
-        identity: device and inode of a file, or device number and zero of a block device; equal for the same disk only.
         size: bytes of a file; 0: not known.
         copied: bytes that a start has to copy for a private copy, whose file system cannot share them.
         filesystem: f_fsid of the file system (statvfs(3)); 0 without one.
@@ -154,9 +157,9 @@ class Disk:
 
     disk: DeviceName
     path: str
-    sector_size: int
-    device: tuple[int, int] | None
     identity: tuple[int, int]
+    sector_size: int = SECTOR_SIZE
+    device: tuple[int, int] | None = None
     size: int = 0
     copied: int = 0
     filesystem: int = 0
@@ -171,6 +174,9 @@ class Disk:
     devices: tuple[BlockDevice, ...] = ()
     owner: int = 0
     holder: str = ""
+
+    def __str__(self) -> str:
+        return f"disk {self.disk}: {self.path!r}"
 
     @property
     def is_private(self) -> bool:
@@ -329,9 +335,7 @@ def check_size(request: DiskRequest, size: int) -> None:
     """
     sector = sector_size(request)
     if size == 0 or size % sector:
-        raise InvalidRequestError(
-            f"disk {request.disk}: {request.path!r} has {size} bytes: expected one or more whole sectors of {sector}."
-        )
+        raise InvalidRequestError(f"{request} has {size} bytes: expected one or more whole sectors of {sector}.")
 
 
 def check_distinct(disks: Iterable[Disk]) -> None:

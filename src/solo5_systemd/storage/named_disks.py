@@ -11,11 +11,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from solo5_systemd.base.copies import Progress, copy_data, no_progress, receive_data, send_data, share
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, TakenError
+from solo5_systemd.base.locks import closing
 from solo5_systemd.base.names import DeviceName, DiskName, disk_name
 from solo5_systemd.base.procfs import identity
 from solo5_systemd.settings.limits import Limits, check_space
-from solo5_systemd.storage.copies import Progress, copy_data, no_progress, receive_data, send_data, share
 from solo5_systemd.storage.disk_claims import space_of
 from solo5_systemd.storage.lock_records import LOCKS, holders
 from solo5_systemd.storage.locks import lock, lock_shared
@@ -69,10 +70,10 @@ class NamedDisks:
         limits: Callable[[], Limits] = Limits,
     ) -> None:
         self._limits = limits
-        self._quotas = quotas
-        self._directory = directory
-        self._locks = locks
-        self._owner = owner
+        self.quotas = quotas
+        self.directory = directory
+        self.locks = locks
+        self.owner = owner
 
     def all(self) -> tuple[NamedDisk, ...]:
         """Return all disks, sorted by name.
@@ -81,12 +82,12 @@ class NamedDisks:
             HostError: the directory cannot be read.
         """
         try:
-            names = sorted(entry.name for entry in self._directory.iterdir() if not entry.name.startswith("."))
+            names = sorted(entry.name for entry in self.directory.iterdir() if not entry.name.startswith("."))
         except FileNotFoundError:
             return ()
         except OSError as error:
-            raise HostError(f"the disks in {self._directory} cannot be listed: {error.strerror}.") from error
-        held = holders(self._locks)
+            raise HostError(f"the disks in {self.directory} cannot be listed: {error.strerror}.") from error
+        held = holders(self.locks)
         found = (self._described(DiskName(name), held) for name in names)
         return tuple(disk for disk in found if disk is not None)
 
@@ -97,7 +98,7 @@ class NamedDisks:
             NotFoundError: there is none of this name.
             HostError: its file cannot be read.
         """
-        found = self._described(name, holders(self._locks))
+        found = self._described(name, holders(self.locks))
         if found is None:
             raise _missing(name)
         return found
@@ -116,10 +117,10 @@ class NamedDisks:
             HostError: it cannot be created, such as on a full file system or beyond a quota.
         """
         _check_size(name, size)
-        with admitted(self._quotas(), self._directory / name, size, f"disk {name!r}"):
+        with admitted(self.quotas(), self.directory / name, size, f"disk {name!r}"):
             if preallocate:
-                space = space_of(self._directory)
-                check_space(self._limits(), space, size, f"disk {name!r}", str(self._directory))
+                space = space_of(self.directory)
+                check_space(self._limits(), space, size, f"disk {name!r}", str(self.directory))
             self._create(name, NewFile(size=size, preallocate=preallocate))
         return self.get(name)
 
@@ -145,7 +146,7 @@ class NamedDisks:
                     f"disk {name!r} has {now} bytes: expected as many or more, since {size} would lose its end.",
                     "To lose it: solo5ctl disk resize --shrink",
                 )
-            with admitted(self._quotas(), self._directory / name, size - now, f"disk {name!r}"):
+            with admitted(self.quotas(), self.directory / name, size - now, f"disk {name!r}"):
                 os.ftruncate(descriptor, size)
             os.fsync(descriptor)
         return self.get(name)
@@ -164,7 +165,7 @@ class NamedDisks:
         """
         with self.opened(name, os.O_RDONLY, shared=False):
             first()
-            (self._directory / name).unlink()
+            (self.directory / name).unlink()
 
     def import_(self, name: DiskName, source: int, progress: Progress = no_progress) -> tuple[NamedDisk, str]:
         """Create a disk with the content of a file or pipe; holes and zeros of a pipe stay holes.
@@ -184,7 +185,7 @@ class NamedDisks:
         """
         status = os.fstat(source)
         regular = stat.S_ISREG(status.st_mode)
-        quotas, path, what = self._quotas(), self._directory / name, f"disk {name!r}"
+        quotas, path, what = self.quotas(), self.directory / name, f"disk {name!r}"
         if regular:
             _check_size(name, status.st_size)
             check_quotas(quotas, path, status.st_size, what)
@@ -224,15 +225,12 @@ class NamedDisks:
 
     def _create(self, name: DiskName, new: NewFile, write: Callable[[int], None] | None = None) -> None:
         try:
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                created = create_file(directory, name, new, self._owner, write)
-            finally:
-                os.close(directory)
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with closing(os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as directory:
+                created = create_file(directory, name, new, self.owner, write)
         except OSError as error:
             raise HostError(
-                f"disk {name!r} cannot be created in {self._directory}: {error.strerror or error}."
+                f"disk {name!r} cannot be created in {self.directory}: {error.strerror or error}."
             ) from error
         if not created:
             raise TakenError(
@@ -241,7 +239,7 @@ class NamedDisks:
 
     def _described(self, name: DiskName, held: Mapping[tuple[int, int], str]) -> NamedDisk | None:
         """Return a disk; None if it has been removed, or is no disk."""
-        path = self._directory / name
+        path = self.directory / name
         try:
             disk_name(name)
             status = path.lstat()
@@ -269,7 +267,7 @@ class NamedDisks:
             TakenError: a task has it, or, with an exclusive lock, another process; or it was replaced just now.
             HostError: it cannot be opened, or an OSError of the block.
         """
-        path = self._directory / name
+        path = self.directory / name
         try:
             descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError as error:
@@ -280,15 +278,12 @@ class NamedDisks:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise InvalidRequestError(f"disk {name!r}: {str(path)!r} is no disk: expected a regular file.")
-            held = self._lock(name, status, shared=shared)
-            try:
+            with closing(self._lock(name, status, shared=shared)):
                 if not self._has(name, identity(status)):
                     raise TakenError(
                         f"disk {name!r} was replaced or removed meanwhile: expected it to stay.", "Repeat the command."
                     )
                 yield descriptor
-            finally:
-                os.close(held)
         except OSError as error:
             raise HostError(f"disk {name!r} cannot be used: {error.strerror or error}.") from error
         finally:
@@ -297,23 +292,21 @@ class NamedDisks:
     def _has(self, name: DiskName, file: tuple[int, int]) -> bool:
         """Return whether a disk is still this file: another process may have restored it before it was locked."""
         with suppress(FileNotFoundError):
-            return identity((self._directory / name).lstat()) == file
+            return identity((self.directory / name).lstat()) == file
         return False
 
     def _lock(self, name: DiskName, status: os.stat_result, *, shared: bool) -> int:
         disk = Disk(
             disk=DeviceName(name),
-            path=str(self._directory / name),
-            sector_size=SECTOR_SIZE,
-            device=None,
+            path=str(self.directory / name),
             identity=identity(status),
             backing=Backing.NAMED,
         )
         check_unused(disk)
         try:
-            return lock_shared(disk, directory=self._locks) if shared else lock([disk], directory=self._locks)
+            return lock_shared(disk, directory=self.locks) if shared else lock([disk], directory=self.locks)
         except TakenError as error:
-            task = holders(self._locks).get(disk.identity)
+            task = holders(self.locks).get(disk.identity)
             who = f"task {task}" if task else "another process"
             hint = f"Stop it first: solo5ctl stop {task}" if task else "Wait until it is done."
             raise TakenError(f"disk {name!r} is in use by {who}: expected a disk that none has.", hint) from error
@@ -339,11 +332,8 @@ def write_content(source: int, target: int, progress: Progress = no_progress) ->
 
 def _sha256(descriptor: int, size: int, progress: Progress) -> str:
     """Return the SHA-256 of a file's first `size` bytes."""
-    nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-    try:
+    with closing(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)) as nowhere:
         return send_data(descriptor, nowhere, size, progress)
-    finally:
-        os.close(nowhere)
 
 
 def _check_size(name: DiskName, size: int) -> None:

@@ -2,13 +2,14 @@
 
 import errno
 import os
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
+from solo5_systemd.base.atomic_file import sync_directory
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError
-from solo5_systemd.base.locks import try_lock
+from solo5_systemd.base.locks import closing, try_lock
 from solo5_systemd.base.procfs import open_path, path_of
 from solo5_systemd.storage.model import DiskRequest, NewFile
 
@@ -23,7 +24,7 @@ class Place:
     """A directory, and a name in it.
 
     Attributes:
-        directory: descriptor (O_PATH), which the caller closes.
+        directory: descriptor (O_PATH).
         path: of the file, with the links of its directory resolved.
         exists: something has the name.
     """
@@ -33,8 +34,9 @@ class Place:
     exists: bool
 
 
-def find_place(request: DiskRequest) -> Place:
-    """Open the directory of a disk's file, without following a symbolic link outside of the request's roots.
+@contextmanager
+def find_place(request: DiskRequest) -> Iterator[Place]:
+    """Yield the directory of a disk's file, without following a symbolic link outside of the request's roots.
 
     Raises:
         InvalidRequestError: the path is no file name in a directory below the roots.
@@ -44,12 +46,12 @@ def find_place(request: DiskRequest) -> Place:
     path = PurePath(request.path)
     what = f"disk {request.disk}: the directory of {request.path!r}"
     if path.name in ("", ".."):
-        raise InvalidRequestError(f"disk {request.disk}: {request.path!r} is no path of a file.")
+        raise InvalidRequestError(f"{request} is no path of a file.")
     try:
         descriptor, directory = open_path(what, str(path.parent), request.roots)
     except NotFoundError as error:
         raise NotFoundError(error.sentence, "A start creates the file of a disk, and no directory.") from error
-    try:
+    with closing(descriptor):
         try:
             os.lstat(path.name, dir_fd=descriptor)
             exists = True
@@ -59,10 +61,7 @@ def find_place(request: DiskRequest) -> Place:
             raise InvalidRequestError(f"{what} is no directory: expected one.") from error
         except OSError as error:
             raise HostError(f"{what} cannot be used: {error.strerror}.") from error
-        return Place(directory=descriptor, path=f"{directory.rstrip('/')}/{path.name}", exists=exists)
-    except BaseException:
-        os.close(descriptor)
-        raise
+        yield Place(directory=descriptor, path=f"{directory.rstrip('/')}/{path.name}", exists=exists)
 
 
 def create_file(
@@ -97,7 +96,7 @@ def create_file(
         return False
     finally:
         os.close(descriptor)
-    _sync(directory)
+    sync_directory(Path(path_of(directory)))
     return True
 
 
@@ -118,20 +117,17 @@ def _create_named(directory: int, name: str, new: NewFile, owner: int, write: Ca
         with suppress(FileNotFoundError):
             os.unlink(temporary, dir_fd=directory)  # noqa: PTH108 - in an open directory
         os.close(descriptor)
-    _sync(directory)
+    sync_directory(Path(path_of(directory)))
     return True
 
 
 def _open_temporary(directory: int, name: str) -> int:
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     try:
-        left = os.open(name, flags, dir_fd=directory)
-        try:
+        with closing(os.open(name, flags, dir_fd=directory)) as left:
             if not try_lock(left):  # also a file of another user, who may have locked it
                 raise BlockingIOError(errno.EWOULDBLOCK, "another process creates the disk now")
             os.unlink(name, dir_fd=directory)  # noqa: PTH108 - in an open directory
-        finally:
-            os.close(left)
     except FileNotFoundError:
         pass
     descriptor = os.open(name, flags | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=directory)
@@ -150,12 +146,3 @@ def _fill(descriptor: int, new: NewFile, owner: int, write: Callable[[int], None
     os.fchmod(descriptor, 0o600)
     os.fchown(descriptor, owner, -1)
     os.fsync(descriptor)
-
-
-def _sync(directory: int) -> None:
-    """Write the new name to stable storage."""
-    descriptor = os.open(path_of(directory), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

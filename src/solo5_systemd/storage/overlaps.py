@@ -14,8 +14,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from solo5_systemd.base import procfs
 from solo5_systemd.base.errors import TakenError
+from solo5_systemd.base.locks import closing
 from solo5_systemd.base.procfs import identity
+from solo5_systemd.storage.block_devices import directory_of
 from solo5_systemd.storage.model import Disk
 
 LOOP_GET_STATUS64 = 0x4C05
@@ -28,19 +31,13 @@ _DELETED = " (deleted)"
 Identity = tuple[int, int]
 
 
-def overlapping(disk: Disk, sys: Path = Path("/sys"), dev: Path = Path("/dev")) -> Iterator[Identity]:
-    """Yield the identities of all files and devices that share data with a block device, through any number of layers.
-
-    Args:
-        disk: a checked disk; a file has none.
-        sys: where sysfs is mounted.
-        dev: the directory of device nodes.
-    """
+def overlapping(disk: Disk) -> Iterator[Identity]:
+    """Yield the identities of all files and devices that share data with a block device, in any number of layers."""
     if disk.device is not None:
-        yield from _of_device(disk.identity[0], sys, dev)
+        yield from _of_device(disk.identity[0])
 
 
-def check_unused(disk: Disk, sys: Path = Path("/sys"), dev: Path = Path("/dev")) -> None:
+def check_unused(disk: Disk) -> None:
     """Check that the kernel does not use a disk: as a file system, as a part of another device, as a loop device.
 
     Raises:
@@ -48,23 +45,23 @@ def check_unused(disk: Disk, sys: Path = Path("/sys"), dev: Path = Path("/dev"))
     """
     if disk.is_private or disk.planned:
         return
-    if (use := kernel_use(disk, sys, dev)) is not None:
+    if (use := kernel_use(disk)) is not None:
         how, hint = use
-        raise TakenError(f"disk {disk.disk}: {disk.path!r} is {how}: expected a disk that nothing else uses.", hint)
+        raise TakenError(f"{disk} is {how}: expected a disk that nothing else uses.", hint)
 
 
-def kernel_use(disk: Disk, sys: Path = Path("/sys"), dev: Path = Path("/dev")) -> tuple[str, str] | None:
+def kernel_use(disk: Disk) -> tuple[str, str] | None:
     """Return how the kernel uses a disk, as the end of a sentence, and what to do; None if it does not."""
     if disk.device is not None and _is_claimed(disk.path):
         return "mounted, or a part of another device", "`lsblk` shows what uses it."
-    shared = {disk.identity, *overlapping(disk, sys, dev)}
-    for loop in (sys / "block").glob("loop*/loop"):
+    shared = {disk.identity, *overlapping(disk)}
+    for loop in (procfs.SYS / "block").glob("loop*/loop"):
         directory = loop.parent.resolve()
         with suppress(OSError):  # detached meanwhile
             is_read_only = (directory / "ro").read_text().strip() == "1"
             if is_read_only or not shared.isdisjoint(_number(directory)):  # the disk itself, or below it
                 continue
-            if _attached(directory, dev) in shared:
+            if _attached(directory) in shared:
                 name = directory.name
                 return f"attached to {name}", f"Use /dev/{name} as the disk, or detach it: losetup -d {name}"
     return None
@@ -79,9 +76,9 @@ def _is_claimed(path: str) -> bool:
     return False
 
 
-def _of_device(number: int, sys: Path, dev: Path) -> Iterator[Identity]:
+def _of_device(number: int) -> Iterator[Identity]:
     """Yield what shares data with a device: its disk or its partitions, and what is below them."""
-    directory = (sys / f"dev/block/{os.major(number)}:{os.minor(number)}").resolve()
+    directory = directory_of(number).resolve()
     below = [directory]
     if (directory / "partition").exists():
         below.append(directory.parent)
@@ -90,19 +87,19 @@ def _of_device(number: int, sys: Path, dev: Path) -> Iterator[Identity]:
         for partition in directory.glob("*/partition"):
             yield from _number(partition.parent)
     for each in below:
-        for device, inode in _below(each, dev):
+        for device, inode in _below(each):
             yield device, inode
             if not inode:
-                yield from _of_device(device, sys, dev)
+                yield from _of_device(device)
 
 
-def _below(directory: Path, dev: Path) -> Iterator[Identity]:
+def _below(directory: Path) -> Iterator[Identity]:
     """Yield what a loop device is attached to, or the devices of a mapped one."""
     for slave in directory.glob("slaves/*"):
         yield from _number(slave)
     if (directory / "loop").exists():
         with suppress(OSError):
-            yield _attached(directory, dev)
+            yield _attached(directory)
 
 
 def _number(directory: Path) -> Iterator[Identity]:
@@ -111,19 +108,16 @@ def _number(directory: Path) -> Iterator[Identity]:
         yield os.makedev(major, minor), 0
 
 
-def _attached(directory: Path, dev: Path) -> Identity:
+def _attached(directory: Path) -> Identity:
     """Return the identity of a loop device's file or block device; by its path, if there is no device node.
 
     Raises:
         OSError: it has none any more.
     """
     with suppress(FileNotFoundError):
-        descriptor = os.open(dev / directory.name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
+        with closing(os.open(procfs.DEV / directory.name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)) as descriptor:
             info = bytearray(_LOOP_INFO_SIZE)
             fcntl.ioctl(descriptor, LOOP_GET_STATUS64, info)
-        finally:
-            os.close(descriptor)
         device, inode, number = _ATTACHED.unpack_from(info)
         return (number, 0) if number else (device, inode)
     return identity(Path((directory / "loop/backing_file").read_text().rstrip("\n").removesuffix(_DELETED)).stat())

@@ -6,18 +6,17 @@ chown(2) is applied to the checked file descriptor, never to a path. `title` dec
 import os
 import stat
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from solo5_systemd.base.errors import HostError, Solo5Error, TakenError
-from solo5_systemd.base.names import DeviceName
-from solo5_systemd.base.procfs import ROOT, identity, mount_points, path_of
+from solo5_systemd.base.errors import HostError, TakenError
+from solo5_systemd.base.locks import closing
+from solo5_systemd.base.procfs import ROOT, existing, identity, mount_points, path_of
 from solo5_systemd.settings.model import TASK_UIDS
 from solo5_systemd.storage.lock_records import LOCKS
 from solo5_systemd.storage.locks import lock, taken
-from solo5_systemd.storage.model import SECTOR_SIZE, Disk
+from solo5_systemd.storage.model import Disk
 from solo5_systemd.storage.title import read_title, write_title
 
 _OWNER_MAY_WRITE = stat.S_IRUSR | stat.S_IWUSR
@@ -61,9 +60,7 @@ def give(disk: Disk, descriptor: int, user: int) -> int:
         if status.st_uid in TASK_UIDS and status.st_uid != user:
             _sync(path, status)
     except OSError as error:
-        raise HostError(
-            f"disk {disk.disk}: {disk.path!r} cannot be given to the task's user: {error.strerror}."
-        ) from error
+        raise HostError(f"{disk} cannot be given to the task's user: {error.strerror}.") from error
     return status.st_uid
 
 
@@ -80,20 +77,6 @@ LOCK_TIMEOUT_S = 2.0
 """PID 1 closes the descriptors of an ended service in a thread, some time later; stdin has the disk lock."""
 
 LOCK_INTERVAL_S = 0.02
-
-
-def given_disk(path: str, identity: tuple[int, int], filesystem: int, mount: str = "", owner: int = ROOT) -> Disk:
-    """Return the disk of a given-disk file, with only the fields that the file has."""
-    return Disk(
-        disk=DeviceName("given"),
-        path=path,
-        sector_size=SECTOR_SIZE,
-        device=None,
-        identity=identity,
-        filesystem=filesystem,
-        mount=mount,
-        owner=owner,
-    )
 
 
 def reclaim_disk(uid: int, disk: Disk, *, locks: Path = LOCKS, lock_timeout: float = LOCK_TIMEOUT_S) -> None:
@@ -114,14 +97,11 @@ def reclaim_disk(uid: int, disk: Disk, *, locks: Path = LOCKS, lock_timeout: flo
     """
     try:
         disk = _with_node(disk)
-        descriptor = _open(uid, disk)
-        if descriptor is None:
+        if (opened := _open(uid, disk)) is None:
             return
-        try:
+        with closing(opened) as descriptor:
             if _is_owned_by(uid, disk, descriptor):
-                _with_lock(uid, disk, descriptor, locks, lock_timeout, lambda: _take_back(descriptor, disk.owner))
-        finally:
-            os.close(descriptor)
+                _take_back_locked(uid, disk, descriptor, locks, lock_timeout)
     except OSError as error:
         raise _reclaim_error(uid, disk, f"{error.strerror}") from error
 
@@ -151,7 +131,7 @@ def _open(uid: int, disk: Disk) -> int | None:
     with suppress(FileNotFoundError, NotADirectoryError):
         return os.open(disk.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     is_mounted = not disk.mount or disk.mount in mount_points()
-    if not _is_device(disk) and not (is_mounted and _is_filesystem_of(disk, _nearest_directory(disk.path))):
+    if not _is_device(disk) and not (is_mounted and _is_filesystem_of(disk, str(existing(Path(disk.path))))):
         raise _reclaim_error(uid, disk, "its file system is not mounted")
     return None
 
@@ -181,36 +161,22 @@ def _is_filesystem_of(disk: Disk, path: str) -> bool:
     return Path(path).lstat().st_dev == disk.identity[0] or os.statvfs(path).f_fsid == disk.filesystem != 0
 
 
-def _nearest_directory(path: str) -> str:
-    """Return the innermost directory on a path that exists."""
-    return next(str(parent) for parent in Path(path).parents if parent.is_dir())
-
-
-def _with_lock(uid: int, disk: Disk, descriptor: int, locks: Path, timeout: float, act: Callable[[], None]) -> None:
-    """Call `act` with the disk locked, if the user still owns it: under the lock, no task can be given the disk."""
+def _take_back_locked(uid: int, disk: Disk, descriptor: int, locks: Path, timeout: float) -> None:
+    """Take the disk back with its lock, if the user still owns it: under the lock, no task can be given the disk."""
     found = replace(disk, identity=identity(os.fstat(descriptor)))
     deadline = time.monotonic() + timeout
-    held = _locked(found, locks)
-    while held is None and os.fstat(descriptor).st_uid == uid:
-        if time.monotonic() > deadline:
-            raise _reclaim_error(uid, disk, "it is in use")
-        time.sleep(LOCK_INTERVAL_S)
-        held = _locked(found, locks)
-    if held is not None:
+    while os.fstat(descriptor).st_uid == uid:
         try:
+            held = lock([found], directory=locks)
+        except TakenError as error:
+            if time.monotonic() > deadline:
+                raise _reclaim_error(uid, disk, "it is in use") from error
+            time.sleep(LOCK_INTERVAL_S)
+            continue
+        with closing(held):
             if os.fstat(descriptor).st_uid == uid:
-                act()
-        except Solo5Error as error:
-            raise _reclaim_error(uid, disk, error.sentence) from error
-        finally:
-            os.close(held)
-
-
-def _locked(disk: Disk, locks: Path) -> int | None:
-    try:
-        return lock([disk], directory=locks)
-    except TakenError:
-        return None
+                _take_back(descriptor, disk.owner)
+        return
 
 
 def _take_back(descriptor: int, owner: int) -> None:
@@ -227,12 +193,9 @@ def _free_beyond_end(path: str, status: os.stat_result) -> None:
 
     LimitFSIZE= does not know of it. To truncate a file to its own size frees it.
     """
-    opened = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
+    with closing(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)) as opened:
         os.ftruncate(opened, status.st_size)
         os.utime(opened, ns=(status.st_atime_ns, status.st_mtime_ns))
-    finally:
-        os.close(opened)
 
 
 def _sync(path: str, status: os.stat_result) -> None:
@@ -242,11 +205,8 @@ def _sync(path: str, status: os.stat_result) -> None:
     change and lose the one of the owner.
     """
     if stat.S_ISREG(status.st_mode):
-        opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
+        with closing(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)) as opened:
             os.fsync(opened)
-        finally:
-            os.close(opened)
 
 
 def _reclaim_error(uid: int, disk: Disk, reason: str) -> HostError:

@@ -9,11 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from solo5_systemd.base.atomic_file import open_unnamed
+from solo5_systemd.base.copies import can_share, copy_data, share
 from solo5_systemd.base.errors import HostError
-from solo5_systemd.base.procfs import identity
+from solo5_systemd.base.locks import closing
+from solo5_systemd.base.procfs import existing, identity
 from solo5_systemd.base.sanitize import MAX_QUOTE, bounded
 from solo5_systemd.storage.archive_files import write_archive
-from solo5_systemd.storage.copies import can_share, copy_data, share
 from solo5_systemd.storage.locks import lock_shared
 from solo5_systemd.storage.model import (
     COPIES,
@@ -27,7 +28,7 @@ from solo5_systemd.storage.model import (
 )
 from solo5_systemd.storage.overlaps import check_unused
 from solo5_systemd.storage.same_disk import reopen
-from solo5_systemd.storage.start_directories import StartDirectories
+from solo5_systemd.storage.start_directories import StartDirectories, StartDirectory
 
 ARCHIVES = Path("/run/solo5/archives")
 MEMORY = Path("/run/solo5/memory")
@@ -40,17 +41,13 @@ def planned_copy(request: DiskRequest, source: str) -> Disk:
 
 def copied_bytes(disk: Disk, directory: Path) -> int:
     """Return the bytes that a private copy below a directory has to copy; 0: the file system shares them."""
-    place = next(each for each in (directory, *directory.parents) if each.is_dir())
-    with suppress(OSError):  # the file was replaced just now, which `make_copy` finds
-        source = os.open(disk.source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            target = open_unnamed(place, 0o600)
-            try:
-                return 0 if can_share(source, target) else os.fstat(source).st_blocks * 512
-            finally:
-                os.close(target)
-        finally:
-            os.close(source)
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with (
+        suppress(OSError),  # the file was replaced just now, which `make_copy` finds
+        closing(os.open(disk.source, flags)) as source,
+        closing(open_unnamed(existing(directory), 0o600)) as target,
+    ):
+        return 0 if can_share(source, target) else os.fstat(source).st_blocks * 512
     return 0
 
 
@@ -71,57 +68,35 @@ def make_copy(request: DiskRequest, original: Disk, copies: StartDirectories, lo
         HostError: it cannot be copied, or has become larger.
     """
     check_unused(original)
-    held = lock_shared(original, directory=locks)
-    try:
-        made = copies.make()
-        try:
-            path = made.files / request.disk
-            _copy(request, original, path, planned)
-            disk = replace(
-                planned_copy(request, original.path),
-                path=str(path),
-                identity=identity(path.stat()),
-                size=path.stat().st_size,
-                filesystem=os.statvfs(path).f_fsid,
-                planned=False,
-            )
-        except BaseException:
-            copies.remove(made.path, made.descriptor)
-            raise
-    finally:
-        os.close(held)
-    return MadeDisk(disk=disk, directory=made.path, descriptor=made.descriptor)
+    with closing(lock_shared(original, directory=locks)), copies.filled() as made:
+        path = made.files / request.disk
+        _copy(request, original, path, planned)
+        status, filesystem = path.stat(), os.statvfs(path).f_fsid
+    return _made(planned_copy(request, original.path), made, status, filesystem)
 
 
 def _copy(request: DiskRequest, original: Disk, path: Path, planned: Disk) -> None:
-    where = f"disk {request.disk}: {request.path!r}"
-    found = reopen(original)
     try:
-        source = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            target = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            try:
-                status = os.fstat(source)
-                if status.st_size > planned.size:
-                    raise _has_grown(where, status.st_size, planned.size)
-                if share(source, target):
-                    return
-                if (data := status.st_blocks * 512) > planned.copied:
-                    raise _has_grown(where, data, planned.copied)
-                copy_data(source, target, status.st_size, hashed=False)
-            finally:
-                os.close(target)
-        finally:
-            os.close(source)
+        with (
+            closing(reopen(original)) as found,
+            closing(os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC)) as source,
+            closing(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)) as target,
+        ):
+            status = os.fstat(source)
+            if status.st_size > planned.size:
+                raise _has_grown(request, status.st_size, planned.size)
+            if share(source, target):
+                return
+            if (data := status.st_blocks * 512) > planned.copied:
+                raise _has_grown(request, data, planned.copied)
+            copy_data(source, target, status.st_size, hashed=False)
     except OSError as error:
-        raise HostError(f"{where} cannot be copied to {path.parents[2]}: {error.strerror}.") from error
-    finally:
-        os.close(found)
+        raise HostError(f"{request} cannot be copied to {path.parents[2]}: {error.strerror}.") from error
 
 
-def _has_grown(where: str, size: int, planned: int) -> HostError:
+def _has_grown(request: DiskRequest, size: int, planned: int) -> HostError:
     return HostError(
-        f"{where} has {size} bytes to copy by now: expected {planned}, as it was checked.",
+        f"{request} has {size} bytes to copy by now: expected {planned}, as it was checked.",
         "Another program changes the file: end it, then start the task again.",
     )
 
@@ -137,7 +112,6 @@ def _planned(request: DiskRequest, directory: Path | str, backing: Backing, sour
         disk=request.disk,
         path=f"{directory}/{request.disk}",
         sector_size=sector_size(request),
-        device=None,
         identity=(0, 0),
         planned=True,
         backing=backing,
@@ -151,30 +125,19 @@ def make_archive(request: DiskRequest, archive: ArchiveRequest, archives: StartD
     Raises:
         Solo5Error: as `archive_files.write_archive`.
     """
-    made = archives.make()
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
-        path = made.files / request.disk
-        target = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
+        with archives.filled() as made, closing(os.open(made.files / request.disk, flags, 0o600)) as target:
             sha256 = write_archive(request, archive, target)
             status, filesystem = os.fstat(target), os.fstatvfs(target).f_fsid
             check_size(request, status.st_size)
-        finally:
-            os.close(target)
     except OSError as error:
-        archives.remove(made.path, made.descriptor)
         raise HostError(f"disk {request.disk}: its archive cannot be written: {error.strerror}.") from error
-    except BaseException:
-        archives.remove(made.path, made.descriptor)
-        raise
-    disk = replace(
-        planned_archive(request, archive),
-        path=str(path),
-        identity=identity(status),
-        size=status.st_size,
-        filesystem=filesystem,
-        planned=False,
-        sha256=sha256,
-        sources=request,
-    )
+    planned = replace(planned_archive(request, archive), sha256=sha256, sources=request)
+    return _made(planned, made, status, filesystem)
+
+
+def _made(planned: Disk, made: StartDirectory, status: os.stat_result, filesystem: int) -> MadeDisk:
+    path, size = str(made.files / planned.disk), status.st_size
+    disk = replace(planned, path=path, identity=identity(status), size=size, filesystem=filesystem, planned=False)
     return MadeDisk(disk=disk, directory=made.path, descriptor=made.descriptor)

@@ -110,12 +110,9 @@ def used(directory: str, but: tuple[int, int] | None = None) -> int:
 @contextmanager
 def _listed(place: str, expected: tuple[int, int] | None) -> Iterator[Iterator["os.DirEntry[str]"]]:
     """Yield the entries of a directory; of none in its place, such as by a link that another user has put there."""
-    descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
+    with closing(os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)) as descriptor:
         if expected is not None and identity(os.fstat(descriptor)) != expected:
             yield iter(())
             return
         with os.scandir(descriptor) as entries:
             yield entries
-    finally:
-        os.close(descriptor)

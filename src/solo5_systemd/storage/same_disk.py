@@ -21,15 +21,15 @@ def reopen(disk: Disk) -> int:
     try:
         descriptor = os.open(disk.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        raise HostError(f"disk {disk.disk}: {disk.path!r} cannot be opened: {error.strerror}.") from error
+        raise HostError(f"{disk} cannot be opened: {error.strerror}.") from error
     status = os.fstat(descriptor)
     if stat.S_ISLNK(status.st_mode) or identity(status) != disk.identity or path_of(descriptor) != disk.path:
         os.close(descriptor)
-        raise HostError(f"disk {disk.disk}: {disk.path!r} was replaced during the start: expected the same file.")
+        raise HostError(f"{disk} was replaced during the start: expected the same file.")
     if _has_other_size(disk, status):
         os.close(descriptor)
         raise HostError(
-            f"disk {disk.disk}: {disk.path!r} has {status.st_size} bytes now: expected {disk.size}, as it was checked.",
+            f"{disk} has {status.st_size} bytes now: expected {disk.size}, as it was checked.",
             "Another program changes the file: end it, then start the task again.",
         )
     return descriptor

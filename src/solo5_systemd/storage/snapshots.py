@@ -14,20 +14,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from solo5_systemd.base.atomic_file import link_unnamed, open_unnamed, sync_directory
+from solo5_systemd.base.copies import Progress, can_share, copy_data, no_progress, share
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, TakenError
 from solo5_systemd.base.locks import closing, is_locked, lock_directory
 from solo5_systemd.base.names import DiskName, SnapshotName, disk_name, snapshot_name
 from solo5_systemd.base.procfs import identity
-from solo5_systemd.storage.copies import Progress, can_share, copy_data, no_progress, share
-from solo5_systemd.storage.lock_records import LOCKS, disks_of, holders
-from solo5_systemd.storage.model import NAMED_DISKS, PRIVATE, SNAPSHOTS, Backing, NewFile
+from solo5_systemd.storage.lock_records import disks_of, holders
+from solo5_systemd.storage.model import PRIVATE, SNAPSHOTS, Backing, NewFile
 from solo5_systemd.storage.named_disks import NamedDisk, NamedDisks, not_opened, write_content
 from solo5_systemd.storage.new_file import create_file
-from solo5_systemd.storage.quota import GetQuotas, admitted, no_quotas
+from solo5_systemd.storage.quota import admitted
 from solo5_systemd.storage.quota import check as check_quotas
 
 _NEW = ".{}.solo5-restore"
-_ROOT = 0
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -57,27 +56,15 @@ class Snapshot:
 
 
 class Snapshots:
-    """The snapshots of this host's named disks.
+    """The snapshots of named disks, whose quotas are those of a disk that is restored.
 
     Args:
-        directory: of the disks' files.
-        locks: the directory of disk locks.
-        owner: UID of the files.
-        quotas: returns the quotas of directories; called when a disk is restored.
+        disks: all disks of this host.
     """
 
-    def __init__(
-        self,
-        directory: Path = Path(NAMED_DISKS),
-        locks: Path = LOCKS,
-        owner: int = _ROOT,
-        quotas: GetQuotas = no_quotas,
-    ) -> None:
-        self._directory = directory
-        self._quotas = quotas
-        self._locks = locks
-        self._owner = owner
-        self._disks = NamedDisks(directory, locks, owner)
+    def __init__(self, disks: NamedDisks | None = None) -> None:
+        self._disks = disks or NamedDisks()
+        self._directory = self._disks.directory
 
     def all(self) -> tuple[Snapshot, ...]:
         """Return all snapshots, sorted by disk and time.
@@ -117,12 +104,9 @@ class Snapshots:
                     copy_data(source, target, os.fstat(source).st_size, progress, hashed=False)
                 _date(target)
 
-            directory = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                if not create_file(directory, name, NewFile(size=0), self._owner, write):
+            with closing(os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as directory:
+                if not create_file(directory, name, NewFile(size=0), self._disks.owner, write):
                     raise _taken(disk, name)
-            finally:
-                os.close(directory)
         return self.get(disk, name)
 
     def get(self, disk: DiskName, name: SnapshotName) -> Snapshot:
@@ -150,7 +134,7 @@ class Snapshots:
             HostError: the file system cannot share blocks, or the task has ended.
         """
         with ExitStack() as stack:
-            held = disks_of(task, self._locks)
+            held = disks_of(task, self._disks.locks)
             disks = tuple(disk_name(Path(each["path"]).name) for each in held if self._is_named(each))
             others = tuple(each for each in held if not self._is_named(each) and each.get("backing") not in PRIVATE)
             if not disks:
@@ -164,7 +148,7 @@ class Snapshots:
                 part = _Part(disk, source, _unnamed(stack, place), place / name)
                 part.share(can_share)
                 parts.append(part)
-            yield Instant(self, task, tuple(parts), others, self._locks, self._owner)
+            yield Instant(self, self._disks, task, tuple(parts), others)
 
     def restore(self, disk: DiskName, name: SnapshotName, progress: Progress = no_progress) -> NamedDisk:
         """Replace the content of a disk that no task has by that of a snapshot, at once, also at a loss of power.
@@ -178,7 +162,7 @@ class Snapshots:
             self.get(disk, name)
             source = _opened(stack, self._place(disk) / name)
             size = os.fstat(source).st_size
-            quotas, path, what = self._quotas(), self._directory / disk, f"disk {disk!r}"
+            quotas, path, what = self._disks.quotas(), self._directory / disk, f"disk {disk!r}"
             more = size - os.fstat(replaced).st_size
             check_quotas(quotas, path, more, what)
 
@@ -191,7 +175,7 @@ class Snapshots:
             new.unlink(missing_ok=True)  # of a restore that was killed
             directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                create_file(directory, new.name, NewFile(size=0), self._owner, write)
+                create_file(directory, new.name, NewFile(size=0), self._disks.owner, write)
                 new.replace(path)
                 os.fsync(directory)
             finally:
@@ -391,18 +375,16 @@ class Instant:
     def __init__(
         self,
         snapshots: Snapshots,
+        disks: NamedDisks,
         task: str,
         parts: tuple[_Part, ...],
         left_out: Sequence[Mapping[str, str]],
-        locks: Path,
-        owner: int,
     ) -> None:
         self.left_out = left_out
         self._snapshots = snapshots
+        self._disks = disks
         self._task = task
         self._parts = parts
-        self._locks = locks
-        self._owner = owner
 
     def prepare(self) -> None:
         """Check that the task still has the disks, and write their dirty pages, for which a reflink would wait.
@@ -410,7 +392,7 @@ class Instant:
         Raises:
             HostError: the task has other disks by now, or the file system returned an error.
         """
-        held = holders(self._locks)
+        held = holders(self._disks.locks)
         for part in self._parts:
             if held.get(identity(os.fstat(part.source))) != self._task:
                 raise HostError(
@@ -440,7 +422,7 @@ class Instant:
         try:
             for part in self._parts:
                 os.fchmod(part.target, 0o600)
-                os.fchown(part.target, self._owner, -1)
+                os.fchown(part.target, self._disks.owner, -1)
                 os.fsync(part.target)
             for part in self._parts:
                 link_unnamed(part.target, part.path)

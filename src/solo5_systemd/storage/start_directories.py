@@ -105,6 +105,16 @@ class StartDirectories:
                 raise
         return made
 
+    @contextmanager
+    def filled(self) -> Iterator[StartDirectory]:
+        """Yield what `make` returns, for the block to fill; after an error of the block, it is removed."""
+        made = self.make()
+        try:
+            yield made
+        except BaseException:
+            self.remove(made.path, made.descriptor)
+            raise
+
     def remove(self, path: Path, descriptor: int) -> None:
         """Remove a directory with its names, and unlock it; after an error, the next sweep retries."""
         with closing(descriptor):
@@ -160,7 +170,7 @@ class StartDirectories:
                     self._clear(each)
         return tuple(left)
 
-    def _exclusive(self) -> AbstractContextManager[None]:
+    def _exclusive(self) -> AbstractContextManager[int]:
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         return closing(lock_directory(self.directory))
 

@@ -59,21 +59,21 @@ def check_title(
     owner = status.st_uid if former is None else former
     way = way_of(request.path)
     if way is None or way.place != Path(path):
-        raise HostError(f"{_what(request)} was replaced just now: expected the same file.", "Start the task again.")
+        raise HostError(f"{request} was replaced just now: expected the same file.", "Start the task again.")
     holder = _holder(request, path) if is_file else ""
     title = read_title(descriptor, status)
     if is_in_allocation(request, path):
         _check_holder(request, title, holder)
         if not title and owner != ROOT:
             raise InvalidRequestError(
-                f"{_what(request)} belongs to user {owner}, in a directory that every user may write: expected owner "
+                f"{request} belongs to user {owner}, in a directory that every user may write: expected owner "
                 "root, or a disk of an earlier allocation.",
                 "Nomad writes artifacts and templates as root; give another file to root: chown root FILE",
             )
         return ROOT, holder
     if way.changers and way.changers != {owner}:
         raise InvalidRequestError(
-            f"{_what(request)} leads to a file of user {owner}, by a directory that {_named(way.changers)} can "
+            f"{request} leads to a file of user {owner}, by a directory that {_named(way.changers)} can "
             "change: expected directories that only root can change, or a file of that user.",
             "Move the disk, or change owner or mode of the directory.",
         )
@@ -101,17 +101,16 @@ def check_single_link(request: DiskRequest, status: os.stat_result) -> None:
     Raises:
         InvalidRequestError: a block device in a directory, or a file with several links.
     """
-    what = f"disk {request.disk}: {request.path!r}"
     if stat.S_ISBLK(status.st_mode) and request.path in request.allocation:
         return
     if stat.S_ISBLK(status.st_mode):
         raise InvalidRequestError(
-            f"{what} is a block device in a directory of the allocation or of a volume: expected a regular file.",
+            f"{request} is a block device in a directory of the allocation or of a volume: expected a regular file.",
             "The operator offers devices in plugin.solo5.config.block_paths.",
         )
     if status.st_nlink != 1:
         raise InvalidRequestError(
-            f"{what} has {status.st_nlink} names: expected one, since a hard link may be the file of another user."
+            f"{request} has {status.st_nlink} names: expected one, since a hard link may be the file of another user."
         )
 
 
@@ -130,7 +129,7 @@ def holder_of_volume(directory: str | Path) -> str:
 def _check_holder(request: DiskRequest, title: str, holder: str) -> None:
     if holder and title not in ("", holder):
         raise InvalidRequestError(
-            f"{_what(request)} is a disk of another {'volume' if title.startswith('directory') else 'job'}, which was "
+            f"{request} is a disk of another {'volume' if title.startswith('directory') else 'job'}, which was "
             "moved: expected a disk of this one, or a file that no task has had.",
             f"If it is to be this one's, root runs: setfattr -x {TITLE} FILE",
         )
@@ -147,13 +146,9 @@ def _check_mark(
         return
     verb, noun, letters = ("written", "write", "rw") if how == READ_WRITE else ("read", "read", "r")
     raise HostError(
-        f"{_what(request)} cannot be {verb} by user {user}: expected {noun} permission.",
+        f"{request} cannot be {verb} by user {user}: expected {noun} permission.",
         f"Run: chown {user} {path}   or: setfacl -m u:{user}:{letters} {path}",
     )
-
-
-def _what(request: DiskRequest) -> str:
-    return f"disk {request.disk}: {request.path!r}"
 
 
 def _named(changers: frozenset[int]) -> str:

@@ -13,7 +13,7 @@ from signal import Signals
 from typing import Any
 
 from solo5_systemd.base.names import SLICE
-from solo5_systemd.storage.io_limits import FACTORS
+from solo5_systemd.settings.rate import FACTORS
 
 INFINITY = (1 << 64) - 1
 """systemd's value for "no limit" in an unsigned 64-bit property."""

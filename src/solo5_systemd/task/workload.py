@@ -3,12 +3,11 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from solo5_systemd.base.names import DeviceName, Target, TaskName, UnitKind
+from solo5_systemd.base.names import DeviceName, NetworkName, Target, TaskName, UnitKind
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
 from solo5_systemd.network.model import IpAddress, NicRequest, PortRequest, Protocol
 from solo5_systemd.settings.hosts import Host
 from solo5_systemd.settings.limits import OPERATOR, Tenant
-from solo5_systemd.settings.operator_policy import Policy
 from solo5_systemd.settings.resolver import UNSET, Resolver
 from solo5_systemd.storage.model import DiskRequest
 
@@ -54,6 +53,37 @@ class Publish:
             port=self.port,
             protocol=self.protocol,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """The limits that an operator sets for one task; the default permits everything.
+
+    Attributes:
+        networks: networks that a NIC may join; empty: any.
+        units: unit types, such as `service`; empty: any.
+        tenders: tenders; empty: any.
+        memory: largest memory_max in bytes; None: no ceiling, as for all that follow.
+        nics: largest number of NICs.
+        disks: largest number of disks.
+        ports: largest number of published host ports, counted once for all protocols.
+        image: largest size of the image in bytes.
+        named_disks: patterns of named disks (fnmatch(3)), one of which each must match; None: any.
+        new_disk: largest size in bytes of a disk that a start creates.
+        unenforced_io: I/O limits of disks are permitted on a host without the cgroup controller for them.
+    """
+
+    networks: tuple[NetworkName, ...] = ()
+    units: tuple[str, ...] = ()
+    tenders: tuple[Target, ...] = ()
+    memory: int | None = None
+    nics: int | None = None
+    disks: int | None = None
+    ports: int | None = None
+    image: int | None = None
+    named_disks: tuple[str, ...] | None = None
+    new_disk: int | None = None
+    unenforced_io: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,7 +50,7 @@ def _by_device(disks: Sequence[Disk]) -> dict[str, IoLimits]:
         if not disk.devices:
             if disk.io != NO_IO_LIMITS:
                 raise InvalidRequestError(
-                    f"disk {disk.disk}: {disk.path!r} has I/O limits ({disk.io}), and no block device: expected a "
+                    f"{disk} has I/O limits ({disk.io}), and no block device: expected a "
                     "device, or a file of a file system that is on one.",
                     "A file in memory, of a network, of an overlay, or on several devices cannot be limited.",
                 )

@@ -54,7 +54,7 @@ class GivenDiskFiles:
                 self._write(uid, kept)
             return not kept and kept != present
 
-    def _locked(self, *, shared: bool = False) -> AbstractContextManager[None]:
+    def _locked(self, *, shared: bool = False) -> AbstractContextManager[int]:
         """Lock the directory: a file is read and replaced, and not by two processes at a time."""
         return closing(lock_directory(self._directory, shared=shared))
 

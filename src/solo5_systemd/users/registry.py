@@ -122,7 +122,7 @@ class Registry:
             return self._file.read_bytes().decode()
         return "\n"
 
-    def _locked(self) -> AbstractContextManager[None]:
+    def _locked(self) -> AbstractContextManager[int]:
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         return closing(lock_directory(self.directory, timeout_s=0.0 if is_event_loop() else LOCK_TIMEOUT_S))
 

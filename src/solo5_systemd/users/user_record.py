@@ -68,13 +68,8 @@ def retained_record(uid: int) -> bytes:
     return _record(uid, "Solo5 disks that could not be taken back")
 
 
-def user_record(uid: int, task: TaskName) -> bytes:
-    """Return the user record of a task's user."""
-    return _record(uid, f"Solo5 task {task}")
-
-
-def named_record(name: str, uid: int, task: TaskName) -> bytes:
-    """Return the record by which a unit file finds the user of a declared task, whatever its uid is."""
+def user_record(uid: int, task: TaskName, name: str = "") -> bytes:
+    """Return the user record of a task's user; `name`: that of a declared task's unit file, whatever the uid is."""
     return _record(uid, f"Solo5 task {task}", name)
 
 

@@ -182,9 +182,17 @@ def _unpromised(*, but_copies: bool = False) -> "Space":
 
 
 def _reclaim_disk(uid: int, given: "GivenDisk") -> None:
-    from solo5_systemd.storage.owner import given_disk, reclaim_disk
+    from solo5_systemd.base.names import DeviceName
+    from solo5_systemd.storage.model import Disk
+    from solo5_systemd.storage.owner import reclaim_disk
 
-    reclaim_disk(uid, given_disk(given.path, (given.device, given.inode), given.filesystem, given.mount, given.owner))
+    # fmt: off
+    disk = Disk(
+        disk=DeviceName("given"), path=given.path, identity=(given.device, given.inode), filesystem=given.filesystem,
+        mount=given.mount, owner=given.owner,
+    )
+    # fmt: on
+    reclaim_disk(uid, disk)
 
 
 def _recorded_owner(uid: int, status: os.stat_result, filesystem: int) -> int | None:

@@ -14,11 +14,11 @@ import pytest
 from tests.fast.cli.conftest import Solo5ctl, Stream
 from tests.support.fakes.tasks import running
 
+from solo5_systemd.base.copies import copy_data
 from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.cli.screen import Screen
 from solo5_systemd.cli.verbs import disk as disk_module
 from solo5_systemd.storage import named_disks, snapshots
-from solo5_systemd.storage.copies import copy_data
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import Backing, Disk
 from solo5_systemd.storage.named_disks import NamedDisks
@@ -29,7 +29,7 @@ from solo5_systemd.storage.snapshots import Snapshots
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     disks = NamedDisks(tmp_path / "disks", tmp_path / "locks", os.getuid())
     monkeypatch.setattr(disk_module, "_disks", lambda: disks)
-    taken = Snapshots(tmp_path / "disks", tmp_path / "locks", os.getuid())
+    taken = Snapshots(disks)
     monkeypatch.setattr(disk_module, "_snapshots", lambda: taken)
     return tmp_path / "disks"
 
@@ -42,7 +42,7 @@ def test_create_prints_the_name_and_ls_the_disks(solo5ctl: Solo5ctl, directory: 
     assert solo5ctl("disk", "ls", "-q").out == "data\nfull\n"
     status = (directory / "data").stat()
     disk = Disk(
-        disk=DeviceName("d"), path=str(directory / "data"), sector_size=512, device=None,
+        disk=DeviceName("d"), path=str(directory / "data"),
         identity=(status.st_dev, status.st_ino),
     )  # fmt: skip
     held = lock([disk], directory=tmp_path / "locks", task="web")
@@ -178,7 +178,7 @@ def of_web(directory: Path, locks: Path, *others: tuple[str, Backing]) -> int:
     """Lock the disk `data` as the task `web` does, and files of other kinds in `/srv`."""
     status = (directory / "data").stat()
     named = Disk(
-        disk=DeviceName("d"), path=str(directory / "data"), sector_size=512, device=None,
+        disk=DeviceName("d"), path=str(directory / "data"),
         identity=(status.st_dev, status.st_ino), backing=Backing.NAMED,
     )  # fmt: skip
     disks = [

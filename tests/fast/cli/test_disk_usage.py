@@ -36,8 +36,6 @@ def disk(name: str, inode: int, *devices: BlockDevice, io: IoLimits = NO_IO_LIMI
     return Disk(
         disk=DeviceName(name),
         path=f"/srv/{name}",
-        sector_size=512,
-        device=None,
         identity=(1, inode),
         io=io,
         devices=devices,

@@ -13,13 +13,12 @@ from solo5_systemd.base.names import DeviceName, DiskName, NetworkName, Target, 
 from solo5_systemd.engine.plan import Facts, Plan, plan, resolver_networks
 from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, Protocol, Reservation
 from solo5_systemd.settings.limits import Resource
-from solo5_systemd.settings.operator_policy import Policy
 from solo5_systemd.settings.resolver import UNSET, Resolver
 from solo5_systemd.storage.archive import BYTES_MAX, archive_disk, member
 from solo5_systemd.storage.io_limits import BlockDevice, IoLimits
 from solo5_systemd.storage.model import ArchiveRequest, Backing, DiskRequest, NewFile, named_disk
 from solo5_systemd.task.property_types import INFINITY
-from solo5_systemd.task.workload import MIB, Publish, Workload
+from solo5_systemd.task.workload import MIB, Policy, Publish, Workload
 from solo5_systemd.unit.tender import Tender
 
 STORAGE = DeviceName("storage")

@@ -32,12 +32,11 @@ from solo5_systemd.image.store import ImageStore
 from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest
 from solo5_systemd.settings.hosts import hosts
 from solo5_systemd.settings.limits import OPERATOR, Limits, Node, Resource, Scope, Share, tenant
-from solo5_systemd.settings.operator_policy import Policy
 from solo5_systemd.settings.resolver import UNSET, Resolver
 from solo5_systemd.storage.archive import BYTES_MAX, archive_disk, member
 from solo5_systemd.storage.io_limits import BlockDevice, IoLimits
 from solo5_systemd.storage.model import ArchiveRequest, DiskRequest, NewFile
-from solo5_systemd.task.workload import Publish, Workload
+from solo5_systemd.task.workload import Policy, Publish, Workload
 from solo5_systemd.unit.state import ActiveState, MainCode
 
 WEB = TaskName("web")

@@ -201,7 +201,7 @@ def test_delete_is_refused_while_a_task_has_a_file_of_it(volumes: Path, state: P
     file = volumes / ID / name
     file.parent.mkdir(exist_ok=True)
     file.touch()
-    used = Disk(disk=DeviceName("d"), path=str(file), sector_size=512, device=None, identity=identity(file.stat()))
+    used = Disk(disk=DeviceName("d"), path=str(file), identity=identity(file.stat()))
     held = lock([used], directory=tmp_path / "locks")
     with pytest.raises(TakenError, match=f"volume data: '{file}' is in use by another task"):
         plugin.delete(removal(volumes), state, locks=tmp_path / "locks", lock_timeout=0.05)

@@ -58,8 +58,11 @@ RECORD = {
     "progress": {"stdout": {**PLACE, "staged": PLACE}, "stderr": PLACE},
 }  # fmt: skip
 MEMO = {
-    "sha256": "0123456789abcdef" * 4, "target": "hvt", "abi_version": 2, "entry": 1 << 20, "load_end": 1 << 20,
-    "memory_end": 1 << 21, "devices": [{"name": "service", "kind": "NET_BASIC"}],
+    "sha256": "0123456789abcdef" * 4,
+    "facts": {
+        "manifest": {"target": "hvt", "abi_version": 2, "devices": [{"name": "service", "kind": "NET_BASIC"}]},
+        "entry": 1 << 20, "load_end": 1 << 20, "memory_end": 1 << 21,
+    },
 }  # fmt: skip
 STATE = {
     "version": 1, "task": "web", "unit": "solo5-task-web.service", "invocation": "0" * 32, "boot": "b", "started": 1,

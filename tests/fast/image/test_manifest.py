@@ -1,6 +1,4 @@
-import json
 import re
-from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -197,24 +195,22 @@ def test_a_memo_comes_back_as_it_was_written() -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
+    "old, new",
     [
-        {"sha256": "../../etc/shadow"},
-        {"sha256": "A" * 64},
-        {"target": "virtio"},
-        {"abi_version": -1},
-        {"entry": "0x100020"},
-        {"load_end": None},
-        {"memory_end": 1 << 70},
-        {"devices": [{"name": "a b", "kind": "NET_BASIC"}]},
-        {"devices": [{"name": "a", "kind": "TAPE"}]},
-        {"devices": [{"name": "a", "kind": "NET_BASIC"}] * 64},
-        {"devices": 7},
+        (MEMO.sha256, "../../etc/shadow"),
+        (MEMO.sha256, "A" * 64),
+        ("spt", "virtio"),
+        ('"abi_version": 2', '"abi_version": -1'),
+        (f"{MEMO.facts.entry}", '"0x100020"'),
+        (f"{MEMO.facts.load_end}", "null"),
+        (f"{MEMO.facts.memory_end}", f"{1 << 70}"),
+        ("storage", "a b"),
+        ("NET_BASIC", "TAPE"),
     ],
 )
-def test_a_damaged_memo_is_refused(change: dict[str, Any]) -> None:
+def test_a_damaged_memo_is_refused(old: str, new: str) -> None:
     with pytest.raises(InvalidRequestError):
-        Memo.decode(json.dumps(json.loads(MEMO.encode()) | change).encode())
+        Memo.decode(MEMO.encode().replace(old.encode(), new.encode()))
 
 
 @given(st.binary() | st.integers(0, len(MEMO.encode()) - 1).map(lambda end: MEMO.encode()[:end]))

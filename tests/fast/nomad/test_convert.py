@@ -20,13 +20,12 @@ from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload import convert
 from solo5_systemd.nomad.workload.convert import Processors, name_of
 from solo5_systemd.settings.limits import Tenant
-from solo5_systemd.settings.operator_policy import Policy
 from solo5_systemd.settings.resolver import UNSET, resolver
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS, IoLimits
 from solo5_systemd.storage.model import DiskRequest, NewFile, named_disk
 from solo5_systemd.task.placeholders import expand, verbatim
 from solo5_systemd.task.property_types import INFINITY
-from solo5_systemd.task.workload import MIB, Workload
+from solo5_systemd.task.workload import MIB, Policy, Workload
 
 PLUGIN = PluginConfig()
 SERVICE = DeviceName("service")

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from solo5_systemd.base import procfs
 from solo5_systemd.storage import created_on
 
 
@@ -30,6 +31,7 @@ class Device:
         self.path = directory / "dev/sda"
         self.sys = directory / "sys"
         self.number = os.makedev(8, 0)
+        patch.setattr(procfs, "SYS", self.sys)
         self.size = self.sys / "dev/block/8:0/size"
         self.path.parent.mkdir()
         self.path.touch()

@@ -80,7 +80,7 @@ def test_limits() -> None:
 
 
 def test_archives_of_a_task_are_limited_in_all() -> None:
-    half = Disk(disk=DISK, path="/x", sector_size=512, device=None, identity=(1, 1), size=BYTES_MAX // 2)
+    half = Disk(disk=DISK, path="/x", identity=(1, 1), size=BYTES_MAX // 2)
     half = replace(half, backing=Backing.ARCHIVE)
     other = replace(half, backing=Backing.FILE)
     check_total([half, other, half, other])

@@ -13,7 +13,7 @@ from solo5_systemd.storage.archive import archive_disk, member
 from solo5_systemd.storage.archive_files import write_archive
 from solo5_systemd.storage.archive_sources import outdated
 from solo5_systemd.storage.locks import lock
-from solo5_systemd.storage.model import SECTOR_SIZE, ArchiveFormat, ArchiveRequest, Backing, Disk, DiskRequest
+from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, Backing, Disk, DiskRequest
 
 
 class Host:
@@ -43,7 +43,7 @@ class Host:
             status = path.stat()
             disks.append(
                 Disk(
-                    disk=request.disk, path=str(path), sector_size=SECTOR_SIZE, device=None,
+                    disk=request.disk, path=str(path),
                     identity=(status.st_dev, status.st_ino), backing=Backing.ARCHIVE, sha256=digest, sources=request,
                 )
             )  # fmt: skip
@@ -120,7 +120,7 @@ def test_only_archives_of_files_have_sources(host: Host) -> None:
     with host:
         credential = archive_disk(DeviceName("key"), ArchiveRequest(credential="web"))
         plain = Disk(
-            disk=DeviceName("key"), path="/x", sector_size=512, device=None, identity=(1, 2), sources=credential
+            disk=DeviceName("key"), path="/x", identity=(1, 2), sources=credential
         )  # fmt: skip
         os.close(lock([plain], directory=host.locks, task="web"))
         os.close(lock([replace(plain, sources=None, identity=(1, 3))], directory=host.locks, task="db"))

@@ -8,10 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, TakenError
+from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error
 from solo5_systemd.base.names import DeviceName
-from solo5_systemd.storage.backing_files import ImageFiles, inspect
-from solo5_systemd.storage.locks import lock
+from solo5_systemd.storage.backing_files import inspect
 from solo5_systemd.storage.model import Disk, DiskRequest
 from solo5_systemd.storage.same_disk import reopen
 
@@ -150,15 +149,3 @@ def test_a_read_only_file_system_is_the_hosts_refusal(file: Path, monkeypatch: p
     monkeypatch.setattr("os.open", refuse)
     with pytest.raises(HostError, match=r"cannot be opened for reading and writing: Read-only file system\."):
         inspect(request(file))
-
-
-async def test_the_engine_sees_the_same_disks_and_locks(file: Path, tmp_path: Path) -> None:
-    files = ImageFiles(locks=tmp_path / "run")
-    disks = [await files.inspect(request(file))]
-    assert [replace(disk, devices=()) for disk in disks] == [inspect(request(file))]
-    descriptor = await files.lock(disks)
-    try:
-        with pytest.raises(TakenError):
-            lock(disks, directory=tmp_path / "run")
-    finally:
-        os.close(descriptor)

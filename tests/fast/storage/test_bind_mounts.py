@@ -38,7 +38,7 @@ def mounts(tmp_path: Path) -> BindMounts:
 def disk(path: Path, name: str = "storage", *, is_exposed: bool = True) -> Disk:
     path.write_bytes(bytes(512))
     found = identity(path.stat())
-    return Disk(disk=DeviceName(name), path=str(path), sector_size=512, device=None, identity=found, exposed=is_exposed)
+    return Disk(disk=DeviceName(name), path=str(path), identity=found, exposed=is_exposed)
 
 
 def left(tmp_path: Path) -> list[Path]:
@@ -125,17 +125,6 @@ def test_a_start_that_ends_while_others_are_looked_at_is_none_that_was_killed(
         assert mounts.sweep() == ()
 
 
-def test_what_a_killed_start_has_left_is_removed_and_what_is_in_use_stays(tmp_path: Path, mounts: BindMounts) -> None:
-    killed, living = (mounts.bind([disk(tmp_path / f"{n}.img")], reopen) for n in (1, 2))
-    os.close(killed.descriptor)
-    assert mounts.sweep(dry_run=True) == (str(killed.directory),)
-    assert len(left(tmp_path)) == 2
-    assert mounts.sweep() == (str(killed.directory),)
-    assert left(tmp_path) == [living.directory]
-    mounts.unbind(living)
-    assert mounts.sweep() == ()
-
-
 def test_a_killed_start_keeps_what_its_unit_is_to_mount_as_long_as_a_disk_is_locked(tmp_path: Path) -> None:
     """PID 1 has the locks from the message on that starts the unit, and mounts the disks later."""
     locks = tmp_path / "locks"
@@ -156,17 +145,6 @@ def test_one_file_is_bound_for_one_disk(tmp_path: Path, mounts: BindMounts) -> N
     with pytest.raises(InvalidRequestError, match="two"):
         mounts.bind([one, replace(one, disk=DeviceName("two"))], reopen)
     assert not (tmp_path / "run").exists()
-
-
-def test_the_next_start_removes_what_a_killed_one_has_left(tmp_path: Path, mounts: BindMounts) -> None:
-    os.close(mounts.bind([disk(tmp_path / "1.img")], reopen).descriptor)
-    bound = mounts.bind([disk(tmp_path / "2.img")], reopen)
-    assert left(tmp_path) == [bound.directory]
-    mounts.unbind(bound)
-
-
-def test_where_no_start_ever_was_there_is_nothing_to_remove(tmp_path: Path) -> None:
-    assert BindMounts(tmp_path / "never").sweep() == ()
 
 
 def test_a_tender_is_shown_to_have_the_file_that_was_checked(tmp_path: Path) -> None:

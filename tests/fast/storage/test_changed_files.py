@@ -54,14 +54,14 @@ def test_what_is_not_known_is_no_change(file: Path) -> None:
 
 def test_a_device_is_the_one_of_the_start_or_gone(device: Device) -> None:
     disk = {"disk": "data", "backing": "block device", "path": str(device.path)}
-    assert change_of(disk, {(device.number, 0)}, device.sys) == ""
+    assert change_of(disk, {(device.number, 0)}) == ""
     device.pull()
-    assert change_of(disk, {(device.number, 0)}, device.sys) == "its device is gone"
+    assert change_of(disk, {(device.number, 0)}) == "its device is gone"
 
 
 def lost(device: Device, path: Path | None = None, number: int | None = None) -> bool:
     identity = (device.number if number is None else number, 0)
-    return is_lost(str(path or device.path), {identity}, device.sys)
+    return is_lost(str(path or device.path), {identity})
 
 
 def test_a_device_with_its_node_and_a_size_is_there(device: Device) -> None:

@@ -10,7 +10,7 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundEr
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.storage.disk_paths import DiskPath, inspect_path
 from solo5_systemd.storage.locks import lock, lock_shared
-from solo5_systemd.storage.model import SECTOR_SIZE, Backing, Disk
+from solo5_systemd.storage.model import Backing, Disk
 
 
 def test_a_file_by_a_link_with_the_task_that_has_it(tmp_path: Path) -> None:
@@ -21,7 +21,7 @@ def test_a_file_by_a_link_with_the_task_that_has_it(tmp_path: Path) -> None:
     free = DiskPath(path=str(path), backing=Backing.FILE, size=1024, sector_size=None, task=None, use="")
     assert inspect_path(str(link), locks) == free
     disk = Disk(
-        disk=DeviceName("data"), path=str(path), sector_size=SECTOR_SIZE, device=None,
+        disk=DeviceName("data"), path=str(path),
         identity=(status.st_dev, status.st_ino),
     )  # fmt: skip
     held = lock([disk], directory=locks, task="web")
@@ -34,17 +34,17 @@ def test_a_file_by_a_link_with_the_task_that_has_it(tmp_path: Path) -> None:
 
 def test_a_device_has_the_size_and_the_sectors_of_sysfs(device: Device, tmp_path: Path) -> None:
     locks = tmp_path / "locks"
-    found = inspect_path(str(device.path), locks, device.sys)
+    found = inspect_path(str(device.path), locks)
     assert found == DiskPath(
         path=str(device.path), backing=Backing.DEVICE, size=8 << 20, sector_size=4096, task=None, use=""
     )
     (device.sys / "dev/block/8:0/partition").touch()  # the blocks of a partition are those of its disk
     with pytest.raises(HostError, match="cannot be read: No such file"):
-        inspect_path(str(device.path), locks, device.sys)
+        inspect_path(str(device.path), locks)
     (device.sys / "dev/block/8:0/partition").unlink()
     device.size.unlink()
     with pytest.raises(HostError, match="cannot be read: No such file"):
-        inspect_path(str(device.path), locks, device.sys)
+        inspect_path(str(device.path), locks)
 
 
 def test_what_is_no_disk(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from solo5_systemd.cli.context import finished
 from solo5_systemd.storage import disk_space
 from solo5_systemd.storage.disk_space import DiskSpace, SpaceWatch, full_disks, lost_disks
 from solo5_systemd.storage.locks import lock
-from solo5_systemd.storage.model import SECTOR_SIZE, SNAPSHOTS, Backing, Disk, FullDisk, FullDiskChange, LostDisk
+from solo5_systemd.storage.model import SNAPSHOTS, Backing, Disk, FullDisk, FullDiskChange, LostDisk
 
 FULL = SimpleNamespace(f_bavail=0, f_frsize=4096, f_blocks=1 << 20)
 FREE = SimpleNamespace(f_bavail=1 << 19, f_frsize=4096, f_blocks=1 << 20)
@@ -44,7 +44,7 @@ def sparse(path: Path, size: int = 1 << 20) -> Path:
 def disk(name: str, path: Path, backing: Backing = Backing.FILE, source: str = "") -> Disk:
     status = path.stat()
     return Disk(
-        disk=DeviceName(name), path=str(path), sector_size=SECTOR_SIZE, device=None,
+        disk=DeviceName(name), path=str(path),
         identity=(status.st_dev, status.st_ino), backing=backing, source=source,
     )  # fmt: skip
 
@@ -282,24 +282,19 @@ async def test_what_cannot_be_read_is_not_known(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(disk_space, "full_disks", fail)
     assert await DiskSpace(tmp_path, tmp_path).full_disks("web") == ()
-    monkeypatch.undo()
-    ended(tmp_path / "locks", disk("one", sparse(tmp_path / "one")))
-    monkeypatch.setattr(os, "statvfs", lambda path: FULL)
-    [each] = await DiskSpace(tmp_path / "locks", tmp_path).full_disks("web")
-    assert each.disk == "one"
 
 
 async def test_disks_whose_device_is_gone_are_named(tmp_path: Path, locks: Path, device: Device) -> None:
     name = DeviceName("data")
     data = Disk(
-        disk=name, path=str(device.path), sector_size=SECTOR_SIZE, device=(8, 0), identity=(device.number, 0),
+        disk=name, path=str(device.path), device=(8, 0), identity=(device.number, 0),
         backing=Backing.DEVICE,
     )  # fmt: skip
     ended(locks, data, disk("file", sparse(tmp_path / "one")))
-    assert list(lost_disks("web", locks, device.sys)) == []
+    assert list(lost_disks("web", locks)) == []
     device.pull()
     lost = LostDisk(disk="data", path=str(device.path))
-    assert list(lost_disks("web", locks, device.sys)) == [lost]
+    assert list(lost_disks("web", locks)) == [lost]
     space = DiskSpace(locks, locks)
     assert await space.lost_disks("web") == (lost,)
     assert await space.lost_disks("none") == ()

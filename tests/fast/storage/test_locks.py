@@ -19,7 +19,7 @@ from solo5_systemd.storage.model import Disk
 
 def disk(name: str, *identity: int) -> Disk:
     major, inode = identity
-    return Disk(disk=DeviceName(name), path=f"/srv/{name}", sector_size=512, device=None, identity=(major, inode))
+    return Disk(disk=DeviceName(name), path=f"/srv/{name}", identity=(major, inode))
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ from solo5_systemd.storage.model import Disk
 from solo5_systemd.base.errors import TakenError
 sys.stdin.readline()
 try:
-    lock([Disk(disk="a", path="/a", sector_size=512, device=None, identity=(1, 2))], directory=Path(sys.argv[1]))
+    lock([Disk(disk="a", path="/a", identity=(1, 2))], directory=Path(sys.argv[1]))
     print("mine", flush=True)
 except TakenError:
     print("taken", flush=True)

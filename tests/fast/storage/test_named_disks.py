@@ -31,8 +31,6 @@ def held(path: Path, locks: Path, task: str = "web") -> int:
     disk = Disk(
         disk=DeviceName("storage"),
         path=str(path),
-        sector_size=512,
-        device=None,
         identity=(status.st_dev, status.st_ino),
     )
     return lock([disk], directory=locks, task=task)
@@ -65,14 +63,6 @@ def test_a_size_without_whole_sectors_is_refused(disks: NamedDisks, size: int, t
 def test_a_name_that_is_no_file_or_option_is_refused(name: str) -> None:
     with pytest.raises(InvalidRequestError, match="is not usable: expected 1 to 64 letters"):
         disk_name(name)
-
-
-def test_a_name_is_taken_once(disks: NamedDisks, tmp_path: Path) -> None:
-    disks.create(DATA, 512)
-    (tmp_path / "disks" / "data").write_bytes(b"kept".ljust(512, b"\0"))
-    with pytest.raises(TakenError, match="disk name 'data' is taken"):
-        disks.create(DATA, 1024)
-    assert (tmp_path / "disks" / "data").read_bytes()[:4] == b"kept"
 
 
 def test_a_disk_that_a_task_has_stays_as_it_is(disks: NamedDisks, tmp_path: Path) -> None:
@@ -142,35 +132,12 @@ def test_a_smaller_size_has_to_be_permitted(disks: NamedDisks) -> None:
         disks.resize(DiskName("none"), 512)
 
 
-def test_import_and_export(disks: NamedDisks, tmp_path: Path) -> None:
-    content = bytes(2 << 20) + os.urandom(512)
-    (tmp_path / "in").write_bytes(content)
-    digest = hashlib.sha256(content).hexdigest()
-    with (tmp_path / "in").open("rb") as source:
-        disk, sha256 = disks.import_(DATA, source.fileno())
-    assert (disk.size, sha256) == (len(content), digest)
-    with (tmp_path / "out").open("w+b") as target:
-        assert disks.export(DATA, target.fileno()) == digest
-    assert (tmp_path / "out").read_bytes() == content
-
-
 def piped(content: bytes) -> int:
     """Return the read end of a pipe with this content."""
     read, write = os.pipe()
     os.write(write, content)
     os.close(write)
     return read
-
-
-def test_import_and_export_by_pipes(disks: NamedDisks) -> None:
-    read = piped(b"x" * 1024)
-    assert disks.import_(DATA, read)[0].size == 1024
-    os.close(read)
-    out, into = os.pipe()
-    disks.export(DATA, into)
-    os.close(into)
-    assert os.read(out, 4096) == b"x" * 1024
-    os.close(out)
 
 
 @pytest.mark.parametrize("content", [b"x" * 1000, b""])
@@ -297,8 +264,6 @@ async def test_the_lock_has_the_task_and_its_disks(disks: NamedDisks, tmp_path: 
             Disk(
                 disk=DeviceName("storage"),
                 path=str(path),
-                sector_size=512,
-                device=None,
                 identity=(path.stat().st_dev, path.stat().st_ino),
                 sha256="ab",
             )
@@ -307,7 +272,7 @@ async def test_the_lock_has_the_task_and_its_disks(disks: NamedDisks, tmp_path: 
     )
     expected = [{"disk": "storage", "backing": "file", "path": str(path), "sha256": "ab"}]
     assert disks_of("web", tmp_path / "locks") == expected
-    assert disks_of("other", tmp_path / "locks") == ()
+    assert disks_of("other", tmp_path / "locks") == []
     os.close(descriptor)
-    assert disks_of("web", tmp_path / "locks") == ()
-    assert disks_of("web", tmp_path / "none") == ()
+    assert disks_of("web", tmp_path / "locks") == []
+    assert disks_of("web", tmp_path / "none") == []

@@ -8,17 +8,20 @@ from typing import Any
 import pytest
 from tests.fast.storage.test_block_devices import Sysfs
 
+from solo5_systemd.base import procfs
 from solo5_systemd.base.errors import TakenError
 from solo5_systemd.base.names import DeviceName
-from solo5_systemd.storage import locks, overlaps
+from solo5_systemd.storage import overlaps
 from solo5_systemd.storage.locks import lock
-from solo5_systemd.storage.model import SECTOR_SIZE, Backing, Disk
+from solo5_systemd.storage.model import Backing, Disk
 from solo5_systemd.storage.overlaps import check_unused, overlapping
 
 
 @pytest.fixture
-def sysfs(tmp_path: Path) -> Sysfs:
+def sysfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sysfs:
     found = Sysfs(tmp_path / "sys")
+    monkeypatch.setattr(procfs, "SYS", found.root)
+    monkeypatch.setattr(procfs, "DEV", found.root / "nodes")
     found.device("vda", "254:0")
     found.device("vda2", "254:2", of="vda")
     found.device("vda3", "254:3", of="vda")
@@ -43,21 +46,19 @@ def image(tmp_path: Path, sysfs: Sysfs) -> Path:
 
 def device(major: int, minor: int, path: str = "/dev/x") -> Disk:
     number = os.makedev(major, minor)
-    return Disk(
-        disk=DeviceName("data"), path=path, sector_size=SECTOR_SIZE, device=(major, minor), identity=(number, 0)
-    )
+    return Disk(disk=DeviceName("data"), path=path, device=(major, minor), identity=(number, 0))
 
 
 def file(path: Path, backing: Backing = Backing.FILE) -> Disk:
     status = path.stat()
     return Disk(
-        disk=DeviceName("data"), path=str(path), sector_size=SECTOR_SIZE, device=None,
+        disk=DeviceName("data"), path=str(path),
         identity=(status.st_dev, status.st_ino), backing=backing,
     )  # fmt: skip
 
 
-def found(disk: Disk, sysfs: Sysfs) -> set[tuple[int, int]]:
-    return set(overlapping(disk, sysfs.root, sysfs.root / "nodes"))
+def found(disk: Disk) -> set[tuple[int, int]]:
+    return set(overlapping(disk))
 
 
 def number(major: int, minor: int) -> tuple[int, int]:
@@ -65,30 +66,30 @@ def number(major: int, minor: int) -> tuple[int, int]:
 
 
 def test_a_partition_and_its_disk_overlap_and_two_partitions_do_not(sysfs: Sysfs) -> None:
-    assert found(device(254, 2), sysfs) == {number(254, 0)}
-    assert found(device(254, 0), sysfs) == {number(254, 2), number(254, 3)}
+    assert found(device(254, 2)) == {number(254, 0)}
+    assert found(device(254, 0)) == {number(254, 2), number(254, 3)}
 
 
 def test_a_loop_device_and_its_partitions_overlap_with_its_file(sysfs: Sysfs, image: Path) -> None:
     of_file = file(image).identity
-    assert found(device(7, 0), sysfs) == {number(259, 1), of_file}
-    assert found(device(259, 1), sysfs) == {number(7, 0), of_file}
-    assert found(file(image), sysfs) == set()
+    assert found(device(7, 0)) == {number(259, 1), of_file}
+    assert found(device(259, 1)) == {number(7, 0), of_file}
+    assert found(file(image)) == set()
     image.unlink()
-    assert found(device(7, 0), sysfs) == {number(259, 1)}
+    assert found(device(7, 0)) == {number(259, 1)}
 
 
 def test_a_device_that_is_gone_overlaps_with_nothing(sysfs: Sysfs) -> None:
     (sysfs.root / "devices/vda/vda2/dev").unlink()
-    assert found(device(254, 0), sysfs) == {number(254, 3)}
-    assert found(device(8, 0), sysfs) == set()
+    assert found(device(254, 0)) == {number(254, 3)}
+    assert found(device(8, 0)) == set()
 
 
 def test_a_loop_device_has_its_file_from_the_kernel(
     sysfs: Sysfs, image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By path, it would be the file that is there now."""
-    nodes = tmp_path / "nodes"
+    nodes = sysfs.root / "nodes"
     nodes.mkdir()
     (nodes / "loop0").touch()
 
@@ -97,7 +98,7 @@ def test_a_loop_device_has_its_file_from_the_kernel(
         overlaps._ATTACHED.pack_into(info, 0, 65025, 4711, 0)
 
     monkeypatch.setattr("fcntl.ioctl", ioctl)
-    assert set(overlapping(device(7, 0), sysfs.root, nodes)) == {number(259, 1), (65025, 4711)}
+    assert set(overlapping(device(7, 0))) == {number(259, 1), (65025, 4711)}
 
 
 @pytest.fixture
@@ -121,20 +122,20 @@ def stacked(sysfs: Sysfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sy
 
 
 def test_a_device_overlaps_with_all_that_is_below_it(stacked: Sysfs) -> None:
-    assert found(device(7, 1), stacked) == {number(254, 2), number(254, 0)}
-    assert found(device(253, 0), stacked) == {number(254, 3), number(254, 0)}
+    assert found(device(7, 1)) == {number(254, 2), number(254, 0)}
+    assert found(device(253, 0)) == {number(254, 3), number(254, 0)}
 
 
 def test_a_device_of_a_loop_device_is_in_use_and_other_partitions_are_not(stacked: Sysfs) -> None:
     for disk in (device(254, 2), device(254, 0)):
         with pytest.raises(TakenError, match="is attached to loop1: expected a disk that nothing else uses"):
-            check_unused(disk, stacked.root, stacked.root / "nodes")
+            check_unused(disk)
     for disk in (device(254, 3), device(7, 1)):
-        check_unused(disk, stacked.root, stacked.root / "nodes")
+        check_unused(disk)
 
 
 def test_one_file_has_no_two_loop_devices_that_write(sysfs: Sysfs, image: Path) -> None:
-    check_unused(device(7, 0), sysfs.root, sysfs.root / "nodes")
+    check_unused(device(7, 0))
     sysfs.device("loop1", "7:1")
     (sysfs.root / "devices/loop1/loop").mkdir()
     (sysfs.root / "devices/loop1/loop/backing_file").write_text(f"{image}\n")
@@ -142,7 +143,7 @@ def test_one_file_has_no_two_loop_devices_that_write(sysfs: Sysfs, image: Path) 
     (sysfs.root / "block/loop1").symlink_to(sysfs.root / "devices/loop1")
     for disk, other in ((device(7, 0), "loop1"), (device(259, 1), "loop1"), (device(7, 1), "loop0")):
         with pytest.raises(TakenError, match=f"is attached to {other}: "):
-            check_unused(disk, sysfs.root, sysfs.root / "nodes")
+            check_unused(disk)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +152,6 @@ def test_one_file_has_no_two_loop_devices_that_write(sysfs: Sysfs, image: Path) 
 def test_what_overlaps_with_a_locked_disk_is_taken(
     sysfs: Sysfs, image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, second: str
 ) -> None:
-    monkeypatch.setattr(locks, "overlapping", lambda disk: overlapping(disk, sysfs.root, sysfs.root / "nodes"))
     disks: dict[str, Disk] = {
         "whole": device(254, 0), "part": device(254, 2), "other": device(254, 3),
         "file": file(image), "loop": device(7, 0), "part of loop": device(259, 1),
@@ -164,7 +164,6 @@ def test_what_overlaps_with_a_locked_disk_is_taken(
 
 
 def test_two_partitions_have_two_tasks(sysfs: Sysfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locks, "overlapping", lambda disk: overlapping(disk, sysfs.root, sysfs.root / "nodes"))
     held = [lock([device(254, minor)], directory=tmp_path, task=f"web{minor}") for minor in (2, 3)]
     assert len(held) == 2
     for each in held:
@@ -173,7 +172,7 @@ def test_two_partitions_have_two_tasks(sysfs: Sysfs, tmp_path: Path, monkeypatch
 
 def test_a_file_of_a_loop_device_is_in_use_unless_that_is_read_only(sysfs: Sysfs, image: Path) -> None:
     def check(disk: Disk) -> None:
-        check_unused(disk, sysfs.root, sysfs.root / "nodes")
+        check_unused(disk)
 
     with pytest.raises(TakenError, match="is attached to loop0: expected a disk that nothing else uses") as error:
         check(file(image))
@@ -204,7 +203,7 @@ def opens_with(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
 def test_a_device_that_the_kernel_has_claimed_is_in_use(sysfs: Sysfs, monkeypatch: pytest.MonkeyPatch) -> None:
     opens_with(monkeypatch, errno.EBUSY)
     with pytest.raises(TakenError, match="'/dev/x' is mounted, or a part of another device: expected a disk"):
-        check_unused(device(254, 0), sysfs.root)
+        check_unused(device(254, 0))
 
 
 @pytest.mark.parametrize("code", [errno.EIO, 0])
@@ -213,4 +212,4 @@ def test_a_device_that_can_be_opened_or_cannot_be_read_is_not_claimed(
 ) -> None:
     opens_with(monkeypatch, code)
     assert overlaps._is_claimed("/dev/x") is False
-    check_unused(device(254, 0), sysfs.root)
+    check_unused(device(254, 0))

@@ -18,7 +18,7 @@ from solo5_systemd.storage import owner as module
 from solo5_systemd.storage import title
 from solo5_systemd.storage.backing_files import ImageFiles, inspect
 from solo5_systemd.storage.model import Disk, DiskRequest
-from solo5_systemd.storage.owner import give, given_disk
+from solo5_systemd.storage.owner import give
 
 TENDER = 990
 TASK = 70123
@@ -150,22 +150,6 @@ def test_another_file_is_not_given(file: Path, tmp_path: Path, given: Given, kin
     assert given == []
 
 
-def test_a_hard_link_is_refused_though_it_could_be_written(file: Path, tmp_path: Path) -> None:
-    """A hard link may be the disk of another allocation."""
-    file.chmod(0o666)
-    (tmp_path / "alloc" / "link.img").hardlink_to(file)
-    assert "has 2 names" in refusal(tmp_path / "alloc" / "link.img", tmp_path)
-
-
-def test_another_users_file_is_refused_though_all_may_write_it(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The file may have replaced the disk, and its owner may have it open."""
-    owned_by_root(monkeypatch, root=False)
-    file.chmod(0o666)
-    assert "belongs to user" in refusal(file, tmp_path)
-
-
 def test_a_device_that_was_made_in_the_allocation_is_not_opened(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,6 +187,10 @@ def syscalls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     )
     monkeypatch.setattr("os.fsync", lambda fd: calls.append(f"fsync {Path(f'/proc/self/fd/{fd}').readlink().name}"))
     return calls
+
+
+def given_disk(path: str, identity: tuple[int, int], filesystem: int, mount: str = "") -> Disk:
+    return Disk(disk=DeviceName("given"), path=path, identity=identity, filesystem=filesystem, mount=mount)
 
 
 def disk(old_disk: Path, *, device: int | None = None, inode: int | None = None, filesystem: int | None = None) -> Disk:

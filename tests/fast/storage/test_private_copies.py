@@ -66,8 +66,6 @@ async def test_many_copy_at_a_time_and_none_while_a_task_may_write(golden: Path,
     original = Disk(
         disk=DeviceName("storage"),
         path=str(golden),
-        sector_size=512,
-        device=None,
         identity=(status.st_dev, status.st_ino),
     )
     readers = [lock_shared(original, directory=tmp_path / "locks") for _ in range(3)]
@@ -142,24 +140,3 @@ def test_a_job_copies_what_user_solo5_may_read(golden: Path, tmp_path: Path) -> 
 def test_only_a_regular_file_is_copied(path: str) -> None:
     with pytest.raises(InvalidRequestError, match="cannot be copied for one run: expected a regular file"):
         inspect(request(Path(path)))
-
-
-async def test_a_file_that_cannot_be_opened_is_reported(
-    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object, **__: object) -> int:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    disks = files(tmp_path)
-    monkeypatch.setattr(private_disks, "share", fail)
-    with pytest.raises(HostError, match="Input/output error"):
-        await made_from(disks, golden)
-
-
-async def test_a_sweep_removes_what_a_killed_start_left(golden: Path, tmp_path: Path) -> None:
-    disks = files(tmp_path)
-    made = await made_from(disks, golden)
-    assert await disks.sweep() == ()
-    os.close(made.descriptor)
-    assert await disks.sweep() == (str(made.directory),)
-    await disks.release(replace(made, directory=None))

@@ -48,9 +48,7 @@ def test_a_killed_start_keeps_a_disk_that_its_unit_is_to_mount_as_long_as_it_is_
     killed = directories.make()
     path = killed.files / "storage"
     path.write_bytes(b"x")
-    disk = Disk(
-        disk=DeviceName("storage"), path=str(path), sector_size=512, device=None, identity=identity(path.stat())
-    )
+    disk = Disk(disk=DeviceName("storage"), path=str(path), identity=identity(path.stat()))
     held = lock([disk], directory=locks, task="one")
     os.close(killed.descriptor)
     assert directories.sweep() == ()

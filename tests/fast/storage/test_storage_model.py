@@ -23,7 +23,7 @@ def request(path: str = "/srv/disk", sector_size: int | None = None) -> DiskRequ
 
 def disk(name: str, *identity: int) -> Disk:
     major, inode = identity
-    return Disk(disk=DeviceName(name), path="/srv/disk", sector_size=512, device=None, identity=(major, inode))
+    return Disk(disk=DeviceName(name), path="/srv/disk", identity=(major, inode))
 
 
 @pytest.mark.parametrize("asked, used", [(None, 512), (512, 512), (4096, 4096), (32768, 32768)])

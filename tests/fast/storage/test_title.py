@@ -4,7 +4,6 @@ import errno
 import os
 import struct
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,8 +15,8 @@ from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.procfs import ANYONE, Way
 from solo5_systemd.storage import title
 from solo5_systemd.storage.file_access import READ, READ_WRITE
-from solo5_systemd.storage.model import DiskRequest
-from solo5_systemd.storage.owner import give, given_disk
+from solo5_systemd.storage.model import Disk, DiskRequest
+from solo5_systemd.storage.owner import give
 from solo5_systemd.storage.title import OFFERED, check_title, read_title, write_title
 
 SOLO5, EVE, BOB = 990, 1001, 1002
@@ -200,7 +199,7 @@ def test_a_disk_that_gets_no_title_for_want_of_space_is_not_given(file: Path, mo
     given: list[object] = []
     monkeypatch.setattr("os.setxattr", fail)
     monkeypatch.setattr("os.chown", lambda *call: given.append(call))
-    disk = replace(given_disk(str(file), (1, 1), 1), holder=JOB)
+    disk = Disk(disk=DeviceName("storage"), path=str(file), identity=(1, 1), holder=JOB)
     with file.open("r+b") as opened, pytest.raises(HostError, match="cannot be given .*: No space left on device"):
         give(disk, opened.fileno(), EVE)
     assert not given

@@ -18,7 +18,7 @@ SLOW = IoLimits(read_bps=10_000_000, write_iops=100)
 
 def disk(name: str, io: IoLimits = NO_IO_LIMITS, *devices: BlockDevice) -> Disk:
     path = f"/srv/{name}\n%n a"
-    return Disk(disk=DeviceName(name), path=path, sector_size=512, device=None, identity=(1, 2), io=io, devices=devices)
+    return Disk(disk=DeviceName(name), path=path, identity=(1, 2), io=io, devices=devices)
 
 
 def lines(*disks: Disk, beside: tuple[str, ...] = ()) -> list[str]:

@@ -143,14 +143,6 @@ def test_a_user_that_systemd_has_allocated_is_left_to_it(tmp_path: Path) -> None
             assert uid == 61201
 
 
-def test_start_after_one_that_died_takes_over_its_user(tmp_path: Path) -> None:
-    of = users(tmp_path)
-    with started(of, WEB) as first:
-        pass
-    with started(of, WEB) as second:
-        assert second == first
-
-
 DYING = """
 import os, sys
 from pathlib import Path
@@ -353,27 +345,7 @@ async def test_a_removal_keeps_starts_out_and_frees_the_user(tmp_path: Path, mon
         pass
 
 
-async def test_collection_frees_the_users_of_tasks_without_a_unit(tmp_path: Path) -> None:
-    of = users(tmp_path)
-    with started(of, WEB), started(of, DB):
-        pass
-    assert sorted(await of.tasks()) == ["db", "web"]
-    assert await of.collect(_Loaded(DB)) == ["web"]
-    assert await of.tasks() == ["db"]
-
-
 DISK = GivenDisk("/srv/disk.img", 1, 2)
-
-
-async def test_disks_are_taken_back_before_their_user_is_freed(tmp_path: Path) -> None:
-    taken: list[tuple[int, str]] = []
-    of = users(tmp_path, taken=taken)
-    with started(of, WEB) as uid:
-        await of.record_disks(uid, [DISK, GivenDisk("/srv/other.img", 1, 3)])
-    await of.release(WEB)
-    assert taken == [(uid, "/srv/disk.img"), (uid, "/srv/other.img")]
-    assert list((tmp_path / "notes").iterdir()) == []
-    assert (tmp_path / "notes").stat().st_mode & 0o777 == 0o700
 
 
 async def test_user_of_an_earlier_boot_that_has_a_disk_is_not_allocated_before_that_is_taken_back(
@@ -508,8 +480,10 @@ async def test_disks_of_a_start_that_was_killed_are_noted_beside_those_of_the_ne
         assert again == uid
         await of.record_disks(uid, [GivenDisk("/srv/other.img", 1, 3)])
         await of.record_disks(uid, [DISK])
+    assert (tmp_path / "notes").stat().st_mode & 0o777 == 0o700
     await of.release(WEB)
     assert taken == [(uid, "/srv/disk.img"), (uid, "/srv/other.img")]
+    assert list((tmp_path / "notes").iterdir()) == []
 
 
 async def test_disks_of_a_user_that_systemd_has_allocated_are_taken_back_and_stay_noted(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_what_is_left_of_a_disk_is_complained_of(agent: Agent, machine: Machine)
 
 def _held(path: Path) -> tuple[Disk]:
     seen = identity(path.stat())
-    return (Disk(disk=DeviceName("data"), path=str(path), sector_size=512, device=None, identity=seen),)
+    return (Disk(disk=DeviceName("data"), path=str(path), identity=seen),)
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ def _disks() -> "NamedDisks":
 def _snapshots() -> "Snapshots":
     from solo5_systemd.storage.snapshots import Snapshots
 
-    return Snapshots(quotas=_quotas)
+    return Snapshots(_disks())
 
 
 def _quotas() -> "Mapping[str, int]":

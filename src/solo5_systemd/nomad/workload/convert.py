@@ -18,7 +18,6 @@ from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload import ports, volumes
 from solo5_systemd.settings.limits import tenant
 from solo5_systemd.settings.network import DEFAULT_NETWORK
-from solo5_systemd.settings.operator_policy import Policy
 from solo5_systemd.settings.resolver import Resolver, resolver
 from solo5_systemd.storage.archive import archive_disk, member
 from solo5_systemd.storage.io_limits import lowered
@@ -26,7 +25,7 @@ from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskReque
 from solo5_systemd.task.placeholders import COMMAND_LINE_MAX, uses_search, uses_servers
 from solo5_systemd.task.properties import parse_property
 from solo5_systemd.task.property_types import INFINITY, parse_cpus
-from solo5_systemd.task.workload import MIB, Workload
+from solo5_systemd.task.workload import MIB, Policy, Workload
 from solo5_systemd.unit.confinement import USER
 from solo5_systemd.unit.translate import TASKS_MAX
 

@@ -1,4 +1,4 @@
-"""Copies of disks' files: shared blocks where the file system can, else the data without the holes."""
+"""Copies of the files of disks and images: shared blocks where the file system can, else the data without the holes."""
 
 import errno
 import fcntl

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd.storage import copies
+from solo5_systemd.base import copies
 
 SIZE = 8 << 20
 

@@ -1,0 +1,87 @@
+"""The check of a task against the limits that an operator sets for tasks on a node."""
+
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+
+from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.image.manifest import StoredImage
+from solo5_systemd.network.model import NicRequest
+from solo5_systemd.settings.network import NO_NETWORK
+from solo5_systemd.task.property_types import INFINITY
+from solo5_systemd.task.workload import MIB, Workload
+
+_CEILINGS = "The operator sets it in plugin.solo5.config.ceilings."
+
+
+def check_policy(workload: Workload, image: StoredImage, nics: Sequence[NicRequest], ports: int) -> None:
+    """Check a workload against its policy.
+
+    Args:
+        workload: with all defaults filled in: a ceiling limits the task, however little of it the request contains.
+        image: of the workload.
+        nics: all NICs of the task.
+        ports: how many ports of the host the task publishes.
+
+    Raises:
+        InvalidRequestError: the policy does not permit it.
+    """
+    for error in (*_refusals(workload, image, nics), *_too_much(workload, image, nics, ports)):
+        raise error
+
+
+def _refusals(workload: Workload, image: StoredImage, nics: Sequence[NicRequest]) -> Iterator[InvalidRequestError]:
+    policy, tender = workload.policy, image.facts.manifest.target
+    if policy.units and workload.kind not in policy.units:
+        yield InvalidRequestError(
+            f"unit type {workload.kind} is not allowed on this node: expected {' or '.join(policy.units)}.",
+            f'The operator can add "{workload.kind}" to plugin.solo5.config.allowed_units.',
+        )
+    if policy.tenders and tender not in policy.tenders:
+        yield InvalidRequestError(
+            f"tender {tender}, which the image is built for, is not allowed on this node: "
+            f"expected {' or '.join(policy.tenders)}.",
+            "The operator sets it in plugin.solo5.config.allowed_tenders.",
+        )
+    for disk in workload.disks:
+        patterns = policy.named_disks
+        if (
+            disk.name is not None
+            and patterns is not None
+            and not any(fnmatchcase(disk.name, each) for each in patterns)
+        ):
+            yield InvalidRequestError(
+                f"disk {disk.disk}: named disk {disk.name!r} is not allowed on this node: expected one that matches "
+                f"{' or '.join(patterns) or 'a pattern, and there is none'}.",
+                "The operator sets the patterns in plugin.solo5.config.allowed_disks.",
+            )
+    for nic in nics:
+        if policy.networks and nic.network not in (*policy.networks, NO_NETWORK):
+            yield InvalidRequestError(
+                f"network {nic.network} of NIC {nic.nic} is not allowed on this node: "
+                f"expected one of {', '.join(policy.networks)}.",
+                f"Set the network of NIC {nic.nic}.",
+            )
+
+
+def _too_much(
+    workload: Workload, image: StoredImage, nics: Sequence[NicRequest], ports: int
+) -> Iterator[InvalidRequestError]:
+    policy = workload.policy
+    memory_max = workload.memory if workload.memory_max is None else workload.memory_max
+    most = None if policy.memory is None else policy.memory // MIB
+    if most is not None and memory_max == INFINITY:
+        yield InvalidRequestError(f"memory_max is unlimited: expected at most {most}M, this node's ceiling.", _CEILINGS)
+    new_disk = max((disk.create.size for disk in workload.disks if disk.create is not None), default=0)
+    for what, value, ceiling, unit in (
+        ("memory", workload.memory // MIB, most, "M"),
+        ("memory_max", memory_max // MIB, most, "M"),
+        ("the number of NICs", len(nics), policy.nics, ""),
+        ("the number of disks", len(workload.disks), policy.disks, ""),
+        ("the number of ports", ports, policy.ports, ""),
+        ("the size of the image in bytes", image.size, policy.image, ""),
+        ("the size of a new disk in bytes", new_disk, policy.new_disk, ""),
+    ):
+        if ceiling is not None and value > ceiling:
+            yield InvalidRequestError(
+                f"{what} is {value}{unit}: expected at most {ceiling}{unit}, this node's ceiling.", _CEILINGS
+            )
