@@ -113,8 +113,7 @@ def _name_or_path(text: str) -> str:
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
     """Run `solo5ctl disk` and return the exit status."""
-    if not context.root:
-        raise HostError("this verb requires root.", "Run it with sudo.")
+    context.require_root()
     act: Callable[[Namespace, CommandContext], int] = arguments.act
     return act(arguments, context)
 

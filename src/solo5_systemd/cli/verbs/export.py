@@ -43,8 +43,7 @@ def configure(parser: Parser) -> None:
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
     """Run `solo5ctl export` and return the exit status."""
-    if not context.root:
-        raise HostError("this verb requires root.", "Run it with sudo.")
+    context.require_root()
 
     async def command(engine: "Queries") -> int:
         from solo5_systemd.declared.exported import exported

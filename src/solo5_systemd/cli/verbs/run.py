@@ -2,13 +2,12 @@
 
 import os
 from argparse import REMAINDER, Namespace
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from solo5_systemd.base.errors import InvalidRequestError, NoSuchTaskError
+from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import UnitKind, own_task_name
 from solo5_systemd.cli import arguments as typed
-from solo5_systemd.cli.context import CommandContext
+from solo5_systemd.cli.context import CommandContext, remove_existing
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.task.table import SETTINGS
 
@@ -125,10 +124,8 @@ def _served() -> "Collection[NetworkName]":
 
 async def _start(engine: "Runtime", workload: "Workload", arguments: Namespace, context: CommandContext) -> int:
     await context.warn_unenforced(engine, workload)
-
     if arguments.replace:
-        with suppress(NoSuchTaskError):
-            await engine.remove(workload.name, force=True)
+        await remove_existing(engine, workload.name)
     if not arguments.detach:
         from solo5_systemd.cli import run_modes
 
