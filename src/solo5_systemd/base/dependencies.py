@@ -15,6 +15,9 @@ from typing import NamedTuple
 
 from solo5_systemd.base.errors import DependencyError
 
+SYSTEM_BUS = "/run/dbus/system_bus_socket"
+"""The socket of the system bus (dbus.socket)."""
+
 
 class Kind(StrEnum):
     """The kind of a dependency: found by import, dlopen(3), execve(2) or connect(2)."""
@@ -146,7 +149,7 @@ DEPENDENCIES = (
     Dependency(kind=Kind.PROGRAM, name="/usr/bin/unshare", debian="util-linux", needed_by=("run --scope", DRIVER)),
     Dependency(
         kind=Kind.SOCKET,
-        name="/run/dbus/system_bus_socket",
+        name=SYSTEM_BUS,
         debian="dbus",
         unit="dbus.socket",
         needed_by=(*TASKS, NETWORKD, RELAY, DRIVER),

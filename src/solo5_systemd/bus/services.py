@@ -10,8 +10,8 @@ from solo5_systemd.base.concurrency import retry
 from solo5_systemd.base.dependencies import EXIT_CONFIG
 from solo5_systemd.base.errors import DependencyError, HostError
 from solo5_systemd.bus.connection import Connection
-from solo5_systemd.bus.peers import WATCH_INTERVAL_S, RemoteError, unit_path
-from solo5_systemd.dbus.message_bus import CALL_TIMEOUT_S
+from solo5_systemd.bus.peers import PROPERTIES, SYSTEMD, WATCH_INTERVAL_S, RemoteError, unit_path
+from solo5_systemd.dbus.message_bus import BUS, BUS_PATH, CALL_TIMEOUT_S
 from solo5_systemd.dbus.messages import Interface, Message, MessageType, SignatureTree, from_wire, to_wire
 
 STATUS_INTERVAL_S = 1.0
@@ -23,9 +23,6 @@ REPLY_TIMEOUT_S = CALL_TIMEOUT_S + 5.0
 
 START_TIMEOUT_S = 60.0
 """Timeout of an activation: `TimeoutStartSec=` of the services' units."""
-
-_BUS, _BUS_PATH = "org.freedesktop.DBus", "/org/freedesktop/DBus"
-_SYSTEMD = "org.freedesktop.systemd1"
 
 _START_TIMED_OUT = "org.freedesktop.DBus.Error.TimedOut"
 _ABSENT = "org.freedesktop.DBus.Error.ServiceUnknown"
@@ -120,7 +117,7 @@ class Service:
     async def _missing_dependency(self) -> DependencyError | None:
         """Return the missing dependency that the service's last process reported as STATUS=, or None."""
         try:
-            [owned] = await self.connection.call(_BUS, _BUS_PATH, _BUS, "NameHasOwner", "s", [self.interface.name])
+            [owned] = await self.connection.call(BUS, BUS_PATH, BUS, "NameHasOwner", "s", [self.interface.name])
             if owned:
                 return None  # it runs, and is only slow
             status = await self._property("ExecMainStatus")
@@ -135,9 +132,9 @@ class Service:
         )
 
     async def _property(self, name: str) -> object:
-        body = [f"{_SYSTEMD}.Service", name]
+        body = [f"{SYSTEMD}.Service", name]
         path = unit_path(f"{self.unit}.service")
-        [value] = await self.connection.call(_SYSTEMD, path, "org.freedesktop.DBus.Properties", "Get", "ss", body)
+        [value] = await self.connection.call(SYSTEMD, path, PROPERTIES, "Get", "ss", body)
         return value.value
 
 
