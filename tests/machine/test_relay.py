@@ -50,7 +50,7 @@ def test_bytes_are_those_of_the_guest(consoles: Consoles) -> None:
 
 
 def test_last_line_is_delivered_when_drain_returns(run: Runner, consoles: Consoles) -> None:
-    for i in range(20):
+    for i in range(8):
         name = f"short-{i}"
         stdout, _ = consoles.forward(name, reads=False)
         run("hello.spt", name=name)

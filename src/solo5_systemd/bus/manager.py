@@ -165,11 +165,7 @@ class Manager(UnitReader):
     async def ensure_started(self, unit: str) -> None:
         """Start an installed unit unless it is active, and wait for the job."""
         with _translated():
-            result = await self._jobs.run("StartUnit", "ss", [unit, "replace"])
-        if result == "canceled":
-            raise JobCanceledError(f"{unit} was stopped before it was started.")
-        if result != "done":
-            raise HostError(f"{unit} did not start: job result {result!r}.", f"See: systemctl status {unit}")
+            _check_started(unit, await self._jobs.run("StartUnit", "ss", [unit, "replace"]))
 
     async def begin(self, unit: str) -> None:
         """Start an installed unit, without waiting for the job."""
@@ -191,16 +187,11 @@ class Manager(UnitReader):
         with _translated():
             try:
                 result = await self._jobs.run("TryRestartUnit" if running else "RestartUnit", "ss", [unit, "fail"])
+                _check_started(unit, result)
             except RemoteError as error:
                 if error.name not in _DESTRUCTIVE:
                     raise
                 raise JobConflictError(f"{unit} is not started again: {error.text.rstrip('.')}.") from error
-        if result == "canceled":
-            raise JobCanceledError(f"{unit} was stopped before it was started again.")
-        if result == "assert":
-            raise JobAssertError(f"{unit} did not start: its preparation has failed, or was being stopped.")
-        if result != "done":
-            raise HostError(f"{unit} did not start: job result {result!r}.", f"See: systemctl status {unit}")
 
     async def dependents(self, unit: str) -> Sequence[str]:
         """Return the active units of others that PID 1 stops and starts with a unit, such as by Requires=, in order."""
@@ -362,6 +353,16 @@ class Manager(UnitReader):
     async def _manager_call(self, member: str, signature: str, body: Sequence[Any]) -> list[Any]:
         with _translated():
             return await checked_call.call(self._connection, MANAGER_PATH, MANAGER, member, signature, body)
+
+
+def _check_started(unit: str, result: str) -> None:
+    """Raise the error for the result of a start job, unless it is `done`."""
+    if result == "canceled":
+        raise JobCanceledError(f"{unit} was stopped before it was started.")
+    if result == "assert":
+        raise JobAssertError(f"{unit} did not start: its preparation has failed, or was being stopped.")
+    if result != "done":
+        raise HostError(f"{unit} did not start: job result {result!r}.", f"See: systemctl status {unit}")
 
 
 def _to_wire(item: Property) -> list[Any]:
