@@ -133,9 +133,14 @@ def test_progress_is_for_terminals(solo5ctl: Solo5ctl, tmp_path: Path) -> None:
 def test_progress_of_a_pipe_has_no_total_and_is_removed_before_an_error() -> None:
     err = Stream(terminal=True)
     context: Any = type("Context", (), {"screen": Screen(io.BytesIO(), err, {})})()
-    with pytest.raises(HostError), disk_module.progress(0, context) as show:
-        show(1 << 20)
-        raise HostError("the copy failed.")
+
+    def fail() -> None:
+        with disk_module.progress(0, context) as show:
+            show(1 << 20)
+            raise HostError("the copy failed.")
+
+    with pytest.raises(HostError):
+        fail()
     assert err.getvalue() == b"\r\x1b[K1M\r\x1b[K"
 
 
