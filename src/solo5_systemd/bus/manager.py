@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from solo5_systemd.base.names import (
     task_scope,
     task_service,
 )
+from solo5_systemd.base.removals import Removals
 from solo5_systemd.bus import checked_call
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.jobs import Jobs
@@ -35,7 +36,7 @@ from solo5_systemd.bus.peers import (
 )
 from solo5_systemd.bus.unit_reader import READ_RETRIES, UnitReader
 from solo5_systemd.bus.unit_states import INTERFACES, ExportedState
-from solo5_systemd.bus.unit_watch import UnitWatch, WatchedUnit
+from solo5_systemd.bus.unit_watch import WatchedUnit
 from solo5_systemd.cgroup.cgroupfs import ScopeFields, control_group
 from solo5_systemd.dbus.messages import Variant
 from solo5_systemd.task.properties import (
@@ -100,7 +101,7 @@ class Manager(UnitReader):
         self._marks = marks or ScopeFields()
         super().__init__(self._exports, self._marks)
         self._jobs = Jobs(connection)
-        self._watch = UnitWatch(self._exports, self._after_run)
+        self._removals = Removals()
         self._release: tuple[int, int] | None = None
 
     async def start(self, unit: TransientUnit, files: UnitFiles) -> Invocation:
@@ -252,7 +253,8 @@ class Manager(UnitReader):
         rows = [row for row in await self._listing() if not row.over]
         return await self._merged(rows, await self._exported(rows))
 
-    def watched(self, state: UnitState) -> AbstractAsyncContextManager[WatchedUnit]:
+    @asynccontextmanager
+    async def watched(self, state: UnitState) -> AsyncGenerator[WatchedUnit, None]:
         """Watch a run for a block, without a D-Bus call before its end.
 
         An outage of PID 1 or the bus is not an end; after it the state is read again.
@@ -263,7 +265,12 @@ class Manager(UnitReader):
         Raises:
             HostError: the run may be over already, and could not be read.
         """
-        return self._watch.watched(state)
+        unit = WatchedUnit(state, self._exports, self._removals, self._after_run)
+        try:
+            await unit.begin()
+            yield unit
+        finally:
+            unit.end()
 
     async def current(self, state: UnitState) -> UnitState | None:
         """Return the state of a run now, or of its unit if it is over; without a D-Bus call while the run goes on."""
