@@ -36,7 +36,6 @@ SIZE is in bytes, or with a suffix: 512K, 64M, 1G, 1T (powers of 1024). A disk i
 
 
 def configure(parser: Parser) -> None:
-    """Add the options."""
     parser.usage = "solo5ctl disk create|ls|inspect|resize|rm|import|export|snapshot|restore ..."
     parser.epilog = EPILOG
     verbs = parser.add_subparsers(
@@ -113,7 +112,6 @@ def _name_or_path(text: str) -> str:
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
-    """Run `solo5ctl disk` and return the exit status."""
     context.require_root()
     act: Callable[[Namespace, CommandContext], int] = arguments.act
     return act(arguments, context)

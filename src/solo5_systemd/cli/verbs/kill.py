@@ -8,7 +8,6 @@ from solo5_systemd.cli.parser import Parser
 
 
 def configure(parser: Parser) -> None:
-    """Add the options."""
     parser.add_argument(
         "-s", "--signal", metavar="SIGNAL", type=typed.kill_signal, default=9,
         help="INT, TERM or KILL (default: KILL)",
@@ -18,5 +17,4 @@ def configure(parser: Parser) -> None:
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
-    """Run `solo5ctl kill` and return the exit status."""
     return context.for_each(arguments.names, lambda engine, name: engine.kill(name, arguments.signal))

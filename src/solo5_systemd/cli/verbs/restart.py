@@ -7,11 +7,9 @@ from solo5_systemd.cli.parser import Parser
 
 
 def configure(parser: Parser) -> None:
-    """Add the options."""
     parser.add_task_names()
     parser.add_output_options(json=False)
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
-    """Run `solo5ctl restart` and return the exit status."""
     return context.for_each(arguments.names, lambda engine, name: engine.restart(name))

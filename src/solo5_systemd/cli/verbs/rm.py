@@ -7,12 +7,10 @@ from solo5_systemd.cli.parser import Parser
 
 
 def configure(parser: Parser) -> None:
-    """Add the options."""
     parser.add_argument("-f", "--force", action="store_true", help="stop running tasks first")
     parser.add_task_names()
     parser.add_output_options(json=False)
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
-    """Run `solo5ctl rm` and return the exit status."""
     return context.for_each(arguments.names, lambda engine, name: engine.remove(name, force=arguments.force))

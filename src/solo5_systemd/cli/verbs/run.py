@@ -33,7 +33,6 @@ also for --ipv6 and --ipv6-gateway; {{ and }} are literal braces. See solo5ctl(1
 
 
 def configure(parser: Parser) -> None:
-    """Add the options."""
     parser.usage = "solo5ctl run [options] IMAGE [ARG...]"
     parser.epilog = EPILOG
     parser.add_argument("--name", type=own_task_name, help="name of the task (default: derived from IMAGE)")
@@ -59,7 +58,6 @@ def configure(parser: Parser) -> None:
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
-    """Run `solo5ctl run` and return the exit status."""
     _check_exclusive_options(arguments)
     workload = _workload(arguments)
     if arguments.declare:

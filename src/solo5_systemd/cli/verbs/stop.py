@@ -27,8 +27,6 @@ def configure(parser: Parser) -> None:
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
-    """Run `solo5ctl stop` and return the exit status."""
-
     async def stop(engine: "Runtime", name: TaskName) -> None:
         await engine.stop(name, signal=arguments.signal, timeout_s=arguments.time)
 
