@@ -1,7 +1,7 @@
 """Names of tasks, devices and networks, and of the units that derive from a task's name.
 
-A name is parsed once; its type shows that it is valid. Units, lease record and log fields derive from the task's name,
-so that stop, inspect and gc need no stored state.
+A name is parsed once, or refused with InvalidRequestError; its type shows that it is valid. Units, lease record and log
+fields derive from the task's name, so that stop, inspect and gc need no stored state.
 """
 
 import re
@@ -144,20 +144,12 @@ def device_name(text: str) -> DeviceName:
 
 
 def disk_name(text: str) -> DiskName:
-    """Parse the name of a named disk.
-
-    Raises:
-        InvalidRequestError: it is malformed.
-    """
+    """Parse the name of a named disk."""
     return DiskName(_checked(text, "disk", 64))
 
 
 def snapshot_name(text: str) -> SnapshotName:
-    """Parse the name of a snapshot.
-
-    Raises:
-        InvalidRequestError: it is malformed.
-    """
+    """Parse the name of a snapshot."""
     return SnapshotName(_checked(text, "snapshot", 64))
 
 
@@ -181,20 +173,12 @@ def primary_nic(names: Sequence[DeviceName]) -> DeviceName | None:
 
 
 def network_name(text: str) -> NetworkName:
-    """Parse the name of a network.
-
-    Raises:
-        InvalidRequestError: it is malformed.
-    """
+    """Parse the name of a network."""
     return NetworkName(_checked(text, "network", 32))
 
 
 def log_namespace(text: str) -> str:
-    """Parse the name of a journal namespace, which is part of unit and file names of systemd.
-
-    Raises:
-        InvalidRequestError: it is malformed.
-    """
+    """Parse the name of a journal namespace, which is part of unit and file names of systemd."""
     if not re.fullmatch(_LOG_NAMESPACE, text, re.ASCII):
         raise InvalidRequestError(
             f"journal namespace {text!r} is not usable: expected 1 to 64 letters, digits, '_' or '-', "
