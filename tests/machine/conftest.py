@@ -141,7 +141,7 @@ def _mounts() -> list[str]:
 
 def _loaded() -> dict[str, str]:
     """Loaded units of ours, each with NFileDescriptorStore=; empty for one that is no service."""
-    shown = systemctl("show", "--property=Id", "--property=NFileDescriptorStore", "solo5*")
+    shown = systemctl("show", "--all", "--property=Id", "--property=NFileDescriptorStore", "solo5*")
     units = (dict(line.partition("=")[::2] for line in unit.splitlines()) for unit in shown.strip().split("\n\n"))
     return {unit["Id"]: unit.get("NFileDescriptorStore", "") for unit in units if unit}
 
