@@ -46,7 +46,7 @@ OTHERS = """
 #ipv6 = "2001:db8:1::/64"
 """
 JOINED = """
-# One on a bridge of others, which stays as it is: its guests are machines of the LAN.
+# One on an existing bridge, which stays as it is: its guests are machines of the LAN.
 #[network.lan]
 #ipv4 = "192.168.1.0/24"
 #gateway4 = "192.168.1.1"

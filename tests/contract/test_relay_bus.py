@@ -44,12 +44,12 @@ asyncio.run(main())
 
 _CALLED_WHILE_STOPPING = f"""
 import subprocess, sys
-from solo5_systemd.dbus import process
+from solo5_systemd.dbus import service
 from solo5_systemd.relay import main as program
 
 fd = sys.argv.pop()
 call = [sys.executable, "-c", {_FORWARD!r}, fd]
-process.notify_stopping = lambda: subprocess.run(call, check=True, pass_fds=[int(fd)])
+service.notify = lambda text: text == "STOPPING=1" and subprocess.run(call, check=True, pass_fds=[int(fd)])
 sys.exit(program.main())
 """
 """The relay, called after STOPPING=1 and before it releases its bus name."""

@@ -10,10 +10,11 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -108,20 +109,21 @@ class Machine:
         self.expected.append(pattern)
 
     def snapshot(self) -> dict[str, object]:
-        """All that a task could leave behind."""
+        """All that a task could leave behind, with as few programs as possible: it is read twice for each test."""
+        loaded = _loaded()
         return {
-            "links": sorted(link["ifname"] for link in json.loads(ok("ip", "-json", "link"))),
-            "namespaces": ok("ip", "netns", "list"),
+            "links": sorted(name for _, name in socket.if_nameindex()),
+            "namespaces": sorted(path.name for path in Path("/run/netns").glob("*")),
             "nft": settled(ok("nft", "--stateless", "list", "ruleset")),
-            "units": sorted(_units()),
+            "units": sorted(filter(_is_kept, loaded)),
             "consoles": sorted(str(p) for p in Path("/run/solo5/relay").glob("*")),
-            "descriptors": unit_property("solo5-relay.service", "NFileDescriptorStore"),
+            "descriptors": loaded.get("solo5-relay.service", "0"),
             "leases": sorted(
                 str(p) for p in Path("/run/solo5/network").rglob("*") if p.is_file() and p.name != "repairs.json"
             ),
             "users": [*sorted(registered()), *sorted(str(p) for p in Path("/run/userdb").glob("[!.]*"))],
             "transient": sorted(p.name for p in Path("/run/systemd/transient").glob("solo5*")),
-            "tenders": sh("pgrep", "-a", "solo5-(hvt|spt)").stdout,
+            "tenders": sorted(_tenders()),
             "forward": [file.read_text() for file in sorted(Path("/proc/sys/net/ipv4/conf").glob("*/forwarding"))],
             "mounts": sorted(_mounts()),
             "archives": sorted(map(str, Path("/run/solo5/memory").glob("*"))),
@@ -137,15 +139,25 @@ def _mounts() -> list[str]:
     return [point for point in points if point not in KEPT_MOUNTS]
 
 
-def _units() -> list[str]:
-    """Loaded units of ours; services may stay a while after they were last needed, slices for ever."""
-    listed = systemctl("list-units", "--all", "--plain", "--no-legend", "solo5*")
-    units = {line.split()[0] for line in listed.splitlines() if line.split()}
-    return [
-        unit
-        for unit in units
-        if unit not in ("solo5-networkd.service", "solo5-relay.service") and not unit.endswith(".slice")
-    ]
+def _loaded() -> dict[str, str]:
+    """Loaded units of ours, each with NFileDescriptorStore=; empty for one that is no service."""
+    shown = systemctl("show", "--all", "--property=Id", "--property=NFileDescriptorStore", "solo5*")
+    units = (dict(line.partition("=")[::2] for line in unit.splitlines()) for unit in shown.strip().split("\n\n"))
+    return {unit["Id"]: unit.get("NFileDescriptorStore", "") for unit in units if unit}
+
+
+def _is_kept(unit: str) -> bool:
+    """Services may stay a while after they were last needed, slices for ever."""
+    return unit not in ("solo5-networkd.service", "solo5-relay.service") and not unit.endswith(".slice")
+
+
+def _tenders() -> Iterator[tuple[str, str]]:
+    """The processes of tenders."""
+    for directory in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended meanwhile
+            name = (directory / "comm").read_text().strip()
+            if re.match("solo5-(hvt|spt)", name):
+                yield directory.name, name
 
 
 @pytest.fixture(scope="session")

@@ -3,15 +3,12 @@
 import os
 import shutil
 import socket
-import struct
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.machine.conftest import GUESTS, Machine, Runner, inspect, ok, says, sh
-
-Damage = Callable[[bytearray], object]
 
 
 def refused(status: int, *words: str, of: tuple[str, ...]) -> str:
@@ -27,81 +24,17 @@ def refused(status: int, *words: str, of: tuple[str, ...]) -> str:
     return done.stderr
 
 
-ABI, MANIFEST = 0x31494241, 0x3154464D
-"""The types of the two notes; as text, `ABI1` and `MFT1` (reference: solo5, elf_abi.h and mft_abi.h)."""
-
-
-def note(data: bytearray, kind: int) -> int:
-    """Where the payload of a Solo5 note begins, found as the tender does: by its program header."""
-    (phoff,) = struct.unpack_from("<Q", data, 32)
-    phentsize, phnum = struct.unpack_from("<HH", data, 54)
-    for i in range(phnum):
-        segment, _, offset = struct.unpack_from("<IIQ", data, phoff + i * phentsize)
-        if segment == 4 and struct.unpack_from("<I", data, offset + 8)[0] == kind:
-            return int(offset) + (20 if kind == ABI else 24)
-    raise AssertionError(f"no note {kind:#x}")
-
-
-def put(offset: int, value: bytes) -> Damage:
-    return lambda data: data.__setitem__(slice(offset, offset + len(value)), value)
-
-
-def put_abi(offset: int, value: int) -> Damage:
-    return lambda data: struct.pack_into("<I", data, note(data, ABI) + offset, value)
-
-
-def put_manifest(offset: int, value: bytes) -> Damage:
-    def damage(data: bytearray) -> None:
-        begin = note(data, MANIFEST) + offset
-        data[begin : begin + len(value)] = value
-
-    return damage
-
-
-IMAGES: list[tuple[str, Damage, str]] = [
-    ("not ELF", put(0, b"nope"), "ELF"),
-    ("32 bits", put(4, b"\x01"), "64"),
-    ("big endian", put(5, b"\x02"), "endian"),
-    ("other machine", put(18, b"\x28\x00"), "machine"),
-    ("shared object", put(16, b"\x03\x00"), "exec"),
-    ("65535 program headers", put(56, b"\xff\xff"), "header"),
-    ("no program header", put(56, b"\x00\x00"), "header"),
-    ("headers beyond the end", put(32, struct.pack("<Q", 1 << 40)), "header"),
-    ("headers at a negative place", put(32, b"\xff" * 8), "header"),
-    ("header size", put(54, b"\x10\x00"), "header"),
-    ("virtio", put_abi(0, 3), "virtio"),
-    ("xen", put_abi(0, 6), "xen"),
-    ("unknown target", put_abi(0, 99), "99"),
-    ("ABI version", put_abi(4, 7), "7"),
-    ("reserved word", put_abi(8, 1), "reserved"),
-    ("manifest version", put_manifest(0, struct.pack("<I", 2)), "version"),
-    ("no entries", put_manifest(4, struct.pack("<I", 0)), "entries"),
-    ("too many entries", put_manifest(4, struct.pack("<I", 65)), "entries"),
-    ("entries that are not there", put_manifest(4, struct.pack("<I", 9)), "entries"),
-    ("first entry not reserved", put_manifest(8 + 68, struct.pack("<I", 2)), "first"),
-    ("device name with a dash", put_manifest(8 + 104, b"ser-ice\0"), "name"),
-    ("device name empty", put_manifest(8 + 104, b"\0"), "name"),
-    ("device name without end", put_manifest(8 + 104, b"a" * 68), "name"),
-    ("unknown device type", put_manifest(8 + 104 + 68, struct.pack("<I", 5)), "type"),
-    ("MAC preset", put_manifest(8 + 104 + 72, b"\x02"), "preset"),
-    ("attached preset", put_manifest(8 + 104 + 96, b"\x01"), "attached"),
-]
-
-
-@pytest.mark.parametrize(("damage", "word"), [row[1:] for row in IMAGES], ids=[row[0] for row in IMAGES])
-def test_damaged_image(machine: Machine, tmp_path: Path, damage: Damage, word: str) -> None:
-    data = bytearray((GUESTS / "net.hvt").read_bytes())
-    damage(data)
-    image = tmp_path / "damaged.hvt"
-    image.write_bytes(data)
-    refused(126, word, of=(str(image),))
-
-
-@pytest.mark.parametrize("length", [0, 1, 63, 64, 200, 4096])
-def test_truncated_image(machine: Machine, tmp_path: Path, length: int) -> None:
-    image = tmp_path / "short.hvt"
-    image.write_bytes((GUESTS / "net.hvt").read_bytes()[:length])
-    refused(126, of=(str(image),))
+def test_damaged_image(machine: Machine, tmp_path: Path) -> None:
+    image, content = tmp_path / "damaged.hvt", (GUESTS / "net.hvt").read_bytes()
+    for damaged, word in (
+        (b"", "ELF"),
+        (b"nope" + content[4:], "ELF"),
+        (content[:200], "end at byte"),
+        (content[:18] + b"\x28\x00" + content[20:], "e_machine 40: expected 62 of an executable"),
+        (content.replace(b"service\0", b"ser-ice\0"), "device name 'ser-ice'"),
+    ):
+        image.write_bytes(damaged)
+        refused(126, word, of=(str(image),))
 
 
 def test_things_that_are_no_image(machine: Machine, tmp_path: Path) -> None:
@@ -114,57 +47,20 @@ def test_things_that_are_no_image(machine: Machine, tmp_path: Path) -> None:
     refused(127, "/no/such/image", of=("/no/such/image",))
 
 
-DEVICES = [
-    (("--net", "service=default", "net63.spt"), ("service1", "service0")),
-    (("--block", "storage=/etc/hostname", "--net", "service=default", "net.hvt"), ("storage",)),
-    (("disk.hvt",), ("storage", "not offered", "block")),
-    (("--net", "storage=default", "disk.hvt"), ("storage",)),
-    (("--net", "service=default", "--net", "service=default", "net.hvt"), ("service", "twice")),
-    (("--net", "service=nowhere", "net.hvt"), ("nowhere", "default")),
-    (("--net", "service=default,ip=192.0.2.77", "net.hvt"), ("192.0.2.77",)),
-    (("--net", "service=default,ip=10.0.0", "net.hvt"), ("10.0.0",)),
-    (("--net", "service=default,mac=01:00:00:00:00:01", "net.hvt"), ("01:00:00:00:00:01",)),
-    (("--net", "service=default,mac=zz", "net.hvt"), ("zz",)),
-    (("--net", "service=default,colour=red", "net.hvt"), ("colour",)),
-    (("-p", "0:80", "net.hvt"), ("0",)),
-    (("-p", "65536:80", "net.hvt"), ("65536",)),
-    (("-p", "80:0", "net.hvt"), ("0",)),
-    (("-p", "80:80/sctp", "net.hvt"), ("sctp",)),
-    (("-p", "eighty:80", "net.hvt"), ("eighty",)),
-    (("-p", "224.0.0.9:8080:80", "net.hvt"), ("224.0.0.9",)),
-    (("-p", "8080:80", "-p", "8080:81", "net.hvt"), ("8080",)),
-    (("-p", "other:8080:80", "net.hvt"), ("other", "service")),
-    (("-p", "8080:80", "hello.hvt"), ("8080", "NIC")),
-    (("--memory", "1M", "hello.hvt"), ("1M",)),
-    (("--memory", "5G", "hello.hvt"), ("4096",)),
-    (("--memory", "999999G", "hello.spt"), ("memory",)),
-    (("--memory", "lots", "hello.hvt"), ("lots",)),
-    (("--memory", "-1", "hello.hvt"), ("-1",)),
-    (("--cpus", "0", "hello.hvt"), ("0",)),
-    (("--cpu-weight", "0", "hello.hvt"), ("0",)),
-    (("--name", "a/b", "hello.hvt"), ("a/b",)),
-    (("--name", "", "hello.hvt"), ("name",)),
-    (("--name", "x" * 129, "hello.hvt"), ("128",)),
-    (("--tender", "spt", "hello.hvt"), ("spt", "hvt")),
-    (("--property", "Bogus=1", "hello.hvt"), ("Bogus",)),
-    (("--property", "TasksMax=many", "hello.hvt"), ("many",)),
-    (("--property", "TasksMax", "hello.hvt"), ("TasksMax",)),
-    (("--no-such-option", "hello.hvt"), ("--no-such-option",)),
-    (("--block", "storage=/no/such/disk", "disk.hvt"), ("/no/such/disk",)),
-    (("--block", "storage=/etc", "disk.hvt"), ("/etc",)),
-    (("--block", "storage=/etc/hostname,sector-size=513", "disk.hvt"), ("513",)),
-    (("--block", "storage", "disk.hvt"), ("storage",)),
-]
-
-
-@pytest.mark.parametrize(("options", "words"), DEVICES, ids=[" ".join(row[0])[:60] for row in DEVICES])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("disk.hvt",), ("disk storage is not offered",)),
+        (("--net", "service=nowhere", "net.hvt"), ("nowhere", "default")),
+        (("--net", "service=default,ip=192.0.2.77", "net.hvt"), ("192.0.2.77",)),
+        (("--memory", "5G", "hello.hvt"), ("4096",)),
+        (("--property", "TasksMax=many", "hello.hvt"), ("many",)),
+        (("--block", "storage=/etc", "disk.hvt"), ("/etc",)),
+    ],
+)
 def test_request_that_cannot_work(machine: Machine, options: tuple[str, ...], words: tuple[str, ...]) -> None:
     *rest, guest = options
-    done = sh("solo5ctl", "run", "--rm", *rest, f"{GUESTS}/{guest}")
-    assert done.returncode in (125, 126, 127), f"{done.returncode}: {done.stdout}{done.stderr}"
-    assert "Traceback" not in done.stderr
-    assert any(word.lower() in done.stderr.lower() for word in words), done.stderr
-    assert len(done.stderr.strip().splitlines()) <= 3, done.stderr
+    refused(125, *words, of=(*rest, f"{GUESTS}/{guest}"))
 
 
 def test_placeholders(machine: Machine) -> None:
@@ -329,11 +225,11 @@ def test_damaged_lease_files(machine: Machine, run: Runner) -> None:
         file.unlink()
 
 
-@pytest.mark.parametrize("verb", ["inspect", "logs", "stop", "kill", "rm", "wait", "stats", "freeze", "thaw"])
-def test_unknown_task(machine: Machine, verb: str) -> None:
-    done = sh("solo5ctl", verb, *(("--no-stream",) if verb == "stats" else ()), "nobody")
-    assert done.returncode == 125, done.stderr
-    assert "nobody" in done.stderr
+def test_unknown_task(machine: Machine) -> None:
+    for verb in ("inspect", "logs", "stop", "stats", "wait"):
+        done = sh("solo5ctl", verb, "nobody")
+        assert done.returncode == 125, done.stderr
+        assert "nobody" in done.stderr
 
 
 def test_daemon_reload_in_the_middle(run: Runner) -> None:

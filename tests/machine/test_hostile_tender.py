@@ -83,11 +83,11 @@ class Scene:
     paths: tuple[str, ...]
 
 
-@pytest.fixture(params=["solo5-hostile", "solo5-hostile-dynamic"])
+@pytest.fixture
 def hostile(request: pytest.FixtureRequest, machine: Machine, run: Runner) -> Iterator[None]:
-    """Every spt image is run by the hostile tender, with the sockets of a journal namespace in its root."""
+    """Every spt image is run by a hostile tender, with the sockets of a journal namespace in its root."""
     TENDERS.mkdir()
-    shutil.copy(PROGRAMS / request.param, TENDERS / "solo5-spt")
+    shutil.copy(PROGRAMS / getattr(request, "param", "solo5-hostile"), TENDERS / "solo5-spt")
     SETTINGS.write_text(f'tender_paths = ["{TENDERS}", "/usr/local/bin"]\nlog_namespace = "hostile"\n')
     yield
     SETTINGS.unlink()
@@ -148,6 +148,7 @@ def writable_files(name: str) -> set[tuple[int, int]]:
     return found
 
 
+@pytest.mark.parametrize("hostile", ["solo5-hostile", "solo5-hostile-dynamic"], indirect=True)
 def test_hostile_tender_of_a_service_gets_nothing(scene: Scene, run: Runner, tmp_path: Path) -> None:
     own = disk(tmp_path / "hostile.img")
     attacker = run("netdisk.spt", *scene.paths, options=("--block", f"storage={own}"))
@@ -356,8 +357,10 @@ def test_hostile_tender_gets_nothing_of_its_network(
         assert sh("ping", "-c3", "-W1", address(neighbour)).returncode == 0
 
 
-@pytest.mark.parametrize("whose", ["the router's", "a lower one than the bridge's"])
-@pytest.mark.parametrize("kind", ["service", "scope"])
+@pytest.mark.parametrize(
+    ("kind", "whose"),
+    [("service", "the router's"), ("scope", "the router's"), ("scope", "a lower one than the bridge's")],
+)
 def test_hostile_tender_on_a_lan_moves_neither_router_nor_host(
     no_launcher: None, hostile: None, lan: Outside, run: Runner, tmp_path: Path, kind: str, whose: str
 ) -> None:

@@ -154,10 +154,6 @@ def test_removed_and_purged_while_tasks_run_and_installed_again(machine: Machine
     ok("dpkg", "--install", deb(), timeout=300)
     assert "survivor" not in ok("solo5ctl", "ps", "--all", "--quiet")
     ok("solo5ctl", "disk", "rm", "kept@before", "kept")
-    ok("dpkg", "--remove", PACKAGE, timeout=300)
-    assert "named disks" not in ok("dpkg", "--purge", PACKAGE, timeout=300)
-    assert not Path("/var/lib/solo5").exists()
-    ok("dpkg", "--install", deb(), timeout=300)
 
 
 def test_a_service_that_failed_without_its_package_starts_after_an_installation(machine: Machine, run: Runner) -> None:

@@ -1,10 +1,13 @@
 """A task's console in FIFOs: each line is delivered once, whatever happens to reader and relay."""
 
 import os
+import shutil
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from tests.machine.conftest import Machine, Runner, eventually, ok, sh, unit_property
 from tests.machine.consoles import UNLIMITED, Consoles, called, numbers, relay_pid, shell_task
 from tests.machine.fifos import Reader
@@ -12,7 +15,6 @@ from tests.machine.fifos import Reader
 from solo5_systemd.base.names import TaskName, task_service
 from solo5_systemd.bus.relay_client import Relay
 from solo5_systemd.nomad.logs import open_fifo
-from solo5_systemd.relay.main import IDLE_TIMEOUT_S
 
 UNLIMITED_OPTIONS = tuple(word for each in UNLIMITED for word in ("--property", each))
 
@@ -50,7 +52,7 @@ def test_bytes_are_those_of_the_guest(consoles: Consoles) -> None:
 
 
 def test_last_line_is_delivered_when_drain_returns(run: Runner, consoles: Consoles) -> None:
-    for i in range(20):
+    for i in range(8):
         name = f"short-{i}"
         stdout, _ = consoles.forward(name, reads=False)
         run("hello.spt", name=name)
@@ -160,10 +162,24 @@ def test_forward_from_an_earlier_time_delivers_earlier_lines(run: Runner, consol
     consoles.drain("late")
 
 
-def test_relay_runs_only_while_it_is_needed(run: Runner, consoles: Consoles) -> None:
+@pytest.fixture
+def impatient(machine: Machine) -> Iterator[float]:
+    """A relay that exits after a second, which is returned, in the place of ten."""
+    drop_in = Path("/run/systemd/system/solo5-relay.service.d/impatient.conf")
+    drop_in.parent.mkdir(parents=True)
+    command = unit_property("solo5-relay.service", "ExecStart").partition("argv[]=")[2].partition(" ;")[0]
+    drop_in.write_text(f"[Service]\nExecStart=\nExecStart={command} --idle 1\n")
+    ok("systemctl", "stop", "solo5-relay.service")
+    ok("systemctl", "daemon-reload")
+    yield 1.0
+    shutil.rmtree(drop_in.parent)
+    ok("systemctl", "daemon-reload")
+
+
+def test_relay_runs_only_while_it_is_needed(impatient: float, consoles: Consoles) -> None:
     consoles.forward("needed")
     pid = relay_pid()
-    time.sleep(IDLE_TIMEOUT_S + 2)
+    time.sleep(2 * impatient)
     assert relay_pid() == pid > 0, "it is idle, and holds FIFOs"
     assert "needed" in ok(*LIST)
     consoles.drain("needed")

@@ -21,7 +21,7 @@ COUNTING = "i=1; while [ $i -le %d ]; do echo line $i; i=$((i+1)); sleep %s; don
 def test_each_line_is_delivered_once_while_journald_restarts_rotates_and_vacuums(consoles: Consoles) -> None:
     stdout, _ = consoles.forward("through")
     shell_task("through", COUNTING % (2000, 0.001), *UNLIMITED)
-    for _ in range(3):
+    for _ in range(2):
         more_come(stdout)
         ok("systemctl", "restart", "systemd-journald")
         more_come(stdout)
@@ -122,8 +122,8 @@ def test_dropped_lines_have_a_notice_in_their_place_and_a_signal(consoles: Conso
     eventually(lambda: stderr.got == notices, "stderr has exactly these notices")
 
 
-def test_two_hundred_consoles_at_once_are_complete_in_bounded_memory(consoles: Consoles) -> None:
-    names = [f"crowd-{i}" for i in range(200)]
+def test_a_hundred_consoles_at_once_are_complete_in_bounded_memory(consoles: Consoles) -> None:
+    names = [f"crowd-{i}" for i in range(100)]
     readers = {name: consoles.forward(name, reads=i % 4 > 0)[0] for i, name in enumerate(names)}
     for name in names:
         shell_task(name, f"exec seq -f '{name} line %g {'.' * 1000}' 200", *UNLIMITED, "Type=exec")
@@ -166,7 +166,7 @@ async def drained(relay: Relay, name: str) -> None:
 
 
 def nobody_waits_for_those_that_are_not_read(names: list[str], consoles: Consoles) -> None:
-    """Fifty drains wait for readers on one connection; another task's console is forwarded meanwhile."""
+    """Many drains wait for readers on one connection; another task's console is forwarded meanwhile."""
     ends = [consoles.reader("newcomer", stream) for stream in ("stdout", "stderr")]
 
     async def beside(relay: Relay) -> None:

@@ -15,6 +15,9 @@ from typing import NamedTuple
 
 from solo5_systemd.base.errors import DependencyError
 
+SYSTEM_BUS = "/run/dbus/system_bus_socket"
+"""The socket of the system bus (dbus.socket)."""
+
 
 class Kind(StrEnum):
     """The kind of a dependency: found by import, dlopen(3), execve(2) or connect(2)."""
@@ -90,94 +93,43 @@ TASKS = (*READS, *CALLS)
 
 DEPENDENCIES = (
     Dependency(
-        kind=Kind.MODULE,
-        name="dbus_next",
-        debian="python3-dbus-next",
-        pip="dbus-next",
-        preferred="dbus_fast",
-        needed_by=(*CALLS, NETWORKD, RELAY, DRIVER),
+        Kind.MODULE, "dbus_next", "python3-dbus-next", (*CALLS, NETWORKD, RELAY, DRIVER), "dbus-next", "dbus_fast"
     ),
-    Dependency(
-        kind=Kind.MODULE, name="google.protobuf", debian="python3-protobuf", pip="protobuf", needed_by=(DRIVER,)
-    ),
-    Dependency(kind=Kind.MODULE, name="grpc", debian="python3-grpcio", pip="grpcio", needed_by=(DRIVER,)),
-    Dependency(kind=Kind.MODULE, name="msgpack", debian="python3-msgpack", pip="msgpack", needed_by=(DRIVER,)),
-    Dependency(
-        kind=Kind.MODULE, name="nftables", debian="python3-nftables", pip="pip-nftables", needed_by=(NETWORKD, DRIVER)
-    ),
-    Dependency(
-        kind=Kind.MODULE, name="pyroute2", debian="python3-pyroute2", pip="pyroute2", needed_by=(NETWORKD, DRIVER)
-    ),
-    Dependency(
-        kind=Kind.MODULE,
-        name="pystemd",
-        debian="python3-pystemd",
-        pip="pystemd",
-        needed_by=READS,
-    ),
-    Dependency(kind=Kind.LIBRARY, name="libnftables.so.1", debian="libnftables1", needed_by=(NETWORKD, DRIVER)),
+    Dependency(Kind.MODULE, "google.protobuf", "python3-protobuf", (DRIVER,), "protobuf"),
+    Dependency(Kind.MODULE, "grpc", "python3-grpcio", (DRIVER,), "grpcio"),
+    Dependency(Kind.MODULE, "msgpack", "python3-msgpack", (DRIVER,), "msgpack"),
+    Dependency(Kind.MODULE, "nftables", "python3-nftables", (NETWORKD, DRIVER), "pip-nftables"),
+    Dependency(Kind.MODULE, "pyroute2", "python3-pyroute2", (NETWORKD, DRIVER), "pyroute2"),
+    Dependency(Kind.MODULE, "pystemd", "python3-pystemd", READS, "pystemd"),
+    Dependency(Kind.LIBRARY, "libnftables.so.1", "libnftables1", (NETWORKD, DRIVER)),
     # With it, systemd resolves the users of tasks.
     Dependency(
-        kind=Kind.LIBRARY,
-        name="libnss_systemd.so.2",
-        debian="libnss-systemd",
-        needed_by=("run", "run --detach", "run --scope", DRIVER),
+        Kind.LIBRARY, "libnss_systemd.so.2", "libnss-systemd", ("run", "run --detach", "run --scope", DRIVER)
     ),
+    Dependency(Kind.LIBRARY, "libsystemd.so.0", "libsystemd0", (*READS, "run", RELAY, DRIVER)),
+    Dependency(Kind.PROGRAM, "/usr/bin/busctl", "systemd", ("solo5-network@.service",)),
+    Dependency(Kind.PROGRAM, "/usr/bin/flock", "util-linux", ("solo5-thaw@.service",)),
+    Dependency(Kind.PROGRAM, "/usr/bin/grep", "grep", (DRIVER,)),
+    Dependency(Kind.PROGRAM, "/usr/bin/nice", "coreutils", (DRIVER,)),
+    Dependency(Kind.PROGRAM, "/usr/bin/nsenter", "util-linux", (DRIVER,)),
+    Dependency(Kind.PROGRAM, "/usr/bin/prlimit", "util-linux", (DRIVER,)),
+    Dependency(Kind.PROGRAM, "/usr/bin/setpriv", "util-linux", ("run --scope", DRIVER)),
+    Dependency(Kind.PROGRAM, "/usr/bin/systemctl", "systemd", ()),
+    Dependency(Kind.PROGRAM, "/usr/bin/systemd-creds", "systemd", ()),
+    Dependency(Kind.PROGRAM, "/usr/bin/unshare", "util-linux", ("run --scope", DRIVER)),
+    Dependency(Kind.SOCKET, SYSTEM_BUS, "dbus", (*TASKS, NETWORKD, RELAY, DRIVER), unit="dbus.socket"),
     Dependency(
-        kind=Kind.LIBRARY,
-        name="libsystemd.so.0",
-        debian="libsystemd0",
-        needed_by=(*READS, "run", RELAY, DRIVER),
+        Kind.SOCKET, "/run/systemd/journal/io.systemd.journal", "systemd", (), unit="systemd-journald.service"
     ),
+    Dependency(Kind.SOCKET, "/run/systemd/journal/socket", "systemd", (), unit="systemd-journald.socket"),
     Dependency(
-        kind=Kind.PROGRAM,
-        name="/usr/bin/busctl",
-        debian="systemd",
-        needed_by=("solo5-network@.service",),
-    ),
-    Dependency(kind=Kind.PROGRAM, name="/usr/bin/flock", debian="util-linux", needed_by=("solo5-thaw@.service",)),
-    Dependency(kind=Kind.PROGRAM, name="/usr/bin/grep", debian="grep", needed_by=(DRIVER,)),
-    Dependency(kind=Kind.PROGRAM, name="/usr/bin/nice", debian="coreutils", needed_by=(DRIVER,)),
-    Dependency(kind=Kind.PROGRAM, name="/usr/bin/nsenter", debian="util-linux", needed_by=(DRIVER,)),
-    Dependency(kind=Kind.PROGRAM, name="/usr/bin/prlimit", debian="util-linux", needed_by=(DRIVER,)),
-    Dependency(kind=Kind.PROGRAM, name="/usr/bin/setpriv", debian="util-linux", needed_by=("run --scope", DRIVER)),
-    Dependency(kind=Kind.PROGRAM, name="/usr/bin/systemctl", debian="systemd", needed_by=()),
-    Dependency(kind=Kind.PROGRAM, name="/usr/bin/systemd-creds", debian="systemd", needed_by=()),
-    Dependency(kind=Kind.PROGRAM, name="/usr/bin/unshare", debian="util-linux", needed_by=("run --scope", DRIVER)),
-    Dependency(
-        kind=Kind.SOCKET,
-        name="/run/dbus/system_bus_socket",
-        debian="dbus",
-        unit="dbus.socket",
-        needed_by=(*TASKS, NETWORKD, RELAY, DRIVER),
-    ),
-    Dependency(
-        kind=Kind.SOCKET,
-        name="/run/systemd/journal/io.systemd.journal",
-        debian="systemd",
-        unit="systemd-journald.service",
-        needed_by=(),
-    ),
-    Dependency(
-        kind=Kind.SOCKET,
-        name="/run/systemd/journal/socket",
-        debian="systemd",
+        Kind.SOCKET, "/run/systemd/journal/stdout", "systemd", ("run", "run --detach", DRIVER),
         unit="systemd-journald.socket",
-        needed_by=(),
     ),
-    Dependency(
-        kind=Kind.SOCKET,
-        name="/run/systemd/journal/stdout",
-        debian="systemd",
-        unit="systemd-journald.socket",
-        needed_by=("run", "run --detach", DRIVER),
-    ),
-)
+)  # fmt: skip
 
 
-DHCP_SERVER = Dependency(
-    kind=Kind.PROGRAM, name="/usr/sbin/dnsmasq", debian="dnsmasq-base", needed_by=("solo5-dhcp@.service",)
-)
+DHCP_SERVER = Dependency(Kind.PROGRAM, "/usr/sbin/dnsmasq", "dnsmasq-base", ("solo5-dhcp@.service",))
 """Missing only where a network has `dhcp = true` or `ra = true`."""
 
 WHERE_NEEDED = (DHCP_SERVER,)

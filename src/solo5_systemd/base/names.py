@@ -1,7 +1,7 @@
 """Names of tasks, devices and networks, and of the units that derive from a task's name.
 
-A name is parsed once; its type shows that it is valid. Units, lease record and log fields derive from the task's name,
-so that stop, inspect and gc need no stored state.
+A name is parsed once, or refused with InvalidRequestError; its type shows that it is valid. Units, lease record and log
+fields derive from the task's name, so that stop, inspect and gc need no stored state.
 """
 
 import re
@@ -55,8 +55,6 @@ _NAME_MAX = 128
 # These are compiled at their first use, for startup time.
 _INSTANCE = r"[A-Za-z0-9_.-]+"
 _DEVICE = r"[A-Za-z0-9]{1,67}"
-_NETWORK = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}"
-_DISK = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 _LOG_NAMESPACE = r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}"
 
 
@@ -69,12 +67,16 @@ def task_name(text: str) -> TaskName:
     prefix, at, instance = text.partition("@")
     if at and is_task_name(prefix):
         return _instance_name(text, prefix, instance)
-    if not is_task_name(text):
+    return TaskName(_checked(text, "task", _NAME_MAX))
+
+
+def _checked(text: str, what: str, most: int) -> str:
+    if not re.fullmatch(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{most - 1}}}", text, re.ASCII):
         raise InvalidRequestError(
-            f"task name {text!r} is not usable: expected 1 to 128 letters, digits, '_', '.' or '-', "
-            "the first a letter or digit."
+            f"{what} name {text!r} is not usable: expected 1 to {most} letters, digits, '_', '.' or '-', the first a "
+            "letter or digit."
         )
-    return TaskName(text)
+    return text
 
 
 def _instance_name(text: str, prefix: str, instance: str) -> TaskName:
@@ -142,31 +144,13 @@ def device_name(text: str) -> DeviceName:
 
 
 def disk_name(text: str) -> DiskName:
-    """Parse the name of a named disk.
-
-    Raises:
-        InvalidRequestError: it is malformed.
-    """
-    if not re.fullmatch(_DISK, text, re.ASCII):
-        raise InvalidRequestError(
-            f"disk name {text!r} is not usable: expected 1 to 64 letters, digits, '_', '.' or '-', "
-            "the first a letter or digit."
-        )
-    return DiskName(text)
+    """Parse the name of a named disk."""
+    return DiskName(_checked(text, "disk", 64))
 
 
 def snapshot_name(text: str) -> SnapshotName:
-    """Parse the name of a snapshot.
-
-    Raises:
-        InvalidRequestError: it is malformed.
-    """
-    if not re.fullmatch(_DISK, text, re.ASCII):
-        raise InvalidRequestError(
-            f"snapshot name {text!r} is not usable: expected 1 to 64 letters, digits, '_', '.' or '-', "
-            "the first a letter or digit."
-        )
-    return SnapshotName(text)
+    """Parse the name of a snapshot."""
+    return SnapshotName(_checked(text, "snapshot", 64))
 
 
 def disk_or_snapshot(text: str) -> tuple[DiskName, SnapshotName | None]:
@@ -189,25 +173,12 @@ def primary_nic(names: Sequence[DeviceName]) -> DeviceName | None:
 
 
 def network_name(text: str) -> NetworkName:
-    """Parse the name of a network.
-
-    Raises:
-        InvalidRequestError: it is malformed.
-    """
-    if not re.fullmatch(_NETWORK, text, re.ASCII):
-        raise InvalidRequestError(
-            f"network name {text!r} is not usable: expected 1 to 32 letters, digits, '_', '.' or '-', "
-            "the first a letter or digit."
-        )
-    return NetworkName(text)
+    """Parse the name of a network."""
+    return NetworkName(_checked(text, "network", 32))
 
 
 def log_namespace(text: str) -> str:
-    """Parse the name of a journal namespace, which is part of unit and file names of systemd.
-
-    Raises:
-        InvalidRequestError: it is malformed.
-    """
+    """Parse the name of a journal namespace, which is part of unit and file names of systemd."""
     if not re.fullmatch(_LOG_NAMESPACE, text, re.ASCII):
         raise InvalidRequestError(
             f"journal namespace {text!r} is not usable: expected 1 to 64 letters, digits, '_' or '-', "

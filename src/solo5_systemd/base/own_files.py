@@ -17,13 +17,12 @@ from pathlib import Path
 from solo5_systemd.base.errors import SettingsError
 from solo5_systemd.base.locks import closing
 from solo5_systemd.base.procfs import MOUNTS
-from solo5_systemd.base.walk import Step, walk
+from solo5_systemd.base.walk import OTHERS_MAY_WRITE, Step, walk
 
 ROOT = 0
 TOP = ""
 """The path above which nothing is checked. Fast tests, whose directories are below /tmp, set both."""
 
-_OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH  # with an ACL, the group bits are its mask
 _NULL = os.makedev(1, 3)
 _FUSE = re.compile(r" - fuse\S* .*\buser_id=([0-9]+)")
 _READS = 3
@@ -148,7 +147,7 @@ def _check(path: Path, entry: str, status: os.stat_result, mounter: int) -> None
     is_link = stat.S_ISLNK(status.st_mode)
     if status.st_uid != ROOT or mounter != ROOT:
         who = f"user {mounter if status.st_uid == ROOT else status.st_uid}"
-    elif is_link or _is_null(status) or not status.st_mode & _OTHERS_MAY_WRITE:
+    elif is_link or _is_null(status) or not status.st_mode & OTHERS_MAY_WRITE:
         return
     else:
         who = "every user" if status.st_mode & stat.S_IWOTH else f"group {status.st_gid} or an ACL's users"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error
 from solo5_systemd.base.locks import closing
-from solo5_systemd.base.walk import Step, walk
+from solo5_systemd.base.walk import OTHERS_MAY_WRITE, Step, walk
 
 if TYPE_CHECKING:
     import asyncio
@@ -38,7 +38,6 @@ ANYONE = -1
 """Stands for all users, in `Way.changers`."""
 
 _NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EACCES}
-_OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH  # with an ACL, the group bits are its mask
 
 
 async def open_in_thread(opening: Callable[[], int]) -> int:
@@ -152,7 +151,7 @@ def way_of(path: str) -> Way | None:
         nonlocal changers, of_links, is_shared
         if step.above is None:
             return
-        of_entry, is_shared = changers_in(step.above, step.status), bool(step.above.st_mode & _OTHERS_MAY_WRITE)
+        of_entry, is_shared = changers_in(step.above, step.status), bool(step.above.st_mode & OTHERS_MAY_WRITE)
         changers |= of_entry
         of_links |= of_entry if stat.S_ISLNK(step.status.st_mode) else set()
 
@@ -175,7 +174,7 @@ def changers_in(directory: os.stat_result, entry: os.stat_result | None = None) 
         entry: of the entry; None: of any.
     """
     found = {directory.st_uid}
-    if directory.st_mode & _OTHERS_MAY_WRITE:
+    if directory.st_mode & OTHERS_MAY_WRITE:
         is_sticky, is_link = directory.st_mode & stat.S_ISVTX, entry is None or stat.S_ISLNK(entry.st_mode)
         # With FUSE, a user makes up owners and links. In overlayfs, the number of a file's device is another one.
         is_mount = entry is not None and stat.S_ISDIR(entry.st_mode) and entry.st_dev != directory.st_dev

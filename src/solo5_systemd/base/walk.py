@@ -14,6 +14,9 @@ _PLACE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_LINKS = 40
 """The kernel's limit, MAXSYMLINKS."""
 
+OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+"""Bits of a mode; with an ACL, those of the group are its mask."""
+
 
 class Step(NamedTuple):
     """A component of a path.

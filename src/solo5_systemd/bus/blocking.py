@@ -8,16 +8,13 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from solo5_systemd.base.dependencies import advice, without_init
+from solo5_systemd.base.dependencies import SYSTEM_BUS, advice, without_init
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.bus.peers import Call, remote_error
 
 with without_init("pystemd"):  # lxml with libxml2: 5 MB of memory, and a seventh of the import of asyncio
     from pystemd.dbusexc import DBusBaseError, DBusTimeoutError
     from pystemd.dbuslib import DBus
-
-SOCKET = "/run/dbus/system_bus_socket"
-"""The socket of the system bus (dbus.socket)."""
 
 _CLOSE_ARRAY = (-1, None)
 """The end of an array among pystemd's arguments: pairs of a type's code and a value."""
@@ -42,9 +39,9 @@ class BlockingBus:
         try:
             self._bus.open()
         except DBusBaseError as error:
-            where = os.environ.get("DBUS_SYSTEM_BUS_ADDRESS", SOCKET)
+            where = os.environ.get("DBUS_SYSTEM_BUS_ADDRESS", SYSTEM_BUS)
             reason = os.strerror(-error.errno)
-            raise HostError(f"the system bus cannot be reached: {where}: {reason}.", advice(SOCKET)) from error
+            raise HostError(f"the system bus cannot be reached: {where}: {reason}.", advice(SYSTEM_BUS)) from error
 
     def close(self) -> None:
         """Disconnect."""

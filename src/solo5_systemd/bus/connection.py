@@ -9,7 +9,7 @@ from typing import Any
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.bus.peers import remote_error
 from solo5_systemd.dbus import message_bus
-from solo5_systemd.dbus.message_bus import BUS, BUS_PATH, CALL_TIMEOUT_S, SOCKET, MessageBus
+from solo5_systemd.dbus.message_bus import BUS, BUS_PATH, CALL_TIMEOUT_S, MessageBus
 from solo5_systemd.dbus.messages import Message, MessageType
 
 MAX_IN_FLIGHT = 24
@@ -47,7 +47,7 @@ class Connection:
             if self._closed:
                 raise HostError("the connection to the system bus is closed.")
             if self._bus is None or not self._bus.connected:
-                self._bus = await _connected(self._address)
+                self._bus = await message_bus.connect(self._address)
                 self.lost = self._bus.lost
                 self.generation += 1
                 for listener in self._listeners:
@@ -157,21 +157,3 @@ async def system_bus(address: str | None = None) -> AsyncIterator[Connection]:
         yield connection
     finally:
         await connection.close()
-
-
-def _reason(error: Exception, where: str) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return f"{where}: {error.strerror}"
-    return str(error) or "it does not answer"
-
-
-async def _connected(address: str | None) -> MessageBus:
-    try:
-        return await message_bus.connect(address)
-    except (OSError, EOFError, ValueError) as error:  # TimeoutError is an OSError
-        from solo5_systemd.base.dependencies import advice
-
-        raise HostError(
-            f"the system bus cannot be reached: {_reason(error, address or SOCKET)}.",
-            advice(SOCKET),
-        ) from error

@@ -18,9 +18,9 @@ from solo5_systemd.base.errors import HostError
 from solo5_systemd.bus import checked_call
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.peers import MANAGER, MANAGER_PATH, SYSTEMD, RemoteError
+from solo5_systemd.dbus.message_bus import BUS, BUS_PATH
 from solo5_systemd.dbus.messages import Message, MessageType
 
-BUS = "org.freedesktop.DBus"
 _CHANGED = "NameOwnerChanged"
 _OWNER_RULE = f"type='signal',sender='{BUS}',interface='{BUS}',member='{_CHANGED}',arg0='{SYSTEMD}'"
 
@@ -48,7 +48,7 @@ class NameOwner:
         generation, changes = self._connection.generation, self._changes
         await self._connection.match(_OWNER_RULE)
         try:
-            [owner] = await self._connection.call(BUS, "/org/freedesktop/DBus", BUS, "GetNameOwner", "s", [SYSTEMD])
+            [owner] = await self._connection.call(BUS, BUS_PATH, BUS, "GetNameOwner", "s", [SYSTEMD])
         except RemoteError:  # no owner yet
             owner = ""
         if self._changes == changes:  # else NameOwnerChanged came first, with a later owner

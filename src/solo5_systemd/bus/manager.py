@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from solo5_systemd.base.names import (
     task_scope,
     task_service,
 )
+from solo5_systemd.base.removals import Removals
 from solo5_systemd.bus import checked_call
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.jobs import Jobs
@@ -35,7 +36,7 @@ from solo5_systemd.bus.peers import (
 )
 from solo5_systemd.bus.unit_reader import READ_RETRIES, UnitReader
 from solo5_systemd.bus.unit_states import INTERFACES, ExportedState
-from solo5_systemd.bus.unit_watch import UnitWatch, WatchedUnit
+from solo5_systemd.bus.unit_watch import WatchedUnit
 from solo5_systemd.cgroup.cgroupfs import ScopeFields, control_group
 from solo5_systemd.dbus.messages import Variant
 from solo5_systemd.task.properties import (
@@ -100,7 +101,7 @@ class Manager(UnitReader):
         self._marks = marks or ScopeFields()
         super().__init__(self._exports, self._marks)
         self._jobs = Jobs(connection)
-        self._watch = UnitWatch(self._exports, self._after_run)
+        self._removals = Removals()
         self._release: tuple[int, int] | None = None
 
     async def start(self, unit: TransientUnit, files: UnitFiles) -> Invocation:
@@ -165,11 +166,7 @@ class Manager(UnitReader):
     async def ensure_started(self, unit: str) -> None:
         """Start an installed unit unless it is active, and wait for the job."""
         with _translated():
-            result = await self._jobs.run("StartUnit", "ss", [unit, "replace"])
-        if result == "canceled":
-            raise JobCanceledError(f"{unit} was stopped before it was started.")
-        if result != "done":
-            raise HostError(f"{unit} did not start: job result {result!r}.", f"See: systemctl status {unit}")
+            _check_started(unit, await self._jobs.run("StartUnit", "ss", [unit, "replace"]))
 
     async def begin(self, unit: str) -> None:
         """Start an installed unit, without waiting for the job."""
@@ -191,16 +188,11 @@ class Manager(UnitReader):
         with _translated():
             try:
                 result = await self._jobs.run("TryRestartUnit" if running else "RestartUnit", "ss", [unit, "fail"])
+                _check_started(unit, result)
             except RemoteError as error:
                 if error.name not in _DESTRUCTIVE:
                     raise
                 raise JobConflictError(f"{unit} is not started again: {error.text.rstrip('.')}.") from error
-        if result == "canceled":
-            raise JobCanceledError(f"{unit} was stopped before it was started again.")
-        if result == "assert":
-            raise JobAssertError(f"{unit} did not start: its preparation has failed, or was being stopped.")
-        if result != "done":
-            raise HostError(f"{unit} did not start: job result {result!r}.", f"See: systemctl status {unit}")
 
     async def dependents(self, unit: str) -> Sequence[str]:
         """Return the active units of others that PID 1 stops and starts with a unit, such as by Requires=, in order."""
@@ -261,7 +253,8 @@ class Manager(UnitReader):
         rows = [row for row in await self._listing() if not row.over]
         return await self._merged(rows, await self._exported(rows))
 
-    def watched(self, state: UnitState) -> AbstractAsyncContextManager[WatchedUnit]:
+    @asynccontextmanager
+    async def watched(self, state: UnitState) -> AsyncGenerator[WatchedUnit, None]:
         """Watch a run for a block, without a D-Bus call before its end.
 
         An outage of PID 1 or the bus is not an end; after it the state is read again.
@@ -272,7 +265,12 @@ class Manager(UnitReader):
         Raises:
             HostError: the run may be over already, and could not be read.
         """
-        return self._watch.watched(state)
+        unit = WatchedUnit(state, self._exports, self._removals, self._after_run)
+        try:
+            await unit.begin()
+            yield unit
+        finally:
+            unit.end()
 
     async def current(self, state: UnitState) -> UnitState | None:
         """Return the state of a run now, or of its unit if it is over; without a D-Bus call while the run goes on."""
@@ -362,6 +360,16 @@ class Manager(UnitReader):
     async def _manager_call(self, member: str, signature: str, body: Sequence[Any]) -> list[Any]:
         with _translated():
             return await checked_call.call(self._connection, MANAGER_PATH, MANAGER, member, signature, body)
+
+
+def _check_started(unit: str, result: str) -> None:
+    """Raise the error for the result of a start job, unless it is `done`."""
+    if result == "canceled":
+        raise JobCanceledError(f"{unit} was stopped before it was started.")
+    if result == "assert":
+        raise JobAssertError(f"{unit} did not start: its preparation has failed, or was being stopped.")
+    if result != "done":
+        raise HostError(f"{unit} did not start: job result {result!r}.", f"See: systemctl status {unit}")
 
 
 def _to_wire(item: Property) -> list[Any]:

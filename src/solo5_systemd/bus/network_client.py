@@ -13,7 +13,6 @@ from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import DeviceName, TaskName, task_name, task_namespace
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.lease_reader import read_endpoints
-from solo5_systemd.bus.peers import RemoteError
 from solo5_systemd.bus.services import Service
 from solo5_systemd.dbus.network1 import INTERFACE
 from solo5_systemd.engine.task import Endpoints
@@ -212,10 +211,7 @@ class Networkd:
                 yield Repair(tasks=tuple(map(task_name, tasks)), what=what)
 
     async def _call(self, member: str, *body: object) -> list[Any]:
-        try:
-            return await self._service.call(member, body)
-        except RemoteError as error:
-            raise await self._service.explain(error) from error
+        return await self._service.call(member, body)
 
 
 def _reservation(task: TaskName, leases: Sequence[object], request: Request) -> Reservation:

@@ -5,14 +5,11 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, suppress
 from pathlib import Path
-from typing import Any
 
-from solo5_systemd.base.concurrency import retry
 from solo5_systemd.base.decode import Fields, json_document
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.names import TaskName, task_name
 from solo5_systemd.bus.connection import Connection
-from solo5_systemd.bus.peers import RemoteError
 from solo5_systemd.bus.services import Service
 from solo5_systemd.dbus.relay1 import INTERFACE
 from solo5_systemd.journal.lines import DroppedLines
@@ -20,10 +17,8 @@ from solo5_systemd.journal.lines import DroppedLines
 STATE = Path("/run/solo5/relay")
 """The directory with one record per forwarded task."""
 
-_DIED = "org.freedesktop.DBus.Error.NoReply"
-"""The bus's error if the service exits during a call."""
-
 _ATTEMPTS = 3
+"""Of a call during which the relay exits: all its methods are idempotent."""
 
 _DRAIN_INTERVAL_S = 0.05
 """Interval between two calls of Drain for one task."""
@@ -45,7 +40,7 @@ class Relay:
     def __init__(
         self, connection: Connection, sync: Callable[[TaskName, str], Awaitable[None]], state: Path = STATE
     ) -> None:
-        self._service = Service(unit="solo5-relay", interface=INTERFACE, connection=connection)
+        self._service = Service(unit="solo5-relay", interface=INTERFACE, connection=connection, attempts=_ATTEMPTS)
         self._sync = sync
         self._state = state
 
@@ -65,9 +60,9 @@ class Relay:
         """
         body = [task, unit, since, 0, 1]
         if namespace:
-            await self._call("ForwardFrom", [namespace, *body], (stdout, stderr))
+            await self._service.call("ForwardFrom", [namespace, *body], (stdout, stderr))
         else:
-            await self._call("Forward", body, (stdout, stderr))
+            await self._service.call("Forward", body, (stdout, stderr))
 
     async def has_record(self, task: TaskName) -> bool:
         """Return whether the relay has a record of the task: lines to deliver, or no `drain` yet."""
@@ -81,7 +76,7 @@ class Relay:
         """Return the tasks whose FIFOs are open. Does not activate the relay if there is no record."""
         if not await asyncio.to_thread(lambda: any(self._state.glob("*.json"))):
             return frozenset()
-        [tasks] = await self._call("List", [])
+        [tasks] = await self._service.call("List", [])
         return frozenset(map(task_name, tasks))
 
     async def drain(self, task: TaskName) -> int | None:
@@ -96,7 +91,7 @@ class Relay:
             return None  # without activating the relay
         await self._sync(task, namespace)
         until = time.monotonic() + _DRAIN_TIMEOUT_S
-        while await self._call("Drain", [task]) == [False]:
+        while await self._service.call("Drain", [task]) == [False]:
             if time.monotonic() >= until:
                 return await asyncio.to_thread(_changed, self._state / f"{task}.json")
             await asyncio.sleep(_DRAIN_INTERVAL_S)  # a call that blocks in the relay would delay those of other tasks
@@ -107,19 +102,6 @@ class Relay:
         async with aclosing(self._service.signals("Gap")) as bodies:
             async for task, lines in bodies:
                 yield DroppedLines(task=task_name(task), lines=lines)
-
-    async def _call(self, member: str, body: list[object], fds: tuple[int, ...] = ()) -> list[Any]:
-        """Call a method; retry if the relay exits meanwhile. All its methods are idempotent."""
-        try:
-            return await retry(
-                lambda: self._service.call(member, body, fds),
-                RemoteError,
-                interval_s=0,  # the next call activates it again
-                attempts=_ATTEMPTS,
-                transient=lambda error: error.name == _DIED,
-            )
-        except RemoteError as error:
-            raise await self._service.explain(error) from error
 
 
 def _records(directory: Path) -> Iterator[tuple[TaskName, float]]:

@@ -10,8 +10,8 @@ from solo5_systemd.base.concurrency import retry
 from solo5_systemd.base.dependencies import EXIT_CONFIG
 from solo5_systemd.base.errors import DependencyError, HostError
 from solo5_systemd.bus.connection import Connection
-from solo5_systemd.bus.peers import WATCH_INTERVAL_S, RemoteError, unit_path
-from solo5_systemd.dbus.message_bus import CALL_TIMEOUT_S
+from solo5_systemd.bus.peers import PROPERTIES, SYSTEMD, WATCH_INTERVAL_S, RemoteError, unit_path
+from solo5_systemd.dbus.message_bus import BUS, BUS_PATH, CALL_TIMEOUT_S
 from solo5_systemd.dbus.messages import Interface, Message, MessageType, SignatureTree, from_wire, to_wire
 
 STATUS_INTERVAL_S = 1.0
@@ -24,11 +24,10 @@ REPLY_TIMEOUT_S = CALL_TIMEOUT_S + 5.0
 START_TIMEOUT_S = 60.0
 """Timeout of an activation: `TimeoutStartSec=` of the services' units."""
 
-_BUS, _BUS_PATH = "org.freedesktop.DBus", "/org/freedesktop/DBus"
-_SYSTEMD = "org.freedesktop.systemd1"
-
 _START_TIMED_OUT = "org.freedesktop.DBus.Error.TimedOut"
 _ABSENT = "org.freedesktop.DBus.Error.ServiceUnknown"
+_DIED = "org.freedesktop.DBus.Error.NoReply"
+"""The bus's errors if an activation takes too long, if the service is not installed, if it exits during a call."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +39,14 @@ class Service:
         interface: its only one, whose name is the bus name too.
         connection: to the system bus.
         timeout: seconds for one reply; a service that exits is reported by the bus at once.
+        attempts: of a call during which the service exits; of several, the methods are idempotent.
     """
 
     unit: str
     interface: Interface
     connection: Connection
     timeout: float = REPLY_TIMEOUT_S
+    attempts: int = 1
 
     async def call(self, member: str, body: Sequence[object] = (), fds: Sequence[int] = ()) -> list[Any]:
         """Call a method with plain values and return the reply's body, in plain values as well.
@@ -55,16 +56,29 @@ class Service:
 
         Raises:
             DependencyError: a dependency of the service is missing.
-            RemoteError: an error that has no class in `errors`, or a failed activation.
+            HostError: the service is not installed, or has not started.
             Solo5Error: an error of the service, or no reply.
         """
-        return await retry(
-            lambda: self._reply(member, body, fds),
-            RemoteError,
-            interval_s=0,  # the bus has waited already
-            timeout_s=START_TIMEOUT_S,
-            transient=lambda error: error.name == _START_TIMED_OUT,
-        )
+
+        async def started() -> list[Any]:
+            return await retry(
+                lambda: self._reply(member, body, fds),
+                RemoteError,
+                interval_s=0,  # the bus has waited already
+                timeout_s=START_TIMEOUT_S,
+                transient=lambda error: error.name == _START_TIMED_OUT,
+            )
+
+        try:
+            return await retry(
+                started,
+                RemoteError,
+                interval_s=0,  # the next call activates it again
+                attempts=self.attempts,
+                transient=lambda error: error.name == _DIED,
+            )
+        except RemoteError as error:
+            raise await self._explained(error) from error
 
     async def _reply(self, member: str, body: Sequence[object], fds: Sequence[int]) -> list[Any]:
         name, signature = self.interface.name, self.interface.methods[member].in_signature
@@ -105,7 +119,7 @@ class Service:
             with suppress(HostError):
                 await connection.unmatch(rule)
 
-    async def explain(self, error: RemoteError) -> HostError:
+    async def _explained(self, error: RemoteError) -> HostError:
         """Return the cause of a failed call: service not installed, dependency missing, or the text of the error."""
         if error.name == _ABSENT:
             return HostError(
@@ -120,7 +134,7 @@ class Service:
     async def _missing_dependency(self) -> DependencyError | None:
         """Return the missing dependency that the service's last process reported as STATUS=, or None."""
         try:
-            [owned] = await self.connection.call(_BUS, _BUS_PATH, _BUS, "NameHasOwner", "s", [self.interface.name])
+            [owned] = await self.connection.call(BUS, BUS_PATH, BUS, "NameHasOwner", "s", [self.interface.name])
             if owned:
                 return None  # it runs, and is only slow
             status = await self._property("ExecMainStatus")
@@ -135,9 +149,9 @@ class Service:
         )
 
     async def _property(self, name: str) -> object:
-        body = [f"{_SYSTEMD}.Service", name]
+        body = [f"{SYSTEMD}.Service", name]
         path = unit_path(f"{self.unit}.service")
-        [value] = await self.connection.call(_SYSTEMD, path, "org.freedesktop.DBus.Properties", "Get", "ss", body)
+        [value] = await self.connection.call(SYSTEMD, path, PROPERTIES, "Get", "ss", body)
         return value.value
 
 

@@ -8,8 +8,8 @@ host. The link is not a documented interface: a unit without one is read from PI
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.removals import Removals
@@ -89,34 +89,3 @@ class WatchedUnit:
     def _on_removal(self) -> None:
         self._watch = None
         self._removed.set()
-
-
-class UnitWatch:
-    """The watches of a process.
-
-    Args:
-        exports: the links.
-        read: reads a state.
-    """
-
-    def __init__(self, exports: ExportedState, read: Read) -> None:
-        self._exports = exports
-        self._read = read
-        self._removals = Removals()
-
-    @asynccontextmanager
-    async def watched(self, state: UnitState) -> AsyncGenerator[WatchedUnit, None]:
-        """Watch a run for the block.
-
-        Args:
-            state: the run; it is read only if the unit's link has another one.
-
-        Raises:
-            HostError: it had to be read, and the bus or PID 1 did not reply.
-        """
-        unit = WatchedUnit(state, self._exports, self._removals, self._read)
-        try:
-            await unit.begin()
-            yield unit
-        finally:
-            unit.end()

@@ -21,55 +21,35 @@ KILL_SIGNALS = (signals.SIGINT, signals.SIGTERM, signals.SIGKILL)
 
 
 def disk_size(text: str) -> int:
-    """Return the bytes of `134217728`, `64M`, `64MiB` or `1g`; suffixes are powers of 1024.
-
-    Raises:
-        InvalidRequestError: malformed, zero, or more than LARGEST_SIZE.
-    """
+    """Return the bytes of `134217728`, `64M`, `64MiB` or `1g`; suffixes are powers of 1024."""
     from solo5_systemd.task.quantities import size as parse
 
     return parse(text, "disk size")
 
 
 def line_count(text: str) -> int:
-    """Return the number of last lines to show.
-
-    Raises:
-        InvalidRequestError: malformed.
-    """
+    """Return the number of last lines to show."""
     from solo5_systemd.task.quantities import integer
 
     return integer(text, "--tail", 0, 10**9)
 
 
 def seconds(text: str) -> float:
-    """Return a timeout in seconds.
-
-    Raises:
-        InvalidRequestError: malformed.
-    """
+    """Return a timeout in seconds."""
     if not _DECIMAL.fullmatch(text):
         raise InvalidRequestError(f"--time {text!r} is not a timeout: expected seconds, such as 10 or 0.5.")
     return float(text)
 
 
 def interval(text: str) -> float:
-    """Return a sampling interval in seconds.
-
-    Raises:
-        InvalidRequestError: malformed, or outside 0.1–86400.
-    """
+    """Return a sampling interval in seconds."""
     if not _DECIMAL.fullmatch(text) or not 0.1 <= float(text) <= 86400:
         raise InvalidRequestError(f"--interval {text!r} is not an interval: expected 0.1 to 86400 seconds, such as 5.")
     return float(text)
 
 
 def stop_signal(text: str) -> "StopSignal":
-    """Return the stop signal (KillSignal=) of a tender.
-
-    Raises:
-        InvalidRequestError: neither INT nor TERM.
-    """
+    """Return the stop signal (KillSignal=) of a tender."""
     from solo5_systemd.task.workload import StopSignal
 
     number = _signal(text)
@@ -79,11 +59,7 @@ def stop_signal(text: str) -> "StopSignal":
 
 
 def kill_signal(text: str) -> int:
-    """Return the number of a signal that `kill` may send.
-
-    Raises:
-        InvalidRequestError: not INT, TERM or KILL.
-    """
+    """Return the number of a signal that `kill` may send."""
     number = _signal(text)
     if number not in KILL_SIGNALS:
         raise InvalidRequestError(
@@ -95,11 +71,7 @@ def kill_signal(text: str) -> int:
 
 
 def declaration_name(text: str) -> TaskName:
-    """Parse the name of a declaration, `web` or `web@1`.
-
-    Raises:
-        InvalidRequestError: malformed, or a template without its instance.
-    """
+    """Parse the name of a declaration, `web` or `web@1`."""
     from solo5_systemd.declared.declaration import declared_task
 
     return declared_task(text)

@@ -2,10 +2,10 @@
 
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from solo5_systemd.base.errors import HostError, Solo5Error
+from solo5_systemd.base.errors import HostError, NoSuchTaskError, Solo5Error
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.cli.screen import Screen
 
@@ -61,8 +61,8 @@ class CommandContext:
             HostError: root is required, and the process is not root.
             Solo5Error: raised by the command.
         """
-        if needs_root and not self.root:
-            raise HostError("this verb requires root.", "Run it with sudo.")
+        if needs_root:
+            self.require_root()
         import asyncio  # imported here for startup time: a third of that of a short verb
 
         try:
@@ -71,6 +71,15 @@ class CommandContext:
             return EXIT_SIGTERM
         except BaseExceptionGroup as group:
             raise _root_cause(group) from group
+
+    def require_root(self) -> None:
+        """Check that the process is root.
+
+        Raises:
+            HostError: it is not.
+        """
+        if not self.root:
+            raise HostError("this verb requires root.", "Run it with sudo.")
 
     def query(self, command: Query) -> int:
         """Run a command that only reads, without an event loop, and return its exit status.
@@ -99,24 +108,37 @@ class CommandContext:
                 "solo5ctl doctor."
             )
 
-    async def for_each(self, names: Sequence[TaskName], act: Callable[[TaskName], Awaitable[None]]) -> int:
+    def for_each(self, names: Sequence[TaskName], act: Callable[["Runtime", TaskName], Awaitable[None]]) -> int:
         """Await `act` for all tasks concurrently, and print the name of each that succeeded.
 
         Returns:
             0, or the highest exit status of the errors, which are written to stderr.
-        """
-        import asyncio
 
-        async def attempt(name: TaskName) -> int:
+        Raises:
+            HostError: the process is not root.
+        """
+
+        async def attempt(engine: "Runtime", name: TaskName) -> int:
             try:
-                await act(name)
+                await act(engine, name)
             except Solo5Error as error:
                 self.screen.error(error)
                 return error.exit_status
             self.screen.write(f"{name}\n")
             return 0
 
-        return max(await asyncio.gather(*map(attempt, dict.fromkeys(names))))
+        async def command(engine: "Runtime") -> int:
+            import asyncio
+
+            return max(await asyncio.gather(*(attempt(engine, name) for name in dict.fromkeys(names))))
+
+        return self.run(command)
+
+
+async def remove_existing(engine: "Runtime", name: TaskName) -> None:
+    """Remove the task of a name, if there is one."""
+    with suppress(NoSuchTaskError):
+        await engine.remove(name, force=True)
 
 
 def finished(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -7,20 +7,11 @@ from solo5_systemd.base.errors import HostError, Solo5Error
 from solo5_systemd.cli.context import CommandContext
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from solo5_systemd.engine.runtime import Runtime
     from solo5_systemd.task.workload import Workload
 
 
-def declare(
-    workload: "Workload",
-    context: CommandContext,
-    *,
-    replace: bool,
-    dry_run: bool,
-    directory: "Path | None" = None,
-) -> int:
+def declare(workload: "Workload", context: CommandContext, *, replace: bool, dry_run: bool) -> int:
     """Write a declaration, or print it, and return the exit status.
 
     Args:
@@ -28,7 +19,6 @@ def declare(
         context: of the verb.
         replace: replace an existing declaration.
         dry_run: print it instead.
-        directory: of declarations; None: /etc/solo5.
 
     Raises:
         InvalidRequestError: a declaration cannot describe the task, or there is one of this name.
@@ -45,7 +35,7 @@ def declare(
         return 0
     if not context.root:
         raise HostError("writing a declaration requires root.", "Run it with sudo, or print it: --dry-run")
-    path = write_source(workload.name, text, directory or ETC, replace=replace)
+    path = write_source(workload.name, text, ETC, replace=replace)
     context.screen.write(f"{path}\n")
     context.run(partial(_warn, workload, context))
     context.screen.message(

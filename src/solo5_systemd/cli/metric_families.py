@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from solo5_systemd import __version__
 from solo5_systemd.base.names import TaskName
@@ -20,7 +20,6 @@ from solo5_systemd.cgroup.usage import Io, Pressure, Usage
 from solo5_systemd.engine.task import Endpoints, Phase, Sample, Task
 from solo5_systemd.network.drops import OF_GUESTS, OF_TAPS, of_nics
 from solo5_systemd.network.model import NetworkOverview, dropped_by_namespace
-from solo5_systemd.network.tap_counters import Counters, Traffic
 
 if TYPE_CHECKING:
     from solo5_systemd.storage.model import FullDiskChange
@@ -238,9 +237,10 @@ def _by_disk(name: str, text: str, read: Callable[[Io], float | None]) -> "_Metr
     return name, Kind.COUNTER, text, values
 
 
-def _by_nic(way: str, count: str, text: str, read: Callable[[Traffic], Counters]) -> "_Metric":
+def _by_nic(way: Literal["receive", "transmit"], count: str, text: str) -> "_Metric":
     def values(now: Sample) -> Values:
-        return [({"nic": nic}, getattr(read(traffic), count)) for nic, traffic in now.nics.items()]
+        counters = {nic: each.received if way == "receive" else each.sent for nic, each in now.nics.items()}
+        return [({"nic": nic}, getattr(each, count)) for nic, each in counters.items()]
 
     return f"solo5_task_network_{way}_{count}", Kind.COUNTER, text, values
 
@@ -266,14 +266,6 @@ def _modes(now: Sample) -> Values:
     return [({"mode": "user"}, _seconds(cpu.user)), ({"mode": "system"}, _seconds(cpu.system))]
 
 
-def _received(traffic: Traffic) -> Counters:
-    return traffic.received
-
-
-def _sent(traffic: Traffic) -> Counters:
-    return traffic.sent
-
-
 _Metric = tuple[str, Kind, str, Callable[[Sample], Values]]
 
 _SAMPLE_METRICS: Sequence[_Metric] = (
@@ -294,14 +286,14 @@ _SAMPLE_METRICS: Sequence[_Metric] = (
     _by_disk("solo5_task_block_written_bytes", "Bytes written to a host device.", lambda io: io.written_bytes),
     _by_disk("solo5_task_block_reads", "Read operations on a host device.", lambda io: io.reads),
     _by_disk("solo5_task_block_writes", "Write operations on a host device.", lambda io: io.writes),
-    _by_nic("receive", "bytes", "Bytes received by the guest.", _received),
-    _by_nic("receive", "packets", "Frames received by the guest.", _received),
-    _by_nic("receive", "errors", "Receive errors of the guest.", _received),
-    _by_nic("receive", "drops", "Frames dropped because the guest did not read them in time.", _received),
-    _by_nic("transmit", "bytes", "Bytes sent by the guest.", _sent),
-    _by_nic("transmit", "packets", "Frames sent by the guest.", _sent),
-    _by_nic("transmit", "errors", "Transmit errors of the guest.", _sent),
-    _by_nic("transmit", "drops", "Frames of the guest dropped by the host.", _sent),
+    _by_nic("receive", "bytes", "Bytes received by the guest."),
+    _by_nic("receive", "packets", "Frames received by the guest."),
+    _by_nic("receive", "errors", "Receive errors of the guest."),
+    _by_nic("receive", "drops", "Frames dropped because the guest did not read them in time."),
+    _by_nic("transmit", "bytes", "Bytes sent by the guest."),
+    _by_nic("transmit", "packets", "Frames sent by the guest."),
+    _by_nic("transmit", "errors", "Transmit errors of the guest."),
+    _by_nic("transmit", "drops", "Frames of the guest dropped by the host."),
     _by_resource("solo5_task_pressure_waiting_seconds", "some", "Time in which some thread waited for the resource."),
     _by_resource("solo5_task_pressure_stalled_seconds", "full", "Time in which all threads waited for the resource."),
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from solo5_systemd.base.errors import DependencyError, InvalidRequestError, NoSuchTaskError, Solo5Error
 from solo5_systemd.cli.console_output import copy_console, write_plain
-from solo5_systemd.cli.context import CommandContext
+from solo5_systemd.cli.context import CommandContext, remove_existing
 from solo5_systemd.cli.screen import Screen
 from solo5_systemd.cli.task_output import lease_text, port_lines, reservation_json
 from solo5_systemd.engine.task import Task
@@ -54,8 +54,7 @@ async def run_attached(engine: "Runtime", workload: Workload, screen: Screen, *,
             try:
                 count = await copy_console(engine.console(task, follow=True), screen, write_plain)
             except DependencyError:  # without libsystemd the task would run unseen
-                with suppress(NoSuchTaskError):
-                    await engine.remove(task.name, force=True)
+                await remove_existing(engine, task.name)
                 raise
             passing.cancel()
         ended = await engine.wait(task.name)

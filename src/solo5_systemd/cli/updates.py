@@ -29,8 +29,7 @@ def files_of(name: "TaskName", context: CommandContext) -> "UpdateFiles":
     from solo5_systemd.base.declared_units import has_declaration, is_declared
     from solo5_systemd.declared.update_files import UpdateFiles
 
-    if not context.root:
-        raise HostError("this verb requires root.", "Run it with sudo.")
+    context.require_root()
     if not is_declared(name) and has_declaration(name):  # its directory is made at its first start
         raise InvalidRequestError(
             f"task {name} does not run: expected one that does.", f"Start it: systemctl start {name}"

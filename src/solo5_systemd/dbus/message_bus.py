@@ -16,14 +16,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
+from solo5_systemd.base.dependencies import SYSTEM_BUS, advice
+from solo5_systemd.base.errors import HostError
 from solo5_systemd.dbus.messages import Message, MessageType, decode, encode, expects_reply
 
 BUS = "org.freedesktop.DBus"
 BUS_PATH = "/org/freedesktop/DBus"
-SOCKET = "/run/dbus/system_bus_socket"
-"""The socket of the system bus (systemd's dbus.socket)."""
-
-DEFAULT_ADDRESS = f"unix:path={SOCKET}"
+DEFAULT_ADDRESS = f"unix:path={SYSTEM_BUS}"
 
 CALL_TIMEOUT_S = 25.0
 """Timeout of one call, and of the connection to the bus: that of dbus-daemon for an activation
@@ -337,18 +336,23 @@ async def connect(address: str | None = None) -> MessageBus:
         address: D-Bus address of a Unix socket; None: $DBUS_SYSTEM_BUS_ADDRESS, or that of the system bus.
 
     Raises:
-        OSError: the socket cannot be connected to, the bus refuses the authentication, or `CALL_TIMEOUT_S` is over.
-        EOFError: the bus closed the connection.
-        ValueError: the address is not of a Unix socket.
+        HostError: the bus cannot be reached, refuses the authentication, or does not answer in `CALL_TIMEOUT_S`.
     """
-    name = _socket_name(address or os.environ.get("DBUS_SYSTEM_BUS_ADDRESS") or DEFAULT_ADDRESS)
-    async with asyncio.timeout(CALL_TIMEOUT_S):
-        bus = MessageBus(await _authenticated(name))
-        try:
-            await bus.hello()
-        except BaseException:
-            bus.disconnect()
-            raise
+    given = address or os.environ.get("DBUS_SYSTEM_BUS_ADDRESS") or DEFAULT_ADDRESS
+    try:
+        name = _socket_name(given)
+        async with asyncio.timeout(CALL_TIMEOUT_S):
+            bus = MessageBus(await _authenticated(name))
+            try:
+                await bus.hello()
+            except BaseException:
+                bus.disconnect()
+                raise
+    except (OSError, EOFError, ValueError) as error:  # TimeoutError is an OSError
+        reason = str(error) or "it does not answer"
+        if isinstance(error, OSError) and error.strerror:
+            reason = f"{given.removeprefix('unix:path=')}: {error.strerror}"
+        raise HostError(f"the system bus cannot be reached: {reason}.", advice(SYSTEM_BUS)) from error
     return bus
 
 

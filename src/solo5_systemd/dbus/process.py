@@ -9,11 +9,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from solo5_systemd.base.dependencies import EXIT_CONFIG, advice
+from solo5_systemd.base.dependencies import EXIT_CONFIG
 from solo5_systemd.base.errors import DependencyError, HostError, Solo5Error
 from solo5_systemd.base.journal_entry import NATIVE_SOCKET, write_entry
 from solo5_systemd.dbus.fdstore import notify
-from solo5_systemd.dbus.message_bus import SOCKET, MessageBus, connect
+from solo5_systemd.dbus.message_bus import MessageBus
 
 if TYPE_CHECKING:
     import argparse
@@ -88,19 +88,6 @@ def log_about(unit: str, text: str, *, priority: int = 3) -> None:
         write_entry({"MESSAGE": text, "PRIORITY": priority, **identifier}, NATIVE_SOCKET)
 
 
-async def connect_system_bus() -> MessageBus:
-    """Return a connection to the system bus.
-
-    Raises:
-        HostError: the connection failed.
-    """
-    try:
-        return await connect()
-    except (OSError, EOFError, ValueError) as error:
-        reason = f"{SOCKET}: {error.strerror}" if isinstance(error, OSError) and error.strerror else error
-        raise HostError(f"cannot connect to the system bus: {reason}.", advice(SOCKET)) from error
-
-
 async def serve_with(serving: Awaitable[bool], *background: Coroutine[object, object, None]) -> bool:
     """Await `serving` with background tasks, which are cancelled at its end, and return its result.
 
@@ -138,13 +125,3 @@ async def watchdog(check: Callable[[], Awaitable[None]] | None = None) -> None:
         if check is not None:
             await check()
         notify("WATCHDOG=1")
-
-
-def notify_ready() -> None:
-    """Send READY=1 (sd_notify(3))."""
-    notify("READY=1")
-
-
-def notify_stopping() -> None:
-    """Send STOPPING=1 (sd_notify(3))."""
-    notify("STOPPING=1")

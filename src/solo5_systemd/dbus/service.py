@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
+from solo5_systemd.dbus.fdstore import notify
 from solo5_systemd.dbus.message_bus import MessageBus
 from solo5_systemd.dbus.messages import (
     Interface,
@@ -45,14 +46,14 @@ class Service:
         self._calls = 0
         self._called = asyncio.Event()
 
-    async def serve(self, idle: float, ready: Callable[[], None], stopping: Callable[[], None]) -> bool:
+    async def serve(self, idle: float) -> bool:
         """Handle calls; return after `idle` seconds without a call in which the service was not needed.
+
+        STOPPING=1 is sent before the bus name is released. A call after the release activates the service again, and
+        systemd has to know by then that this process is stopping. Calls from before are still answered.
 
         Args:
             idle: the idle timeout, in seconds.
-            ready: called when the bus name is owned.
-            stopping: called before the bus name is released. A call after the release activates the service again, and
-                systemd has to know by then that this process is stopping. Calls from before are still answered.
 
         Returns:
             Whether the service has to be restarted: a call that arrived between the last check and the release of the
@@ -61,10 +62,10 @@ class Service:
         async with asyncio.TaskGroup() as self._handler_tasks:
             self._bus.add_message_handler(self._on_message)
             await self._bus.request_name(self._interface.name)
-            ready()
+            notify("READY=1")
             while await self._is_called_within(idle) or self._calls or self._needed():
                 pass
-            stopping()
+            notify("STOPPING=1")
             await self._bus.release_name(self._interface.name)
         return self._needed()
 

@@ -18,9 +18,6 @@ from solo5_systemd.unit.state import UnitState
 if TYPE_CHECKING:
     from solo5_systemd.journal.lines import Line
 
-BATCH_LINES = 100
-"""Lines to read before other tasks of the event loop run: some 4 ms."""
-
 # The reader is imported where it is used, for startup time: most commands do not read the journal.
 
 
@@ -57,7 +54,7 @@ class Journal:
             last: begin with the last N lines.
         """
         from solo5_systemd.journal.follow import batches
-        from solo5_systemd.journal.reader import run_reader, seek
+        from solo5_systemd.journal.reader import BATCH_LINES, run_reader, seek
 
         with closing(run_reader(state)) as journal:
             if until is not None:

@@ -42,11 +42,7 @@ def _unit_messages(state: UnitState) -> list[UnitMessage]:
 
 
 def _last(state: UnitState, count: int, *matches: str, namespace: str = "") -> list[Line]:
-    """Return the last lines since the run's start, oldest first.
-
-    Not by _SYSTEMD_INVOCATION_ID=: journald looks it up when it processes a line, and the last lines of a unit that has
-    just ended may be without it.
-    """
+    """Return the last lines since the run's start, oldest first; see `reader.run_reader`."""
     with closing(JournalReader((*matches, this_boot()), namespace)) as reader:
         lines = reader.last(count)
     return [line for line in reversed(lines) if _is_of(line, state)]

@@ -162,11 +162,7 @@ class JournalReader:
 
     def last(self, count: int) -> list[Line]:
         """Return at most `count` lines from the end, newest first."""
-        self._seek("tail")
-        lines: list[Line] = []
-        while len(lines) < count and (line := self._step("previous")) is not None:
-            lines.append(line)
-        return lines
+        return [line for line, _ in self.last_with_ids(count)]
 
     def last_with_ids(self, count: int) -> list[tuple[Line, str]]:
         """Return the same as `last`, each line with its MESSAGE_ID=; empty if it has none."""
@@ -319,6 +315,7 @@ def _library() -> ctypes.CDLL:
 
 
 BATCH_LINES = 100
+"""Lines to read before other tasks of an event loop run: some 4 ms."""
 
 
 def run_reader(state: "UnitState") -> JournalReader:

@@ -7,6 +7,7 @@ from pathlib import Path
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import UNITS, TaskName
 from solo5_systemd.dbus import fdstore, process
+from solo5_systemd.dbus.message_bus import connect
 from solo5_systemd.network.lease_files import STATE, LeaseStore
 from solo5_systemd.network.links import Links
 from solo5_systemd.network.nft_tables import Tables
@@ -113,12 +114,12 @@ async def _serve(options: argparse.Namespace) -> bool:
 
         return Namespaces(host, store, make_other, watches)
 
-    bus = await process.connect_system_bus()
+    bus = await connect()
     networkd = Networkd(
         bus, make_state, TaskUnits(bus, options.units), DhcpServers(bus, options.units), idle=options.idle
     )
     needed = await process.serve_with(
-        networkd.serve(process.notify_ready, process.notify_stopping),
+        networkd.serve(),
         # WATCHDOG=1 is sent only after the writer thread has run a job: the event loop alone would hide its hang.
         process.watchdog(networkd.check_writer),
         process.until_disconnected(bus),

@@ -61,7 +61,7 @@ class Networkd:
         self._servers = servers
         self._watches = Watches()
 
-    async def serve(self, ready: Callable[[], None], stopping: Callable[[], None]) -> bool:
+    async def serve(self) -> bool:
         """Recover the state, answer calls, and return after `idle` seconds; see `dbus.service.Service.serve`."""
         namespaces = NamespaceWatches(asyncio.get_running_loop(), self._watches.on_namespace)
         self._state = await self._writer.run(self._make_state, namespaces)
@@ -87,7 +87,7 @@ class Networkd:
                 )
                 with self._releases.watching():
                     maintaining = self._tasks.create_task(maintenance.run(unfinished))
-                    needed = await self._service.serve(self._idle, ready, stopping)
+                    needed = await self._service.serve(self._idle)
                     maintaining.cancel()
         return needed
 

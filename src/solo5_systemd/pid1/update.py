@@ -18,7 +18,8 @@ from pathlib import Path
 from solo5_systemd.base.declared_units import declared_service, forget_instance, is_declared, prepared_fields
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error
 from solo5_systemd.base.names import TaskName, is_instance
-from solo5_systemd.dbus.process import log_about, notify_ready
+from solo5_systemd.dbus.fdstore import notify
+from solo5_systemd.dbus.process import log_about
 from solo5_systemd.declared.declaration import Declaration, declared_task, parse_declaration
 from solo5_systemd.declared.files import host_names, read_sources
 from solo5_systemd.declared.syntax import Source, parse_file
@@ -54,7 +55,7 @@ class Reporter:
 
     def serving(self) -> None:
         """Have systemd report the start of the unit as done."""
-        notify_ready()
+        notify("READY=1")
 
     def end(self) -> None:
         """Remove the record of the phase."""

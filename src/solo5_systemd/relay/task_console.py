@@ -1,6 +1,7 @@
 """The console of one task: a FIFO writer and a catch-up reader for each stream."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from solo5_systemd.journal.lines import JournalPosition, Stream, removed_notice
@@ -28,7 +29,7 @@ class TaskConsole:
     """
 
     __slots__ = (
-        "_catchups", "_open_any_journal", "ended", "generation", "namespace", "number", "since", "since_monotonic",
+        "_catchups", "_initial", "_open_any_journal", "ended", "generation", "namespace", "number", "since_monotonic",
         "task", "unit", "writers",
     )  # fmt: skip
 
@@ -41,15 +42,14 @@ class TaskConsole:
         open_journal: OpenJournal,
     ) -> None:
         self.task, self.unit, self.number = state.task, state.unit, state.number
-        self.since, self.since_monotonic = state.since, state.since_monotonic
-        self.namespace, self.ended = state.namespace, state.ended
+        self.since_monotonic, self.namespace, self.ended = state.since_monotonic, state.namespace, state.ended
+        self._initial = state
         self._open_any_journal = open_journal
-        self.writers = {
-            stream: self._create_writer(
-                delivery, catch_up_to, StagingPipe(stored.staging[stream]) if stored else None, partial(save, self)
-            )
-            for stream, delivery in state.streams.items()
-        }
+        self.writers: dict[Stream, FifoWriter] = {}
+        for stream, delivery in state.streams.items():
+            staging = StagingPipe(stored.staging[stream] if stored else None)
+            known = delivery if stored else Delivery(confirmed=delivery.confirmed)
+            self.writers[stream] = FifoWriter(known, catch_up_to, staging, partial(save, self))
         self.generation = stored.generation if stored else 0
         self._catchups: dict[Stream, JournalCatchup] = {}
 
@@ -57,16 +57,7 @@ class TaskConsole:
     def state(self) -> ConsoleState:
         """The state to save."""
         streams = {stream: writer.delivery for stream, writer in self.writers.items()}
-        return ConsoleState(
-            task=self.task,
-            unit=self.unit,
-            since=self.since,
-            since_monotonic=self.since_monotonic,
-            streams=streams,
-            number=self.number,
-            ended=self.ended,
-            namespace=self.namespace,
-        )
+        return replace(self._initial, streams=streams, ended=self.ended)
 
     @property
     def is_open(self) -> bool:
@@ -128,7 +119,7 @@ class TaskConsole:
 
     def _catchup(self, stream: Stream) -> JournalCatchup:
         if stream not in self._catchups:
-            since = (self.since, self.since_monotonic)
+            since = (self._initial.since, self.since_monotonic)
             queue = self.writers[stream].queue
             self._catchups[stream] = JournalCatchup(queue, matches(self.unit, stream), since, self._open_journal)
         return self._catchups[stream]
@@ -144,17 +135,6 @@ class TaskConsole:
                 stderr.queue.append_notice(removed_notice(writer.queue.removed, stream))
                 writer.queue.removed = 0
                 stderr.pump()
-
-    @staticmethod
-    def _create_writer(
-        delivery: Delivery,
-        catch_up_to: JournalPosition | None,
-        staging: StagingPipe | None,
-        save: Callable[[], None],
-    ) -> FifoWriter:
-        if staging is None:
-            staging, delivery = StagingPipe(), Delivery(confirmed=delivery.confirmed)
-        return FifoWriter(delivery, catch_up_to, staging, save)
 
     def _open_journal(self, line_matches: Sequence[str]) -> JournalReader:
         return self._open_any_journal(line_matches, self.namespace)

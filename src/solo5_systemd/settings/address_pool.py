@@ -1,4 +1,4 @@
-"""Addresses as text: one, a network's range, and the pool for guests on a bridge of others, the first and the last."""
+"""Addresses as text: one, a network's range, and the pool for guests on an existing bridge, the first and the last."""
 
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import TypeVar

@@ -1,4 +1,4 @@
-"""The IPv6 settings of a network: `ipv6`, `gateway6`, `nat66`, `ra`, and `pool6` on a bridge of others."""
+"""The IPv6 settings of a network: `ipv6`, `gateway6`, `nat66`, `ra`, and `pool6` on an existing bridge."""
 
 from dataclasses import dataclass
 from ipaddress import IPv6Address, IPv6Network
@@ -63,7 +63,7 @@ def ipv6_settings(keys: NetworkKeys, fields: Fields, mtu: int) -> Ipv6 | None:
 
 
 def joined_ipv6(keys: NetworkKeys, fields: Fields) -> tuple[bool, Ipv6 | None]:
-    """Return the IPv6 settings of a network on a bridge of others; arguments and errors as for `ipv6_settings`.
+    """Return the IPv6 settings of a network on an existing bridge; arguments and errors as for `ipv6_settings`.
 
     Returns:
         Whether guests may send IPv6, and prefix and router of the LAN, None where no address is leased.

@@ -1,4 +1,4 @@
-"""A network of `[network.NAME]`: one that this package makes, or one on a bridge of others."""
+"""A network of `[network.NAME]`: one that this package makes, or one on an existing bridge."""
 
 import hashlib
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ _LINK_MAX = 15
 
 @dataclass(frozen=True, kw_only=True)
 class Join:
-    """What is set for a network that joins a bridge of others.
+    """What is set for a network that joins an existing bridge.
 
     Attributes:
         vlan: the VLAN of the ports of guests; 0: that of a new port of the bridge.
@@ -184,7 +184,7 @@ def _own(name: NetworkName, fields: Fields) -> NetworkSettings:
 
 
 def _joining(name: NetworkName, fields: Fields) -> NetworkSettings:
-    """Return a network that joins a bridge of others."""
+    """Return a network that joins an existing bridge."""
     known = keys_on(LAN)
     for key in fields:
         if key not in known:

@@ -47,7 +47,7 @@ class NetworkKeys(NetworkPolicy):
 
     # fmt: off
     join: Annotated[str | None, LINK] = setting(
-        "The bridge of others that the network joins: its guests are machines of that LAN.",
+        "The bridge of the host that the network joins: its guests are machines of that LAN.",
         default=None, shown="none, a bridge of its own", on=(LAN,), example="br0",
     )
     vlan: Annotated[int | None, integer(1, 4094)] = setting(

@@ -16,7 +16,7 @@ HOST = "host"
 """A network of the host that this package makes, where every key has its meaning."""
 
 LAN = "lan"
-"""One on a bridge of others, with `join`."""
+"""One on an existing bridge, with `join`."""
 
 NAMESPACE = "namespace"
 """That in the network namespaces of other programs."""

@@ -64,7 +64,6 @@ class Machine:
 
     @cached_property
     def images(self) -> "Images":
-        """The image store."""
         from solo5_systemd.image.store import ImageStore
 
         def room() -> int:
@@ -75,14 +74,12 @@ class Machine:
 
     @cached_property
     def tenders(self) -> "Tenders":
-        """The tender programs."""
         from solo5_systemd.host.tenders import TenderPath
 
         return TenderPath(self._settings().tender_paths)
 
     @cached_property
     def disks(self) -> "Disks":
-        """The disks."""
         from solo5_systemd.storage.backing_files import ImageFiles
         from solo5_systemd.storage.disk_claims import DiskClaims
         from solo5_systemd.users.registry import Registry
@@ -95,56 +92,48 @@ class Machine:
 
     @cached_property
     def users(self) -> "Users":
-        """The task users."""
         from solo5_systemd.users.allocation import Users
 
         return Users(lambda: self._settings().task_uids, _reclaim_disk, node=lambda: _node(self._settings()))
 
     @cached_property
     def networks(self) -> "Networks":
-        """The network service."""
         from solo5_systemd.bus.network_client import Networkd
 
         return Networkd(self._connection)
 
     @cached_property
     def console(self) -> "Console":
-        """The journal."""
         from solo5_systemd.journal.console import Journal
 
         return Journal(lambda: self._settings().log_namespace)
 
     @cached_property
     def relay(self) -> "Relay":
-        """The relay."""
         from solo5_systemd.bus.relay_client import Relay
 
         return Relay(self._connection, self.console.sync)
 
     @cached_property
     def usages(self) -> "Usages":
-        """The cgroup hierarchy."""
         from solo5_systemd.cgroup.cgroupfs import CgroupFs
 
         return CgroupFs()
 
     @cached_property
     def disk_space(self) -> "DiskSpace":
-        """The file systems of disks."""
         from solo5_systemd.storage import disk_space
 
         return disk_space.DiskSpace()
 
     @cached_property
     def resolvers(self) -> "Resolvers":
-        """The name servers."""
         from solo5_systemd.host.resolvers import HostResolvers
 
         return HostResolvers(self._settings)
 
     @cached_property
     def directories(self) -> "Directories":
-        """Directories of other programs."""
         return HostDirectories()
 
 

@@ -48,37 +48,31 @@ class QueryMachine:
         return self._bus
 
     def close(self) -> None:
-        """Disconnect."""
         if self._bus is not None:
             self._bus.close()
 
     @cached_property
     def units(self) -> "BlockingReader":
-        """PID 1."""
         from solo5_systemd.bus.unit_reader import BlockingReader
 
         return BlockingReader(self.bus)
 
     @cached_property
     def networks(self) -> "RecordedNetworks":
-        """The network service."""
         return RecordedNetworks(self.bus)
 
     @cached_property
     def console(self) -> "WrittenConsole":
-        """The journal."""
         return WrittenConsole()
 
     @cached_property
     def usages(self) -> "Usages":
-        """The cgroup hierarchy."""
         from solo5_systemd.cgroup.cgroupfs import CgroupFs
 
         return CgroupFs()
 
     @cached_property
     def disk_space(self) -> "DiskSpace":
-        """The file systems of disks."""
         from solo5_systemd.storage import disk_space
 
         return disk_space.DiskSpace()
@@ -95,26 +89,22 @@ class RecordedNetworks:
         self._bus = bus
 
     async def reservation(self, task: "TaskName") -> "Reservation | None":
-        """Return the reservation of a task from its lease record; None without one."""
         from solo5_systemd.network.lease_files import read_lease_record
 
         record = read_lease_record(task)
         return record.reservation if record else None
 
     async def reservations(self) -> "Sequence[Reservation]":
-        """Return all reservations from their lease records."""
         from solo5_systemd.network.lease_files import read_lease_records
 
         return tuple(record.reservation for record in read_lease_records())
 
     async def endpoints(self) -> "Mapping[TaskName, Endpoints]":
-        """Return the addresses and ports of all lease records."""
         from solo5_systemd.bus.lease_reader import read_endpoints
 
         return read_endpoints()
 
     async def networks(self) -> "Sequence[NetworkOverview]":
-        """Return all networks, configured or in use."""
         from solo5_systemd.base.decode import Fields
         from solo5_systemd.bus.peers import Call, RemoteError
         from solo5_systemd.network.model import NetworkOverview
@@ -139,7 +129,6 @@ class RecordedNetworks:
         return read_repairs(STATE)
 
     async def traffic(self) -> "Mapping[TaskName, Mapping[DeviceName, Traffic]]":
-        """Return the kernel's counters of every tap, by task and NIC."""
         from solo5_systemd.network.namespaces import read_traffic_elsewhere
         from solo5_systemd.network.tap_counters import read_traffic
 
@@ -150,20 +139,17 @@ class WrittenConsole:
     """The journal, without an event loop around its calls; implements `backends.ConsoleQueries`."""
 
     async def lines(self, state: "UnitState", *, last: int | None = None) -> "AsyncGenerator[Line, None]":
-        """Yield the console lines of one run that are in the journal."""
         from solo5_systemd.journal.reader import run_lines
 
         for line in run_lines(state, last):
             yield line
 
     async def exit_messages(self, state: "UnitState") -> "ExitMessages":
-        """Return the exit messages of a run; empty ones if the journal cannot be read."""
         from solo5_systemd.journal.console import Journal
 
         return _in_event_loop(Journal(str).exit_messages(state))
 
     async def sync(self, task: "TaskName", namespace: str) -> None:
-        """Wait until journald has written all lines that a task wrote before."""
         from solo5_systemd.journal.console import Journal
 
         _in_event_loop(Journal(str).sync(task, namespace))

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from tests.contract.netservice import PrivateBus, until
 
+from solo5_systemd.base.errors import HostError
 from solo5_systemd.bus import services
 from solo5_systemd.bus.connection import Connection
-from solo5_systemd.bus.peers import RemoteError
 from solo5_systemd.bus.services import Service
 from solo5_systemd.dbus.message_bus import connect
 from solo5_systemd.dbus.messages import Interface, Message, Method
@@ -62,6 +62,6 @@ async def test_a_start_that_never_ends_is_given_up(
     connection: Connection, attempts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(services, "START_TIMEOUT_S", 0.0)
-    with pytest.raises(RemoteError, match="TimedOut"):
+    with pytest.raises(HostError, match="solo5-slow did not start or did not answer"):
         await service(connection).call("Answer")
     assert len(attempts.read_text().splitlines()) == 1

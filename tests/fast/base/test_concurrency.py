@@ -1,7 +1,6 @@
 """Gathered reads, a lock for each key, retries, child processes that are reaped."""
 
 import asyncio
-import gc
 import signal
 from collections.abc import Awaitable, Callable, Iterator
 
@@ -56,7 +55,6 @@ async def test_operations_on_one_key_are_serialized_and_those_on_another_are_not
 
     async def operate(key: str, name: str) -> None:
         async with locks[key]:
-            gc.collect()  # the lock is kept alive by `async with` alone
             events.append(f"{name} begins")
             await release.wait() if key == "a" else other.set()
             events.append(f"{name} ends")

@@ -4,7 +4,8 @@ import ast
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -30,7 +31,19 @@ from solo5_systemd.cli.parser import VERBS
 CHECKOUT = Path(__file__).parents[3]
 SOURCE = CHECKOUT / "src" / "solo5_systemd"
 FILES = [file for file in sorted(SOURCE.rglob("*.py")) if not file.stem.endswith("_pb2")]
-TREES = {str(file.relative_to(SOURCE)): ast.parse(file.read_text()) for file in FILES}
+
+
+@cache
+def trees() -> Mapping[str, ast.Module]:
+    return {str(file.relative_to(SOURCE)): ast.parse(file.read_text()) for file in FILES}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _freed() -> Iterator[None]:
+    """Free the trees, which every later collection of garbage would pass through."""
+    yield
+    trees.cache_clear()
+
 
 EXECUTE = {
     "run", "Popen", "call", "check_call", "check_output", "create_subprocess_exec", "create_subprocess_shell",
@@ -76,7 +89,7 @@ def named(kind: Kind) -> set[str]:
 
 def imports() -> Iterator[tuple[str, str]]:
     """Yield file and module of each import that is neither in the standard library nor in this package."""
-    for file, tree in TREES.items():
+    for file, tree in trees().items():
         for node in ast.walk(tree):
             match node:
                 case ast.Import(names=names):
@@ -92,7 +105,7 @@ def imports() -> Iterator[tuple[str, str]]:
 
 def calls(names: set[str]) -> Iterator[tuple[str, ast.Call]]:
     """Yield file and call of each function or method with one of these names."""
-    for file, tree in TREES.items():
+    for file, tree in trees().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.Call):
                 function = node.func
@@ -105,7 +118,7 @@ def constants(file: str) -> dict[str, str]:
     """Return the string constants of a module."""
     return {
         target.id: node.value.value
-        for node in TREES[file].body
+        for node in trees()[file].body
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
         for target in node.targets
         if isinstance(target, ast.Name)
@@ -125,7 +138,7 @@ def value(file: str, call: ast.Call) -> str:
 
 def texts() -> Iterator[str]:
     """Yield each string constant outside of f-strings and docstrings, such as paths."""
-    for tree in TREES.values():
+    for tree in trees().values():
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 yield node.value

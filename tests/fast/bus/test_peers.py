@@ -7,9 +7,7 @@ import pytest
 from solo5_systemd.base.errors import HostError, TakenError
 from solo5_systemd.base.names import TASK_PREFIX, task_scope, task_service
 from solo5_systemd.base.names import TaskName as Name
-from solo5_systemd.bus import blocking
 from solo5_systemd.bus.peers import Call, ListedUnit, RemoteError, loaded, remote_error, task_names, unit_path
-from solo5_systemd.dbus import message_bus
 from solo5_systemd.unit.state import ActiveState, unit_state
 
 
@@ -35,10 +33,6 @@ def test_any_other_error_keeps_its_name() -> None:
 def test_the_signature_of_a_call_is_that_of_its_arguments() -> None:
     assert Call("/x", "org.x", "X").signature == ""
     assert Call("/x", "org.x", "X", ("text", ("a", "b"), ())).signature == "sasas"
-
-
-def test_both_connections_have_the_same_socket() -> None:
-    assert blocking.SOCKET == message_bus.SOCKET
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from tests.fast.cli.conftest import Solo5ctl, Stream
 from tests.support.fakes.tasks import running
 
 from solo5_systemd.base.copies import copy_data
+from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.cli.screen import Screen
 from solo5_systemd.cli.verbs import disk as disk_module
@@ -129,13 +130,18 @@ def test_progress_is_for_terminals(solo5ctl: Solo5ctl, tmp_path: Path) -> None:
     assert seen.endswith("\r\x1b[K")
 
 
-def test_progress_of_a_pipe_has_no_total() -> None:
-    from solo5_systemd.cli.verbs.disk import Progress
-
+def test_progress_of_a_pipe_has_no_total_and_is_removed_before_an_error() -> None:
     err = Stream(terminal=True)
     context: Any = type("Context", (), {"screen": Screen(io.BytesIO(), err, {})})()
-    Progress(0, context)(1 << 20)
-    assert err.getvalue() == b"\r\x1b[K1M"
+
+    def fail() -> None:
+        with disk_module.progress(0, context) as show:
+            show(1 << 20)
+            raise HostError("the copy failed.")
+
+    with pytest.raises(HostError):
+        fail()
+    assert err.getvalue() == b"\r\x1b[K1M\r\x1b[K"
 
 
 def test_other_users_are_refused(solo5ctl: Solo5ctl) -> None:

@@ -55,19 +55,9 @@ def test_the_host_of_ssh_has_user_and_port(host: str, arguments: list[str]) -> N
 @pytest.mark.parametrize(
     "host",
     [
-        "",
-        "-oProxyCommand=x",
-        "a b",
-        "@web1",
-        "root@",
-        "web1:0",
-        "web1:99999",
-        "a;b",
-        "a\n",
-        "-l@a",
-        "a:b",
-        "::-x",
-        "[a]",
+        *("", "-oProxyCommand=x", "-oProxyCommand=touch${IFS}x", "root@-oProxyCommand=touch x", "-F/tmp/x", "-l@a"),
+        *("a b", "a;b", "$(touch x)", "a\n", "127.0.0.1\ntouch x", "ssh://root@127.0.0.1"),
+        *("@web1", "root@", "web1:0", "web1:99999", "a:b", "::-x", "[a]"),
     ],
 )
 def test_what_is_no_host_is_refused(host: str, solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:

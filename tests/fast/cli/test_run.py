@@ -85,6 +85,7 @@ def test_name_servers_and_host_name_are_in_the_workload(solo5ctl: Solo5ctl) -> N
         ("--add-host", "db:192.0.2.7", ("{dns}",), "--add-host has no effect: expected {hosts} in an argument"),
         ("--add-host", "db:127.0.0.1", ("{hosts}",), "host 'db:127.0.0.1' is not usable"),
         ("--dns", "; rm", ("{dns}",), "name server '; rm' is not usable"),
+        ("--dns", "9.9.9.9\n1.1.1.1", ("{dns}",), "name server '9.9.9.9\\n1.1.1.1' is not usable"),
         ("--dns", "::1", ("{dns}",), "name server '::1' is not usable"),
         ("--dns-search", "a\nb", ("{search}",), "search domain 'a\\nb' is not a domain name"),
         ("--hostname", "a b", ("{hostname}",), "host name 'a b' is not a domain name"),

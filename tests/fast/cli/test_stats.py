@@ -113,13 +113,13 @@ def test_a_table_of_nomads_names_fits_a_terminal(solo5ctl: Solo5ctl) -> None:
 
 
 def test_a_stream_of_named_tasks_ends_with_them(solo5ctl: Solo5ctl) -> None:
-    documents = solo5ctl("stats", "web").out
+    documents = solo5ctl("stats", "-i", "1", "web").out
     assert documents.count("NAME") == 3
     assert documents.endswith("PIDS\n")
 
 
 def test_a_terminal_is_cleared(solo5ctl: Solo5ctl) -> None:
-    assert solo5ctl("stats", "web", terminal=True).out.startswith("\x1b[H\x1b[JNAME")
+    assert solo5ctl("stats", "-i", "1", "web", terminal=True).out.startswith("\x1b[H\x1b[JNAME")
 
 
 def test_json(solo5ctl: Solo5ctl) -> None:

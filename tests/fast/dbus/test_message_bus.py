@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.support.fakes.background import Background, yields
 
+from solo5_systemd.base.errors import HostError
 from solo5_systemd.dbus import message_bus
 from solo5_systemd.dbus.message_bus import BUS, MessageBus, connect
 from solo5_systemd.dbus.messages import Message, MessageType, decode, encode
@@ -385,20 +386,20 @@ async def test_a_refused_authentication_is_one_error(tmp_path: Path, reply: byte
         await writer.wait_closed()
 
     async with await asyncio.start_unix_server(refuse, tmp_path / "bus"):
-        with pytest.raises((OSError, EOFError), match=words):
+        with pytest.raises(HostError, match=words):
             await connect(f"unix:path={tmp_path}/bus")
 
 
 @pytest.mark.parametrize("address", ["tcp:host=localhost,port=1", "unix:", "autolaunch:"])
 async def test_only_addresses_of_unix_sockets_are_used(address: str) -> None:
-    with pytest.raises(ValueError, match="is not of a Unix socket"):
+    with pytest.raises(HostError, match="is not of a Unix socket"):
         await connect(address)
 
 
 async def test_the_first_address_that_can_be_used_is_used_with_its_escapes_resolved(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(HostError, match="No such file"):
         await connect(f"tcp:host=a;unix:path={tmp_path}/a%20b,guid=1")
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "a b"))
-        with pytest.raises(ConnectionRefusedError):
+        with pytest.raises(HostError, match="Connection refused"):
             await connect(f"tcp:host=a;unix:path={tmp_path}/a%20b,guid=1")

@@ -12,7 +12,7 @@ from tests.support.fakes.background import Background, yields
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.journal import console, exit_messages, follow, reader
-from solo5_systemd.journal.console import BATCH_LINES, Journal
+from solo5_systemd.journal.console import Journal
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
 from solo5_systemd.journal.reader import JournalReader
 from solo5_systemd.unit.state import ActiveState, UnitState
@@ -176,7 +176,7 @@ async def test_a_file_that_may_be_removed_at_once_is_read_at_once(
 
 
 async def test_a_console_of_any_length_leaves_other_tasks_their_turn(files: Files) -> None:
-    for number in range(10 * BATCH_LINES):
+    for number in range(10 * reader.BATCH_LINES):
         files.write(str(number))
     turns = 0
 

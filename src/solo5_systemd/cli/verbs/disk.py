@@ -4,6 +4,7 @@ import os
 import stat
 import sys
 from argparse import Namespace
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, TakenError
@@ -14,7 +15,7 @@ from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import fields, moment, size, span, table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from solo5_systemd.base.names import DiskName, SnapshotName
     from solo5_systemd.engine.runtime import Runtime
@@ -35,7 +36,6 @@ SIZE is in bytes, or with a suffix: 512K, 64M, 1G, 1T (powers of 1024). A disk i
 
 
 def configure(parser: Parser) -> None:
-    """Add the options."""
     parser.usage = "solo5ctl disk create|ls|inspect|resize|rm|import|export|snapshot|restore ..."
     parser.epilog = EPILOG
     verbs = parser.add_subparsers(
@@ -112,9 +112,7 @@ def _name_or_path(text: str) -> str:
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
-    """Run `solo5ctl disk` and return the exit status."""
-    if not context.root:
-        raise HostError("this verb requires root.", "Run it with sudo.")
+    context.require_root()
     act: Callable[[Namespace, CommandContext], int] = arguments.act
     return act(arguments, context)
 
@@ -295,9 +293,8 @@ def _snapshot(arguments: Namespace, context: CommandContext) -> int:
     name = arguments.snapshot or _default_name(context.screen.now())
     if disk.task:
         return _snapshot_running(TaskName(disk.task), name, arguments, context)
-    progress = Progress(disk.size, context)
-    made = _snapshots().take(disk.name, name, copy=arguments.copy, progress=progress)
-    progress.end()
+    with progress(disk.size, context) as show:
+        made = _snapshots().take(disk.name, name, copy=arguments.copy, progress=show)
     if arguments.json:
         context.screen.json({"snapshots": [_snapshot_json(made)]})
     else:
@@ -344,18 +341,16 @@ def _default_name(now: int) -> "SnapshotName":
 
 def _restore(arguments: Namespace, context: CommandContext) -> int:
     disk = _disks().get(arguments.name)
-    progress = Progress(disk.size, context)
-    restored = _snapshots().restore(disk.name, arguments.snapshot, progress)
-    progress.end()
+    with progress(disk.size, context) as show:
+        restored = _snapshots().restore(disk.name, arguments.snapshot, show)
     return _print_one(restored, arguments, context)
 
 
 def _import(arguments: Namespace, context: CommandContext) -> int:
     source = _opened(arguments.file) if arguments.file != "-" else os.dup(sys.stdin.fileno())
     try:
-        progress = Progress(_total(source), context)
-        disk, sha256 = _disks().import_(arguments.name, source, progress)
-        progress.end()
+        with progress(os.fstat(source).st_size, context) as show:  # a pipe has none
+            disk, sha256 = _disks().import_(arguments.name, source, show)
     finally:
         os.close(source)
     if arguments.json:
@@ -387,36 +382,33 @@ def _check_source(path: str, source: int) -> None:
 
 
 def _export(arguments: Namespace, context: CommandContext) -> int:
+    from solo5_systemd.storage.named_disks import NamedDisk
+
     to_stdout, (name, snapshot) = arguments.file == "-", arguments.name
     if to_stdout and arguments.json:
         raise InvalidRequestError("--json and FILE - are mutually exclusive: standard output has the disk.")
     exported = _disks().get(name) if snapshot is None else _snapshots().get(name, snapshot)
-    progress, sha256 = Progress(exported.size, context), ""
+    sha256 = ""
 
     def write(target: int) -> None:
         nonlocal sha256
-        if snapshot is None:
-            sha256 = _disks().export(name, target, progress)
-        else:
-            sha256 = _snapshots().export(name, snapshot, target, progress)
+        with progress(exported.size, context) as show:
+            if snapshot is None:
+                sha256 = _disks().export(name, target, show)
+            else:
+                sha256 = _snapshots().export(name, snapshot, target, show)
 
     if to_stdout:
         write(sys.stdout.fileno())
     else:
         _write_new(arguments.file, write)
-    progress.end()
     if arguments.json:
-        context.screen.json(_document(exported) | {"sha256": sha256})
+        document = _json(exported) if isinstance(exported, NamedDisk) else _snapshot_json(exported)
+        context.screen.json(document | {"sha256": sha256})
     else:
         line = f"{sha256}  {name if snapshot is None else exported}"
         context.screen.message(line) if to_stdout else context.screen.write(f"{line}\n")
     return 0
-
-
-def _document(exported: "NamedDisk | Snapshot") -> dict[str, object]:
-    from solo5_systemd.storage.snapshots import Snapshot
-
-    return _snapshot_json(exported) if isinstance(exported, Snapshot) else _json(exported)
 
 
 def _write_new(path: str, write: "Callable[[int], None]") -> None:
@@ -459,33 +451,26 @@ def _opened(path: str) -> int:
         raise HostError(f"{path!r} cannot be opened: {error.strerror}.") from error
 
 
-def _total(source: int) -> int:
-    """Return the size of a regular file; 0 for a pipe."""
-    return os.fstat(source).st_size
-
-
-class Progress:
-    """The progress of a copy on standard error, if that is a terminal.
+@contextmanager
+def progress(total: int, context: CommandContext) -> "Iterator[Callable[[int], None]]":
+    """Show the progress of a copy for the block, on standard error if that is a terminal; yield what takes the bytes.
 
     Args:
         total: bytes; 0: unknown.
         context: of the verb.
     """
+    shown = ""
 
-    def __init__(self, total: int, context: CommandContext) -> None:
-        self._total = total
-        self._screen = context.screen
-        self._shown = ""
-
-    def __call__(self, done: int) -> None:
-        """Show the bytes that are done."""
-        percent = f" of {size(self._total)} ({100 * done // self._total} %)" if self._total else ""
+    def show(done: int) -> None:
+        nonlocal shown
+        percent = f" of {size(total)} ({100 * done // total} %)" if total else ""
         text = f"{size(done)}{percent}"
-        if text != self._shown:
-            self._shown = text
-            self._screen.progress(text)
+        if text != shown:
+            shown = text
+            context.screen.progress(text)
 
-    def end(self) -> None:
-        """End the line."""
-        if self._shown:
-            self._screen.progress("")
+    try:
+        yield show
+    finally:  # before an error, too, whose line would have the rest of it
+        if shown:
+            context.screen.progress("")

@@ -28,12 +28,10 @@ _COLOURS = {Verdict.OK: "green", Verdict.LIMITED: "yellow", Verdict.BROKEN: "red
 
 
 def configure(parser: Parser) -> None:
-    """Add the options."""
     parser.add_output_options(json=True)
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
-    """Run `solo5ctl doctor` and return the exit status."""
     good: list[Declaration] = []
     found = [*facts(asyncio.run(_probed(context))), *_declarations(good), *_starts(good, context), *_orphans(context)]
     if arguments.json:

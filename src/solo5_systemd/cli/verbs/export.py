@@ -30,7 +30,6 @@ _PLACES = ("/run/systemd/transient", "/run/systemd/system")
 
 
 def configure(parser: Parser) -> None:
-    """Add the options."""
     parser.epilog = EPILOG
     parser.add_argument("name", metavar="NAME", type=task_name, help="name of a task that runs")
     parser.add_argument(
@@ -42,9 +41,7 @@ def configure(parser: Parser) -> None:
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
-    """Run `solo5ctl export` and return the exit status."""
-    if not context.root:
-        raise HostError("this verb requires root.", "Run it with sudo.")
+    context.require_root()
 
     async def command(engine: "Queries") -> int:
         from solo5_systemd.declared.exported import exported

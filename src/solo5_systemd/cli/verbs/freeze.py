@@ -1,25 +1,15 @@
 """`solo5ctl freeze`: freezes tasks (cgroup freezer)."""
 
 from argparse import Namespace
-from typing import TYPE_CHECKING
 
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 
-if TYPE_CHECKING:
-    from solo5_systemd.engine.runtime import Runtime
-
 
 def configure(parser: Parser) -> None:
-    """Add the options."""
     parser.add_task_names()
     parser.add_output_options(json=False)
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
-    """Run `solo5ctl freeze` and return the exit status."""
-
-    async def command(engine: "Runtime") -> int:
-        return await context.for_each(arguments.names, engine.freeze)
-
-    return context.run(command)
+    return context.for_each(arguments.names, lambda engine, name: engine.freeze(name))

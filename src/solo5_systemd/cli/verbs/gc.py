@@ -12,14 +12,11 @@ if TYPE_CHECKING:
 
 
 def configure(parser: Parser) -> None:
-    """Add the options."""
     parser.add_argument("--dry-run", action="store_true", help="list orphaned resources without removing them")
     parser.add_output_options(json=True)
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
-    """Run `solo5ctl gc` and return the exit status."""
-
     async def command(engine: "Runtime") -> int:
         import asyncio
 

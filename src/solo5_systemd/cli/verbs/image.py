@@ -48,13 +48,11 @@ class ImageReport:
 
 
 def configure(parser: Parser) -> None:
-    """Add the options."""
     parser.add_argument("images", metavar="IMAGE", nargs="+", help="path of an image")
     parser.add_output_options(json=True)
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
-    """Run `solo5ctl image` and return the exit status."""
     reports: list[ImageReport] = []
     status = 0
     for path in arguments.images:

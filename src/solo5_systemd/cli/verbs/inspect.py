@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 
 def configure(parser: Parser) -> None:
-    """Add the options."""
     parser.add_task_names()
     parser.add_output_options(json=True)
 
@@ -65,8 +64,6 @@ async def _disks(engine: "Queries", context: CommandContext, names: "Sequence[Ta
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
-    """Run `solo5ctl inspect` and return the exit status."""
-
     async def command(engine: "Queries") -> int:
         from solo5_systemd.cli.task_output import task_fields, task_json  # imported here for startup time
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 
 def configure(parser: Parser) -> None:
-    """Add the options."""
     parser.add_argument("-f", "--follow", action="store_true", help="follow until the task has ended")
     parser.add_argument(
         "-n", "--tail", metavar="N", type=typed.line_count, help="start with the last N lines (default: all)"
@@ -30,7 +29,6 @@ def configure(parser: Parser) -> None:
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
-    """Run `solo5ctl logs` and return the exit status."""
     count, namespace = 0, ""
 
     async def follow(engine: "Runtime") -> int:

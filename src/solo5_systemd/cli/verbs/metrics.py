@@ -48,7 +48,6 @@ def _path(text: str) -> "Path":
 
 
 def configure(parser: Parser) -> None:
-    """Add the options."""
     parser.add_argument(
         "--textfile",
         metavar="PATH",
@@ -59,8 +58,6 @@ def configure(parser: Parser) -> None:
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
-    """Run `solo5ctl metrics` and return the exit status."""
-
     async def command(engine: "Queries") -> int:
         from solo5_systemd.cli.metric_families import (
             families,  # imported here for startup time

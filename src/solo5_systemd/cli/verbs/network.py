@@ -23,7 +23,6 @@ HEADER = ("NAME", "BRIDGE", "RANGE", "GATEWAY", "IN USE", "FREE")
 
 
 def configure(parser: Parser) -> None:
-    """Add the options."""
     parser.usage = "solo5ctl network [ls|inspect|repairs] [NETWORK...]"
     if isinstance(parser, VerbParser):
         parser.rewrite = with_verb
@@ -52,7 +51,6 @@ def with_verb(words: "list[str]") -> "list[str]":
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
-    """Run `solo5ctl network` and return the exit status."""
     act: Callable[[Namespace, CommandContext], int] = arguments.act
     return act(arguments, context)
 

@@ -19,15 +19,12 @@ HEADER = ("NAME", "IMAGE", "STATUS", "MEMORY", "ADDRESS", "PORTS")
 
 
 def configure(parser: Parser) -> None:
-    """Add the options."""
     parser.add_argument("-a", "--all", action="store_true", help="include ended tasks")
     parser.add_argument("-q", "--quiet", action="store_true", help="print names only")
     parser.add_output_options(json=True)
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
-    """Run `solo5ctl ps` and return the exit status."""
-
     async def command(engine: "Queries") -> int:
         if arguments.quiet and not arguments.json:
             names = await engine.names(ended=arguments.all)

@@ -1,26 +1,16 @@
 """`solo5ctl rm`: removes ended tasks."""
 
 from argparse import Namespace
-from typing import TYPE_CHECKING
 
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 
-if TYPE_CHECKING:
-    from solo5_systemd.engine.runtime import Runtime
-
 
 def configure(parser: Parser) -> None:
-    """Add the options."""
     parser.add_argument("-f", "--force", action="store_true", help="stop running tasks first")
     parser.add_task_names()
     parser.add_output_options(json=False)
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
-    """Run `solo5ctl rm` and return the exit status."""
-
-    async def command(engine: "Runtime") -> int:
-        return await context.for_each(arguments.names, lambda name: engine.remove(name, force=arguments.force))
-
-    return context.run(command)
+    return context.for_each(arguments.names, lambda engine, name: engine.remove(name, force=arguments.force))

@@ -14,14 +14,12 @@ It is an update like any other, without a lost connection; a second rollback ret
 
 
 def configure(parser: Parser) -> None:
-    """Add the options."""
     parser.epilog = EPILOG
     parser.add_argument("name", metavar="NAME", help="declared task that runs")
     add_update_options(parser)
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
-    """Run `solo5ctl rollback` and return the exit status."""
     from solo5_systemd.cli import updates
     from solo5_systemd.declared.declaration import declared_task
 

@@ -2,13 +2,12 @@
 
 import os
 from argparse import REMAINDER, Namespace
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from solo5_systemd.base.errors import InvalidRequestError, NoSuchTaskError
+from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import UnitKind, own_task_name
 from solo5_systemd.cli import arguments as typed
-from solo5_systemd.cli.context import CommandContext
+from solo5_systemd.cli.context import CommandContext, remove_existing
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.task.table import SETTINGS
 
@@ -34,7 +33,6 @@ also for --ipv6 and --ipv6-gateway; {{ and }} are literal braces. See solo5ctl(1
 
 
 def configure(parser: Parser) -> None:
-    """Add the options."""
     parser.usage = "solo5ctl run [options] IMAGE [ARG...]"
     parser.epilog = EPILOG
     parser.add_argument("--name", type=own_task_name, help="name of the task (default: derived from IMAGE)")
@@ -60,7 +58,6 @@ def configure(parser: Parser) -> None:
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
-    """Run `solo5ctl run` and return the exit status."""
     _check_exclusive_options(arguments)
     workload = _workload(arguments)
     if arguments.declare:
@@ -125,10 +122,8 @@ def _served() -> "Collection[NetworkName]":
 
 async def _start(engine: "Runtime", workload: "Workload", arguments: Namespace, context: CommandContext) -> int:
     await context.warn_unenforced(engine, workload)
-
     if arguments.replace:
-        with suppress(NoSuchTaskError):
-            await engine.remove(workload.name, force=True)
+        await remove_existing(engine, workload.name)
     if not arguments.detach:
         from solo5_systemd.cli import run_modes
 

@@ -27,7 +27,6 @@ SORTS = ("name", "cpu", "memory", "net", "block")
 
 
 def configure(parser: Parser) -> None:
-    """Add the options."""
     parser.add_argument("--no-stream", action="store_true", help="print one sample and exit")
     parser.add_argument(
         "-i", "--interval", metavar="SECONDS", type=interval, default=1.0, help="sampling interval (default: 1)"
@@ -47,8 +46,6 @@ def configure(parser: Parser) -> None:
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
-    """Run `solo5ctl stats` and return the exit status."""
-
     async def command(engine: "Queries") -> int:
         await _check(engine, arguments.names)
         detailed = context.root and arguments.json

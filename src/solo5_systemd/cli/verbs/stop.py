@@ -27,12 +27,7 @@ def configure(parser: Parser) -> None:
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
-    """Run `solo5ctl stop` and return the exit status."""
+    async def stop(engine: "Runtime", name: TaskName) -> None:
+        await engine.stop(name, signal=arguments.signal, timeout_s=arguments.time)
 
-    async def command(engine: "Runtime") -> int:
-        async def stop(name: TaskName) -> None:
-            await engine.stop(name, signal=arguments.signal, timeout_s=arguments.time)
-
-        return await context.for_each(arguments.names, stop)
-
-    return context.run(command)
+    return context.for_each(arguments.names, stop)

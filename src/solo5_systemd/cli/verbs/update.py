@@ -25,7 +25,6 @@ in time, or ends within the watch, the old one has its ports, and nothing else h
 
 
 def configure(parser: Parser) -> None:
-    """Add the options."""
     parser.epilog = EPILOG
     parser.add_argument("name", metavar="NAME", help="declared task that runs")
     parser.add_argument(
@@ -62,7 +61,6 @@ def add_update_options(parser: Parser) -> None:
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
-    """Run `solo5ctl update` and return the exit status."""
     from pathlib import Path
 
     from solo5_systemd.cli import updates

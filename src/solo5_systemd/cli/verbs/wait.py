@@ -13,14 +13,11 @@ if TYPE_CHECKING:
 
 
 def configure(parser: Parser) -> None:
-    """Add the options."""
     parser.add_task_names()
     parser.add_output_options(json=True)
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
-    """Run `solo5ctl wait` and return the exit status."""
-
     async def command(engine: "Runtime") -> int:
         from solo5_systemd.base.concurrency import gather  # imported here for startup time: `--help` needs none
 
