@@ -41,7 +41,7 @@ LOOKS = (
 ).split()
 """Steps that change nothing: before, during and after them is the same moment."""
 
-ROUNDS = 10
+ROUNDS = 5
 SOON = 10
 """Seconds that a call that died may cost a start and a stop, shorter than any time-out of theirs; on a busy machine, a
 few times what they take there undisturbed besides."""
