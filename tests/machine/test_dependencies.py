@@ -81,6 +81,7 @@ class Cases:
         stories = [*STORIES, *([each] for each in COMMANDS if not any(each in story for story in STORIES))]
         everything = {file for each in DEPENDENCIES for file in paths(each)} | set(TENDERS.values())
         self.doctor = pool.submit(run_without, everything, "solo5ctl", "doctor", "--json", timeout=120)
+        self.of_a_tender = pool.submit(run_without, {TENDERS[Target.HVT]}, "solo5ctl", "doctor", "--json", timeout=120)
         self.plugins = {each.name: pool.submit(fingerprinted, paths(each), CONFIG) for each in DRIVER}
         self.plugins |= {file.name: pool.submit(fingerprinted, {file}, CONFIG) for file in TENDERS.values()}
         self.plugins["tenders"] = pool.submit(fingerprinted, set(TENDERS.values()), CONFIG)
@@ -160,11 +161,18 @@ def test_doctor_needs_none_of_them_and_names_each_that_is_missing(cases: Cases) 
             "advice": each.advice,
         }
         assert [fact for fact in facts if fact["name"] == expected["name"]] == [expected]
-    for file in TENDERS.values():
-        [fact] = [fact for fact in facts if fact["name"] == file.name]
-        assert (fact["value"], fact["verdict"]) == ("not found", "limited")
-        assert "/usr/local/bin" in fact["advice"]
-        assert "opam install solo5" in fact["advice"]
+    found = {fact["name"]: fact for fact in facts}
+    assert [found[file.name]["verdict"] for file in TENDERS.values()] == ["broken", "broken"]
+
+
+@pytest.mark.timeout(600)
+def test_doctor_names_a_missing_tender(cases: Cases) -> None:
+    done = cases.of_a_tender.result()
+    assert (done.returncode, done.stderr) == (0, "")
+    [fact] = [fact for fact in json.loads(done.stdout) if fact["name"] == "solo5-hvt"]
+    assert (fact["value"], fact["verdict"]) == ("not found", "limited")
+    assert "/usr/local/bin" in fact["advice"]
+    assert "opam install solo5" in fact["advice"]
 
 
 @pytest.mark.timeout(600)
