@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.machine.conftest import GUESTS, ok, sh, systemctl
+from tests.machine.conftest import GUESTS, inspect, ok, sh, systemctl
 
 ETC = Path("/etc/solo5")
 DIRECTORY = Path("/run/solo5/declared")
@@ -91,3 +91,17 @@ def declarations() -> Iterator[Declarations]:
 
 def main_pid(unit: str) -> str:
     return ok("systemctl", "show", "--property=MainPID", "--value", unit).strip()
+
+
+def status(unit: str) -> str:
+    return sh("systemctl", "status", "--no-pager", "--full", unit).stdout
+
+
+def journal(unit: str) -> str:
+    return ok("journalctl", "--quiet", "--no-pager", "--boot", "--output=cat", "--unit", unit)
+
+
+def identity(name: str = "web") -> tuple[str, ...]:
+    """What a task keeps: address, MAC and tap of its NIC."""
+    [nic] = inspect(name)["nics"]
+    return nic["ipv4"], nic["mac"], nic["tap"]

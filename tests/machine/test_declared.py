@@ -5,7 +5,6 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,7 @@ from tests.machine.conftest import (
     systemctl,
     unit_property,
 )
-from tests.machine.declared import DIRECTORY, ETC, Declarations, declarations, main_pid
+from tests.machine.declared import DIRECTORY, ETC, Declarations, identity, journal, main_pid, status
 from tests.machine.traffic import requests
 
 PORT = 8700
@@ -33,12 +32,6 @@ UNLIMITED = "[Unit]\nStartLimitIntervalSec=0\n"
 GENERATOR = "/usr/lib/systemd/system-generators/solo5-generator"
 
 
-@pytest.fixture
-def declare(machine: Machine) -> Iterator[Declarations]:
-    with declarations() as made:
-        yield made
-
-
 def answers(port: int = PORT) -> bool:
     return sh("curl", "--silent", "--max-time", "2", f"http://127.0.0.1:{port}/").returncode == 0
 
@@ -46,14 +39,6 @@ def answers(port: int = PORT) -> bool:
 def started(unit: str) -> str:
     ok("systemctl", "start", unit)
     return main_pid(unit)
-
-
-def status(unit: str) -> str:
-    return sh("systemctl", "status", "--no-pager", "--full", unit).stdout
-
-
-def journal(unit: str) -> str:
-    return ok("journalctl", "--quiet", "--no-pager", "--boot", "--output=cat", "--unit", unit)
 
 
 # --- a file is a unit ------------------------------------------------------------------------------------------------
@@ -175,11 +160,6 @@ def _mounts(pid: str) -> list[tuple[str, ...]]:
 
 
 # --- addresses, leases, restarts -------------------------------------------------------------------------------------
-
-
-def identity(name: str = "web") -> tuple[str, ...]:
-    [nic] = inspect(name)["nics"]
-    return nic["ipv4"], nic["mac"], nic["tap"]
 
 
 def by_restart(unit: str) -> None:

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import Machine, Runner, inspect, ok, sh, unit_property
-from tests.machine.declared import Declarations, declarations
+from tests.machine.conftest import Runner, inspect, ok, sh, unit_property
+from tests.machine.declared import Declarations, journal, status
 
 SETTINGS = Path("/etc/solo5/machine-test.toml")
 GUESTS = 5
@@ -13,10 +13,9 @@ GUESTS = 5
 
 
 @pytest.fixture
-def declare(machine: Machine) -> Iterator[Declarations]:
+def small() -> Iterator[None]:
     SETTINGS.write_text("[network.small]\nipv4 = '10.66.0.0/29'\n")
-    with declarations() as made:
-        yield made
+    yield
     SETTINGS.unlink()
 
 
@@ -25,16 +24,8 @@ def address(name: str) -> str:
     return str(nic["ipv4"].partition("/")[0])
 
 
-def status(unit: str) -> str:
-    return sh("systemctl", "status", "--no-pager", "--full", unit).stdout
-
-
-def journal(unit: str) -> str:
-    return ok("journalctl", "--boot", "--quiet", "--output=cat", "--unit", unit)
-
-
 def test_no_other_task_has_the_address_of_a_stopped_one_while_there_are_others(
-    declare: Declarations, run: Runner
+    small: None, declare: Declarations, run: Runner
 ) -> None:
     web = declare("web", "Network=service=small\nArgument={mirage}")
     ok("systemctl", "start", web)

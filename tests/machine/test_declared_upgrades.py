@@ -9,9 +9,9 @@ from tests.machine.conftest import Machine, eventually, ok, sh, systemctl, unit_
 from tests.machine.declared import DIRECTORY
 from tests.machine.test_killed_updates import to_the_other_image
 from tests.machine.test_package import deb
-from tests.machine.test_updates import answers, declare, drained, image_of, images, newer, web, whole
+from tests.machine.test_updates import answers, drained, image_of, images, newer, web, whole
 
-__all__ = ["declare", "images", "newer", "web"]
+__all__ = ["images", "newer", "web"]
 
 UPDATE = "solo5-update@web.service"
 PHASE = DIRECTORY / "web/update.phase"

@@ -21,18 +21,12 @@ from tests.machine.conftest import (
     systemctl,
     unit_property,
 )
-from tests.machine.declared import DIRECTORY, ETC, Declarations, declarations, main_pid, stop_awaited
+from tests.machine.declared import DIRECTORY, ETC, Declarations, identity, main_pid, status, stop_awaited
 from tests.machine.traffic import requests
 
 WEB = "Memory=64M\nPublish=870%i:80\nArgument={mirage} --name=%p-%i\nLabel=SITE=site-%i"
 INSTALL = "[Install]\nWantedBy=multi-user.target\nDefaultInstance=2\n"
 SYSTEM = Path("/run/systemd/system")
-
-
-@pytest.fixture
-def declare(machine: Machine) -> Iterator[Declarations]:
-    with declarations() as made:
-        yield made
 
 
 @pytest.fixture
@@ -57,15 +51,6 @@ def started(*instances: int) -> None:
 def cleared_up(instance: int) -> None:
     unit = f"solo5-prepare@web@{instance}.service"
     eventually(lambda: unit_property(unit, "ActiveState") == "inactive", f"{unit} has cleared up")
-
-
-def status(unit: str) -> str:
-    return sh("systemctl", "status", "--no-pager", "--full", unit).stdout
-
-
-def identity(name: str) -> tuple[str, ...]:
-    [nic] = inspect(name)["nics"]
-    return nic["ipv4"], nic["mac"], nic["tap"]
 
 
 def test_one_file_has_three_instances_that_are_tasks_like_others(web: Declarations) -> None:

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from tests.machine.conftest import (
     GUESTS,
-    Machine,
     Outside,
     Runner,
     eventually,
@@ -25,7 +24,7 @@ from tests.machine.conftest import (
     systemctl,
     unit_property,
 )
-from tests.machine.declared import DIRECTORY, ETC, Declarations, declarations, main_pid
+from tests.machine.declared import DIRECTORY, ETC, Declarations, main_pid
 from tests.machine.test_joined import settings
 from tests.machine.traffic import requests
 
@@ -34,14 +33,6 @@ from solo5_systemd.declared.update_files import sha256
 PORT, ECHO = 8750, 8752
 WEB = f"Memory=64M\nPublish={PORT}:80\nArgument={{mirage}}"
 DROP_IN = ETC / "web.unikernel.d/50-update.conf"
-
-
-@pytest.fixture
-def declare(machine: Machine) -> Iterator[Declarations]:
-    with declarations() as made:
-        yield made
-        shutil.rmtree("/var/lib/solo5/previous/web", ignore_errors=True)
-        Path("/var/lib/solo5/previous/web.json").unlink(missing_ok=True)
 
 
 @pytest.fixture
