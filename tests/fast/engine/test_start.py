@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from collections.abc import Coroutine
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from ipaddress import IPv4Address
@@ -198,20 +199,6 @@ async def test_a_name_that_a_task_has_is_refused_before_anything_is_made(machine
 
 
 @pytest.mark.parametrize(
-    "step",
-    [
-        *("take image", "find tender", "find groups", "inspect disk", "acquire user", "reserve", "lock disks"),
-        *("record disks", "change owner", "open stderr", "attach"),
-    ],
-)
-async def test_a_part_that_fails_leaves_nothing(machine: Machine, runtime: Runtime, step: str) -> None:
-    machine.steps.errors[step] = TakenError("locked.") if step == "lock disks" else HostError("broken.")
-    with pytest.raises(Solo5Error, match="locked|broken"):
-        await runtime.start(WORKLOAD)
-    assert machine.holds == NOTHING
-
-
-@pytest.mark.parametrize(
     "result, unit, messages, words",
     [
         ("failed", UNIT, ["older", "exec: no"], "task web did not start: its tender failed: exec: no"),
@@ -368,30 +355,57 @@ async def _steps_of_a_start(job_result: str) -> list[str]:
     return machine.steps.taken
 
 
-async def _cancelled_while_it_hangs(machine: Machine, workload: Workload = WORKLOAD) -> None:
-    task = asyncio.ensure_future(Runtime(machine.backends).start(workload))
+async def _cancelled_while_it_hangs(machine: Machine, starting: Coroutine[object, object, object]) -> None:
+    task = asyncio.ensure_future(starting)
     await machine.steps.hanging.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+    machine.steps.go_on.set()
+    await yields(100)
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["before its effect", "after its effect"])
-async def test_a_start_that_is_cancelled_leaves_nothing_wherever_it_is(late: bool) -> None:
-    steps = await _steps_of_a_start("done")
-    assert steps[-1] == "unbind disks"
-    for number, step in enumerate(steps):
-        machine = _full("done", number, late=late)
-        await _cancelled_while_it_hangs(machine)
-        assert machine.holds == NOTHING, f"cancelled in {step!r}"
-        machine.steps.go_on.set()
-        await yields(100)
-        assert machine.disks.bound == 0, f"cancelled in {step!r}"
+STORAGE = DiskRequest(disk=DeviceName("storage"), path="/srv/disk.img")
+CREATING = replace(WORKLOAD, disks=(replace(STORAGE, create=NewFile(size=1 << 20)),))
+PRIVATE = replace(WORKLOAD, disks=(replace(STORAGE, private=True),))
+WRITTEN = ("check bound disks", "unbind disks", "release disk")
+"""Steps at which the tender may have written to a file that was created: it stays."""
 
 
-CREATING = replace(
-    WORKLOAD, disks=(DiskRequest(disk=DeviceName("storage"), path="/srv/disk.img", create=NewFile(size=1 << 20)),)
-)
+@pytest.mark.parametrize("fault", ["error", "cancelled before its effect", "cancelled after its effect"])
+@pytest.mark.parametrize("kind", UnitKind)
+@pytest.mark.parametrize("workload", [WORKLOAD, CREATING, PRIVATE], ids=["a file", "a new file", "a private copy"])
+async def test_a_start_that_fails_or_is_cancelled_at_any_step_leaves_nothing(
+    workload: Workload, kind: UnitKind, fault: str
+) -> None:
+    workload = replace(workload, kind=kind)
+
+    def start(machine: Machine, spawn: Spawn) -> Coroutine[object, object, object]:
+        runtime = Runtime(machine.backends)
+        return scoped(runtime, workload, spawn) if kind is UnitKind.SCOPE else runtime.start(workload)
+
+    complete = _full("done", None)
+    await start(complete, Spawn(complete.steps))
+    for number, step in enumerate(complete.steps.taken):
+        machine = _full("done", None if fault == "error" else number, late=fault.endswith("after its effect"))
+        spawn = Spawn(machine.steps)
+        if fault != "error":
+            await _cancelled_while_it_hangs(machine, start(machine, spawn))
+        else:
+            machine.steps.errors[step] = HostError("broken.")
+            if step == "release disk":  # its error undoes no start
+                await start(machine, spawn)
+                continue
+            with pytest.raises(HostError, match="broken"):
+                await start(machine, spawn)
+        kept = complete.disks.files if step in WRITTEN else set()
+        bound = 1 if (fault, step) == ("error", "unbind disks") else 0  # `gc` removes it
+        held = (machine.holds, machine.disks.bound, machine.disks.private, machine.disks.files)
+        assert held == (NOTHING, bound, set(), kept), f"{fault} in {step!r}"
+        opened = {each for each in (*machine.disks.locks, *machine.images.opened) if is_open(each)}
+        assert opened <= ({*spawn.descriptors} if step == "release disk" else set()), f"{fault} in {step!r}"
+        for descriptor in opened:  # the caller's, once its process was executed
+            os.close(descriptor)
 
 
 async def test_a_file_that_a_disk_lacks_is_created_by_the_start_and_not_by_a_preview(
@@ -412,76 +426,6 @@ async def test_a_file_that_is_there_is_neither_created_nor_removed(machine: Mach
         await runtime.start(CREATING)
     assert "make disk" not in machine.steps.taken
     assert machine.disks.files == {"/srv/disk.img"}
-
-
-@pytest.mark.parametrize(
-    "step, scope",
-    [("make disk", False), ("start unit", False), ("spawn", True)],
-)
-async def test_a_created_file_is_removed_by_a_start_that_fails_before_its_tender(
-    machine: Machine, runtime: Runtime, step: str, scope: bool
-) -> None:
-    machine.steps.errors[step] = HostError("broken.")
-    start = scoped(runtime, CREATING, Spawn(machine.steps)) if scope else runtime.start(CREATING)
-    with pytest.raises(HostError, match="broken"):
-        await start
-    assert (machine.disks.files, machine.holds) == (set(), NOTHING)
-
-
-@pytest.mark.parametrize("late", [False, True], ids=["before its effect", "after its effect"])
-async def test_a_created_file_is_removed_by_a_start_that_is_cancelled_before_its_tender_runs(late: bool) -> None:
-    complete = _full("done", None)
-    await Runtime(complete.backends).start(CREATING)
-    for number, step in enumerate(complete.steps.taken):
-        machine = _full("done", number, late=late)
-        await _cancelled_while_it_hangs(machine, CREATING)
-        machine.steps.go_on.set()
-        await yields(100)
-        kept = {"/srv/disk.img"} if step in ("check bound disks", "unbind disks", "release disk") else set()
-        assert (machine.disks.files, machine.holds) == (kept, NOTHING), f"cancelled in {step!r}"
-
-
-PRIVATE = replace(WORKLOAD, disks=(DiskRequest(disk=DeviceName("storage"), path="/srv/disk.img", private=True),))
-
-
-@pytest.mark.parametrize("fault", [None, "lock disks", "check bound disks"])
-async def test_a_private_disk_has_its_name_until_the_unit_has_it(
-    machine: Machine, runtime: Runtime, fault: str | None
-) -> None:
-    if fault is not None:
-        machine.steps.errors[fault] = HostError("broken.")
-    with pytest.raises(HostError, match="broken") if fault is not None else nullcontext():
-        await runtime.start(PRIVATE)
-    assert "make disk" in machine.steps.taken
-    assert (machine.disks.private, machine.disks.files) == (set(), set())
-    assert [disks for disks in machine.users.disks.values() if disks] == [], "it has no record: it ends with its task"
-
-
-@pytest.mark.parametrize(("step", "late"), [("release disk", False), ("make disk", True)])
-async def test_a_start_that_is_cancelled_leaves_no_private_disk_and_no_unit(step: str, late: bool) -> None:
-    machine = _full("done", None, late=late)
-    machine.steps.hang_on = step
-    await _cancelled_while_it_hangs(machine, PRIVATE)
-    machine.steps.go_on.set()
-    await yields(100)
-    assert (machine.holds, machine.disks.private) == (NOTHING, set())
-
-
-async def test_a_scope_that_is_cancelled_while_the_name_of_its_disk_is_removed_leaves_no_unit(
-    machine: Machine, runtime: Runtime
-) -> None:
-    machine.steps.hang_on = "release disk"
-    spawn = Spawn(machine.steps)
-    starting = asyncio.ensure_future(scoped(runtime, PRIVATE, spawn))
-    await machine.steps.hanging.wait()
-    starting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await starting
-    machine.steps.go_on.set()
-    await yields(100)
-    assert (machine.holds, machine.disks.private) == (NOTHING, set())
-    for descriptor in spawn.descriptors:  # the caller's, once its process was executed
-        os.close(descriptor)
 
 
 async def test_user_image_and_mark_are_held_until_the_unit_is_there(machine: Machine, runtime: Runtime) -> None:
@@ -527,22 +471,11 @@ async def test_archives_of_a_task_are_limited_in_all(machine: Machine, runtime: 
     await runtime.start(workload)
 
 
-async def test_a_start_whose_tender_has_another_disk_leaves_nothing_but_what_it_may_have_written(
-    machine: Machine, runtime: Runtime
-) -> None:
-    machine.steps.errors["check bound disks"] = StartError("disk storage: the started task has another file.")
-    with pytest.raises(StartError, match="has another file"):
-        await runtime.start(CREATING)
-    assert (machine.holds, machine.disks.bound, machine.disks.files) == (NOTHING, 0, {"/srv/disk.img"})
-
-
 async def test_undoing_goes_on_although_it_is_cancelled_too() -> None:
     steps = await _steps_of_a_start("failed")
     for number in range(steps.index("failure_messages"), len(steps)):
         machine = _full("failed", number)
-        await _cancelled_while_it_hangs(machine)
-        machine.steps.go_on.set()
-        await yields(100)
+        await _cancelled_while_it_hangs(machine, Runtime(machine.backends).start(WORKLOAD))
         assert machine.holds == NOTHING, f"cancelled in {steps[number]!r}"
 
 
@@ -582,39 +515,6 @@ async def test_process_of_a_scope_is_spawned_last_before_its_unit(machine: Machi
     await scoped(runtime, replace(WORKLOAD, kind=UnitKind.SCOPE), spawn)
     taken = machine.steps.taken
     assert taken[taken.index("attach") :][:3] == ["attach", "spawn", "start unit"]
-
-
-@pytest.mark.parametrize(
-    "step",
-    [
-        "acquire user",
-        "open image",
-        "reserve",
-        "lock disks",
-        "record disks",
-        "change owner",
-        "open disk",
-        "attach",
-        "spawn",
-        "start unit",
-    ],
-)
-@pytest.mark.parametrize("fault", ["error", "cancelled"])
-async def test_a_scope_that_does_not_start_leaves_nothing(
-    machine: Machine, runtime: Runtime, step: str, fault: str
-) -> None:
-    if fault == "error":
-        machine.steps.errors[step] = HostError("broken.")
-    else:
-        machine.steps.hang_on = step
-    starting = asyncio.ensure_future(scoped(runtime, replace(WORKLOAD, kind=UnitKind.SCOPE), Spawn(machine.steps)))
-    if fault == "cancelled":
-        await machine.steps.hanging.wait()
-        starting.cancel()
-    with pytest.raises((HostError, asyncio.CancelledError)):
-        await starting
-    assert machine.holds == NOTHING
-    assert not [each for each in (*machine.disks.locks, *machine.images.opened) if is_open(each)]
 
 
 def is_open(descriptor: int) -> bool:
