@@ -134,7 +134,7 @@ def test_a_guest_that_routes_keeps_its_routes(declare: Declarations, newer: str)
 def test_systemctl_reload_is_an_update_to_a_changed_file(declare: Declarations, images: Path, newer: str) -> None:
     image = images / "web.spt"
     shutil.copy(f"{GUESTS}/net.spt", image)
-    declare.write("web", f"[Unikernel]\nImage={image}\n{WEB}\nWatch=3s\n")
+    declare.write("web", f"[Unikernel]\nImage={image}\n{WEB}\nWatch=4s\n")
     systemctl("daemon-reload")
     ok("systemctl", "start", "web")
     before = (DIRECTORY / "web/image").readlink()
@@ -300,7 +300,7 @@ def test_a_reload_has_the_result_of_its_update(declare: Declarations, images: Pa
     """PID 1 ends a reload after TimeoutStartSec=, and the update would go on."""
     image = images / "web.spt"
     shutil.copy(f"{GUESTS}/net.spt", image)
-    late = "Argument=--count=10\nWatch=0\nReady=console:count 200$\n[Service]"
+    late = "Argument=--count=15\nWatch=0\nReady=console:count 200$\n[Service]"
 
     def limited(span: str) -> None:
         declare.write("web", f"[Unikernel]\nImage={image}\n{WEB}\n{late}\nTimeoutStartSec={span}\n")
@@ -320,7 +320,7 @@ def test_a_reload_has_the_result_of_its_update(declare: Declarations, images: Pa
     limited("2s")
     # On a slow machine PID 1 ends the reload before Python has come to look at the time.
     eventually(lambda: is_refused("TimeoutStartSec= of task web ends its"), "a sentence says why")
-    limited("4s")
+    limited("5s")
     assert is_refused("the new guest did not have")
     limited("30s")
     ok("systemctl", "reload", "web")
@@ -410,7 +410,7 @@ def test_a_task_that_is_stopped_while_its_new_guest_is_not_ready_stays_stopped(
     declare: Declarations, newer: str, pause: tuple[str, ...]
 ) -> None:
     """The operator's stop is not taken for a guest that has failed."""
-    web = declare("web", f"{WEB}\nArgument=--count=10")
+    web = declare("web", f"{WEB}\nArgument=--count=15")
     ok("systemctl", "start", web)
     eventually(answers, "it answers")
     old, pid = image_of("web"), main_pid(web)
