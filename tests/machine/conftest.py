@@ -24,6 +24,7 @@ from tests.support.nft_listing import settled
 
 if TYPE_CHECKING:
     from tests.machine.consoles import Consoles
+    from tests.machine.declared import Declarations
 
 GUESTS = Path("/srv/guests")
 IS_EMULATED = os.environ.get("TEST_MACHINE") == "vm"
@@ -332,6 +333,14 @@ def consoles(machine: Machine, tmp_path: Path) -> "Iterator[Consoles]":
     subject = Consoles(tmp_path)
     yield subject
     subject.close()
+
+
+@pytest.fixture
+def declare(machine: Machine) -> "Iterator[Declarations]":
+    from tests.machine.declared import declarations  # which needs this module
+
+    with declarations() as made:
+        yield made
 
 
 def inspect(name: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.machine.conftest import GUESTS, ok, sh, systemctl
+from tests.machine.conftest import GUESTS, inspect, ok, sh, systemctl
 
 ETC = Path("/etc/solo5")
 DIRECTORY = Path("/run/solo5/declared")
@@ -34,12 +34,19 @@ class Declarations:
     def remove(self) -> None:
         """Stop the tasks, and remove their files with what a reboot would find again."""
         names = list(dict.fromkeys(each for name in self.names for each in (*_instances(name), name)))
+        if not names:
+            return
+        units = [f"{name}.service" for name in names]
+        tasks = [name for name in names if not name.endswith("@")]
+        for unit in units:  # each would have PID 1 read its units again, as is done once below
+            sh("systemctl", "--no-reload", "disable", unit)
+            sh("systemctl", "--no-reload", "unmask", unit)
+        if tasks:
+            sh("systemctl", "stop", *(f"{each}{name}.service" for name in tasks for each in ("", "solo5-update@")))
+            sh("solo5ctl", "rm", "--force", *tasks)
+            # Of those that failed early.
+            sh("systemctl", "stop", *(f"solo5-outcome-declared@{name}.target" for name in tasks))
         for name in names:
-            sh("systemctl", "disable", f"{name}.service")
-            sh("systemctl", "unmask", f"{name}.service")
-            sh("systemctl", "stop", f"{name}.service", f"solo5-update@{name}.service")
-            sh("solo5ctl", "rm", "--force", name)
-            sh("systemctl", "stop", f"solo5-outcome-declared@{name}.target")  # of one that failed early
             (ETC / f"{name}.unikernel").unlink(missing_ok=True)
             shutil.rmtree(ETC / f"{name}.unikernel.d", ignore_errors=True)
             shutil.rmtree(f"/etc/systemd/system/{name}.service.d", ignore_errors=True)
@@ -84,3 +91,17 @@ def declarations() -> Iterator[Declarations]:
 
 def main_pid(unit: str) -> str:
     return ok("systemctl", "show", "--property=MainPID", "--value", unit).strip()
+
+
+def status(unit: str) -> str:
+    return sh("systemctl", "status", "--no-pager", "--full", unit).stdout
+
+
+def journal(unit: str) -> str:
+    return ok("journalctl", "--quiet", "--no-pager", "--boot", "--output=cat", "--unit", unit)
+
+
+def identity(name: str = "web") -> tuple[str, ...]:
+    """What a task keeps: address, MAC and tap of its NIC."""
+    [nic] = inspect(name)["nics"]
+    return nic["ipv4"], nic["mac"], nic["tap"]

@@ -4,19 +4,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import Machine, Runner, inspect, ok, sh, unit_property
-from tests.machine.declared import Declarations, declarations
+from tests.machine.conftest import Runner, inspect, ok, sh, unit_property
+from tests.machine.declared import Declarations, journal, status
 
 SETTINGS = Path("/etc/solo5/machine-test.toml")
-GUESTS = 13
-"""Of a /28: neither its own address, nor that for broadcasts, nor the gateway's."""
+GUESTS = 5
+"""Of a /29: neither its own address, nor that for broadcasts, nor the gateway's."""
 
 
 @pytest.fixture
-def declare(machine: Machine) -> Iterator[Declarations]:
-    SETTINGS.write_text("[network.small]\nipv4 = '10.66.0.0/28'\n")
-    with declarations() as made:
-        yield made
+def small() -> Iterator[None]:
+    SETTINGS.write_text("[network.small]\nipv4 = '10.66.0.0/29'\n")
+    yield
     SETTINGS.unlink()
 
 
@@ -25,16 +24,8 @@ def address(name: str) -> str:
     return str(nic["ipv4"].partition("/")[0])
 
 
-def status(unit: str) -> str:
-    return sh("systemctl", "status", "--no-pager", "--full", unit).stdout
-
-
-def journal(unit: str) -> str:
-    return ok("journalctl", "--boot", "--quiet", "--output=cat", "--unit", unit)
-
-
 def test_no_other_task_has_the_address_of_a_stopped_one_while_there_are_others(
-    declare: Declarations, run: Runner
+    small: None, declare: Declarations, run: Runner
 ) -> None:
     web = declare("web", "Network=service=small\nArgument={mirage}")
     ok("systemctl", "start", web)
@@ -52,7 +43,7 @@ def test_no_other_task_has_the_address_of_a_stopped_one_while_there_are_others(
         "solo5-networkd.service"
     )
     assert sh("systemctl", "start", web).returncode == 1
-    assert f"network small has no free address for NIC service: all {GUESTS} of 10.66.0.0/28 are taken" in status(web)
+    assert f"network small has no free address for NIC service: all {GUESTS} of 10.66.0.0/29 are taken" in status(web)
     assert unit_property(web, "ActiveState") == "inactive"
     # Its own again as soon as it is free.
     ok("solo5ctl", "rm", "--force", "last")

@@ -1,20 +1,7 @@
 """Declarations that are in order each, and not together."""
 
-from collections.abc import Iterator
-
-import pytest
-from tests.machine.conftest import Machine, inspect, ok, sh, unit_property
-from tests.machine.declared import ETC, Declarations, declarations
-
-
-@pytest.fixture
-def declare(machine: Machine) -> Iterator[Declarations]:
-    with declarations() as made:
-        yield made
-
-
-def status(unit: str) -> str:
-    return sh("systemctl", "status", "--no-pager", "--full", unit).stdout
+from tests.machine.conftest import inspect, ok, sh, unit_property
+from tests.machine.declared import ETC, Declarations, status
 
 
 def test_two_files_with_one_static_address_name_the_other_task(declare: Declarations) -> None:

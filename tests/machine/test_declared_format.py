@@ -16,7 +16,7 @@ from solo5_systemd.declared.files import read_sources
 from solo5_systemd.declared.specifiers import HostNames
 from solo5_systemd.declared.syntax import Source
 from solo5_systemd.declared.unit_keys import INSTALL, SERVICE_PASSED_ON, SINCE, UNIT
-from solo5_systemd.declared.writer import Written, write_declaration
+from solo5_systemd.declared.writer import write_declaration
 from solo5_systemd.task.properties import SETTABLE
 
 UNITS = Path("/run/systemd/system")
@@ -223,9 +223,7 @@ def test_a_task_that_is_declared_is_a_file_of_roots(machine: Machine) -> None:
         assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (0, 0o644)
         found = parse_declaration("t-declared", read_sources("t-declared"), host=HostNames())
         assert found.workload.arguments == ("a b", "{name}")
-        assert write_declaration(Written(workload=found.workload, install=[("WantedBy", "multi-user.target")])) == (
-            path.read_text()
-        )
+        assert write_declaration(found.workload) == path.read_text()
         assert sh("solo5ctl", "run", "--declare", "t-declared", f"{GUESTS}/hello.spt").returncode == 125
         path.chmod(0o666)
         with pytest.raises(SettingsError, match="may be changed by every user"):

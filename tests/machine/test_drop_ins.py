@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.machine.conftest import GUESTS, Runner, eventually, inspect, ok, sh, unit_property
-from tests.machine.declared import declarations
+from tests.machine.declared import Declarations
 
 ALL, HIDDEN = Path("/etc/systemd/system/service.d/all.conf"), Path("/etc/systemd/system")
 
@@ -46,20 +46,19 @@ def test_one_that_changes_the_sandbox_refuses_starts_until_it_is_hidden(all_serv
 
 
 def test_one_that_changes_the_sandbox_of_a_declared_task_refuses_its_start_until_it_is_hidden(
-    all_services: None,
+    all_services: None, declare: Declarations
 ) -> None:
-    with declarations() as declare:
-        unit = declare("web", "", image="sleeper.spt")
-        assert sh("systemctl", "start", unit).returncode == 1
-        doctor = " ".join(sh("solo5ctl", "doctor").stdout.split())
-        [said] = re.findall(rf"drop-in {ALL} sets User= of {unit}.*?/all.conf(?= |$)", doctor)
-        assert "sets User=" in ok("journalctl", "-b", "-u", "solo5-prepare@web")
-        hide(said)
+    unit = declare("web", "", image="sleeper.spt")
+    assert sh("systemctl", "start", unit).returncode == 1
+    doctor = " ".join(sh("solo5ctl", "doctor").stdout.split())
+    [said] = re.findall(rf"drop-in {ALL} sets User= of {unit}.*?/all.conf(?= |$)", doctor)
+    assert "sets User=" in ok("journalctl", "-b", "-u", "solo5-prepare@web")
+    hide(said)
 
-        def starts() -> bool:
-            # By Restart= of the drop-in the preparation is repeated, too: one from before may still be refused.
-            sh("systemctl", "reset-failed", unit, "solo5-prepare@web")
-            return sh("systemctl", "start", unit).returncode == 0
+    def starts() -> bool:
+        # By Restart= of the drop-in the preparation is repeated, too: one from before may still be refused.
+        sh("systemctl", "reset-failed", unit, "solo5-prepare@web")
+        return sh("systemctl", "start", unit).returncode == 0
 
-        eventually(starts, "it starts once the drop-in is hidden")
-        assert unit_property(unit, "User") != "root"
+    eventually(starts, "it starts once the drop-in is hidden")
+    assert unit_property(unit, "User") != "root"

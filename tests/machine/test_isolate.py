@@ -4,18 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import Machine, Runner, eventually, inspect, ok, says, sh, systemctl, unit_property
-from tests.machine.declared import Declarations, declarations
+from tests.machine.conftest import Runner, eventually, inspect, ok, says, sh, systemctl, unit_property
+from tests.machine.declared import Declarations
 from tests.machine.test_declared import INSTALL, WEB
 
 RUNNER = Path("/run/systemd/system/boot-runner.service.d")
 """Of the service of the test machine that runs these tests."""
-
-
-@pytest.fixture
-def declare(machine: Machine) -> Iterator[Declarations]:
-    with declarations() as made:
-        yield made
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """kill -9 at every step of a start and of a stop, and of the services while they are at it.
 
 The task has one of everything that can be left behind. What starts or stops it is the engine in a process of its own,
-which ends before, during or after one call of a backend; each call has its turn.
+which ends during or after one call of a backend; each call has its turn.
 """
 
 import asyncio
@@ -39,9 +39,9 @@ LOOKS = (
     "units.state units.is_running usages.total_memory usages.stalled tenders.find tenders.groups disks.inspect "
     "disks.check_bound networks.reservation"
 ).split()
-"""Steps that change nothing: before, during and after them is the same moment."""
+"""Steps that change nothing: during and after them is the same moment."""
 
-ROUNDS = 10
+ROUNDS = 5
 SOON = 10
 """Seconds that a call that died may cost a start and a stop, shorter than any time-out of theirs; on a busy machine, a
 few times what they take there undisturbed besides."""

@@ -117,7 +117,6 @@ def client(outside: Outside) -> Iterator[Traffic]:
         systemd_reads_its_units_anew,
         bus_is_restarted,
         journald_is_restarted,
-        package_is_installed_again,
     ],
 )
 def test_a_running_guest_survives(client: Traffic, machine: Machine, disturb: Callable[[], None]) -> None:

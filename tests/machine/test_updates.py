@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from tests.machine.conftest import (
     GUESTS,
-    Machine,
     Outside,
     Runner,
     eventually,
@@ -25,7 +24,7 @@ from tests.machine.conftest import (
     systemctl,
     unit_property,
 )
-from tests.machine.declared import DIRECTORY, ETC, Declarations, declarations, main_pid
+from tests.machine.declared import DIRECTORY, ETC, Declarations, main_pid
 from tests.machine.test_joined import settings
 from tests.machine.traffic import requests
 
@@ -34,14 +33,6 @@ from solo5_systemd.declared.update_files import sha256
 PORT, ECHO = 8750, 8752
 WEB = f"Memory=64M\nPublish={PORT}:80\nArgument={{mirage}}"
 DROP_IN = ETC / "web.unikernel.d/50-update.conf"
-
-
-@pytest.fixture
-def declare(machine: Machine) -> Iterator[Declarations]:
-    with declarations() as made:
-        yield made
-        shutil.rmtree("/var/lib/solo5/previous/web", ignore_errors=True)
-        Path("/var/lib/solo5/previous/web.json").unlink(missing_ok=True)
 
 
 @pytest.fixture
@@ -103,7 +94,7 @@ def update(*words: str) -> subprocess.CompletedProcess[str]:
     return sh("solo5ctl", "update", "web", *words, timeout=120)
 
 
-def test_a_new_image_takes_the_place_of_the_old_one_at_its_address(web: str, newer: str) -> None:
+def test_a_new_image_takes_the_place_of_the_old_one_at_its_address_until_a_rollback(web: str, newer: str) -> None:
     before, had = main_pid(web), address("web")
     done = update(newer, "--watch", "1s")
     assert done.returncode == 0, done.stderr
@@ -117,6 +108,12 @@ def test_a_new_image_takes_the_place_of_the_old_one_at_its_address(web: str, new
     assert "update: task web runs the new image" in ok("journalctl", "--quiet", "-u", web, "--output=cat")
     ok("systemctl", "restart", web)
     assert image_of("web") == newer
+    for image in (str(GUESTS / "net.spt"), newer):
+        back = sh("solo5ctl", "rollback", "web", "--watch", "0", timeout=120)
+        assert back.returncode == 0, back.stderr
+        assert f"web: back to {image} (SHA-256 " in back.stdout
+        assert image_of("web") == image
+        whole(web)
 
 
 def test_a_guest_that_routes_keeps_its_routes(declare: Declarations, newer: str) -> None:
@@ -132,37 +129,6 @@ def test_a_guest_that_routes_keeps_its_routes(declare: Declarations, newer: str)
         assert "the new guest, task web.next, has the published ports" in done.stdout
         whole(unit)
         assert ok("ip", "route", "show", "192.168.2.0/24") == route
-
-
-def test_a_rollback_names_the_earlier_image_and_returns_to_it(web: str, newer: str) -> None:
-    old = image_of("web")
-    assert update(newer, "--watch", "0").returncode == 0
-    back = sh("solo5ctl", "rollback", "web", "--watch", "0", timeout=120)
-    assert back.returncode == 0, back.stderr
-    assert f"web: back to {old} (SHA-256 " in back.stdout
-    assert image_of("web") == old
-    whole(web)
-    again = sh("solo5ctl", "rollback", "web", "--watch", "0", timeout=120)
-    assert f"web: back to {newer} " in again.stdout
-    assert image_of("web") == newer
-    whole(web)
-
-
-def test_a_rollback_needs_no_file_of_the_operator(declare: Declarations, images: Path, newer: str) -> None:
-    image = images / "web.spt"
-    shutil.copy(f"{GUESTS}/net.spt", image)
-    declare.write("web", f"[Unikernel]\nImage={image}\n{WEB}\nWatch=0\n")
-    systemctl("daemon-reload")
-    unit = "web.service"
-    ok("systemctl", "start", unit)
-    shutil.copy(newer, image)
-    ok("systemctl", "reload", unit)
-    eventually(lambda: unit_property("solo5-update@web.service", "ActiveState") == "inactive", "the update is over")
-    back = sh("solo5ctl", "rollback", "web", "--watch", "0", timeout=120)
-    assert back.returncode == 0, back.stderr
-    assert "web: back to /var/lib/solo5/previous/web/" in back.stdout
-    ok("systemctl", "restart", unit)
-    whole(unit)
 
 
 def test_systemctl_reload_is_an_update_to_a_changed_file(declare: Declarations, images: Path, newer: str) -> None:
@@ -181,6 +147,11 @@ def test_systemctl_reload_is_an_update_to_a_changed_file(declare: Declarations, 
     eventually(lambda: unit_property("solo5-update@web.service", "ActiveState") == "inactive", "the update is over")
     assert (DIRECTORY / "web/image").readlink() != before
     assert not DROP_IN.exists()
+    whole("web.service")
+    back = sh("solo5ctl", "rollback", "web", "--watch", "0", timeout=120)
+    assert back.returncode == 0, back.stderr
+    assert "web: back to /var/lib/solo5/previous/web/" in back.stdout, "no file of the operator has it"
+    ok("systemctl", "restart", "web")
     whole("web.service")
 
 
@@ -241,32 +212,24 @@ def test_no_request_fails_through_updates_a_rollback_and_a_bad_image(
         for _ in range(UPDATES):
             assert update(newer, "--watch", "0").returncode == 0
             assert sh("solo5ctl", "rollback", "web", "--watch", "0", timeout=120).returncode == 0
-        assert update(*unready(images)).returncode == 126
+        before, image = main_pid(web), image_of("web")
+        bad = update(*unready(images))
+        assert bad.returncode == 126
+        assert "the new guest was not ready within 1 s (tcp:81)" in bad.stderr
+        assert (main_pid(web), image_of("web")) == (before, image)
         during = client.tally()
         print(f"{2 * UPDATES} updates: {during}")
         assert (during.failed, during.answered > RATE) == (0, True), during
     # The same client, and what an operator would do without an update.
     with requests(outside, outside.here, PORT, RATE) as client:
-        for _ in range(2 * UPDATES):
+        for _ in range(2 * UPDATES - 1):
             ok("systemctl", "restart", web)
             eventually(answers, "it answers again")
-        print(f"{2 * UPDATES} times systemctl restart: {client.tally()}")
+        print(f"{2 * UPDATES - 1} times systemctl restart: {client.tally()}")
         ok("systemctl", "stop", web)
         eventually(lambda: client.tally().failed, "the client notices a guest that is not there")
         ok("systemctl", "start", web)
-    whole(web)
-
-
-def test_a_connection_that_began_before_an_update_goes_on_until_it_ends(web: str, newer: str) -> None:
-    with socket.create_connection(("127.0.0.1", PORT), 30) as present:
-        ok("solo5ctl", "update", "web", newer, "--no-block", "--watch", "0", "--drain", "10min")
-        eventually(lambda: sh("systemctl", "is-active", "solo5-update@web").stdout == "active\n", "it has the ports")
-        old = address("web")
-        with socket.create_connection(("127.0.0.1", PORT), 30) as later:
-            answered = [answer_on(each) for each in (present, later)]
-        assert f"--ipv4={old} ".encode() in answered[0], "by the guest that it was connected to"
-        assert f"--ipv4={old} ".encode() not in answered[1]
-    eventually(lambda: image_of("web") == newer, "the old guest has ended with its last connection")
+    assert "update: the new guest was not ready within 1 s" in ok("journalctl", "--quiet", "-u", web, "--output=cat")
     whole(web)
 
 
@@ -326,15 +289,6 @@ def test_what_is_in_flight_while_ports_are_moved_arrives_whole(declare: Declarat
     assert image_of("web") == newer
 
 
-def answer_on(connection: socket.socket) -> bytes:
-    """The whole answer to a request; that of these guests is their command line."""
-    connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
-    answer = b""
-    while part := connection.recv(4096):
-        answer += part
-    return answer
-
-
 # --- what is undone -------------------------------------------------------------------------------------------------
 
 
@@ -342,22 +296,11 @@ def unready(images: Path) -> tuple[str, ...]:
     return (str(shutil.copy(f"{GUESTS}/net.spt", images / "bad.spt")), "--ready", "tcp:81", "--timeout", "1s")
 
 
-def test_a_guest_that_is_not_ready_in_time_changes_nothing(web: str, images: Path) -> None:
-    before = main_pid(web)
-    done = update(*unready(images))
-    assert done.returncode == 126
-    assert "the new guest was not ready within 1 s (tcp:81)" in done.stderr
-    whole(web)
-    assert main_pid(web) == before
-    assert not DROP_IN.exists()
-    assert "update: the new guest was not ready within 1 s" in ok("journalctl", "--quiet", "-u", web, "--output=cat")
-
-
 def test_a_reload_has_the_result_of_its_update(declare: Declarations, images: Path, newer: str) -> None:
     """PID 1 ends a reload after TimeoutStartSec=, and the update would go on."""
     image = images / "web.spt"
     shutil.copy(f"{GUESTS}/net.spt", image)
-    late = "Argument=--count=20\nWatch=0\nReady=console:count 200$\n[Service]"
+    late = "Argument=--count=15\nWatch=0\nReady=console:count 200$\n[Service]"
 
     def limited(span: str) -> None:
         declare.write("web", f"[Unikernel]\nImage={image}\n{WEB}\n{late}\nTimeoutStartSec={span}\n")
@@ -377,7 +320,7 @@ def test_a_reload_has_the_result_of_its_update(declare: Declarations, images: Pa
     limited("2s")
     # On a slow machine PID 1 ends the reload before Python has come to look at the time.
     eventually(lambda: is_refused("TimeoutStartSec= of task web ends its"), "a sentence says why")
-    limited("6s")
+    limited("5s")
     assert is_refused("the new guest did not have")
     limited("30s")
     ok("systemctl", "reload", "web")
@@ -389,10 +332,7 @@ def test_the_declaration_has_the_time_in_which_a_guest_has_to_become_ready(decla
     unit = declare("web", f"{WEB}\nReady=tcp:81\nTimeout=1s")
     ok("systemctl", "start", unit)
     assert "the new guest was not ready within 1 s (tcp:81)" in update(newer).stderr
-    assert "the new guest was not ready within 2 s (tcp:81)" in update(newer, "--timeout", "2s").stderr
     whole(unit)
-    declare("web", f"{WEB}\nTimeout=2min")
-    assert unit_property(unit, "TimeoutStartUSec") == "2min 10s"  # of systemctl reload
 
 
 def test_a_guest_that_ends_within_the_watch_gives_the_ports_back(web: str, newer: str) -> None:
@@ -450,13 +390,15 @@ def stays_stopped(image: str) -> None:
 
 
 @pytest.fixture
-def slow_start() -> Iterator[None]:
-    """Each start of the task takes a while, in which it has a job."""
+def slow_start() -> Iterator[Path]:
+    """A file that holds each start of the task as long as it exists; the start has a job meanwhile."""
     drop_ins, service = Path("/run/systemd/system/web.service.d"), Path("/run/systemd/system/slow-start.service")
-    service.write_text("[Service]\nType=oneshot\nExecStart=/bin/sleep 5\n")
+    held = Path("/run/slow-start")
+    service.write_text(f"[Service]\nType=oneshot\nExecStart=/bin/sh -c 'while [ -e {held} ]; do sleep 0.1; done'\n")
     drop_ins.mkdir()
     (drop_ins / "slow.conf").write_text("[Unit]\nWants=slow-start.service\nAfter=slow-start.service\n")
-    yield
+    yield held
+    held.unlink(missing_ok=True)
     service.unlink()
     shutil.rmtree(drop_ins)
 
@@ -466,7 +408,7 @@ def test_a_task_that_is_stopped_while_its_new_guest_is_not_ready_stays_stopped(
     declare: Declarations, newer: str, pause: tuple[str, ...]
 ) -> None:
     """The operator's stop is not taken for a guest that has failed."""
-    web = declare("web", f"{WEB}\nArgument=--count=20")
+    web = declare("web", f"{WEB}\nArgument=--count=15")
     ok("systemctl", "start", web)
     eventually(answers, "it answers")
     old, pid = image_of("web"), main_pid(web)
@@ -478,26 +420,30 @@ def test_a_task_that_is_stopped_while_its_new_guest_is_not_ready_stays_stopped(
 
 
 @pytest.mark.parametrize("pause", [(), ("--pause",)])
-@pytest.mark.usefixtures("slow_start")
 def test_a_stop_before_the_task_is_started_again_is_not_overridden(
-    web: str, newer: str, pause: tuple[str, ...]
+    slow_start: Path, web: str, newer: str, pause: tuple[str, ...]
 ) -> None:
     """Its job takes the place of the restart, which waits for another unit."""
     old, pid = image_of("web"), main_pid(web)
+    slow_start.touch()
     ok("solo5ctl", "update", "web", newer, "--no-block", "--watch", "0", *pause)
     eventually(lambda: main_pid(web) != pid, "it is being started again")
     ok("systemctl", "stop", web)
+    slow_start.unlink()
     stays_stopped(old)
 
 
-@pytest.mark.usefixtures("slow_start")
-def test_an_update_that_is_killed_does_not_start_a_task_that_was_stopped(web: str, newer: str) -> None:
+def test_an_update_that_is_killed_does_not_start_a_task_that_was_stopped(
+    slow_start: Path, web: str, newer: str
+) -> None:
     old, pid = image_of("web"), main_pid(web)
+    slow_start.touch()
     ok("solo5ctl", "update", "web", newer, "--no-block", "--watch", "0")
     eventually(lambda: main_pid(web) != pid, "it is being started again")
     ok("systemctl", "kill", "--signal=STOP", "--kill-whom=main", "solo5-update@web.service")
     ok("systemctl", "stop", web)
     ok("systemctl", "kill", "--signal=KILL", "--kill-whom=main", "solo5-update@web.service")
+    slow_start.unlink()
     stays_stopped(old)
 
 
@@ -522,9 +468,6 @@ def test_a_task_that_starts_with_neither_image_is_made_whole_by_the_hint(web: st
     ok("systemctl", "stop", web)
     ok("sh", "-c", hint[1])
     whole(web)
-    done = update(newer, "--watch", "0")
-    assert done.returncode == 0, done.stderr
-    whole(web)
 
 
 def test_a_task_that_only_has_the_name_of_a_guest_beside_keeps_its_ports(declare: Declarations, run: Runner) -> None:
@@ -541,13 +484,9 @@ def test_an_answer_by_udp_makes_a_guest_ready(declare: Declarations, newer: str)
     assert done.returncode == 0, done.stderr
     assert re.search(r"the published ports: udp 10\.[0-9.]+:7 answers", done.stdout)
     whole("web.service")
-    bad = update(f"{GUESTS}/net.spt", "--ready", "udp:9", "--timeout", "1s", "--watch", "0")
-    assert "the new guest was not ready within 1 s" in bad.stderr
-    whole("web.service")
 
 
-@pytest.mark.parametrize("port", [PORT, ECHO])
-@pytest.mark.parametrize("ends", [True, False])
+@pytest.mark.parametrize(("port", "ends"), [(PORT, False), (ECHO, True)])
 def test_ports_follow_the_declaration_when_the_guest_that_has_them_has_ended(
     web: str, newer: str, *, port: int, ends: bool
 ) -> None:
@@ -566,7 +505,7 @@ def test_ports_follow_the_declaration_when_the_guest_that_has_them_has_ended(
     systemctl("daemon-reload")
     ok("systemctl", "reset-failed", web)
     ok("systemctl", "start", web)
-    if not ends and port == PORT:
+    if not ends:
         assert inspect("web")["ports"] == []
         ok("solo5ctl", "rm", "--force", "web.next")
     eventually(lambda: answers(port), "it has its declared port")
@@ -685,11 +624,10 @@ def test_a_start_that_fails_once_returns_to_the_earlier_image(web: str, newer: s
         systemctl("daemon-reload")
 
 
-@pytest.mark.parametrize("freeze", [("solo5ctl", "freeze", "web"), ("systemctl", "freeze", "web.service")], ids=str)
-def test_a_frozen_task_is_refused_with_what_to_type(web: str, newer: str, freeze: tuple[str, ...]) -> None:
-    assert update(newer, "--watch", "0").returncode == 0, "so that there is an earlier image"
+def test_a_frozen_task_is_refused_with_what_to_type(web: str, newer: str) -> None:
+    assert update(newer, "--watch", "0", "--pause").returncode == 0, "so that there is an earlier image"
     before = main_pid(web)
-    ok(*freeze)
+    ok("systemctl", "freeze", web)
     back = ("solo5ctl", "rollback", "web")
     assert sh("systemctl", "reload", "web").returncode
     for refused in (update(newer), update(newer, "--pause"), sh(*back, timeout=120)):

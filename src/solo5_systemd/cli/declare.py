@@ -24,12 +24,11 @@ def declare(workload: "Workload", context: CommandContext, *, replace: bool, dry
         InvalidRequestError: a declaration cannot describe the task, or there is one of this name.
         HostError: the file cannot be written, or the process is not root.
     """
-    from solo5_systemd.declared.exported import INSTALL
     from solo5_systemd.declared.files import write_source
-    from solo5_systemd.declared.writer import Written, write_declaration
+    from solo5_systemd.declared.writer import write_declaration
     from solo5_systemd.settings.files import ETC
 
-    text = write_declaration(Written(workload=workload, install=INSTALL))
+    text = write_declaration(workload)
     if dry_run:
         context.screen.write(text)
         return 0

@@ -5,11 +5,11 @@ disks, the unit's fields and its cgroup; what these do not have is a comment.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, Target, TaskName, device_name, disk_name
-from solo5_systemd.declared.writer import Written
+from solo5_systemd.declared.writer import write_declaration
 from solo5_systemd.network.guest_limits import NO_LIMITS
 from solo5_systemd.network.model import Lease, NicRequest, Reservation
 from solo5_systemd.storage.model import NAMED_DISKS, Backing, DiskRequest, named_disk
@@ -18,9 +18,6 @@ from solo5_systemd.task.log_fields import DNS, DNS_SEARCH, HOSTNAME, HOSTS, NETW
 from solo5_systemd.task.placeholders import mirage
 from solo5_systemd.task.property_types import INFINITY
 from solo5_systemd.task.workload import DEFAULT_MEMORY, Publish, Workload
-
-INSTALL = [("WantedBy", "multi-user.target")]
-"""[Install] of what is written, so that `systemctl enable` has an effect."""
 
 _DEFAULT_WEIGHT = 100
 _PAGE = 4096
@@ -53,28 +50,17 @@ class RunningTask:
     cpu_weight: int | None = None
 
 
-@dataclass
-class _Notes:
-    """Comments on what is not known, in the order in which they are found."""
-
-    lines: list[str] = field(default_factory=list)
-
-    def add(self, sentence: str) -> None:
-        self.lines.append(sentence)
-
-
-def exported(task: RunningTask) -> Written:
-    """Return what is written of a task that runs.
+def exported(task: RunningTask) -> str:
+    """Return the declaration of a task that runs.
 
     Raises:
-        InvalidRequestError: its command line is not that of a tender.
+        InvalidRequestError: its command line is not that of a tender, or a declaration cannot describe it.
     """
     if "--" not in task.argv or "SOLO5_IMAGE" not in task.fields:
         raise InvalidRequestError(
             f"the command line of task {task.name} is not that of a tender: expected one that runs."
         )
-    notes = _Notes()
-    notes.add(f"Task {task.name} as it runs, written by solo5ctl export.")
+    notes = [f"Task {task.name} as it runs, written by solo5ctl export."]
     leases = task.reservation.leases if task.reservation else ()
     arguments = tuple(_arguments(task.argv[list(task.argv).index("--") + 2 :], leases))
     fields = {key: value for key, value in task.fields.items() if not key.startswith(("SOLO5_", _NOMAD))}
@@ -95,7 +81,7 @@ def exported(task: RunningTask) -> Written:
         log_fields=tuple(fields.items()),
     )
     _note_the_rest(task, workload, notes)
-    return Written(workload=workload, install=INSTALL, comments=notes.lines)
+    return write_declaration(workload, notes)
 
 
 def _arguments(words: Sequence[str], leases: Sequence[Lease]) -> Iterator[str]:
@@ -141,10 +127,12 @@ def _ports(reservation: Reservation | None) -> Iterator[Publish]:
         )
 
 
-def _namespace(task: RunningTask, notes: _Notes) -> str:
+def _namespace(task: RunningTask, notes: list[str]) -> str:
     path = task.fields.get(NETWORK_NAMESPACE, "")
     if path and _of_nomad(task):
-        notes.add(f"It shares the network namespace {path} with its group, which ends with the allocation: left out.")
+        notes.append(
+            f"It shares the network namespace {path} with its group, which ends with the allocation: left out."
+        )
         return ""
     return path
 
@@ -153,13 +141,13 @@ def _of_nomad(task: RunningTask) -> bool:
     return any(key.startswith(_NOMAD) for key in task.fields)
 
 
-def _disks(task: RunningTask, notes: _Notes) -> Iterator[DiskRequest]:
+def _disks(task: RunningTask, notes: list[str]) -> Iterator[DiskRequest]:
     sectors = dict(word.removeprefix(_SECTOR).split("=", 1) for word in task.argv if word.startswith(_SECTOR))
     for record in task.disks:
         name = record.get("disk", "")
         sector = int(sectors.pop(name, "512"))
         if record.get("backing") == Backing.ARCHIVE:
-            notes.add(f"Disk {name} is an archive of {record.get('path', 'files')}: add Block={name}=files:PATH.")
+            notes.append(f"Disk {name} is an archive of {record.get('path', 'files')}: add Block={name}=files:PATH.")
             continue
         yield replace(
             _request(device_name(name), record.get("path", "")),
@@ -167,8 +155,7 @@ def _disks(task: RunningTask, notes: _Notes) -> Iterator[DiskRequest]:
             private=record.get("backing") == Backing.COPY,
             io=parse_disk(",".join((f"{name}=/", *record.get("io", "").split())), "Block=").io,
         )
-    for name in sectors:
-        notes.add(f"Disk {name} is not known: add Block={name}=FILE.")
+    notes.extend(f"Disk {name} is not known: add Block={name}=FILE." for name in sectors)
 
 
 def _request(disk: DeviceName, path: str) -> DiskRequest:
@@ -177,15 +164,15 @@ def _request(disk: DeviceName, path: str) -> DiskRequest:
     return named_disk(disk, disk_name(name)) if directory == NAMED_DISKS else DiskRequest(disk=disk, path=path)
 
 
-def _note_the_rest(task: RunningTask, workload: Workload, notes: _Notes) -> None:
+def _note_the_rest(task: RunningTask, workload: Workload, notes: list[str]) -> None:
     if _of_nomad(task):
         names = (task.fields.get(f"{_NOMAD}{part}", "") for part in ("JOB_NAME", "GROUP_NAME", "TASK_NAME"))
-        notes.add(
+        notes.append(
             f"It is a task of Nomad ({'/'.join(names)}), which keeps it running: stop the job before this starts."
         )
-        notes.add("Files of its allocation are removed with it: copy Image= and the files of Block= first.")
+        notes.append("Files of its allocation are removed with it: copy Image= and the files of Block= first.")
     if any(nic.ipv4 or nic.ipv6 for nic in workload.nics):
-        notes.add("An address is in Argument= literally, so it is requested in Network=.")
+        notes.append("An address is in Argument= literally, so it is requested in Network=.")
     if set(task.fields) & {DNS, DNS_SEARCH, HOSTNAME, HOSTS}:
-        notes.add("Name servers, search domains, host name and hosts are in Argument= as they were at the start.")
-    notes.add("Unit properties of --property or of a job are not known here: systemctl show has them.")
+        notes.append("Name servers, search domains, host name and hosts are in Argument= as they were at the start.")
+    notes.append("Unit properties of --property or of a job are not known here: systemctl show has them.")

@@ -1,29 +1,23 @@
 """Time spans of systemd.time(7): `5min 20s`, `1h30m`, `90`, `1.5s`."""
 
 import re
-from typing import NamedTuple
 
+_UNITS = {
+    1: "usec us µs μs",
+    1000: "msec ms",
+    10**6: "seconds second sec s",
+    60 * 10**6: "minutes minute min m",
+    3600 * 10**6: "hours hour hr h",
+    86400 * 10**6: "days day d",
+    7 * 86400 * 10**6: "weeks week w",
+    2629800 * 10**6: "months month M",
+    31557600 * 10**6: "years year y",
+}
+"""Names by microseconds."""
 
-class _Unit(NamedTuple):
-    microseconds: int
-    names: str
-
-
-_UNITS = (
-    _Unit(1, "usec us µs μs"),
-    _Unit(1000, "msec ms"),
-    _Unit(10**6, "seconds second sec s"),
-    _Unit(60 * 10**6, "minutes minute min m"),
-    _Unit(3600 * 10**6, "hours hour hr h"),
-    _Unit(86400 * 10**6, "days day d"),
-    _Unit(7 * 86400 * 10**6, "weeks week w"),
-    _Unit(2629800 * 10**6, "months month M"),
-    _Unit(31557600 * 10**6, "years year y"),
-)
-_FACTORS = {"": 10**6, **{name: unit.microseconds for unit in _UNITS for name in unit.names.split()}}
+_FACTORS = {"": 10**6, **{name: factor for factor, names in _UNITS.items() for name in names.split()}}
 _PART = re.compile(r"\s*([0-9]{1,15})(?:\.([0-9]{1,6}))?\s*([A-Za-zµμ]*)\s*")
 _TEXT_MAX = 100
-_WRITTEN = ((3600 * 10**6, "h"), (60 * 10**6, "min"), (10**6, "s"), (1000, "ms"), (1, "us"))
 
 MAX_US = (1 << 63) - 1
 
@@ -48,12 +42,3 @@ def parse_time_span(text: str) -> int:
     if total > MAX_US:
         raise ValueError(expected)
     return total
-
-
-def format_time_span(microseconds: int) -> str:
-    """Return a time span as `parse_time_span` reads it: `1min 30s` for 90 000 000."""
-    parts, rest = [], microseconds
-    for factor, unit in _WRITTEN:
-        count, rest = divmod(rest, factor)
-        parts += [f"{count}{unit}"] if count else []
-    return " ".join(parts) or "0"

@@ -1,15 +1,13 @@
 """From a task to its declaration: the inverse of `declaration.parse_declaration`."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator
+from dataclasses import fields
 
 from solo5_systemd.base.errors import InvalidRequestError, SettingsError
 from solo5_systemd.base.sanitize import printable, unit_file_syntax
-from solo5_systemd.declared.declaration import Declaration, parse_declaration
-from solo5_systemd.declared.readiness import Ready
+from solo5_systemd.declared.declaration import parse_declaration
 from solo5_systemd.declared.specifiers import HostNames
 from solo5_systemd.declared.syntax import Source
-from solo5_systemd.declared.time_span import format_time_span
 from solo5_systemd.settings.network import DEFAULT_NETWORK
 from solo5_systemd.task.settings import texts
 from solo5_systemd.task.table import KEYS, SECTION
@@ -18,75 +16,31 @@ from solo5_systemd.task.workload import Workload
 Line = tuple[str, str]
 """A setting and its value as it is written."""
 
+INSTALL = [("WantedBy", "multi-user.target")]
+"""[Install] of what is written, so that `systemctl enable` has an effect."""
+
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@+=:,./{}~-")
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Written:
-    """What is written of a task.
-
-    Attributes:
-        workload: what to run; a task that a declaration cannot describe is refused.
-        unit: settings of [Unit].
-        service: settings of [Service] besides the properties of the workload.
-        install: settings of [Install].
-        ready: what makes an updated guest ready; None: not set.
-        timeout: seconds; None: not set.
-        drain: seconds; None: not set.
-        watch: seconds; None: not set.
-        comments: lines before the first section.
-    """
-
-    workload: Workload
-    unit: Sequence[Line] = ()
-    service: Sequence[Line] = ()
-    install: Sequence[Line] = ()
-    ready: Ready | None = None
-    timeout: float | None = None
-    drain: float | None = None
-    watch: float | None = None
-    comments: Sequence[str] = ()
-
-
-def of_declaration(declaration: Declaration) -> Written:
-    """Return what is written of a declaration that was read."""
-    unit, service, install = (
-        [(line.key, line.value) for line in lines]
-        for lines in (declaration.unit, declaration.service, declaration.install)
-    )
-    return Written(
-        workload=declaration.workload,
-        unit=unit,
-        service=service,
-        install=install,
-        ready=declaration.ready,
-        timeout=declaration.timeout,
-        drain=declaration.drain,
-        watch=declaration.watch,
-    )
-
-
-def write_declaration(written: Written) -> str:
+def write_declaration(workload: Workload, comments: Iterable[str] = ()) -> str:
     """Return the text of a declaration, which `parse_declaration` reads as the same task.
+
+    Args:
+        workload: what to run.
+        comments: lines before the first section.
 
     Raises:
         InvalidRequestError: a declaration cannot describe the task; the sentence has the reason.
     """
-    workload = written.workload
-    sections = {
-        "Unit": list(written.unit),
-        SECTION: list(_lines(written)),
-        "Service": [*written.service, *workload.properties],
-        "Install": list(written.install),
-    }
+    sections = {SECTION: list(_lines(workload)), "Service": workload.properties, "Install": INSTALL}
     for key, value in (line for lines in sections.values() for line in lines):
         if syntax := unit_file_syntax(value):
             raise InvalidRequestError(
                 f"task {workload.name} cannot be declared: {key}= has {syntax}, which a file cannot have there: "
                 "expected other text."
             )
-    parts = ["".join(f"# {printable(each)}\n" for each in written.comments)]
+    parts = ["".join(f"# {printable(each)}\n" for each in comments)]
     parts += [_section(name, lines) for name, lines in sections.items() if lines]
     text = "\n".join(part for part in parts if part)
     _check(workload, text)
@@ -113,19 +67,14 @@ def _check(workload: Workload, text: str) -> None:
         )
 
 
-def _lines(written: Written) -> Iterator[Line]:
+def _lines(workload: Workload) -> Iterator[Line]:
     """Yield the keys of [Unikernel]; a default is left out."""
-    for name, values in texts(written.workload):
+    for name, values in texts(workload):
         setting = KEYS[name]
         if setting.is_list and setting.has_words:
             yield from ((name, each) for each in _words(name, values))
         else:
             yield from ((name, _whole(value)) for value in values)
-    if written.ready is not None:
-        yield "Ready", _whole(str(written.ready))
-    for key, seconds in (("Timeout", written.timeout), ("Drain", written.drain), ("Watch", written.watch)):
-        if seconds is not None:
-            yield key, format_time_span(round(seconds * 10**6))
 
 
 def _words(name: str, values: Iterable[str]) -> Iterable[str]:

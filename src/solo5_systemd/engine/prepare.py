@@ -14,7 +14,7 @@ from solo5_systemd.base.names import task_service
 from solo5_systemd.declared.update import next_task
 from solo5_systemd.engine.facts import Host, MakeRoom
 from solo5_systemd.engine.plan import Plan, plan
-from solo5_systemd.engine.removal import Remover
+from solo5_systemd.engine.removal import discard
 from solo5_systemd.engine.start import Steps, start_journald
 from solo5_systemd.engine.undo import Undo
 from solo5_systemd.network.model import NicRequest, PortRequest, Reservation
@@ -160,5 +160,5 @@ class Preparer:
         if {*held.ports} == {*planned.ports} and await self._backends.units.is_running(beside):
             return held.ports
         await self._backends.units.stop(task_service(beside))
-        await Remover(self._backends).discard(beside, unit=task_service(beside))
+        await discard(self._backends, beside, unit=task_service(beside))
         return ()

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from solo5_systemd.engine.backends import Backends
     from solo5_systemd.engine.gc import Collector
     from solo5_systemd.engine.plan import Plan
-    from solo5_systemd.engine.removal import Remover
     from solo5_systemd.engine.start import Starter
 
 IMAGE_MIN_AGE_S = 10.0
@@ -56,12 +55,6 @@ class Runtime(Queries):
         from solo5_systemd.engine.start import Starter  # half of the import time, for a start only
 
         return Starter(self.backends, self.make_room)
-
-    @cached_property
-    def _remover(self) -> "Remover":
-        from solo5_systemd.engine.removal import Remover
-
-        return Remover(self.backends)
 
     @cached_property
     def gc(self) -> "Collector":
@@ -348,7 +341,7 @@ class Runtime(Queries):
                     f"Stop it first (solo5ctl stop {name}), or remove it by force (solo5ctl rm --force {name}).",
                 )
             await self.stop(name)
-        await self._remover.discard(name)
+        await self._discard(name)
 
     async def discard(self, name: TaskName, *, over: bool = False, keep: bool = False, unit: str = "") -> None:
         """Remove a task with all its resources; stop it if it is running. Idempotent.
@@ -364,7 +357,12 @@ class Runtime(Queries):
             state = await self._units.state(name)
             if state is not None and not state.over:
                 await self._stopper.stop(state, StopSignal.TERM, STOP_TIMEOUT_S)
-        await self._remover.discard(name, keep=keep, unit=unit)
+        await self._discard(name, keep=keep, unit=unit)
+
+    async def _discard(self, name: TaskName, *, keep: bool = False, unit: str = "") -> None:
+        from solo5_systemd.engine.removal import discard
+
+        await discard(self.backends, name, keep=keep, unit=unit)
 
     async def confine_slice(self, slice_unit: str, cpus: str) -> None:
         """Set AllowedCPUs= of a slice until the next boot; start the slice unless it is active.

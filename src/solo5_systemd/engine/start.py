@@ -18,7 +18,7 @@ from solo5_systemd.base.names import journald_of, network_service
 from solo5_systemd.engine.callbacks import SpawnProcess, StartCallbacks
 from solo5_systemd.engine.facts import Host, MakeRoom
 from solo5_systemd.engine.plan import Plan, plan
-from solo5_systemd.engine.removal import Remover
+from solo5_systemd.engine.removal import discard_locked
 from solo5_systemd.engine.task import Started
 from solo5_systemd.engine.undo import NameTakenError, Undo, completed, undo
 from solo5_systemd.network.model import NicRequest, Reservation
@@ -374,7 +374,7 @@ class Steps:
         """Stop and discard the unit, under the lock of the user; without effect if no start of it was requested."""
         if self._unit:
             await self._units.stop(self._unit)
-            await Remover(self._backends).discard_locked(self._name, self._unit)
+            await discard_locked(self._backends, self._name, self._unit)
 
     async def check_bound(self, begun: Invocation) -> None:
         """Check that the tender has the inspected disks: the path of one can change before systemd mounts it."""

@@ -17,10 +17,6 @@ _JOURNAL_FIELD = re.compile(r"[A-Z][A-Z0-9_]{0,63}", re.ASCII)
 def unit_property(text: str, option: str) -> tuple[str, str]:
     """Parse KEY=VALUE, a settable unit property (task/properties.py).
 
-    Args:
-        text: the value.
-        option: what it is the value of, for errors, such as `--net` or `Network=`.
-
     Raises:
         InvalidRequestError: malformed, or not settable.
     """
@@ -34,10 +30,6 @@ def unit_property(text: str, option: str) -> tuple[str, str]:
 @named
 def log_field(text: str, option: str) -> tuple[str, str]:
     """Parse KEY=VALUE, KEY in the form of systemd.journal-fields(7).
-
-    Args:
-        text: the value.
-        option: what it is the value of, for errors, such as `--net` or `Network=`.
 
     Raises:
         InvalidRequestError: malformed, or a SOLO5_ field.
@@ -54,10 +46,6 @@ def log_field(text: str, option: str) -> tuple[str, str]:
 @named
 def journal_label(text: str, option: str) -> tuple[str, str]:
     """Parse KEY=VALUE, as in a Nomad job's `labels`.
-
-    Args:
-        text: the value.
-        option: what it is the value of, for errors, such as `--net` or `Network=`.
 
     Raises:
         InvalidRequestError: malformed, or KEY is a field of journald, Nomad or solo5-systemd.

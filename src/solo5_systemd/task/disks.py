@@ -27,10 +27,6 @@ DISK_SIZE = "disk size"
 def disk(text: str, option: str) -> DiskRequest:
     """Parse NAME=FILE or NAME=disk:DISK, with options behind it; FILE may contain commas and blanks.
 
-    Args:
-        text: the value.
-        option: what it is the value of, for errors, such as `--net` or `Network=`.
-
     Raises:
         InvalidRequestError: malformed.
     """

@@ -27,10 +27,6 @@ _EVERY_IPV4 = "0.0.0.0"  # noqa: S104 - parsed, never bound
 def nic(text: str, option: str) -> NicRequest:
     """Parse NIC=NETWORK[,ip=ADDRESS][,ip6=ADDRESS][,mac=ADDRESS][,route=RANGE], the last any number of times.
 
-    Args:
-        text: the value.
-        option: what it is the value of, for errors, such as `--net` or `Network=`.
-
     Raises:
         InvalidRequestError: malformed.
     """
@@ -78,10 +74,6 @@ def _options(words: Iterable[str], known: tuple[str, ...], where: str) -> dict[s
 @named
 def publish(text: str, option: str) -> tuple[Publish, ...]:
     """Parse [NIC:][HOSTIP:]HOSTPORT:PORT[/tcp|/udp]; an IPv6 address is in brackets. Both ports may be ranges.
-
-    Args:
-        text: the value.
-        option: what it is the value of, for errors, such as `--net` or `Network=`.
 
     Raises:
         InvalidRequestError: malformed, or ranges that are not equally long.
@@ -135,10 +127,6 @@ def host_endpoint(port: Publish) -> str:
 
 def namespace_path(text: str, option: str) -> str:
     """Return the path of a network namespace; a name is one of /run/netns, as for `ip netns`.
-
-    Args:
-        text: the value.
-        option: what it is the value of, for errors, such as `--net` or `Network=`.
 
     Raises:
         InvalidRequestError: neither a name nor an absolute path.

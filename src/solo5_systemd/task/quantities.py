@@ -1,4 +1,7 @@
-"""Parse quantities: sizes, processors, weights, whole numbers; and name what a parser was given in its errors."""
+"""Parse quantities: sizes, processors, weights, whole numbers; and name what a parser was given in its errors.
+
+A parser of `task/` takes a value, and for errors what it is the value of, such as `--net` or `Network=`.
+"""
 
 import re
 from collections.abc import Callable
@@ -19,11 +22,7 @@ DECIMAL = r"[0-9]{1,6}(\.[0-9]{1,6})?"
 
 
 def named(parse: Callable[[str, str], T]) -> Callable[[str, str], T]:
-    """Have each error of a parser begin with the option and the value, as `--net 'service=a b': …`.
-
-    Args:
-        parse: takes the value, and what it is the value of, such as `--net` or `Network=`.
-    """
+    """Have each error of a parser begin with the option and the value, as `--net 'service=a b': …`."""
 
     @wraps(parse)
     def parsed(text: str, option: str) -> T:
@@ -41,10 +40,6 @@ def named(parse: Callable[[str, str], T]) -> Callable[[str, str], T]:
 def size(text: str, option: str) -> int:
     """Return the bytes of `134217728`, `64M`, `64MiB` or `1g`; suffixes are powers of 1024.
 
-    Args:
-        text: the value.
-        option: what it is the value of, for errors, such as `--net` or `Network=`.
-
     Raises:
         InvalidRequestError: malformed, zero, or more than LARGEST_SIZE.
     """
@@ -61,10 +56,6 @@ def size(text: str, option: str) -> int:
 def cpus(text: str, option: str) -> float:
     """Return a CPU quota in processors, from `1.5`.
 
-    Args:
-        text: the value.
-        option: what it is the value of, for errors, such as `--net` or `Network=`.
-
     Raises:
         InvalidRequestError: malformed, or less than the smallest quota of cgroup v2 (1 ms in 100 ms).
     """
@@ -77,10 +68,6 @@ def cpus(text: str, option: str) -> float:
 
 def cpu_weight(text: str, option: str) -> int:
     """Return a CPUWeight= (systemd.resource-control(5)): 1 to 10000; systemd's default is 100.
-
-    Args:
-        text: the value.
-        option: what it is the value of, for errors, such as `--net` or `Network=`.
 
     Raises:
         InvalidRequestError: malformed or out of range.

@@ -8,7 +8,6 @@ from tests.support.fakes.tasks import FIELDS, LEASE, PORTS
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.declared.exported import RunningTask, exported
-from solo5_systemd.declared.writer import write_declaration
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.task.property_types import INFINITY
@@ -25,7 +24,7 @@ TASK = RunningTask(
 
 
 def lines(task: RunningTask) -> list[str]:
-    return [line for line in write_declaration(exported(task)).splitlines() if line]
+    return [line for line in exported(task).splitlines() if line]
 
 
 def test_a_task_is_what_was_typed_to_start_it() -> None:

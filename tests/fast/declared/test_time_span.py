@@ -1,10 +1,8 @@
 """Time spans of systemd.time(7)."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from solo5_systemd.declared.time_span import MAX_US, format_time_span, parse_time_span
+from solo5_systemd.declared.time_span import parse_time_span
 
 S = 10**6
 
@@ -27,8 +25,3 @@ def test_a_time_span_is_read_as_by_systemd(text: str, microseconds: int) -> None
 def test_a_malformed_time_span_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="a time span such as"):
         parse_time_span(text)
-
-
-@given(st.integers(0, MAX_US))
-def test_a_time_span_is_the_same_after_it_was_written(microseconds: int) -> None:
-    assert parse_time_span(format_time_span(microseconds)) == microseconds

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, DiskName, NetworkName, Target, UnitKind
 from solo5_systemd.declared.declaration import declared_task, parse_declaration
-from solo5_systemd.declared.readiness import ReadyLine
 from solo5_systemd.declared.specifiers import HostNames
 from solo5_systemd.declared.syntax import Source
-from solo5_systemd.declared.writer import Written, of_declaration, write_declaration
+from solo5_systemd.declared.writer import write_declaration
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import MacAddress, NicRequest, Protocol
 from solo5_systemd.settings.egress import egress
@@ -67,37 +66,20 @@ EVERYTHING = Workload(
 )  # fmt: skip
 
 
-def read(text: str, name: str = "web") -> Written:
+def read(text: str, name: str = "web") -> Workload:
     source = Source(path="/etc/solo5/web.unikernel", content=text.encode())
     networks = [NetworkName("default"), NetworkName("lab")]
-    return of_declaration(parse_declaration(name, [source], host=HostNames(), served=networks))
+    return parse_declaration(name, [source], host=HostNames(), served=networks).workload
 
 
 @pytest.mark.parametrize("workload", [WEB, EVERYTHING, replace(WEB, name=declared_task("web@1"))])
 def test_a_task_is_the_same_after_it_was_written_and_read(workload: Workload) -> None:
-    assert read(write_declaration(Written(workload=workload)), workload.name).workload == workload
-
-
-def test_a_declaration_is_the_same_after_it_was_written_and_read() -> None:
-    written = Written(
-        workload=WEB,
-        unit=[("Description", "100% %n"), ("ConditionPathExists", ""), ("After", "a.target")],
-        service=[("Restart", "on-failure")],
-        install=[("WantedBy", "multi-user.target")],
-        ready=ReadyLine(pattern="50% .* ready"),
-        drain=90.0,
-        watch=0.5,
-    )
-    assert read(write_declaration(written)) == written
+    assert read(write_declaration(workload), workload.name) == workload
 
 
 def test_a_declaration_looks_as_one_that_was_typed() -> None:
-    written = Written(
-        workload=replace(WEB, memory=64 << 20, arguments=("{mirage}", "--name=a b")),
-        install=[("WantedBy", "multi-user.target")],
-        comments=["Written by solo5ctl", "two\nlines"],
-    )
-    assert write_declaration(written) == (
+    workload = replace(WEB, memory=64 << 20, arguments=("{mirage}", "--name=a b"))
+    assert write_declaration(workload, ["Written by solo5ctl", "two\nlines"]) == (
         "# Written by solo5ctl\n# two\\x0alines\n\n"
         '[Unikernel]\nImage=/srv/web.hvt\nArgument={mirage} "--name=a b"\nMemory=64M\n\n'
         "[Install]\nWantedBy=multi-user.target\n"
@@ -120,7 +102,7 @@ def test_a_declaration_looks_as_one_that_was_typed() -> None:
 )
 def test_a_task_that_a_declaration_cannot_describe_is_refused(workload: Workload, sentence: str) -> None:
     with pytest.raises(InvalidRequestError, match=f"task web cannot be declared.*({sentence})"):
-        write_declaration(Written(workload=workload))
+        write_declaration(workload)
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30)
@@ -144,9 +126,9 @@ FIELDS = st.from_regex(r"\A[A-RT-Z]{1,5}\Z")
 )  # fmt: skip
 def test_any_task_is_the_same_after_it_was_written_or_is_refused(workload: Workload) -> None:
     try:
-        text = write_declaration(Written(workload=workload))
+        text = write_declaration(workload)
     except InvalidRequestError as error:
         assert error.sentence.startswith("task web cannot be declared")  # noqa: PT017 - either is right
         assert workload.image.endswith(" ")
     else:
-        assert read(text).workload == workload
+        assert read(text) == workload

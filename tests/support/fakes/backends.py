@@ -50,7 +50,7 @@ from solo5_systemd.storage.model import (
     MadeDisk,
     backing_of,
 )
-from solo5_systemd.unit.exit_messages import ExitMessages, UnitMessage
+from solo5_systemd.unit.exit_messages import ExitMessages
 from solo5_systemd.unit.state import UnitState
 from solo5_systemd.unit.tender import Tender
 from solo5_systemd.users.user_record import AllocatedUser, GivenDisk, RangeUsedUpError
@@ -61,7 +61,6 @@ class FakeImages:
 
     Attributes:
         files: images by path.
-        roots: argument of the last `take`.
         largest: argument of the last `take`.
         collected: `keep` of the last `collect`.
         min_age: argument of the last `collect`.
@@ -71,7 +70,6 @@ class FakeImages:
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self.files: dict[str, StoredImage] = {"/srv/app": stored(nics="service")}
-        self.roots: tuple[str, ...] = ()
         self.largest: int | None = None
         self.full = False
         self.makes_room = True
@@ -86,7 +84,7 @@ class FakeImages:
         async with self._steps.step("take image"):
             if self.full:
                 raise StoreFullError("the image store has no room.")
-            self.roots, self.largest = tuple(roots), largest
+            self.largest = largest
             if path not in self.files:
                 raise NotFoundError(f"image {path} is not there.")
             admit(self.files[path].size)
@@ -527,7 +525,6 @@ class FakeConsole:
         written: written lines.
         pending: lines that the next `sync` writes.
         failures: failure messages by unit.
-        unit_messages: messages of PID 1, about any unit.
         hung: units of `log_hung`.
         log_namespace: journal namespace of new tasks.
     """
@@ -537,7 +534,6 @@ class FakeConsole:
         self.written: list[Line] = []
         self.pending: list[Line] = []
         self.failures: dict[str, Sequence[str]] = {}
-        self.unit_messages: Sequence[UnitMessage] = ()
         self.hung: set[str] = set()
         self.log_namespace = ""
 
@@ -579,7 +575,7 @@ class FakeConsole:
             guest=lines[Stream.STDOUT],
             tender=lines[Stream.STDERR],
             console=[_text(e) for e in self.written],
-            systemd=self.unit_messages,
+            systemd=(),
             hung=state.unit in self.hung,
         )
 
@@ -714,14 +710,13 @@ class FakeDirectories:
 
 class FakeResolvers:
     """Name servers of networks and of the host; `found`: all that they have, `networks`: argument of the last call,
-    `serving`: the networks with a DHCP server, `six`: those with IPv6."""
+    `serving`: the networks with a DHCP server."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self.found = UNSET
         self.networks: tuple[NetworkName, ...] = ()
         self.serving: set[str] = set()
-        self.six: set[str] = set()
 
     async def of(self, networks: Sequence[NetworkName]) -> Resolver:
         async with self._steps.step("find name servers"):
@@ -729,7 +724,7 @@ class FakeResolvers:
             return self.found
 
     def versions(self, networks: Sequence[NetworkName]) -> frozenset[int]:
-        return frozenset((4, 6) if self.six & set(networks) else (4,))
+        return frozenset((4,))
 
     def by_dhcp(self, networks: Sequence[NetworkName]) -> bool:
         return bool(self.serving & set(networks))

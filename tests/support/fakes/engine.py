@@ -10,7 +10,7 @@ from tests.support.fakes.backends import Machine
 from tests.support.fakes.tasks import STARTED, ended, endpoints, running, started
 
 from solo5_systemd.base.errors import NoSuchTaskError, NotFoundError, Solo5Error
-from solo5_systemd.base.names import DeviceName, TaskName
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.engine.callbacks import SpawnProcess, StartCallbacks
 from solo5_systemd.engine.gc import Collector
 from solo5_systemd.engine.orphans import Orphan
@@ -18,8 +18,6 @@ from solo5_systemd.engine.plan import Plan
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import Endpoints, Phase, Sample, Started, Task
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
-from solo5_systemd.network.drops import of_nics
-from solo5_systemd.network.model import dropped_by_namespace
 from solo5_systemd.task.properties import unenforced
 from solo5_systemd.task.workload import StopSignal, Workload
 from solo5_systemd.unit.outcome import Ending, Outcome
@@ -183,11 +181,6 @@ class FakeRuntime(Runtime):
         await self.task(name)
         act()
         return 0.0125
-
-    async def drops(self) -> Mapping[TaskName, Mapping[DeviceName, Mapping[str, int]]]:
-        counted = dropped_by_namespace(await self.backends.networks.networks())
-        endpoints = await self.endpoints()
-        return {task: of_nics(found.nics, counted.get(found.namespace, {})) for task, found in endpoints.items()}
 
     async def samples(self, *, drops: bool = False) -> Mapping[TaskName, Sample]:
         assert drops in (False, True)

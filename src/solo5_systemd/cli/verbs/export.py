@@ -45,7 +45,6 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
 
     async def command(engine: "Queries") -> int:
         from solo5_systemd.declared.exported import exported
-        from solo5_systemd.declared.writer import write_declaration
 
         task = await engine.task(arguments.name)
         running = running_task(task)
@@ -56,7 +55,7 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
             _check_paths(running)
             context.screen.write(text)
         else:
-            context.screen.write(write_declaration(exported(running)))
+            context.screen.write(exported(running))
         return 0
 
     return context.query(command)
