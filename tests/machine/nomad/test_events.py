@@ -19,10 +19,13 @@ from tests.machine.nomad.jobs import (
     events,
     happens,
     hcl,
+    refusal,
     running,
     says,
     unit,
 )
+
+from solo5_systemd.networkd.releases import UNIT_CHECK_INTERVAL_S
 
 NETWORKD = "solo5-networkd.service"
 BURST = 4
@@ -95,7 +98,8 @@ def test_a_guest_without_its_address_is_told_with_the_remedy(jobs: Jobs) -> None
     [alloc] = jobs.run(hcl("forgotten", f'unikernel = "{GUESTS}/net.spt"\nargs = ["--send=10.0.0.9:9"]'))
     [nic] = inspect(unit(alloc).removeprefix("solo5-task-").removesuffix(".service"))["nics"]
     address = nic["ipv4"].partition("/")[0]
-    happens(alloc, f"Network not repaired: NIC service sends from 10.0.0.2, not from its lease {address}, ")
+    told = f"Network not repaired: NIC service sends from 10.0.0.2, not from its lease {address}, "
+    eventually(lambda: told in refusal(alloc), "the first check of units tells it", UNIT_CHECK_INTERVAL_S + 10)
 
 
 def test_route_of_another_program_that_takes_the_guests_packets_is_told_with_the_remedy(

@@ -18,6 +18,7 @@ from tests.machine.nomad.jobs import (
     events,
     happens,
     hcl,
+    logs,
     running,
     says,
     status,
@@ -53,7 +54,7 @@ class Guest:
         assert task(self.alloc)["Restarts"] == 0
 
     def lines(self) -> int:
-        return sh("nomad", "alloc", "logs", self.alloc, "guest").stdout.count("\n")
+        return logs(self.alloc).count("\n")
 
 
 @pytest.fixture
@@ -74,21 +75,6 @@ def test_plugin_is_killed(agent: Agent, guest: Guest, machine: Machine) -> None:
     guest.is_the_same()
 
 
-@pytest.mark.parametrize("guest", [SERVICE, SCOPE], ids=["service", "scope"], indirect=True)
-def test_agent_is_restarted(agent: Agent, guest: Guest) -> None:
-    agent.stop()
-    agent.start()
-    guest.is_the_same()
-
-
-def test_agent_is_killed(agent: Agent, guest: Guest) -> None:
-    plugin = agent.plugin()
-    agent.kill()
-    agent.start()
-    assert agent.plugin() == plugin, "the one that lived on serves the new agent"
-    guest.is_the_same()
-
-
 def test_agent_and_plugin_are_killed(agent: Agent, guest: Guest, machine: Machine) -> None:
     machine.expect("failed to reattach to plugin")
     agent.kill_with_plugin()
@@ -96,6 +82,7 @@ def test_agent_and_plugin_are_killed(agent: Agent, guest: Guest, machine: Machin
     guest.is_the_same()
 
 
+@pytest.mark.parametrize("guest", [SCOPE], ids=["scope"], indirect=True)
 def test_agent_stops_in_time_and_takes_its_plugin_along(agent: Agent, guest: Guest) -> None:
     plugin = agent.plugin()
     agent.stop()

@@ -60,9 +60,9 @@ def test_guest_and_tender_have_a_stream_each(jobs: Jobs) -> None:
     says(alloc, "sleeping")
     ok("nomad", "alloc", "signal", "-s", "SIGTERM", alloc, "guest")
     eventually(lambda: task(alloc)["State"] == "dead", "the signal ends it")
-    says(alloc, "Exiting on signal", "-stderr")
+    says(alloc, "Exiting on signal", "stderr")
     assert "Exiting on signal" not in logs(alloc)
-    assert "sleeping" not in logs(alloc, "-stderr")
+    assert "sleeping" not in logs(alloc, "stderr")
 
 
 def test_every_line_arrives_once_and_in_order(jobs: Jobs) -> None:
