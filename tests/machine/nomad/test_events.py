@@ -7,7 +7,7 @@ from ipaddress import IPv4Interface
 
 import pytest
 from tests.machine.conftest import GUESTS, Machine, eventually, inspect, ok, unit_property
-from tests.machine.nomad.agent import Agent, plugins
+from tests.machine.nomad.agent import Agent, api, plugins
 from tests.machine.nomad.jobs import (
     SCOPE,
     SERVER,
@@ -89,7 +89,7 @@ def test_what_recurs_is_summed_up(jobs: Jobs) -> None:
     says(alloc, "sleeping")
     for _ in range(10):
         for name in ("SIGSTOP", "SIGCONT"):
-            ok("nomad", "alloc", "signal", "-s", name, alloc, "guest")
+            api(f"/v1/client/allocation/{alloc}/signal", "PUT", {"Signal": name, "Task": "guest"})
     ok("nomad", "job", "stop", "-detach", "restless")
     happens(alloc, f"Thawed by SIGCONT … and {20 - BURST - 1} earlier events")
 
