@@ -32,6 +32,7 @@ def test_batch_that_ends_with_0_is_complete(jobs: Jobs) -> None:
     assert allocation(alloc)["ClientStatus"] == "complete"
     assert "Exit Code: 0" in status(alloc)
     says(alloc, "argument 1: 'well'\nargument 2: 'done'\n")
+    assert "solo5_exit" not in logs(alloc), "it is quiet"
 
 
 def test_batch_that_ends_with_3_follows_its_restart_policy(jobs: Jobs) -> None:

@@ -66,7 +66,7 @@ def guest(jobs: Jobs, outside: Outside, machine: Machine, request: pytest.Fixtur
     assert allocation(subject.alloc)["ClientStatus"] == "complete", status(subject.alloc)
 
 
-@pytest.mark.everywhere
+@pytest.mark.vm  # test_survival.py has it in the container
 def test_plugin_is_killed(agent: Agent, guest: Guest, machine: Machine) -> None:
     machine.expect("plugin is shut down|plugin process exited|failed to reattach to plugin|closing stream.*EOF")
     first = agent.plugin()
@@ -130,13 +130,3 @@ def test_task_that_ends_while_nobody_looks_has_its_true_outcome(agent: Agent, jo
     eventually(lambda: len(sh("pgrep", "solo5-spt").stdout.split()) == 1, "another run of what was removed")
     running("removed")
     assert unit(other) != removed
-
-
-def test_drained_node_has_no_task_left(agent: Agent, jobs: Jobs) -> None:
-    [alloc] = jobs.run(hcl("drained", f'unikernel = "{GUESTS}/sleeper.spt"'))
-    try:
-        ok("nomad", "node", "drain", "-enable", "-self", "-yes", "-detach", "-deadline", "30s")
-        eventually(lambda: allocation(alloc)["ClientStatus"] == "complete", "the node is drained")
-        assert not sh("pgrep", "solo5-spt").stdout
-    finally:
-        ok("nomad", "node", "drain", "-disable", "-self", "-yes")

@@ -19,7 +19,6 @@ from tests.machine.nomad.jobs import (
     hcl,
     logs,
     port,
-    running,
     says,
     status,
     task,
@@ -73,14 +72,6 @@ def test_guest_and_tender_have_a_stream_each(jobs: Jobs) -> None:
     says(alloc, "Exiting on signal", "stderr")
     assert "Exiting on signal" not in logs(alloc)
     assert "sleeping" not in logs(alloc, "stderr")
-
-
-def test_every_line_arrives_once_and_in_order(jobs: Jobs) -> None:
-    config = f'unikernel = "{GUESTS}/flood.spt"\nargs = ["lines=2000", "bytes=120"]\nquiet = true'
-    alloc = ended(jobs.submit(hcl("flood", config, kind="batch")))
-    says(alloc, "line 2000 ")
-    lines = [line for line in logs(alloc).splitlines() if line.startswith("line ")]
-    assert [line.split()[1] for line in lines] == [str(number) for number in range(1, 2001)]
 
 
 def test_followed_logs_go_on_while_the_guest_speaks(jobs: Jobs, outside: Outside) -> None:
@@ -155,17 +146,6 @@ def test_ten_at_a_time_have_ten_addresses(jobs: Jobs) -> None:
 
 def _name(service: str) -> str:
     return service.removeprefix("solo5-task-").removesuffix(".service")
-
-
-def test_update_replaces_the_image(jobs: Jobs) -> None:
-    update = 'update {\n  min_healthy_time = "0s"\n  healthy_deadline = "1m"\n  progress_deadline = "2m"\n}\n'
-    [first] = jobs.run(hcl("moving", SLEEPER, job=update))
-    jobs.submit(hcl("moving", SERVER, job=update))
-    eventually(lambda: len(allocations("moving")) == 2, "the update makes another allocation")
-    running("moving")
-    second = allocations("moving")[0]["ID"]
-    assert second != first
-    says(second, "serving")
 
 
 def test_statistics_are_those_of_the_task(jobs: Jobs) -> None:
