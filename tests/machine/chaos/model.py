@@ -320,7 +320,7 @@ def history(seed: int, *, varied: bool = False) -> Iterator[tuple[Operation, Wor
     chance = Random(seed)
     world: World = {}
     number = 0
-    seen: set[object] = set()
+    seen: set[StrEnum] = set()
     while True:
         operation = _choose(chance, world, number)
         for _ in range(ATTEMPTS if varied else 0):
