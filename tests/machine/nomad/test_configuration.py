@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.machine.conftest import GUESTS, Machine, eventually, inspect, ok, remove_namespace, sh, unit_property
 from tests.machine.images import padded
-from tests.machine.nomad.agent import DATA, DISKS, PLAIN, SCOPES, Agent, api
+from tests.machine.nomad.agent import DATA, DISKS, PLAIN, SCOPES, USUAL, Agent, api
 from tests.machine.nomad.jobs import ADDRESSES, TWO_STARTS, Jobs, allocations, ended, hcl, logs, refusal, unit
 
 STORE = Path("/var/lib/solo5/images")
@@ -366,6 +366,7 @@ def test_images_outcomes_and_lost_units_stay_where_that_is_chosen(
     image.unlink()
     ok("solo5ctl", "rm", kept)
     assert kept not in ok("solo5ctl", "ps", "--all", "--quiet").split()
+    agent.restart(USUAL)  # which retains nothing of the jobs
 
 
 def keep(jobs: Jobs) -> str:
