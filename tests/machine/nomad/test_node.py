@@ -67,6 +67,10 @@ def test_node_whose_limits_do_not_hold_gets_no_task(agent: Agent, jobs: Jobs, ma
         running(job)
 
 
+def node_status() -> str:
+    return ok("nomad", "node", "status", "-self", "-verbose")
+
+
 UNUSABLE = {
     "wrong": ('image_paths = ["relative"]', r"plugin\.solo5\.config\.image_paths"),
     "disabled": (f"{USUAL}enabled = false", r"solo5 +false +false +disabled: plugin\.solo5\.config\.enabled is false"),
@@ -79,8 +83,7 @@ def test_wrong_value_or_false_is_an_undetected_driver_with_the_reason(agent: Age
     try:
         for config, shown in UNUSABLE.values():
             agent.restart(config)
-            status = ("nomad", "node", "status", "-self", "-verbose")
-            eventually(lambda shown=shown: re.search(shown, ok(*status)), "the node has the reason")  # type: ignore[misc]
+            eventually(lambda shown=shown: re.search(shown, node_status()), "the node has the reason")  # type: ignore[misc]
             assert agent.driver().get("Detected") is False
         agent.stop()
         agent.configure('image_path = ["/srv"]')
