@@ -323,11 +323,10 @@ class Links:
         These are its own, and those of machines behind its ports. Each is looked up: machines of the LAN can fill the
         forwarding database, and the kernel's time for a list of it grows with the square of its length.
         """
-        ours = {0, *(number for number, name in socket.if_nameindex() if name.startswith(TAP_PREFIX))}
         with _kernel_errors(f"bridge {bridge}"):
             number = index(bridge)
             return frozenset(
-                mac for mac in macs for vlan in vlans if self._taps.link_of_mac(number, mac, vlan) not in ours
+                mac for mac in macs for vlan in vlans if _is_of_others(self._taps.link_of_mac(number, mac, vlan))
             )
 
     def make_tap(self, task: TaskName, lease: Lease, network: Network) -> None:
@@ -567,6 +566,14 @@ def _ports(bridge: int) -> Iterator[str]:
             yield os.fsdecode(attribute_of(body[_IFINFOMSG:], _IFLA_IFNAME).rstrip(b"\0"))
     finally:
         route.close()
+
+
+def _is_of_others(link: int) -> bool:
+    """Return whether a link, by its index, is there and no guest's tap. A bridge forgets the MACs of a port with it."""
+    try:
+        return bool(link) and not socket.if_indextoname(link).startswith(TAP_PREFIX)
+    except OSError:
+        return False
 
 
 def _port(lease: Lease, network: Network) -> BridgePort:
