@@ -14,7 +14,7 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import nft_frames
 from solo5_systemd.network.derived import link_local
 from solo5_systemd.network.guest_limits import NO_LIMITS
-from solo5_systemd.network.model import Lease, MacAddress, NicRequest, PortRequest
+from solo5_systemd.network.model import Lease, NicRequest, PortRequest, mac_address
 from solo5_systemd.network.nft_ip6 import GROUPS
 
 TABLE = "netdev solo5"
@@ -28,7 +28,7 @@ class Uplink:
 
     Attributes:
         name: its name, such as `eth0`.
-        mac: its address.
+        mac: its address; empty or of another length for links that have no Ethernet frames.
         mtu: in bytes.
         ipv4: its first global address; None without one.
         gateway4: the default route's.
@@ -37,7 +37,7 @@ class Uplink:
     """
 
     name: str
-    mac: MacAddress
+    mac: str
     mtu: int
     ipv4: IPv4Interface | None = None
     gateway4: IPv4Address | None = None
@@ -70,7 +70,7 @@ def redirected_lease(nic: NicRequest, tap: str, uplink: Uplink | None, namespace
         tap=tap,
         ipv4=uplink.ipv4,
         gateway4=uplink.gateway4,
-        mac=uplink.mac,
+        mac=mac_address(uplink.mac),
         mtu=uplink.mtu,
         ipv6=uplink.ipv6,
         gateway6=uplink.gateway6,

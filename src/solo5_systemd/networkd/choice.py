@@ -7,12 +7,12 @@ from ipaddress import IPv4Network, IPv6Network
 
 from solo5_systemd.base.errors import InvalidRequestError, TakenError
 from solo5_systemd.base.names import NetworkName, TaskName
-from solo5_systemd.network import links
 from solo5_systemd.network.ipam import Remembered, assign_leases, choose_network
 from solo5_systemd.network.joined import check_macs, check_room, check_unpublished, with_mtu
 from solo5_systemd.network.links import Links
 from solo5_systemd.network.model import IpAddress, Network, NicRequest, PortRequest, Reservation, limits_of
 from solo5_systemd.network.port_conflicts import BoundPort, check_families, check_ports, check_reserved
+from solo5_systemd.network.raw_netlink import link_index
 from solo5_systemd.network.remembered import RememberedAddresses
 from solo5_systemd.networkd.bridges import Bridges
 from solo5_systemd.networkd.leases import Leases
@@ -91,9 +91,9 @@ class Choice:
         self._check_routes(task, nics, networks)
         # In the range of a joined network, the host has addresses as well.
         joined = {network.name for network in networks if network.join}
-        own = self._links.local_addresses() if any(nic.network in joined for nic in nics) else ()
+        own = self._links.routes.addresses() if any(nic.network in joined for nic in nics) else ()
         leases = assign_leases(
-            task, nics, networks, self._leases.allocations, lambda link: bool(links.index(link)), own, self.remembered
+            task, nics, networks, self._leases.allocations, lambda link: bool(link_index(link)), own, self.remembered
         )
         reservation = Reservation(task=task, leases=leases, ports=tuple(ports), limits=limits_of(nics))
         check_families(reservation)
@@ -122,7 +122,7 @@ class Choice:
         ]
         taken += [(f"of network {name}", each) for name, *both in ranges for each in both if each]
         own = [network.bridge for network in networks if network.join is None]
-        host = (*self._links.routed_ranges(ours=own), *self._links.routed_prefixes(own), *self._reserved())
+        host = (*self._links.routes.ranges(own), *self._links.routes.prefixes(own), *self._reserved())
         taken += [("of this host's routes or addresses", each) for each in host]
         for index, (nic, route) in enumerate(wanted):
             for whose, each in (*taken, *(("of another NIC", other) for _, other in wanted[:index])):
@@ -138,8 +138,8 @@ class Choice:
 
     def default_mtus(self) -> Callable[[NetworkSettings], int]:
         """Return a function that returns the MTU in bytes of a network that sets none; it dumps the routes once."""
-        uplink = cache(self._links.uplink_mtu)
-        return lambda network: default_mtu(uplink(), ipv6=network.ipv6 is not None)
+        uplink = cache(self._links.routes.uplink)
+        return lambda network: default_mtu(found.mtu if (found := uplink()) else None, ipv6=network.ipv6 is not None)
 
     def _checked(self, network: Network, nics: Sequence[NicRequest]) -> Network:
         """Return a network, checked and with the present MTU of its bridge if it is requested and that is of others.
@@ -171,7 +171,7 @@ class Choice:
         behind = [route for each in self._leases.records for nic in each.nics for route in nic.limits.routes]
         taken = (*self._reserved(), *behind)
         ranges = (each for each in taken if isinstance(each, IPv4Network))
-        routed = (*self._links.routed_ranges(ours=own), *ranges)
+        routed = (*self._links.routes.ranges(own), *ranges)
         for name in names:
             known = settings.network(name)
             if known is None:
@@ -191,10 +191,6 @@ class Choice:
 
     def _remembered_of(self, network: NetworkName) -> Collection[IpAddress]:
         return self._addresses.of_network(network) if self._addresses else ()
-
-
-def _exists(link: str) -> bool:
-    return bool(links.index(link))
 
 
 def check_limits(nics: Iterable[NicRequest], networks: Iterable[Network]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from solo5_systemd.network import links
 from solo5_systemd.network.conntrack import RedirectedPort, delete_flows_of, delete_udp_flows
+from solo5_systemd.network.raw_netlink import link_index
 from solo5_systemd.networkd.state import Remains
 
 _FLOW_BATCH_INTERVAL_S = 0.2
@@ -39,7 +40,7 @@ class Deletions:
             await self._delete_queued(remains.redirected)
             batch, self._remains = self._remains, []
             # Otherwise deleted with another task's, unless that failed.
-            if batch or any(links.index(lease.tap) for lease in remains.reservation.leases):
+            if batch or any(link_index(lease.tap) for lease in remains.reservation.leases):
                 await asyncio.to_thread(_delete, batch or [remains])
 
     async def delete_flows_later(self, redirected: frozenset[RedirectedPort]) -> None:

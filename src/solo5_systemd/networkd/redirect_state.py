@@ -98,7 +98,7 @@ class RedirectState:
         if held is not None:
             return held
         check_redirected(task, tuple(nics), tuple(ports))
-        lease = redirected_lease(nics[0], tap_name(task, nics[0].nic), self._links.uplink(), self._namespace)
+        lease = redirected_lease(nics[0], tap_name(task, nics[0].nic), self._links.routes.uplink(), self._namespace)
         return Reservation(task=task, leases=(lease,), ports=tuple(ports))
 
     def _hold(self, reservation: Reservation, nics: Sequence[NicRequest], names: GuestNames) -> LeaseRecord:

@@ -39,6 +39,7 @@ from solo5_systemd.network.port_conflicts import (
     absent,
     host_ports,
 )
+from solo5_systemd.network.raw_netlink import link_index
 from solo5_systemd.network.remembered import RememberedAddresses
 from solo5_systemd.network.routes import overtaken
 from solo5_systemd.networkd.bridges import Bridges
@@ -206,7 +207,7 @@ class NetworkState:
         """Return the ports of a task at an address that the host does not have yet, where no client reaches them."""
         held = self.leases.get(task)
         ports = [port for port in held.reservation.ports if port.host_ip] if held else []
-        return absent(ports, self._links.local_addresses((4, 6))) if ports else ()
+        return absent(ports, self._links.routes.addresses((4, 6))) if ports else ()
 
     def _log_remembered(self, reservation: Reservation) -> None:
         """Log an address that another, declared task had last: it was requested by value, or the network is full."""
@@ -506,9 +507,9 @@ class NetworkState:
         damaged = [task for task in self._store.damaged_tasks() if self.leases.get(task) is None]
         if not damaged:
             return
-        bridges = {links.index(network.bridge): network.name for network in self.networks()}  # IFLA_MASTER is an index
+        bridges = {link_index(network.bridge): network.name for network in self.networks()}  # IFLA_MASTER is an index
         bridges |= {
-            links.index(segment): network.name
+            link_index(segment): network.name
             for network in self.networks()
             for segment in self.bridges.found_segments(network)
         }
