@@ -170,21 +170,21 @@ def _is_open(flow: bytes) -> bool:
 
 
 def _answered_by(address: IpAddress) -> bytes:
-    chosen = nested(
-        _FILTER,
-        attribute(_FILTER_ORIG_FLAGS, struct.pack("=I", 0)),
-        attribute(_FILTER_REPLY_FLAGS, struct.pack("=I", _BY_SOURCE)),
-    )
-    return nested(_TUPLE_REPLY, nested(_TUPLE_IP, attribute(_IP_SRC[address.version], address.packed))) + chosen
+    return _source_of(_TUPLE_REPLY, address) + _chosen(0, _BY_SOURCE)
 
 
 def _from(address: IpAddress) -> bytes:
-    chosen = nested(
-        _FILTER,
-        attribute(_FILTER_ORIG_FLAGS, struct.pack("=I", _BY_SOURCE)),
-        attribute(_FILTER_REPLY_FLAGS, struct.pack("=I", 0)),
-    )
-    return nested(_TUPLE_ORIG, nested(_TUPLE_IP, attribute(_IP_SRC[address.version], address.packed))) + chosen
+    return _source_of(_TUPLE_ORIG, address) + _chosen(_BY_SOURCE)
+
+
+def _source_of(direction: int, address: IpAddress) -> bytes:
+    return nested(direction, nested(_TUPLE_IP, attribute(_IP_SRC[address.version], address.packed)))
+
+
+def _chosen(original: int, reply: int = 0) -> bytes:
+    """Return the part of a kernel filter that tells which values of a flow's two directions it compares."""
+    flags = ((_FILTER_ORIG_FLAGS, original), (_FILTER_REPLY_FLAGS, reply))
+    return nested(_FILTER, *(attribute(kind, struct.pack("=I", value)) for kind, value in flags))
 
 
 def _filter(ports: Collection[int]) -> bytes:
@@ -192,12 +192,7 @@ def _filter(ports: Collection[int]) -> bytes:
     if len(ports) == 1:  # a kernel filter has one port at most; several are compared in this process
         flags |= _BY_PORT
         protocol += [attribute(_PROTO_DST_PORT, port.to_bytes(2)) for port in ports]
-    chosen = nested(
-        _FILTER,
-        attribute(_FILTER_ORIG_FLAGS, struct.pack("=I", flags)),
-        attribute(_FILTER_REPLY_FLAGS, struct.pack("=I", 0)),
-    )
-    return nested(_TUPLE_ORIG, nested(_TUPLE_PROTO, *protocol)) + chosen
+    return nested(_TUPLE_ORIG, nested(_TUPLE_PROTO, *protocol)) + _chosen(flags)
 
 
 def _is_stale(flow: bytes, guests: Mapping[int, set[IpAddress | None]], version: int) -> bool:
