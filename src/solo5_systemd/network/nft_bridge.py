@@ -1,6 +1,12 @@
 """The rules of table `bridge solo5`, in the syntax of nft(8).
 
 Words in capitals are replaced by `nft_rules`.
+
+nftables 1.0.6 has no names for the fields of neighbour discovery: 64 bits after the begin of the ICMPv6 header is
+the target address, 208 bits after it the link-layer address of a first option.
+
+The address is two numbers: nftables 1.1.3 lists one of 128 bits by its name, and then cannot read its own listing. Four
+numbers are too many for `typeof`.
 """
 
 BRIDGE = """table bridge solo5 {
@@ -37,7 +43,13 @@ BRIDGE = """table bridge solo5 {
 
     COUNTED_bridge
 
-BRIDGE_SETS
+
+    set guests6 { type ifname . ether_addr . ipv6_addr; }
+    set linked { typeof iifname . @th,208,48; }
+    set advertised { typeof iifname . @th,64,64 . @th,128,64; }
+    set fragments6 { type ipv6_addr; counter; }
+    set unlisted6 { type ipv6_addr; counter; }
+    set near6 { type ether_addr . ipv6_addr; }
     # Broadcasts are rate-limited: each is copied into the queue of every guest of the network.
     # Most frames are those of guests without rate limits and egress lists: one lookup finds them, and what follows it
     # accepts nothing that the rules after it would not.
@@ -99,7 +111,83 @@ BRIDGE_SETS
         update @unserved { iifname } drop
         drop
     }
-BRIDGE_CHAINS
+    # From taps with a leased IPv6 address. Without an address (::) a guest only announces groups, looks for a router,
+    # and detects duplicates of its addresses. Each solicitation of a router can have a reply to all guests of the
+    # network, so they are limited as messages to DHCP servers are. Their option is not checked: MirageOS has sent one
+    # with the type 0.
+    chain proper6 {
+        icmpv6 type { nd-router-advert, nd-redirect, mld-listener-query } goto dropped_unsafe
+        udp dport 546 goto dropped_unsafe
+        icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } goto neighbours6
+        RS_FRAMES
+        icmpv6 type nd-router-solicit \\
+            update @askers { iifname limit rate over ASKERS_RATE/second burst ASKERS_BURST packets } drop
+        ip6 saddr :: iifname . ether saddr @ipv6 icmpv6 type { GROUPS } goto grouping6
+        iifname . ether saddr . ip6 saddr @guests6 goto whole6
+        iifname . ether saddr . ip6 saddr @behind6 goto routing6
+        goto dropped_spoofed
+    }
+    # From addresses behind a guest. They are of no neighbour, and have no link-local destinations.
+    chain routing6 {
+        ip6 daddr fe80::/10 goto dropped_unsafe
+        exthdr frag exists iifname @whole drop
+        goto whole6
+    }
+    # As ARP: only own addresses are announced, and only with the guest's own MAC. No option, or one of 8 bytes: the
+    # source (1) or target (2) link-layer address; on a LAN, where others may have its address, a nonce (14, RFC 7527).
+    chain neighbours6 {
+        ND_FRAMES
+        ip6 length 24 goto announced6
+        icmpv6 type nd-neighbor-solicit @th,192,16 0x0101 iifname . @th,208,48 @linked goto announced6
+        icmpv6 type nd-neighbor-solicit @th,192,16 0x0e01 ip6 saddr :: iifname @joined goto announced6
+        icmpv6 type nd-neighbor-advert @th,192,16 0x0201 iifname . @th,208,48 @linked goto announced6
+        goto dropped_unsafe
+    }
+    # Without a leased address, on a joined bridge, any one is: its own MAC is checked alone.
+    chain announced6 {
+        iifname . ether saddr @unleased6 accept
+        icmpv6 type nd-neighbor-solicit iifname . ether saddr . ip6 saddr @guests6 accept
+        icmpv6 type nd-neighbor-solicit ip6 saddr :: iifname . ether saddr @ipv6 \\
+            iifname . @th,64,64 . @th,128,64 @advertised accept
+        icmpv6 type nd-neighbor-advert iifname . ether saddr . ip6 saddr @guests6 \\
+            iifname . @th,64,64 . @th,128,64 @advertised accept
+        drop
+    }
+    # A routing header names further destinations, which no rule would see: a guest is no source of routes. A link-local
+    # destination is a neighbour's, with its MAC address: the host would route any other, and look for it.
+    chain whole6 {
+        IPV6_FRAMES
+        ip6 daddr fe80::/10 ether daddr . ip6 daddr != @near6 goto dropped_unsafe
+        exthdr frag exists ip6 saddr @fragments6 drop
+        exthdr frag exists ip6 saddr fe80::/10 drop
+        iifname @confined goto confining6
+        ip6 daddr fe80::/10 ether daddr @secluded goto dropped_unsafe
+        ether daddr set ether daddr map @secluded meta pkttype set host
+        accept
+    }
+    # With an egress list, all but neighbour discovery goes to the host, whose rules decide. The kernel returns
+    # packets with link-local addresses to the link that they came from, so these would be a way around the list, and
+    # cost an entry of its neighbour table each.
+    chain confining6 {
+        icmpv6 type { GROUPS } goto grouping6
+        ip6 saddr fe80::/10 goto dropped_spoofed
+        ip6 daddr fe80::/10 goto unlisted6
+        meta pkttype { broadcast, multicast } goto unlisted6
+        ether daddr set iifname map @confined meta pkttype set host
+        accept
+    }
+    # Groups and router solicitations are for routers. Of a guest with an egress list the host alone receives them, and
+    # does not pass them on: they have room for any text.
+    chain grouping6 {
+        ip6 daddr != ff02::/16 goto dropped_unsafe
+        iifname != @confined accept
+        ether daddr set iifname map @confined meta pkttype set host
+        accept
+    }
+    chain unlisted6 {
+        ip6 saddr @unlisted6 drop
+        drop
+    }
     # From taps on joined bridges: no frames for bridges (spanning tree, LLDP, LACP), and no tagged frames, which
     # would enter another VLAN.
     chain joining {

@@ -17,7 +17,7 @@ from solo5_systemd.network.model import Network
 from solo5_systemd.network.nft_bridge import BRIDGE
 from solo5_systemd.network.nft_elements import TABLE, Element, Ruleset, elements, has_ipv6
 from solo5_systemd.network.nft_ip import IP
-from solo5_systemd.network.nft_ip6 import BRIDGE_CHAINS, BRIDGE_SETS, GROUPS, ip6
+from solo5_systemd.network.nft_ip6 import GROUPS, ip6
 from solo5_systemd.network.nft_objects import EGRESS
 from solo5_systemd.settings.egress import METADATA
 
@@ -51,13 +51,7 @@ last, and the set of those that have asked a DHCP server in vain."""
 LIMITED = "limited"
 """The chain of the connection limits, whose rules depend on the networks that are up."""
 
-_TABLES = (
-    (IP + BRIDGE)
-    .replace("BRIDGE_SETS\n", BRIDGE_SETS)
-    .replace("BRIDGE_CHAINS\n", BRIDGE_CHAINS.lstrip("\n"))
-    .replace("GROUPS", GROUPS)
-    .replace("TRANSPORTS", nft_frames.TRANSPORTS)
-)
+_TABLES = (IP + BRIDGE).replace("GROUPS", GROUPS).replace("TRANSPORTS", nft_frames.TRANSPORTS)
 for _word, _rules in (
     ("ARP_FRAMES", nft_frames.arp),
     ("IPV4_FRAMES", nft_frames.ipv4),
