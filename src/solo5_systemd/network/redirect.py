@@ -110,13 +110,10 @@ def check_redirected(task: TaskName, nics: tuple[NicRequest, ...], ports: tuple[
 
 def redirect_rules(lease: Lease) -> str:
     """Return the nft commands that replace the table with the rules of a lease."""
-    return f"add table {TABLE}\ndelete table {TABLE}\n{add_redirect_rules(lease)}"
-
-
-def add_redirect_rules(lease: Lease) -> str:
-    """Return the table of a lease, in the syntax of nft(8)."""
     return "\n".join(
         (
+            f"add table {TABLE}",
+            f"delete table {TABLE}",
             f"table {TABLE} {{",
             *_chain("resolving", nft_frames.arp("drop"), lease),
             *_chain("packets", nft_frames.ipv4("drop"), lease),
@@ -167,7 +164,7 @@ def _own6(lease: Lease) -> str:
 
 
 def _neighbours6(lease: Lease) -> Iterator[str]:
-    """Yield the chains of neighbour discovery, as those of table bridge (`network.nft_ip6`).
+    """Yield the chains of neighbour discovery, as those of table bridge (`network.nft_bridge`).
 
     Only the guest's own addresses are announced, with its own MAC, and detected as duplicates.
     """
