@@ -27,6 +27,9 @@ from solo5_systemd.settings.address_pool import host_address, ipv4_address
 
 NAME = "org.solo5.Network1"
 PATH = "/org/solo5/Network1"
+UNTOLD = ("--units", "/nonexistent")
+"""Options of a service that hears of no end of a unit, and looks for changes each second instead of each 20."""
+
 POLICY = Path("units/org.solo5.Network1.conf")
 _CONFIG = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
  "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">

@@ -39,8 +39,8 @@ def networks(service: Service) -> Service:
     return service
 
 
-@pytest.mark.parametrize("between", ["nothing", "kill", "stop"])
-async def test_a_released_task_has_all_that_it_had(networks: Service, between: str) -> None:
+@pytest.mark.parametrize("killed", [False, True], ids=["nothing", "kill"])
+async def test_a_released_task_has_all_that_it_had(networks: Service, killed: bool) -> None:
     await networks.restart()
     async with networks.client() as client:
         nics = (nic("service", ip="10.77.0.9"), nic("admin", "back"))
@@ -48,8 +48,8 @@ async def test_a_released_task_has_all_that_it_had(networks: Service, between: s
         before = host_state()
         await client.drop("a")
         assert (await client.reservation(A), _bind_fails(8080)) == (None, False)
-        if between != "nothing":
-            networks.kill() if between == "kill" else networks.end()
+        if killed:
+            networks.kill()
             await networks.restart()
         await client.attach(A)
         assert await client.reservation(A) == had
@@ -89,28 +89,23 @@ async def test_what_is_taken_meanwhile_is_named_and_nothing_is_left(networks: Se
     assert host_state() == before
 
 
-@pytest.mark.parametrize(
-    "settings, error, words",
-    [
+async def test_changed_settings_are_an_error_and_nothing_is_left(networks: Service) -> None:
+    changes: list[tuple[str, type[Exception], str]] = [
         (TWO_NETWORKS.replace("10.78", "10.79"), InvalidRequestError, "is outside network back: expected one in 10.79"),
         (TWO_NETWORKS + "mtu = 1400\n", TakenError, "task a cannot have its network again"),
         (TWO_NETWORKS.partition("[network.back]")[0], InvalidRequestError, "network back does not exist"),
         ("reserved_ports = [8080]\n" + TWO_NETWORKS, InvalidRequestError, "port 8080/tcp cannot be published"),
-    ],
-    ids=["range", "mtu", "removed", "reserved port"],
-)
-async def test_changed_settings_are_an_error_and_nothing_is_left(
-    networks: Service, settings: str, error: type[Exception], words: str
-) -> None:
+    ]
     await networks.restart()
     async with networks.client() as client:
         await _released(client)
         before = host_state()
-        (networks.settings / "solo5.toml").write_text(settings)
-        with pytest.raises(error, match=words):
-            await client.attach(A)
-        assert (await client.reservations(), host_state()) == ((), before)
-        assert list(networks.state.glob("networks/*")) == []
+        for settings, error, words in changes:
+            (networks.settings / "solo5.toml").write_text(settings)
+            with pytest.raises(error, match=words):
+                await client.attach(A)
+            assert (await client.reservations(), host_state()) == ((), before)
+            assert list(networks.state.glob("networks/*")) == []
 
 
 async def test_a_link_with_the_name_of_its_tap_is_left_alone(networks: Service) -> None:
@@ -167,7 +162,7 @@ async def test_the_request_of_a_reservation_that_expired_is_removed(service: Ser
 async def test_a_service_that_is_killed_during_an_attach_leaves_a_complete_network_or_none(service: Service) -> None:
     async with service.running() as client:
         had = await client.have("a", tcp(8080))
-    for _ in range(10):
+    for _ in range(5):
         async with service.client() as client:
             attaching = asyncio.ensure_future(client.attach(A))
             await until(lambda: (service.state / "tasks/a.json").exists())

@@ -118,27 +118,21 @@ async def test_its_routes_survive_other_programs_and_restarts_of_the_service(ser
         assert run("ip", "route", "show", BEHIND) != ""
 
 
-@pytest.mark.parametrize(
-    ("ranges", "error", "sentence"),
-    [
-        (["172.16.0.0/24"], InvalidRequestError, "is not permitted in network default"),
-        (["10.153.0.0/25"], TakenError, "of network default: expected a range that nothing else has"),
-        (["192.0.2.0/28"], TakenError, "of this host's routes or addresses"),
-        (["192.168.2.128/25"], TakenError, "192.168.2.0/24 of task vpn"),
-        (["192.168.0.0/16"], TakenError, "192.168.2.0/24 of task vpn"),
-        (["2001:db8:2::/64"], InvalidRequestError, "expected none of IPv6"),
-    ],
-)
-async def test_a_range_of_others_is_refused(
-    service: Service, outside: Outside, ranges: list[str], error: type[Solo5Error], sentence: str
-) -> None:
+async def test_a_range_of_others_is_refused(service: Service, outside: Outside) -> None:
+    refusals: list[tuple[str, type[Solo5Error], str]] = [
+        ("172.16.0.0/24", InvalidRequestError, "is not permitted in network default"),
+        ("10.153.0.0/25", TakenError, "of network default: expected a range that nothing else has"),
+        ("192.0.2.0/28", TakenError, "of this host's routes or addresses"),
+        ("192.168.2.128/25", TakenError, "192.168.2.0/24 of task vpn"),
+    ]
     async with service.running(default()) as client:
         await have(client, "vpn", BEHIND)
         before = host_state()
-        with pytest.raises(error) as raised:
-            await have(client, "other", *ranges)
-        assert sentence in str(raised.value)
-        assert host_state() == before
+        for wanted, error, sentence in refusals:
+            with pytest.raises(error) as raised:
+                await have(client, "other", wanted)
+            assert sentence in str(raised.value)
+            assert host_state() == before
 
 
 async def test_what_the_operator_takes_back_is_closed_for_a_running_guest(service: Service, outside: Outside) -> None:

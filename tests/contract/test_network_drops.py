@@ -7,7 +7,7 @@ from ipaddress import IPv4Address
 from tests.contract.family import until_pinged
 from tests.contract.guest import BROADCAST, TCP, UDP, Guest, _tcp, _udp
 from tests.contract.netns import Outside, run
-from tests.contract.netservice import Client, Service, nic, until
+from tests.contract.netservice import UNTOLD, Client, Service, nic, until
 from tests.contract.test_network_policy import datagram
 
 from solo5_systemd.network.repair_log import REPAIRS_MAX, read_repairs
@@ -122,7 +122,7 @@ async def test_repairs_are_recorded_newest_first_and_outlive_the_service(service
 
 async def test_a_guest_without_its_address_is_reported_once_for_each_run(service: Service) -> None:
     """What it sends from instead, or that it looks for a DHCP server; nothing that an earlier run has done."""
-    await service.restart()
+    await service.restart(*UNTOLD)
 
     def told() -> list[str]:
         return [each.what for each in read_repairs(service.state)]
@@ -136,7 +136,7 @@ async def test_a_guest_without_its_address_is_reported_once_for_each_run(service
                 guest.send(guest.arp(1, BROADCAST, IPv4Address("10.0.0.1"), ip=IPv4Address("10.0.0.2")))
                 guest.send(guest.arp(1, BROADCAST, lease.address, ip=IPv4Address(0)))
                 guest.send(guest.ipv4(BROADCAST, EVERYONE, UDP, _udp(68, 67, bytes(300)), source=IPv4Address(0)))
-            await until(lambda: len(told()) == 2, 30)
+            await until(lambda: len(told()) == 2)
             by_dhcp, other = sorted(told())
             assert by_dhcp.startswith(
                 "not repaired: NIC service asks for an address by DHCP, which network default does not"
@@ -148,7 +148,7 @@ async def test_a_guest_without_its_address_is_reported_once_for_each_run(service
         async with Guest(await client.lease("a")) as guest:
             await until_pinged(guest)
             guest.send(guest.arp(1, BROADCAST, IPv4Address("10.0.0.1"), ip=IPv4Address("10.0.0.3")))
-            await until(lambda: len(told()) > 2, 30)
+            await until(lambda: len(told()) > 2)
             assert "sends from 10.0.0.3" in told()[0]
             assert len(told()) == 3
         await client.drop("a")

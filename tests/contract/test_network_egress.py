@@ -170,17 +170,17 @@ async def test_a_guest_opens_connections_to_what_is_listed_and_to_nothing_else(
             assert not await by_ipv4.reaches(OUTSIDE, "7/udp"), "an entry of IPv6 opens nothing by IPv4"
 
 
-@pytest.mark.parametrize(("which", "ports"), [("far", ""), ("every", ""), ("link", ":1-65535")])
 async def test_an_entry_without_protocol_or_ports_is_for_all_of_them(
-    service: Service, wan: Outside, family: Family, which: str, ports: str
+    service: Service, wan: Outside, family: Family
 ) -> None:
     async with service.running(family.settings()) as client, echoes(wan, 7, addresses=[family.far]):
-        listed = only(family.entry(getattr(family, which), ports))
-        async with family.guest(await leased(client, wan, "a", listed)) as guest:
-            attempts = Attempts(guest, family)
-            assert await attempts.reaches(family.far, "7/udp")
-            assert await attempts.reaches(family.far, "99/tcp")
-            assert await attempts.reaches(family.far, "ping") == (not ports)
+        for task, which, ports in (("a", family.far, ""), ("b", family.every, ""), ("c", family.link, ":1-65535")):
+            listed = only(family.entry(which, ports))
+            async with family.guest(await leased(client, wan, task, listed)) as guest:
+                attempts = Attempts(guest, family)
+                assert await attempts.reaches(family.far, "7/udp")
+                assert await attempts.reaches(family.far, "99/tcp")
+                assert await attempts.reaches(family.far, "ping") == (not ports)
 
 
 async def test_a_guest_with_an_empty_list_opens_nothing_and_answers_everyone(

@@ -8,15 +8,15 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
 from tests.contract.guest import ACK, BROADCAST, FIN, MORE, SYN, UDP, Guest, wait_for_port
 from tests.contract.netns import Outside, received, run
-from tests.contract.netservice import Service, nic, tcp, udp, until
+from tests.contract.netservice import Client, Service, nic, tcp, udp, until
 from tests.contract.test_network_paths import ask_tcp, ask_udp
 from tests.contract.test_network_policy import arrived, bound
 
@@ -85,6 +85,14 @@ async def test_the_limit_is_configurable(service: Service, outside: Outside) -> 
         assert 32 <= tracked() < 40
 
 
+@asynccontextmanager
+async def released(client: Client, tasks: str) -> AsyncIterator[None]:
+    """Release tasks in the end."""
+    yield
+    for task in tasks:
+        await client.drop(task)
+
+
 class Mute(Guest):
     """A guest that answers ARP only; the test sends for it."""
 
@@ -92,11 +100,28 @@ class Mute(Guest):
         pass
 
 
+SOON = """
+import sys
+from solo5_systemd.network import nft_rules
+from solo5_systemd.networkd import main as program
+nft_rules.CLOSED_TIMEOUT_S = 3
+sys.exit(program.main())
+"""
+"""The service with a third of the time for which a closed connection stays in the table."""
+
+
 async def test_closed_connections_do_not_fill_the_table_either(service: Service) -> None:
     """One guest opens and closes connections through the host, then keeps sending; the other one replies."""
-    (service.settings / "solo5.toml").write_text("[network.default]\nconnections = 512\n")
+    (service.settings / "solo5.toml").write_text("[network.default]\nconnections = 256\n")
     LOOSE.write_text("0")  # what is sent to a connection that is gone does not begin another one
-    async with service.running() as client, Mute(await client.lease("a")) as a, Mute(await client.lease("b")) as b:
+    service.start(program=("-c", SOON))
+    await service.ready()
+    async with (
+        service.client() as client,
+        released(client, "ab"),
+        Mute(await client.lease("a")) as a,
+        Mute(await client.lease("b")) as b,
+    ):
         gateway = await a.resolve(a.gateway)
 
         def segments(port: int) -> Iterator[tuple[Guest, bytes]]:
@@ -112,7 +137,7 @@ async def test_closed_connections_do_not_fill_the_table_either(service: Service)
             yield a, a.tcp(gateway, b.ip, (port, 7), (3, 3), ACK)
             yield b, b.tcp(gateway, a.ip, (7, port), (3, 3), ACK)
 
-        ports, most = range(1024, 1024 + 6000), 0
+        ports, most = range(1024, 1024 + 3000), 0
         for port in ports:
             for guest, frame in segments(port):
                 guest.send(frame)
@@ -120,7 +145,7 @@ async def test_closed_connections_do_not_fill_the_table_either(service: Service)
                 most = max(most, tracked())
         await until_answered(a)
         print(f"{len(ports)} connections opened and closed: at most {max(most, tracked())} in the table")
-        assert 512 < max(most, tracked()) <= 3 * 512 + 10, "three times its limit, and a few of the host's"
+        assert 256 < max(most, tracked()) <= 3 * 256 + 10, "three times its limit, and a few of the host's"
         (network,) = await client.networks()
         assert network.dropped.refused[a.ip] > 0
         again = [each for port in ports for each in later(port)]

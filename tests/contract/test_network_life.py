@@ -252,7 +252,7 @@ async def test_a_running_guest_does_not_notice_a_kill(service: Service) -> None:
 
 async def test_killed_again_and_again_between_any_two_steps(service: Service) -> None:
     chance = random.Random(5)
-    for _ in range(12):
+    for _ in range(6):
         await service.restart()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(_bustle(service))
@@ -311,17 +311,9 @@ async def test_an_orphan_is_taken_back_when_its_unit_had_time_to_come(service: S
 
 
 async def test_it_exits_without_leases(service: Service) -> None:
-    async with service.running() as client:
+    async with service.running(None, "--idle", "1") as client:
         await client.lease("a")
-    assert await asyncio.to_thread(service.wait, 15) == 0
-
-
-async def test_only_root_may_call(service: Service) -> None:
-    await service.restart()
-    command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *_busctl(service, "Leases")]
-    code, _, error = await _finished(command)
-    assert code != 0
-    assert error == "Call failed: Access denied\n"
+    assert await asyncio.to_thread(service.wait, 5) == 0
 
 
 async def test_a_state_directory_that_cannot_be_written_is_an_error(service: Service) -> None:

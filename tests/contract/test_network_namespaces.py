@@ -278,14 +278,12 @@ async def test_a_port_of_a_program_beside_is_taken(service: Service, group: Outs
                 await reserved(client, group, "other", udp(5353))
 
 
-@pytest.mark.parametrize(
-    "path", ["/run/netns/none", "/proc/self/ns/mnt", "/etc/passwd", "/etc", "/dev/null", "relative"]
-)
-async def test_what_is_no_namespace_is_refused(service: Service, path: str) -> None:
+async def test_what_is_no_namespace_is_refused(service: Service) -> None:
     async with service.running() as client:
-        with pytest.raises(HostError, match="is no network namespace"):
-            await client.reserve(TaskName("web"), NIC, (), namespace=path)
-        assert await client.reservation(TaskName("web")) is None
+        for path in ("/run/netns/none", "/proc/self/ns/mnt", "/etc/passwd", "/etc", "/dev/null", "relative"):
+            with pytest.raises(HostError, match="is no network namespace"):
+                await client.reserve(TaskName("web"), NIC, (), namespace=path)
+            assert await client.reservation(TaskName("web")) is None
 
 
 async def test_a_namespace_that_is_gone_leaves_nothing(service: Service) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.contract.netns import run
 from tests.contract.netservice import Service, udp
 
-from solo5_systemd.network import links
+from solo5_systemd.network.raw_netlink import link_index
 
 
 def rewrite(lease: Path, **fields: object) -> None:
@@ -32,10 +32,10 @@ async def test_a_running_service_removes_an_orphaned_tap_when_it_collects(servic
         lease = await client.lease("a")
         run("ip", "tuntap", "add", "s5-orphan", "mode", "tap")
         await client.collect(dry_run=True)
-        assert links.index("s5-orphan")
+        assert link_index("s5-orphan")
         await client.collect(dry_run=False)
-        assert not links.index("s5-orphan")
-        assert links.index(lease.tap)
+        assert not link_index("s5-orphan")
+        assert link_index(lease.tap)
 
 
 async def test_with_an_unreadable_lease_record_nothing_is_an_orphan(service: Service) -> None:

@@ -22,7 +22,6 @@ SETTINGS = parse_settings({"network": {"default": {"ipv6": True}}}).networks
 ROUTED = parse_settings({"network": {"default": {"ipv6": True, "routed": True}}}).networks
 NEIGHBOURS = "icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, nd-router-advert }"
 TABLES = {
-    "forward of ip6": "table ip6 own { chain own { type filter hook forward priority 5; policy drop; }; }",
     "forward of inet": "table inet own { chain own { type filter hook forward priority 5; policy drop; }; }",
     "one family accepted": (
         "table inet own { chain own { type filter hook forward priority 5; policy drop; meta nfproto ipv4 accept; }; }"

@@ -139,17 +139,30 @@ async def scene(client: Client, of: Family, wan: Outside, elsewhere: Outside, *,
 WITHIN = {"a to b by the gateway", "a to b itself"}
 
 
+OPENED: dict[str, set[str]] = {
+    "": set(),
+    "routed = true": {"lan to a"},
+    'reach = ["back"]': {"a to c"},
+    'host = ["53/udp"]': {"a to service"},
+    "metadata = true": {f"a to metadata at {address}" for each in (FOUR, SIX) for address in each.metadata},
+    "isolated = true": set(),
+}
+"""What an option opens."""
+
+CLOSED = ("", "isolated = true")
+CASES = [
+    (options, opened, of, bridged)
+    for options, opened in OPENED.items()
+    for of, bridged in ((FOUR, "0"), (FOUR, "1"), (SIX, "0"), (SIX, "1"))
+    if options in CLOSED or (of, bridged) in ((FOUR, "1"), (SIX, "0"))
+]
+
+
 @pytest.mark.parametrize(
-    ("options", "opened"),
-    [
-        ("", set()),
-        ("routed = true", {"lan to a"}),
-        ('reach = ["back"]', {"a to c"}),
-        ('host = ["53/udp"]', {"a to service"}),
-        ("metadata = true", {f"a to metadata at {address}" for each in (FOUR, SIX) for address in each.metadata}),
-        ("isolated = true", set()),
-    ],
-    ids=["nothing", "routed", "reach", "host", "metadata", "isolated"],
+    ("options", "opened", "family", "bridge_nf"),
+    CASES,
+    indirect=["family", "bridge_nf"],
+    ids=[f"{case[0] or 'nothing'}-{'IPv4' if case[2] is FOUR else 'IPv6'}-{case[3]}" for case in CASES],
 )
 async def test_only_what_is_opened_is_open(
     service: Service, wan: Outside, elsewhere: Outside, bridge_nf: None, family: Family, options: str, opened: set[str]

@@ -213,7 +213,8 @@ async def test_no_message_of_dhcp_reaches_a_server_without_dhcp(client: Client) 
     async with Guest6(await client.lease("a")) as guest:
         await advertised(guest)
         with pytest.raises(TimeoutError):
-            await leased(guest)
+            async with asyncio.timeout(2):
+                await leased(guest)
         solicit = datagram(
             guest.link_local, IPv6Address("ff02::1:2"), 546, 547, b"\1\0\0\1\0\1\0\x0a\0\3\0\1" + guest.mac
         )

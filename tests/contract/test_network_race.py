@@ -19,13 +19,14 @@ class Disturbed(Tables):
 
     def __init__(self, *harms: str) -> None:
         super().__init__(owned=False)
-        self._harms = list(harms)
+        commit, left = self._nft.run, list(harms)
 
-    def _run(self, commands: str) -> str:
-        said = super()._run(commands)
-        if self._harms:
-            run("nft", self._harms.pop(0))
-        return said
+        def disturbed(commands: str) -> None:
+            commit(commands)
+            if left:
+                run("nft", left.pop(0))
+
+        self._nft.run = disturbed  # type: ignore[method-assign]
 
 
 @pytest.fixture

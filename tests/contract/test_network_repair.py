@@ -21,7 +21,7 @@ from tests.contract.test_network_policy import FORWARD
 from tests.support.nft_listing import settled
 
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.network.links import LinkWatch
+from solo5_systemd.network.link_watches import LinkWatch
 from solo5_systemd.network.model import Lease
 
 

@@ -1,9 +1,12 @@
-"""Routes of other programs, such as a VPN's, that take the packets for guests: reported at a start, with the remedy."""
+"""Routes and addresses of other programs: those that take the packets for guests are reported with the remedy."""
 
 import json
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
-from ipaddress import IPv6Network
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from pathlib import Path
 
 import pytest
 from tests.contract.guest import Guest
@@ -12,9 +15,10 @@ from tests.contract.netservice import Client, Service, nic, until
 from tests.contract.test_network_ipv6 import refused
 from tests.contract.test_network_paths import ask_udp
 
-from solo5_systemd.base.names import TaskName
+from solo5_systemd.base.names import NetworkName, TaskName
 from solo5_systemd.network.lease_files import read_lease_records, read_networks
-from solo5_systemd.network.model import UNREPAIRED, Lease
+from solo5_systemd.network.links import Links
+from solo5_systemd.network.model import UNREPAIRED, Lease, Network
 from solo5_systemd.network.repair_log import read_repairs
 from solo5_systemd.network.routes import overtaken
 
@@ -68,14 +72,13 @@ def give_back(what: str) -> None:
     ("commands", "route"),
     [
         (["ip route add 10.88.5.0/24 dev vpn"], "route 10.88.5.0/24 of link vpn"),
-        (["ip route add 10.88.5.7 dev vpn"], "route 10.88.5.7/32 of link vpn"),
         (["ip route add blackhole 10.88.5.0/24"], "a route that drops packets"),
         (  # as of Tailscale, whose rule precedes the main table
             ["ip route add default dev vpn table 52", "ip rule add priority 5270 lookup 52"],
             "route 0.0.0.0/0 of link vpn in table 52",
         ),
     ],
-    ids=["more specific", "of an address", "blackhole", "table with precedence"],
+    ids=["more specific", "blackhole", "table with precedence"],
 )
 async def test_a_route_that_takes_packets_is_reported_with_its_remedy(
     client: Client, service: Service, commands: list[str], route: str
@@ -129,3 +132,64 @@ async def test_a_wider_route_or_one_beside_is_no_reason_for_a_report(
         assert found(service) == []
         await until(lambda: f"{lease.address} dev {BRIDGE}" in run("ip", "route", "get", str(lease.address)))
         assert await ask_udp("10.88.5.7", 7) == b"HELLO"
+
+
+MANY, CALLS_MAX = 500, 20
+"""Addresses of each family, and how many calls of functions one that is read may cost; pyroute2 makes 50 and more."""
+
+SHARED = Network(
+    name=NetworkName("default"),
+    bridge=BRIDGE,
+    ipv4=IPv4Network("10.88.0.0/16"),
+    gateway4=IPv4Address("10.88.0.1"),
+    mtu=1500,
+    masquerade=True,
+    shared=True,
+    ipv6=IPv6Network("2001:db8:1::/64"),
+    gateway6=IPv6Address("2001:db8:1::1"),
+)
+
+
+def calls(read: Callable[[], object]) -> int:
+    """Return how many Python functions are called while something is read."""
+    count = 0
+
+    def profile(frame: object, event: str, argument: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    threading.setprofile(profile)
+    sys.setprofile(profile)
+    try:
+        read()
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    return count
+
+
+def test_very_many_routes_and_addresses_of_other_programs_are_read_with_little_work_for_each(
+    vpn: str, tmp_path: Path
+) -> None:
+    """A job may be root of the network namespace of its group; starts of other tasks wait while they are read."""
+    numbers = [f"{number // 250}.{number % 250}" for number in range(MANY)]
+    lines = [f"address add 10.99.{each}/32 dev {BRIDGE}" for each in numbers]
+    lines += [f"route add 10.98.{each}/32 dev {vpn}" for each in numbers]
+    lines += [f"address add 2001:db8:2::{number:x}/128 dev {BRIDGE} nodad" for number in range(MANY)]
+    with closing(Links(lambda task: 0)) as links:
+        links.make_bridge(SHARED)
+        (tmp_path / "lines").write_text("".join(f"{line}\n" for line in lines))
+        run("ip", "-batch", str(tmp_path / "lines"))
+        assert (links.is_whole(SHARED), links.has_gateway6(SHARED)) == (True, True)
+        assert len(links.routes.addresses((4, 6))) > 2 * MANY
+        reads: dict[str, tuple[Callable[[], object], int]] = {  # with how many addresses and routes they read
+            "IPv4 of a bridge": (lambda: links.is_whole(SHARED), MANY),
+            "IPv6 of a bridge": (lambda: links.has_gateway6(SHARED), 3 * MANY),
+            "uplink": (lambda: links.routes.uplink(), 4 * MANY),
+            "ranges": (lambda: [*links.routes.ranges(())], 3 * MANY),
+            "prefixes": (lambda: [*links.routes.prefixes(())], 2 * MANY),
+            "addresses": (lambda: links.routes.addresses((4, 6)), 2 * MANY),
+        }
+        cost = {what: calls(read) / items for what, (read, items) in reads.items()}
+        assert max(cost.values()) <= CALLS_MAX, cost
+    run("ip", "link", "delete", BRIDGE)

@@ -101,13 +101,6 @@ def test_guest_reaches_its_neighbour_by_a_published_port(run: Runner, outside: O
     eventually(lambda: "reply" in console(speaker).lower(), "the neighbour's answer comes back by the published port")
 
 
-def test_same_name_has_same_address(run: Runner) -> None:
-    first = lease(web(run, name="steady"))
-    ok("solo5ctl", "rm", "--force", "steady")
-    again = lease(web(run, name="steady"))
-    assert (first["ipv4"], first["mac"], first["tap"]) == (again["ipv4"], again["mac"], again["tap"])
-
-
 def test_address_and_mac_of_choice(run: Runner) -> None:
     somebody = web(run)  # while nobody is on it, a network whose range is not set has none
     wanted = address(somebody).rpartition(".")[0] + ".77"
@@ -191,8 +184,8 @@ def test_network_service_killed_changes_nothing(machine: Machine, run: Runner, o
     assert outside.tcp(outside.here, 8080) == ""
 
 
-def test_fifty_at_once_from_several_processes_share_nothing(machine: Machine, run: Runner) -> None:
-    names = [f"crowd-{i}" for i in range(50)]
+def test_twenty_at_once_from_several_processes_share_nothing(machine: Machine, run: Runner) -> None:
+    names = [f"crowd-{i}" for i in range(20)]
     run.names.extend(names)
 
     def start(name: str) -> subprocess.CompletedProcess[str]:
@@ -217,8 +210,8 @@ def test_fifty_at_once_from_several_processes_share_nothing(machine: Machine, ru
     assert [r.stderr for r in results if r.returncode] == []
     leases = [lease(name) for name in names]
     for what in ("ipv4", "mac", "tap"):
-        assert len({str(each[what]) for each in leases}) == 50, what
-    for name in (names[0], names[49]):
+        assert len({str(each[what]) for each in leases}) == 20, what
+    for name in (names[0], names[-1]):
         eventually(lambda name=name: sh("ping", "-c1", "-W1", address(name)).returncode == 0, f"{name} answers")  # type: ignore[misc]
     assert sh("solo5ctl", "rm", "--force", *names, timeout=300).returncode == 0
 
@@ -241,19 +234,6 @@ def test_ended_task_gives_its_ports_back(run: Runner) -> None:
     ok("solo5ctl", "stop", first)
     eventually(lambda: not inspect(first)["nics"], "its leases are released")
     web(run, options=("-p", "8080:80"))
-
-
-def test_reservation_that_no_unit_picks_up_expires(machine: Machine) -> None:
-    call = "org.solo5.Network1 /org/solo5/Network1 org.solo5.Network1".split()
-    ok(
-        "busctl",
-        "call",
-        *call,
-        "Reserve",
-        *("sa{sv}", "nobody", "1", "nics", "aa{sv}", "1", "1", "nic", "s", "service"),
-    )
-    assert "nobody" in ok("busctl", "call", *call, "Leases")
-    eventually(lambda: "nobody" not in ok("busctl", "call", *call, "Leases"), "it is gone", 120)
 
 
 def test_network_service_is_for_root_only(machine: Machine) -> None:
@@ -283,50 +263,3 @@ def test_network_service_goes_when_nothing_needs_it(machine: Machine, run: Runne
         "idle, it ends",
     )
     assert time.monotonic() - begun < 45
-
-
-def test_udp_client_finds_the_new_task_behind_an_old_port(run: Runner, outside: Outside) -> None:
-    """A client with the same socket must not stay bound to an ended guest by conntrack."""
-    web(run, options=("-p", "7007:7/udp"), name="old")
-    with outside.popen(
-        "python3", "-I", "-c", _PERSISTENT, outside.here, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as client:
-        assert client.stdin is not None
-        assert client.stdout is not None
-
-        def ask() -> bytes:
-            assert client.stdin is not None
-            assert client.stdout is not None
-            client.stdin.write(b"\n")
-            client.stdin.flush()
-            return client.stdout.readline()
-
-        assert ask() == b"answer\n"
-        ok("solo5ctl", "rm", "--force", "old")
-        web(run, options=("-p", "7007:7/udp"), name="new")
-        eventually(lambda: ask() == b"answer\n", "the same socket is answered by the new task")
-        client.kill()
-
-
-_PERSISTENT = """
-import socket, sys
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-s.bind(("", 40007))
-s.settimeout(1)
-for _ in sys.stdin:
-    s.sendto(b"x", (sys.argv[1], 7007))
-    try:
-        s.recv(100)
-        print("answer", flush=True)
-    except TimeoutError:
-        print("silence", flush=True)
-"""
-
-
-def test_tap_is_as_a_tender_needs_it(run: Runner) -> None:
-    task = web(run)
-    tap = str(lease(task)["tap"])
-    features = ok("ethtool", "-k", tap)
-    assert re.search(r"generic-receive-offload: off", features)
-    assert re.search(r"generic-segmentation-offload: off", features)
-    assert "mtu 1500" in ok("ip", "link", "show", tap)

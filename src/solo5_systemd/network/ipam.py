@@ -1,11 +1,11 @@
-"""Address management: ranges, addresses, MACs and tap names that are in use, and new ones without conflicts.
+"""Address management: ranges, addresses, MACs and tap names that are in no use.
 
 Each new value is derived from a SHA-256 of the names that it belongs to. A task that starts again gets its previous
 values unless they are in use by then, so that neighbours' ARP caches and peers' firewall rules stay valid.
 """
 
 from base64 import b32encode
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
+from solo5_systemd.network.allocations import Allocations
 from solo5_systemd.network.derived import bridge_mac, digest_of, mac_of, number_of, slaac_address
 from solo5_systemd.network.ipam6 import bounds6, free_address
 from solo5_systemd.network.model import (
@@ -21,9 +22,6 @@ from solo5_systemd.network.model import (
     MacAddress,
     Network,
     NicRequest,
-    PortRequest,
-    Protocol,
-    Reservation,
     is_without_ipv4,
 )
 from solo5_systemd.settings.address_pool import Pool6
@@ -35,86 +33,6 @@ T = TypeVar("T")
 
 Remembered = Mapping[IpAddress | MacAddress, TaskName]
 """The addresses that declared tasks had last, each with its task: another task gets one only if no other is free."""
-
-
-class Allocations:
-    """What the reservations of all tasks have in use. The cost of a lookup does not grow with the number of tasks."""
-
-    def __init__(self, reservations: Iterable[Reservation] = ()) -> None:
-        self._addresses: dict[IpAddress, TaskName] = {}
-        self._macs: dict[MacAddress, TaskName] = {}
-        self._taps: dict[str, TaskName] = {}
-        self._ports: defaultdict[tuple[Protocol, int], dict[PortRequest, TaskName]] = defaultdict(dict)
-        self._leases: Counter[NetworkName] = Counter()
-        self._taps_of: Counter[str] = Counter()
-        for reservation in reservations:
-            self.add(reservation)
-
-    @property
-    def addresses(self) -> Mapping[IpAddress, TaskName]:
-        """The task of each address."""
-        return self._addresses
-
-    @property
-    def macs(self) -> Mapping[MacAddress, TaskName]:
-        """The task of each MAC address."""
-        return self._macs
-
-    @property
-    def taps(self) -> Mapping[str, TaskName]:
-        """The task of each tap name."""
-        return self._taps
-
-    @property
-    def leases(self) -> Mapping[NetworkName, int]:
-        """The number of leases of each network."""
-        return self._leases
-
-    @property
-    def guests(self) -> int:
-        """The number of leases of all networks."""
-        return len(self._taps)
-
-    @property
-    def ports(self) -> Mapping[str, int]:
-        """The number of taps of each bridge."""
-        return self._taps_of
-
-    def published(self, protocol: Protocol, port: int) -> Iterator[tuple[PortRequest, TaskName]]:
-        """Yield what is published at a port of the host, at any address, with its task."""
-        yield from self._ports.get((protocol, port), {}).items()
-
-    def add(self, reservation: Reservation) -> None:
-        """Enter all values of a reservation."""
-        for lease in reservation.leases:
-            for address in lease.addresses:
-                self._addresses[address] = reservation.task
-            self._macs[lease.mac] = reservation.task
-            self._taps[lease.tap] = reservation.task
-            self._leases[lease.network] += 1
-            self._taps_of[lease.bridge] += 1
-        for port in reservation.ports:
-            self._ports[port.protocol, port.host_port][port] = reservation.task
-
-    def remove(self, reservation: Reservation) -> None:
-        """Undo `add`; a value that another task has entered since stays that task's."""
-        for lease in reservation.leases:
-            for address in lease.addresses:
-                _remove(self._addresses, address, reservation.task)
-            _remove(self._macs, lease.mac, reservation.task)
-            _remove(self._taps, lease.tap, reservation.task)
-            self._leases[lease.network] -= 1
-            self._taps_of[lease.bridge] -= 1
-        for port in reservation.ports:
-            at = port.protocol, port.host_port
-            _remove(self._ports[at], port, reservation.task)
-            if not self._ports[at]:
-                del self._ports[at]
-
-
-def _remove(entries: dict[T, TaskName], value: T, task: TaskName) -> None:
-    if entries.get(value) == task:
-        del entries[value]
 
 
 TAP_PREFIX = "s5-"

@@ -67,6 +67,32 @@ _REPLACE_ATTEMPTS = 3
 """Attempts to replace the tables while other programs commit; after the last, the next change verifies them again."""
 
 
+class Nft(nftables.Nftables):  # type: ignore[misc]
+    """A context of libnftables, of the network namespace in which it is made.
+
+    Args:
+        modules: of the kernel, that its rules need.
+    """
+
+    def __init__(self, modules: Sequence[str]) -> None:
+        check_netfilter()
+        try:
+            super().__init__()
+        except OSError as error:  # libnftables.so cannot be loaded
+            from solo5_systemd.base.dependencies import dependency_error
+
+            raise dependency_error(error) from error
+        self._modules = modules
+        self.set_stateless_output(True)
+
+    def run(self, commands: str) -> None:
+        """Execute commands as one transaction; raises HostError."""
+        code, _, error = self.cmd(commands)
+        if code:
+            reason = next((line for line in str(error).splitlines() if line.strip()), "no reason given")
+            raise HostError(f"nftables refused a change: {reason}.", nft_hint(reason, self._modules))
+
+
 class Tables:
     """The service's tables in the kernel, with detection of changes by other programs.
 
@@ -82,14 +108,7 @@ class Tables:
             owned: make the tables with an owner where kernel and nftables support that: `flush ruleset` by another
                 program skips them, and no repair is needed.
         """
-        check_netfilter()
-        try:
-            self._nft = nftables.Nftables()
-        except OSError as error:  # libnftables.so cannot be loaded
-            from solo5_systemd.base.dependencies import dependency_error
-
-            raise dependency_error(error) from error
-        self._nft.set_stateless_output(True)
+        self._nft = Nft(_MODULES)
         self._netfilter = NetlinkSocket(NETLINK_NETFILTER)
         self._owned = owned and self._can_own()
         self._generation: int | None = None  # None: the tables must be listed to know their state
@@ -137,7 +156,7 @@ class Tables:
         It is if no other program has committed since the generation `known`, or if the tables have an owner.
         """
         self._generation = None  # unknown if the transaction raises
-        self._run(commands)
+        self._nft.run(commands)
         self._nft.set_terse_output(True)  # without elements, of which clients can add 65536 to a set
         try:
             self._built = self._listing()[0]
@@ -151,7 +170,7 @@ class Tables:
     def remove(self) -> None:
         """Remove all tables; idempotent, also on a kernel without nftables."""
         try:
-            self._run(nft_rules.remove(owned=self._owned))
+            self._nft.run(nft_rules.remove(owned=self._owned))
         except HostError:
             if any(self._listing()[0].values()):
                 raise
@@ -328,21 +347,14 @@ class Tables:
             return
         known, self._generation = self._generation, None
         if self._owned:
-            self._run(commands)
+            self._nft.run(commands)
             self._generation = known
             return
         before = self._current_generation()
-        self._run(commands)
+        self._nft.run(commands)
         after = self._current_generation()
         # After a commit of another program in between, the state of the tables is unknown.
         self._generation = after if before == known and after == before + 1 else None
-
-    def _run(self, commands: str) -> str:
-        code, output, error = self._nft.cmd(commands)
-        if code:
-            reason = next((line for line in str(error).splitlines() if line.strip()), "no reason given")
-            raise HostError(f"nftables refused a change: {reason}.", nft_hint(reason, _MODULES))
-        return str(output)
 
     def _listing(self) -> tuple[Mapping[str, list[object]], set[Element]]:
         """Return tables, chains, sets and rules by family, and all elements; empty where a table is missing."""

@@ -21,7 +21,7 @@ from solo5_systemd.network.model import (
 from solo5_systemd.settings.model import Settings
 
 if TYPE_CHECKING:
-    from solo5_systemd.network.ipam import Allocations
+    from solo5_systemd.network.allocations import Allocations
 
 
 @dataclass(frozen=True, kw_only=True)

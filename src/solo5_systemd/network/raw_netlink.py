@@ -186,6 +186,14 @@ class NetlinkSocket:
             yield kind, body
 
 
+def link_index(name: str) -> int:
+    """Return a link's index; 0 where no link has this name."""
+    try:
+        return socket.if_nametoindex(name)
+    except OSError:
+        return 0
+
+
 def check_netfilter() -> None:
     """Check that sockets of nfnetlink can be opened: libnftables ends the process where they cannot (exit status 3).
 

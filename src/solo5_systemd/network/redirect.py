@@ -14,7 +14,7 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import nft_frames
 from solo5_systemd.network.derived import link_local
 from solo5_systemd.network.guest_limits import NO_LIMITS
-from solo5_systemd.network.model import Lease, MacAddress, NicRequest, PortRequest
+from solo5_systemd.network.model import Lease, NicRequest, PortRequest, mac_address
 from solo5_systemd.network.nft_ip6 import GROUPS
 
 TABLE = "netdev solo5"
@@ -28,7 +28,7 @@ class Uplink:
 
     Attributes:
         name: its name, such as `eth0`.
-        mac: its address.
+        mac: its address; empty or of another length for links that have no Ethernet frames.
         mtu: in bytes.
         ipv4: its first global address; None without one.
         gateway4: the default route's.
@@ -37,7 +37,7 @@ class Uplink:
     """
 
     name: str
-    mac: MacAddress
+    mac: str
     mtu: int
     ipv4: IPv4Interface | None = None
     gateway4: IPv4Address | None = None
@@ -70,7 +70,7 @@ def redirected_lease(nic: NicRequest, tap: str, uplink: Uplink | None, namespace
         tap=tap,
         ipv4=uplink.ipv4,
         gateway4=uplink.gateway4,
-        mac=uplink.mac,
+        mac=mac_address(uplink.mac),
         mtu=uplink.mtu,
         ipv6=uplink.ipv6,
         gateway6=uplink.gateway6,
@@ -110,13 +110,10 @@ def check_redirected(task: TaskName, nics: tuple[NicRequest, ...], ports: tuple[
 
 def redirect_rules(lease: Lease) -> str:
     """Return the nft commands that replace the table with the rules of a lease."""
-    return f"add table {TABLE}\ndelete table {TABLE}\n{add_redirect_rules(lease)}"
-
-
-def add_redirect_rules(lease: Lease) -> str:
-    """Return the table of a lease, in the syntax of nft(8)."""
     return "\n".join(
         (
+            f"add table {TABLE}",
+            f"delete table {TABLE}",
             f"table {TABLE} {{",
             *_chain("resolving", nft_frames.arp("drop"), lease),
             *_chain("packets", nft_frames.ipv4("drop"), lease),
@@ -167,7 +164,7 @@ def _own6(lease: Lease) -> str:
 
 
 def _neighbours6(lease: Lease) -> Iterator[str]:
-    """Yield the chains of neighbour discovery, as those of table bridge (`network.nft_ip6`).
+    """Yield the chains of neighbour discovery, as those of table bridge (`network.nft_bridge`).
 
     Only the guest's own addresses are announced, with its own MAC, and detected as duplicates.
     """

@@ -23,10 +23,11 @@ from solo5_systemd.network.raw_netlink import (
     Request,
     attribute,
     attributes,
+    link_index,
     nested,
 )
 from solo5_systemd.network.sysctls import set_for_link
-from solo5_systemd.network.task_taps import TaskTap, has_task_tap, index
+from solo5_systemd.network.task_taps import TaskTap, has_task_tap
 
 # linux/rtnetlink.h, if_link.h, neighbour.h
 _NEWLINK, _DELLINK, _GETLINK, _SETLINK, _NEWNEIGH, _DELNEIGH, _GETNEIGH = 16, 17, 18, 19, 28, 29, 30
@@ -147,7 +148,7 @@ class Taps:
         Raises:
             OSError: the kernel refused to show it.
         """
-        number, master = index(name), index(bridge)
+        number, master = link_index(name), link_index(bridge)
         if not (number and master):
             return False
         try:

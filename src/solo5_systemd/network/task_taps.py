@@ -35,6 +35,7 @@ from solo5_systemd.network.raw_netlink import (
     Request,
     attribute,
     attributes,
+    link_index,
     nested,
 )
 
@@ -57,14 +58,6 @@ _TUN = "/dev/net/tun"
 _TUNSETIFF, _TUNSETPERSIST, _TUNSETOWNER, _TUNSETVNETHDRSZ = 0x400454CA, 0x400454CB, 0x400454CC, 0x400454D8
 _IFF_TAP, _IFF_NO_PI = 0x0002, 0x1000
 _ENDLESS = struct.pack("i", 0x7FFFFFFF)  # more than one write has (MAX_RW_COUNT)
-
-
-def index(link: str) -> int:
-    """Return a link's index; 0 where no link has this name."""
-    try:
-        return socket.if_nametoindex(link)
-    except OSError:
-        return 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +91,7 @@ class TaskTap:
             OSError: the kernel refused.
             HostError: the task's namespace does not exist, or cannot be entered.
         """
-        found = index(self.name)
+        found = link_index(self.name)
         with (
             closing(NetworkNamespace.own()) as own,
             closing(NetworkNamespace(self.namespace)) as there,
@@ -199,7 +192,7 @@ def _create_tap(name: str, uid: int) -> bool:
     with needing(TUN, f"tap {name}"):
         first = os.open(_TUN, os.O_RDWR | os.O_CLOEXEC)
     try:
-        found = index(name)
+        found = link_index(name)
         fcntl.ioctl(first, _TUNSETIFF, struct.pack("16sH22x", name.encode(), _IFF_TAP | _IFF_NO_PI))
         if not found:
             fcntl.ioctl(first, _TUNSETOWNER, uid)

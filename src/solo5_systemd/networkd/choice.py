@@ -5,24 +5,20 @@ from dataclasses import replace
 from functools import cache
 from ipaddress import IPv4Network, IPv6Network
 
-from solo5_systemd.base.errors import InvalidRequestError, TakenError
+from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import NetworkName, TaskName
-from solo5_systemd.network import links
 from solo5_systemd.network.ipam import Remembered, assign_leases, choose_network
 from solo5_systemd.network.joined import check_macs, check_room, check_unpublished, with_mtu
+from solo5_systemd.network.limit_checks import check_limits, check_routes
 from solo5_systemd.network.links import Links
 from solo5_systemd.network.model import IpAddress, Network, NicRequest, PortRequest, Reservation, limits_of
 from solo5_systemd.network.port_conflicts import BoundPort, check_families, check_ports, check_reserved
+from solo5_systemd.network.raw_netlink import link_index
 from solo5_systemd.network.remembered import RememberedAddresses
 from solo5_systemd.networkd.bridges import Bridges
 from solo5_systemd.networkd.leases import Leases
-from solo5_systemd.settings.guest_routes import IpNetwork, is_within, overlapping
 from solo5_systemd.settings.model import Settings
 from solo5_systemd.settings.network import NetworkSettings, default_mtu
-from solo5_systemd.settings.rate import check_cap
-
-COMMON_MAX = 256
-"""The most destinations of one guest: each is a rule or two of its own chain, which a new connection passes in turn."""
 
 
 class Choice:
@@ -88,49 +84,20 @@ class Choice:
         networks = [self._checked(network, nics) for network in (*self._bridges.networks.values(), *new)]
         check_unpublished(networks, nics, ports)
         check_limits(nics, networks)
-        self._check_routes(task, nics, networks)
+        if any(nic.limits.routes for nic in nics):
+            held = [record.reservation for record in self._leases.records if record.reservation.task != task]
+            own = [network.bridge for network in networks if network.join is None]
+            host = (*self._links.routes.ranges(own), *self._links.routes.prefixes(own), *self._reserved())
+            check_routes(nics, held, networks, self._settings().networks, host)
         # In the range of a joined network, the host has addresses as well.
         joined = {network.name for network in networks if network.join}
-        own = self._links.local_addresses() if any(nic.network in joined for nic in nics) else ()
+        local = self._links.routes.addresses() if any(nic.network in joined for nic in nics) else ()
         leases = assign_leases(
-            task, nics, networks, self._leases.allocations, lambda link: bool(links.index(link)), own, self.remembered
+            task, nics, networks, self._leases.allocations, lambda link: bool(link_index(link)), local, self.remembered
         )
         reservation = Reservation(task=task, leases=leases, ports=tuple(ports), limits=limits_of(nics))
         check_families(reservation)
         return reservation, networks[len(self._bridges.networks) :]
-
-    def _check_routes(self, task: TaskName, nics: Sequence[NicRequest], networks: Sequence[Network]) -> None:
-        """Check that what is to be routed to guests is of no one else.
-
-        Raises:
-            TakenError: a range overlaps one of another guest, of a network, or of the host's routes and addresses.
-        """
-        wanted = [(nic, route) for nic in nics for route in nic.limits.routes]
-        if not wanted:
-            return
-        others = {record.reservation.task: record.reservation for record in self._leases.records}
-        taken: list[tuple[str, IpNetwork]] = [
-            (f"of task {name}", route)
-            for name, held in others.items()
-            if name != task
-            for lease in held.leases
-            for route in held.routes(lease)
-        ]
-        ranges: list[tuple[NetworkName, IpNetwork | None, IpNetwork | None]] = [
-            *((each.name, each.ipv4, each.ipv6) for each in networks),
-            *((each.name, each.ipv4, each.ipv6.prefix if each.ipv6 else None) for each in self._settings().networks),
-        ]
-        taken += [(f"of network {name}", each) for name, *both in ranges for each in both if each]
-        own = [network.bridge for network in networks if network.join is None]
-        host = (*self._links.routed_ranges(ours=own), *self._links.routed_prefixes(own), *self._reserved())
-        taken += [("of this host's routes or addresses", each) for each in host]
-        for index, (nic, route) in enumerate(wanted):
-            for whose, each in (*taken, *(("of another NIC", other) for _, other in wanted[:index])):
-                if overlapping(route, [each]):
-                    raise TakenError(
-                        f"route {route} of NIC {nic.nic} overlaps {each} {whose}: expected a range that nothing else "
-                        "has."
-                    )
 
     def _is_shared(self) -> bool:
         """Return whether the networks are in the namespace of other programs."""
@@ -138,8 +105,8 @@ class Choice:
 
     def default_mtus(self) -> Callable[[NetworkSettings], int]:
         """Return a function that returns the MTU in bytes of a network that sets none; it dumps the routes once."""
-        uplink = cache(self._links.uplink_mtu)
-        return lambda network: default_mtu(uplink(), ipv6=network.ipv6 is not None)
+        uplink = cache(self._links.routes.uplink)
+        return lambda network: default_mtu(found.mtu if (found := uplink()) else None, ipv6=network.ipv6 is not None)
 
     def _checked(self, network: Network, nics: Sequence[NicRequest]) -> Network:
         """Return a network, checked and with the present MTU of its bridge if it is requested and that is of others.
@@ -171,7 +138,7 @@ class Choice:
         behind = [route for each in self._leases.records for nic in each.nics for route in nic.limits.routes]
         taken = (*self._reserved(), *behind)
         ranges = (each for each in taken if isinstance(each, IPv4Network))
-        routed = (*self._links.routed_ranges(ours=own), *ranges)
+        routed = (*self._links.routes.ranges(own), *ranges)
         for name in names:
             known = settings.network(name)
             if known is None:
@@ -191,52 +158,3 @@ class Choice:
 
     def _remembered_of(self, network: NetworkName) -> Collection[IpAddress]:
         return self._addresses.of_network(network) if self._addresses else ()
-
-
-def _exists(link: str) -> bool:
-    return bool(links.index(link))
-
-
-def check_limits(nics: Iterable[NicRequest], networks: Iterable[Network]) -> None:
-    """Check that the limits of a request can be enforced, and are within the operator's.
-
-    Raises:
-        InvalidRequestError: they are not.
-    """
-    named = {network.name: network for network in networks}
-    for nic in nics:
-        network = named[nic.network]
-        if network.join is not None and nic.limits.egress is not None:
-            raise InvalidRequestError(
-                f"egress of NIC {nic.nic} cannot be enforced in network {network.name}, which joins bridge "
-                f"{network.bridge}: expected a network of this package.",
-                "Leave egress out there, or restrict the guest at the LAN's router.",
-            )
-        _check_routes(nic, network)
-        listed = nic.limits.under(network.policy).egress
-        if listed is not None and len(listed) > COMMON_MAX:
-            raise InvalidRequestError(
-                f"egress of NIC {nic.nic} and that of network {network.name} have {len(listed)} destinations in "
-                f"common: expected {COMMON_MAX} or fewer.",
-                "List ranges instead of addresses, and ranges of ports, in one of the two.",
-            )
-        check_cap(nic.limits.rate, network.policy.rate, f"network {network.name} for NIC {nic.nic}")
-
-
-def _check_routes(nic: NicRequest, network: Network) -> None:
-    for route in nic.limits.routes:
-        has = network.ipv4 if route.version == 4 else network.ipv6
-        if not is_within(route, network.policy.routes) or has is None:
-            within = ", ".join(str(each) for each in network.policy.routes if each.version == route.version)
-            raise InvalidRequestError(
-                f"route {route} of NIC {nic.nic} is not permitted in network {network.name}: expected "
-                f"{f'a range within {within}' if within and has else f'none of IPv{route.version}'}.",
-                f"The operator permits it by network.{network.name}.routes, such as "
-                f'routes = ["{route}"] in [network.{network.name}] below /etc/solo5.',
-            )
-    if nic.limits.routes and nic.limits.under(network.policy).egress is not None:
-        raise InvalidRequestError(
-            f"NIC {nic.nic} has routes and an egress list, which is enforced for its own address alone: expected one "
-            "of the two.",
-            f"Leave out egress of the task and of network {network.name}, and have the guest filter what it forwards.",
-        )

@@ -2,16 +2,41 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from solo5_systemd.network import links
 from solo5_systemd.network.conntrack import RedirectedPort, delete_flows_of, delete_udp_flows
-from solo5_systemd.networkd.state import Remains
+from solo5_systemd.network.model import IpAddress, Reservation
+from solo5_systemd.network.namespaces import NetworkNamespace
+from solo5_systemd.network.raw_netlink import link_index
+from solo5_systemd.settings.guest_routes import Routes
 
 _FLOW_BATCH_INTERVAL_S = 0.2
 """Delay of the deletion of stale flows after an attach, so that one dump of the conntrack table serves many tasks."""
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remains:
+    """What a release leaves to its caller, which is slow to delete.
+
+    Attributes:
+        reservation: of the released task, with its taps and with ports that PID 1 may still hold.
+        redirected: the UDP ports that may have flows to the task's guests.
+        addresses: the guests that may have connections of their own in the conntrack table.
+        servers: those that may have connections of others.
+        behind: the ranges behind them.
+        namespace: the network namespace of all this; None: the host's own.
+    """
+
+    reservation: Reservation
+    redirected: frozenset[RedirectedPort] = frozenset()
+    addresses: Sequence[IpAddress] = ()
+    servers: Sequence[IpAddress] = ()
+    behind: Routes = ()
+    namespace: NetworkNamespace | None = None
 
 
 class Deletions:
@@ -39,7 +64,7 @@ class Deletions:
             await self._delete_queued(remains.redirected)
             batch, self._remains = self._remains, []
             # Otherwise deleted with another task's, unless that failed.
-            if batch or any(links.index(lease.tap) for lease in remains.reservation.leases):
+            if batch or any(link_index(lease.tap) for lease in remains.reservation.leases):
                 await asyncio.to_thread(_delete, batch or [remains])
 
     async def delete_flows_later(self, redirected: frozenset[RedirectedPort]) -> None:
@@ -65,6 +90,22 @@ class Deletions:
                 ports = sorted(each.port for each in redirected)
                 _log.warning("deleting conntrack entries of UDP ports %s failed: %s", ports, error.strerror)
                 await self._on_failure()
+
+
+def delete_redirected(redirected: frozenset[RedirectedPort]) -> None:
+    """Delete the stale flows of UDP ports in another namespace than the host's, with which they end if that fails."""
+    try:
+        delete_udp_flows(redirected)
+    except OSError as error:
+        _log.warning("deleting conntrack entries failed: %s", error.strerror)
+
+
+def delete_elsewhere(remains: Remains, namespace: NetworkNamespace) -> None:
+    """Delete the flows and taps that a release has left in another namespace than the host's."""
+    with namespace.entered():
+        if remains.redirected:
+            delete_redirected(remains.redirected)
+        _delete([remains])
 
 
 def _delete(batch: Iterable[Remains]) -> None:

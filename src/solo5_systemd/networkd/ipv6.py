@@ -66,7 +66,7 @@ class Ipv6:
                     f"network {network.name} has IPv6, and this host's kernel has none (ipv6.disable=1).",
                     f"Leave out network.{network.name}.ipv6 below /etc/solo5, or boot without ipv6.disable=1.",
                 )
-            routed = self._links.routed_prefixes([each.bridge for each in used])
+            routed = self._links.routes.prefixes([each.bridge for each in used])
             busy = (*routed, *reserved, *_configured(settings, known))
             had = remembered(network.name)
             found = with_ipv6(network, known.ipv6, (*used, *chosen), busy, _local_prefix, had)

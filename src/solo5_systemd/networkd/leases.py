@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from solo5_systemd.base.errors import NotFoundError, TakenError
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.network.ipam import Allocations
+from solo5_systemd.network.allocations import Allocations
 from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.model import (
     GuestNames,

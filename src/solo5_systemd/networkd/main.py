@@ -93,8 +93,10 @@ async def _serve(options: argparse.Namespace) -> bool:
                 )
 
             def own() -> Settings:
-                mtu, ipv6 = others.uplink_of_both()
-                return of_namespace(settings(), mtu, ipv6=ipv6)
+                uplink = others.routes.uplink()
+                return of_namespace(
+                    settings(), uplink.mtu if uplink else None, ipv6=uplink is not None and uplink.ipv6 is not None
+                )
 
             return NetworkState(
                 store=LeaseStore(options.state, namespace),
@@ -104,9 +106,9 @@ async def _serve(options: argparse.Namespace) -> bool:
                 settings=own,
                 dhcp=DhcpFiles(options.state / "namespaces" / DIRECTORY),  # remains empty: these networks have no DHCP
                 reserved=lambda: (
-                    *links.routed_ranges(ours=()),
+                    *links.routes.ranges(ours=()),
                     *settings().ranges,
-                    *links.routed_prefixes(ours=()),
+                    *links.routes.prefixes(ours=()),
                     *settings().prefixes,
                 ),
                 namespace=namespace,

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import closing
 
-from solo5_systemd.network.links import AddressWatch, LinkWatch
+from solo5_systemd.network.link_watches import AddressWatch, LinkWatch
 from solo5_systemd.network.namespaces import NetworkNamespace
 from solo5_systemd.network.nft_tables import RulesetWatch
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error, TakenError
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.network import links
-from solo5_systemd.network.conntrack import RedirectedPort, delete_flows_of, delete_udp_flows
+from solo5_systemd.network.conntrack import RedirectedPort
 from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.model import (
     GuestNames,
@@ -21,9 +20,10 @@ from solo5_systemd.network.model import (
 )
 from solo5_systemd.network.namespaces import NetworkNamespace
 from solo5_systemd.network.nft_elements import Element
+from solo5_systemd.networkd.deletions import Remains, delete_redirected
 from solo5_systemd.networkd.namespace_watches import NamespaceWatches
 from solo5_systemd.networkd.redirect_state import RedirectState
-from solo5_systemd.networkd.state import NetworkState, Remains
+from solo5_systemd.networkd.state import NetworkState
 from solo5_systemd.settings.network import REDIRECT_NETWORK
 
 _log = logging.getLogger(__name__)
@@ -143,7 +143,7 @@ class Namespaces:
                 if other.state.leases.get(task) is not None:  # also one whose attach failed and could not be undone
                     self._tasks[task] = other
             if redirected:
-                _delete_flows(lambda: delete_udp_flows(redirected))
+                delete_redirected(redirected)
             return frozenset()
 
     def _requested(self, task: TaskName) -> LeaseRecord | None:
@@ -349,20 +349,3 @@ def _check_kind(other: _Other, nics: Sequence[NicRequest]) -> None:
         f"network namespace {other.path} has task {has}: expected a task on network redirect to be alone in it, since "
         "it has the interface of the namespace."
     )
-
-
-def delete_remains(remains: Remains, namespace: NetworkNamespace) -> None:
-    """Delete the flows and taps that a release has left in another namespace than the host's."""
-    with namespace.entered():
-        if remains.redirected:
-            _delete_flows(lambda: delete_udp_flows(remains.redirected))
-        if remains.addresses or remains.servers:
-            _delete_flows(lambda: delete_flows_of(remains.addresses, remains.servers))
-        links.delete_links(lease.tap for lease in remains.reservation.leases)
-
-
-def _delete_flows(delete: Callable[[], None]) -> None:
-    try:
-        delete()
-    except OSError as error:  # they end with the namespace
-        _log.warning("deleting conntrack entries failed: %s", error.strerror)

@@ -4,9 +4,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-import nftables
-
-from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error, TakenError
+from solo5_systemd.base.errors import InvalidRequestError, Solo5Error, TakenError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import links
 from solo5_systemd.network.conntrack import RedirectedPort
@@ -23,11 +21,12 @@ from solo5_systemd.network.model import (
     Repair,
     Reservation,
 )
-from solo5_systemd.network.modules import nft_hint
 from solo5_systemd.network.nft_elements import Element
+from solo5_systemd.network.nft_tables import Nft
 from solo5_systemd.network.redirect import MODULES, TABLE, check_redirected, redirect_rules, redirected_lease
+from solo5_systemd.networkd.deletions import Remains
 from solo5_systemd.networkd.leases import Leases
-from solo5_systemd.networkd.state import Remains, attempt_each
+from solo5_systemd.networkd.state import attempt_each
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +50,7 @@ class RedirectState:
         """
         self._store = store
         self._links = links
-        self._nft = _Nft()
+        self._nft = Nft(MODULES)
         self._permitted = permitted
         self._namespace = namespace
         self._listed = ""
@@ -98,7 +97,7 @@ class RedirectState:
         if held is not None:
             return held
         check_redirected(task, tuple(nics), tuple(ports))
-        lease = redirected_lease(nics[0], tap_name(task, nics[0].nic), self._links.uplink(), self._namespace)
+        lease = redirected_lease(nics[0], tap_name(task, nics[0].nic), self._links.routes.uplink(), self._namespace)
         return Reservation(task=task, leases=(lease,), ports=tuple(ports))
 
     def _hold(self, reservation: Reservation, nics: Sequence[NicRequest], names: GuestNames) -> LeaseRecord:
@@ -142,7 +141,12 @@ class RedirectState:
         [lease] = record.reservation.leases
         self._links.make_unbridged_tap(record.reservation.task, lease)
         self._nft.run(redirect_rules(lease))
-        self._listed = self._nft.listed()
+        self._listed = self._listing()
+
+    def _listing(self) -> str:
+        """Return the table, without counters; empty where it does not exist."""
+        code, output, _ = self._nft.cmd(f"list table {TABLE}")
+        return "" if code else str(output)
 
     def _delete_table(self) -> None:
         self._nft.run(f"add table {TABLE}\ndelete table {TABLE}")
@@ -191,7 +195,7 @@ class RedirectState:
     def repair_tables(self, *, verify: bool = True) -> None:
         """Restore the rules if another program has changed them; they are listed for that."""
         for record in self.leases.attached() if verify else ():
-            if self._nft.listed() != self._listed:
+            if self._listing() != self._listed:
                 self._make(record)
                 what = f"another program changed nftables in {self._namespace}: table {TABLE} is rebuilt"
                 self._repaired(record.reservation.task, what)
@@ -216,23 +220,3 @@ class RedirectState:
         orphans = self._links.taps().keys() - {lease.tap for _, lease in self.leases.attached_leases()}
         if orphans:
             links.delete_links(orphans)
-
-
-class _Nft:
-    """A context of libnftables, of the network namespace in which it is made."""
-
-    def __init__(self) -> None:
-        self._nft = nftables.Nftables()
-        self._nft.set_stateless_output(True)
-
-    def run(self, commands: str) -> None:
-        """Execute commands as one transaction; raises HostError."""
-        code, _, error = self._nft.cmd(commands)
-        if code:
-            reason = next((line for line in str(error).splitlines() if line.strip()), "no reason given")
-            raise HostError(f"nftables refused a change: {reason}.", nft_hint(reason, MODULES))
-
-    def listed(self) -> str:
-        """Return the table, without counters; empty where it does not exist."""
-        code, output, _ = self._nft.cmd(f"list table {TABLE}")
-        return "" if code else str(output)

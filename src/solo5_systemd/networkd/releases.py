@@ -10,10 +10,10 @@ from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.network.port_conflicts import host_ports
-from solo5_systemd.networkd.deletions import Deletions
+from solo5_systemd.networkd.deletions import Deletions, delete_elsewhere
 from solo5_systemd.networkd.dhcp_servers import DhcpServers
 from solo5_systemd.networkd.held_ports import BARRIER_TIMEOUT_S, wait_until_free
-from solo5_systemd.networkd.namespaces import Namespaces, delete_remains
+from solo5_systemd.networkd.namespaces import Namespaces
 from solo5_systemd.networkd.task_units import TaskUnits
 
 UNIT_CHECK_INTERVAL_S = 20
@@ -158,7 +158,7 @@ class Releases:
         if self._state.host.dhcp.in_use:
             await self.try_serve_dhcp()  # before the bridge is deleted, on which the server's socket is
         if remains.namespace is not None:
-            await asyncio.to_thread(delete_remains, remains, remains.namespace)
+            await asyncio.to_thread(delete_elsewhere, remains, remains.namespace)
         else:
             await asyncio.gather(self._deletions.delete_remains(remains), _wait_for_ports(remains.reservation))
         await self._writer.run(self._state.end_release, task)

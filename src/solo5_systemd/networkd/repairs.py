@@ -10,6 +10,7 @@ from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.links import Links
 from solo5_systemd.network.model import UNREPAIRED, Lease, LeaseState, Repair
 from solo5_systemd.network.nft_tables import Tables
+from solo5_systemd.network.raw_netlink import link_index
 from solo5_systemd.networkd.bridges import Bridges
 from solo5_systemd.networkd.leases import Leases
 
@@ -159,7 +160,7 @@ class Repairs:
 
     def _is_gone(self, task: TaskName, lease: Lease) -> bool:
         """Return whether a tap has gone with its namespace: its task is no more, and the release is to come."""
-        return not links.index(lease.tap) and not task_namespaces.is_mounted(task_namespace(task))
+        return not link_index(lease.tap) and not task_namespaces.is_mounted(task_namespace(task))
 
     def _repair_bridges(self) -> None:
         for network in self._bridges.own:

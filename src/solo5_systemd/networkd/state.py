@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from ipaddress import IPv4Network, IPv6Network
 
 from solo5_systemd.base.errors import InvalidRequestError, NotFoundError, Solo5Error, TakenError
@@ -11,9 +11,8 @@ from solo5_systemd.network import links, nft_elements
 from solo5_systemd.network.conntrack import RedirectedPort
 from solo5_systemd.network.drops import Dropped
 from solo5_systemd.network.guest_limits import NO_LIMITS
-from solo5_systemd.network.ipam import first_bridge, free_addresses
+from solo5_systemd.network.ipam import free_addresses
 from solo5_systemd.network.lease_files import LeaseStore
-from solo5_systemd.network.lease_recovery import recover_lease_record, tap_network
 from solo5_systemd.network.links import Links
 from solo5_systemd.network.model import (
     UNNAMED,
@@ -31,7 +30,6 @@ from solo5_systemd.network.model import (
     configured,
     destinations,
 )
-from solo5_systemd.network.namespaces import NetworkNamespace
 from solo5_systemd.network.nft_elements import Element
 from solo5_systemd.network.nft_tables import Tables
 from solo5_systemd.network.port_conflicts import (
@@ -43,38 +41,17 @@ from solo5_systemd.network.remembered import RememberedAddresses
 from solo5_systemd.network.routes import overtaken
 from solo5_systemd.networkd.bridges import Bridges
 from solo5_systemd.networkd.choice import Choice
+from solo5_systemd.networkd.deletions import Remains
 from solo5_systemd.networkd.dhcp_files import DhcpFiles
 from solo5_systemd.networkd.held_ports import HeldPorts, bound_ports
-from solo5_systemd.networkd.ipv6 import advertised_servers
 from solo5_systemd.networkd.leases import Leases
+from solo5_systemd.networkd.recovery import Recovery
 from solo5_systemd.networkd.repairs import Repairs
-from solo5_systemd.settings.guest_routes import Routes
 from solo5_systemd.settings.model import Settings
-from solo5_systemd.settings.network import Join, NetworkSettings
+from solo5_systemd.settings.network import NetworkSettings
 from solo5_systemd.settings.resolver import UNSET
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Remains:
-    """What a release leaves to its caller, which is slow to delete.
-
-    Attributes:
-        reservation: of the released task, with its taps and with ports that PID 1 may still hold.
-        redirected: the UDP ports that may have flows to the task's guests.
-        addresses: the guests that may have connections of their own in the conntrack table.
-        servers: those that may have connections of others.
-        behind: the ranges behind them.
-        namespace: the network namespace of all this; None: the host's own.
-    """
-
-    reservation: Reservation
-    redirected: frozenset[RedirectedPort] = frozenset()
-    addresses: Sequence[IpAddress] = ()
-    servers: Sequence[IpAddress] = ()
-    behind: Routes = ()
-    namespace: NetworkNamespace | None = None
 
 
 class NetworkState:
@@ -206,7 +183,7 @@ class NetworkState:
         """Return the ports of a task at an address that the host does not have yet, where no client reaches them."""
         held = self.leases.get(task)
         ports = [port for port in held.reservation.ports if port.host_ip] if held else []
-        return absent(ports, self._links.local_addresses((4, 6))) if ports else ()
+        return absent(ports, self._links.routes.addresses((4, 6))) if ports else ()
 
     def _log_remembered(self, reservation: Reservation) -> None:
         """Log an address that another, declared task had last: it was requested by value, or the network is full."""
@@ -428,13 +405,15 @@ class NetworkState:
             The tasks whose release was interrupted.
         """
         # Files first, then the kernel: damaged records are rebuilt from taps and rules that are replaced below.
-        self.bridges.networks = self._store.networks()
-        for record in self._store.lease_records().values():
-            self.leases.remember(record)
-        self.leases.resolve_moves()
-        self._restore_missing_networks()
-        self._apply_changed_policies()
-        self._recover_damaged_records()
+        Recovery(
+            store=self._store,
+            links=self._links,
+            tables=self._tables,
+            bridges=self.bridges,
+            leases=self.leases,
+            settings=self._settings,
+            namespace=self._namespace,
+        ).read()
         self._ports.restore(self.leases.published_ports())
         self.bridges.up = {
             network.name for network in self.networks() if not network.join and self._links.has_bridge(network)
@@ -501,90 +480,6 @@ class NetworkState:
         )
         self.dhcp.remove(reservation, self.bridges.networks)
 
-    def _recover_damaged_records(self) -> None:
-        """Rebuild damaged lease records from taps and nftables elements."""
-        damaged = [task for task in self._store.damaged_tasks() if self.leases.get(task) is None]
-        if not damaged:
-            return
-        bridges = {links.index(network.bridge): network.name for network in self.networks()}  # IFLA_MASTER is an index
-        bridges |= {
-            links.index(segment): network.name
-            for network in self.networks()
-            for segment in self.bridges.found_segments(network)
-        }
-        links_found = self._links.taps()
-        found = {name: (tap.alias, bridges.get(tap.master)) for name, tap in links_found.items()}
-        taps = {
-            name: (alias, self.bridges.networks[network])
-            for name, (alias, bridge) in found.items()
-            if (network := tap_network(alias) or bridge) in self.bridges.networks
-        }
-        elements = self._tables.elements()
-        for task in damaged:
-            record = recover_lease_record(task, taps, elements)
-            if record is None:
-                _log.warning("removing damaged lease record of task %s: the kernel has no tap of this task", task)
-                self._store.remove_lease_record(task)
-            else:
-                _log.warning("rebuilt damaged lease record of task %s from the kernel's state", task)
-                self.leases.save(record)
-
-    def _restore_missing_networks(self) -> None:
-        """Rebuild networks without a file: from a lease, and from the settings what a lease lacks; policies follow."""
-        for record in self.leases.records:
-            for lease in record.reservation.leases:
-                if lease.network not in self.bridges.networks:
-                    self.bridges.add(self._rebuilt(lease))
-
-    def _rebuilt(self, lease: Lease) -> Network:
-        known = self._configured_network(lease)
-        join = self._join(lease, known)
-        network = Network(
-            name=lease.network,
-            bridge=lease.bridge if join else first_bridge(lease.bridge, lease.network),
-            ipv4=lease.ipv4.network if lease.ipv4 else None,
-            gateway4=lease.gateway4,
-            mtu=lease.mtu,
-            masquerade=known is None or known.masquerade,
-            join=join,
-            ipv6=lease.ipv6.network if lease.ipv6 else None,
-            gateway6=lease.gateway6,
-            shared=bool(self._namespace),
-            nat66=bool(self._namespace),
-        )
-        if known is None or known.ipv6 is None or lease.ipv6 is None:
-            return network
-        return replace(network, nat66=known.ipv6.nat66, ra=known.ipv6.ra, dns6=advertised_servers(known))
-
-    def _configured_network(self, lease: Lease) -> NetworkSettings | None:
-        """Return the settings of a lease's network; None where they cannot be read, or are those of another bridge."""
-        try:
-            known = self._settings().network(lease.network)
-        except Solo5Error:
-            return None
-        return known if known and known.bridge in (lease.bridge, first_bridge(lease.bridge, lease.network)) else None
-
-    def _join(self, lease: Lease, known: NetworkSettings | None) -> Join | None:
-        """Return the `join` of a lease's network by its settings; without, by its tap's alias."""
-        if known is not None:
-            return known.join
-        tap = self._links.taps().get(lease.tap)
-        joined = not lease.addresses or (tap is not None and tap_network(tap.alias) is not None)
-        return Join() if joined else None
-
-    def _apply_changed_policies(self) -> None:
-        """Apply a changed policy to networks in use; called at start-up, so that a restart of the service suffices."""
-        try:
-            settings = self._settings()
-        except Solo5Error as error:
-            _log.warning("cannot read settings, networks in use keep their policy: %s", error)
-            return
-        for name, network in list(self.bridges.networks.items()):
-            known = settings.network(name)
-            changed = _with_policy(network, known) if known is not None else network
-            if changed != network:
-                self.bridges.add(changed)
-
 
 def attempt_each(what: str, *steps: Callable[[], object]) -> None:
     """Undo what has failed step by step, of which one that fails prevents no other, and is logged.
@@ -610,11 +505,3 @@ def _udp(reservation: Reservation) -> Sequence[tuple[int, IpAddress]]:
         if port.protocol is Protocol.UDP
         for address in destinations(port, reservation.lease(port.nic))
     ]
-
-
-def _with_policy(network: Network, settings: NetworkSettings) -> Network:
-    """Return a network with the settings that apply to one in use: the policy, and the pool of a joined network."""
-    join = network.join
-    if join is not None and settings.join is not None:
-        join = replace(settings.join, vlan=join.vlan)
-    return replace(network, policy=settings.policy, join=join)

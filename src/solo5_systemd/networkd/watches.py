@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from typing import TypeVar
 
-from solo5_systemd.network.links import AddressWatch, LinkWatch
+from solo5_systemd.network.link_watches import AddressWatch, LinkWatch
 from solo5_systemd.network.nft_tables import RulesetWatch
 from solo5_systemd.networkd.state import NetworkState
 

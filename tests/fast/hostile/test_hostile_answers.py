@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from solo5_systemd.journal.reader import _count
-from solo5_systemd.network.links import LinkWatch
+from solo5_systemd.network.link_watches import LinkWatch
 from solo5_systemd.network.raw_netlink import _messages, _raise_error, attribute, attributes
 
 HEADER = struct.Struct("=IHHII")

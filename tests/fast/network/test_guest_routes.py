@@ -1,21 +1,24 @@
 """Routes of guests: what a range is, and what the operator permits."""
 
 from dataclasses import replace
-from ipaddress import ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_network
 
 import pytest
-from tests.fast.network.test_nft_rules import linked_network
+from tests.fast.network.test_nft_rules import RESERVATION, linked_network
 
-from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.base.names import DeviceName
+from solo5_systemd.base.errors import InvalidRequestError, TakenError
+from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.guest_limits import Limits
+from solo5_systemd.network.limit_checks import check_limits, check_routes
 from solo5_systemd.network.model import NicRequest
-from solo5_systemd.networkd.choice import check_limits
 from solo5_systemd.settings.egress import egress
 from solo5_systemd.settings.guest_routes import ROUTES_MAX, is_within, overlapping, routes
+from solo5_systemd.settings.ipv6 import Ipv6
+from solo5_systemd.settings.network import NetworkSettings
 from solo5_systemd.settings.network_policy import NetworkPolicy
 
 NETWORK = linked_network("default")
+BEHIND = "192.168.2.0/24"
 PERMITTED = routes(["192.168.0.0/16", "2001:db8::/32"])
 
 
@@ -82,3 +85,34 @@ def test_a_job_has_what_the_operator_permits(policy: NetworkPolicy, route: str, 
     if policy.routes:
         check_limits([replace(nic, limits=Limits(routes=routes(["192.168.2.0/24"])))],
                      [replace(NETWORK, policy=replace(policy, egress=None))])  # fmt: skip
+
+
+def routing(*ranges: str, name: str = "service") -> NicRequest:
+    return NicRequest(nic=DeviceName(name), limits=Limits(routes=routes(ranges)))
+
+
+@pytest.mark.parametrize(
+    ("nics", "error"),
+    [
+        ([routing("192.168.2.128/25")], "192.168.2.0/24 of task vpn"),
+        ([routing("192.168.0.0/16")], "192.168.2.0/24 of task vpn"),
+        ([routing("10.0.0.0/8")], "of network default"),
+        ([routing("10.154.1.0/24")], "of network back"),
+        ([routing("2001:db8:5:1::/64")], "of network back"),
+        ([routing("192.0.2.0/28")], "of this host's routes or addresses"),
+        ([routing("172.16.0.0/16"), routing("172.16.7.0/24", name="two")], "of another NIC"),
+    ],
+)
+def test_a_range_that_something_else_has_is_refused(nics: list[NicRequest], error: str) -> None:
+    other = replace(RESERVATION, task=TaskName("vpn"), limits={RESERVATION.leases[0].nic: routing(BEHIND).limits})
+    back = NetworkSettings(
+        name=NetworkName("back"),
+        bridge="back",
+        ipv4=IPv4Network("10.154.0.0/16"),
+        ipv6=Ipv6(prefix=IPv6Network("2001:db8:5::/48")),
+    )
+    host = [ip_network("192.0.2.0/24")]
+    check_routes([routing("192.168.3.0/24", "2001:db8:2::/64")], [other], [NETWORK], [back], host)
+    with pytest.raises(TakenError) as raised:
+        check_routes(nics, [other], [NETWORK], [back], host)
+    assert f"{error}: expected a range that nothing else has" in raised.value.sentence

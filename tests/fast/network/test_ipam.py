@@ -11,13 +11,13 @@ from tests.support.fakes.tasks import LEASE, PORTS
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
+from solo5_systemd.network.allocations import Allocations
 from solo5_systemd.network.derived import bridge_mac
 from solo5_systemd.network.ipam import (
     CANDIDATES,
     SEGMENTS,
     TAP_PREFIX,
     TAPS_PER_BRIDGE,
-    Allocations,
     Remembered,
     addresses_of,
     assign_leases,
@@ -50,7 +50,7 @@ def content(allocations: Allocations) -> tuple[object, ...]:
     ports = [
         dict(allocations.published(protocol, port)) for protocol, port in ((Protocol.TCP, 8080), (Protocol.UDP, 53))
     ]
-    return dict(allocations.addresses), dict(allocations.macs), dict(allocations.taps), +allocations._leases, ports
+    return dict(allocations.addresses), dict(allocations.macs), dict(allocations.taps), +allocations.leases, ports
 
 
 def test_added_values_are_found() -> None:

@@ -7,7 +7,8 @@ import pytest
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
-from solo5_systemd.network.ipam import Allocations, assign_leases, choose_network, free_addresses
+from solo5_systemd.network.allocations import Allocations
+from solo5_systemd.network.ipam import assign_leases, choose_network, free_addresses
 from solo5_systemd.network.joined import (
     BridgeFacts,
     check_macs,

@@ -1,0 +1,98 @@
+"""Sockets that the kernel makes readable when another program changes links, addresses or forwarding."""
+
+import os
+import socket
+import struct
+import sys
+
+from solo5_systemd.network import ipv6_sysctls
+from solo5_systemd.network.raw_netlink import NETLINK_ROUTE, NetlinkSocket, attributes, equals, has_bits, is_type
+from solo5_systemd.network.sysctls import IP_FORWARD
+
+# linux/rtnetlink.h, if_link.h, if_addr.h, netconf.h
+_GROUP_LINK, _GROUP_IPV4_ADDRESS, _GROUP_IPV4_NETCONF, _GROUP_IPV6_NETCONF = 1, 5, 24, 25
+_RTM_NEWLINK, _RTM_DELLINK, _RTM_DELADDR, _RTM_NEWNETCONF = 16, 17, 21, 80
+_GROUP_IPV6_ADDRESS = 9
+_IFADDRMSG6 = struct.Struct("=BBBBI")  # family, prefix length, flags, scope, index
+_IFINFOMSG, _IFLA_IFNAME = 16, 3
+_FLAGS, _CHANGE = 24, 28  # of struct ifinfomsg, from the message's header on
+_IS_NEW = 1 << 31  # all bits are set for a new link
+_IFADDRMSG, _IFA_LABEL = 8, 3
+_NETCONFA_FORWARDING, _NO_LINK, _NEW_LINKS = 2, 0xFFFFFFFF, 0xFFFFFFFE
+_INET6 = int.from_bytes((socket.AF_INET6, 0), sys.byteorder)  # struct netconfmsg, padded
+_IFF_UP = 1
+
+
+class LinkWatch(NetlinkSocket):
+    """A netlink socket, readable when a link is removed, leaves its bridge or is set down, or loses an IPv4 address.
+
+    Also when net.ipv4.ip_forward or net.ipv6.conf.all.forwarding is set. The kernel drops all other messages:
+    every step of an attach changes a link, and a new link has its sysctls announced.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(NETLINK_ROUTE, _GROUP_LINK, _GROUP_IPV4_ADDRESS, _GROUP_IPV4_NETCONF, _GROUP_IPV6_NETCONF)
+        forwarding = equals(30, _NETCONFA_FORWARDING, 2)
+        self.receive_only(
+            [is_type(_RTM_DELLINK)],
+            [is_type(_RTM_DELADDR)],
+            [
+                is_type(_RTM_NEWLINK),
+                has_bits(_CHANGE, _IFF_UP),
+                has_bits(_CHANGE, _IS_NEW, negated=True),
+                has_bits(_FLAGS, _IFF_UP, negated=True),
+            ],
+            # Behind the header: the family, the attribute of the link, which is none (all), and that of the sysctl. Of
+            # IPv6 also that of new links: a write of 1 where there is one changes no other (`ipv6_sysctls`).
+            [is_type(_RTM_NEWNETCONF), equals(24, _NO_LINK), forwarding],
+            [is_type(_RTM_NEWNETCONF), equals(16, _INET6, 2), equals(24, _NEW_LINKS), forwarding],
+        )
+
+    def changed(self) -> frozenset[str] | None:
+        """Return the names of these links and sysctls; None after lost messages. To be called when readable."""
+        names = set()
+        try:
+            while True:
+                for kind, body in self.receive():
+                    names.add(_sysctl(body) if kind == _RTM_NEWNETCONF else _link_name(kind, body))
+        except BlockingIOError:
+            return frozenset(names)
+        except OSError:  # ENOBUFS: messages were lost; EBADMSG
+            return None
+
+
+def _sysctl(body: bytes) -> str:
+    """Return the name of the sysctl in a message on forwarding, by its family."""
+    return ipv6_sysctls.FORWARDING if body[:1] == bytes([socket.AF_INET6]) else IP_FORWARD
+
+
+def _link_name(kind: int, body: bytes) -> str:
+    """Return the name of the link in a message on a link or an address, whose label may have a suffix (`eth0:1`)."""
+    if kind == _RTM_DELADDR:
+        return os.fsdecode(attributes(body[_IFADDRMSG:]).get(_IFA_LABEL, b"").rstrip(b"\0").partition(b":")[0])
+    # A link name may have any bytes except / and white space.
+    return os.fsdecode(attributes(body[_IFINFOMSG:]).get(_IFLA_IFNAME, b"").rstrip(b"\0"))
+
+
+class AddressWatch(NetlinkSocket):
+    """A netlink socket in RTNLGRP_IPV6_IFADDR, readable when an IPv6 address is removed.
+
+    The kernel removes those of all links when a program sets disable_ipv6, or sets them down.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(NETLINK_ROUTE, _GROUP_IPV6_ADDRESS)
+        self.receive_only([is_type(_RTM_DELADDR)])
+
+    def removed(self) -> frozenset[int] | None:
+        """Return the indexes of links that lost an address; None after lost messages. To be called when readable."""
+        indexes = set()
+        try:
+            while True:
+                for kind, body in self.receive():
+                    if kind == _RTM_DELADDR:
+                        indexes.add(_IFADDRMSG6.unpack_from(body)[-1])
+        except BlockingIOError:
+            return frozenset(indexes)
+        except OSError:  # ENOBUFS: messages were lost; EBADMSG
+            return None

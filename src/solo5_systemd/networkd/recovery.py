@@ -1,0 +1,138 @@
+"""The networks and lease records of a network namespace, as a service finds them that starts."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from solo5_systemd.base.errors import Solo5Error
+from solo5_systemd.network.ipam import first_bridge
+from solo5_systemd.network.lease_files import LeaseStore
+from solo5_systemd.network.lease_recovery import recover_lease_record, tap_network
+from solo5_systemd.network.links import Links
+from solo5_systemd.network.model import Lease, Network
+from solo5_systemd.network.nft_tables import Tables
+from solo5_systemd.network.raw_netlink import link_index
+from solo5_systemd.networkd.bridges import Bridges
+from solo5_systemd.networkd.ipv6 import advertised_servers
+from solo5_systemd.networkd.leases import Leases
+from solo5_systemd.settings.model import Settings
+from solo5_systemd.settings.network import Join, NetworkSettings
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recovery:
+    """Fills `bridges` and `leases` from the files; see `NetworkState` for the parts."""
+
+    store: LeaseStore
+    links: Links
+    tables: Tables
+    bridges: Bridges
+    leases: Leases
+    settings: Callable[[], Settings]
+    namespace: str
+
+    def read(self) -> None:
+        """Read the files. What is missing or damaged is rebuilt from the kernel's state, leases and settings."""
+        self.bridges.networks = self.store.networks()
+        for record in self.store.lease_records().values():
+            self.leases.remember(record)
+        self.leases.resolve_moves()
+        self._restore_missing_networks()
+        self._apply_changed_policies()
+        self._recover_damaged_records()
+
+    def _recover_damaged_records(self) -> None:
+        """Rebuild damaged lease records from taps and nftables elements."""
+        damaged = [task for task in self.store.damaged_tasks() if self.leases.get(task) is None]
+        if not damaged:
+            return
+        bridges = {
+            link_index(network.bridge): network.name for network in self.bridges.networks.values()
+        }  # IFLA_MASTER is an index
+        bridges |= {
+            link_index(segment): network.name
+            for network in self.bridges.networks.values()
+            for segment in self.bridges.found_segments(network)
+        }
+        links_found = self.links.taps()
+        found = {name: (tap.alias, bridges.get(tap.master)) for name, tap in links_found.items()}
+        taps = {
+            name: (alias, self.bridges.networks[network])
+            for name, (alias, bridge) in found.items()
+            if (network := tap_network(alias) or bridge) in self.bridges.networks
+        }
+        elements = self.tables.elements()
+        for task in damaged:
+            record = recover_lease_record(task, taps, elements)
+            if record is None:
+                _log.warning("removing damaged lease record of task %s: the kernel has no tap of this task", task)
+                self.store.remove_lease_record(task)
+            else:
+                _log.warning("rebuilt damaged lease record of task %s from the kernel's state", task)
+                self.leases.save(record)
+
+    def _restore_missing_networks(self) -> None:
+        """Rebuild networks without a file: from a lease, and from the settings what a lease lacks; policies follow."""
+        for record in self.leases.records:
+            for lease in record.reservation.leases:
+                if lease.network not in self.bridges.networks:
+                    self.bridges.add(self._rebuilt(lease))
+
+    def _rebuilt(self, lease: Lease) -> Network:
+        known = self._configured_network(lease)
+        join = self._join(lease, known)
+        network = Network(
+            name=lease.network,
+            bridge=lease.bridge if join else first_bridge(lease.bridge, lease.network),
+            ipv4=lease.ipv4.network if lease.ipv4 else None,
+            gateway4=lease.gateway4,
+            mtu=lease.mtu,
+            masquerade=known is None or known.masquerade,
+            join=join,
+            ipv6=lease.ipv6.network if lease.ipv6 else None,
+            gateway6=lease.gateway6,
+            shared=bool(self.namespace),
+            nat66=bool(self.namespace),
+        )
+        if known is None or known.ipv6 is None or lease.ipv6 is None:
+            return network
+        return replace(network, nat66=known.ipv6.nat66, ra=known.ipv6.ra, dns6=advertised_servers(known))
+
+    def _configured_network(self, lease: Lease) -> NetworkSettings | None:
+        """Return the settings of a lease's network; None where they cannot be read, or are those of another bridge."""
+        try:
+            known = self.settings().network(lease.network)
+        except Solo5Error:
+            return None
+        return known if known and known.bridge in (lease.bridge, first_bridge(lease.bridge, lease.network)) else None
+
+    def _join(self, lease: Lease, known: NetworkSettings | None) -> Join | None:
+        """Return the `join` of a lease's network by its settings; without, by its tap's alias."""
+        if known is not None:
+            return known.join
+        tap = self.links.taps().get(lease.tap)
+        joined = not lease.addresses or (tap is not None and tap_network(tap.alias) is not None)
+        return Join() if joined else None
+
+    def _apply_changed_policies(self) -> None:
+        """Apply a changed policy to networks in use; called at start-up, so that a restart of the service suffices."""
+        try:
+            settings = self.settings()
+        except Solo5Error as error:
+            _log.warning("cannot read settings, networks in use keep their policy: %s", error)
+            return
+        for name, network in list(self.bridges.networks.items()):
+            known = settings.network(name)
+            changed = _with_policy(network, known) if known is not None else network
+            if changed != network:
+                self.bridges.add(changed)
+
+
+def _with_policy(network: Network, settings: NetworkSettings) -> Network:
+    """Return a network with the settings that apply to one in use: the policy, and the pool of a joined network."""
+    join = network.join
+    if join is not None and settings.join is not None:
+        join = replace(settings.join, vlan=join.vlan)
+    return replace(network, policy=settings.policy, join=join)
