@@ -54,6 +54,10 @@ MIN_AGE_S = 60.0
 _STORE, _ADD = "store", "add"
 _SIZE_HINT = "The operator sets the size of images in plugin.solo5.config.ceilings.image_mb."
 _MEMO_MAX_AGE_S = 30 * 86400.0
+MEMOS_MAX = 2048
+"""Each source file has a memo, such as the artifact of each allocation. At this number the older half is removed:
+`collect` reads all of them, and no start finds its image meanwhile."""
+
 _TIMES_SETTLE_S = 0.1
 """The age of a change from which on file times reveal it; the kernel's coarse clock ticks at least every 10 ms."""
 
@@ -328,11 +332,18 @@ class ImageStore:
     def _write_memo(self, memo: Memo, status: os.stat_result) -> None:
         file = self._memo(status)
         file.unlink(missing_ok=True)
+        self._limit_memos()
         with self._unnamed_file() as content:
             content.write(memo.encode())
             content.flush()
             _sync(content)
             _link(content, file)
+
+    def _limit_memos(self) -> None:
+        if len(os.listdir(self._memos)) >= MEMOS_MAX:  # noqa: PTH208 - for the number
+            with suppress(FileNotFoundError):  # another process does the same
+                for file in sorted(self._memos.iterdir(), key=lambda each: each.stat().st_mtime)[: -MEMOS_MAX // 2]:
+                    file.unlink()
 
     def _memo(self, status: os.stat_result) -> Path:
         return self._memos / _key(status)

@@ -166,6 +166,23 @@ async def test_a_damaged_memo_is_made_anew(store: ImageStore, image: Path, tmp_p
     assert memo.read_bytes() != damage
 
 
+async def test_memos_of_many_files_stay_few_and_the_last_ones_are_kept(
+    store: ImageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one image: such as the artifact that each allocation of a job has anew."""
+    monkeypatch.setattr(module, "MEMOS_MAX", 8)
+    memos = tmp_path / "store" / "memos"
+    numbers = []
+    for number in range(30):
+        path = written(tmp_path / f"artifact-{number}", CONTENT)
+        await store.take(str(path))
+        [memo] = [each for each in memos.iterdir() if each.name == module._key(path.stat())]
+        os.utime(memo, (number, number))
+        numbers.append(len(list(memos.iterdir())))
+    assert max(numbers) == 8
+    assert sorted(each.stat().st_mtime for each in memos.iterdir()) == list(map(float, range(30 - numbers[-1], 30)))
+
+
 async def test_a_memo_that_another_process_writes_anew_is_used(
     store: ImageStore, image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
