@@ -33,7 +33,6 @@ from solo5_systemd.image.store import ImageStore
 from solo5_systemd.network.model import GuestNames
 from solo5_systemd.settings.hosts import hosts
 from solo5_systemd.settings.limits import OPERATOR, Limits, Node, Resource, Scope, Share, tenant
-from solo5_systemd.settings.operator_policy import Policy
 from solo5_systemd.settings.resolver import Resolver
 from solo5_systemd.storage.archive import BYTES_MAX, archive_disk, member
 from solo5_systemd.storage.io_limits import BlockDevice, IoLimits
