@@ -8,7 +8,7 @@ import pytest
 from tests.tables import EXAMPLE, MANUAL, PLUGIN, written
 
 from solo5_systemd.base.names import NetworkName
-from solo5_systemd.settings.model import Settings, check_reach, parse_settings
+from solo5_systemd.settings.host_keys import Settings, check_reach, parse_settings
 from solo5_systemd.settings.network_keys import network_keys
 
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from solo5_systemd.base.errors import HostError
-from solo5_systemd.bus import checked_call
+from solo5_systemd.bus import unit_file_text
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.peers import MANAGER, MANAGER_PATH, SYSTEMD, RemoteError
 from solo5_systemd.dbus.message_bus import BUS, BUS_PATH
@@ -113,7 +113,9 @@ class Jobs:
         generation = await self._match()
         self._dispatching += 1
         try:
-            reply = await checked_call.call(self._connection, MANAGER_PATH, MANAGER, member, signature, body, unix_fds)
+            reply = await unit_file_text.call(
+                self._connection, MANAGER_PATH, MANAGER, member, signature, body, unix_fds
+            )
             # The call went over a new connection, on which nothing is subscribed to JobRemoved yet.
             if self._connection.generation != generation:
                 raise _broken(member)

@@ -20,7 +20,7 @@ from solo5_systemd.base.names import (
     task_service,
 )
 from solo5_systemd.base.removals import Removals
-from solo5_systemd.bus import checked_call
+from solo5_systemd.bus import unit_file_text
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.jobs import Jobs
 from solo5_systemd.bus.peers import (
@@ -345,7 +345,7 @@ class Manager(UnitReader):
         """Call a method that only reads; retry while PID 1 is off the bus during its re-execution."""
         try:
             reply = await retry(
-                lambda: checked_call.call(
+                lambda: unit_file_text.call(
                     self._connection, call.path, call.interface, call.member, call.signature, _plain(call.body)
                 ),
                 RemoteError,
@@ -359,7 +359,7 @@ class Manager(UnitReader):
 
     async def _manager_call(self, member: str, signature: str, body: Sequence[Any]) -> list[Any]:
         with _translated():
-            return await checked_call.call(self._connection, MANAGER_PATH, MANAGER, member, signature, body)
+            return await unit_file_text.call(self._connection, MANAGER_PATH, MANAGER, member, signature, body)
 
 
 def _check_started(unit: str, result: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.task.table import SETTINGS
+from solo5_systemd.task.option_table import SETTINGS
 
 T = TypeVar("T")
 

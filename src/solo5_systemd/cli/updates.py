@@ -10,8 +10,8 @@ from solo5_systemd.cli.context import CommandContext
 
 if TYPE_CHECKING:
     from solo5_systemd.base.names import TaskName
-    from solo5_systemd.declared.update import UpdateRequest
     from solo5_systemd.declared.update_files import UpdateFiles
+    from solo5_systemd.declared.update_request import UpdateRequest
     from solo5_systemd.engine.runtime import Runtime
 
 POLL_INTERVAL_S = 0.05

@@ -9,6 +9,9 @@ from signal import SIGABRT
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.unit.state import MainCode, UnitState
 
+NOT_RETRIED = "63 64"
+"""Exit statuses of a guest that a restart repeats: --help, and a wrong argument (MirageOS, cmdliner)."""
+
 _OF_THE_START = (Ending.TENDER_REFUSED, Ending.GUEST_OUT_OF_MEMORY)
 """Ends of a guest that was not entered, or came no further than its first lines. Other outcomes that cannot get better
 may be the end of a long run: a guest whose memory has leaked is to be started again."""

@@ -7,8 +7,8 @@ start again, timeouts, resource control. Command line, user, sandbox and console
 import re
 from collections.abc import Iterable, Mapping
 
+from solo5_systemd.task.option_table import KEYS, SECTION
 from solo5_systemd.task.properties import SETTABLE
-from solo5_systemd.task.table import KEYS, SECTION
 
 UNIT_LISTS = frozenset(
     """

@@ -34,7 +34,7 @@ from solo5_systemd.base.names import TaskName, template_of
 from solo5_systemd.base.own_files import check_own, read_own
 from solo5_systemd.declared.declaration import SUFFIX
 from solo5_systemd.declared.syntax import FILE_MAX_BYTES
-from solo5_systemd.declared.update import UpdateRequest, parse_request
+from solo5_systemd.declared.update_request import UpdateRequest, parse_request
 from solo5_systemd.settings.files import ETC
 
 PREVIOUS = Path("/var/lib/solo5/previous")

@@ -8,7 +8,7 @@ from solo5_systemd.base.errors import InvalidRequestError, SettingsError, Solo5E
 from solo5_systemd.declared.specifiers import Specified, expand
 from solo5_systemd.declared.syntax import Assignment, split_words
 from solo5_systemd.declared.unit_keys import LISTS
-from solo5_systemd.task.table import SETTINGS
+from solo5_systemd.task.option_table import SETTINGS
 
 T = TypeVar("T")
 

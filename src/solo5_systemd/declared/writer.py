@@ -9,8 +9,8 @@ from solo5_systemd.declared.declaration import parse_declaration
 from solo5_systemd.declared.specifiers import HostNames
 from solo5_systemd.declared.syntax import Source
 from solo5_systemd.settings.network import DEFAULT_NETWORK
+from solo5_systemd.task.option_table import KEYS, SECTION
 from solo5_systemd.task.settings import texts
-from solo5_systemd.task.table import KEYS, SECTION
 from solo5_systemd.task.workload import Workload
 
 Line = tuple[str, str]

@@ -279,7 +279,7 @@ def _resolver(workload: Workload, facts: Facts, nics: Sequence[NicRequest]) -> R
 
 
 def _check_text(texts: Iterable[tuple[str, str]]) -> None:
-    """Refuse text that `bus.checked_call` would refuse, with an error that names the workload's field."""
+    """Refuse text that `bus.unit_file_text` would refuse, with an error that names the workload's field."""
     for what, text in texts:
         fault = unit_file_syntax(text)
         if fault:

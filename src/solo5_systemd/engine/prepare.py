@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.base.errors import InvalidRequestError, TakenError
 from solo5_systemd.base.names import task_service
-from solo5_systemd.declared.update import next_task
+from solo5_systemd.declared.update_request import next_task
 from solo5_systemd.engine.facts import Host, MakeRoom
 from solo5_systemd.engine.plan import Plan, plan
 from solo5_systemd.engine.removal import discard

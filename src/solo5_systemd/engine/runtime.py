@@ -311,9 +311,9 @@ class Runtime(Queries):
         Raises:
             InvalidRequestError: it has ended.
             NoSuchTaskError: there is none of this name.
-            Solo5Error: as `engine.pause.while_frozen`.
+            Solo5Error: as `engine.snapshot_pause.while_frozen`.
         """
-        from solo5_systemd.engine.pause import while_frozen
+        from solo5_systemd.engine.snapshot_pause import while_frozen
 
         state = await self._running(name)
         with self.backends.usages.frozen_time(state.control_group) as measured:

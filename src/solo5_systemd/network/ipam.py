@@ -14,7 +14,7 @@ from typing import TypeVar
 from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.allocations import Allocations
-from solo5_systemd.network.derived import bridge_mac, digest_of, mac_of, number_of, slaac_address
+from solo5_systemd.network.derived import bridge_mac, digest_of, guest_macs, number_of, slaac_address
 from solo5_systemd.network.ipam6 import bounds6, free_address
 from solo5_systemd.network.model import (
     IpAddress,
@@ -387,21 +387,19 @@ class _Choice:
 
         There are more than can be remembered, so that none of another task is the last choice.
         """
-        number = number_of("mac", self._task, nic)
-        used = self._allocations
-        while True:
-            mac = mac_of(number)
-            address = slaac_address(network.ipv6, mac) if network.ra and network.ipv6 is not None else None
-            if not (
-                self._owner(mac, self._macs, used.macs)
-                or self._is_remembered(mac)
-                or (address and (self._owner(address, self._addresses, used.addresses) or self._is_remembered(address)))
-                or (address and is_reserved(address, network.policy.reserved_addresses))
-            ):
-                break
-            number += 1
+        mac = next(mac for mac in guest_macs(self._task, nic) if self._is_free(mac, network))
         self._macs[mac] = f"task {self._task}"
         return mac
+
+    def _is_free(self, mac: MacAddress, network: Network) -> bool:
+        used = self._allocations
+        address = slaac_address(network.ipv6, mac) if network.ra and network.ipv6 is not None else None
+        return not (
+            self._owner(mac, self._macs, used.macs)
+            or self._is_remembered(mac)
+            or (address and (self._owner(address, self._addresses, used.addresses) or self._is_remembered(address)))
+            or (address and is_reserved(address, network.policy.reserved_addresses))
+        )
 
     def tap(self, nic: DeviceName, exists: Callable[[str], bool]) -> str:
         """Return the first tap name that no task and no link of the host has."""

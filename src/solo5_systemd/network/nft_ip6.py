@@ -6,7 +6,7 @@ ICMPv6, and link-local addresses, which every guest has beside its leased one.
 
 import re
 
-from solo5_systemd.network.nft_frames import TRANSPORTS
+from solo5_systemd.network.nft_frame_forms import TRANSPORTS
 from solo5_systemd.settings.egress import METADATA6
 
 GROUPS = "mld-listener-report, mld-listener-done, mld2-listener-report, nd-router-solicit"

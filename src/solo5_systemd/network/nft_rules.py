@@ -11,7 +11,7 @@ into a set, and crashes at the first rule that uses it.
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from solo5_systemd.network import nft_frames
+from solo5_systemd.network import nft_frame_forms
 from solo5_systemd.network.drops import RULES
 from solo5_systemd.network.model import Network
 from solo5_systemd.network.nft_bridge import BRIDGE
@@ -51,13 +51,13 @@ last, and the set of those that have asked a DHCP server in vain."""
 LIMITED = "limited"
 """The chain of the connection limits, whose rules depend on the networks that are up."""
 
-_TABLES = (IP + BRIDGE).replace("GROUPS", GROUPS).replace("TRANSPORTS", nft_frames.TRANSPORTS)
+_TABLES = (IP + BRIDGE).replace("GROUPS", GROUPS).replace("TRANSPORTS", nft_frame_forms.TRANSPORTS)
 for _word, _rules in (
-    ("ARP_FRAMES", nft_frames.arp),
-    ("IPV4_FRAMES", nft_frames.ipv4),
-    ("IPV6_FRAMES", nft_frames.ipv6),
-    ("ND_FRAMES", nft_frames.neighbours),
-    ("RS_FRAMES", nft_frames.routers),
+    ("ARP_FRAMES", nft_frame_forms.arp),
+    ("IPV4_FRAMES", nft_frame_forms.ipv4),
+    ("IPV6_FRAMES", nft_frame_forms.ipv6),
+    ("ND_FRAMES", nft_frame_forms.neighbours),
+    ("RS_FRAMES", nft_frame_forms.routers),
 ):
     _TABLES = _TABLES.replace(_word, "\n        ".join(_rules("goto dropped_unsafe")))
 

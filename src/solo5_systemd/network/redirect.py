@@ -11,7 +11,7 @@ from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.network import nft_frames
+from solo5_systemd.network import nft_frame_forms
 from solo5_systemd.network.derived import link_local
 from solo5_systemd.network.guest_limits import NO_LIMITS
 from solo5_systemd.network.model import Lease, NicRequest, PortRequest, mac_address
@@ -115,8 +115,8 @@ def redirect_rules(lease: Lease) -> str:
             f"add table {TABLE}",
             f"delete table {TABLE}",
             f"table {TABLE} {{",
-            *_chain("resolving", nft_frames.arp("drop"), lease),
-            *_chain("packets", nft_frames.ipv4("drop"), lease),
+            *_chain("resolving", nft_frame_forms.arp("drop"), lease),
+            *_chain("packets", nft_frame_forms.ipv4("drop"), lease),
             *_neighbours6(lease),
             "\tchain sent {",
             f'\t\ttype filter hook ingress device "{lease.tap}" priority 0; policy drop;',
@@ -127,8 +127,8 @@ def redirect_rules(lease: Lease) -> str:
             "\t}",
             "\tchain received {",
             f'\t\ttype filter hook ingress device "{lease.bridge}" priority 0; policy accept;',
-            *(f"\t\tmeta protocol ip {rule}" for rule in nft_frames.ipv4("drop")),
-            *(f"\t\tmeta protocol ip6 {rule}" for rule in nft_frames.ipv6("drop")),
+            *(f"\t\tmeta protocol ip {rule}" for rule in nft_frame_forms.ipv4("drop")),
+            *(f"\t\tmeta protocol ip6 {rule}" for rule in nft_frame_forms.ipv6("drop")),
             f'\t\tfwd to "{lease.tap}"',
             "\t}",
             "}",
@@ -146,7 +146,9 @@ def _allowed(lease: Lease) -> Iterator[str]:
     if lease.address6 is not None:
         yield "icmpv6 type { nd-router-advert, nd-redirect, mld-listener-query } drop"
         yield "meta protocol ip6 udp dport 546 drop"
-        yield from (f"meta protocol ip6 {rule}" for rule in (*nft_frames.ipv6("drop"), *nft_frames.routers("drop")))
+        yield from (
+            f"meta protocol ip6 {rule}" for rule in (*nft_frame_forms.ipv6("drop"), *nft_frame_forms.routers("drop"))
+        )
         yield "icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } goto neighbours6"
         yield f"ip6 saddr :: icmpv6 type {{ {GROUPS} }} {forward}"
         yield f"ip6 saddr {{ {_own6(lease)} }} {forward}"
@@ -176,7 +178,7 @@ def _neighbours6(lease: Lease) -> Iterator[str]:
     forward = f'fwd to "{lease.bridge}"'
     yield f"\tset own6 {{ typeof @th,64,64 . @th,128,64; elements = {{ {', '.join(targets)} }}; }}"
     yield "\tchain neighbours6 {"
-    yield from (f"\t\t{rule}" for rule in nft_frames.neighbours("drop"))
+    yield from (f"\t\t{rule}" for rule in nft_frame_forms.neighbours("drop"))
     yield "\t\tip6 length 24 goto announced6"
     yield f"\t\t{solicit} @th,192,16 0x0101 @th,208,48 {mac} goto announced6"
     yield f"\t\t{solicit} @th,192,16 0x0e01 ip6 saddr :: goto announced6"

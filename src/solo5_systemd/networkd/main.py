@@ -18,12 +18,14 @@ from solo5_systemd.networkd.held_ports import HeldPorts, UnheldPorts
 from solo5_systemd.networkd.namespace_watches import NamespaceWatches
 from solo5_systemd.networkd.namespaces import Namespaces
 from solo5_systemd.networkd.redirect_state import RedirectState
-from solo5_systemd.networkd.service import IDLE_TIMEOUT_S, Networkd
+from solo5_systemd.networkd.service import Networkd
 from solo5_systemd.networkd.state import NetworkState
 from solo5_systemd.networkd.task_units import TaskUnits
 from solo5_systemd.settings.files import ETC, CachedSettings
-from solo5_systemd.settings.model import Settings, of_namespace, permits_redirect
+from solo5_systemd.settings.host_keys import Settings, of_namespace, permits_redirect
 from solo5_systemd.users.registry import Registry
+
+IDLE_TIMEOUT_S = 10.0
 
 
 def main() -> int:

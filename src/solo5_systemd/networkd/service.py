@@ -27,8 +27,6 @@ from solo5_systemd.networkd.task_units import TaskUnits
 from solo5_systemd.networkd.watches import Watches
 from solo5_systemd.settings.records import document, record
 
-IDLE_TIMEOUT_S = 10
-
 
 class Networkd:
     """The network service: D-Bus methods, releases, and a maintenance loop.

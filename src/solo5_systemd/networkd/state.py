@@ -47,7 +47,7 @@ from solo5_systemd.networkd.held_ports import HeldPorts, bound_ports
 from solo5_systemd.networkd.leases import Leases
 from solo5_systemd.networkd.recovery import Recovery
 from solo5_systemd.networkd.repairs import Repairs
-from solo5_systemd.settings.model import Settings
+from solo5_systemd.settings.host_keys import Settings
 from solo5_systemd.settings.network import NetworkSettings
 from solo5_systemd.settings.resolver import UNSET
 

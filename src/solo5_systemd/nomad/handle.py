@@ -14,7 +14,7 @@ from solo5_systemd.base.names import TaskName, UnitKind
 from solo5_systemd.engine.task import Task
 from solo5_systemd.nomad.config.ready import ReadinessProbe
 from solo5_systemd.nomad.config.values import Logging
-from solo5_systemd.settings.model import LOG_NAMESPACE
+from solo5_systemd.settings.host_keys import LOG_NAMESPACE
 from solo5_systemd.settings.records import document, integer, record
 
 VERSION = 1

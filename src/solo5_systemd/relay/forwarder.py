@@ -13,9 +13,9 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.journal.follow import PollTimer
 from solo5_systemd.journal.lines import DroppedLines, JournalPosition, Line, Stream
 from solo5_systemd.journal.reader import JournalReader
-from solo5_systemd.relay import journal_lines
+from solo5_systemd.relay import journal_source
 from solo5_systemd.relay.fifo_writer import ConsoleDescriptors, FifoWriter, StoredDescriptors, remove_stored
-from solo5_systemd.relay.journal_lines import BATCH_SIZE, JournalFollower, OpenJournal
+from solo5_systemd.relay.journal_source import BATCH_SIZE, JournalFollower, OpenJournal
 from solo5_systemd.relay.state_files import StateFiles
 from solo5_systemd.relay.state_json import ConsoleState, Delivery
 from solo5_systemd.relay.task_console import TaskConsole
@@ -196,7 +196,7 @@ class Forwarder:
             task=task,
             unit=unit,
             since=since,
-            since_monotonic=max(0, journal_lines.to_monotonic(since)),
+            since_monotonic=max(0, journal_source.to_monotonic(since)),
             streams=dict.fromkeys(Stream, Delivery()),
             number=self._free_number(),
             namespace=namespace,

@@ -7,7 +7,7 @@ from functools import partial
 from solo5_systemd.journal.lines import JournalPosition, Stream, removed_notice
 from solo5_systemd.journal.reader import JournalReader
 from solo5_systemd.relay.fifo_writer import ConsoleDescriptors, FifoWriter, StagingPipe
-from solo5_systemd.relay.journal_lines import JournalCatchup, OpenJournal, matches
+from solo5_systemd.relay.journal_source import JournalCatchup, OpenJournal, matches
 from solo5_systemd.relay.state_json import ConsoleState, Delivery
 
 

@@ -13,13 +13,6 @@ from collections.abc import Iterable
 
 from solo5_systemd.base.errors import InvalidRequestError
 
-RATE_INTERVAL_US = 2_000_000
-"""LogRateLimitIntervalSec= of a task, in microseconds."""
-
-RATE_BURST = 2000
-"""LogRateLimitBurst= of a task: lines per stream and interval. journald multiplies it by the space that it may still
-use (burst_modulate() of systemd): 4 times with 4 GiB, 6 times with 1 TiB. The relay forwards 30 000 lines a second."""
-
 FACILITY = 21
 """SYSLOG_FACILITY= of all consoles, local5: `journalctl --facility=local5` shows the lines of all tasks."""
 

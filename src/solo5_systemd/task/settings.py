@@ -21,10 +21,10 @@ from solo5_systemd.task.assignments import journal_label, log_field, unique, uni
 from solo5_systemd.task.disks import disk, disk_text, on_paths
 from solo5_systemd.task.log_fields import MAX_LABELS, label, labels
 from solo5_systemd.task.networks import host_endpoint, namespace_path, nic, nic_text, publish, publish_text
+from solo5_systemd.task.option_table import SETTINGS
 from solo5_systemd.task.placeholders import uses_hostname, uses_hosts, uses_search, uses_servers, verbatim
 from solo5_systemd.task.property_types import INFINITY, SIZE
 from solo5_systemd.task.quantities import cpu_weight, cpus, size
-from solo5_systemd.task.table import SETTINGS
 from solo5_systemd.task.workload import DEFAULT_MEMORY, Publish, Workload
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ Parse = Callable[[str, str], T]
 
 
 class Values(Protocol):
-    """The settings of a task in one language, by the names of `task.table`."""
+    """The settings of a task in one language, by the names of `task.option_table`."""
 
     def given(self, name: str) -> bool:
         """Return whether a setting is given."""

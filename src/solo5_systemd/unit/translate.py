@@ -32,14 +32,10 @@ from solo5_systemd.storage.model import Backing, Disk
 from solo5_systemd.task.log_fields import (
     DNS,
     DNS_SEARCH,
-    FACILITY,
     HOSTNAME,
     HOSTS,
     LOG_NAMESPACE,
     NETWORK_NAMESPACE,
-    RATE_BURST,
-    RATE_INTERVAL_US,
-    assignment,
 )
 from solo5_systemd.task.placeholders import (
     check_leased,
@@ -62,6 +58,7 @@ from solo5_systemd.task.properties import (
 from solo5_systemd.task.property_types import INFINITY
 from solo5_systemd.task.workload import STOP_TIMEOUT_S, Workload
 from solo5_systemd.unit.confinement import FILE_SIZE, confinement, scope_command
+from solo5_systemd.unit.console import console
 from solo5_systemd.unit.disk_limits import io_properties
 from solo5_systemd.unit.tender import Tender, command_line, guest_memory, sandbox_path
 
@@ -185,7 +182,7 @@ def service(parts: Parts) -> TransientUnit:
         unit_property("TimeoutStartUSec", 30 * SECOND),  # for a caller that waits
         *_stop_properties(parts.tender),
         *_core_dumps(parts),
-        *_console(parts),
+        *console(parts.workload.name, parts.log_namespace, log_fields(parts)),
         *_stdin(parts),
         *_resources(parts),
         *io_properties(parts.disks, dict(parts.workload.properties)),
@@ -220,7 +217,7 @@ def declared(parts: Parts, image_source: str, user: str) -> tuple[Property, ...]
         *_namespace(parts),
         *_stop_properties(parts.tender),
         *_core_dumps(parts),
-        *_console(parts),
+        *console(parts.workload.name, parts.log_namespace, log_fields(parts)),
         *_resources(parts),
         *confinement(
             parts.image.facts.manifest,
@@ -305,19 +302,6 @@ def _core_dumps(parts: Parts) -> Iterator[Property]:
     limits = [parse_property(key, text).value for key, text in parts.workload.properties if key == "LimitCORE"]
     if not any(limits) or any(disk.archive for disk in parts.workload.disks):
         yield unit_property("CoredumpFilter", 0)
-
-
-def _console(parts: Parts) -> Iterator[Property]:
-    yield unit_property("StandardOutput", "journal")
-    if parts.log_namespace:
-        yield unit_property("LogNamespace", parts.log_namespace)
-    yield unit_property("SyslogIdentifier", parts.workload.name)
-    yield unit_property("SyslogFacility", FACILITY)
-    # "<3>…" in a guest's output is text, not a priority.
-    yield unit_property("SyslogLevelPrefix", False)
-    yield unit_property("LogRateLimitIntervalUSec", RATE_INTERVAL_US)
-    yield unit_property("LogRateLimitBurst", RATE_BURST)
-    yield unit_property("LogExtraFields", [assignment(k, v) for k, v in log_fields(parts).items()])
 
 
 def _stdin(parts: Parts) -> Iterator[Property]:

@@ -4,8 +4,8 @@ from solo5_systemd.base.names import Target
 from solo5_systemd.cli.parser import parse
 from solo5_systemd.cli.usage_table import SORT_KEYS
 from solo5_systemd.cli.verbs.stats import SORTS
+from solo5_systemd.task.option_table import SETTINGS
 from solo5_systemd.task.property_types import SIZE
-from solo5_systemd.task.table import SETTINGS
 from solo5_systemd.task.workload import DEFAULT_MEMORY, STOP_TIMEOUT_S, StopSignal
 
 

@@ -9,6 +9,7 @@ from tests.support.fakes.tasks import LEASE, PORTS, STARTED, ended, endpoints, r
 
 from solo5_systemd.base.names import DeviceName, TaskName, UnitKind
 from solo5_systemd.cli import task_output
+from solo5_systemd.cli.task_status import status
 from solo5_systemd.engine.task import Endpoints, Phase
 from solo5_systemd.network.model import PortRequest, Protocol, Reservation
 from solo5_systemd.storage.model import FullDisk, LostDisk
@@ -29,32 +30,28 @@ NOW = STARTED + 3 * MINUTE
     ],
 )
 def test_status_of_a_task_that_has_not_ended(phase: Phase, text: str) -> None:
-    assert task_output.status(running(phase=phase), NOW) == text
+    assert status(running(phase=phase), NOW) == text
 
 
 @pytest.mark.parametrize("ending", Ending)
 def test_every_ending_has_a_status_of_its_own(ending: Ending) -> None:
     outcome = Outcome(ending=ending, exit_code=3, sentence="…")
-    others = {
-        task_output.status(ended(outcome=replace(outcome, ending=other)), NOW)
-        for other in Ending
-        if other is not ending
-    }
-    text = task_output.status(ended(outcome=outcome), NOW)
+    others = {status(ended(outcome=replace(outcome, ending=other)), NOW) for other in Ending if other is not ending}
+    text = status(ended(outcome=outcome), NOW)
     assert text.endswith(" 2 minutes ago")
     assert text not in others
 
 
 def test_an_exit_shows_its_status() -> None:
-    assert task_output.status(ended(), NOW) == "Exited (0) 2 minutes ago"
+    assert status(ended(), NOW) == "Exited (0) 2 minutes ago"
 
 
 def test_unknown_times_are_left_out() -> None:
     scope = running(kind=UnitKind.SCOPE)
     timeless = replace(scope, state=replace(scope.state, started=0))
-    assert task_output.status(timeless, NOW) == "Up"
+    assert status(timeless, NOW) == "Up"
     gone = ended()
-    assert task_output.status(replace(gone, state=replace(gone.state, ended=0), outcome=None), NOW) == "Ended"
+    assert status(replace(gone, state=replace(gone.state, ended=0), outcome=None), NOW) == "Ended"
 
 
 def test_ports_and_addresses_have_podmans_format() -> None:

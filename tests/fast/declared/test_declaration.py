@@ -14,8 +14,8 @@ from solo5_systemd.declared.specifiers import HostNames
 from solo5_systemd.declared.syntax import Source
 from solo5_systemd.declared.unit_keys import SECTIONS
 from solo5_systemd.network.model import Protocol
+from solo5_systemd.task.option_table import KEYS
 from solo5_systemd.task.property_types import INFINITY
-from solo5_systemd.task.table import KEYS
 from solo5_systemd.task.workload import Workload
 
 PATH = "/etc/solo5/web.unikernel"

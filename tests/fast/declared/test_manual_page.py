@@ -9,7 +9,7 @@ from solo5_systemd.declared.declaration import parse_declaration
 from solo5_systemd.declared.specifiers import HostNames, specifiers
 from solo5_systemd.declared.syntax import Source
 from solo5_systemd.declared.unit_keys import INSTALL, SERVICE_PASSED_ON
-from solo5_systemd.task.table import KEYS, Setting
+from solo5_systemd.task.option_table import KEYS, Setting
 
 PAGE = (Path(__file__).parents[3] / "docs" / "man" / "solo5.unikernel.5").read_text().replace("\\-", "-")
 

@@ -12,7 +12,7 @@ from tests.support.fakes.images import stored
 
 from solo5_systemd.base.errors import HostError, TakenError
 from solo5_systemd.base.names import DeviceName, TaskName
-from solo5_systemd.declared.update import next_task
+from solo5_systemd.declared.update_request import next_task
 from solo5_systemd.engine.prepare import Preparer
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.network.model import NicRequest, Reservation

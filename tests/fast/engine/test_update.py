@@ -10,7 +10,7 @@ from tests.support.fakes.background import Background, yields
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error, StartError
 from solo5_systemd.base.names import Target, TaskName
-from solo5_systemd.declared.update import UpdateRequest
+from solo5_systemd.declared.update_request import UpdateRequest
 from solo5_systemd.engine import probe
 from solo5_systemd.engine.restart import StoppedError
 from solo5_systemd.engine.runtime import Runtime

@@ -11,7 +11,7 @@ import pytest
 from solo5_systemd.base.errors import SettingsError
 from solo5_systemd.base.names import NetworkName
 from solo5_systemd.host.resolvers import HostResolvers, host_resolver
-from solo5_systemd.settings.model import Settings, parse_settings
+from solo5_systemd.settings.host_keys import Settings, parse_settings
 from solo5_systemd.settings.network import NetworkSettings
 from solo5_systemd.settings.network_policy import NetworkPolicy
 from solo5_systemd.settings.resolver import UNSET, Resolver

@@ -28,7 +28,7 @@ from solo5_systemd.settings.egress import (
     egress,
     intersection,
 )
-from solo5_systemd.settings.model import parse_settings
+from solo5_systemd.settings.host_keys import parse_settings
 from solo5_systemd.settings.network import Join
 from solo5_systemd.settings.network_policy import NetworkPolicy
 from solo5_systemd.settings.rate import UNLIMITED, Rate, lower, rate

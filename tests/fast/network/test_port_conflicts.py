@@ -23,7 +23,7 @@ from solo5_systemd.network.port_conflicts import (
     port_range,
     show_port,
 )
-from solo5_systemd.settings.model import Settings
+from solo5_systemd.settings.host_keys import Settings
 from solo5_systemd.settings.network import NetworkSettings
 from solo5_systemd.settings.network_policy import NetworkPolicy
 

@@ -10,8 +10,8 @@ import pytest
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.declared.update import UpdateRequest
 from solo5_systemd.declared.update_files import Phase, UpdateFiles
+from solo5_systemd.declared.update_request import UpdateRequest
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.pid1 import update
 

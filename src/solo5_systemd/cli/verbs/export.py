@@ -49,9 +49,9 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
         task = await engine.task(arguments.name)
         running = running_task(task)
         if arguments.unit:
-            from solo5_systemd.declared.static_unit import static_unit
+            from solo5_systemd.declared.exported_unit import exported_unit
 
-            text = static_unit(running, _unit_text(task.unit))
+            text = exported_unit(running, _unit_text(task.unit))
             _check_paths(running)
             context.screen.write(text)
         else:

@@ -9,7 +9,7 @@ from solo5_systemd.base.names import UnitKind, own_task_name
 from solo5_systemd.cli import arguments as typed
 from solo5_systemd.cli.context import CommandContext, remove_existing
 from solo5_systemd.cli.parser import Parser
-from solo5_systemd.task.table import SETTINGS
+from solo5_systemd.task.option_table import SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -8,7 +8,7 @@ from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 
 if TYPE_CHECKING:
-    from solo5_systemd.declared.update import UpdateRequest
+    from solo5_systemd.declared.update_request import UpdateRequest
 
 _PASSING = ("/tmp/", "/var/tmp/", "/run/", "/dev/")  # noqa: S108 - names, not files
 
@@ -88,7 +88,7 @@ def requested(arguments: Namespace, image: str) -> "UpdateRequest":
         InvalidRequestError: an option is malformed.
     """
     from solo5_systemd.declared.readiness import parse_ready
-    from solo5_systemd.declared.update import UpdateRequest
+    from solo5_systemd.declared.update_request import UpdateRequest
 
     return UpdateRequest(
         image=image,

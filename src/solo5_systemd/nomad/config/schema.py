@@ -11,7 +11,7 @@ from typing import TypeAlias
 from solo5_systemd.nomad.proto.hcl_spec_pb2 import Attr, Block, BlockAttrs, BlockMap, Object, Spec
 from solo5_systemd.settings.records import Type, entries
 from solo5_systemd.storage.io_limits import IoLimits
-from solo5_systemd.task.table import SETTINGS
+from solo5_systemd.task.option_table import SETTINGS
 
 Named: TypeAlias = tuple[str, Spec]
 """The name of an option, and its spec."""

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
-from solo5_systemd.task.table import SETTINGS
+from solo5_systemd.task.option_table import SETTINGS
 
 T = TypeVar("T")
 

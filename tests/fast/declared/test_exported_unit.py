@@ -10,7 +10,7 @@ from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.dbus.network1 import INTERFACE
 from solo5_systemd.declared.exported import RunningTask
-from solo5_systemd.declared.static_unit import static_unit
+from solo5_systemd.declared.exported_unit import exported_unit
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import Reservation
 
@@ -62,7 +62,7 @@ DISK = {"disk": "data", "backing": "file", "path": "/srv/my disk:1.img"}
 
 
 def lines(task: RunningTask = TASK, text: str = TRANSIENT) -> list[str]:
-    return static_unit(task, text).splitlines()
+    return exported_unit(task, text).splitlines()
 
 
 def test_the_sandbox_is_what_pid_1_has_and_what_each_start_makes_is_written_out() -> None:
@@ -95,7 +95,7 @@ def test_no_argument_image_or_label_of_a_job_begins_a_line_of_its_own() -> None:
     ends = "\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
     evil = "".join(f"{end}ExecStartPre=+/bin/evil" for end in ends)
     task = replace(TASK, argv=(*TASK.argv, evil), fields={**FIELDS, "SOLO5_IMAGE": f"/srv/{evil}"})
-    text = static_unit(task, f"{TRANSIENT}[Service]\nLogExtraFields=NOTE={evil.replace(chr(13), '')}\n")
+    text = exported_unit(task, f"{TRANSIENT}[Service]\nLogExtraFields=NOTE={evil.replace(chr(13), '')}\n")
     assert "\r" not in text
     assert [line for line in text.split("\n") if line.startswith("ExecStartPre=+/bin/evil")] == []
 
@@ -126,7 +126,7 @@ def test_the_network_is_reserved_with_the_addresses_that_it_has() -> None:
 
 
 def test_without_nics_nothing_of_the_network_is_there() -> None:
-    found = static_unit(replace(TASK, reservation=None), TRANSIENT)
+    found = exported_unit(replace(TASK, reservation=None), TRANSIENT)
     assert "Network1" not in found
     assert "solo5-network" not in found.partition("\n\n")[2]
 
@@ -153,7 +153,7 @@ def test_of_a_declared_task_what_its_start_prepares_is_left_out() -> None:
 
 
 def test_what_ends_with_a_task_of_nomad_is_reported() -> None:
-    assert "Nomad" in static_unit(replace(TASK, fields={**FIELDS, "NOMAD_JOB_NAME": "web"}), TRANSIENT)
+    assert "Nomad" in exported_unit(replace(TASK, fields={**FIELDS, "NOMAD_JOB_NAME": "web"}), TRANSIENT)
 
 
 @pytest.mark.parametrize(
@@ -167,4 +167,4 @@ def test_what_ends_with_a_task_of_nomad_is_reported() -> None:
 )
 def test_what_a_static_unit_cannot_have_is_refused(task: RunningTask, words: str) -> None:
     with pytest.raises(InvalidRequestError, match=words):
-        static_unit(task, TRANSIENT)
+        exported_unit(task, TRANSIENT)

@@ -12,7 +12,7 @@ from tests.support.fakes.backends import Machine
 from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.locks import LockedError, lock_directory
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.engine import pause
+from solo5_systemd.engine import snapshot_pause
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.task.workload import Workload
 from solo5_systemd.unit.state import MainCode
@@ -24,7 +24,7 @@ GUARD = "solo5-thaw@solo5-task-web.service.service"
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(pause.while_frozen, "__defaults__", (pause.nothing, tmp_path / "pauses"))
+    monkeypatch.setattr(snapshot_pause.while_frozen, "__defaults__", (snapshot_pause.nothing, tmp_path / "pauses"))
     return tmp_path / "pauses"
 
 

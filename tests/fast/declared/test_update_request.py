@@ -11,7 +11,8 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundEr
 from solo5_systemd.base.names import DeviceName, Target, TaskName, is_instance, is_task_name
 from solo5_systemd.declared.readiness import ReadyLine, ReadyPort
 from solo5_systemd.declared.syntax import Source, parse_file
-from solo5_systemd.declared.update import (
+from solo5_systemd.declared.update_files import Phase, UpdateFiles, collect_previous, sha256
+from solo5_systemd.declared.update_request import (
     DRAIN_S,
     READY_TIMEOUT_S,
     WATCH_S,
@@ -22,7 +23,6 @@ from solo5_systemd.declared.update import (
     parse_request,
     ready_by,
 )
-from solo5_systemd.declared.update_files import Phase, UpdateFiles, collect_previous, sha256
 from solo5_systemd.image.manifest import Device, DeviceKind, Manifest
 from solo5_systemd.network.model import PortRequest, Protocol
 from solo5_systemd.storage.model import DiskRequest

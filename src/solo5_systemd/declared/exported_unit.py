@@ -52,7 +52,7 @@ _MAKE_NAMESPACE = (
 """PID 1 makes the namespace with the unit's first process, and solo5-networkd finds it by its path."""
 
 
-def static_unit(task: RunningTask, text: str) -> str:
+def exported_unit(task: RunningTask, text: str) -> str:
     """Return the unit file of a task that runs.
 
     Args:
