@@ -709,7 +709,8 @@ def test_a_killed_preparation_leaves_nothing_and_the_next_succeeds(declare: Decl
         for delay in (0.0, 0.05, 0.1, 0.2, 0.3):
             ok("systemctl", "start", "--no-block", unit)
             eventually(lambda: main_pid(prepare) != "0" or unit_property(unit, "ActiveState") == "active", "it begins")
-            time.sleep(delay)
+            end = time.monotonic() + delay
+            eventually(lambda end=end: time.monotonic() >= end, "so much later")  # type: ignore[misc]
             sh("systemctl", "kill", "--kill-whom=main", "--signal=KILL", prepare)
             eventually(lambda: unit_property(unit, "Job") in ("", "0"), "the start is over")
             ok("systemctl", "start", unit)
