@@ -63,11 +63,11 @@ class Maintenance:
         while True:
             await self._wait_for_work()
             await self._repair()
-            await self._report_repairs()
-            for task in self._state.expired():
-                await self._releases.release_if_due(task, "reservation expired")
             if now() - self._units_checked_at >= self._check_interval:
                 await self._check_units()
+            await self._report_repairs()  # last: the check repairs and reports, too
+            for task in self._state.expired():
+                await self._releases.release_if_due(task, "reservation expired")
 
     async def _wait_for_work(self) -> None:
         """Wait for a wake-up or for the next deadline."""

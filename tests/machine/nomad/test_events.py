@@ -7,7 +7,7 @@ from ipaddress import IPv4Interface
 
 import pytest
 from tests.machine.conftest import GUESTS, Machine, eventually, inspect, ok, unit_property
-from tests.machine.nomad.agent import Agent, plugins
+from tests.machine.nomad.agent import Agent, api, plugins
 from tests.machine.nomad.jobs import (
     SCOPE,
     SERVER,
@@ -19,10 +19,13 @@ from tests.machine.nomad.jobs import (
     events,
     happens,
     hcl,
+    refusal,
     running,
     says,
     unit,
 )
+
+from solo5_systemd.networkd.releases import UNIT_CHECK_INTERVAL_S
 
 NETWORKD = "solo5-networkd.service"
 BURST = 4
@@ -86,7 +89,7 @@ def test_what_recurs_is_summed_up(jobs: Jobs) -> None:
     says(alloc, "sleeping")
     for _ in range(10):
         for name in ("SIGSTOP", "SIGCONT"):
-            ok("nomad", "alloc", "signal", "-s", name, alloc, "guest")
+            api(f"/v1/client/allocation/{alloc}/signal", "PUT", {"Signal": name, "Task": "guest"})
     ok("nomad", "job", "stop", "-detach", "restless")
     happens(alloc, f"Thawed by SIGCONT … and {20 - BURST - 1} earlier events")
 
@@ -95,7 +98,8 @@ def test_a_guest_without_its_address_is_told_with_the_remedy(jobs: Jobs) -> None
     [alloc] = jobs.run(hcl("forgotten", f'unikernel = "{GUESTS}/net.spt"\nargs = ["--send=10.0.0.9:9"]'))
     [nic] = inspect(unit(alloc).removeprefix("solo5-task-").removesuffix(".service"))["nics"]
     address = nic["ipv4"].partition("/")[0]
-    happens(alloc, f"Network not repaired: NIC service sends from 10.0.0.2, not from its lease {address}, ")
+    told = f"Network not repaired: NIC service sends from 10.0.0.2, not from its lease {address}, "
+    eventually(lambda: told in refusal(alloc), "the first check of units tells it", UNIT_CHECK_INTERVAL_S + 10)
 
 
 def test_route_of_another_program_that_takes_the_guests_packets_is_told_with_the_remedy(
