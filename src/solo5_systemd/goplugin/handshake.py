@@ -9,19 +9,18 @@ CORE_PROTOCOL = 1
 """The version of go-plugin's core protocol."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MagicCookie:
-    """An environment variable that a host sets for its plugins, against a start by hand. It is no secret."""
-
-    name: str
-    value: str
-
-
 @dataclass(frozen=True, slots=True)
 class Handshake:
-    """The host's cookie, and the supported version of the host's plugin protocol."""
+    """What a host and its plugins agree on.
 
-    cookie: MagicCookie
+    Attributes:
+        cookie: an environment variable that a host sets for its plugins, against a start by hand; it is no secret.
+        value: what it is set to.
+        version: the supported version of the host's plugin protocol.
+    """
+
+    cookie: str
+    value: str
     version: int
 
     def check_cookie(self, environment: Mapping[str, str]) -> None:
@@ -30,9 +29,9 @@ class Handshake:
         Raises:
             InvalidRequestError: the cookie is missing or wrong.
         """
-        if environment.get(self.cookie.name) != self.cookie.value:
+        if environment.get(self.cookie) != self.value:
             raise InvalidRequestError(
-                f"this program is a plugin: {self.cookie.name} is not what a host sets it to.",
+                f"this program is a plugin: {self.cookie} is not what a host sets it to.",
                 "Put it, or a link to it, into the host's plugin directory; there is nothing to run by hand.",
             )
 

@@ -5,7 +5,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 from solo5_systemd import __version__
-from solo5_systemd.goplugin.handshake import Handshake, MagicCookie
+from solo5_systemd.goplugin.handshake import Handshake
 from solo5_systemd.goplugin.rpc import service_handler
 from solo5_systemd.goplugin.server import serve
 from solo5_systemd.nomad.driver import Driver
@@ -14,14 +14,12 @@ from solo5_systemd.nomad.process import raise_nofile_limit, use_one_arena
 from solo5_systemd.nomad.proto import base_pb2, driver_pb2
 from solo5_systemd.nomad.service import BasePlugin, DriverService
 
-COOKIE = MagicCookie(
-    name="NOMAD_PLUGIN_MAGIC_COOKIE",
+HANDSHAKE = Handshake(
+    cookie="NOMAD_PLUGIN_MAGIC_COOKIE",
     value="e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8cec6e91a7255",
+    version=2,
 )
-"""Nomad's magic cookie (plugins/base/plugin.go). It is no secret: it only prevents a start by hand."""
-
-PROTOCOL = 2
-"""The version of Nomad's plugin protocol on top of go-plugin's."""
+"""As in Nomad's plugins/base/plugin.go."""
 
 THREADS = 64
 """Threads for file I/O: many, since a hanging file system blocks a thread for each of its files."""
@@ -47,4 +45,4 @@ async def _serve(driver: Driver) -> int:
         service_handler(base["BasePlugin"], BasePlugin(driver, __version__), to_failure),
         service_handler(drivers["Driver"], DriverService(driver), to_failure),
     ]
-    return await serve(Handshake(COOKIE, PROTOCOL), handlers, closing=driver.session.close)
+    return await serve(HANDSHAKE, handlers, closing=driver.session.close)

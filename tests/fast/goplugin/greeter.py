@@ -12,7 +12,7 @@ from google.protobuf.wrappers_pb2 import StringValue
 from tests.fast.goplugin.greetings import GREETINGS
 
 from solo5_systemd.base.errors import NotFoundError
-from solo5_systemd.goplugin.handshake import Handshake, MagicCookie
+from solo5_systemd.goplugin.handshake import Handshake
 from solo5_systemd.goplugin.rpc import Failure, service_handler
 from solo5_systemd.goplugin.server import serve
 
@@ -95,7 +95,7 @@ async def closing() -> None:
 
 
 async def main() -> int:
-    handshake = Handshake(MagicCookie(name="GREETER_COOKIE", value="crumbs"), 7)
+    handshake = Handshake("GREETER_COOKIE", "crumbs", 7)
     return await serve(handshake, [service_handler(GREETINGS, Greeter(), to_failure)], closing=closing)
 
 

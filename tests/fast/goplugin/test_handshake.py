@@ -2,9 +2,9 @@ import pytest
 from tests.support.fakes.refusal import refusal
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.goplugin.handshake import Handshake, MagicCookie
+from solo5_systemd.goplugin.handshake import Handshake
 
-HANDSHAKE = Handshake(MagicCookie(name="COOKIE", value="crumbs"), 2)
+HANDSHAKE = Handshake("COOKIE", "crumbs", 2)
 
 
 @pytest.mark.parametrize("environment", [{}, {"COOKIE": ""}, {"COOKIE": "other"}])

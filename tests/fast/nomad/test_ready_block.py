@@ -24,7 +24,7 @@ from solo5_systemd.nomad.config.ready import (
     parse_rule,
 )
 from solo5_systemd.nomad.config.task import task_options
-from solo5_systemd.nomad.readiness.watch import LOST_AFTER, Change, Pulse
+from solo5_systemd.nomad.readiness import LOST_AFTER, Change, Pulse
 from solo5_systemd.nomad.workload import ports
 from solo5_systemd.settings.records import document, record
 

@@ -3,7 +3,7 @@
 import pytest
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.nomad.task.signals import FreezerAction, action, is_kill, name, stop_signal
+from solo5_systemd.nomad.task.signals import action, is_kill, name, stop_signal
 from solo5_systemd.task.workload import StopSignal
 
 
@@ -11,11 +11,10 @@ from solo5_systemd.task.workload import StopSignal
     "text, meant",
     [
         ("SIGINT", 2), ("INT", 2), ("sigterm", 15), ("Term", 15), (" SIGKILL ", 9), ("15", 15), ("9", 9),
-        ("SIGSTOP", FreezerAction.FREEZE), ("19", FreezerAction.FREEZE),
-        ("cont", FreezerAction.THAW), ("18", FreezerAction.THAW),
+        ("SIGSTOP", 19), ("19", 19), ("cont", 18), ("18", 18),
     ],
 )  # fmt: skip
-def test_a_signal_is_understood_in_every_spelling(text: str, meant: int | FreezerAction) -> None:
+def test_a_signal_is_understood_in_every_spelling(text: str, meant: int) -> None:
     assert action(text) == meant
 
 

@@ -12,7 +12,7 @@ from tests.support.fakes.clock import passed
 from tests.support.fakes.images import stored
 
 from solo5_systemd.base.errors import HostError, Solo5Error
-from solo5_systemd.base.names import TaskName, task_scope, task_service
+from solo5_systemd.base.names import TaskName, task_service
 from solo5_systemd.journal.lines import DroppedLines
 from solo5_systemd.network.model import Repair
 from solo5_systemd.nomad.events import stream
@@ -22,7 +22,7 @@ from solo5_systemd.nomad.workload.convert import name_of
 from solo5_systemd.unit.state import MainCode
 
 NAME = name_of(TASK_ID)
-UNIT, SCOPE = task_service(NAME), task_scope(NAME)
+UNIT = task_service(NAME)
 
 
 async def test_a_start_and_its_end_are_reported_step_by_step(machine: Machine) -> None:
@@ -115,20 +115,6 @@ async def test_a_start_that_is_not_slow_says_nothing_of_it_later(machine: Machin
     async with agent_of_a_task() as nomad:
         await passed(2 * SLOW_START_S[-1])
         assert not [message for message in await nomad.messages() if "Slow" in message]
-
-
-async def test_a_scopes_start_is_reported_like_a_services(machine: Machine, child: Becomes) -> None:
-    child("sys.exit(3)")
-    async with agent(allowed_units=SCOPES) as nomad:
-        await nomad.start(task_config(unit="scope"))
-        await nomad.wait()
-        preflight_event, *events = await nomad.messages()
-        assert preflight_event.startswith("Preflight passed: app (")
-        assert events == [
-            "NIC service has 10.89.0.2 in network default",
-            f"Started {SCOPE}, invocation {machine.units.loaded[SCOPE].invocation}",
-            "The guest exited with 3",
-        ]
 
 
 # --- nothing twice -------------------------------------------------------------------------------------------

@@ -14,11 +14,10 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error
 from solo5_systemd.base.names import task_service
 from solo5_systemd.engine import probe
 from solo5_systemd.network.model import Endpoint
-from solo5_systemd.nomad import handle
+from solo5_systemd.nomad import handle, readiness
 from solo5_systemd.nomad.config.ready import OnLoss
 from solo5_systemd.nomad.errors import to_failure
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.readiness import watch
 from solo5_systemd.nomad.workload.convert import name_of
 from solo5_systemd.unit.state import MainCode
 
@@ -59,7 +58,7 @@ async def guest(monkeypatch: pytest.MonkeyPatch) -> Guest:
     monkeypatch.setattr(probe, "failure", made.problem)
     monkeypatch.setattr(probe, "first_line", made.line)
     monkeypatch.setattr(probe, "check_pattern", made.check)
-    monkeypatch.setattr(watch, "PROBE_INTERVAL_S", 0.001)
+    monkeypatch.setattr(readiness, "PROBE_INTERVAL_S", 0.001)
     return made
 
 

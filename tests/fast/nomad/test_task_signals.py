@@ -61,14 +61,3 @@ async def test_what_has_ended_takes_no_signal(machine: Machine) -> None:
         machine.units.end(UNIT, MainCode.EXITED, 0)
         with pytest.raises(InvalidRequestError, match="has ended"):
             await nomad.signal("SIGTERM")
-
-
-async def test_memory_that_ran_out_is_reported_as_by_nomads_drivers(machine: Machine) -> None:
-    async with agent_of_a_task() as nomad:
-        machine.units.end(UNIT, MainCode.KILLED, 9, "oom-kill")
-        ended = await nomad.wait()
-        stream = nomad.driver.events.stream()
-        events = [await anext(stream) for _ in range(4)]
-    assert (ended.result.exit_code, ended.result.signal, ended.result.oom_killed) == (137, 9, True)
-    assert events[-1].annotations["oom_killed"] == "true"
-    assert events[-1].message.startswith("OOM-killed")

@@ -106,7 +106,7 @@ async def test_a_start_that_is_called_off_leaves_nothing(
         assert (machine.holds, machine.relay.held) == (NOTHING, {})
 
 
-@pytest.mark.parametrize("step", ["take image", "reserve", "start unit"])
+@pytest.mark.parametrize("step", ["reserve", "start unit"])
 async def test_a_start_that_takes_too_long_is_given_up(
     machine: Machine, fifos: Fifos, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from signal import Signals
 
 from solo5_systemd.base.concurrency import KeyedLocks, retry
 from solo5_systemd.base.errors import HostError, NoSuchTaskError, TakenError
@@ -31,7 +32,7 @@ from solo5_systemd.nomad.handle import decode as decode_state
 from solo5_systemd.nomad.logs import LogReattacher
 from solo5_systemd.nomad.process import agent_id
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.readiness.watch import ReadinessWatch
+from solo5_systemd.nomad.readiness import ReadinessWatch
 from solo5_systemd.nomad.scope import ScopeChildren
 from solo5_systemd.nomad.task import signals
 from solo5_systemd.nomad.task.forgotten_tasks import Claims
@@ -312,13 +313,13 @@ class TaskRegistry:
             return
         engine = await self._session.engine()
         match action:
-            case signals.FreezerAction.FREEZE:
+            case Signals.SIGSTOP:
                 await engine.freeze(name)
                 self._publish(task_id, "Frozen by SIGSTOP, until SIGCONT")
-            case signals.FreezerAction.THAW:
+            case Signals.SIGCONT:
                 await engine.thaw(name)
                 self._publish(task_id, "Thawed by SIGCONT")
-            case int():
+            case _:
                 await engine.kill(name, action)
 
     def _publish(self, task_id: str, message: str) -> None:

@@ -2,7 +2,6 @@
 
 import re
 import signal
-from enum import Enum, auto
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.task.workload import StopSignal
@@ -12,38 +11,26 @@ SIGKILL = 9
 _NUMBERS = {name.removeprefix("SIG"): number.value for name, number in signal.Signals.__members__.items()}
 _NUMBERS |= {str(int(number)): int(number) for number in signal.valid_signals()}
 
-
-class FreezerAction(Enum):
-    """The effect of SIGSTOP and SIGCONT: the cgroup freezer, since a stopped tender's guest clock would run on."""
-
-    FREEZE = auto()
-    THAW = auto()
+_EFFECTIVE = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT)
 
 
-def action(text: str) -> int | FreezerAction | None:
-    """Return the signal to send, or the freezer action; None: nothing is sent.
+def action(text: str) -> int | None:
+    """Return the number of a signal that has an effect; None: nothing is sent.
 
-    A unikernel has no signal handlers, so the default action of any other signal would kill its tender. That is no
-    error, since Nomad fails a task whose template cannot send its `change_signal`.
+    SIGSTOP and SIGCONT stand for the cgroup freezer: a stopped tender's guest clock would run on. A unikernel has no
+    signal handlers, so the default action of any other signal would kill its tender. That is no error, since Nomad
+    fails a task whose template cannot send its `change_signal`.
 
     Raises:
         InvalidRequestError: there is no such signal.
     """
     number = _number(text)
-    match number:
-        case 2 | 15 | 9:
-            return number
-        case 19:
-            return FreezerAction.FREEZE
-        case 18:
-            return FreezerAction.THAW
-        case 0:
-            raise InvalidRequestError(
-                f"signal {text!r} does not exist: expected a name or number of signal(7).",
-                "SIGINT, SIGTERM and SIGKILL end a unikernel, SIGSTOP and SIGCONT freeze and thaw it.",
-            )
-        case _:
-            return None
+    if not number:
+        raise InvalidRequestError(
+            f"signal {text!r} does not exist: expected a name or number of signal(7).",
+            "SIGINT, SIGTERM and SIGKILL end a unikernel, SIGSTOP and SIGCONT freeze and thaw it.",
+        )
+    return number if number in _EFFECTIVE else None
 
 
 def name(text: str) -> str:

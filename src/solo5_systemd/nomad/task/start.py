@@ -15,7 +15,7 @@ from solo5_systemd.base.procfs import boot_id, exists, mount_points
 from solo5_systemd.engine.task import Started, Task
 from solo5_systemd.host.kernel import numa_nodes
 from solo5_systemd.network.model import Endpoint
-from solo5_systemd.nomad import logs
+from solo5_systemd.nomad import logs, readiness
 from solo5_systemd.nomad.config.plugin import PluginConfig
 from solo5_systemd.nomad.config.ready import ConsoleLine, ReadinessProbe, Rule
 from solo5_systemd.nomad.config.task import DiskOptions, TaskOptions, task_options
@@ -26,7 +26,6 @@ from solo5_systemd.nomad.events.stream import EventStream, StartEvents
 from solo5_systemd.nomad.handle import DriverState
 from solo5_systemd.nomad.process import agent_id
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.readiness import watch
 from solo5_systemd.nomad.scope import ScopeChildren
 from solo5_systemd.nomad.wait import ExitWaiter, TaskEnd
 from solo5_systemd.nomad.workload import convert, ports, volumes
@@ -124,7 +123,7 @@ class TaskStarter:
         try:
             request = _job_request(config, plugin, self._session.settings())
             if request.options.ready is not None:
-                await watch.check_rule(request.options.ready, config, request.options)
+                await readiness.check_rule(request.options.ready, config, request.options)
         except Solo5Error:
             await logs.unblock_readers(config)  # the client has started logmon before StartTask
             raise
@@ -152,7 +151,9 @@ class TaskStarter:
                 condition = _condition(options.ready, config, options, started)
                 progress.on_step(f"waiting for {condition}")
                 since = time.monotonic()
-                evidence = await watch.wait_until_ready(self._session, state, condition, options.ready.deadline, ended)
+                evidence = await readiness.wait_until_ready(
+                    self._session, state, condition, options.ready.deadline, ended
+                )
                 progress.publish(messages.ready(evidence, time.monotonic() - since))
                 state = replace(state, ready=_probe(options.ready, condition))
         except BaseException:  # also on cancellation: the agent would not know of the unit

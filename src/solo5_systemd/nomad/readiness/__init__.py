@@ -1,1 +1,0 @@
-"""Readiness probes, and the watch over a ready task."""
