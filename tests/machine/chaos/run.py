@@ -27,7 +27,9 @@ class ChaosError(AssertionError):
     """The machine is not what it must be."""
 
 
-def run(seed: int, count: int, agent: Agent, say: Callable[[str], None], *, clear: bool = True) -> None:
+def run(
+    seed: int, count: int, agent: Agent, say: Callable[[str], None], *, varied: bool = False, clear: bool = True
+) -> None:
     """Perform so many operations of a seed, then remove every task.
 
     Without `clear` everything is left as it is after a failure, to be looked at.
@@ -40,7 +42,7 @@ def run(seed: int, count: int, agent: Agent, say: Callable[[str], None], *, clea
     done: list[str] = []
     world: World = {}
     try:
-        for operation, world in islice(history(seed), count):
+        for operation, world in islice(history(seed, varied=varied), count):
             _step(operation, world, agent, truth, done, seed)
             say(f"{len(done):4} {done[-1]}")
         while world:
