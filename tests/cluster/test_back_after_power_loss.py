@@ -10,7 +10,7 @@ from tests.cluster.machines import Peer
 from tests.cluster.traffic import get
 from tests.machine.conftest import GUESTS, PATIENCE, eventually
 
-COUNT = 50
+COUNT = 16
 PORT = 9000
 _WRITE = """
 cd /etc/solo5
