@@ -10,7 +10,7 @@ from solo5_systemd.nomad.proto.hcl_spec_pb2 import Spec
 
 CONFIGURATION = "machine/nomad/test_configuration.py"
 SHOWN: Mapping[str, str] = {
-    f"{CONFIGURATION}::test_disabled_driver_is_undetected_and_places_nothing": "enabled",
+    "machine/nomad/test_node.py::test_wrong_value_or_false_is_an_undetected_driver_with_the_reason": "enabled",
     f"{CONFIGURATION}::test_images_and_disks_lie_below_the_operators_directories": "image_paths block_paths",
     "machine/nomad/test_options.py::test_tender_of_the_plugins_own_path_runs_services_and_scopes": "tender_paths",
     f"{CONFIGURATION}::test_images_beyond_the_stores_room_are_refused": "image_store_mb",

@@ -8,7 +8,7 @@ import signal
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -155,9 +155,41 @@ _IN_VM = ("MemoryLow", "MemorySwapMax", "OOMScoreAdjust", "AllowedMemoryNodes", 
 _ALLOWED = (*TIGHTENING, "LogRateLimitBurst", *(_IN_VM if os.environ.get("TEST_MACHINE") == "vm" else ()))
 SCOPES = 'allowed_units = ["service", "scope"]\n'
 PLAIN = STRICT + ("allow_missing_controllers = true\n" if LACKS_CONTROLLERS else "")
-USUAL = f"{PLAIN}{SCOPES}allowed_properties = {json.dumps(_ALLOWED)}\n"
+USUAL = f"""{PLAIN}{SCOPES}
+allowed_properties = {json.dumps(_ALLOWED)}
+allowed_disks      = ["web-*", "chaos-*"]
+ceilings {{
+  disk_mb = 512
+}}
+network "namespace" {{
+  redirect = true
+}}
+network "served" {{
+  dhcp   = true
+  dns    = ["9.9.9.9"]
+  search = ["example.org"]
+}}
+network "joined" {{
+  join     = "br7"
+  ipv4     = "10.66.0.0/24"
+  pool     = "10.66.0.200-10.66.0.209"
+  ipv6     = "fd66::/64"
+  pool6    = "fd66::200-fd66::209"
+  gateway6 = "fe80::1"
+}}
+network "tagged" {{
+  join = "br7"
+  vlan = 20
+}}
+network "unleased" {{
+  join = "br8"
+}}
+"""
+"""What most tests need, together: each restart for another configuration takes some six seconds."""
+
 _GC = 'gc {\n  dangling_tasks {\n    period = "1s"\n    creation_grace = "10s"\n  }\n}\n'
-WATCHFUL = f'{USUAL}allowed_disks = ["chaos-*"]\n{_GC}'
+WATCHFUL = f"{USUAL}{_GC}"
+"""With a short period for forgotten tasks."""
 
 
 def api(path: str, method: str = "GET", body: object = None) -> Any:
@@ -177,7 +209,8 @@ class Agent:
     """The client agent, which the tests restart, kill and query; the server keeps running."""
 
     node: str = ""
-    since: dict[str, str] = field(default_factory=dict)
+    config: str = ""
+    """The plugin configuration of the last start, or for the next one."""
 
     def install(self, config: str = USUAL) -> None:
         assert shutil.which("nomad"), "nomad is not in this machine: boot it with --with nomad"
@@ -196,8 +229,20 @@ class Agent:
         ok("systemctl", "start", SERVER_UNIT)
         self.start()
 
+    def use(self, config: str) -> None:
+        """Run with this plugin configuration, and wait for a healthy driver; restart only for another configuration."""
+        if config != self.config:
+            self.restart(config)
+        eventually(lambda: self.driver().get("Healthy"), "the driver works", 60)
+
+    def restart(self, config: str) -> None:
+        self.stop()
+        self.configure(config)
+        self.start()
+
     def configure(self, config: str) -> None:
         """Write the client's configuration with this plugin configuration, for the next start."""
+        self.config = config
         client = _CLIENT.format(
             plugins=PLUGINS,
             second=SECOND_ADDRESS,

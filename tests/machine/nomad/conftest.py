@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.machine.conftest import GUESTS, Machine, Outside, cable, eventually, ok, sh
-from tests.machine.nomad.agent import SECOND_ADDRESS, SIX_ADDRESS, USUAL, WATCHFUL, Agent
+from tests.machine.nomad.agent import SECOND_ADDRESS, SIX_ADDRESS, USUAL, Agent
 from tests.machine.nomad.jobs import Jobs
 
 
@@ -40,22 +40,11 @@ def installed(outside: Outside) -> Iterator[Agent]:
         subject.remove()
 
 
-@pytest.fixture(scope="module")
-def watchful(installed: Agent) -> Iterator[None]:
-    """The agent, with a short period for forgotten tasks."""
-    installed.stop()
-    installed.configure(WATCHFUL)
-    installed.start()
-    yield
-    installed.stop()
-    installed.configure(USUAL)
-    installed.start()
-    eventually(lambda: installed.driver().get("Healthy"), "the driver works")
-
-
 @pytest.fixture
-def agent(installed: Agent, machine: Machine) -> Iterator[Agent]:
-    """The agent, running with a healthy driver before and after the test."""
+def agent(installed: Agent, machine: Machine, request: pytest.FixtureRequest) -> Iterator[Agent]:
+    """The agent with the test's plugin configuration, running with a healthy driver before and after the test."""
+    marker = request.node.get_closest_marker("configured")
+    installed.use(marker.args[0] if marker else USUAL)
     since = f"@{time.time():.6f}"
     yield installed
     installed.heal()

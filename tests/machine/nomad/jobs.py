@@ -5,11 +5,13 @@ import os
 import re
 import textwrap
 import urllib.parse
+import urllib.request
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from tests.machine.conftest import GUESTS, PATIENCE, eventually, ok, sh, systemctl, unit_property
-from tests.machine.nomad.agent import DATA, api, one
+from tests.machine.conftest import GUESTS, PATIENCE, eventually, ok, systemctl, unit_property
+from tests.machine.nomad.agent import DATA, HTTP, api, one
 
 TASKS = ("solo5-task-*.service", "solo5-task-*.scope")
 TERMINAL = ("complete", "failed", "lost")
@@ -247,18 +249,26 @@ def status(alloc: str) -> str:
 
 
 def refusal(alloc: str) -> str:
-    """Return the output of `nomad alloc status` for a task that was not started, as one line."""
-    return " ".join(status(alloc).split())
+    """Return the events of an allocation's tasks as one line."""
+    return " ".join(
+        word for name in allocation(alloc)["TaskStates"] for each in events(alloc, name) for word in each.split()
+    )
 
 
-def logs(alloc: str, *options: str, name: str = "guest") -> str:
-    """Return the output of `nomad alloc logs`; empty: there is no log yet."""
-    return sh("nomad", "alloc", "logs", *options, alloc, name).stdout
+def logs(alloc: str, stream: str = "stdout", name: str = "guest") -> str:
+    """Return a task's log, as `nomad alloc logs` prints it; empty: there is none yet."""
+    request = f"/v1/client/fs/logs/{alloc}?task={name}&type={stream}&origin=start&plain=true"
+    try:
+        with urllib.request.urlopen(f"{HTTP}{request}", timeout=30) as answer:
+            text: bytes = answer.read()
+    except (OSError, HTTPException):  # the agent is away, or has no log
+        return ""
+    return text.decode(errors="replace")
 
 
-def says(alloc: str, text: str, *options: str, name: str = "guest") -> None:
+def says(alloc: str, text: str, stream: str = "stdout", name: str = "guest") -> None:
     """Wait until the task's log contains a text; Nomad's collector writes some time after it has read."""
-    eventually(lambda: text in logs(alloc, *options, name=name), f"the log of {alloc} contains {text!r}")
+    eventually(lambda: text in logs(alloc, stream, name), f"the log of {alloc} contains {text!r}")
 
 
 def unit(alloc: str) -> str:

@@ -105,35 +105,21 @@ SERVER = f'unikernel = "{GUESTS}/net.spt"\nargs = [{ADDRESSES}]\n'
 PORTS = 'network {\n  port "a" {\n    to = 80\n  }\n  port "b" {\n    to = 7\n  }\n}\n'
 
 
-def configured(agent: Agent, config: str) -> Iterator[Agent]:
-    """Restart the agent with other options, and at the end with the original ones."""
-    agent.stop()
-    agent.configure(config)
-    agent.start()
-    eventually(lambda: agent.driver().get("Healthy"), "the driver works")
-    yield agent
-    agent.stop()
-    agent.configure(USUAL)
-    agent.start()
-    eventually(lambda: agent.driver().get("Healthy"), "the driver works")
+closed = pytest.mark.configured(PLAIN + CLOSED)
 
 
-@pytest.fixture(scope="module")
-def closed(installed: Agent) -> Iterator[Agent]:
-    yield from configured(installed, PLAIN + CLOSED)
+@pytest.fixture(scope="module", autouse=True)
+def namespace(booted: None) -> Iterator[None]:
+    """The journal namespace of `closed`, removed at the end."""
+    yield
     remove_namespace("closed")
-
-
-@pytest.fixture
-def opened(agent: Agent) -> Iterator[Agent]:
-    yield from configured(agent, PLAIN + SCOPES + OPEN)
 
 
 def name_of(alloc: str) -> str:
     return unit(alloc).removeprefix("solo5-task-").rpartition(".")[0]
 
 
-@pytest.mark.usefixtures("closed")
+@closed
 def test_defaults_hold_where_the_job_leaves_an_option_out(jobs: Jobs) -> None:
     [alloc] = jobs.run(hcl("defaulted", SLEEPER))
     service = unit(alloc)
@@ -169,6 +155,10 @@ REFUSED = {
     "disks": (
         refused_job("disks", f'unikernel = "{GUESTS}/disks63.spt"\n' + "".join(map(NUMBERED.format, range(63)))),
         "the number of disks is 63: expected at most 1",
+    ),
+    "named-disk": (
+        refused_job("named-disk", f'unikernel = "{GUESTS}/disk.spt"\nblock "storage" {{\n  disk = "web-1"\n}}\n'),
+        "expected one that matches a pattern, and there is none",
     ),
     "ports": (
         refused_job("ports", SERVER + CLOSED_NIC, group=TWO_STARTS + PORTS),
@@ -210,7 +200,8 @@ def large() -> Iterator[Path]:
     LARGE.unlink()
 
 
-@pytest.mark.usefixtures("closed", "large")
+@closed
+@pytest.mark.usefixtures("large")
 def test_ceilings_networks_and_allowed_properties_refuse(jobs: Jobs) -> None:
     submitted = {what: jobs.submit(text) for what, (text, _) in REFUSED.items()}
     read = {what: refusal(ended(job)) for what, job in submitted.items()}
@@ -231,7 +222,7 @@ OPENED = {
 }
 
 
-@pytest.mark.usefixtures("closed")
+@closed
 def test_images_beyond_the_stores_room_are_refused(jobs: Jobs, large: Path) -> None:
     """The image of a task that runs stays; one that takes nearly all the rest is none too much, but for that."""
     jobs.run(hcl("stored", SLEEPER))
@@ -241,7 +232,7 @@ def test_images_beyond_the_stores_room_are_refused(jobs: Jobs, large: Path) -> N
     assert "of 1048576: expected room for it" in text
 
 
-@pytest.mark.usefixtures("closed")
+@closed
 def test_network_and_allowed_property_are_the_tasks(jobs: Jobs) -> None:
     config = SERVER + CLOSED_NIC + 'properties {\n  OOMScoreAdjust = "432"\n}\n'
     [alloc] = jobs.run(hcl("permitted", config, memory=64))
@@ -264,7 +255,7 @@ def test_network_and_allowed_property_are_the_tasks(jobs: Jobs) -> None:
     assert Path(f"/proc/{unit_property(unit(alloc), 'MainPID')}/oom_score_adj").read_text().strip() == "432"
 
 
-@pytest.mark.usefixtures("closed")
+@closed
 def test_a_job_routes_what_the_operator_permits(jobs: Jobs) -> None:
     nic = 'nic "service" {\n  network = "closed"\n  routes = ["192.168.2.0/24"]\n}\n'
     [alloc] = jobs.run(hcl("vpn", SERVER + nic))
@@ -281,7 +272,7 @@ def test_a_job_routes_what_the_operator_permits(jobs: Jobs) -> None:
     assert ok("ip", "route", "show", "192.168.2.0/24") == ""
 
 
-@pytest.mark.usefixtures("closed")
+@closed
 def test_name_servers_of_a_network_are_the_guests(jobs: Jobs) -> None:
     config = f'unikernel = "{GUESTS}/net.spt"\nargs = ["{{mirage}}", "{{dns}}", "{{search}}"]\n' + CLOSED_NIC
     [alloc] = jobs.run(hcl("resolving", config))
@@ -299,7 +290,7 @@ def moment(alloc: str) -> int:
     return int(usage["Timestamp"]) if usage else 0
 
 
-@pytest.mark.usefixtures("closed")
+@closed
 def test_samples_are_at_least_an_interval_apart_however_often_nomad_collects(jobs: Jobs) -> None:
     """The agent collects each second."""
     [alloc] = jobs.run(hcl("sampled", SLEEPER))
@@ -343,11 +334,11 @@ def unused() -> Path:
     return file
 
 
-@pytest.mark.usefixtures("closed")
+@closed
 def test_unused_images_are_removed_and_no_unit_is_ended_where_that_is_disabled(jobs: Jobs, stranger: list[str]) -> None:
     [alloc] = jobs.run(hcl("present", SLEEPER))
     lost, since = lose(alloc, stranger), time.monotonic()
-    while time.monotonic() - since < 15:  # longer than the grace period and a look
+    while time.monotonic() - since < 12:  # longer than the grace period and a look
         image = unused()
         eventually(lambda image=image: not image.exists(), "the image is removed")  # type: ignore[misc]
     assert unit_property(lost, "ActiveState") == "active"
@@ -355,8 +346,9 @@ def test_unused_images_are_removed_and_no_unit_is_ended_where_that_is_disabled(j
     assert inspect(name_of(alloc))["image_sha256"] in images, "the image of a task that runs stays"
 
 
+@pytest.mark.configured(PLAIN + SCOPES + OPEN)
 def test_images_outcomes_and_lost_units_stay_where_that_is_chosen(
-    agent: Agent, jobs: Jobs, machine: Machine, stranger: list[str], opened: Agent
+    agent: Agent, jobs: Jobs, machine: Machine, stranger: list[str]
 ) -> None:
     """Also: a task is a scope where that is the default."""
     machine.expect("would be stopped")
@@ -374,6 +366,7 @@ def test_images_outcomes_and_lost_units_stay_where_that_is_chosen(
     image.unlink()
     ok("solo5ctl", "rm", kept)
     assert kept not in ok("solo5ctl", "ps", "--all", "--quiet").split()
+    agent.restart(USUAL)  # which retains nothing of the jobs
 
 
 def keep(jobs: Jobs) -> str:
@@ -395,21 +388,6 @@ def keep(jobs: Jobs) -> str:
 def collected(alloc: str) -> bool:
     api("/v1/client/gc", "PUT")
     return not DATA.joinpath("alloc", alloc).exists()
-
-
-def test_disabled_driver_is_undetected_and_places_nothing(agent: Agent, machine: Machine) -> None:
-    machine.expect("enabled is false")
-    agent.stop()
-    agent.configure(f"{USUAL}enabled = false\n")
-    try:
-        agent.start()
-        eventually(lambda: agent.driver().get("Detected") is False, "the driver is undetected")
-        shown = ok("nomad", "node", "status", "-self", "-verbose")
-        assert re.search(r"solo5 +false +false +disabled: plugin\.solo5\.config\.enabled is false", shown)
-    finally:
-        agent.stop()
-        agent.configure(USUAL)
-        agent.start()
 
 
 DISK = 'block "storage" {{\n  source = "{}"\n}}\n'

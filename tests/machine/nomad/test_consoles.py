@@ -135,16 +135,30 @@ def talker(jobs: Jobs, outside: Outside) -> Talker:
 
 
 def test_collector_that_was_killed_gets_what_it_missed_from_the_next_agent(agent: Agent, talker: Talker) -> None:
-    """Lines that a killed collector has read and not written are lost by Nomad, so it is idle here."""
+    """Lines that a killed collector has read and not written are lost by Nomad, so it is idle here.
+
+    In the journal each line has its task's names, also while Nomad is stopped.
+    """
     talker.write(3)
     talker.is_whole()
     time.sleep(0.5)
     os.kill(one(collectors, "process"), signal.SIGKILL)
     talker.write(5)
+    name = unit(talker.alloc)
     agent.stop()
     talker.write(2)
+    ok("journalctl", "--sync")
+    lines = [json.loads(line) for line in _journal("NOMAD_JOB_NAME=talker", f"NOMAD_ALLOC_ID={talker.alloc}")]
     agent.start()
     talker.is_whole()
+    said = [line for line in lines if "to port 7" in line["MESSAGE"]]
+    assert len(said) == talker.sent
+    for line in said:
+        assert line["NOMAD_TASK_NAME"] == "guest"
+        assert line["NOMAD_NAMESPACE"] == "default"
+        assert line["_SYSTEMD_UNIT"] == name
+        assert line["SOLO5_TASK"] == name.removeprefix("solo5-task-").removesuffix(".service")
+        assert re.fullmatch("[0-9a-f]{64}", line["SOLO5_IMAGE_SHA256"])
     talker.write(2)
     talker.is_whole()
 
@@ -159,24 +173,6 @@ def test_relay_and_plugin_are_killed_at_once(agent: Agent, talker: Talker, machi
     eventually(lambda: plugins() and relay() and not {*plugins(), *relay()} & {*before}, "both are back")
     talker.write(2)
     talker.is_whole()
-
-
-def test_every_line_says_whose_it_is_and_is_found_with_nomad_stopped(agent: Agent, talker: Talker) -> None:
-    talker.write(2)
-    name = unit(talker.alloc)
-    agent.stop()
-    talker.write(2)
-    ok("journalctl", "--sync")
-    lines = [json.loads(line) for line in _journal("NOMAD_JOB_NAME=talker", f"NOMAD_ALLOC_ID={talker.alloc}")]
-    agent.start()
-    said = [line for line in lines if "to port 7" in line["MESSAGE"]]
-    assert len(said) == talker.sent
-    for line in said:
-        assert line["NOMAD_TASK_NAME"] == "guest"
-        assert line["NOMAD_NAMESPACE"] == "default"
-        assert line["_SYSTEMD_UNIT"] == name
-        assert line["SOLO5_TASK"] == name.removeprefix("solo5-task-").removesuffix(".service")
-        assert re.fullmatch("[0-9a-f]{64}", line["SOLO5_IMAGE_SHA256"])
 
 
 def _journal(*matches: str) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.machine.conftest import PATIENCE, Machine, eventually, inspect, ok, sh, unit_property
-from tests.machine.nomad.agent import Agent, api
+from tests.machine.nomad.agent import USUAL, Agent, api
 from tests.machine.nomad.csi import DIRECTORY, PLUGIN, PUBLISHED, SPECIFICATION, is_healthy, plugin_job, volume
 from tests.machine.nomad.jobs import (
     Jobs,
@@ -52,6 +52,7 @@ def let_go() -> None:
 @pytest.fixture(scope="module")
 def plugin(installed: Agent) -> Iterator[str]:
     """Run the plugin for all tests of this module, since Nomad takes 16 s to find it healthy; yield its allocation."""
+    installed.use(USUAL)
     jobs = Jobs()
     [alloc] = jobs.run(plugin_job())
     eventually(is_healthy, "the plugin is healthy")

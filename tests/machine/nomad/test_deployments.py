@@ -52,23 +52,6 @@ def versions(job: str, status: str = "running") -> list[int]:
     return sorted(alloc["JobVersion"] for alloc in allocations(job) if alloc["ClientStatus"] == status)
 
 
-def test_canary_runs_beside_the_old_version_until_it_is_promoted(jobs: Jobs) -> None:
-    rule = update("canary = 1", "max_parallel = 2")
-    jobs.run(hcl("canary", counting(100) + READY, job=rule, count=2), count=2)
-    becomes("canary", "successful", 0)
-    jobs.submit(hcl("canary", counting(101) + READY, job=rule, count=2))
-    eventually(lambda: versions("canary") == [0, 0, 1], "one canary runs beside both of the old version")
-    eventually(
-        lambda: deployment("canary")["TaskGroups"]["group"]["HealthyAllocs"] == 1, "the canary is healthy by `ready`"
-    )
-    [canary] = [alloc for alloc in allocations("canary") if alloc["JobVersion"] == 1]
-    assert allocation(canary["ID"])["DeploymentStatus"]["Canary"] is True
-    ok("nomad", "deployment", "promote", "-detach", deployment("canary")["ID"])
-    becomes("canary", "successful", 1)
-    eventually(lambda: versions("canary") == [1, 1], "the new version has replaced the old one")
-    assert canary["ID"] in [alloc["ID"] for alloc in allocations("canary") if alloc["ClientStatus"] == "running"]
-
-
 def test_version_that_does_not_become_ready_is_reverted(jobs: Jobs) -> None:
     rule = update("auto_revert = true")
     jobs.run(hcl("revert", counting(100) + READY, job=rule))

@@ -1,53 +1,31 @@
 """Jobs whose guests get their address by DHCP."""
 
-from collections.abc import Iterator
-
-import pytest
 from tests.machine.conftest import GUESTS, eventually, ok, unit_property
-from tests.machine.nomad.agent import USUAL, Agent
 from tests.machine.nomad.jobs import NEVER_AGAIN, Jobs, ended, hcl, refusal, unit
-from tests.machine.nomad.test_joined import nic, restart_with
+from tests.machine.nomad.test_joined import nic
 from tests.machine.nomad.test_ready import PORTS
 
-NETWORKS = """
-network "default" {
-  dhcp = true
-  dns = ["9.9.9.9"]
-  search = ["example.org"]
-}
-network "plain" {}
-"""
-CONFIG = f'unikernel = "{GUESTS}/netdhcp.spt"\n'
+CONFIG = f'unikernel = "{GUESTS}/netdhcp.spt"\nnic "service" {{\n  network = "served"\n}}\n'
 READY = 'ready {\n  tcp = "80"\n}\n'
 DNS = 'network {\n  dns {\n    servers = ["192.0.2.53"]\n  }\n}\n'
-
-
-@pytest.fixture
-def served(agent: Agent, jobs: Jobs) -> Iterator[Jobs]:
-    restart_with(agent, USUAL + NETWORKS)
-    try:
-        yield jobs
-        jobs.purge()
-    finally:
-        restart_with(agent, USUAL)
 
 
 def console(alloc: str) -> str:
     return ok("solo5ctl", "logs", unit(alloc).removeprefix("solo5-task-").removesuffix(".service"))
 
 
-def test_a_job_without_arguments_gets_its_address_by_dhcp(served: Jobs) -> None:
+def test_a_job_without_arguments_gets_its_address_by_dhcp(jobs: Jobs) -> None:
     """It is ready when its published port answers: nothing of its address is in the job."""
-    [alloc] = served.run(hcl("plain", CONFIG + READY, group=NEVER_AGAIN + PORTS))
+    [alloc] = jobs.run(hcl("plain", CONFIG + READY, group=NEVER_AGAIN + PORTS))
     address = nic(alloc)["ipv4"].partition("/")[0]
     name = unit(alloc).removeprefix("solo5-task-").removesuffix(".service")
     line = f"dhcp ipv4 {address} mask 255.255.255.0 gateway {nic(alloc)['gateway4']} dns 9.9.9.9 name {name}"
     assert line in console(alloc)
 
-    [alloc] = served.run(hcl("own", CONFIG, group=NEVER_AGAIN + DNS))
+    [alloc] = jobs.run(hcl("own", CONFIG, group=NEVER_AGAIN + DNS))
     eventually(lambda: " dns 192.0.2.53 " in console(alloc), "it has the name server of its job")
-    assert unit_property("solo5-dhcp@default.service", "ActiveState") == "active"
+    assert unit_property("solo5-dhcp@served.service", "ActiveState") == "active"
 
-    elsewhere = CONFIG + 'nic "service" {\n  network = "plain"\n}\n'
-    refused = refusal(ended(served.submit(hcl("elsewhere", elsewhere, group=NEVER_AGAIN + DNS))))
+    elsewhere = CONFIG.replace("served", "default")
+    refused = refusal(ended(jobs.submit(hcl("elsewhere", elsewhere, group=NEVER_AGAIN + DNS))))
     assert "expected {dns} in args, or a network with dhcp = true" in refused

@@ -262,16 +262,9 @@ NAMED = Path("/var/lib/solo5/disks")
 
 
 @pytest.fixture
-def allowing(agent: Agent) -> Iterator[Agent]:
-    """The agent, whose jobs may use disks `web-*` of 2 MiB."""
-    agent.stop()
-    agent.configure(USUAL + 'allowed_disks = ["web-*"]\nceilings {\n  disk_mb = 2\n}\n')
-    agent.start()
-    eventually(lambda: agent.driver().get("Healthy"), "the driver works")
-    yield agent
-    agent.stop()
-    agent.configure(USUAL)
-    agent.start()
+def no_disk(agent: Agent) -> Iterator[None]:
+    """No named disk, once the jobs are over."""
+    yield
     for path in NAMED.iterdir():
         path.unlink()
 
@@ -281,13 +274,14 @@ def named(disk: str, *words: str) -> str:
     return f'unikernel = "{GUESTS}/disk.spt"\nargs = [{args}]\nblock "storage" {{\n{disk}\n}}\n'
 
 
-def test_named_disks_are_those_that_the_operator_allows(jobs: Jobs, allowing: Agent) -> None:
+@pytest.mark.usefixtures("no_disk")
+def test_named_disks_are_those_that_the_operator_allows(jobs: Jobs) -> None:
     ok("solo5ctl", "disk", "create", "db-0", "1M")
     refused = {
         "other": ('disk = "db-0"', "named disk 'db-0' is not allowed on this node: expected one that matches web-*"),
         "copied": ('disk = "db-0"\nephemeral = true', "is not allowed on this node"),
         "missing": ('disk = "web-9"', "no disk is named 'web-9'"),
-        "large": ('disk = "web-8"\ncreate = true\nsize = "4M"', "the size of a new disk in bytes is 4194304: expected"),
+        "large": ('disk = "web-8"\ncreate = true\nsize = "1G"', "new disk in bytes is 1073741824: expected"),
     }
     for job, (disk, _) in refused.items():
         jobs.submit(hcl(job, named(disk, "read"), kind="batch"))
@@ -306,7 +300,7 @@ def test_named_disks_are_those_that_the_operator_allows(jobs: Jobs, allowing: Ag
     assert not list(Path("/var/lib/solo5/copies").iterdir())
 
 
-def test_named_disks_on_a_file_system_of_their_own_have_limits(jobs: Jobs, allowing: Agent) -> None:
+def test_named_disks_on_a_file_system_of_their_own_have_limits(jobs: Jobs) -> None:
     NAMED.mkdir(mode=0o700, exist_ok=True)
     ok("mount", "-t", "tmpfs", "-o", "size=8M,mode=0700", "tmpfs", str(NAMED))
     try:
@@ -319,23 +313,13 @@ def test_named_disks_on_a_file_system_of_their_own_have_limits(jobs: Jobs, allow
         ok("umount", str(NAMED))
 
 
-@pytest.fixture
-def capping(agent: Agent) -> Iterator[Agent]:
-    """The agent, whose jobs may use disks `web-*`, each with at most 50 MB/s of reading."""
-    agent.stop()
-    limits = 'read_bps = "50M"\nwrite_bps = "50M"\nread_iops = 1000\nwrite_iops = 1000'
-    agent.configure(USUAL + f'allowed_disks = ["web-*"]\nceilings {{\n  io {{\n{limits}\n}}\n}}\n')
-    agent.start()
-    eventually(lambda: agent.driver().get("Healthy"), "the driver works")
-    yield agent
-    agent.stop()
-    agent.configure(USUAL)
-    agent.start()
-    for path in NAMED.iterdir():
-        path.unlink()
+LIMITS = 'io {\nread_bps = "50M"\nwrite_bps = "50M"\nread_iops = 1000\nwrite_iops = 1000\n}\n'
+capped = pytest.mark.configured(USUAL.replace("ceilings {\n", f"ceilings {{\n{LIMITS}"))
 
 
-def test_limits_of_disks_are_within_the_operators(jobs: Jobs, capping: Agent) -> None:
+@capped
+@pytest.mark.usefixtures("no_disk")
+def test_limits_of_disks_are_within_the_operators(jobs: Jobs) -> None:
     """The file system of this container has no block device: what is permitted is refused, too."""
     create = 'disk = "web-1"\ncreate = true\nsize = "1M"\n'
     above = {
@@ -353,7 +337,9 @@ def test_limits_of_disks_are_within_the_operators(jobs: Jobs, capping: Agent) ->
 
 
 @pytest.mark.vm  # with a block device below its file system, and the controller
-def test_limits_of_a_jobs_disk_are_the_kernels(jobs: Jobs, capping: Agent) -> None:
+@capped
+@pytest.mark.usefixtures("no_disk")
+def test_limits_of_a_jobs_disk_are_the_kernels(jobs: Jobs) -> None:
     disk = 'disk = "web-1"\ncreate = true\nsize = "1M"\nio {\nread_bps = "10M"\nwrite_iops = 500\n}'
     [alloc] = jobs.run(hcl("within", named(disk, "read", "stay")))
     says(alloc, "sector 0: ''")
@@ -382,12 +368,6 @@ def test_a_device_that_is_pulled_out_is_in_the_events_of_its_task(jobs: Jobs, ag
         finally:
             jobs.purge()
             shutil.rmtree(DISKS)
-
-
-def test_a_job_may_use_no_named_disk_unless_the_operator_allows_it(jobs: Jobs) -> None:
-    jobs.submit(hcl("closed", named('disk = "web-1"\ncreate = true\nsize = "1M"', "read"), kind="batch"))
-    assert "expected one that matches a pattern, and there is none" in refusal(ended("closed"))
-    assert not list(NAMED.iterdir())
 
 
 def template(destination: str, data: str) -> str:

@@ -2,14 +2,14 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.machine.conftest import GUESTS, Machine, Outside, eventually, inspect, ok, sh
-from tests.machine.nomad.agent import DISKS, NODE_ADDRESS, USUAL, Agent, api
+from tests.machine.conftest import GUESTS, Outside, eventually, inspect, ok, sh
+from tests.machine.nomad.agent import DISKS, NODE_ADDRESS, PLAIN, SCOPES, Agent, api
 from tests.machine.nomad.jobs import (
     Jobs,
     allocation,
@@ -25,9 +25,17 @@ from tests.machine.nomad.jobs import (
     unit,
 )
 from tests.machine.nomad.test_deployments import becomes, versions
-from tests.machine.nomad.test_joined import restart_with
 
 EXAMPLES = Path(__file__).parents[3] / "examples/nomad"
+LINES = [
+    line.removeprefix("#   ")
+    for example in ("disks", "dual-stack", "lan")
+    for line in (EXAMPLES / f"{example}.nomad.hcl").read_text().splitlines()
+    if line.startswith("#   ")
+]
+"""The plugin configuration that the comments of examples have."""
+
+pytestmark = pytest.mark.configured("\n".join((f"{PLAIN}{SCOPES}", *LINES, "")))
 
 
 def submit(jobs: Jobs, example: str, name: str, *options: str) -> None:
@@ -42,11 +50,11 @@ def completes(name: str, text: str) -> None:
     eventually(lambda: text in ok("nomad", "alloc", "logs", alloc), f"its log contains {text!r}")
 
 
-@pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.hcl")), ids=lambda path: path.name.partition(".")[0])
-def test_is_a_valid_job(jobs: Jobs, example: Path) -> None:
+def test_each_is_a_valid_job(jobs: Jobs) -> None:
     variables = ("-var", "source=http://127.0.0.1/", "-var", f"sha256={'0' * 64}")
-    given = variables if example.name.startswith("artifact") else ()
-    assert "Job validation successful" in ok("nomad", "job", "validate", *given, str(example))
+    for example in sorted(EXAMPLES.glob("*.hcl")):
+        given = variables if example.name.startswith("artifact") else ()
+        assert "Job validation successful" in ok("nomad", "job", "validate", *given, str(example))
 
 
 def test_hello(jobs: Jobs) -> None:
@@ -92,10 +100,9 @@ def test_files_are_configuration_and_a_secret(jobs: Jobs) -> None:
         ok("nomad", "var", "purge", "nomad/jobs/files")
 
 
-def test_disks_that_stay_and_that_end_with_the_task(jobs: Jobs, configured: Callable[[str], None]) -> None:
+def test_disks_that_stay_and_that_end_with_the_task(jobs: Jobs) -> None:
     ok("solo5ctl", "disk", "create", "ledger-blank", "64M")
     try:
-        configured("disks")
         submit(jobs, "disks", "disks")
         running("disks")
         alloc = allocations("disks")[0]["ID"]
@@ -180,22 +187,8 @@ def test_mirage_has_its_address_name_servers_and_port(jobs: Jobs, outside: Outsi
     eventually(lambda: line in outside.tcp(NODE_ADDRESS, web), "the guest has its arguments")
 
 
-@pytest.fixture
-def configured(agent: Agent, jobs: Jobs) -> Iterator[Callable[[str], None]]:
-    """Restart the agent with the plugin configuration that the comment of an example has."""
-
-    def restart(example: str) -> None:
-        lines = (EXAMPLES / f"{example}.nomad.hcl").read_text().splitlines()
-        restart_with(agent, USUAL + "\n".join(line.removeprefix("#   ") for line in lines if line.startswith("#   ")))
-
-    yield restart
-    jobs.purge()
-    restart_with(agent, USUAL)
-
-
 @pytest.mark.vm  # the kernel of a container's host may have bridges without VLANs
-def test_lan_is_a_machine_of_its_vlan(jobs: Jobs, machine: Machine, configured: Callable[[str], None]) -> None:
-    machine.expect("plugin failed to exit gracefully|plugin process exited")  # an emulated machine takes too long
+def test_lan_is_a_machine_of_its_vlan(jobs: Jobs) -> None:
     ok("ip", "link", "add", "br0", "type", "bridge", "vlan_filtering", "1")
     try:
         ok("ip", "link", "set", "br0", "up")
@@ -203,7 +196,6 @@ def test_lan_is_a_machine_of_its_vlan(jobs: Jobs, machine: Machine, configured: 
         ok("ip", "link", "add", "link", "br0", "name", "br0.20", "type", "vlan", "id", "20")
         ok("ip", "address", "add", "10.66.0.1/24", "dev", "br0.20")
         ok("ip", "link", "set", "br0.20", "up")
-        configured("lan")
         submit(jobs, "lan", "lan")
         running("lan")
         address = about(allocations("lan")[0]["ID"])["ipv4"].partition("/")[0]
@@ -214,8 +206,7 @@ def test_lan_is_a_machine_of_its_vlan(jobs: Jobs, machine: Machine, configured: 
         ok("ip", "link", "delete", "br0")
 
 
-def test_dual_stack_has_both_addresses(jobs: Jobs, outside: Outside, configured: Callable[[str], None]) -> None:
-    configured("dual-stack")
+def test_dual_stack_has_both_addresses(jobs: Jobs, outside: Outside) -> None:
     submit(jobs, "dual-stack", "dual-stack")
     running("dual-stack")
     alloc = allocations("dual-stack")[0]["ID"]

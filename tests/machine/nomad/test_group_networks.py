@@ -30,9 +30,9 @@ from tests.machine.nomad.jobs import (
     task_hcl,
     unit,
 )
-from tests.machine.nomad.test_joined import restart_with
 from tests.machine.nomad.test_services import CHECK, passes, service
 from tests.machine.test_ipv6 import _UDP6, HERE, THERE
+from tests.machine.test_joined import settings
 
 EXAMPLES = Path("/srv/examples/nomad")
 NAMESPACES = Path("/run/netns")
@@ -59,14 +59,39 @@ def sidecar(name: str, command: str, *arguments: str, task: str = "") -> str:
     )
 
 
+def local(*subnets: str) -> dict[str, object]:
+    """Return CNI's plugin for addresses, with a range of each subnet and a default route for its family."""
+    routes = [{"dst": "::/0" if ":" in subnet else "0.0.0.0/0"} for subnet in subnets]
+    return {"type": "host-local", "ranges": [[{"subnet": subnet}] for subnet in subnets], "routes": routes}
+
+
+PORTMAP = {"type": "portmap", "capabilities": {"portMappings": True}, "snat": True}
+OF_CNI: dict[str, list[dict[str, object]]] = {
+    "routed": [{"type": "ptp", "ipMasq": True, "ipam": local("10.201.0.0/24")}, PORTMAP],
+    "dual": [
+        {"type": "loopback"},
+        {"type": "ptp", "ipMasq": True, "ipam": local("10.202.0.0/24", "fd00:202::/64")},
+        PORTMAP,
+    ],
+    "test": [{"type": "of-a-test"}],
+}
+"""Networks by their name, each with its plugins. The agent reads them when it is started."""
+
+
 @pytest.fixture(scope="module", autouse=True)
 def bridge(installed: Agent) -> Iterator[None]:
-    """What Nomad keeps from its first group in bridge mode on: a bridge, tables of iptables, forwarding."""
+    """Networks of CNI, and what Nomad keeps of its first group in bridge mode: a bridge, iptables, forwarding."""
     before = FORWARDING.read_text()
+    files = [CNI / f"{name}.conflist" for name in OF_CNI]
+    for file, (name, plugins) in zip(files, OF_CNI.items(), strict=True):
+        file.write_text(json.dumps({"cniVersion": "0.4.0", "name": name, "plugins": plugins}))
+    installed.restart(USUAL)
     first = Jobs()
     first.run(group_hcl("first", sidecar("side", "/bin/sleep", "1000"), group=BRIDGE))
     first.purge()
     yield
+    for file in files:
+        file.unlink()
     ok("ip", "link", "delete", "nomad")
     for table in json.loads(ok("nft", "--json", "list", "tables"))["nftables"]:
         if "table" in table:
@@ -118,14 +143,13 @@ def test_a_group_of_another_driver_reaches_the_outside_on_a_host_that_did_not_fo
     eventually(lambda: sh(*ping).returncode == 0, "it reaches the outside")
 
 
-@pytest.mark.parametrize("kind", ["http", "tcp"])
-def test_a_service_has_the_address_of_its_allocation(group: Jobs, kind: str) -> None:
-    check = CHECK.replace('"http"', f'"{kind}"').replace('path     = "/"', 'path     = "/"' if kind == "http" else "")
-    [alloc] = group.run(group_hcl("own", task_hcl("guest", WEB), group=BRIDGE + service("own", "alloc", more=check)))
+def test_a_service_has_the_address_of_its_allocation(group: Jobs) -> None:
+    checks = CHECK + CHECK.replace('"http"', '"tcp"').replace('path     = "/"', "")
+    [alloc] = group.run(group_hcl("own", task_hcl("guest", WEB), group=BRIDGE + service("own", "alloc", more=checks)))
     eventually(lambda: len(registered("own")) == 1, "it is registered")
     [(address, number)] = registered("own")
     assert (address.partition(".")[0], number) == ("172", 80)
-    passes(alloc)
+    passes(alloc, checks=2)
     assert f"inet {address}/" in ok("ip", "netns", "exec", alloc, "ip", "-4", "address")
 
 
@@ -248,22 +272,21 @@ def test_a_range_in_a_groups_namespace_leads_to_its_guest(group: Jobs) -> None:
     assert "9000-9010->9000-9010/tcp" in ok("solo5ctl", "ps")
 
 
-@pytest.mark.parametrize(
-    ("mode", "number", "alias"), [("bridge", 8701, ""), ("host", 8701, ""), ("bridge", 8710, "second")]
-)
-def test_ports_that_the_agent_reserves_are_not_assigned(group: Jobs, mode: str, number: int, alias: str) -> None:
+RESERVED = (("bridge", 8701, ""), ("host", 8701, ""), ("bridge", 8710, "second"))
+
+
+def test_ports_that_the_agent_reserves_are_not_assigned(group: Jobs) -> None:
     """By `reserved` of the client, or of a host network: the scheduler finds no node. Others of it are free."""
-    on = f'    host_network = "{alias}"\n' if alias else ""
-
-    def ports(static: int) -> str:
-        return network(mode, f'  port "web" {{\n    static = {static}\n    to = 80\n{on}  }}\n')
-
-    job = f"reserved-{mode}-{number}"
-    group.submit(group_hcl(job, task_hcl("guest", WEB), group=ports(number)))
-    eventually(lambda: blocked(job), "no node fits")
-    assert "reserved port collision" in ok("nomad", "job", "status", job)
-    assert allocations(job) == []
-    group.run(group_hcl(f"{job}-free", task_hcl("guest", WEB), group=ports(8703)))
+    for at, (mode, number, alias) in enumerate(RESERVED):
+        on = f'    host_network = "{alias}"\n' if alias else ""
+        ports = f'  port "web" {{\n    static = {number}\n    to = 80\n{on}  }}\n'
+        job = f"reserved-{mode}-{number}"
+        group.submit(group_hcl(job, task_hcl("guest", WEB), group=network(mode, ports)))
+        eventually(lambda job=job: blocked(job), "no node fits")  # type: ignore[misc]
+        assert "reserved port collision" in ok("nomad", "job", "status", job)
+        assert allocations(job) == []
+        free = network(mode, ports.replace(str(number), str(8703 + at)))
+        group.run(group_hcl(f"{job}-free", task_hcl("guest", WEB), group=free))
 
 
 def test_unikernels_of_a_group_reach_each_other(group: Jobs) -> None:
@@ -285,49 +308,22 @@ def test_nomad_fails_every_group_without_a_network(group: Jobs) -> None:
         assert words in refusal(alloc), "now the mode works: the guest's NIC is to lead nowhere"
 
 
-def test_a_network_of_cni_is_joined(group: Jobs, agent: Agent, outside: Outside) -> None:
-    ipam = {"type": "host-local", "subnet": "10.201.0.0/24", "routes": [{"dst": "0.0.0.0/0"}]}
-    plugins = [
-        {"type": "ptp", "ipMasq": True, "ipam": ipam},
-        {"type": "portmap", "capabilities": {"portMappings": True}, "snat": True},
-    ]
-    network_file = CNI / "routed.conflist"
-    network_file.write_text(json.dumps({"cniVersion": "0.4.0", "name": "routed", "plugins": plugins}))
-    agent.stop()
-    agent.start()
-    try:
-        ports = network("cni/routed", labelled("web", 80))
-        [alloc] = group.run(group_hcl("cni", task_hcl("guest", WEB), group=ports))
-        number = port(alloc, "web")
-        eventually(lambda: "--ipv4=10." in outside.tcp(NODE_ADDRESS, number), "it answers")
-        group.purge()
-    finally:
-        network_file.unlink()
+def test_a_network_of_cni_is_joined(group: Jobs, outside: Outside) -> None:
+    [alloc] = group.run(group_hcl("cni", task_hcl("guest", WEB), group=network("cni/routed", labelled("web", 80))))
+    answering(outside, alloc)
 
 
 @pytest.fixture
-def dual(group: Jobs, agent: Agent, outside: Outside) -> Iterator[str]:
+def dual(group: Jobs, outside: Outside) -> Iterator[str]:
     """A network of CNI by which groups have an address of each family; the other host reaches the node by both."""
-    ranges = [[{"subnet": "10.202.0.0/24"}], [{"subnet": "fd00:202::/64"}]]
-    ipam = {"type": "host-local", "ranges": ranges, "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]}
-    plugins = [
-        {"type": "loopback"},
-        {"type": "ptp", "ipMasq": True, "ipam": ipam},
-        {"type": "portmap", "capabilities": {"portMappings": True}, "snat": True},
-    ]
-    network_file = CNI / "dual.conflist"
-    network_file.write_text(json.dumps({"cniVersion": "0.4.0", "name": "dual", "plugins": plugins}))
     ok("ip", "address", "replace", f"{HERE}/64", "dev", "cable", "nodad")
     outside.ok("ip", "address", "replace", f"{THERE}/64", "dev", "eth0", "nodad")
     outside.ok("ip", "route", "replace", SIX_ADDRESS, "via", HERE)
     before = FORWARDING6.read_text()
-    restart_with(agent, USUAL + 'network "namespace" {\n  redirect = true\n}\n')
     try:
         yield "cni/dual"
         group.purge()
     finally:
-        network_file.unlink()
-        restart_with(agent, USUAL)
         outside.sh("ip", "route", "delete", SIX_ADDRESS)
         ok("ip", "address", "delete", f"{HERE}/64", "dev", "cable")
         FORWARDING6.write_text(before)  # CNI sets it, and leaves it, as it does its rules
@@ -392,26 +388,18 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("kind", BROKEN)
-def test_a_network_of_cni_that_is_not_made_leaves_nothing(group: Jobs, agent: Agent, kind: str) -> None:
+def test_a_network_of_cni_that_is_not_made_leaves_nothing(group: Jobs) -> None:
     """Nomad fails the allocation, and calls no driver: there is no unit, lease or namespace."""
-    script, words = BROKEN[kind]
-    if script:
-        PLUGIN.write_text(f'#!/bin/sh\ncat >/dev/null\n[ "$CNI_COMMAND" = ADD ] || exit 0\n{script}\n')
-        PLUGIN.chmod(0o755)
-    file = CNI / "broken.conflist"
-    file.write_text(json.dumps({"cniVersion": "0.4.0", "name": "broken", "plugins": [{"type": PLUGIN.name}]}))
-    agent.stop()
-    agent.start()
-    try:
-        group.submit(group_hcl(kind, task_hcl("guest", SERVER), group=network("cni/broken")))
-        alloc = ended(kind)
+    for kind, (script, words) in BROKEN.items():
+        if script:
+            PLUGIN.write_text(f'#!/bin/sh\ncat >/dev/null\n[ "$CNI_COMMAND" = ADD ] || exit 0\n{script}\n')
+            PLUGIN.chmod(0o755)
+        try:
+            alloc = ended(group.submit(group_hcl(kind, task_hcl("guest", SERVER), group=network("cni/test"))))
+        finally:
+            PLUGIN.unlink(missing_ok=True)
         assert words in refusal(alloc)
-        assert json.loads(ok("solo5ctl", "ps", "--json")) == []
-        group.purge()
-    finally:
-        file.unlink()
-        PLUGIN.unlink(missing_ok=True)
+        assert tasks() == []
 
 
 PIPE, CALLS = Path("/run/of-a-test.pipe"), Path("/run/of-a-test.calls")
@@ -423,9 +411,7 @@ exec 3<{PIPE}
 """
 
 
-def test_a_plugin_of_cni_that_hangs_holds_up_groups_with_a_network_until_it_is_killed(
-    group: Jobs, agent: Agent
-) -> None:
+def test_a_plugin_of_cni_that_hangs_holds_up_groups_with_a_network_until_it_is_killed(group: Jobs) -> None:
     """Nomad waits for it without a limit, calls it three times, and makes one network at a time.
 
     It calls no driver meanwhile: of such a group there is nothing of ours. Groups without a mode start.
@@ -434,10 +420,6 @@ def test_a_plugin_of_cni_that_hangs_holds_up_groups_with_a_network_until_it_is_k
     CALLS.touch()
     PLUGIN.write_text(HANGING)
     PLUGIN.chmod(0o755)
-    file = CNI / "hanging.conflist"
-    file.write_text(json.dumps({"cniVersion": "0.4.0", "name": "hanging", "plugins": [{"type": PLUGIN.name}]}))
-    agent.stop()
-    agent.start()
     hanging: list[int] = []
 
     def hangs(count: int) -> None:
@@ -446,7 +428,7 @@ def test_a_plugin_of_cni_that_hangs_holds_up_groups_with_a_network_until_it_is_k
         hanging.append(int(CALLS.read_text().split()[-1]))
 
     try:
-        job = group.submit(group_hcl("hanging", task_hcl("guest", SERVER), group=network("cni/hanging")))
+        job = group.submit(group_hcl("hanging", task_hcl("guest", SERVER), group=network("cni/test")))
         hangs(1)
         waiting = group.submit(group_hcl("waiting", task_hcl("guest", WEB), group=BRIDGE))
         [beside] = group.run(group_hcl("beside", task_hcl("guest", SERVER), group=NEVER_AGAIN))
@@ -462,7 +444,7 @@ def test_a_plugin_of_cni_that_hangs_holds_up_groups_with_a_network_until_it_is_k
     finally:
         for call in hanging:  # of a test that failed: Nomad would wait for it for ever
             os.kill(call, signal.SIGKILL)
-        for path in (file, PLUGIN, PIPE, CALLS):
+        for path in (PLUGIN, PIPE, CALLS):
             path.unlink()
 
 
@@ -558,11 +540,11 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_a_namespace_has_not_is_refused(group: Jobs, case: str) -> None:
-    config, words = REFUSED[case]
-    alloc = ended(group.submit(group_hcl(case, task_hcl("guest", f"{WEB}\n{config}"), group=BRIDGE)))
-    assert words in refusal(alloc)
+def test_what_a_namespace_has_not_is_refused(group: Jobs) -> None:
+    for case, (config, _) in REFUSED.items():
+        group.submit(group_hcl(case, task_hcl("guest", f"{WEB}\n{config}"), group=BRIDGE))
+    for case, (_, words) in REFUSED.items():
+        assert words in refusal(ended(case))
 
 
 OWN = f"""{SERVER}
@@ -575,18 +557,14 @@ ready {{
 """
 
 
-def test_a_guest_has_its_groups_address_where_the_node_permits_it(group: Jobs, agent: Agent, outside: Outside) -> None:
+def test_a_guest_has_its_groups_address_where_the_node_permits_it(group: Jobs, outside: Outside) -> None:
     """The guest is ready by its address, which is the group's, and has the interface to itself."""
-    refused = refusal(ended(group.submit(group_hcl("refused", task_hcl("guest", OWN), group=BRIDGE))))
+    with settings("[network.namespace]\nredirect = false\n"):  # which takes precedence over the plugin configuration
+        refused = refusal(ended(group.submit(group_hcl("refused", task_hcl("guest", OWN), group=BRIDGE))))
     assert "which this host does not permit" in refused
-    restart_with(agent, USUAL + 'network "namespace" {\n  redirect = true\n}\n')
-    try:
-        [alloc] = group.run(group_hcl("own", task_hcl("guest", OWN), group=BRIDGE))
-        number = port(alloc, "web")
-        [nic] = inspect(name(alloc))["nics"]
-        address = ok("ip", "netns", "exec", alloc, "ip", "-4", "-o", "address", "show", "eth0").split()[3]
-        assert nic["ipv4"] == address
-        eventually(lambda: f"--ipv4={address}" in outside.tcp(NODE_ADDRESS, number), "it answers outside")
-        group.purge()
-    finally:
-        restart_with(agent, USUAL)
+    [alloc] = group.run(group_hcl("own", task_hcl("guest", OWN), group=BRIDGE))
+    [nic] = inspect(name(alloc))["nics"]
+    address = ok("ip", "netns", "exec", alloc, "ip", "-4", "-o", "address", "show", "eth0").split()[3]
+    assert nic["ipv4"] == address
+    number = port(alloc, "web")
+    eventually(lambda: f"--ipv4={address}" in outside.tcp(NODE_ADDRESS, number), "it answers outside")

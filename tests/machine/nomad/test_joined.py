@@ -6,28 +6,10 @@ from typing import Any
 
 import pytest
 from tests.machine.conftest import GUESTS, eventually, inspect, ok
-from tests.machine.nomad.agent import USUAL, Agent
 from tests.machine.nomad.jobs import Jobs, ended, happens, hcl, refusal, registered, unit
 from tests.machine.nomad.test_ready import PORTS
 from tests.machine.nomad.test_services import service
 
-NETWORKS = """
-network "lan" {
-  join = "br7"
-  ipv4 = "10.66.0.0/24"
-  pool = "10.66.0.200-10.66.0.209"
-  ipv6 = "fd66::/64"
-  pool6 = "fd66::200-fd66::209"
-  gateway6 = "fe80::1"
-}
-network "tagged" {
-  join = "br7"
-  vlan = 20
-}
-network "dhcp" {
-  join = "br8"
-}
-"""
 ARGUMENTS = 'args = ["--ipv4={net.service.ipv4_cidr}"]\n'
 READY = '\nready {\n  tcp = "80"\n}'
 
@@ -37,27 +19,18 @@ def server(network: str, arguments: str = ARGUMENTS) -> str:
 
 
 @pytest.fixture
-def lan(agent: Agent, jobs: Jobs) -> Iterator[Jobs]:
-    """A node with two bridges of its operator's, and networks that join them."""
+def lan(jobs: Jobs) -> Iterator[Jobs]:
+    """A node with two bridges of its operator's, which networks of the plugin configuration join."""
     for name in ("br7", "br8"):
         ok("ip", "link", "add", name, "type", "bridge")
         ok("ip", "link", "set", name, "up")
     ok("ip", "address", "add", "10.66.0.1/24", "dev", "br7")
-    restart_with(agent, USUAL + NETWORKS)
     try:
         yield jobs
         jobs.purge()
     finally:
         for name in ("br7", "br8"):
             ok("ip", "link", "delete", name)
-        restart_with(agent, USUAL)
-
-
-def restart_with(agent: Agent, config: str) -> None:
-    agent.stop()
-    agent.configure(config)
-    agent.start()
-    eventually(lambda: agent.driver().get("Healthy"), "the driver works")
 
 
 def nic(alloc: str) -> dict[str, Any]:
@@ -67,14 +40,14 @@ def nic(alloc: str) -> dict[str, Any]:
 
 def test_a_job_joins_the_lan_of_its_node(lan: Jobs) -> None:
     """Its service is registered at the guest's own address, and it is ready when the node reaches it there."""
-    [alloc] = lan.run(hcl("joined", server("lan") + READY, task=service("joined", "driver", "80")))
+    [alloc] = lan.run(hcl("joined", server("joined") + READY, task=service("joined", "driver", "80")))
     address = nic(alloc)["ipv4"].partition("/")[0]
     assert (nic(alloc)["bridge"], nic(alloc)["gateway4"]) == ("br7", None)
     assert address in [f"10.66.0.{number}" for number in range(200, 210)]
     eventually(lambda: registered("joined") == [(address, 80)], "it is registered at its own address")
     address6 = nic(alloc)["ipv6"].partition("/")[0]
-    happens(alloc, f"NIC service has {address} and {address6} in network lan")
-    about = json.loads(ok("solo5ctl", "network", "inspect", "--json", "lan"))[0]
+    happens(alloc, f"NIC service has {address} and {address6} in network joined")
+    about = json.loads(ok("solo5ctl", "network", "inspect", "--json", "joined"))[0]
     assert (about["pool"], about["ipv6"], about["bridge"]) == ("10.66.0.200-10.66.0.209", "fd66::/64", "br7")
     assert (about["pool6"], about["gateway6"]) == ("fd66::200-fd66::209", "fe80::1")
     assert nic(alloc)["ipv6"] in [f"fd66::20{number}/64" for number in range(10)]
@@ -86,16 +59,17 @@ def test_a_job_joins_the_lan_of_its_node(lan: Jobs) -> None:
 
 
 def test_a_job_without_a_leased_address_registers_none(lan: Jobs) -> None:
-    [alloc] = lan.run(hcl("dhcp", server("dhcp", "")))
+    [alloc] = lan.run(hcl("unleased", server("unleased", "")))
     assert (nic(alloc)["ipv4"], nic(alloc)["gateway4"]) == (None, None)
-    happens(alloc, "NIC service has no leased address in network dhcp")
-    message = refusal(ended(lan.submit(hcl("address", server("dhcp")))))
-    assert "NIC service has no leased address in network dhcp: expected no such placeholder" in message
-    message = refusal(ended(lan.submit(hcl("probed", server("dhcp", "") + READY))))
-    assert "NIC service has no leased address in network dhcp: expected a guest with an address" in message
+    happens(alloc, "NIC service has no leased address in network unleased")
+    message = refusal(ended(lan.submit(hcl("address", server("unleased")))))
+    assert "NIC service has no leased address in network unleased: expected no such placeholder" in message
+    message = refusal(ended(lan.submit(hcl("probed", server("unleased", "") + READY))))
+    assert "NIC service has no leased address in network unleased: expected a guest with an address" in message
 
 
 def test_a_job_publishes_no_port_on_the_lan(lan: Jobs) -> None:
-    published = hcl("published", server("lan"), group=PORTS)
-    assert "cannot be published to NIC service: network lan joins bridge br7" in refusal(ended(lan.submit(published)))
-    lan.run(hcl("unpublished", server("lan") + "ports = []\n", group=PORTS))
+    published = hcl("published", server("joined"), group=PORTS)
+    words = "cannot be published to NIC service: network joined joins bridge br7"
+    assert words in refusal(ended(lan.submit(published)))
+    lan.run(hcl("unpublished", server("joined") + "ports = []\n", group=PORTS))

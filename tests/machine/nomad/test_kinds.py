@@ -19,6 +19,7 @@ from tests.machine.nomad.jobs import (
     status,
     task,
 )
+from tests.machine.nomad.test_deployments import update
 
 
 def hello(*words: str) -> str:
@@ -31,6 +32,7 @@ def test_batch_that_ends_with_0_is_complete(jobs: Jobs) -> None:
     assert allocation(alloc)["ClientStatus"] == "complete"
     assert "Exit Code: 0" in status(alloc)
     says(alloc, "argument 1: 'well'\nargument 2: 'done'\n")
+    assert "solo5_exit" not in logs(alloc), "it is quiet"
 
 
 def test_batch_that_ends_with_3_follows_its_restart_policy(jobs: Jobs) -> None:
@@ -70,7 +72,7 @@ def test_data_of_a_dispatcher_reaches_the_guest_as_it_is(jobs: Jobs) -> None:
 def test_a_job_with_an_affinity_is_scaled(jobs: Jobs) -> None:
     affinity = 'affinity {\n  attribute = "${attr.driver.solo5.spt}"\n  value = "1"\n  weight = 50\n}\n'
     scaling = "scaling {\n  min = 1\n  max = 2\n}\n"
-    jobs.run(hcl("scaled", SLEEPER, job=affinity, group=NEVER_AGAIN + scaling))
+    jobs.run(hcl("scaled", SLEEPER, job=affinity + update(), group=NEVER_AGAIN + scaling))
     for count in (2, 1):
         scale = ("nomad", "job", "scale", "-detach", "scaled", "group", str(count))
         eventually(lambda scale=scale: sh(*scale).returncode == 0, "its last deployment is over")  # type: ignore[misc]

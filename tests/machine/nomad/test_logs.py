@@ -1,11 +1,10 @@
 """Nomad's log files as a job and the operator configure them: their size, or none at all."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.machine.conftest import GUESTS, eventually, ok
-from tests.machine.nomad.agent import USUAL, Agent
+from tests.machine.nomad.agent import USUAL
 from tests.machine.nomad.jobs import EVERY_LINE, SLEEPER, Jobs, ended, file, hcl, says
 from tests.machine.nomad.test_consoles import collectors
 
@@ -46,20 +45,8 @@ def test_job_without_logs_has_its_console_in_the_journal_alone(jobs: Jobs) -> No
     assert ended("unlogged") == alloc
 
 
-@pytest.fixture
-def uncollected(agent: Agent) -> Iterator[None]:
-    """A driver with `disable_log_collection`."""
-    agent.stop()
-    agent.configure(f"{USUAL}\ndisable_log_collection = true")
-    agent.start()
-    yield
-    agent.stop()
-    agent.configure(USUAL)
-    agent.start()
-    eventually(lambda: agent.driver().get("Healthy"), "the driver is back")
-
-
-def test_operator_without_logs_has_no_collector(uncollected: None, jobs: Jobs) -> None:
+@pytest.mark.configured(f"{USUAL}\ndisable_log_collection = true")
+def test_operator_without_logs_has_no_collector(jobs: Jobs) -> None:
     [alloc] = jobs.run(hcl("uncollected", SLEEPER))
     in_journal(alloc, "sleeping")
     assert collectors() == []

@@ -21,9 +21,11 @@ def test_node_tells_what_it_can_run(agent: Agent) -> None:
 
 
 def test_missing_tenders_make_it_unhealthy_until_they_are_back(agent: Agent, machine: Machine) -> None:
+    """From the agent's start on: a fingerprint of a healthy driver is made each half minute only."""
     machine.expect("solo5-(hvt|spt): not found")
     away = [path.rename(path.with_suffix(".away")) for path in TENDERS]
     try:
+        agent.restart(USUAL)
         eventually(lambda: not agent.driver()["Healthy"], "the driver is unhealthy")
         assert "solo5-hvt: not found. Install Solo5" in agent.driver()["HealthDescription"]
         assert agent.driver()["HealthDescription"] in ok("nomad", "node", "status", "-self", "-verbose")
@@ -51,54 +53,46 @@ def controllers(names: str, tmp_path: Path) -> Iterator[None]:
 def test_node_whose_limits_do_not_hold_gets_no_task(agent: Agent, jobs: Jobs, machine: Machine, tmp_path: Path) -> None:
     """Missing controllers make the driver unhealthy, with the reason, unless `allow_missing_controllers` is set."""
     machine.expect("cgroups: version 2 without")
-    agent.stop()
-    agent.configure(STRICT)
+    with controllers("cpuset io", tmp_path):
+        agent.restart(STRICT)
+        eventually(lambda: agent.driver().get("Healthy") is False, "the driver is unhealthy")
+        shown = ok("nomad", "node", "status", "-self", "-verbose")
+        assert "cgroups: version 2 without cpu, memory, pids. Limits of tasks do not hold" in shown
+        assert re.search(r"driver\.solo5\.cgroup\.problem += limits do not hold: version 2 without cpu", shown)
+        job = jobs.submit(hcl("unlimited", SLEEPER))
+        eventually(lambda: blocked(job), "the job waits for a node")
+        assert allocations(job) == []
+    with controllers("cpuset cpu io memory pids", tmp_path):
+        eventually(lambda: agent.driver().get("Healthy"), "the driver is healthy")
+        running(job)
+
+
+def node_status() -> str:
+    return ok("nomad", "node", "status", "-self", "-verbose")
+
+
+UNUSABLE = {
+    "wrong": ('image_paths = ["relative"]', r"plugin\.solo5\.config\.image_paths"),
+    "disabled": (f"{USUAL}enabled = false", r"solo5 +false +false +disabled: plugin\.solo5\.config\.enabled is false"),
+}
+
+
+def test_wrong_value_or_false_is_an_undetected_driver_with_the_reason(agent: Agent, machine: Machine) -> None:
+    """A misspelt key is named by the agent, which ends."""
+    machine.expect("image_paths is 'relative'|enabled is false|image_path")
     try:
-        with controllers("cpuset io", tmp_path):
-            agent.start()
-            eventually(lambda: agent.driver().get("Healthy") is False, "the driver is unhealthy")
-            shown = ok("nomad", "node", "status", "-self", "-verbose")
-            assert "cgroups: version 2 without cpu, memory, pids. Limits of tasks do not hold" in shown
-            assert re.search(r"driver\.solo5\.cgroup\.problem += limits do not hold: version 2 without cpu", shown)
-            job = jobs.submit(hcl("unlimited", SLEEPER))
-            eventually(lambda: blocked(job), "the job waits for a node")
-            assert allocations(job) == []
-        with controllers("cpuset cpu io memory pids", tmp_path):
-            eventually(lambda: agent.driver().get("Healthy"), "the driver is healthy")
-            running(job)
-    finally:
+        for config, shown in UNUSABLE.values():
+            agent.restart(config)
+            eventually(lambda shown=shown: re.search(shown, node_status()), "the node has the reason")  # type: ignore[misc]
+            assert agent.driver().get("Detected") is False
         agent.stop()
-        agent.configure(USUAL)
-        agent.start()
-
-
-def test_wrong_value_is_an_undetected_driver_with_the_reason(agent: Agent, machine: Machine) -> None:
-    machine.expect("image_paths is 'relative'")
-    agent.stop()
-    agent.configure('image_paths = ["relative"]')
-    try:
-        agent.start()
-        eventually(lambda: agent.driver().get("Detected") is False, "the driver is undetected")
-        assert "plugin.solo5.config.image_paths" in ok("nomad", "node", "status", "-self", "-verbose")
-    finally:
-        agent.stop()
-        agent.configure(USUAL)
-        agent.start()
-    eventually(lambda: agent.driver().get("Healthy"), "the driver is back")
-
-
-def test_misspelt_key_is_named_by_the_agent(agent: Agent, machine: Machine) -> None:
-    machine.expect("image_path")
-    agent.stop()
-    agent.configure('image_path = ["/srv"]')
-    try:
+        agent.configure('image_path = ["/srv"]')
         sh("systemctl", "start", UNIT)
         eventually(lambda: sh("systemctl", "is-active", UNIT).stdout.strip() == "failed", "the agent gives up")
         eventually(lambda: "image_path" in agent.log(), "and the log has the reason")
     finally:
-        ok("systemctl", "reset-failed", UNIT)
-        agent.configure(USUAL)
-        agent.start()
+        agent.restart(USUAL)
+    eventually(lambda: agent.driver().get("Healthy"), "the driver is back")
 
 
 def test_idle_driver_keeps_one_process(agent: Agent) -> None:

@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.machine.conftest import GUESTS, eventually, inspect, ok, sh, unit_property
+from tests.machine.conftest import GUESTS, eventually, inspect, ok, unit_property
 from tests.machine.nomad.agent import USUAL, Agent, api
 from tests.machine.nomad.jobs import (
-    NEVER_AGAIN,
     SCOPE,
     SERVER,
     SLEEPER,
@@ -18,11 +17,8 @@ from tests.machine.nomad.jobs import (
     events,
     happens,
     hcl,
-    logs,
     refusal,
-    running,
     says,
-    task,
     unit,
 )
 
@@ -56,51 +52,12 @@ def test_scope_holds_a_tender_that_is_the_drivers_child(jobs: Jobs, agent: Agent
     eventually(lambda: not scopes(), "the scope is gone")
 
 
-def test_scope_tells_the_exit_status_of_its_guest(jobs: Jobs) -> None:
-    config = f'unikernel = "{GUESTS}/hello.spt"\nargs = ["exit=7"]\n{SCOPE}'
-    alloc = ended(jobs.submit(hcl("seven", config, kind="batch")))
-    assert "Exit Code: 7" in " ".join(events(alloc))
-    says(alloc, "exit=7")
-
-
-def test_scope_that_is_refused_says_why(jobs: Jobs) -> None:
-    config = f'unikernel = "{GUESTS}/net.spt"\n{SCOPE}\nargs = ["{{net.absent.ipv4}}"]'
-    alloc = ended(jobs.submit(hcl("unscoped", config, kind="batch")))
-    assert "net.absent.ipv4" in " ".join(events(alloc))
-    assert not scopes()
-
-
-def test_console_in_the_journal_alone(jobs: Jobs) -> None:
-    [alloc] = jobs.run(hcl("quietly", f'{SLEEPER}\nlogging = "journald"'))
-    journal = ("journalctl", "--no-pager", "--output=cat", f"NOMAD_ALLOC_ID={alloc}")
-    eventually(lambda: "sleeping" in ok(*journal), "the journal has the console")
-    assert logs(alloc) == ""
-    assert logs(alloc, "-stderr") == ""
-
-
-def test_quiet_guest_says_nothing_of_itself(jobs: Jobs) -> None:
-    config = f'unikernel = "{GUESTS}/hello.spt"\nquiet = true'
-    alloc = ended(jobs.submit(hcl("hush", config, kind="batch")))
-    says(alloc, "arguments: '")
-    assert "arguments: '--solo5:quiet'" in logs(alloc) or "arguments: ''" in logs(alloc)
-    assert "solo5_exit" not in logs(alloc)
-
-
 def test_kill_signal_that_no_tender_takes_still_ends_the_task(jobs: Jobs) -> None:
     [alloc] = jobs.run(hcl("stubborn", SLEEPER, task='kill_signal = "SIGQUIT"'))
     ok("nomad", "job", "stop", "-detach", "stubborn")
     happens(alloc, "kill_signal SIGQUIT does not stop a tender")
     eventually(lambda: allocation(alloc)["ClientStatus"] == "complete", "it is over")
     assert "Stopped on request" in " ".join(events(alloc))
-
-
-def test_hard_limit_is_a_quota_of_the_unit(jobs: Jobs) -> None:
-    [alloc] = jobs.run(hcl("limited", f"{SLEEPER}\ncpu_hard_limit = true", group=NEVER_AGAIN))
-    running("limited")
-    assert task(alloc)["State"] == "running"
-    units = ok("systemctl", "list-units", "--plain", "--no-legend", "solo5-task-*.service").splitlines()
-    [unit] = [line.split()[0] for line in units if "limited" in line]
-    assert sh("systemctl", "show", "--property=CPUQuotaPerSecUSec", "--value", unit).stdout.strip() != "infinity"
 
 
 @pytest.fixture
@@ -118,7 +75,6 @@ def elsewhere(agent: Agent) -> Iterator[Path]:
     place.rmdir()
     agent.configure(USUAL)
     agent.start()
-    eventually(lambda: agent.driver().get("Healthy"), "the driver is back")
 
 
 def test_tender_of_the_plugins_own_path_runs_services_and_scopes(jobs: Jobs, elsewhere: Path) -> None:

@@ -7,12 +7,12 @@ from contextlib import ExitStack
 
 import pytest
 from tests.machine.conftest import GUESTS, Machine, eventually, ok, sh
-from tests.machine.nomad.agent import DATA, Agent
+from tests.machine.nomad.agent import DATA, WATCHFUL, Agent
 from tests.machine.nomad.jobs import SCOPE, SLEEPER, TASKS, Jobs, allocations, hcl, running, task, unit
 
-LATE = SLEEPER + '\nready {\n  console = "^never$"\n  deadline = "20s"\n}'
+LATE = SLEEPER + '\nready {\n  console = "^never$"\n  deadline = "10s"\n}'
 
-pytestmark = pytest.mark.usefixtures("watchful")
+pytestmark = pytest.mark.configured(WATCHFUL)
 
 
 class Strangers:

@@ -155,8 +155,8 @@ network {
             six, second = port(alloc, "six"), port(alloc, "second")
             eventually(lambda: udp6(SIX_ADDRESS, six) == "hello", "it answers at the address of the host network")
             assert outside.udp(SECOND_ADDRESS, second, "hello") == "hello"
-            assert [udp6(HERE, six), udp6(SIX_ADDRESS, second)] == ["", ""]
-            assert [outside.udp(NODE_ADDRESS, number, "hello") for number in (six, second)] == ["", ""]
+            assert udp6(HERE, six) == ""
+            assert outside.udp(NODE_ADDRESS, second, "hello") == ""
             shown = ok("solo5ctl", "ps")
             assert f"[{SIX_ADDRESS}]:{six}->7/udp" in shown
             assert f"{SECOND_ADDRESS}:{second}->7/udp" in shown

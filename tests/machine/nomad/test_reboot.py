@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.machine.conftest import GUESTS, Machine, eventually, ok, sh
 from tests.machine.nomad.agent import Agent
-from tests.machine.nomad.jobs import ADDRESSES, NEVER_AGAIN, Jobs, allocations, hcl, logs, running, says, unit
+from tests.machine.nomad.jobs import ADDRESSES, NEVER_AGAIN, SLEEPER, Jobs, allocations, hcl, logs, running, says, unit
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 COUNTING = f'unikernel = "{GUESTS}/net.spt"\nargs = ["--count=200", {ADDRESSES}]'
@@ -45,34 +45,24 @@ def gone(unit_name: str) -> None:
 def test_jobs_run_again_after_a_reboot_and_their_logs_go_on(
     agent: Agent, jobs: Jobs, machine: Machine, tmp_path: Path
 ) -> None:
+    """A unit of the same name that is still there is ended."""
     machine.expect("recover|ended with the previous boot of the host|reattach|restore")
     [alloc] = jobs.run(hcl("again", COUNTING, group=NEVER_AGAIN))
+    [other] = jobs.run(hcl("stale", SLEEPER))
     says(alloc, "count 3")
-    before, lines = unit(alloc), logs(alloc)
+    says(other, "sleeping")
+    before, stale, lines = unit(alloc), unit(other), logs(alloc)
     agent.kill_with_plugin()
     gone(before)
     with another_boot(tmp_path):
         agent.start()
         running("again")
         eventually(lambda: logs(alloc).count("count 1\n") == 2, "it counts from one again")
+        eventually(lambda: logs(other).count("sleeping") == 2, "the other sleeps once more")
         assert logs(alloc).startswith(lines)
         assert unit(alloc) != before
         assert [each["ID"] for each in allocations("again")] == [alloc]
-        agent.stop()
-    agent.start()
-
-
-def test_a_unit_of_the_same_name_and_another_boot_is_not_adopted(
-    agent: Agent, jobs: Jobs, machine: Machine, tmp_path: Path
-) -> None:
-    machine.expect("recover|ended with the previous boot of the host|reattach|restore")
-    [alloc] = jobs.run(hcl("stale", COUNTING, group=NEVER_AGAIN))
-    stale = unit(alloc)
-    agent.stop()
-    with another_boot(tmp_path):
-        agent.start()
         eventually(lambda: sh("systemctl", "is-active", "--quiet", stale).returncode, "what is stale is ended")
-        eventually(lambda: logs(alloc).count("count 1\n") == 2, "another run counts from one")
-        assert unit(alloc) != stale
+        assert unit(other) != stale
         agent.stop()
     agent.start()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.machine.conftest import GUESTS, Machine, ok, sh
-from tests.machine.nomad.jobs import SERVER, SLEEPER, TWO_STARTS, Jobs, allocation, ended, hcl, status, task
+from tests.machine.nomad.jobs import SERVER, SLEEPER, TWO_STARTS, Jobs, allocation, ended, hcl, refusal, status, task
 
 PORT = 'network {\n  port "web" {\n    static = 8088\n    to = 80\n  }\n}\n'
 NO_IMAGE = 'template {\n  data = "no image"\n  destination = "local/bad.hvt"\n}\n'
@@ -104,15 +104,19 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_is_refused_with_the_reason_and_not_tried_again(jobs: Jobs, what: str) -> None:
-    text, reason = REFUSED[what]
-    alloc = ended(jobs.submit(text))
-    read = status(alloc)
-    assert re.search(reason, " ".join(read.split())), read
-    assert "Driver Failure" in read
-    assert "unrecoverable" in read
-    assert task(alloc)["Restarts"] == 0
+def test_is_refused_with_the_reason_and_not_tried_again(jobs: Jobs) -> None:
+    submitted = {
+        what: jobs.submit(text.replace('"refused"', f'"refused-{number}"', 1))
+        for number, (what, (text, _)) in enumerate(REFUSED.items())
+    }
+    wrong = {}
+    for what, name in submitted.items():
+        alloc = ended(name)
+        read = refusal(alloc)
+        is_final = "Driver Failure" in read and "unrecoverable" in read and task(alloc)["Restarts"] == 0
+        if not is_final or not re.search(REFUSED[what][1], read):
+            wrong[what] = read
+    assert wrong == {}
 
 
 MISTYPED = {
@@ -123,13 +127,15 @@ MISTYPED = {
 }
 
 
-@pytest.mark.parametrize("what", MISTYPED)
-def test_is_no_valid_job(jobs: Jobs, what: str) -> None:
-    config, reason = MISTYPED[what]
-    alloc = ended(jobs.submit(hcl("mistyped", config, kind="batch")))
-    read = " ".join(status(alloc).split())
-    assert "Failed Validation" in read
-    assert re.search(reason, read), read
+def test_is_no_valid_job(jobs: Jobs) -> None:
+    submitted = {
+        what: jobs.submit(hcl(f"mistyped-{number}", config, kind="batch"))
+        for number, (what, (config, _)) in enumerate(MISTYPED.items())
+    }
+    for what, name in submitted.items():
+        read = " ".join(status(ended(name)).split())
+        assert "Failed Validation" in read
+        assert re.search(MISTYPED[what][1], read), read
 
 
 def test_port_that_another_task_has_may_be_tried_again(jobs: Jobs, machine: Machine) -> None:

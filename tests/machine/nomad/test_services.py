@@ -67,9 +67,9 @@ def nics(alloc: str) -> dict[str, str]:
     return {nic["nic"]: nic["ipv4"].partition("/")[0] for nic in about["nics"]}
 
 
-def passes(alloc: str) -> None:
-    """Wait until the service's check passes."""
-    eventually(lambda: "success" in ok("nomad", "alloc", "checks", alloc), "the check passes")
+def passes(alloc: str, checks: int = 1) -> None:
+    """Wait until the service's checks pass."""
+    eventually(lambda: ok("nomad", "alloc", "checks", alloc).count("success") == checks, "the checks pass")
 
 
 def test_service_is_there_from_readiness_to_the_stop(jobs: Jobs, outside: Outside) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.machine.conftest import GUESTS, Machine, Outside, eventually, unit_property
-from tests.machine.nomad.agent import NODE_ADDRESS, Agent, plugins
+from tests.machine.nomad.agent import NODE_ADDRESS, USUAL, Agent, plugins
 from tests.machine.nomad.jobs import ADDRESSES, NEVER_AGAIN, Jobs, allocations, hcl, logs, running, says, task, unit
 from tests.machine.test_survival import (
     bus_is_restarted,
@@ -55,6 +55,7 @@ class Guest:
 
 @pytest.fixture(scope="module")
 def guest(installed: Agent, outside: Outside) -> Iterator[Guest]:
+    installed.use(USUAL)
     jobs = Jobs()
     try:
         [alloc] = jobs.run(hcl(JOB, COUNTER, group=NEVER_AGAIN + ECHO))
@@ -84,8 +85,10 @@ def all_of_ours_are_killed_at_once(agent: Agent) -> None:
 
 
 def agent_is_killed(agent: Agent) -> None:
+    plugin = agent.plugin()
     agent.kill()
     agent.start()
+    assert agent.plugin() == plugin, "the one that lived on serves the new agent"
 
 
 def agent_is_replaced_while_it_is_down(agent: Agent) -> None:

@@ -7,7 +7,7 @@ import pytest
 from tests.machine.conftest import GUESTS, eventually, ok, sh, unit_property
 from tests.machine.nomad.agent import USUAL, Agent
 from tests.machine.nomad.jobs import NEVER_AGAIN, Jobs, hcl, unit
-from tests.machine.nomad.test_joined import nic, restart_with
+from tests.machine.nomad.test_joined import nic
 from tests.machine.nomad.test_ready import PORTS
 
 CONFIG = f"""
@@ -34,7 +34,7 @@ def test_a_job_is_ready_and_survives_its_agent(apart: Jobs, agent: Agent) -> Non
     [alloc] = apart.run(hcl("apart", CONFIG, group=NEVER_AGAIN + PORTS))
     pid = unit_property(unit(alloc), "MainPID")
     assert Path(f"/proc/{pid}/ns/net").readlink() != Path("/proc/1/ns/net").readlink()
-    restart_with(agent, USUAL)
+    agent.restart(USUAL)
     assert unit_property(unit(alloc), "MainPID") == pid
     assert answers(alloc)
     ok("nomad", "alloc", "restart", alloc)

@@ -2,10 +2,11 @@
 
 import json
 import subprocess
+from collections.abc import Iterator
 
 import pytest
 from tests.machine.conftest import GUESTS, Outside, eventually, ok, sh, unit_property
-from tests.machine.nomad.agent import NODE_ADDRESS
+from tests.machine.nomad.agent import NODE_ADDRESS, Agent
 from tests.machine.nomad.jobs import (
     NEVER_AGAIN,
     SERVER,
@@ -18,7 +19,6 @@ from tests.machine.nomad.jobs import (
     hcl,
     logs,
     port,
-    running,
     says,
     status,
     task,
@@ -46,9 +46,18 @@ def test_published_ports_answer_from_outside(jobs: Jobs, outside: Outside) -> No
     assert outside.udp(NODE_ADDRESS, 7007, "hello") == "hello"
 
 
-def test_task_is_a_unit_with_nomads_names_in_the_journal(jobs: Jobs) -> None:
+@pytest.fixture(scope="module")
+def alloc(installed: Agent) -> Iterator[str]:
+    """An allocation whose guest sleeps, for all tests that leave it running."""
+    jobs = Jobs()
     [alloc] = jobs.run(hcl("seen", SLEEPER))
     says(alloc, "sleeping")
+    yield alloc
+    jobs.purge()
+
+
+@pytest.mark.usefixtures("agent")
+def test_task_is_a_unit_with_nomads_names_in_the_journal(alloc: str) -> None:
     assert "sleeping" in ok("journalctl", "--no-pager", "-o", "cat", "NOMAD_JOB_NAME=seen", f"NOMAD_ALLOC_ID={alloc}")
     assert unit_property(unit(alloc), "ActiveState") == "active"
     assert "seen/group/guest" in unit_property(unit(alloc), "Description")
@@ -60,17 +69,9 @@ def test_guest_and_tender_have_a_stream_each(jobs: Jobs) -> None:
     says(alloc, "sleeping")
     ok("nomad", "alloc", "signal", "-s", "SIGTERM", alloc, "guest")
     eventually(lambda: task(alloc)["State"] == "dead", "the signal ends it")
-    says(alloc, "Exiting on signal", "-stderr")
+    says(alloc, "Exiting on signal", "stderr")
     assert "Exiting on signal" not in logs(alloc)
-    assert "sleeping" not in logs(alloc, "-stderr")
-
-
-def test_every_line_arrives_once_and_in_order(jobs: Jobs) -> None:
-    config = f'unikernel = "{GUESTS}/flood.spt"\nargs = ["lines=2000", "bytes=120"]\nquiet = true'
-    alloc = ended(jobs.submit(hcl("flood", config, kind="batch")))
-    says(alloc, "line 2000 ")
-    lines = [line for line in logs(alloc).splitlines() if line.startswith("line ")]
-    assert [line.split()[1] for line in lines] == [str(number) for number in range(1, 2001)]
+    assert "sleeping" not in logs(alloc, "stderr")
 
 
 def test_followed_logs_go_on_while_the_guest_speaks(jobs: Jobs, outside: Outside) -> None:
@@ -86,9 +87,8 @@ def test_followed_logs_go_on_while_the_guest_speaks(jobs: Jobs, outside: Outside
         read.terminate()
 
 
-def test_stop_signal_freezes_and_continue_thaws(jobs: Jobs) -> None:
-    [alloc] = jobs.run(hcl("frozen", SLEEPER))
-    says(alloc, "sleeping")
+@pytest.mark.usefixtures("agent")
+def test_stop_signal_freezes_and_continue_thaws(alloc: str) -> None:
     ok("nomad", "alloc", "signal", "-s", "SIGSTOP", alloc, "guest")
     assert unit_property(unit(alloc), "FreezerState") == "frozen"
     happens(alloc, "Frozen by SIGSTOP")
@@ -96,8 +96,8 @@ def test_stop_signal_freezes_and_continue_thaws(jobs: Jobs) -> None:
     assert unit_property(unit(alloc), "FreezerState") == "running"
 
 
-def test_signal_without_effect_is_an_event_and_one_that_does_not_exist_an_error(jobs: Jobs) -> None:
-    [alloc] = jobs.run(hcl("deaf", SLEEPER))
+@pytest.mark.usefixtures("agent")
+def test_signal_without_effect_is_an_event_and_one_that_does_not_exist_an_error(alloc: str) -> None:
     ok("nomad", "alloc", "signal", "-s", "SIGUSR1", alloc, "guest")
     happens(alloc, "SIGUSR1 was not sent: a unikernel has no signal handlers")
     refused = sh("nomad", "alloc", "signal", "-s", "SIGRELOAD", alloc, "guest")
@@ -106,8 +106,8 @@ def test_signal_without_effect_is_an_event_and_one_that_does_not_exist_an_error(
     assert task(alloc)["State"] == "running"
 
 
-def test_exec_says_that_there_is_nothing_to_execute(jobs: Jobs) -> None:
-    [alloc] = jobs.run(hcl("shell", SLEEPER))
+@pytest.mark.usefixtures("agent")
+def test_exec_says_that_there_is_nothing_to_execute(alloc: str) -> None:
     refused = sh("nomad", "alloc", "exec", "-i=false", "-t=false", "-task", "guest", alloc, "/bin/sh")
     assert refused.returncode != 0
     assert "unikernel" in refused.stderr
@@ -127,19 +127,15 @@ def test_restart_is_a_new_run_of_the_same_allocation(jobs: Jobs) -> None:
 def test_stopped_job_is_complete_and_keeps_its_log(jobs: Jobs) -> None:
     [alloc] = jobs.run(hcl("halt", SLEEPER))
     says(alloc, "sleeping")
+    left = unit(alloc)
     ok("nomad", "job", "stop", "-detach", "halt")
     assert ended("halt") == alloc
     assert allocations("halt")[0]["ClientStatus"] == "complete"
     assert "sleeping" in logs(alloc)
     assert "Killed" in status(alloc)
-
-
-def test_purged_job_leaves_no_unit(jobs: Jobs) -> None:
-    [alloc] = jobs.run(hcl("purged", SLEEPER))
-    left = unit(alloc)
-    ok("nomad", "job", "stop", "-purge", "-detach", "purged")
+    ok("nomad", "job", "stop", "-purge", "-detach", "halt")
     eventually(lambda: left not in ok("systemctl", "list-units", "--all", "--plain"), "the unit is removed")
-    assert sh("nomad", "job", "status", "purged").returncode != 0
+    assert sh("nomad", "job", "status", "halt").returncode != 0
 
 
 def test_ten_at_a_time_have_ten_addresses(jobs: Jobs) -> None:
@@ -150,17 +146,6 @@ def test_ten_at_a_time_have_ten_addresses(jobs: Jobs) -> None:
 
 def _name(service: str) -> str:
     return service.removeprefix("solo5-task-").removesuffix(".service")
-
-
-def test_update_replaces_the_image(jobs: Jobs) -> None:
-    update = 'update {\n  min_healthy_time = "0s"\n  healthy_deadline = "1m"\n  progress_deadline = "2m"\n}\n'
-    [first] = jobs.run(hcl("moving", SLEEPER, job=update))
-    jobs.submit(hcl("moving", SERVER, job=update))
-    eventually(lambda: len(allocations("moving")) == 2, "the update makes another allocation")
-    running("moving")
-    second = allocations("moving")[0]["ID"]
-    assert second != first
-    says(second, "serving")
 
 
 def test_statistics_are_those_of_the_task(jobs: Jobs) -> None:

@@ -39,23 +39,9 @@ DISK = Path("/var/lib/solo5/disks/web-1")
 
 
 @pytest.fixture
-def first(agent: Agent) -> Iterator[Agent]:
-    """The usual agent, whose jobs may use disks `web-*`."""
-    agent.stop()
-    agent.configure(f'{USUAL}allowed_disks = ["web-*"]\n')
-    agent.start()
-    eventually(lambda: agent.driver().get("Healthy"), "the driver works")
-    yield agent
-    agent.stop()
-    agent.configure(USUAL)
-    agent.start()
-    DISK.unlink()
-
-
-@pytest.fixture
-def second(first: Agent) -> Iterator[int]:
+def second(agent: Agent) -> Iterator[int]:
     """Another agent of the same server; yields its plugin's process ID."""
-    config = CLIENT.format(plugins=PLUGINS, config=f'{USUAL}allowed_disks = ["web-*"]\n')
+    config = CLIENT.format(plugins=PLUGINS, config=USUAL)
     path = _CONFIG / "second.hcl"
     path.write_text(_COMMON.format(data=DATA) + config)
     (_UNITS / UNIT).write_text(_SERVICE.format(config=path))
@@ -75,6 +61,7 @@ def second(first: Agent) -> Iterator[int]:
             if (point := line.split()[1]).startswith(f"{DATA}/"):
                 ok("umount", point)
         shutil.rmtree(DATA)
+        DISK.unlink()
 
 
 def is_healthy() -> bool:

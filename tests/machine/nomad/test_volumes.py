@@ -7,7 +7,7 @@ from subprocess import CompletedProcess
 
 import pytest
 from tests.machine.conftest import GUESTS, Machine, eventually, inspect, ok, sh
-from tests.machine.nomad.agent import DATA, VOLUMES, Agent, api
+from tests.machine.nomad.agent import DATA, USUAL, VOLUMES, Agent, api
 from tests.machine.nomad.jobs import (
     SCOPE,
     SERVICE,
@@ -27,6 +27,7 @@ from tests.machine.nomad.jobs import (
     unit,
 )
 from tests.machine.nomad.test_examples import EXAMPLES, completes, submit
+from tests.machine.test_joined import settings
 
 STATIC = VOLUMES / "static"
 RECORDS = Path("/var/lib/solo5/volumes")
@@ -392,25 +393,25 @@ def test_volume_in_use_is_not_deleted(jobs: Jobs, volumes: Path) -> None:
     assert image.read_bytes().startswith(b"kept\0")
 
 
-@pytest.mark.parametrize(
-    "lines, words",
-    [
-        (['capacity_max = "0"'], "has no capacity: expected the size of its disk"),
-        (['capacity_min = "50MB"', 'capacity_max = "50MB"'], "expected room for a disk with whole sectors"),
-        (['capacity_max = "1MiB"', 'parameters {\n  preallocated = "true"\n}'], "is not a known key: expected one of"),
-        (['capacity_max = "1EiB"', 'parameters {\n  preallocate = "true"\n}'], "limit of namespace 'default' is"),
-    ],
+WRONG_VOLUMES = (
+    (['capacity_max = "0"'], "has no capacity: expected the size of its disk"),
+    (['capacity_min = "50MB"', 'capacity_max = "50MB"'], "expected room for a disk with whole sectors"),
+    (['capacity_max = "1MiB"', 'parameters {\n  preallocated = "true"\n}'], "is not a known key: expected one of"),
+    (['capacity_max = "1EiB"', 'parameters {\n  preallocate = "true"\n}'], "limit of namespace 'default' is"),
 )
-def test_wrong_volume_is_refused_with_the_reason(volumes: Path, lines: list[str], words: str) -> None:
-    done = create("wrong", *lines, check=False)
-    assert done.returncode == 1
-    assert words in done.stderr, done.stderr
-    assert not identifier("wrong")
-    assert not list(volumes.glob("*")), "Nomad does not delete what a plugin has refused to create"
 
 
-def test_volume_beyond_the_quota_is_refused_with_figures(agent: Agent, volumes: Path) -> None:
-    """Of the directory of volumes; what exists is there again after a restart of the agent, also over the quota."""
+def test_wrong_volume_is_refused_with_the_reason(volumes: Path) -> None:
+    for lines, words in WRONG_VOLUMES:
+        done = create("wrong", *lines, check=False)
+        assert done.returncode == 1
+        assert words in done.stderr, done.stderr
+        assert not identifier("wrong")
+        assert not list(volumes.glob("*")), "Nomad does not delete what a plugin has refused to create"
+
+
+def test_volume_beyond_the_quota_is_refused_with_figures(volumes: Path) -> None:
+    """Of the directory of volumes."""
     settings = Path("/etc/solo5/quota.toml")
     try:
         settings.write_text(f'disk_quota_mb = {{ "{volumes}" = 2 }}\n')
@@ -421,10 +422,6 @@ def test_volume_beyond_the_quota_is_refused_with_figures(agent: Agent, volumes: 
         assert f"volume large would take {3 << 20} bytes: expected at most {1 << 20}, since {words}" in done.stderr
         assert not identifier("large")
         assert [path.name for path in volumes.iterdir()] == [identifier("data")]
-        settings.write_text(f'disk_quota_mb = {{ "{volumes}" = 0 }}\n')
-        agent.stop()
-        agent.start()
-        eventually(lambda: "data" in agent.about()["HostVolumes"], "the node has the volume")
     finally:
         settings.unlink()
 
@@ -449,14 +446,14 @@ def test_a_preallocated_volume_does_not_take_the_file_system(agent: Agent, volum
 
 
 def test_volume_is_there_again_after_a_restart_of_the_agent(agent: Agent, jobs: Jobs, volumes: Path) -> None:
-    """And not, as a blank disk, while its file system is not mounted."""
+    """Also beyond the quota; and not, as a blank disk, while its file system is not mounted."""
     create("data", 'capacity_max = "1MiB"')
     path = volumes / identifier("data")
     alloc = jobs.run(job("user", disk("write=kept", "stay"), volume("data"), kind="service"))[0]
     pid = inspect(task_of(alloc))["pid"]
-    agent.stop()
-    agent.start()
-    eventually(lambda: "data" in agent.about()["HostVolumes"], "the node has the volume")
+    with settings(f'disk_quota_mb = {{ "{volumes}" = 0 }}\n'):
+        agent.restart(USUAL)
+        eventually(lambda: "data" in agent.about()["HostVolumes"], "the node has the volume")
     assert inspect(task_of(alloc))["pid"] == pid, "the guest has not noticed"
     jobs.purge()
     agent.stop()
