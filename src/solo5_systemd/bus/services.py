@@ -10,7 +10,15 @@ from solo5_systemd.base.concurrency import retry
 from solo5_systemd.base.dependencies import EXIT_CONFIG
 from solo5_systemd.base.errors import DependencyError, HostError
 from solo5_systemd.bus.connection import Connection
-from solo5_systemd.bus.peers import WATCH_INTERVAL_S, RemoteError, unit_path
+from solo5_systemd.bus.peers import (
+    MANAGER,
+    MANAGER_PATH,
+    RETRY_INTERVAL_S,
+    SYSTEMD,
+    WATCH_INTERVAL_S,
+    RemoteError,
+    unit_path,
+)
 from solo5_systemd.dbus.message_bus import CALL_TIMEOUT_S
 from solo5_systemd.dbus.messages import Interface, Message, MessageType, SignatureTree, from_wire, to_wire
 
@@ -25,9 +33,9 @@ START_TIMEOUT_S = 60.0
 """Timeout of an activation: `TimeoutStartSec=` of the services' units."""
 
 _BUS, _BUS_PATH = "org.freedesktop.DBus", "/org/freedesktop/DBus"
-_SYSTEMD = "org.freedesktop.systemd1"
 
 _START_TIMED_OUT = "org.freedesktop.DBus.Error.TimedOut"
+_LIMIT = "org.freedesktop.DBus.Error.LimitsExceeded"
 _ABSENT = "org.freedesktop.DBus.Error.ServiceUnknown"
 
 
@@ -51,7 +59,8 @@ class Service:
         """Call a method with plain values and return the reply's body, in plain values as well.
 
         The call may activate the service. If that takes longer than the bus waits, the bus drops the call undelivered,
-        and the call is retried within START_TIMEOUT_S.
+        and the call is retried within START_TIMEOUT_S. If the bus is at a limit, such as that of activations (512 of
+        all users together: any user can use them up), PID 1 is asked to start the service, and the call is retried.
 
         Raises:
             DependencyError: a dependency of the service is missing.
@@ -59,12 +68,21 @@ class Service:
             Solo5Error: an error of the service, or no reply.
         """
         return await retry(
-            lambda: self._reply(member, body, fds),
+            lambda: self._attempt(member, body, fds),
             RemoteError,
-            interval_s=0,  # the bus has waited already
+            interval_s=RETRY_INTERVAL_S,
             timeout_s=START_TIMEOUT_S,
-            transient=lambda error: error.name == _START_TIMED_OUT,
+            transient=lambda error: error.name in (_START_TIMED_OUT, _LIMIT),
         )
+
+    async def _attempt(self, member: str, body: Sequence[object], fds: Sequence[int]) -> list[Any]:
+        try:
+            return await self._reply(member, body, fds)
+        except RemoteError as error:
+            if error.name == _LIMIT:
+                start = [f"{self.unit}.service", "replace"]
+                await self.connection.call(SYSTEMD, MANAGER_PATH, MANAGER, "StartUnit", "ss", start)
+            raise
 
     async def _reply(self, member: str, body: Sequence[object], fds: Sequence[int]) -> list[Any]:
         name, signature = self.interface.name, self.interface.methods[member].in_signature
@@ -135,9 +153,9 @@ class Service:
         )
 
     async def _property(self, name: str) -> object:
-        body = [f"{_SYSTEMD}.Service", name]
+        body = [f"{SYSTEMD}.Service", name]
         path = unit_path(f"{self.unit}.service")
-        [value] = await self.connection.call(_SYSTEMD, path, "org.freedesktop.DBus.Properties", "Get", "ss", body)
+        [value] = await self.connection.call(SYSTEMD, path, "org.freedesktop.DBus.Properties", "Get", "ss", body)
         return value.value
 
 
