@@ -44,6 +44,7 @@ _CONFIG = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configura
   <include>{policy}</include>
   <servicedir>{services}</servicedir>
   <limit name="service_start_timeout">{wait_ms}</limit>
+  <limit name="max_pending_service_starts">{pending}</limit>
 </busconfig>
 """
 
@@ -65,17 +66,16 @@ class PrivateBus:
         self._configure(25_000)
         self.open()
 
-    def activate(self, name: str, program: Path, wait_ms: int) -> None:
-        """Activate *program* for calls to *name*, with a timeout of *wait_ms* milliseconds."""
+    def activate(self, name: str, program: Path, wait_ms: int, pending: int = 512) -> None:
+        """Activate *program* for calls to *name*, with a timeout of *wait_ms* milliseconds, *pending* at a time."""
         (self._services / f"{name}.service").write_text(f"[D-BUS Service]\nName={name}\nExec={program}\n")
-        self._configure(wait_ms)
+        self._configure(wait_ms, pending)
         reload = ("call", "org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus", "ReloadConfig")
         subprocess.run(["busctl", f"--address={self.address}", *reload], check=True)  # SIGHUP would return before
 
-    def _configure(self, wait_ms: int) -> None:
-        self._config.write_text(
-            _CONFIG.format(socket=self._socket, policy=self._policy, services=self._services, wait_ms=wait_ms)
-        )
+    def _configure(self, wait_ms: int, pending: int = 512) -> None:
+        paths = {"socket": self._socket, "policy": self._policy, "services": self._services}
+        self._config.write_text(_CONFIG.format(**paths, wait_ms=wait_ms, pending=pending))
 
     def open(self) -> None:
         self._process = subprocess.Popen(

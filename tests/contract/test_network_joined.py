@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from tests.contract.guest import BROADCAST, UDP, Guest
+from tests.contract.guest import _sum as checksum
 from tests.contract.guest6 import (
     ADVERT,
     ALL_NODES,
@@ -300,6 +301,44 @@ async def _attack(lease: Lease, lan: Lan, *, known: bool) -> None:
             assert {name for name in attacks for frame in got if f"<{name}>".encode() in frame} == set()
             assert {frame[6:12] for frame in ours} <= {guest.mac, bridge}
             assert {frame[12:14] for frame in ours if frame[6:12] == guest.mac} <= {b"\x08\0", b"\x08\x06"}
+
+
+GROUPS, RECORDS = 6000, 150
+"""Groups of which a guest becomes a member: more than a bridge has room for (4096), and those of one report."""
+
+
+async def test_a_guest_changes_neither_spanning_tree_nor_multicast_snooping(service: Service, lan: Lan) -> None:
+    def snooping() -> tuple[object, object]:
+        data = link("br0")["linkinfo"]["info_data"]
+        return data["mcast_snooping"], data["root_id"]
+
+    async with service.running(POOL) as client, Guest(await leased(client)) as guest:
+        await calls(lan, guest)
+        before = snooping()
+        run("ip", "link", "set", "br0", "type", "bridge", "stp_state", "1")
+        root = b"\0\0\2\0\0\0\0\1"
+        superior = bytes(5) + root + bytes(4) + root + b"\x80\1\0\0\x14\0\2\0\x0f\0"
+        guest.send(b"\x01\x80\xc2\0\0\0" + guest.mac + b"\0\x26\x42\x42\3" + superior)
+        [network] = [each for each in await client.networks() if each.name == "lan"]
+        assert network.dropped.by_rule()["unsafe"] == 1, "it has passed the rules, and nothing else follows them"
+        assert snooping() == before
+        run("ip", "link", "set", "br0", "type", "bridge", "stp_state", "0")
+        await calls(lan, guest)
+        for first in range(0, GROUPS, RECORDS):
+            records = [b"\4\0\0\0\xef\1" + struct.pack("!H", first + number) for number in range(RECORDS)]
+            _igmp(guest, "224.0.0.22", b"\x22\0", struct.pack("!HH", 0, RECORDS) + b"".join(records))
+        _igmp(guest, "224.0.0.106", b"\x30\x14", b"\0\x7d\0\2")  # as a multicast router (RFC 4286)
+        await calls(lan, guest)
+        [found] = json.loads(run("bridge", "-j", "-d", "mdb", "show", "dev", "br0"))
+        assert snooping() == before
+        assert 0 < len([each for each in found["mdb"] if each["port"] == guest.tap]) < 100
+        assert guest.tap not in json.dumps(found["router"])
+
+
+def _igmp(guest: Guest, group: str, head: bytes, rest: bytes) -> None:
+    to = IPv4Address(group)
+    body = head + checksum(head + b"\0\0" + rest) + rest
+    guest.send(guest.ipv4(b"\1\0\x5e" + to.packed[1:], to, IGMP, body))
 
 
 def frames(wire: socket.socket) -> list[bytes]:

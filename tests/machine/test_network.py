@@ -243,6 +243,53 @@ def test_network_service_is_for_root_only(machine: Machine) -> None:
     assert "denied" in done.stderr.lower() or "permission" in done.stderr.lower()
 
 
+_ACTIVATE = """
+import asyncio
+from solo5_systemd.dbus.message_bus import BUS, BUS_PATH, connect
+from solo5_systemd.dbus.messages import Message
+
+async def main():
+    bus = await connect()
+    print("connected", flush=True)
+    while True:
+        for _ in range(600):
+            body = ["org.solo5.Network1", 0]
+            bus.send(Message(destination=BUS, path=BUS_PATH, interface=BUS, member="StartServiceByName",
+                             signature="su", body=body))
+        await asyncio.sleep(0.01)
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def activations() -> Iterator[None]:
+    """A local user requests the activation of the stopped network service again and again, more often than the bus has
+    room for."""
+    drop_in = Path("/run/systemd/system/solo5-networkd.service.d/slow.conf")
+    drop_in.parent.mkdir()
+    drop_in.write_text("[Service]\nExecStartPre=/bin/sh -c 'trap \"exit 0\" TERM; sleep 0.5 & wait'\n")
+    ok("systemctl", "daemon-reload")
+    as_nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "python3", "-I", "-c", _ACTIVATE)
+    with subprocess.Popen(as_nobody, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"connected\n"
+        yield
+        process.kill()
+    drop_in.unlink()
+    drop_in.parent.rmdir()
+    ok("systemctl", "daemon-reload")
+
+
+@pytest.mark.usefixtures("activations")
+def test_a_local_user_does_not_use_up_the_activations_of_the_network_service(machine: Machine, run: Runner) -> None:
+    ok("systemctl", "stop", "solo5-networkd")
+    task = web(run)
+    ok("systemctl", "stop", "solo5-networkd")
+    ok("systemctl", "restart", f"solo5-task-{task}.service")
+    eventually(lambda: sh("ping", "-c1", "-W1", address(task)).returncode == 0, f"{task} answers a ping")
+
+
 def test_network_service_has_no_more_power_than_it_needs(machine: Machine, run: Runner) -> None:
     web(run)
     pid = ok("systemctl", "show", "-p", "MainPID", "--value", "solo5-networkd.service").strip()

@@ -10,7 +10,16 @@ from solo5_systemd.base.concurrency import retry
 from solo5_systemd.base.dependencies import EXIT_CONFIG
 from solo5_systemd.base.errors import DependencyError, HostError
 from solo5_systemd.bus.connection import Connection
-from solo5_systemd.bus.peers import PROPERTIES, SYSTEMD, WATCH_INTERVAL_S, RemoteError, unit_path
+from solo5_systemd.bus.peers import (
+    MANAGER,
+    MANAGER_PATH,
+    PROPERTIES,
+    RETRY_INTERVAL_S,
+    SYSTEMD,
+    WATCH_INTERVAL_S,
+    RemoteError,
+    unit_path,
+)
 from solo5_systemd.dbus.message_bus import BUS, BUS_PATH, CALL_TIMEOUT_S
 from solo5_systemd.dbus.messages import Interface, Message, MessageType, SignatureTree, from_wire, to_wire
 
@@ -25,9 +34,10 @@ START_TIMEOUT_S = 60.0
 """Timeout of an activation: `TimeoutStartSec=` of the services' units."""
 
 _START_TIMED_OUT = "org.freedesktop.DBus.Error.TimedOut"
+_LIMIT = "org.freedesktop.DBus.Error.LimitsExceeded"
 _ABSENT = "org.freedesktop.DBus.Error.ServiceUnknown"
 _DIED = "org.freedesktop.DBus.Error.NoReply"
-"""The bus's errors if an activation takes too long, if the service is not installed, if it exits during a call."""
+"""The bus's errors: an activation takes too long, too many wait, there is no such service, it exits during a call."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +62,8 @@ class Service:
         """Call a method with plain values and return the reply's body, in plain values as well.
 
         The call may activate the service. If that takes longer than the bus waits, the bus drops the call undelivered,
-        and the call is retried within START_TIMEOUT_S.
+        and the call is retried within START_TIMEOUT_S. If the bus is at a limit, such as that of activations (512 of
+        all users together: any user can use them up), PID 1 is asked to start the service, and the call is retried.
 
         Raises:
             DependencyError: a dependency of the service is missing.
@@ -62,11 +73,11 @@ class Service:
 
         async def started() -> list[Any]:
             return await retry(
-                lambda: self._reply(member, body, fds),
+                lambda: self._attempt(member, body, fds),
                 RemoteError,
-                interval_s=0,  # the bus has waited already
+                interval_s=RETRY_INTERVAL_S,
                 timeout_s=START_TIMEOUT_S,
-                transient=lambda error: error.name == _START_TIMED_OUT,
+                transient=lambda error: error.name in (_START_TIMED_OUT, _LIMIT),
             )
 
         try:
@@ -79,6 +90,15 @@ class Service:
             )
         except RemoteError as error:
             raise await self._explained(error) from error
+
+    async def _attempt(self, member: str, body: Sequence[object], fds: Sequence[int]) -> list[Any]:
+        try:
+            return await self._reply(member, body, fds)
+        except RemoteError as error:
+            if error.name == _LIMIT:
+                start = [f"{self.unit}.service", "replace"]
+                await self.connection.call(SYSTEMD, MANAGER_PATH, MANAGER, "StartUnit", "ss", start)
+            raise
 
     async def _reply(self, member: str, body: Sequence[object], fds: Sequence[int]) -> list[Any]:
         name, signature = self.interface.name, self.interface.methods[member].in_signature

@@ -77,8 +77,10 @@ def exported_unit(task: RunningTask, text: str) -> str:
     if not sections["Install"]:
         sections["Install"] = ["WantedBy=multi-user.target"]
     comments = "".join(f"# {printable(line)}\n" for line in _comments(task))
+    # The bus alone would start the service, too, within its limit of activations for all users together.
+    needs = "dbus.socket solo5-networkd.service" if task.reservation else "dbus.socket"
     body = (
-        ("[Unit]", *sections["Unit"], "Wants=dbus.socket", "After=dbus.socket"),
+        ("[Unit]", *sections["Unit"], f"Wants={needs}", f"After={needs}"),
         ("[Service]", *_programs(task, launcher), f"User={USER}", *sections["Service"]),
         ("[Install]", *sections["Install"]),
     )

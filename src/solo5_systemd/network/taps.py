@@ -39,6 +39,7 @@ _PVID, _UNTAGGED, _RANGE_BEGIN, _RANGE_END = 2, 4, 8, 16
 _VLANS = range(1, 4095)
 _SLAVE_KIND, _SLAVE_DATA = 4, 5
 _HAIRPIN, _LEARNING, _UNICAST_FLOOD, _GROUP_FWD_MASK, _ISOLATED = 4, 8, 9, 31, 33
+_MULTICAST_ROUTER, _MCAST_MAX_GROUPS = 25, 42
 _NDA_DST, _NDA_LLADDR, _NDA_VLAN, _NDA_MASTER = 1, 2, 5, 9
 _AF_BRIDGE = 7
 _NUD_NOARP, _NTF_MASTER, _NTF_STICKY = 0x40, 0x04, 0x40  # a static entry, of the port's bridge, which stays there
@@ -51,6 +52,10 @@ _ALL_GROUPS = 0xFFFD
 Without it a bridge learns their source and delivers them as received on the tap, past every rule (br_handle_frame of
 net/bridge/br_input.c): a guest could take another guest's MAC address, and send packets to the host.
 """
+
+_GROUPS_MAX = 64
+"""Multicast groups of a port. A bridge that has 4096 of all ports (mcast_hash_max) turns its multicast snooping off for
+good; 23 reports of IGMPv3 name as many. Linux before 6.3 ignores the attribute."""
 
 _DELETION_GROUP = 0x5305DEAD  # a link group for deletions, which no other program uses
 
@@ -160,7 +165,7 @@ class Taps:
                 bool(flags & _IFF_UP)
                 and found.get(_IFLA_MASTER) == master.to_bytes(4, sys.byteorder)
                 and found.get(_IFLA_ADDRESS) == _high_mac(port.mac)
-                and _settings(port).items() <= settings.items()
+                and all(settings.get(key, value) == value for key, value in _settings(port).items())
             )
             return is_port and self._has_entry(number, port)
         except OSError as error:
@@ -278,6 +283,8 @@ def _settings(port: BridgePort) -> Mapping[int, bytes]:
         _UNICAST_FLOOD: b"\x00",
         _ISOLATED: bytes([port.isolated]),
         _GROUP_FWD_MASK: _ALL_GROUPS.to_bytes(2, sys.byteorder),
+        _MULTICAST_ROUTER: b"\x00",  # whatever PIM and router advertisements (RFC 4286) it sends
+        _MCAST_MAX_GROUPS: _GROUPS_MAX.to_bytes(4, sys.byteorder),
     }
 
 

@@ -1,4 +1,4 @@
-"""An activation that takes longer than the bus waits."""
+"""An activation that takes longer than the bus waits, or that the bus refuses."""
 
 import asyncio
 import os
@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests.contract.bus.fake_systemd import FakeSystemd
 from tests.contract.netservice import PrivateBus, until
 
 from solo5_systemd.base.errors import HostError
@@ -65,3 +66,19 @@ async def test_a_start_that_never_ends_is_given_up(
     with pytest.raises(HostError, match="solo5-slow did not start or did not answer"):
         await service(connection).call("Answer")
     assert len(attempts.read_text().splitlines()) == 1
+
+
+async def test_a_service_that_the_bus_may_not_activate_is_started_by_pid_1(
+    address: str, bus: PrivateBus, connection: Connection, systemd: FakeSystemd, tmp_path: Path
+) -> None:
+    """Another user has all the activations that may be pending."""
+    bus.activate(NAME, tmp_path / "program", WAIT_MS, pending=0)
+    calling = asyncio.ensure_future(service(connection).call("Answer"))
+    await systemd.until_called("StartUnit", 2)
+    assert systemd.called("StartUnit")[-1] == ["solo5-slow.service", "replace"]
+    assert not calling.done()
+    own = await connect(address)
+    own.add_message_handler(answer)
+    await own.request_name(NAME)
+    assert await calling == ["answered"]
+    own.disconnect()

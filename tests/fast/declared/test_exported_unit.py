@@ -104,6 +104,7 @@ def test_the_network_is_reserved_with_the_addresses_that_it_has() -> None:
     namespace, *before = [line for line in lines() if line.startswith("ExecStartPre=")]
     assert "mount --bind /proc/self/ns/net /run/netns/solo5-web; " in namespace
     assert "PrivateNetwork=yes" in lines()
+    assert {f"{key}=dbus.socket solo5-networkd.service" for key in ("Wants", "After")} <= set(lines())
     reserve = shlex.split(before[0].removeprefix("ExecStartPre=+"))
     assert reserve[:7] == [
         *("/usr/bin/busctl", "--quiet", "call", "org.solo5.Network1", "/org/solo5/Network1", "org.solo5.Network1"),
