@@ -25,7 +25,7 @@ def check_policy(workload: Workload, image: StoredImage, nics: Sequence[NicReque
     Raises:
         InvalidRequestError: the policy does not permit it.
     """
-    for error in (*_refusals(workload, image, nics), *_too_much(workload, image, nics, ports)):
+    for error in (*_too_much(workload, image, nics, ports), *_refusals(workload, image, nics)):
         raise error
 
 

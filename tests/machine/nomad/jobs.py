@@ -249,10 +249,8 @@ def status(alloc: str) -> str:
 
 
 def refusal(alloc: str) -> str:
-    """Return the events of an allocation's tasks as one line."""
-    return " ".join(
-        word for name in allocation(alloc)["TaskStates"] for each in events(alloc, name) for word in each.split()
-    )
+    """Return the output of `nomad alloc status` for a task that was not started, as one line."""
+    return " ".join(status(alloc).split())
 
 
 def logs(alloc: str, stream: str = "stdout", name: str = "guest") -> str:
