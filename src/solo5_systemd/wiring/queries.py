@@ -115,9 +115,14 @@ class RecordedNetworks:
             networks = self._bus().call(service, Call("/org/solo5/Network1", service, "Networks"))
         except RemoteError:
             return _in_event_loop(_networks())  # which finds out why it was not activated
-        # Of an empty array, pystemd does not tell whether it is a list or a table.
-        rows = [{**row, "dropped": row.get("dropped") or {}} for row in dict(networks).values()]
-        return tuple(record(NetworkOverview, Fields(row)) for row in rows)
+
+        class Reply(Fields):
+            """A table of pystemd, which returns an empty list for an empty array of any type."""
+
+            def table(self, key: str) -> "Reply":
+                return Reply(self.having(key).get(key) or {}, self.path(key))
+
+        return tuple(record(NetworkOverview, Reply(row)) for row in dict(networks).values())
 
     async def recent_repairs(self) -> "Sequence[RecordedRepair]":
         """Return the last repairs, newest first; nothing is imported where there was none."""

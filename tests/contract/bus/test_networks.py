@@ -12,6 +12,7 @@ from solo5_systemd.dbus.messages import Message, to_wire
 from solo5_systemd.dbus.values import RECORD
 from solo5_systemd.network.drops import Dropped
 from solo5_systemd.network.model import NetworkOverview
+from solo5_systemd.settings.network import Join
 from solo5_systemd.settings.records import document
 from solo5_systemd.settings.resolver import UNSET
 from solo5_systemd.wiring.queries import QueryMachine
@@ -24,6 +25,7 @@ PLAIN = NetworkOverview(
 SENT = [
     PLAIN,
     replace(PLAIN, name=NetworkName("counted"), dropped=Dropped(sent={"s5tap": 3})),
+    replace(PLAIN, name=NetworkName("joined"), join=Join()),
     replace(PLAIN, name=NetworkName("own"), policy=replace(PLAIN.policy, dhcp=True), ipv4=IPv4Network("192.0.2.0/24")),
 ]
 
