@@ -51,7 +51,6 @@ def options(files: Path, more: str = "") -> tuple[str, str]:
     return "--block", f"storage=files:{files}{more}"
 
 
-@pytest.mark.everywhere
 def test_the_guest_reads_the_files_and_its_writes_change_none(run: Runner, files: Path) -> None:
     name = run("tar.spt", "write=mine", "stay", options=options(files))
     says(name, "sector 0: 'mine'")

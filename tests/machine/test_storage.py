@@ -54,7 +54,6 @@ def listed(name: str) -> dict[str, object]:
     return dict(found)
 
 
-@pytest.mark.everywhere
 def test_a_named_disk_is_the_tasks_while_it_runs_and_roots_afterwards(run: Runner) -> None:
     assert disk("create", "data", "64M") == "data\n"
     path = DISKS / "data"
@@ -181,7 +180,6 @@ def test_each_task_has_its_own_copy_and_writes_of_it_vanish(run: Runner) -> None
     )
 
 
-@pytest.mark.everywhere
 def test_the_space_of_a_copy_is_free_when_its_task_is_killed(run: Runner) -> None:
     golden()
     name = run("disk.spt", "read", "stay", options=("--block", "storage=disk:data,ephemeral"))

@@ -66,15 +66,6 @@ def guest(jobs: Jobs, outside: Outside, machine: Machine, request: pytest.Fixtur
     assert allocation(subject.alloc)["ClientStatus"] == "complete", status(subject.alloc)
 
 
-@pytest.mark.vm  # test_survival.py has it in the container
-def test_plugin_is_killed(agent: Agent, guest: Guest, machine: Machine) -> None:
-    machine.expect("plugin is shut down|plugin process exited|failed to reattach to plugin|closing stream.*EOF")
-    first = agent.plugin()
-    os.kill(first, signal.SIGKILL)
-    eventually(lambda: plugins() and first not in plugins(), "the agent launches another")
-    guest.is_the_same()
-
-
 def test_agent_and_plugin_are_killed(agent: Agent, guest: Guest, machine: Machine) -> None:
     machine.expect("failed to reattach to plugin")
     agent.kill_with_plugin()

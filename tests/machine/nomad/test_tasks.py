@@ -38,7 +38,6 @@ network {
 """
 
 
-@pytest.mark.everywhere
 def test_published_ports_answer_from_outside(jobs: Jobs, outside: Outside) -> None:
     [alloc] = jobs.run(hcl("web", SERVER, group=NEVER_AGAIN + PORTS))
     says(alloc, "serving")
