@@ -42,8 +42,8 @@ lint: proto ## style, types, and who may import whom
 
 TESTS ?= tests/fast
 .PHONY: fast
-fast: proto ## tests that need no machine: a minute or two; TESTS=tests/fast/cli for some of them
-	PATH="$(VENV)/bin:$$PATH" tests/run-pytest $(REPORTS)/fast.json --timeout=60 $(TESTS)
+fast: proto ## tests that need no machine: a minute or two; TESTS=tests/fast/cli for some of them, WITHOUT=MARK
+	PATH="$(VENV)/bin:$$PATH" tests/run-pytest $(REPORTS)/fast.json --timeout=60 $(if $(WITHOUT),-m 'not $(WITHOUT)') $(TESTS)
 
 .PHONY: covered
 covered: proto ## the fast tests, and that they execute every line of the pure files; half as long again before Python 3.12
@@ -79,9 +79,10 @@ pip: $(VENV)/ready ## that `pip install .` gives a working solo5ctl
 .PHONY: bare
 bare: bare-bookworm bare-trixie ## lint, fast and pip where nothing is installed but by `make setup`: Debian 12 and 13
 
-# lint reads sources, and mypy with the types of its Python's library: once, with the oldest Python that will do.
+# lint reads sources, and mypy with the types of its Python's library: once, with the oldest Python that will do. The
+# values that properties are tried with are the same for each Python.
 .PHONY: bare-bookworm bare-trixie
-bare-bookworm: IN_BARE := lint fast pip collected
+bare-bookworm: IN_BARE := lint fast WITHOUT=hypothesis pip collected
 bare-trixie: IN_BARE := help clean covered pip
 bare-bookworm bare-trixie: bare-%: setup
 	tests/machine/bare --release $* --copy-out $(REPORTS):$(REPORTS)/$@ -- make $(IN_BARE)
