@@ -33,12 +33,16 @@ def count(text: str, key: str) -> int:
 
 @pytest.mark.parametrize("target, allotment", [("spt", 32), ("hvt", 192)])
 def test_memory_is_the_whole_allotment(run: Runner, target: str, allotment: int) -> None:
-    """A guest that touches all of its memory stays within the unit's, and nothing had to be reclaimed for it."""
+    """A guest that touches all of its memory stays within the unit's, and nothing had to be reclaimed for it.
+
+    Also: the limit of its threads, and the slice of all tasks.
+    """
     name = run(f"toucher.{target}", options=("-m", f"{allotment}M"))
     says(name, "touched all")
     group = cgroup(name)
     assert (group / "memory.max").read_text().strip() == str(allotment * MIB)
     assert (group / "memory.swap.max").read_text().strip() == "0"
+    assert ((group / "pids.max").read_text().strip(), group.parent.name) == ("16", "solo5.slice")
     assert inspect(name)["phase"] == "running"
     events = (group / "memory.events").read_text()
     assert (count(events, "max"), count(events, "oom")) == (0, 0), "the limit was never met"
@@ -238,13 +242,3 @@ def test_a_file_is_limited_on_the_whole_disk_of_its_file_system(run: Runner) -> 
     [(limited, values)] = io_max(name).items()
     assert Path(f"/sys/dev/block/{limited}").resolve() in (own, *own.parents)
     assert values == {"rbps": "max", "wbps": "5000000", "riops": "max", "wiops": "max"}
-
-
-def test_tasks_are_limited(run: Runner) -> None:
-    name = run("sleeper.hvt")
-    eventually(lambda: (cgroup(name) / "pids.max").read_text().strip() == "16", "TasksMax")
-
-
-def test_slice_holds_every_task(run: Runner) -> None:
-    name = run("sleeper.spt")
-    assert cgroup(name).parent.name == "solo5.slice"

@@ -84,7 +84,7 @@ def block_device(plugin: str, jobs: Jobs) -> Iterator[Jobs]:
         yield jobs
 
 
-def sanity(tmp_path: Path, *options: str) -> "subprocess.CompletedProcess[str]":
+def sanity(tmp_path: Path) -> "subprocess.CompletedProcess[str]":
     """Run csi-sanity against the plugin."""
     socket = f"unix://{tmp_path}/csi.sock"
     words = (sys.executable, str(PLUGIN), "--volumes", str(tmp_path / "volumes"))
@@ -93,7 +93,7 @@ def sanity(tmp_path: Path, *options: str) -> "subprocess.CompletedProcess[str]":
             eventually((tmp_path / "csi.sock").exists, "the plugin listens")
             where = (f"--csi.mountdir={tmp_path}/target", f"--csi.stagingdir={tmp_path}/staging")
             endpoint = f"--csi.endpoint={socket}"
-            return sh("csi-sanity", endpoint, "--ginkgo.no-color", *where, *options, timeout=3 * PATIENCE)
+            return sh("csi-sanity", endpoint, "--ginkgo.no-color", *where, timeout=3 * PATIENCE)
         finally:
             served.terminate()
 
@@ -102,12 +102,6 @@ def test_plugin_of_these_tests_is_one(tmp_path: Path) -> None:
     done = sanity(tmp_path)
     assert done.returncode == 0, done.stdout[-8000:]
     assert "SUCCESS!" in done.stdout
-
-
-@pytest.mark.vm  # a container has no loop devices of its own
-def test_plugin_of_these_tests_is_one_for_block_devices(tmp_path: Path) -> None:
-    done = sanity(tmp_path, "--csi.testvolumeaccesstype=block")
-    assert done.returncode == 0, done.stdout[-8000:]
 
 
 def test_file_system_outlives_its_jobs(files: Jobs) -> None:

@@ -16,24 +16,19 @@ def cgroup(alloc: str) -> Path:
     return Path("/sys/fs/cgroup" + unit_property(unit(alloc), "ControlGroup"))
 
 
-def test_allotment_is_the_cgroups(jobs: Jobs) -> None:
-    resources = "cpu = 200\nmemory_max = 64"
-    [alloc] = jobs.run(hcl("held", SLEEPER, memory=48, resources=resources))
-    group = cgroup(alloc)
-    assert int((group / "memory.max").read_text()) == 64 * MIB
-    assert (group / "memory.swap.max").read_text().strip() == "0"
-    assert int((group / "cpu.weight").read_text()) == 20
-
-
 def processors(alloc: str) -> str:
     """Return the processors that the tender may use, such as ``0-1``."""
     status = Path("/proc", unit_property(unit(alloc), "MainPID"), "status").read_text()
     return next(line.split()[1] for line in status.splitlines() if line.startswith("Cpus_allowed_list:"))
 
 
-def test_reserved_cores_are_the_tasks_own(jobs: Jobs, agent: Agent) -> None:
+def test_allotment_is_the_cgroups_and_reserved_cores_are_the_tasks_own(jobs: Jobs) -> None:
     """A task with a reserved core has it alone: the shared cores shrink, and grow again at its end."""
-    [other] = jobs.run(hcl("shared", SLEEPER))
+    [other] = jobs.run(hcl("shared", SLEEPER, memory=48, resources="cpu = 200\nmemory_max = 64"))
+    group = cgroup(other)
+    assert int((group / "memory.max").read_text()) == 64 * MIB
+    assert (group / "memory.swap.max").read_text().strip() == "0"
+    assert int((group / "cpu.weight").read_text()) == 20
     [alloc] = jobs.run(hcl("reserved", SLEEPER, resources="cores = 1"))
     own = processors(alloc)
     rest = {"0": "1", "1": "0"}[own]
