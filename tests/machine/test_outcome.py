@@ -277,33 +277,6 @@ def test_a_disk_whose_device_is_gone_ends_hvt_and_is_an_error_of_an_spt_guest(ru
     assert (spt["ending"], "full_disks" in spt) == ("aborted", False), "this guest gives up by itself"
 
 
-@pytest.mark.vm
-def test_a_block_device_with_errors_ends_hvt_and_is_an_error_of_an_spt_guest(run: Runner) -> None:
-    """A loop device whose file was cut returns errors, as a device does that fails or is gone."""
-    backing = Path("/var/tmp/failing.img")
-    endings = {}
-    for target in TARGETS:
-        backing.write_bytes(b"kept".ljust(1 << 20, b"\0"))
-        device = ok("losetup", "--find", "--show", str(backing)).strip()
-        try:
-            ok("udevadm", "settle")  # which sets the owner of a node anew
-            ok("chown", "solo5:", device)
-            name = run(f"disk.{target}", "watch", options=("--block", f"storage={device}"))
-            says(name, "sector 0: 'kept'")
-            os.truncate(backing, 0)
-            assert inspect(name)["phase"] == "running", "the page cache has what was read"
-            ok("blockdev", "--flushbufs", device)
-            endings[target] = waited(name)[name]
-            ok("solo5ctl", "rm", name)
-        finally:
-            ok("losetup", "--detach", device)
-            backing.unlink()
-    hvt, spt = endings["hvt"], endings["spt"]
-    assert (hvt["ending"], hvt["retry"]) == ("tender-failed", True)
-    assert hvt["sentence"] == "the tender failed: Fatal error when reading: Input/output error"
-    assert (spt["ending"], "full_disks" in spt) == ("aborted", False), "this guest gives up by itself"
-
-
 @contextmanager
 def plugged(count: int) -> Iterator[list[str]]:
     """Plug SCSI disks in and give them to tasks; yield the paths of their nodes. At the end nothing has them open."""
