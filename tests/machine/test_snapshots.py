@@ -25,7 +25,7 @@ from solo5_systemd.wiring import engine as wiring
 
 DISKS = Path("/var/lib/solo5/disks")
 PAUSES = Path("/run/solo5/pauses")
-SNAPSHOTS = int(os.environ.get("SNAPSHOTS", "20"))
+SNAPSHOTS = int(os.environ.get("SNAPSHOTS", "5"))
 """`make snapshots` takes 1000."""
 
 DISK = 1 << 20
