@@ -16,14 +16,14 @@ SOON = ("--idle", "0.1")
 
 _CALLED_ON_THE_WAY_OUT = """
 import subprocess, sys
-from solo5_systemd.dbus import process
+from solo5_systemd.dbus import service
 from solo5_systemd.networkd import main as program
 
 def notify(message):
     if message == "STOPPING=1":
         subprocess.run({command!r}, check=True)
 
-process.notify = notify
+service.notify = notify
 sys.exit(program.main())
 """
 """The service, with a call between STOPPING=1 and the release of its bus name."""

@@ -179,7 +179,7 @@ CHANGES = {
     "FDB entry of another port": "bridge fdb replace {mac} dev {other} master static",
     "MAC": "ip link set {tap} address {mac}",
     "master": "ip link set {tap} nomaster",
-    "name": "ip link set {tap} down; ip link set {tap} name other; ip link set other up",
+    "name": "until ip link set {tap} down && ip link set {tap} name other; do :; done; ip link set other up || true",
     "tap is down": "ip -n solo5-{task} link set {tap} down",
     "source": "ip link set {tap} type macvlan macaddr del {mac}",
     "second source": "ip link set {tap} type macvlan macaddr add 02:00:00:00:00:66",

@@ -199,7 +199,7 @@ def test_a_task_that_systemd_starts_again_has_all_that_it_had(
         if again is restart_policy and has_disk and _systemd() < 254:
             continue
         pid = unit_property(service(name), "MainPID")
-        sh("systemctl", "reset-failed", service(name))  # its limit of starts
+        sh("systemctl", "reset-failed", service(name), network(name))  # their limits of starts
         again(name)
         eventually(answers, f"its port is answered, {again.__name__}")
         after = inspect(name)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from ipaddress import ip_address
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import nftables
 
@@ -74,8 +74,12 @@ class Nft(nftables.Nftables):  # type: ignore[misc]
         modules: of the kernel, that its rules need.
     """
 
-    def __init__(self, modules: Sequence[str]) -> None:
+    def __new__(cls, _modules: Sequence[str]) -> Self:
+        """Return a context; its destructor fails in one that was never initialized."""
         check_netfilter()
+        return super().__new__(cls)  # type: ignore[no-any-return]
+
+    def __init__(self, modules: Sequence[str]) -> None:
         try:
             super().__init__()
         except OSError as error:  # libnftables.so cannot be loaded
