@@ -18,7 +18,7 @@ from solo5_systemd.base.names import NETWORK_NAMESPACES, TaskName, device_name, 
 from solo5_systemd.bus.connection import Connection, system_bus
 from solo5_systemd.bus.network_client import Networkd
 from solo5_systemd.dbus.message_bus import connect
-from solo5_systemd.dbus.messages import Message
+from solo5_systemd.dbus.messages import Message, Variant
 from solo5_systemd.network import task_namespaces
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
 from solo5_systemd.network.model import Lease, NicRequest, PortRequest, Protocol, Reservation, mac_address
@@ -179,6 +179,9 @@ class Pid1:
         active: units that are active.
         jobs: units that have a job.
         calls: number of calls so far.
+        signals: sent so far, each with its unit.
+        on_signal: called for a signal.
+        processor_time: of each unit, in nanoseconds.
     """
 
     def __init__(self, service: Service, active: Iterable[str]) -> None:
@@ -186,6 +189,9 @@ class Pid1:
         self.active = set(active)
         self.jobs: set[str] = set()
         self.calls = 0
+        self.signals: list[tuple[str, int]] = []
+        self.on_signal: dict[int, Callable[[], None]] = {}
+        self.processor_time = 0
 
     def begin(self, unit: str) -> None:
         """Begin a run."""
@@ -200,7 +206,14 @@ class Pid1:
         (self._links / f"invocation:{unit}").unlink()
 
     def answer(self, message: Message) -> Message | None:
-        """Reply to ListUnitsByNames."""
+        """Reply to ListUnitsByNames, KillUnit and Get."""
+        if message.member == "KillUnit":
+            unit, _, number = message.body
+            self.signals.append((unit, number))
+            self.on_signal.get(number, lambda: None)()
+            return Message.new_method_return(message)
+        if message.member == "Get":
+            return Message.new_method_return(message, "v", [Variant("t", self.processor_time)])
         if message.member != "ListUnitsByNames":
             return None
         self.calls += 1
@@ -235,6 +248,9 @@ class Client(Networkd):
 
     async def lease(self, task: str, *ports: PortRequest) -> Lease:
         return (await self.have(task, *ports)).leases[0]
+
+    async def reservations(self) -> Sequence[Reservation]:
+        return tuple(each.reservation for each in await self.records())
 
     async def drop(self, task: str) -> None:
         await self.release(TaskName(task))

@@ -82,7 +82,8 @@ READS = ("ps", "inspect", "export", "logs", "stats", "metrics")
 """Verbs that call systemd through pystemd, without an event loop."""
 
 CALLS = (
-    *("ps --all", "stop", "kill", "rm", "wait", "restart", "freeze", "thaw", "network", "gc", "update", "rollback"),
+    *("ps --all", "stop", "kill", "rm", "wait", "restart", "sleep", "wake", "freeze", "thaw"),
+    *("network", "gc", "update", "rollback"),
     *STARTS,
 )
 """Verbs that call systemd or a service in an event loop."""

@@ -46,8 +46,8 @@ def _read(path: str) -> Endpoints | None:
         nics, ports = tuple(map(_leased, held.get("leases", ()))), tuple(map(_port, held.get("ports", ())))
     except (KeyError, TypeError, AttributeError):
         return None
-    namespace = record.get("namespace", "")
-    return Endpoints(nics, ports, namespace if isinstance(namespace, str) else "")
+    namespace, asleep = record.get("namespace", ""), record.get("asleep", 0)
+    return Endpoints(nics, ports, namespace if isinstance(namespace, str) else "", asleep if type(asleep) is int else 0)
 
 
 def _leased(lease: dict[str, object]) -> LeasedNic:

@@ -132,6 +132,20 @@ class Networkd:
         """Release the leases and ports of a task. Idempotent."""
         await self._call("Release", task)
 
+    async def sleep(self, task: TaskName) -> None:
+        """Put a task to sleep until the next packet for it. Idempotent.
+
+        Raises:
+            NotFoundError: the task has no NIC on a network of the host.
+            InvalidRequestError: its guest is on a joined bridge, or does not run.
+            HostError: the service is missing, or the kernel returned an error.
+        """
+        await self._call("Sleep", task)
+
+    async def wake(self, task: TaskName) -> None:
+        """Wake a task that sleeps. Idempotent."""
+        await self._call("Wake", task)
+
     def start_mark(self, task: TaskName) -> AbstractContextManager[None]:
         """Mark a start whose caller has attached the network; see `network.lease_files.start_mark`."""
         return start_mark(task, self._state)
@@ -153,20 +167,23 @@ class Networkd:
                 await asyncio.to_thread(task_namespaces.remove, namespace)
         remove_request(task, self._state)
 
+    async def record(self, task: TaskName) -> LeaseRecord | None:
+        """Return the lease record of a task; None without one."""
+        return await asyncio.to_thread(read_lease_record, task, self._state)
+
+    async def records(self) -> Sequence[LeaseRecord]:
+        """Return all lease records."""
+        return await asyncio.to_thread(read_lease_records, self._state)
+
     async def reservation(self, task: TaskName) -> Reservation | None:
         """Return the reservation of a task from its lease record; None without one."""
-        lease = await asyncio.to_thread(read_lease_record, task, self._state)
+        lease = await self.record(task)
         return lease.reservation if lease else None
 
     async def lender(self, task: TaskName) -> str:
         """Return the task whose published ports a task has (`move_ports`), from its lease record; empty: none."""
-        lease = await asyncio.to_thread(read_lease_record, task, self._state)
+        lease = await self.record(task)
         return lease.lender if lease else ""
-
-    async def reservations(self) -> Sequence[Reservation]:
-        """Return all reservations from their lease records."""
-        records = await asyncio.to_thread(read_lease_records, self._state)
-        return tuple(record.reservation for record in records)
 
     async def endpoints(self) -> Mapping[TaskName, Endpoints]:
         """Return the addresses and ports of all lease records."""
@@ -190,8 +207,7 @@ class Networkd:
     async def expired(self) -> Sequence[LeaseRecord]:
         """Return the lease records whose reservation time is over."""
         now = time.clock_gettime(time.CLOCK_BOOTTIME)
-        records = await asyncio.to_thread(read_lease_records, self._state)
-        return tuple(record for record in records if record.expires <= now)
+        return tuple(record for record in await self.records() if record.expires <= now)
 
     async def orphans(self) -> Sequence[str]:
         """Return a line for each tap and firewall element without a lease; firewall elements for root only."""

@@ -28,6 +28,8 @@ VERBS = {
     "wait": "wait for tasks to end and print their exit statuses",
     "stats": "show resource usage of tasks",
     "metrics": "print metrics in the OpenMetrics format",
+    "sleep": "put tasks to sleep until the next packet for them",
+    "wake": "wake tasks that sleep",
     "freeze": "freeze tasks",
     "thaw": "thaw frozen tasks",
     "image": "show the requirements of images and whether they can run here",

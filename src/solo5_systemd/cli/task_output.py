@@ -77,7 +77,7 @@ def task_fields(
 ) -> Iterator[tuple[str, str]]:
     """Yield the names and values that `inspect` shows; empty values are unknown."""
     yield "Name", task.name
-    yield "Status", status(task, now)
+    yield "Status", status(task, now, task.asleep)
     if task.outcome is not None:
         yield from _outcome_fields(task.outcome)
     yield "Unit", task.unit
@@ -174,6 +174,7 @@ def task_json(
         "pid": task.pid,
         "started": moment(task.started) if task.started else "",
         "ended": moment(task.ended) if task.ended else "",
+        "asleep_since": moment(task.asleep) if task.asleep else "",
         "control_group": task.control_group,
         "log_namespace": task.state.log_namespace,
         "network_namespace": task.network_namespace,

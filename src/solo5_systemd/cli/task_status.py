@@ -25,17 +25,20 @@ _ENDINGS = {
 """The column STATUS of each `unit.outcome.Ending`, which a list of running tasks does not import."""
 
 
-def status(task: Task, now: int) -> str:
+def status(task: Task, now: int, asleep: int = 0) -> str:
     """Return the column STATUS, in podman's format.
 
     Args:
         task: the task.
         now: microseconds since the epoch.
+        asleep: since when it sleeps, in microseconds since the epoch; 0: it is awake.
     """
     match task.phase:
         case Phase.STARTING | Phase.STOPPING | Phase.HUNG:
             return task.phase.value.capitalize()
         case Phase.RUNNING | Phase.FROZEN:
+            if asleep and task.phase is Phase.RUNNING:
+                return f"Asleep {span((now - asleep) / SECOND)}"
             up = f"Up {span((now - task.started) / SECOND)}" if task.started else "Up"
             return f"{up} (frozen)" if task.phase is Phase.FROZEN else up
         case Phase.ENDED:

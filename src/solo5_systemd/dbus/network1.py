@@ -12,6 +12,8 @@ INTERFACE = Interface(
         "Attach": Method("s", "", "task"),
         "MovePorts": Method("ss", "", "source target"),
         "Release": Method("s", "", "task"),
+        "Sleep": Method("s", "", "task"),
+        "Wake": Method("s", "", "task"),
         "Leases": Method("", RECORDS, "records"),
         "Networks": Method("", RECORD, "networks"),
         "Collect": Method("b", "as", "dry_run collected"),

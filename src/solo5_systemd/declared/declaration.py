@@ -9,12 +9,12 @@ from solo5_systemd.declared.passed_on import check_value
 from solo5_systemd.declared.readiness import Ready, parse_ready
 from solo5_systemd.declared.specifiers import HostNames, Specified, expand, specifiers
 from solo5_systemd.declared.syntax import Assignment, Source, parse_file
-from solo5_systemd.declared.time_span import parse_time_span
 from solo5_systemd.declared.unit_keys import CHECKS, SERVICE_PASSED_ON, refusal, section_refusal
 from solo5_systemd.declared.values import Declared, effective, located
 from solo5_systemd.task.assignments import unit_property
 from solo5_systemd.task.option_table import SECTION
 from solo5_systemd.task.settings import workload
+from solo5_systemd.task.time_span import parse_time_span
 from solo5_systemd.task.workload import Workload
 
 SUFFIX = ".unikernel"

@@ -6,8 +6,8 @@ systemd logs a warning for a malformed value and starts the unit without it, whi
 import re
 from collections.abc import Callable, Mapping
 
-from solo5_systemd.declared.time_span import parse_time_span
 from solo5_systemd.task.property_types import BOOLEAN
+from solo5_systemd.task.time_span import parse_time_span
 
 RESTART = ("no", "on-success", "on-failure", "on-abnormal", "on-abort", "always")
 """Values of Restart=. `on-watchdog` is left out: a guest has no watchdog."""

@@ -208,6 +208,11 @@ def check_workload(workload: Workload, total_memory: int) -> None:
         )
     if workload.kind is UnitKind.SCOPE:
         _check_scope(workload)
+    if workload.namespace and workload.limits.idle_s:
+        raise InvalidRequestError(
+            f"task {workload.name} is to sleep in network namespace {workload.namespace}: expected the host's, in "
+            "which its packets are announced."
+        )
 
 
 def _check_scope(workload: Workload) -> None:
@@ -217,6 +222,11 @@ def _check_scope(workload: Workload) -> None:
             f"task {workload.name} is a scope in network namespace {workload.namespace}: expected a service, which "
             "systemd executes there.",
             "Run it as a service, or without a network namespace.",
+        )
+    if workload.limits.idle_s:  # a stopped process whose caller ends gets SIGHUP (POSIX: orphaned process groups)
+        raise InvalidRequestError(
+            f"task {workload.name} is a scope, and to sleep: expected a service, whose tender is a child of PID 1.",
+            "Run the task as a service.",
         )
     for disk in workload.disks:  # systemd does not keep a scope's tender, with the guest's memory, out of core dumps
         if disk.archive is not None:
@@ -233,6 +243,10 @@ def connections(workload: Workload, image: StoredImage) -> tuple[tuple[NicReques
         InvalidRequestError: the workload does not fit the image, or the operator's policy refuses it.
     """
     manifest = image.facts.manifest
+    if workload.limits.idle_s and not manifest.names(DeviceKind.NET_BASIC):
+        raise InvalidRequestError(
+            f"task {workload.name} is to sleep, and the image has no NIC: expected one, for whose packets it is woken."
+        )
     nics = workload.nics or tuple(NicRequest(nic=name) for name in manifest.names(DeviceKind.NET_BASIC))
     match(manifest, [nic.nic for nic in nics], [disk.disk for disk in workload.disks])
     if workload.namespace:

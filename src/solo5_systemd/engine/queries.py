@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from solo5_systemd.engine.backends import QueryBackends, Usages
     from solo5_systemd.engine.task import Endpoints, Sample, Task
     from solo5_systemd.journal.lines import Line
-    from solo5_systemd.network.model import Reservation
+    from solo5_systemd.network.model import LeaseRecord
     from solo5_systemd.unit.outcome import Outcome
     from solo5_systemd.unit.state import UnitState
 
@@ -37,8 +37,8 @@ class Queries:
         Raises:
             NoSuchTaskError: there is none of this name.
         """
-        reservation = await self.backends.networks.reservation(name)
-        return await self._view(await self._state(name), reservation)
+        record = await self.backends.networks.record(name)
+        return await self._view(await self._state(name), record)
 
     async def tasks(self, *, ended: bool = True, reservations: bool = True) -> "tuple[Task, ...]":
         """Return all tasks, sorted by name. Ambiguous outcomes need the journal, which is slower.
@@ -107,8 +107,8 @@ class Queries:
             async for line in lines:
                 yield line
 
-    async def _held(self) -> "dict[TaskName, Reservation]":
-        return {each.task: each for each in await self.backends.networks.reservations()}
+    async def _held(self) -> "dict[TaskName, LeaseRecord]":
+        return {each.reservation.task: each for each in await self.backends.networks.records()}
 
     async def _state(self, name: TaskName) -> "UnitState":
         state = await self.backends.units.state(name)
@@ -116,10 +116,10 @@ class Queries:
             raise NoSuchTaskError(f"no task is named {name!r}.", "List them: solo5ctl ps --all")
         return state
 
-    async def _views(self, states: "Sequence[tuple[UnitState, Reservation | None]]") -> "Sequence[Task]":
-        return [await self._view(state, reservation) for state, reservation in states]
+    async def _views(self, states: "Sequence[tuple[UnitState, LeaseRecord | None]]") -> "Sequence[Task]":
+        return [await self._view(state, record) for state, record in states]
 
-    async def _view(self, state: "UnitState", reservation: "Reservation | None" = None) -> "Task":
+    async def _view(self, state: "UnitState", record: "LeaseRecord | None" = None) -> "Task":
         from solo5_systemd.engine.task import Task, phase
 
         untried = state.is_untried and not await self.backends.units.was_refused(state.unit)
@@ -127,7 +127,8 @@ class Queries:
             state=state,
             phase=phase(state, hung=await is_hung(state, self.backends.usages)),
             outcome=await self._outcome(state) if state.over and not untried else None,
-            reservation=reservation,
+            reservation=record.reservation if record else None,
+            asleep=record.asleep if record else 0,
         )
 
     async def _outcome(self, state: "UnitState") -> "Outcome":

@@ -20,7 +20,7 @@ from solo5_systemd.engine.queries import Queries
 from solo5_systemd.engine.stop import SIGKILL, SIGNALS, Stopper
 from solo5_systemd.engine.task import Started, Task, phase
 from solo5_systemd.journal.lines import Line
-from solo5_systemd.network.model import Reservation
+from solo5_systemd.network.model import LeaseRecord
 from solo5_systemd.task.properties import parse_property, unit_property
 from solo5_systemd.task.workload import STOP_TIMEOUT_S, StopSignal, Workload
 from solo5_systemd.unit.outcome import Outcome
@@ -154,12 +154,16 @@ class Runtime(Queries):
         states = await self._units.running_states()
         held = await self._held() if states else {}
         return {
-            state.task: Task(state=state, phase=phase(state, hung=False), reservation=held.get(state.task))
+            state.task: Task(
+                state=state,
+                phase=phase(state, hung=False),
+                reservation=record.reservation if (record := held.get(state.task)) else None,
+            )
             for state in states
         }
 
-    async def _views(self, states: Sequence[tuple[UnitState, Reservation | None]]) -> Sequence[Task]:
-        return await gather(self._view(state, reservation) for state, reservation in states)
+    async def _views(self, states: Sequence[tuple[UnitState, LeaseRecord | None]]) -> Sequence[Task]:
+        return await gather(self._view(state, record) for state, record in states)
 
     async def console(self, task: Task, *, follow: bool = False, last: int | None = None) -> AsyncGenerator[Line, None]:
         """Yield the lines of a task's console; with `follow`, until the task has ended and all lines are read."""
@@ -297,6 +301,33 @@ class Runtime(Queries):
     async def thaw(self, name: TaskName) -> None:
         """Thaw a frozen task; raises as `freeze`."""
         await self._units.thaw((await self._running(name)).unit)
+
+    async def sleep(self, name: TaskName) -> None:
+        """Stop a running task until the next packet for it.
+
+        Raises:
+            InvalidRequestError: it has ended, is a scope, or is on a joined bridge.
+            NoSuchTaskError: there is none of this name.
+            NotFoundError: it has no NIC on a network of the host.
+            HostError: the kernel or PID 1 refused.
+        """
+        state = await self._running(name)
+        if state.kind is UnitKind.SCOPE:
+            raise InvalidRequestError(
+                f"task {name} is a scope: expected a service, whose tender is a child of PID 1.",
+                f"To freeze it until it is thawed: solo5ctl freeze {name}",
+            )
+        await self.backends.networks.sleep(name)
+
+    async def wake(self, name: TaskName) -> None:
+        """Wake a task that sleeps.
+
+        Raises:
+            InvalidRequestError: it has ended.
+            NoSuchTaskError: there is none of this name.
+        """
+        await self._running(name)
+        await self.backends.networks.wake(name)
 
     async def while_frozen(
         self, name: TaskName, act: Callable[[], None], before: Callable[[], None] = lambda: None

@@ -81,11 +81,13 @@ class Task(_OfUnit):
         phase: of the task.
         outcome: None until it has ended.
         reservation: its leases and ports; None without any.
+        asleep: since when it sleeps, in microseconds since the epoch; 0: it is awake.
     """
 
     phase: Phase
     outcome: "Outcome | None" = None
     reservation: "Reservation | None" = None
+    asleep: int = 0
 
     @property
     def ended(self) -> int:
@@ -165,11 +167,13 @@ class Endpoints(NamedTuple):
         nics: one for each lease.
         ports: address of the host (empty: all), port of the host, port of the guest, and protocol of each.
         namespace: path of the network namespace that has the networks of its NICs; empty: the host's own.
+        asleep: since when the task sleeps, in microseconds since the epoch; 0: it is awake.
     """
 
     nics: tuple[LeasedNic, ...] = ()
     ports: tuple[tuple[str, int, int, str], ...] = ()
     namespace: str = ""
+    asleep: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

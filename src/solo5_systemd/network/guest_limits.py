@@ -1,4 +1,4 @@
-"""The limits of one NIC: its egress, its rate and its routes, as requested, and under the operator's policy."""
+"""The limits of one NIC, as requested and under the operator's policy: egress, rate, routes, and idle time."""
 
 from dataclasses import dataclass, replace
 from typing import Annotated
@@ -17,18 +17,21 @@ class Limits:
         egress: the destinations of its connections; None: every one that its network permits.
         rate: bytes and packets per second.
         routes: the source addresses that it has besides its own, which the host routes to it.
+        idle_s: seconds without a packet after which its task sleeps; 0: it never does.
     """
 
     egress: Annotated[Egress, EGRESS] = None
     rate: Rate = UNLIMITED
     routes: Annotated[Routes, ROUTES] = ()
+    idle_s: int = 0
 
     def or_else(self, other: "Limits") -> "Limits":
-        """Return these limits, with the egress or the rate of others where these have none."""
+        """Return these limits, with the egress, the rate or the idle time of others where these have none."""
         return replace(
             self,
             egress=other.egress if self.egress is None else self.egress,
             rate=other.rate if self.rate == UNLIMITED else self.rate,
+            idle_s=self.idle_s or other.idle_s,
         )
 
     def under(self, policy: NetworkPolicy) -> "Limits":
@@ -38,7 +41,7 @@ class Limits:
         """
         egress = intersection(self.egress, policy.egress)
         permitted = tuple(each for each in self.routes if egress is None and is_within(each, policy.routes))
-        return Limits(egress=egress, rate=lower(self.rate, policy.rate), routes=permitted)
+        return replace(self, egress=egress, rate=lower(self.rate, policy.rate), routes=permitted)
 
 
 NO_LIMITS = Limits()

@@ -266,6 +266,7 @@ class LeaseRecord:
         names: what its guest gets by DHCP.
         moves: how often ports were moved to or from it: of two records with one port, the one with more moves has it.
         lender: the task whose ports it has, and to which they return with its release; empty: none.
+        asleep: since when it sleeps, in microseconds since the epoch; 0: it is awake.
     """
 
     reservation: Reservation
@@ -276,6 +277,12 @@ class LeaseRecord:
     names: GuestNames = UNNAMED
     moves: int = 0
     lender: Annotated[str, text(task_name)] = ""
+    asleep: int = 0
+
+    @property
+    def idle_s(self) -> int:
+        """Return the seconds without a packet after which the task sleeps; 0: it never does."""
+        return max((limits.idle_s for limits in self.reservation.limits.values()), default=0)
 
     def serves(self, nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> bool:
         """Return whether this is the reservation of a request: a repeated one, or one for what it has."""

@@ -27,7 +27,8 @@ BRIDGE = """table bridge solo5 {
     set unlisted { type ipv4_addr; counter; }
     map confined { type ifname : ether_addr; }
     map secluded { type ether_addr : ether_addr; }
-    set rated { type ifname; }
+    set metered { type ifname; }
+    set active { type ifname; counter; }
     map sent_bytes { type ifname : limit; }
     map sent_packets { type ifname : limit; }
     map received_bytes { type ifname : limit; }
@@ -58,7 +59,7 @@ BRIDGE = """table bridge solo5 {
         iifname != "s5-*" accept
         ether type ip iifname . ether saddr . ip saddr @plain jump passing
         ether type ip6 iifname . ether saddr . ip6 saddr @plain6 jump passing6
-        iifname @rated jump sending
+        iifname @metered jump sending
         meta pkttype { broadcast, multicast } \\
             update @storms { iifname limit rate over 500/second burst 100 packets } goto dropped_broadcasts
         iifname @joined goto joining
@@ -243,7 +244,13 @@ BRIDGE = """table bridge solo5 {
         ip saddr @unlisted drop
         drop
     }
+    # A task sleeps after a time without frames that are counted here, by a look-up: those of IP to one receiver,
+    # without neighbour discovery (ICMPv6 types 133 to 137).
     chain sending {
+        ether daddr & 01:00:00:00:00:00 == 00:00:00:00:00:00 ether type ip iifname @active continue
+        ether daddr & 01:00:00:00:00:00 == 00:00:00:00:00:00 ether type ip6 \\
+            meta l4proto != ipv6-icmp iifname @active continue
+        ether daddr & 01:00:00:00:00:00 == 00:00:00:00:00:00 icmpv6 type != 133-137 iifname @active continue
         limit name iifname map @sent_bytes goto too_fast
         limit name iifname map @sent_packets goto too_fast
     }
@@ -253,10 +260,14 @@ BRIDGE = """table bridge solo5 {
     }
     chain postrouting {
         type filter hook postrouting priority filter; policy accept;
-        oifname @rated jump receiving
+        oifname @metered jump receiving
         udp dport 68 oifname "s5-*" ether daddr ff:ff:ff:ff:ff:ff ether type ip goto answering
     }
     chain receiving {
+        ether daddr & 01:00:00:00:00:00 == 00:00:00:00:00:00 ether type ip oifname @active continue
+        ether daddr & 01:00:00:00:00:00 == 00:00:00:00:00:00 ether type ip6 \\
+            meta l4proto != ipv6-icmp oifname @active continue
+        ether daddr & 01:00:00:00:00:00 == 00:00:00:00:00:00 icmpv6 type != 133-137 oifname @active continue
         limit name oifname map @received_bytes goto too_many
         limit name oifname map @received_packets goto too_many
     }

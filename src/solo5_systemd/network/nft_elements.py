@@ -33,7 +33,8 @@ GUESTS6 = "guests6"
 """The set of the taps with a leased IPv6 address, each with its MAC, and both this and its link-local address."""
 
 PLAIN, PLAIN6 = "plain", "plain6"
-"""The sets of the taps without rate limits and egress list, each with its MAC and its leased address of one family."""
+"""The sets of the taps without rate limits, egress list and idle time, each with its MAC and its leased address of one
+family."""
 
 UNLEASED, UNLEASED6 = "unleased", "unleased6"
 """The sets of the taps without a leased IPv4 or IPv6 address, on joined bridges, each with its MAC address."""
@@ -57,6 +58,9 @@ in table bridge of IPv4, and UNLISTED6 there of IPv6.
 
 OVER_SENT, OVER_RECEIVED = "over_sent", "over_received"
 """The sets whose elements count frames that a rate limit has dropped, by tap."""
+
+ACTIVE = "active"
+"""The set whose elements count the frames from and to guests that may sleep, by tap."""
 
 
 def has_ipv6(networks: Iterable[Network]) -> bool:
@@ -230,7 +234,7 @@ def _lease_elements(lease: Lease, network: Network | None, wanted: Limits) -> tu
 
 def _plain(lease: Lease, limits: Limits) -> Iterator[Element]:
     """Yield the elements by which the frames of a guest without limits pass table bridge after one lookup."""
-    if limits.egress is not None or rate_values(limits.rate):
+    if limits.egress is not None or rate_values(limits.rate) or limits.idle_s:
         return
     tap = _quoted(lease.tap)
     for name, address in ((PLAIN, lease.address), (PLAIN6, lease.address6)):
@@ -290,12 +294,14 @@ def _listed(address: IpAddress, listed: Iterable[Destination]) -> tuple[Element,
 
 
 def _rates(lease: Lease, limits: Limits) -> tuple[Element, ...]:
-    values = rate_values(limits.rate)
-    if not values:
-        return ()
-    tap = _quoted(lease.tap)
+    values, tap = rate_values(limits.rate), _quoted(lease.tap)
+    sets = (
+        *(("metered",) if values or limits.idle_s else ()),
+        *((OVER_SENT, OVER_RECEIVED) if values else ()),
+        *((ACTIVE,) if limits.idle_s else ()),
+    )
     return (
-        *(_bridged(name, tap) for name in ("rated", OVER_SENT, OVER_RECEIVED)),
+        *(_bridged(name, tap) for name in sets),
         *(Element(family="bridge", name=name, key=(tap,), value=value) for name, value in values.items()),
     )
 

@@ -20,6 +20,7 @@ from solo5_systemd.network.drops import RULES, Dropped
 from solo5_systemd.network.model import IpAddress
 from solo5_systemd.network.modules import NF_TABLES, nft_hint, remedy
 from solo5_systemd.network.nft_elements import (
+    ACTIVE,
     FRAGMENTS,
     FRAGMENTS6,
     OVER_RECEIVED,
@@ -43,13 +44,14 @@ from solo5_systemd.network.raw_netlink import (
 )
 
 # linux/netfilter/nfnetlink.h, nf_tables.h: subsystem 10, its messages, the group that announces them.
-_NEWGEN, _GETGEN, _GETELEMENT = 10 << 8 | 15, 10 << 8 | 16, 10 << 8 | 13
+_NEWGEN, _GETGEN, _NEWELEMENT, _GETELEMENT = 10 << 8 | 15, 10 << 8 | 16, 10 << 8 | 12, 10 << 8 | 13
 _LOOKUPS_MAX = 32
 """Lookups of elements in one system call: replies and acknowledgements of all fit into the receive buffer."""
 _GROUP_NFTABLES = 7
 _TABLE_NAME = 1  # NFTA_TABLE_NAME, and the table's name in chains, rules, sets and elements alike
 _GEN_ID = 1
 _SET_TABLE, _SET_NAME, _SET_ELEMENTS, _ELEMENT, _ELEMENT_KEY, _VALUE = 1, 2, 3, 1, 1, 1
+_ELEMENT_EXPRESSION, _EXPRESSION_DATA, _COUNTER_PACKETS = 7, 2, 2
 _OWNED_PROBE = f"table ip {TABLE}-probe {{ flags owner, persist; }}"
 _NFGENMSG = struct.Struct("=BBH")
 
@@ -230,6 +232,21 @@ class Tables:
             rules=self._by_rule(),
         )
 
+    def active(self) -> Mapping[str, int]:
+        """Return the frames from and to guests that may sleep, since they were attached, by tap; without zeros."""
+        return self._counted("bridge", ACTIVE, str)
+
+    def active_of(self, tap: str) -> int:
+        """Return the same of one tap; costs one netlink message."""
+        try:
+            for kind, body in self._netfilter.request(_GETELEMENT, 0, _lookup(ACTIVE, _BRIDGE, _link_key(tap))):
+                if kind == _NEWELEMENT:
+                    return _packets(body[_NFGENMSG.size :])
+        except OSError as error:
+            if error.errno != errno.ENOENT:
+                raise HostError(f"nftables cannot be read: {error.strerror}.") from error
+        return 0
+
     def _by_rule(self) -> Mapping[tuple[str, str], int]:
         """Return the counts of both families, by rule and link."""
         counts = Counter[tuple[str, str]]()
@@ -270,7 +287,7 @@ class Tables:
         """Forget what earlier runs of tasks have sent; costs two netlink messages for each tap."""
         for tap in taps:
             for name in (STRANGERS, UNSERVED):
-                if self._built and self._look_up(name, [tap.encode().ljust(_IFNAMSIZ, b"\0")], _BRIDGE)[0]:
+                if self._built and self._look_up(name, [_link_key(tap)], _BRIDGE)[0]:
                     with suppress(HostError):  # it has timed out since
                         self._change(f'delete element bridge {TABLE} {name} {{ "{tap}" }}')
 
@@ -322,10 +339,7 @@ class Tables:
 
     def _look_up(self, name: str, values: Sequence[bytes], version: int) -> Sequence[bool]:
         """Return for each of these elements whether a set has it; True if the kernel fails to look it up."""
-        of = attribute(_SET_TABLE, TABLE.encode() + b"\0") + attribute(_SET_NAME, name.encode() + b"\0")
-        head = _NFGENMSG.pack(_FAMILY_OF[version], 0, 0) + of
-        keys = [nested(_ELEMENT, nested(_ELEMENT_KEY, attribute(_VALUE, value))) for value in values]
-        requests = [(_GETELEMENT, 0, head + nested(_SET_ELEMENTS, key)) for key in keys]
+        requests = [(_GETELEMENT, 0, _lookup(name, version, value)) for value in values]
         found: list[bool] = []
         for first in range(0, len(requests), _LOOKUPS_MAX):
             some = requests[first : first + _LOOKUPS_MAX]
@@ -410,6 +424,24 @@ class RulesetWatch(NetlinkSocket):
             return changed
         except OSError:  # ENOBUFS: messages were lost, so the tables may have changed
             return True
+
+
+def _lookup(name: str, version: int, value: bytes) -> bytes:
+    """Return the payload of a look-up of one element of a set; version 0: of table bridge."""
+    of = attribute(_SET_TABLE, TABLE.encode() + b"\0") + attribute(_SET_NAME, name.encode() + b"\0")
+    key = nested(_ELEMENT, nested(_ELEMENT_KEY, attribute(_VALUE, value)))
+    return _NFGENMSG.pack(_FAMILY_OF[version], 0, 0) + of + nested(_SET_ELEMENTS, key)
+
+
+def _link_key(link: str) -> bytes:
+    return link.encode().ljust(_IFNAMSIZ, b"\0")
+
+
+def _packets(body: bytes) -> int:
+    """Return the packets of the counter of the one element of a reply."""
+    for kind in (_SET_ELEMENTS, _ELEMENT, _ELEMENT_EXPRESSION, _EXPRESSION_DATA):
+        body = attributes(body)[kind]
+    return int.from_bytes(attributes(body)[_COUNTER_PACKETS])
 
 
 def _with_object(element: Element, values: Mapping[str, tuple[str, ...]]) -> Element:

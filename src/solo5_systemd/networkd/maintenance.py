@@ -13,6 +13,7 @@ from solo5_systemd.networkd.deletions import Deletions
 from solo5_systemd.networkd.leases import now
 from solo5_systemd.networkd.namespaces import Namespaces
 from solo5_systemd.networkd.releases import Releases
+from solo5_systemd.networkd.sleep import Sleep
 from solo5_systemd.networkd.watches import Watches
 
 BRIDGE_CHECK_INTERVAL_S = 0.5
@@ -29,6 +30,7 @@ class Maintenance:
         state: of all networks.
         writer: the thread of `state`.
         releases: of tasks.
+        sleep: of tasks.
         deletions: of flows.
         watches: what has changed.
         report: awaited for each repair.
@@ -40,6 +42,7 @@ class Maintenance:
         state: Namespaces,
         writer: SerialThread,
         releases: Releases,
+        sleep: Sleep,
         deletions: Deletions,
         watches: Watches,
         report: Callable[[Repair], Awaitable[None]],
@@ -49,6 +52,7 @@ class Maintenance:
         self._host = state.host
         self._writer = writer
         self._releases = releases
+        self._sleep = sleep
         self._deletions = deletions
         self._watches = watches
         self._report = report
@@ -66,6 +70,8 @@ class Maintenance:
             if now() - self._units_checked_at >= self._check_interval:
                 await self._check_units()
             await self._report_repairs()  # last: the check repairs and reports, too
+            if self._sleep.seconds_until_check() == 0:
+                await self._put_to_sleep()
             for task in self._state.expired():
                 await self._releases.release_if_due(task, "reservation expired")
 
@@ -77,11 +83,19 @@ class Maintenance:
         self._watches.wake.clear()  # before the flags are read: an event from here on wakes the loop again
 
     def _seconds_until_due(self) -> float:
-        """Return the seconds until the next reservation expires or the next check of units, 1 at least."""
+        """Return the seconds until the next reservation expires, or the next check of units or of idle tasks."""
         if self._host.repairs.awaits_bridge:
             return BRIDGE_CHECK_INTERVAL_S
         expiry, check = self._state.next_expiry(), self._units_checked_at + self._check_interval
-        return max(1, (check if expiry is None else min(expiry, check)) - now())
+        due = max(1, (check if expiry is None else min(expiry, check)) - now())
+        sleep = self._sleep.seconds_until_check()
+        return due if sleep is None else min(due, max(0.1, sleep))
+
+    async def _put_to_sleep(self) -> None:
+        try:
+            await self._sleep.check()
+        except (Solo5Error, OSError) as error:  # repeated at the next check
+            _log.error("idle tasks cannot be put to sleep: %s", error)
 
     async def _repair(self) -> None:
         watches, repairs = self._watches, self._host.repairs

@@ -23,6 +23,7 @@ from solo5_systemd.networkd.maintenance import Maintenance
 from solo5_systemd.networkd.namespace_watches import NamespaceWatches
 from solo5_systemd.networkd.namespaces import Namespaces
 from solo5_systemd.networkd.releases import END_CHECK_INTERVAL_S, UNIT_CHECK_INTERVAL_S, Releases
+from solo5_systemd.networkd.sleep import Sleep
 from solo5_systemd.networkd.task_units import TaskUnits
 from solo5_systemd.networkd.watches import Watches
 from solo5_systemd.settings.records import document, record
@@ -74,16 +75,21 @@ class Networkd:
                 )
                 if host.dhcp.in_use or self._servers.running():
                     await self._releases.try_serve_dhcp()
+                self._sleep = Sleep(
+                    self._state, self._writer, self._units, self._releases.locks, self._tasks, self._watches
+                )
                 maintenance = Maintenance(
                     self._state,
                     self._writer,
                     self._releases,
+                    self._sleep,
                     self._deletions,
                     self._watches,
                     self._report,
                     END_CHECK_INTERVAL_S if self._units.fileno() is None else UNIT_CHECK_INTERVAL_S,
                 )
-                with self._releases.watching():
+                with self._releases.watching(), self._sleep.watching():
+                    await self._sleep.recover()
                     maintaining = self._tasks.create_task(maintenance.run(unfinished))
                     needed = await self._service.serve(self._idle)
                     maintaining.cancel()
@@ -96,6 +102,8 @@ class Networkd:
             "Attach": self._attach,
             "MovePorts": self._move_ports,
             "Release": self._release,
+            "Sleep": self._put_to_sleep,
+            "Wake": self._wake,
             "Leases": self._leases,
             "Networks": self._list_networks,
             "Collect": self._collect,
@@ -152,6 +160,7 @@ class Networkd:
             except Solo5Error as error:
                 log_about(service_of(task), f"the network of task {task} cannot be attached: {error}")
                 raise
+        self._sleep.expect(task)
         for port in await self._writer.run(self._state.host.absent_addresses, task):
             text = f"port {show_port(port)} is reached once this host has the address {port.host_ip}, which it has not"
             log_about(service_of(task), text, priority=5)
@@ -172,6 +181,14 @@ class Networkd:
 
     async def _release(self, name: str) -> Sequence[object]:
         await self._releases.release(task_name(name))
+        return []
+
+    async def _put_to_sleep(self, name: str) -> Sequence[object]:
+        await self._sleep.sleep(task_name(name))
+        return []
+
+    async def _wake(self, name: str) -> Sequence[object]:
+        await self._sleep.wake(task_name(name), "a request")
         return []
 
     async def _leases(self) -> Sequence[object]:

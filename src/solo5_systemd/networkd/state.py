@@ -47,6 +47,7 @@ from solo5_systemd.networkd.held_ports import HeldPorts, bound_ports
 from solo5_systemd.networkd.leases import Leases
 from solo5_systemd.networkd.recovery import Recovery
 from solo5_systemd.networkd.repairs import Repairs
+from solo5_systemd.networkd.sleepers import Sleepers
 from solo5_systemd.settings.host_keys import Settings
 from solo5_systemd.settings.network import NetworkSettings
 from solo5_systemd.settings.resolver import UNSET
@@ -66,6 +67,7 @@ class NetworkState:
         leases: the lease records.
         bridges: the networks in use.
         repairs: of what other programs change.
+        sleepers: the tasks that may sleep.
     """
 
     def __init__(
@@ -105,6 +107,7 @@ class NetworkState:
         self.leases = Leases(store, namespace)
         self.bridges = Bridges(store, links, tables, self.leases)
         self.repairs = Repairs(store, links, tables, self.bridges, self.leases)
+        self.sleepers = Sleepers(self.leases, self.bridges, links, tables)
         self._choice = Choice(links, self.bridges, self.leases, settings, reserved, remembered)
 
     def networks(self) -> Sequence[Network]:

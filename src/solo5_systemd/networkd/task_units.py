@@ -6,9 +6,11 @@ PID 1 keeps a symbolic link for each active unit and removes it at the unit's en
 import asyncio
 import logging
 import os
+import signal
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from solo5_systemd.base.declared_units import task_of, units_of
 from solo5_systemd.base.names import INVOCATION_LINK, UNITS, TaskName
@@ -18,6 +20,10 @@ from solo5_systemd.dbus.messages import Message, MessageType
 
 _IN_USE = ("active", "activating", "reloading", "deactivating")
 """The ActiveState= values of a unit that runs, or stops still."""
+
+_PATH = "/org/freedesktop/systemd1"
+_UNKNOWN = (1 << 64) - 1
+"""The value of CPUUsageNSec= without accounting."""
 
 _log = logging.getLogger(__name__)
 
@@ -65,23 +71,55 @@ class TaskUnits:
     async def over(self, tasks: Iterable[TaskName]) -> frozenset[TaskName]:
         """Return the tasks whose unit neither runs nor has a job; none where PID 1 does not reply."""
         units = {name: task for task in tasks for name in units_of(task)}
+        reply = await self._call("ListUnitsByNames", "as", list(units))
+        if reply is None:
+            return frozenset()
+        in_use = {units[row[0]] for row in reply[0] if row[3] in _IN_USE or row[7]}
+        return frozenset(units.values()) - in_use
+
+    async def signal(self, task: TaskName, number: signal.Signals) -> bool:
+        """Send a signal to the tender of a task; return whether it runs, and the signal is sent."""
+        unit = self._running(task)
+        return unit is not None and await self._call("KillUnit", "ssi", unit, "main", int(number)) is not None
+
+    async def processor_time(self, task: TaskName) -> float | None:
+        """Return the processor time of the run of a task in seconds; None: unknown."""
+        unit = self._running(task)
+        if unit is None:
+            return None
+        of = {"interface": "org.freedesktop.DBus.Properties", "path": f"{_PATH}/unit/{_label(unit)}"}
+        reply = await self._call("Get", "ss", "org.freedesktop.systemd1.Service", "CPUUsageNSec", **of)
+        value = int(reply[0].value) if reply else _UNKNOWN
+        return None if value == _UNKNOWN else value / 1e9
+
+    def _running(self, task: TaskName) -> str | None:
+        """Return the unit of a task that runs; None: there is none."""
+        units = zip(units_of(task), _links(task), strict=True)
+        return next((unit for unit, link in units if os.path.lexists(f"{self._directory}/{link}")), None)
+
+    async def _call(
+        self,
+        member: str,
+        signature: str,
+        *body: object,
+        path: str = _PATH,
+        interface: str = "org.freedesktop.systemd1.Manager",
+    ) -> Sequence[Any] | None:
+        """Call a method of PID 1, and return its reply; None where it fails, or does not reply."""
         request = Message(
             destination="org.freedesktop.systemd1",
-            path="/org/freedesktop/systemd1",
-            interface="org.freedesktop.systemd1.Manager",
-            member="ListUnitsByNames",
-            signature="as",
-            body=[list(units)],
+            path=path,
+            interface=interface,
+            member=member,
+            signature=signature,
+            body=[*body],
         )
         try:
             async with asyncio.timeout(CALL_TIMEOUT_S):
                 reply = await self._bus.call(request)
         except (TimeoutError, OSError, EOFError):  # without the bus, the service is about to end
-            return frozenset()
-        if reply.message_type is not MessageType.METHOD_RETURN:
-            return frozenset()
-        in_use = {units[row[0]] for row in reply.body[0] if row[3] in _IN_USE or row[7]}
-        return frozenset(units.values()) - in_use
+            return None
+        return reply.body if reply.message_type is MessageType.METHOD_RETURN else None
 
     def close(self) -> None:
         """Remove the watch."""
@@ -91,3 +129,8 @@ class TaskUnits:
 
 def _links(task: TaskName) -> Sequence[str]:
     return [f"{INVOCATION_LINK}{unit}" for unit in units_of(task)]
+
+
+def _label(unit: str) -> str:
+    """Return the last part of a unit's object path (sd_bus_path_encode(3))."""
+    return "".join(char if char.isascii() and char.isalnum() else f"_{ord(char):02x}" for char in unit)

@@ -110,6 +110,10 @@ _ALL = (
         help="name of a machine, for {hosts} in ARGs; ADDRESS: also host-gateway, the guest's gateway",
         is_list=True, has_words=True, at_start=True,
     ),
+    Setting(
+        "IdleSec", "TIME", ("--idle",),
+        help="put the task to sleep after this time without a packet; the next one wakes it", at_start=True,
+    ),
     # Disks
     Setting(
         "Block", "NAME=FILE|disk:DISK|files:PATH,...|credential:NAME[,OPTION...]", ("--block",),

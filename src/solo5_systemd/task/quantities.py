@@ -9,6 +9,7 @@ from functools import wraps
 from typing import TypeVar
 
 from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.task.time_span import parse_time_span
 
 T = TypeVar("T")
 
@@ -17,6 +18,9 @@ LARGEST_SIZE = (1 << 63) - 1
 
 _SIZE = re.compile(r"([0-9]{1,19})([KMGT]?)(?:I?B)?", re.ASCII | re.IGNORECASE)
 _FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+IDLE_MIN_S, IDLE_MAX_S = 5, 365 * 86400
+"""The idle times that a task may have: below a few seconds it would sleep between the requests of one visit."""
+
 DECIMAL = r"[0-9]{1,6}(\.[0-9]{1,6})?"
 """A positive decimal number, for `re.ASCII`."""
 
@@ -73,6 +77,23 @@ def cpu_weight(text: str, option: str) -> int:
         InvalidRequestError: malformed or out of range.
     """
     return integer(text, option, 1, 10_000)
+
+
+def idle_time(text: str, option: str) -> int:
+    """Return the seconds of `10min`, IDLE_MIN_S at least (systemd.time(7)).
+
+    Raises:
+        InvalidRequestError: malformed or out of range.
+    """
+    try:
+        seconds = parse_time_span(text) // 10**6
+    except ValueError as error:
+        raise InvalidRequestError(f"{option} {text!r} is not a time: expected {error}.") from error
+    if not IDLE_MIN_S <= seconds <= IDLE_MAX_S:
+        raise InvalidRequestError(
+            f"{option} {text!r} is out of range: expected {IDLE_MIN_S} seconds to {IDLE_MAX_S // 86400} days."
+        )
+    return seconds
 
 
 def integer(text: str, option: str, low: int, high: int) -> int:

@@ -24,7 +24,7 @@ from solo5_systemd.task.networks import host_endpoint, namespace_path, nic, nic_
 from solo5_systemd.task.option_table import SETTINGS
 from solo5_systemd.task.placeholders import uses_hostname, uses_hosts, uses_search, uses_servers, verbatim
 from solo5_systemd.task.property_types import INFINITY, SIZE
-from solo5_systemd.task.quantities import cpu_weight, cpus, size
+from solo5_systemd.task.quantities import cpu_weight, cpus, idle_time, size
 from solo5_systemd.task.workload import DEFAULT_MEMORY, Publish, Workload
 
 T = TypeVar("T")
@@ -76,6 +76,7 @@ def workload(task: TaskName, values: Values, served: Callable[[], Collection[Net
         Solo5Error: a setting is invalid, or has no effect; the sentence names it.
     """
     nics, limits = _limited(_nics(values), values)
+    limits = replace(limits, idle_s=values.one("IdleSec", idle_time, 0))
     arguments = values.each("Argument", plain)
     memory = values.one("Memory", size, DEFAULT_MEMORY)
     found = Workload(
@@ -123,6 +124,7 @@ def texts(task: Workload) -> Iterator[tuple[str, Sequence[str]]]:
         "Publish": [*map(publish_text, task.publish)],
         "Egress": [*_egress_texts(task.limits), *_for_each(task.nics, _egress_texts)],
         "Rate": [*_rate_texts(task.limits), *_for_each(task.nics, _rate_texts)],
+        "IdleSec": [str(task.limits.idle_s)] if task.limits.idle_s else [],
         "DNS": [*map(str, task.resolver.servers)],
         "DNSSearch": task.resolver.search,
         "HostName": [task.hostname] if task.hostname else [],

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from solo5_systemd.engine.backends import DiskSpace, Usages
     from solo5_systemd.engine.task import Endpoints
     from solo5_systemd.journal.lines import Line
-    from solo5_systemd.network.model import NetworkOverview, RecordedRepair, Reservation
+    from solo5_systemd.network.model import LeaseRecord, NetworkOverview, RecordedRepair
     from solo5_systemd.network.tap_counters import Traffic
     from solo5_systemd.unit.exit_messages import ExitMessages
     from solo5_systemd.unit.state import UnitState
@@ -88,16 +88,15 @@ class RecordedNetworks:
     def __init__(self, bus: "Callable[[], BlockingBus]") -> None:
         self._bus = bus
 
-    async def reservation(self, task: "TaskName") -> "Reservation | None":
+    async def record(self, task: "TaskName") -> "LeaseRecord | None":
         from solo5_systemd.network.lease_files import read_lease_record
 
-        record = read_lease_record(task)
-        return record.reservation if record else None
+        return read_lease_record(task)
 
-    async def reservations(self) -> "Sequence[Reservation]":
+    async def records(self) -> "Sequence[LeaseRecord]":
         from solo5_systemd.network.lease_files import read_lease_records
 
-        return tuple(record.reservation for record in read_lease_records())
+        return read_lease_records()
 
     async def endpoints(self) -> "Mapping[TaskName, Endpoints]":
         from solo5_systemd.bus.lease_reader import read_endpoints

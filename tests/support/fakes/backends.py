@@ -26,6 +26,7 @@ from solo5_systemd.network.model import (
     GuestNames,
     IpAddress,
     LeaseRecord,
+    LeaseState,
     NetworkOverview,
     NicRequest,
     PortRequest,
@@ -378,6 +379,7 @@ class FakeNetworks:
     Attributes:
         held: reservations by task.
         lenders: the task whose ports a task has, by task.
+        asleep: since when a task sleeps, by task.
         namespaces: network namespaces by task; empty: the host's.
         names: of each task's guest.
         forgotten: tasks without a request.
@@ -394,6 +396,7 @@ class FakeNetworks:
         self._steps = steps
         self.held: dict[TaskName, Reservation] = {}
         self.lenders: dict[TaskName, str] = {}
+        self.asleep: dict[TaskName, int] = {}
         self.namespaces: dict[TaskName, str] = {}
         self.names: dict[TaskName, GuestNames] = {}
         self.forgotten: list[TaskName] = []
@@ -482,12 +485,29 @@ class FakeNetworks:
     async def lender(self, task: TaskName) -> str:
         return self.lenders.get(task, "")
 
-    async def reservations(self) -> Sequence[Reservation]:
-        async with self._steps.step("reservations"):
-            return tuple(self.held.values())
+    async def record(self, task: TaskName) -> LeaseRecord | None:
+        held = await self.reservation(task)
+        return self._record(held) if held is not None else None
+
+    async def records(self) -> Sequence[LeaseRecord]:
+        async with self._steps.step("records"):
+            return tuple(map(self._record, self.held.values()))
+
+    def _record(self, held: Reservation) -> LeaseRecord:
+        return LeaseRecord(
+            reservation=held, nics=(), state=LeaseState.ATTACHED, expires=0, asleep=self.asleep.get(held.task, 0)
+        )
+
+    async def sleep(self, task: TaskName) -> None:
+        async with self._steps.step("sleep"):
+            self.asleep[task] = 1
+
+    async def wake(self, task: TaskName) -> None:
+        async with self._steps.step("wake"):
+            self.asleep.pop(task, None)
 
     async def endpoints(self) -> Mapping[TaskName, Endpoints]:
-        return {each.task: endpoints(each) for each in await self.reservations()}
+        return {task: endpoints(each) for task, each in self.held.items()}
 
     async def networks(self) -> Sequence[NetworkOverview]:
         async with self._steps.step("networks"):

@@ -66,7 +66,7 @@ def _row(task: "Task", endpoints: "Endpoints | None", now: int) -> tuple[str, ..
     return (
         task.name,
         task.image.rpartition("/")[2],
-        status(task, now),
+        status(task, now, endpoints.asleep if endpoints else 0),
         size(task.memory) if task.memory else "",
         addresses(endpoints),
         ports(endpoints),
@@ -76,7 +76,7 @@ def _row(task: "Task", endpoints: "Endpoints | None", now: int) -> tuple[str, ..
 def _paint(column: str, cell: str, screen: Screen) -> str:
     if column != "STATUS":
         return cell
-    if cell.startswith("Up"):
+    if cell.startswith(("Up", "Asleep")):
         return screen.paint(cell, "green")
     expected = cell.startswith(("Exited (0)", "Stopped", "Starting", "Stopping"))
     return cell if expected else screen.paint(cell, "red")

@@ -107,7 +107,7 @@ def seconds(text: str | None, option: str) -> float | None:
         InvalidRequestError: malformed, or longer than a day.
     """
     from solo5_systemd.declared.declaration import UPDATE_MAX_S
-    from solo5_systemd.declared.time_span import parse_time_span
+    from solo5_systemd.task.time_span import parse_time_span
 
     if text is None:
         return None
