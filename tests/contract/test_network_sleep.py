@@ -2,13 +2,15 @@
 
 import asyncio
 import signal
+import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 from tests.contract.guest import Guest
-from tests.contract.netservice import Client, Pid1, Service, nic, pid1, tcp
+from tests.contract.netns import Outside, run
+from tests.contract.netservice import Client, Pid1, Service, nic, pid1, tcp, until
 
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.guest_limits import Limits
@@ -58,6 +60,13 @@ async def asleep(client: Client) -> int:
     return record.asleep
 
 
+async def awake(client: Client) -> None:
+    """Wait for the record of an awake task, which is written once its tender has been continued."""
+    async with asyncio.timeout(5):
+        while await asleep(client):
+            await asyncio.sleep(0.01)
+
+
 async def get(address: str, port: int = 80) -> bytes:
     """Return the answer of a guest to one TCP request."""
     reader, writer = await asyncio.open_connection(address, port)
@@ -77,6 +86,105 @@ async def test_the_first_packet_wakes(client: Client, manager: Pid1) -> None:
         assert await get(str(guest.ip)) == b"HELLO"
         assert time.monotonic() - begun < 0.9, "without a retransmission"
         assert manager.signals == [STOP, CONT]
-        assert await asleep(client) == 0
+        await awake(client)
         assert await get(str(guest.ip)) == b"HELLO"
         assert manager.signals == [STOP, CONT]
+
+
+async def test_a_task_without_packets_falls_asleep_and_again(client: Client, manager: Pid1) -> None:
+    async with sleeper(client, manager, idle_s=5) as guest:
+        await get(str(guest.ip))
+        begun = time.monotonic()
+        await until(lambda: STOP in manager.signals, 10)
+        assert time.monotonic() - begun > 4.5
+        assert await get(str(guest.ip)) == b"HELLO"
+        assert manager.signals == [STOP, CONT]
+        await until(lambda: manager.signals.count(STOP) == 2, 10)
+
+
+async def test_packets_and_processor_time_keep_a_task_awake(client: Client, manager: Pid1) -> None:
+    async with sleeper(client, manager, idle_s=5) as guest:
+        for _ in range(8):
+            await get(str(guest.ip))
+            await asyncio.sleep(1)
+        assert manager.signals == []
+        for _ in range(8):
+            manager.processor_time += 10**8
+            await asyncio.sleep(1)
+        assert manager.signals == []
+        await until(lambda: STOP in manager.signals, 15)
+
+
+async def test_a_neighbour_wakes(client: Client, manager: Pid1) -> None:
+    async with sleeper(client, manager) as guest:
+        other = await client.have("other")
+        async with Guest(other.leases[0]) as neighbour:
+            await client.sleep(WEB)
+            assert await neighbour.resolve(guest.ip) == guest.mac
+            assert manager.signals == [STOP, CONT]
+            await client.sleep(WEB)
+            neighbour.send(neighbour.udp(guest.mac, guest.ip, 7, b"known by its MAC"))
+            await neighbour.heard_udp(b"KNOWN BY ITS MAC")
+            assert manager.signals == [STOP, CONT] * 2
+
+
+async def test_questions_for_others_and_broadcasts_wake_nobody(client: Client, manager: Pid1) -> None:
+    async with sleeper(client, manager) as guest:
+        other = await client.have("other")
+        async with Guest(other.leases[0]) as neighbour:
+            await client.sleep(WEB)
+            await neighbour.resolve(neighbour.gateway)
+            for _ in range(5):
+                neighbour.send(neighbour.arp(1, b"\xff" * 6, guest.ip + 40))
+                neighbour.send(neighbour.udp(b"\xff" * 6, guest.ip, 7, b"to all"))
+            await asyncio.sleep(0.5)
+            assert manager.signals == [STOP]
+            assert await asleep(client)
+
+
+async def test_what_the_filter_refuses_wakes_nobody(client: Client, manager: Pid1, outside: Outside) -> None:
+    async with sleeper(client, manager) as guest:
+        await client.sleep(WEB)
+        outside.ip("route", "replace", f"{guest.ip}/32", "via", outside.host)
+        with outside.entered(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            for port in range(1, 200):
+                sender.sendto(b"scan", (str(guest.ip), port))
+        await asyncio.sleep(0.5)
+        assert manager.signals == [STOP]
+
+
+async def test_a_packet_while_the_service_is_dead_wakes_after_its_start(service: Service, manager: Pid1) -> None:
+    async with service.running() as client, sleeper(client, manager) as guest:
+        await client.sleep(WEB)
+        service.kill()
+        async with asyncio.TaskGroup() as tasks:
+            answer = tasks.create_task(get(str(guest.ip)))
+            await asyncio.sleep(0.3)
+            assert manager.signals == [STOP]
+            await service.restart()
+        assert answer.result() == b"HELLO"
+        assert manager.signals == [STOP, CONT]
+
+
+async def test_a_sleeping_task_is_released(client: Client, manager: Pid1, service: Service) -> None:
+    async with sleeper(client, manager):
+        await client.sleep(WEB)
+        await client.drop("web")
+        assert await client.record(WEB) is None
+        assert "solo5" not in run("nft", "list", "tables")
+
+
+async def test_a_packet_in_the_moment_of_falling_asleep_wakes(client: Client, manager: Pid1) -> None:
+    """No packet waits for the next one: each is answered at once, whenever it comes."""
+    async with sleeper(client, manager) as guest:
+        await get(str(guest.ip))
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            sender.setblocking(False)
+            sender.connect((str(guest.ip), 7))
+            loop = asyncio.get_running_loop()
+            for number in range(200):
+                async with asyncio.timeout(0.9), asyncio.TaskGroup() as tasks:
+                    tasks.create_task(client.sleep(WEB))
+                    await asyncio.sleep(number % 20 / 5000)
+                    sender.send(b"n%d" % number)
+                    assert await loop.sock_recv(sender, 100) == b"N%d" % number

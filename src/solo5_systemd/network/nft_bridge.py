@@ -29,6 +29,9 @@ BRIDGE = """table bridge solo5 {
     map secluded { type ether_addr : ether_addr; }
     set metered { type ifname; }
     set active { type ifname; counter; }
+    set asleep { type ifname; }
+    set asleep4 { type ifname . ipv4_addr; }
+    set asleep6 { typeof oifname . @th,64,64 . @th,128,64; }
     map sent_bytes { type ifname : limit; }
     map sent_packets { type ifname : limit; }
     map received_bytes { type ifname : limit; }
@@ -245,12 +248,12 @@ BRIDGE = """table bridge solo5 {
         drop
     }
     # A task sleeps after a time without frames that are counted here, by a look-up: those of IP to one receiver,
-    # without neighbour discovery (ICMPv6 types 133 to 137).
+    # without neighbour discovery (ICMPv6 types 133 to 137). While it sleeps, they are announced and wait
+    # in the queue of its tap, as questions for its addresses do.
     chain sending {
-        ether daddr & 01:00:00:00:00:00 == 00:00:00:00:00:00 ether type ip iifname @active continue
-        ether daddr & 01:00:00:00:00:00 == 00:00:00:00:00:00 ether type ip6 \\
-            meta l4proto != ipv6-icmp iifname @active continue
-        ether daddr & 01:00:00:00:00:00 == 00:00:00:00:00:00 icmpv6 type != 133-137 iifname @active continue
+        ether daddr & 01:00:00:00:00:00 == 00:00:00:00:00:00 ether type ip jump sent
+        ether daddr & 01:00:00:00:00:00 == 00:00:00:00:00:00 ether type ip6 meta l4proto != ipv6-icmp jump sent
+        ether daddr & 01:00:00:00:00:00 == 00:00:00:00:00:00 icmpv6 type != 133-137 jump sent
         limit name iifname map @sent_bytes goto too_fast
         limit name iifname map @sent_packets goto too_fast
     }
@@ -263,13 +266,22 @@ BRIDGE = """table bridge solo5 {
         oifname @metered jump receiving
         udp dport 68 oifname "s5-*" ether daddr ff:ff:ff:ff:ff:ff ether type ip goto answering
     }
+    chain sent {
+        iifname @active continue
+        iifname @asleep ANNOUNCED
+    }
     chain receiving {
-        ether daddr & 01:00:00:00:00:00 == 00:00:00:00:00:00 ether type ip oifname @active continue
-        ether daddr & 01:00:00:00:00:00 == 00:00:00:00:00:00 ether type ip6 \\
-            meta l4proto != ipv6-icmp oifname @active continue
-        ether daddr & 01:00:00:00:00:00 == 00:00:00:00:00:00 icmpv6 type != 133-137 oifname @active continue
+        ether daddr & 01:00:00:00:00:00 == 00:00:00:00:00:00 ether type ip jump received
+        ether daddr & 01:00:00:00:00:00 == 00:00:00:00:00:00 ether type ip6 meta l4proto != ipv6-icmp jump received
+        ether daddr & 01:00:00:00:00:00 == 00:00:00:00:00:00 icmpv6 type != 133-137 jump received
+        arp operation request oifname . arp daddr ip @asleep4 ANNOUNCED
+        icmpv6 type nd-neighbor-solicit oifname . @th,64,64 . @th,128,64 @asleep6 ANNOUNCED
         limit name oifname map @received_bytes goto too_many
         limit name oifname map @received_packets goto too_many
+    }
+    chain received {
+        oifname @active continue
+        oifname @asleep ANNOUNCED
     }
     chain too_many {
         oifname @over_received drop

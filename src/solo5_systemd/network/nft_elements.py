@@ -115,6 +115,7 @@ class Ruleset:
             has a bridge of this service.
         forwards6: the same of IPv6 packets.
         forwarding: the links that forwarded IPv4 packets, one by one, before the first network was up.
+        asleep: the reservations of tasks that sleep.
     """
 
     networks: Sequence[Network] = ()
@@ -123,6 +124,7 @@ class Ruleset:
     forwards: bool = False
     forwards6: bool = False
     forwarding: tuple[str, ...] = ()
+    asleep: Sequence[Reservation] = ()
 
 
 def elements(ruleset: Ruleset) -> tuple[Element, ...]:
@@ -134,7 +136,8 @@ def elements(ruleset: Ruleset) -> tuple[Element, ...]:
         element for segment, name in ruleset.segments for element in _segment(segment, name, six=name in six)
     )
     of_tasks = (element for reservation in reservations for element in task_elements(reservation, networks))
-    found = dict.fromkeys((*of_networks, *of_segments, *of_tasks))
+    of_sleepers = (element for reservation in ruleset.asleep for element in asleep_elements(reservation, networks))
+    found = dict.fromkeys((*of_networks, *of_segments, *of_tasks, *of_sleepers))
     return tuple(found) if six else tuple(each for each in found if each.family != "ip6")
 
 
@@ -219,6 +222,23 @@ def task_elements(reservation: Reservation, networks: Sequence[Network]) -> tupl
         ),
         *(element for port in reservation.ports for element in _published(port, reservation.lease(port.nic))),
     )
+
+
+def asleep_elements(reservation: Reservation, networks: Sequence[Network]) -> tuple[Element, ...]:
+    """Return the elements by which packets for a task that sleeps are announced, besides `task_elements`."""
+    own = frozenset(task_elements(reservation, networks))
+    wanted = (element for lease in reservation.leases for element in _asleep(lease))
+    return tuple(element for element in wanted if element not in own)
+
+
+def _asleep(lease: Lease) -> Iterator[Element]:
+    tap = _quoted(lease.tap)
+    for name in ("metered", ACTIVE, "asleep"):
+        yield _bridged(name, tap)
+    if lease.address is not None:
+        yield _bridged("asleep4", tap, str(lease.address))
+    for address in (lease.address6, link_local(lease.mac)) if lease.address6 is not None else ():
+        yield _bridged("asleep6", tap, *_halves(address))
 
 
 def _lease_elements(lease: Lease, network: Network | None, wanted: Limits) -> tuple[Element, ...]:
@@ -373,9 +393,14 @@ def _addressed6(lease: Lease, leased: IPv6Address) -> Iterator[Element]:
     tap = _quoted(lease.tap)
     for address in (leased, link_local(lease.mac)):
         yield _bridged(GUESTS6, tap, lease.mac, str(address))
-        yield _bridged("advertised", tap, str(int(address) >> 64), str(int(address) & ((1 << 64) - 1)))
+        yield _bridged("advertised", tap, *_halves(address))
     yield _bridged("linked", tap, _number(lease.mac))
     yield _bridged("ipv6", tap, lease.mac)
+
+
+def _halves(address: IPv6Address) -> tuple[str, str]:
+    """Return an address as two numbers of 64 bits (`nft_bridge`)."""
+    return str(int(address) >> 64), str(int(address) & ((1 << 64) - 1))
 
 
 def _number(mac: str) -> str:

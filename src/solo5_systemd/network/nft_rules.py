@@ -48,6 +48,10 @@ STRANGERS, UNSERVED = "strangers", "unserved"
 """The dynamic map of table bridge of the taps that have sent ARP from another address than the leased one, with the
 last, and the set of those that have asked a DHCP server in vain."""
 
+ANNOUNCEMENTS, SNAPLEN = 5805, 60
+"""The group of nfnetlink_log that has the first packets for tasks that sleep, and the bytes of each: headers of IP and
+of its transport."""
+
 LIMITED = "limited"
 """The chain of the connection limits, whose rules depend on the networks that are up."""
 
@@ -94,6 +98,7 @@ def tables(
     forwarding: Sequence[str] = (),
     only6: bool = False,
     segmented: bool = False,
+    announced: bool = True,
 ) -> str:
     """Return the tables without their elements; table ip6 if one of the networks has IPv6.
 
@@ -106,9 +111,11 @@ def tables(
         forwarding: as of `Ruleset`.
         only6: table ip6 alone.
         segmented: a network has segments.
+        announced: packets for tasks that sleep are announced (nfnetlink_log).
     """
     text = _TABLES.replace("SEGMENTED\n", _SEGMENTED if segmented else "")
     text = text.replace("OWNED", "flags owner, persist;" if owned else "").replace("CLOSED", str(CLOSED_TIMEOUT_S))
+    text = text.replace("ANNOUNCED", f"log group {ANNOUNCEMENTS} snaplen {SNAPLEN}" if announced else "continue")
     text = text.replace("NEIGHBOURS_RATE", str(NEIGHBOURS_RATE))
     text = text.replace("NEIGHBOURS_BURST", str(NEIGHBOURS_BURST)).replace("NEIGHBOUR", str(NEIGHBOUR_TIMEOUT_S))
     text = text.replace("ASKERS_RATE", str(ASKERS_RATE)).replace("ASKERS_BURST", str(ASKERS_BURST))
@@ -177,7 +184,7 @@ def _limit(connections: int, networks: Sequence[Network], *, behind: bool = Fals
     )
 
 
-def replace(ruleset: Ruleset, *, owned: bool) -> str:
+def replace(ruleset: Ruleset, *, owned: bool, announced: bool = True) -> str:
     """Return the transaction that replaces all tables, whatever their state."""
     made = tables(
         ruleset.networks,
@@ -186,6 +193,7 @@ def replace(ruleset: Ruleset, *, owned: bool) -> str:
         forwarding=ruleset.forwarding,
         owned=owned,
         segmented=bool(ruleset.segments),
+        announced=announced,
     )
     return f"{remove(owned=owned)}\n{made}\n{add(elements(ruleset))}"
 

@@ -33,7 +33,7 @@ from solo5_systemd.network.nft_elements import (
     Ruleset,
 )
 from solo5_systemd.network.nft_objects import is_of_guest, listed_objects, object_name
-from solo5_systemd.network.nft_rules import CONTACTED, DYNAMIC, FAMILIES, FLOWS, STRANGERS, UNSERVED
+from solo5_systemd.network.nft_rules import ANNOUNCEMENTS, CONTACTED, DYNAMIC, FAMILIES, FLOWS, STRANGERS, UNSERVED
 from solo5_systemd.network.raw_netlink import (
     NETLINK_NETFILTER,
     NetlinkSocket,
@@ -44,15 +44,15 @@ from solo5_systemd.network.raw_netlink import (
 )
 
 # linux/netfilter/nfnetlink.h, nf_tables.h: subsystem 10, its messages, the group that announces them.
-_NEWGEN, _GETGEN, _NEWELEMENT, _GETELEMENT = 10 << 8 | 15, 10 << 8 | 16, 10 << 8 | 12, 10 << 8 | 13
+_NEWGEN, _GETGEN, _GETELEMENT = 10 << 8 | 15, 10 << 8 | 16, 10 << 8 | 13
 _LOOKUPS_MAX = 32
 """Lookups of elements in one system call: replies and acknowledgements of all fit into the receive buffer."""
 _GROUP_NFTABLES = 7
 _TABLE_NAME = 1  # NFTA_TABLE_NAME, and the table's name in chains, rules, sets and elements alike
 _GEN_ID = 1
 _SET_TABLE, _SET_NAME, _SET_ELEMENTS, _ELEMENT, _ELEMENT_KEY, _VALUE = 1, 2, 3, 1, 1, 1
-_ELEMENT_EXPRESSION, _EXPRESSION_DATA, _COUNTER_PACKETS = 7, 2, 2
 _OWNED_PROBE = f"table ip {TABLE}-probe {{ flags owner, persist; }}"
+_LOG_PROBE = f"table bridge {TABLE}-probe {{ chain probe {{ log group {ANNOUNCEMENTS}; }}; }}"
 _NFGENMSG = struct.Struct("=BBH")
 
 _MODULES = ("nf_tables", "nft_chain_nat", "nft_ct", "nft_masq", "nft_nat", "nft_limit", "nft_connlimit")
@@ -105,6 +105,9 @@ class Tables:
     Tables with an owner are as this process has left them: a check costs nothing. For others the kernel counts the
     commits of all programs (the generation of the ruleset). While it equals the value after this process's last commit,
     the tables are unchanged: a check costs one netlink message.
+
+    Attributes:
+        announces: the kernel announces packets for tasks that sleep (nfnetlink_log).
     """
 
     def __init__(self, *, owned: bool = True) -> None:
@@ -116,7 +119,8 @@ class Tables:
         """
         self._nft = Nft(_MODULES)
         self._netfilter = NetlinkSocket(NETLINK_NETFILTER)
-        self._owned = owned and self._can_own()
+        self._owned = owned and self._accepts(_OWNED_PROBE)
+        self.announces = self._accepts(_LOG_PROBE)
         self._generation: int | None = None  # None: the tables must be listed to know their state
         self._built: Mapping[str, list[object]] = {}
         self._flows_are_lost = False
@@ -129,7 +133,7 @@ class Tables:
 
     def replace(self, ruleset: Ruleset) -> None:
         """Replace all tables in one transaction; retry if another program commits before they are verified."""
-        commands = nft_rules.replace(ruleset, owned=self._owned)
+        commands = nft_rules.replace(ruleset, owned=self._owned, announced=self.announces)
         self._flows_are_lost = bool(ruleset.reservations)
         self._earlier = {}
         for _ in range(_REPLACE_ATTEMPTS):
@@ -235,17 +239,6 @@ class Tables:
     def active(self) -> Mapping[str, int]:
         """Return the frames from and to guests that may sleep, since they were attached, by tap; without zeros."""
         return self._counted("bridge", ACTIVE, str)
-
-    def active_of(self, tap: str) -> int:
-        """Return the same of one tap; costs one netlink message."""
-        try:
-            for kind, body in self._netfilter.request(_GETELEMENT, 0, _lookup(ACTIVE, _BRIDGE, _link_key(tap))):
-                if kind == _NEWELEMENT:
-                    return _packets(body[_NFGENMSG.size :])
-        except OSError as error:
-            if error.errno != errno.ENOENT:
-                raise HostError(f"nftables cannot be read: {error.strerror}.") from error
-        return 0
 
     def _by_rule(self) -> Mapping[tuple[str, str], int]:
         """Return the counts of both families, by rule and link."""
@@ -353,10 +346,11 @@ class Tables:
         """Close the netlink socket."""
         self._netfilter.close()
 
-    def _can_own(self) -> bool:
+    def _accepts(self, commands: str) -> bool:
+        """Return whether kernel and nftables accept a transaction, which is not made."""
         self._nft.set_dry_run(True)
         try:
-            return bool(self._nft.cmd(_OWNED_PROBE)[0] == 0)
+            return bool(self._nft.cmd(commands)[0] == 0)
         finally:
             self._nft.set_dry_run(False)
 
@@ -435,13 +429,6 @@ def _lookup(name: str, version: int, value: bytes) -> bytes:
 
 def _link_key(link: str) -> bytes:
     return link.encode().ljust(_IFNAMSIZ, b"\0")
-
-
-def _packets(body: bytes) -> int:
-    """Return the packets of the counter of the one element of a reply."""
-    for kind in (_SET_ELEMENTS, _ELEMENT, _ELEMENT_EXPRESSION, _EXPRESSION_DATA):
-        body = attributes(body)[kind]
-    return int.from_bytes(attributes(body)[_COUNTER_PACKETS])
 
 
 def _with_object(element: Element, values: Mapping[str, tuple[str, ...]]) -> Element:

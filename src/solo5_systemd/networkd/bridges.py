@@ -247,6 +247,7 @@ class Bridges:
             forwards=not self.forwarding or self._is_router,
             forwards6=self.forwarding6 and self._is_router6,
             forwarding=tuple(sysctls.forwarding_links(self._store.sysctls())),
+            asleep=[held.reservation for held in self._leases.attached() if held.asleep],
         )
 
     def elements(self) -> Sequence[Element]:
@@ -264,14 +265,14 @@ class Bridges:
             HostError: nftables refused them.
         """
         try:
-            self._tables.add(self._task_elements(reservation))
+            self._tables.add(self.task_elements(reservation))
         except HostError:  # another program may have removed the tables since they were looked at
             ruleset = self.ruleset()
             self._tables.replace(replace(ruleset, reservations=(*ruleset.reservations, reservation)))
 
     def delete_task_from_tables(self, reservation: Reservation) -> None:
         """Delete the nftables elements of a task that is being released."""
-        self.delete_from_tables(self._task_elements(reservation))
+        self.delete_from_tables(self.task_elements(reservation))
 
     def delete_from_tables(self, elements: Sequence[Element]) -> None:
         """Delete nftables elements.
@@ -290,11 +291,16 @@ class Bridges:
         Raises:
             HostError: nftables refused it.
         """
-        old, new = ({each for held in tasks for each in self._task_elements(held)} for tasks in (before, after))
+        old, new = ({each for held in tasks for each in self.task_elements(held)} for tasks in (before, after))
         try:
             self._tables.exchange(old - new, new - old)
         except HostError:  # as above
             self._tables.replace(self.ruleset())
 
-    def _task_elements(self, reservation: Reservation) -> Sequence[Element]:
+    def asleep_elements(self, reservation: Reservation) -> Sequence[Element]:
+        """Return the nftables elements of a task while it sleeps, besides its others."""
+        return nft_elements.asleep_elements(reservation, tuple(self.networks.values()))
+
+    def task_elements(self, reservation: Reservation) -> Sequence[Element]:
+        """Return the nftables elements of a task."""
         return nft_elements.task_elements(reservation, tuple(self.networks.values()))

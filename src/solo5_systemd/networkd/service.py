@@ -89,7 +89,7 @@ class Networkd:
                     END_CHECK_INTERVAL_S if self._units.fileno() is None else UNIT_CHECK_INTERVAL_S,
                 )
                 with self._releases.watching(), self._sleep.watching():
-                    await self._sleep.recover()
+                    await self._sleep.check()
                     maintaining = self._tasks.create_task(maintenance.run(unfinished))
                     needed = await self._service.serve(self._idle)
                     maintaining.cancel()

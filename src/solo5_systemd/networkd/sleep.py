@@ -1,7 +1,6 @@
 """Sleep: a task without packets is stopped by SIGSTOP, and continued by SIGCONT for the first one.
 
-The kernel holds that packet, since the guest has no neighbour entry, and announces that it looks for the address
-(docs/decisions/neighbour-activation.md).
+That packet waits in the queue of the tap, and a rule announces it (docs/decisions/sleep.md).
 """
 
 import asyncio
@@ -14,12 +13,11 @@ from dataclasses import dataclass
 
 from solo5_systemd.base.concurrency import KeyedLocks, SerialThread
 from solo5_systemd.base.declared_units import service_of
-from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error
+from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.dbus.process import log_about
-from solo5_systemd.network.model import IpAddress, LeaseRecord
-from solo5_systemd.network.neighbours import LookupWatch
-from solo5_systemd.network.raw_netlink import link_index
+from solo5_systemd.network.announcements import AnnouncedPackets
+from solo5_systemd.network.model import LeaseRecord
 from solo5_systemd.networkd.namespaces import Namespaces
 from solo5_systemd.networkd.task_units import TaskUnits
 from solo5_systemd.networkd.watches import Watches
@@ -75,7 +73,6 @@ class Sleep:
         watches: Watches,
     ) -> None:
         self._leases = state.host.leases
-        self._bridges = state.host.bridges
         self._sleepers = state.host.sleepers
         self._writer = writer
         self._units = units
@@ -83,25 +80,25 @@ class Sleep:
         self._tasks = tasks
         self._watches = watches
         self._seen: dict[TaskName, _Seen] = {}
+        self._waking: set[TaskName] = set()
         self._next_check: float | None = None
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Wake tasks for their packets, for the block."""
-        loop, watch = asyncio.get_running_loop(), LookupWatch()
-        loop.add_reader(watch.fileno(), self._on_lookups, watch)
+        try:
+            packets = AnnouncedPackets()
+        except OSError as error:
+            _log.info("no packets are announced: %s", error.strerror)
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        loop.add_reader(packets.fileno(), self._on_packets, packets)
         try:
             yield
         finally:
-            loop.remove_reader(watch.fileno())
-            watch.close()
-
-    async def recover(self) -> None:
-        """Have packets for sleeping tasks held again, and wake those for which one is held; at start-up."""
-        for record in self._sleepers.records():
-            if record.asleep and await self._writer.run(self._sleepers.hold_packets, record.reservation.task):
-                await self.wake(record.reservation.task, "a packet")
-        await self.check()
+            loop.remove_reader(packets.fileno())
+            packets.close()
 
     # -- falling asleep ------------------------------------------------------------------------------------------
 
@@ -120,7 +117,7 @@ class Sleep:
 
     async def check(self) -> None:
         """Put the tasks to sleep that have been idle for their time."""
-        records = [record for record in self._sleepers.records() if record.idle_s]
+        records = self._sleepers.records()
         tasks = {record.reservation.task for record in records}
         self._seen = {task: seen for task, seen in self._seen.items() if task in tasks}
         if not records:
@@ -132,10 +129,10 @@ class Sleep:
             task = record.reservation.task
             frames = counts.get(task, 0)
             if record.asleep:
-                if self._is_new(record, frames):  # such as by an operator's SIGCONT
-                    await self.wake(task, "its own packet")
+                if frames:  # while this service did not run, or of a lost message
+                    await self.wake(task, "a packet")
             elif await self._is_idle(record, frames):
-                await self._sleep(task, frames)
+                await self._sleep(task)
 
     async def _is_idle(self, record: LeaseRecord, frames: int) -> bool:
         task, now = record.reservation.task, time.monotonic()
@@ -163,98 +160,66 @@ class Sleep:
         """Put a task to sleep now, unless it sleeps.
 
         Raises:
-            NotFoundError: it has no NIC on a network of the host.
-            InvalidRequestError: its guest is on a joined bridge, or does not run.
-            HostError: the kernel or PID 1 refused.
+            InvalidRequestError: it does not run; otherwise as `Sleepers.check`.
+            HostError: nftables or PID 1 refused.
         """
-        record = self._leases.get(task)
-        if record is None:
-            raise NotFoundError(
-                f"task {task} has no network: expected a guest with a NIC, for whose packets it is woken."
-            )
-        if any(map(self._bridges.joins, record.reservation.leases)):
-            raise InvalidRequestError(
-                f"task {task} is on a joined bridge: expected a network of this host alone, since machines of a LAN "
-                "look for the guest themselves."
-            )
+        self._sleepers.check(task)
         if not self._units.has_run(task):
             raise InvalidRequestError(f"task {task} does not run: expected one that does.")
-        await self._sleep(task, await self._writer.run(self._sleepers.frames_of, task))
+        await self._sleep(task)
 
-    async def _sleep(self, task: TaskName, frames: int) -> None:
-        """Put a task to sleep, unless there was a frame after `frames`.
-
-        A packet for it that comes before its neighbour entry is deleted has been counted after that; any later one is
-        announced.
-        """
+    async def _sleep(self, task: TaskName) -> None:
+        """Put a task to sleep: packets are announced first, so that one of them wakes it whenever it comes."""
         async with self._locks[task]:
-            if not self._units.has_run(task) or not await self._writer.run(self._sleepers.mark, task):
+            if not self._units.has_run(task) or not await self._writer.run(self._sleepers.begin, task):
                 return
-            try:
-                if not await self._units.signal(task, signal.SIGSTOP):
-                    raise HostError(f"task {task} cannot be put to sleep: PID 1 did not stop its tender.")
-                held = await self._writer.run(self._sleepers.hold_packets, task)
-                missed = held or await self._writer.run(self._sleepers.frames_of, task) != frames
-            except Solo5Error:
-                await self._wake(task)
-                raise
-            if missed:
-                await self._wake(task)
-                return
-        log_about(service_of(task), f"task {task} sleeps until the next packet for it", priority=_NOTICE)
+            if not await self._units.signal(task, signal.SIGSTOP):
+                await self._writer.run(self._sleepers.end, task)
+                raise HostError(f"task {task} cannot be put to sleep: PID 1 did not stop its tender.")
+        self._seen.pop(task, None)
+        log_about(service_of(task), f"task {task} sleeps until its next packet", priority=_NOTICE)
 
     # -- waking --------------------------------------------------------------------------------------------------
 
-    def _on_lookups(self, watch: LookupWatch) -> None:
-        found = watch.looked_up()
-        if found is None:  # some are lost: the kernel repeats none
-            for each in self._sleepers.records():
-                if each.asleep:
-                    self._tasks.create_task(self._wake_for_held(each.reservation.task))
+    def _on_packets(self, announced: AnnouncedPackets) -> None:
+        packets = announced.packets()
+        if packets is None:  # some are lost, which are counted
+            self._next_check = time.monotonic()
+            self._watches.wake.set()
             return
-        for link, address in found:
-            task = self._leases.allocations.addresses.get(address)
-            record = self._leases.get(task) if task is not None else None
-            if task is not None and record is not None and self._is_of(record, link, address):
-                if record.asleep:
-                    self._tasks.create_task(self.wake(task, f"a packet for {address}"))
-                else:
-                    self._tasks.create_task(self._deliver(task))
+        for tap, what in packets.items():
+            task = self._sleepers.task(tap)
+            if task is not None and self._sleepers.is_asleep(task) and task not in self._waking:
+                self._waking.add(task)
+                self._tasks.create_task(self._wake_for(task, what))
 
-    def _is_of(self, record: LeaseRecord, link: int, address: IpAddress) -> bool:
-        """Return whether a link is that by which the host reaches a leased address."""
-        names = [lease.network for lease in record.reservation.leases if address in lease.addresses]
-        networks = (self._bridges.networks.get(name) for name in names)
-        return any(network is not None and link_index(network.bridge) == link for network in networks)
-
-    async def _deliver(self, task: TaskName) -> None:
+    async def _wake_for(self, task: TaskName, what: str) -> None:
         try:
-            await self._writer.run(self._sleepers.deliver_packets, task)
-        except Solo5Error as error:  # released meanwhile; otherwise the kernel asks the guest in a second
-            _log.info("%s", error)
-
-    async def _wake_for_held(self, task: TaskName) -> None:
-        if await self._writer.run(self._sleepers.hold_packets, task):
-            await self.wake(task, "a packet")
+            await self.wake(task, what)
+        except Solo5Error as error:  # nftables; the counter remains, so that the next check repeats it
+            _log.error("task %s cannot be woken: %s", task, error)
+        finally:
+            self._waking.discard(task)
 
     async def wake(self, task: TaskName, reason: str) -> None:
-        """Wake a task, unless it is awake."""
+        """Wake a task, unless it is awake.
+
+        Raises:
+            HostError: nftables refused it.
+        """
         async with self._locks[task]:
             record = self._leases.get(task)
             if record is None or not record.asleep:
                 return
             begun = time.monotonic()
-            await self._wake(task)
+            await self._units.signal(task, signal.SIGCONT)
             took, slept = (time.monotonic() - begun) * 1000, time.time() - record.asleep / 1e6
-        text = f"task {task} is woken by {reason} after {max(0, slept):.0f} s, in {took:.1f} ms"
-        log_about(service_of(task), text, priority=_NOTICE)
-
-    async def _wake(self, task: TaskName) -> None:
-        await asyncio.gather(self._units.signal(task, signal.SIGCONT), self._deliver(task))
+            await self._writer.run(self._sleepers.end, task)
         self._seen.pop(task, None)
-        await self._writer.run(self._sleepers.unmark, task)
         self.expect(task)
+        text = f"task {task} is awake after {max(0, slept):.0f} s asleep ({took:.1f} ms): {reason}"
+        log_about(service_of(task), text, priority=_NOTICE)
 
 
 def _interval(record: LeaseRecord) -> float:
-    return min(CHECK_INTERVAL_MAX_S, record.idle_s / CHECKS)
+    return min(CHECK_INTERVAL_MAX_S, record.idle_s / CHECKS) if record.idle_s else CHECK_INTERVAL_MAX_S

@@ -107,7 +107,7 @@ class NetworkState:
         self.leases = Leases(store, namespace)
         self.bridges = Bridges(store, links, tables, self.leases)
         self.repairs = Repairs(store, links, tables, self.bridges, self.leases)
-        self.sleepers = Sleepers(self.leases, self.bridges, links, tables)
+        self.sleepers = Sleepers(self.leases, self.bridges, tables)
         self._choice = Choice(links, self.bridges, self.leases, settings, reserved, remembered)
 
     def networks(self) -> Sequence[Network]:
@@ -304,6 +304,8 @@ class NetworkState:
             return Remains(reservation=Reservation(task=task))
         record = self._return_ports(record)
         self.repairs.repair_tables()
+        self.sleepers.end(task)
+        record = self.leases.get(task) or record
         attached = record.state is LeaseState.ATTACHED
         again = record.state is LeaseState.RELEASING  # an earlier release may have failed to delete flows
         if record.state is LeaseState.RESERVED:  # no unit has had it
