@@ -63,7 +63,7 @@ async def asleep(client: Client) -> int:
 async def awake(client: Client) -> None:
     """Wait for the record of an awake task, which is written once its tender has been continued."""
     async with asyncio.timeout(5):
-        while await asleep(client):
+        while await asleep(client):  # noqa: ASYNC110 - what another process does is looked at, not told
             await asyncio.sleep(0.01)
 
 
@@ -188,3 +188,55 @@ async def test_a_packet_in_the_moment_of_falling_asleep_wakes(client: Client, ma
                     await asyncio.sleep(number % 20 / 5000)
                     sender.send(b"n%d" % number)
                     assert await loop.sock_recv(sender, 100) == b"N%d" % number
+
+
+async def test_a_stop_of_the_service_wakes_all(service: Service, manager: Pid1) -> None:
+    async with service.running() as client, sleeper(client, manager) as guest:
+        await client.sleep(WEB)
+        await asyncio.to_thread(service.end)  # PID 1 is in this event loop
+        assert manager.signals == [STOP, CONT]
+        assert await get(str(guest.ip)) == b"HELLO"
+        await service.restart()
+        assert await asleep(client) == 0
+
+
+async def test_a_start_by_systemd_begins_awake(client: Client, manager: Pid1) -> None:
+    async with sleeper(client, manager) as guest:
+        await client.sleep(WEB)
+        guest.go_on()
+        await client.attach(WEB)
+        assert await asleep(client) == 0
+        assert await get(str(guest.ip)) == b"HELLO"
+        assert manager.signals == [STOP]
+        await client.sleep(WEB)
+        assert await get(str(guest.ip)) == b"HELLO"
+        assert manager.signals == [STOP, STOP, CONT]
+
+
+async def test_rules_of_sleepers_are_restored(service: Service, manager: Pid1) -> None:
+    async with service.running(None, "--shared-tables") as client, sleeper(client, manager) as guest:
+        await client.sleep(WEB)
+        run("nft", "flush", "ruleset")
+        await until(lambda: "solo5" in run("nft", "list", "tables"))
+        assert await get(str(guest.ip)) == b"HELLO"
+        assert manager.signals == [STOP, CONT]
+
+
+async def test_a_program_beside_the_guest_wakes_it(client: Client, manager: Pid1, outside: Outside) -> None:
+    outside.ip("link", "set", "lo", "up")
+    outside.ip("route", "add", "default", "via", outside.host)
+    reservation = await client.reserve(WEB, [nic("service", "namespace")], [tcp(8080)], namespace=outside.path)
+    await client.attach(WEB)
+    manager.begin(UNIT)
+    async with Sleeper(reservation.leases[0]) as guest:
+        manager.on_signal = {signal.SIGSTOP: guest.stop, signal.SIGCONT: guest.go_on}
+        await client.sleep(WEB)
+        with outside.entered():
+            inside = socket.socket(socket.AF_INET)
+        inside.setblocking(False)
+        with inside:
+            await asyncio.get_running_loop().sock_connect(inside, ("127.0.0.1", 8080))
+            inside.sendall(b"hello")
+            assert await asyncio.get_running_loop().sock_recv(inside, 100) == b"HELLO"
+        assert manager.signals == [STOP, CONT]
+    await client.drop("web")

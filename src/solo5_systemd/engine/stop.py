@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from solo5_systemd.engine.backends import Backends
 
 SIGNALS = {StopSignal.INT: 2, StopSignal.TERM: 15}
-SIGKILL = 9
+SIGKILL, SIGCONT = 9, 18
 STOP_JOB_TIMEOUT_S = 5.0
 """Time for PID 1 to begin a stop job before the unit is killed: milliseconds, unless it is busy, as in a daemon-reload.
 A kill before the stop job would make the outcome `killed` instead of `stopped`."""
@@ -92,3 +92,5 @@ class Stopper:
     async def signal(self, state: UnitState, number: int) -> None:
         """Send a signal to the tender: to each process of a scope, since that has no main process."""
         await self._units.kill(state.unit, number, everyone=number == SIGKILL or state.kind is UnitKind.SCOPE)
+        if number != SIGKILL and state.kind is UnitKind.SERVICE:  # as PID 1 does at a stop: a task may sleep
+            await self._units.kill(state.unit, SIGCONT, everyone=False)

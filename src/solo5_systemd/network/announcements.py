@@ -1,5 +1,6 @@
 """Packets that nftables announces (nfnetlink_log): the first ones for tasks that sleep."""
 
+import fcntl
 import socket
 import struct
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ _NFGENMSG = struct.Struct("!BBH")
 _COMMAND, _MODE, _QUEUE_THRESHOLD = 1, 2, 5
 _BIND, _COPY_PACKET = 1, 2
 _HEADER, _PHYSICAL_IN, _PHYSICAL_OUT, _PAYLOAD = 1, 6, 7, 9
+_SIOCGIFNAME = 0x8910  # linux/sockios.h
 _ARP, _IPV4, _IPV6 = 0x0806, 0x0800, 0x86DD
 _PROTOCOLS = {socket.IPPROTO_TCP: "TCP", socket.IPPROTO_UDP: "UDP"}
 
@@ -50,12 +52,17 @@ class AnnouncedPackets(NetlinkSocket):
                     values = attributes(body[_NFGENMSG.size :]) if kind == _PACKET else {}
                     for link in (_PHYSICAL_OUT, _PHYSICAL_IN):
                         with suppress(KeyError, OSError):  # OSError: the link is gone
-                            name = socket.if_indextoname(int.from_bytes(values[link]))
+                            name = self._name(int.from_bytes(values[link]))
                             found.setdefault(name, _description(values))
         except BlockingIOError:
             return found
         except OSError:  # ENOBUFS: messages were lost; EBADMSG
             return None
+
+    def _name(self, link: int) -> str:
+        """Return the name of a link in the socket's namespace; raises OSError without one (netdevice(7))."""
+        found = fcntl.ioctl(self.fileno(), _SIOCGIFNAME, struct.pack("=16si20x", b"", link))
+        return found[:16].rstrip(b"\0").decode(errors="replace")
 
 
 def _description(values: Mapping[int, bytes]) -> str:

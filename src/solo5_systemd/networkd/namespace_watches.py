@@ -1,14 +1,15 @@
-"""Watches for changes of links, addresses and rules in other network namespaces than the host's."""
+"""Watches for changes of links, addresses and rules, and for packets of sleeping tasks, in other network namespaces."""
 
 import asyncio
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 
+from solo5_systemd.network.announcements import AnnouncedPackets
 from solo5_systemd.network.link_watches import AddressWatch, LinkWatch
 from solo5_systemd.network.namespaces import NetworkNamespace
 from solo5_systemd.network.nft_tables import RulesetWatch
 
-_Watch = LinkWatch | AddressWatch | RulesetWatch
+_Watch = LinkWatch | AddressWatch | RulesetWatch | AnnouncedPackets
 
 
 class NamespaceWatches:
@@ -20,11 +21,18 @@ class NamespaceWatches:
         loop: the event loop.
         changed: called in it with the path of a namespace in which a link was removed or set down, an address was
             removed, or this service's rules were changed.
+        announced: called in it with the path of a namespace in which packets for sleeping tasks are announced.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, changed: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        changed: Callable[[str], None],
+        announced: Callable[[AnnouncedPackets, str], None],
+    ) -> None:
         self._loop = loop
         self._changed = changed
+        self._announced = announced
         self._open: dict[str, tuple[_Watch, ...]] = {}
 
     def open(self, path: str, *, rules: bool = False) -> None:
@@ -40,9 +48,11 @@ class NamespaceWatches:
         if path in self._open:
             return
         with closing(NetworkNamespace(path)) as namespace, namespace.entered():
-            watches = (LinkWatch(), AddressWatch(), *((RulesetWatch(),) if rules else ()))
-        self._open[path] = watches
-        self._loop.call_soon_threadsafe(self._start, path, watches)
+            watches: list[_Watch] = [LinkWatch(), AddressWatch(), *((RulesetWatch(),) if rules else ())]
+            with suppress(OSError):  # the kernel lacks nfnetlink_log: no task sleeps
+                watches.append(AnnouncedPackets())
+        self._open[path] = tuple(watches)
+        self._loop.call_soon_threadsafe(self._start, path, self._open[path])
 
     def close(self, path: str) -> None:
         """End the watch of a namespace; idempotent."""
@@ -59,6 +69,9 @@ class NamespaceWatches:
             watch.close()
 
     def _on_readable(self, path: str, watch: _Watch) -> None:
+        if isinstance(watch, AnnouncedPackets):
+            self._announced(watch, path)
+            return
         found = watch.removed() if isinstance(watch, AddressWatch) else watch.changed()
         if found or found is None:  # None: messages were lost
             self._changed(path)

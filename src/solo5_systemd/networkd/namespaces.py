@@ -1,7 +1,7 @@
 """The networks of all network namespaces: the host's own, and those of other programs, such as Nomad's groups."""
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -23,6 +23,7 @@ from solo5_systemd.network.nft_elements import Element
 from solo5_systemd.networkd.deletions import Remains, delete_redirected
 from solo5_systemd.networkd.namespace_watches import NamespaceWatches
 from solo5_systemd.networkd.redirect_state import RedirectState
+from solo5_systemd.networkd.sleepers import Sleepers
 from solo5_systemd.networkd.state import NetworkState
 from solo5_systemd.settings.network import REDIRECT_NETWORK
 
@@ -182,6 +183,58 @@ class Namespaces:
                     "host's, between which ports can be moved."
                 )
         self.host.move_ports(source, target)
+
+    # -- sleep ---------------------------------------------------------------------------------------------------
+
+    def record(self, task: TaskName) -> LeaseRecord | None:
+        """Return the record of a task; safe in any thread."""
+        return self._of(task).leases.get(task)
+
+    def sleepers(self) -> Sequence[LeaseRecord]:
+        """Return the records of the tasks that may sleep or do; safe in any thread."""
+        others = (other.state for other in self._copy())
+        states = (self.host, *(state for state in others if isinstance(state, NetworkState)))
+        return [record for state in states for record in state.sleepers.records()]
+
+    def task_of_tap(self, tap: str, path: str = "") -> TaskName | None:
+        """Return the task of a tap in a namespace; safe in any thread."""
+        other = self._others.get(path)
+        return (other.state if other else self.host).leases.allocations.taps.get(tap)
+
+    def frames(self) -> Mapping[TaskName, int]:
+        """Return as `Sleepers.frames`, of all namespaces."""
+        found = {**self.host.sleepers.frames()} if self.host.sleepers.records() else {}
+
+        def count(state: NetworkState | RedirectState) -> None:
+            if isinstance(state, NetworkState):
+                found.update(state.sleepers.frames())
+
+        self._everywhere(count, {record.namespace for record in self.sleepers()})
+        return found
+
+    def begin_sleep(self, task: TaskName) -> bool:
+        """Begin as `Sleepers.begin`."""
+        with self._sleepers_of(task) as sleepers:
+            return sleepers.begin(task)
+
+    def end_sleep(self, task: TaskName) -> None:
+        """End as `Sleepers.end`."""
+        with self._sleepers_of(task) as sleepers:
+            sleepers.end(task)
+
+    @contextmanager
+    def _sleepers_of(self, task: TaskName) -> Iterator[Sleepers]:
+        other = self._tasks.get(task)
+        if other is None:
+            yield self.host.sleepers
+            return
+        with self._entered(other.path):
+            if isinstance(other.state, RedirectState):
+                raise InvalidRequestError(
+                    f"task {task} has the interface of its network namespace: expected a NIC of its own, whose packets "
+                    "this service can announce."
+                )
+            yield other.state.sleepers
 
     def held(self) -> Sequence[TaskName]:
         """Return the tasks with an attached network, or one whose release has not ended."""

@@ -1,8 +1,10 @@
 """The D-Bus service org.solo5.Network1: its methods."""
 
 import asyncio
-from collections.abc import Callable, Sequence
-from contextlib import closing
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 
 from solo5_systemd.base.concurrency import SerialThread
 from solo5_systemd.base.declared_units import service_of
@@ -62,7 +64,7 @@ class Networkd:
 
     async def serve(self) -> bool:
         """Recover the state, answer calls, and return after `idle` seconds; see `dbus.service.Service.serve`."""
-        namespaces = NamespaceWatches(asyncio.get_running_loop(), self._watches.on_namespace)
+        namespaces = NamespaceWatches(asyncio.get_running_loop(), self._watches.on_namespace, self._watches.on_packets)
         self._state = await self._writer.run(self._make_state, namespaces)
         unfinished = await self._writer.run(self._state.recover)
         self._deletions = Deletions(lambda: self._writer.run(self._state.host.flows_remain))
@@ -88,12 +90,30 @@ class Networkd:
                     self._report,
                     END_CHECK_INTERVAL_S if self._units.fileno() is None else UNIT_CHECK_INTERVAL_S,
                 )
-                with self._releases.watching(), self._sleep.watching():
-                    await self._sleep.check()
+                with self._releases.watching(), self._waking_all_at_a_stop():
+                    await self._sleep.check()  # packets that were announced before this are counted
                     maintaining = self._tasks.create_task(maintenance.run(unfinished))
                     needed = await self._service.serve(self._idle)
                     maintaining.cancel()
         return needed
+
+    @contextmanager
+    def _waking_all_at_a_stop(self) -> Iterator[None]:
+        """Wake all tasks at SIGTERM, for the block, before the process ends."""
+        loop = asyncio.get_running_loop()
+
+        async def stop() -> None:
+            try:
+                await self._sleep.wake_all()
+            finally:
+                loop.remove_signal_handler(signal.SIGTERM)
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        loop.add_signal_handler(signal.SIGTERM, lambda: self._tasks.create_task(stop()))
+        try:
+            yield
+        finally:
+            loop.remove_signal_handler(signal.SIGTERM)
 
     def _handlers(self) -> dict[str, Handler]:
         handlers: dict[str, Handler] = {

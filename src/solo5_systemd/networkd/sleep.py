@@ -7,8 +7,7 @@ import asyncio
 import logging
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from solo5_systemd.base.concurrency import KeyedLocks, SerialThread
@@ -16,7 +15,6 @@ from solo5_systemd.base.declared_units import service_of
 from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.dbus.process import log_about
-from solo5_systemd.network.announcements import AnnouncedPackets
 from solo5_systemd.network.model import LeaseRecord
 from solo5_systemd.networkd.namespaces import Namespaces
 from solo5_systemd.networkd.task_units import TaskUnits
@@ -55,7 +53,7 @@ class Sleep:
     """Puts tasks to sleep, and wakes them.
 
     Args:
-        state: of all networks; tasks of the host's own sleep.
+        state: of all networks.
         writer: the thread of `state`.
         units: of tasks.
         locks: of tasks; held during each change of one.
@@ -72,39 +70,22 @@ class Sleep:
         tasks: asyncio.TaskGroup,
         watches: Watches,
     ) -> None:
-        self._leases = state.host.leases
-        self._sleepers = state.host.sleepers
+        self._state = state
         self._writer = writer
         self._units = units
         self._locks = locks
         self._tasks = tasks
         self._watches = watches
+        watches.announced = self._on_packets
         self._seen: dict[TaskName, _Seen] = {}
         self._waking: set[TaskName] = set()
         self._next_check: float | None = None
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Wake tasks for their packets, for the block."""
-        try:
-            packets = AnnouncedPackets()
-        except OSError as error:
-            _log.info("no packets are announced: %s", error.strerror)
-            yield
-            return
-        loop = asyncio.get_running_loop()
-        loop.add_reader(packets.fileno(), self._on_packets, packets)
-        try:
-            yield
-        finally:
-            loop.remove_reader(packets.fileno())
-            packets.close()
 
     # -- falling asleep ------------------------------------------------------------------------------------------
 
     def expect(self, task: TaskName) -> None:
         """Check a task that was attached in time."""
-        record = self._leases.get(task)
+        record = self._state.record(task)
         if record is not None and record.idle_s:
             due = time.monotonic() + _interval(record)
             if self._next_check is None or due < self._next_check:
@@ -117,22 +98,25 @@ class Sleep:
 
     async def check(self) -> None:
         """Put the tasks to sleep that have been idle for their time."""
-        records = self._sleepers.records()
+        records = self._state.sleepers()
         tasks = {record.reservation.task for record in records}
         self._seen = {task: seen for task, seen in self._seen.items() if task in tasks}
         if not records:
             self._next_check = None
             return
         self._next_check = time.monotonic() + min(map(_interval, records))
-        counts = await self._writer.run(self._sleepers.frames)
+        counts = await self._writer.run(self._state.frames)
         for record in records:
             task = record.reservation.task
             frames = counts.get(task, 0)
-            if record.asleep:
-                if frames:  # while this service did not run, or of a lost message
-                    await self.wake(task, "a packet")
-            elif await self._is_idle(record, frames):
-                await self._sleep(task)
+            try:
+                if record.asleep:
+                    if frames:  # while this service did not run, or of a lost message
+                        await self.wake(task, "a packet")
+                elif await self._is_idle(record, frames):
+                    await self._sleep(task)
+            except Solo5Error as error:  # repeated at the next check
+                _log.error("%s", error)
 
     async def _is_idle(self, record: LeaseRecord, frames: int) -> bool:
         task, now = record.reservation.task, time.monotonic()
@@ -160,10 +144,8 @@ class Sleep:
         """Put a task to sleep now, unless it sleeps.
 
         Raises:
-            InvalidRequestError: it does not run; otherwise as `Sleepers.check`.
-            HostError: nftables or PID 1 refused.
+            NotFoundError, InvalidRequestError, HostError: as `Sleepers.begin`; it does not run, or PID 1 refused.
         """
-        self._sleepers.check(task)
         if not self._units.has_run(task):
             raise InvalidRequestError(f"task {task} does not run: expected one that does.")
         await self._sleep(task)
@@ -171,27 +153,30 @@ class Sleep:
     async def _sleep(self, task: TaskName) -> None:
         """Put a task to sleep: packets are announced first, so that one of them wakes it whenever it comes."""
         async with self._locks[task]:
-            if not self._units.has_run(task) or not await self._writer.run(self._sleepers.begin, task):
+            if not self._units.has_run(task) or not await self._writer.run(self._state.begin_sleep, task):
                 return
             if not await self._units.signal(task, signal.SIGSTOP):
-                await self._writer.run(self._sleepers.end, task)
+                await self._writer.run(self._state.end_sleep, task)
                 raise HostError(f"task {task} cannot be put to sleep: PID 1 did not stop its tender.")
         self._seen.pop(task, None)
         log_about(service_of(task), f"task {task} sleeps until its next packet", priority=_NOTICE)
 
     # -- waking --------------------------------------------------------------------------------------------------
 
-    def _on_packets(self, announced: AnnouncedPackets) -> None:
-        packets = announced.packets()
+    def _on_packets(self, packets: Mapping[str, str] | None, path: str) -> None:
         if packets is None:  # some are lost, which are counted
             self._next_check = time.monotonic()
             self._watches.wake.set()
             return
         for tap, what in packets.items():
-            task = self._sleepers.task(tap)
-            if task is not None and self._sleepers.is_asleep(task) and task not in self._waking:
+            task = self._state.task_of_tap(tap, path)
+            if task is not None and self._is_asleep(task) and task not in self._waking:
                 self._waking.add(task)
                 self._tasks.create_task(self._wake_for(task, what))
+
+    def _is_asleep(self, task: TaskName) -> bool:
+        record = self._state.record(task)
+        return record is not None and record.asleep != 0
 
     async def _wake_for(self, task: TaskName, what: str) -> None:
         try:
@@ -208,17 +193,23 @@ class Sleep:
             HostError: nftables refused it.
         """
         async with self._locks[task]:
-            record = self._leases.get(task)
+            record = self._state.record(task)
             if record is None or not record.asleep:
                 return
             begun = time.monotonic()
             await self._units.signal(task, signal.SIGCONT)
             took, slept = (time.monotonic() - begun) * 1000, time.time() - record.asleep / 1e6
-            await self._writer.run(self._sleepers.end, task)
+            await self._writer.run(self._state.end_sleep, task)
         self._seen.pop(task, None)
         self.expect(task)
         text = f"task {task} is awake after {max(0, slept):.0f} s asleep ({took:.1f} ms): {reason}"
         log_about(service_of(task), text, priority=_NOTICE)
+
+    async def wake_all(self) -> None:
+        """Wake all tasks, since no packet could do so from here on."""
+        for record in self._state.sleepers():
+            if record.asleep:
+                await self._wake_for(record.reservation.task, "solo5-networkd stops")
 
 
 def _interval(record: LeaseRecord) -> float:

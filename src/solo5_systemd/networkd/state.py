@@ -174,6 +174,8 @@ class NetworkState:
         """
         # Without the ports of other processes, a dump of all sockets: bind(2) fails for these.
         reservation, networks = self._find_or_choose(task, nics, ports)
+        if any(limits.idle_s for limits in reservation.limits.values()):
+            self.sleepers.check(reservation, {network.name for network in networks if network.join})
         held = self.leases.get(task)
         if held is None or held.state is LeaseState.RESERVED:
             self._hold(reservation, nics, networks, names)
@@ -241,8 +243,9 @@ class NetworkState:
             TakenError, InvalidRequestError: a released task cannot have the same values again.
             HostError: the kernel refused; the attach is undone.
         """
-        held = self.leases.get(task)
         self.repairs.repair_tables()
+        self.sleepers.end(task)  # of an earlier run
+        held = self.leases.get(task)
         record = held or self._reserve_again(task)
         self._tables.forget_mistakes(lease.tap for lease in record.reservation.leases)
         if record.state is LeaseState.RESERVED:

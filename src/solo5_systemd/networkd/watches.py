@@ -1,15 +1,16 @@
 """Watches of what other programs change in the network: links, addresses, nftables, other namespaces."""
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import TypeVar
 
+from solo5_systemd.network.announcements import AnnouncedPackets
 from solo5_systemd.network.link_watches import AddressWatch, LinkWatch
 from solo5_systemd.network.nft_tables import RulesetWatch
 from solo5_systemd.networkd.state import NetworkState
 
-W = TypeVar("W", LinkWatch, AddressWatch, RulesetWatch)
+W = TypeVar("W", LinkWatch, AddressWatch, RulesetWatch, AnnouncedPackets)
 
 
 class Watches:
@@ -21,6 +22,7 @@ class Watches:
         links: names of expected links; None: unknown, after lost netlink messages.
         gateway: an address of a bridge was removed.
         namespaces: the paths of other namespaces in which something changed.
+        announced: called with the packets for sleeping tasks, by tap, in a namespace; None: some were lost.
     """
 
     def __init__(self) -> None:
@@ -29,6 +31,7 @@ class Watches:
         self.links: frozenset[str] | None = frozenset()
         self.gateway = False
         self.namespaces: set[str] = set()
+        self.announced: Callable[[Mapping[str, str] | None, str], None] = _ignore
 
     @contextmanager
     def open(self, host: NetworkState) -> Iterator[None]:
@@ -39,7 +42,13 @@ class Watches:
             _watch(stack, AddressWatch(), self._on_addresses)
             if not host.repairs.owns_tables:
                 _watch(stack, RulesetWatch(), self._on_rules)
+            with suppress(OSError):  # the kernel lacks nfnetlink_log: no task sleeps
+                _watch(stack, AnnouncedPackets(), self.on_packets)
             yield
+
+    def on_packets(self, announced: AnnouncedPackets, path: str = "") -> None:
+        """Pass on the packets for sleeping tasks in a namespace; empty: the host's own."""
+        self.announced(announced.packets(), path)
 
     def on_namespace(self, path: str) -> None:
         """Note a change in another namespace."""
@@ -66,6 +75,10 @@ class Watches:
         if removed is None or any(map(self._is_gateway, removed)):
             self.gateway = True
             self.wake.set()
+
+
+def _ignore(packets: Mapping[str, str] | None, path: str) -> None:
+    """Ignore packets: those of before the first check of sleeping tasks are counted."""
 
 
 def _watch(stack: ExitStack, watch: W, on_change: Callable[[W], None]) -> None:
