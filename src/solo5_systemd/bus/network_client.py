@@ -37,6 +37,7 @@ from solo5_systemd.network.model import (
     Repair,
     Request,
     Reservation,
+    SleepChange,
     limits_of,
 )
 from solo5_systemd.network.repair_log import read_repairs
@@ -225,6 +226,12 @@ class Networkd:
         async with aclosing(self._service.signals("Repaired")) as bodies:
             async for tasks, what in bodies:
                 yield Repair(tasks=tuple(map(task_name, tasks)), what=what)
+
+    async def sleep_changes(self) -> AsyncGenerator[SleepChange, None]:
+        """Yield each task that falls asleep or is woken from now on; as `repairs`."""
+        async with aclosing(self._service.signals("SleepChanged")) as bodies:
+            async for task, asleep, reason in bodies:
+                yield SleepChange(task=task_name(task), asleep=asleep, reason=reason)
 
     async def _call(self, member: str, *body: object) -> list[Any]:
         return await self._service.call(member, body)

@@ -18,5 +18,5 @@ INTERFACE = Interface(
         "Networks": Method("", RECORD, "networks"),
         "Collect": Method("b", "as", "dry_run collected"),
     },
-    signals={"Repaired": Signal("ass", "tasks resource")},
+    signals={"Repaired": Signal("ass", "tasks resource"), "SleepChanged": Signal("sbs", "task asleep reason")},
 )

@@ -25,6 +25,7 @@ from solo5_systemd.network.model import (
     RecordedRepair,
     Repair,
     Reservation,
+    SleepChange,
 )
 from solo5_systemd.network.tap_counters import Traffic
 from solo5_systemd.settings.limits import Claim
@@ -144,6 +145,7 @@ class Networks(NetworkQueries, Protocol):
     async def orphans(self) -> Sequence[str]: ...
     async def collect(self, *, dry_run: bool) -> Sequence[str]: ...
     def repairs(self) -> AsyncGenerator[Repair, None]: ...
+    def sleep_changes(self) -> AsyncGenerator[SleepChange, None]: ...
 
 
 class WatchedUnit(Protocol):

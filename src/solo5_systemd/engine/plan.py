@@ -208,11 +208,6 @@ def check_workload(workload: Workload, total_memory: int) -> None:
         )
     if workload.kind is UnitKind.SCOPE:
         _check_scope(workload)
-    if workload.namespace and workload.limits.idle_s:
-        raise InvalidRequestError(
-            f"task {workload.name} is to sleep in network namespace {workload.namespace}: expected the host's, in "
-            "which its packets are announced."
-        )
 
 
 def _check_scope(workload: Workload) -> None:

@@ -362,6 +362,20 @@ class Repair:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SleepChange:
+    """A task that has fallen asleep, or is woken.
+
+    Attributes:
+        asleep: it sleeps.
+        reason: why it is woken; empty: it sleeps.
+    """
+
+    task: TaskName
+    asleep: bool
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class RecordedRepair:
     """A repair and its time.
 

@@ -97,8 +97,8 @@ def check_redirected(task: TaskName, nics: tuple[NicRequest, ...], ports: tuple[
         )
     if nic.limits != NO_LIMITS:
         raise InvalidRequestError(
-            f"NIC {nic.nic} has egress or rate limits on network redirect: expected none, since frames are forwarded "
-            "past the packet filter that has them."
+            f"NIC {nic.nic} has egress, a rate limit or an idle time on network redirect: expected none of them, since "
+            "frames are forwarded past the packet filter."
         )
     for port in ports:
         if port.host_ip is not None or port.host_port != port.port:

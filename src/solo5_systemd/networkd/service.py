@@ -16,7 +16,7 @@ from solo5_systemd.dbus.network1 import INTERFACE
 from solo5_systemd.dbus.process import log_about
 from solo5_systemd.dbus.service import Handler, Service
 from solo5_systemd.network import nft_rules
-from solo5_systemd.network.model import Repair, Request
+from solo5_systemd.network.model import Repair, Request, SleepChange
 from solo5_systemd.network.port_conflicts import show_port
 from solo5_systemd.networkd.deletions import Deletions
 from solo5_systemd.networkd.dhcp_servers import DhcpServers
@@ -78,7 +78,13 @@ class Networkd:
                 if host.dhcp.in_use or self._servers.running():
                     await self._releases.try_serve_dhcp()
                 self._sleep = Sleep(
-                    self._state, self._writer, self._units, self._releases.locks, self._tasks, self._watches
+                    self._state,
+                    self._writer,
+                    self._units,
+                    self._releases.locks,
+                    self._tasks,
+                    self._watches,
+                    self._report_sleep,
                 )
                 maintenance = Maintenance(
                     self._state,
@@ -148,6 +154,9 @@ class Networkd:
 
     async def _report(self, repair: Repair) -> None:
         await self._service.emit("Repaired", [list(repair.tasks), repair.what])
+
+    async def _report_sleep(self, change: SleepChange) -> None:
+        await self._service.emit("SleepChanged", [change.task, change.asleep, change.reason])
 
     # -- methods ---------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from solo5_systemd.base.concurrency import KeyedLocks, SerialThread
@@ -15,7 +15,7 @@ from solo5_systemd.base.declared_units import service_of
 from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.dbus.process import log_about
-from solo5_systemd.network.model import LeaseRecord
+from solo5_systemd.network.model import LeaseRecord, SleepChange
 from solo5_systemd.networkd.namespaces import Namespaces
 from solo5_systemd.networkd.task_units import TaskUnits
 from solo5_systemd.networkd.watches import Watches
@@ -59,6 +59,7 @@ class Sleep:
         locks: of tasks; held during each change of one.
         tasks: the group in which sleepers are woken.
         watches: of the maintenance loop, which calls `check`.
+        report: awaited for each task that falls asleep or is woken.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Sleep:
         locks: KeyedLocks[TaskName],
         tasks: asyncio.TaskGroup,
         watches: Watches,
+        report: Callable[[SleepChange], Awaitable[None]],
     ) -> None:
         self._state = state
         self._writer = writer
@@ -77,6 +79,7 @@ class Sleep:
         self._tasks = tasks
         self._watches = watches
         watches.announced = self._on_packets
+        self._report = report
         self._seen: dict[TaskName, _Seen] = {}
         self._waking: set[TaskName] = set()
         self._next_check: float | None = None
@@ -160,6 +163,7 @@ class Sleep:
                 raise HostError(f"task {task} cannot be put to sleep: PID 1 did not stop its tender.")
         self._seen.pop(task, None)
         log_about(service_of(task), f"task {task} sleeps until its next packet", priority=_NOTICE)
+        await self._report(SleepChange(task=task, asleep=True, reason=""))
 
     # -- waking --------------------------------------------------------------------------------------------------
 
@@ -204,6 +208,7 @@ class Sleep:
         self.expect(task)
         text = f"task {task} is awake after {max(0, slept):.0f} s asleep ({took:.1f} ms): {reason}"
         log_about(service_of(task), text, priority=_NOTICE)
+        await self._report(SleepChange(task=task, asleep=False, reason=reason))
 
     async def wake_all(self) -> None:
         """Wake all tasks, since no packet could do so from here on."""

@@ -71,7 +71,7 @@ def test_a_request_for_the_interface_alone_passes() -> None:
     [
         ((NIC, replace(NIC, nic=DeviceName("other"))), (), "has NICs service, other"),
         ((replace(NIC, ipv4=IPv4Address("10.0.0.1")),), (), "requests 10.0.0.1 on network redirect"),
-        ((replace(NIC, limits=Limits(egress=egress([]))),), (), "has egress or rate limits"),
+        ((replace(NIC, limits=Limits(egress=egress([]))),), (), "has egress, a rate limit or an idle time"),
         ((NIC,), (replace(PORT, host_port=8080),), "port 8080 is published to port 80"),
         ((NIC,), (replace(PORT, host_ip=IPv4Address("10.0.0.1")),), "expected the same port at every address"),
     ],

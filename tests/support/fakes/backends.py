@@ -34,6 +34,7 @@ from solo5_systemd.network.model import (
     RecordedRepair,
     Repair,
     Reservation,
+    SleepChange,
     limits_of,
 )
 from solo5_systemd.network.tap_counters import Traffic
@@ -385,6 +386,7 @@ class FakeNetworks:
         forgotten: tasks without a request.
         marked: tasks whose start is marked at present.
         repaired: repairs to yield.
+        slept: changes of sleep to yield.
         counted: traffic by task.
         recorded: the last repairs.
         late: result of `expired`.
@@ -402,6 +404,7 @@ class FakeNetworks:
         self.forgotten: list[TaskName] = []
         self.marked: set[TaskName] = set()
         self.repaired: asyncio.Queue[Repair] = asyncio.Queue()
+        self.slept: asyncio.Queue[SleepChange] = asyncio.Queue()
         self.late: Sequence[LeaseRecord] = ()
         self.stray: Sequence[str] = ()
         self.overview: Sequence[NetworkOverview] = ()
@@ -536,6 +539,10 @@ class FakeNetworks:
     async def repairs(self) -> AsyncGenerator[Repair, None]:
         while True:
             yield await self.repaired.get()
+
+    async def sleep_changes(self) -> AsyncGenerator[SleepChange, None]:
+        while True:
+            yield await self.slept.get()
 
 
 class FakeConsole:

@@ -90,6 +90,8 @@ DISK = table(
     block("io", table_of(IoLimits)),
 )
 
+IDLE = table(attribute("after", TEXT, required=True), attribute("action", TEXT))
+
 READY = table(*(attribute(name, TEXT) for name in ("console", "tcp", "udp", "deadline", "interval", "on_loss")))
 
 SHARED = [setting for setting in SETTINGS.values() if setting.job]
@@ -110,5 +112,6 @@ TASK = table(
     assignments("properties"),
     assignments("labels"),
     block("ready", READY),
+    block("idle", IDLE),
 )
 """The schema of `task { config { … } }`."""

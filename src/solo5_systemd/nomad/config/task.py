@@ -33,7 +33,7 @@ from solo5_systemd.storage.io_limits import NO_IO_LIMITS, IoLimits
 from solo5_systemd.storage.model import MAX_SECTOR_SIZE, SECTOR_SIZE, ArchiveFormat
 from solo5_systemd.task.disks import DISK_SIZE
 from solo5_systemd.task.log_fields import labels
-from solo5_systemd.task.quantities import size
+from solo5_systemd.task.quantities import idle_time, size
 from solo5_systemd.task.settings import workload
 from solo5_systemd.task.workload import Workload
 
@@ -130,8 +130,9 @@ def task_options(data: bytes) -> TaskOptions:
     unikernel = fields.text("unikernel", "")
     if not unikernel:
         raise fields.wrong("unikernel", unikernel, 'the path of an image, such as unikernel = "local/web.hvt"')
+    asked = workload(TaskName(""), Shared(fields), lambda: (DEFAULT_NETWORK,))  # which has DHCP is not known here
     return TaskOptions(
-        asked=workload(TaskName(""), Shared(fields), lambda: (DEFAULT_NETWORK,)),  # which has DHCP is not known here
+        asked=replace(asked, limits=replace(asked.limits, idle_s=_idle_s(fields))),
         unikernel=unikernel,
         args=fields.texts("args", ()),
         nics=tuple(_nic(name, table) for name, table in _labelled(fields, "nic")),
@@ -145,6 +146,22 @@ def task_options(data: bytes) -> TaskOptions:
         labels=_labels(fields),
         ready=parse_rule(fields.table("ready")) if fields.has("ready") else None,
     )
+
+
+def _idle_s(fields: Fields) -> int:
+    """Return the seconds without a packet after which the task sleeps; 0: it never does."""
+    if not fields.has("idle"):
+        return 0
+    idle = fields.table("idle")
+    idle.allow(*schema.names(schema.IDLE))
+    action = idle.text("action", "sleep")
+    if action == "stop":
+        raise InvalidRequestError(
+            f"{idle.where}.action is stop: expected sleep, since a task without a process has ended for Nomad."
+        )
+    if action != "sleep":
+        raise idle.wrong("action", action, "sleep")
+    return idle.parsed("after", lambda text: idle_time(text, "the time"))
 
 
 def _labels(fields: Fields) -> tuple[tuple[str, str], ...]:

@@ -7,7 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.sanitize import bounded
-from solo5_systemd.network.model import UNREPAIRED, Lease, Reservation
+from solo5_systemd.network.model import UNREPAIRED, Lease, Reservation, SleepChange
 from solo5_systemd.nomad.workload.ports import published_nics
 from solo5_systemd.storage.model import FullDiskChange
 from solo5_systemd.task.placeholders import uses_search, uses_servers
@@ -144,6 +144,13 @@ def ready_again(evidence: str, seconds: float) -> TaskEvent:
 def network_repaired(what: str) -> TaskEvent:
     """Return the event of a repair of the task's network by solo5-networkd, or of what it cannot repair."""
     return TaskEvent(message=f"Network {what}" if what.startswith(UNREPAIRED) else f"Network repaired: {what}")
+
+
+def sleep_changed(change: SleepChange) -> TaskEvent:
+    """Return the event of a task that sleeps, or is woken by a packet or a request."""
+    if change.asleep:
+        return TaskEvent(message="Asleep: no packet for its idle time; the next one wakes it")
+    return TaskEvent(message=f"Woken by {change.reason}", annotations={"woken_by": change.reason})
 
 
 def signal_not_sent(signal: str) -> TaskEvent:

@@ -273,6 +273,7 @@ class ServiceSignals:
         if not self._subscribed:
             self._subscribed = True
             self._background.create_task(_keep_subscribed("solo5-networkd", self._publish_repairs))
+            self._background.create_task(_keep_subscribed("solo5-networkd", self._publish_sleep))
             self._background.create_task(_keep_subscribed("solo5-relay", self._publish_dropped_lines))
 
     async def _publish_repairs(self) -> None:
@@ -280,6 +281,11 @@ class ServiceSignals:
             async for repair in repairs:
                 for name in repair.tasks:
                     self._publish(name, messages.network_repaired(repair.what))
+
+    async def _publish_sleep(self) -> None:
+        async with aclosing((await self._session.engine()).backends.networks.sleep_changes()) as changes:
+            async for change in changes:
+                self._publish(change.task, messages.sleep_changed(change))
 
     async def _publish_dropped_lines(self) -> None:
         async with aclosing((await self._session.engine()).backends.relay.gaps()) as gaps:
