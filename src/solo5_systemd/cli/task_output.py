@@ -1,6 +1,7 @@
 """Text and JSON output of a task. The JSON keys are stable and documented in solo5ctl(1)."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from solo5_systemd.cli.render import moment, size
@@ -108,6 +109,8 @@ def task_fields(
     for nic, limits in task.reservation.limits.items() if task.reservation else ():
         for key, texts in _limits_json(limits).items():
             yield key.capitalize(), f"{nic} {' '.join(texts) or 'none'}"
+    if task.reservation is not None and task.reservation.idle_s:
+        yield "Sleeps", f"after {task.reservation.idle_s} s without a packet"
     for nic, rules in (drops or {}).items():
         yield "Dropped", f"{nic} {', '.join(f'{rule} {count}' for rule, count in rules.items() if count) or 'none'}"
     for each in problems:
@@ -183,6 +186,8 @@ def task_json(
         "dns_search": list(task.search),
         "hosts": list(task.hosts),
     }
+    if task.reservation is not None:
+        document["idle_s"] = task.reservation.idle_s
     known = {key: value for key, value in document.items() if value}
     if task.outcome is not None:
         known["outcome"] = outcome_json(task.outcome)
@@ -246,7 +251,7 @@ def _limits_json(limits: "Limits | None") -> dict[str, Any]:
     """Return the keys `egress`, `rate` and `routes`, as a job has them; absent without limits."""
     from solo5_systemd.settings.records import document
 
-    return document(limits) if limits else {}
+    return document(replace(limits, idle_s=0)) if limits else {}
 
 
 def port_json(request: "PortRequest") -> dict[str, object]:

@@ -197,6 +197,11 @@ class Reservation:
         """Return the path of the task's own network namespace, which has its taps; empty: it has no NIC."""
         return task_namespace(self.task) if self.leases else ""
 
+    @property
+    def idle_s(self) -> int:
+        """Return the seconds without a packet after which the task sleeps; 0: it never does."""
+        return max((limits.idle_s for limits in self.limits.values()), default=0)
+
     def routes(self, lease: Lease) -> Routes:
         """Return the ranges behind a NIC of this reservation."""
         return self.limits.get(lease.nic, NO_LIMITS).routes
@@ -278,11 +283,6 @@ class LeaseRecord:
     moves: int = 0
     lender: Annotated[str, text(task_name)] = ""
     asleep: int = 0
-
-    @property
-    def idle_s(self) -> int:
-        """Return the seconds without a packet after which the task sleeps; 0: it never does."""
-        return max((limits.idle_s for limits in self.reservation.limits.values()), default=0)
 
     def serves(self, nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> bool:
         """Return whether this is the reservation of a request: a repeated one, or one for what it has."""

@@ -89,7 +89,7 @@ class Sleep:
     def expect(self, task: TaskName) -> None:
         """Check a task that was attached in time."""
         record = self._state.record(task)
-        if record is not None and record.idle_s:
+        if record is not None and record.reservation.idle_s:
             due = time.monotonic() + _interval(record)
             if self._next_check is None or due < self._next_check:
                 self._next_check = due
@@ -127,7 +127,7 @@ class Sleep:
             self._note(record, frames, await self._units.processor_time(task))
             return False
         seen = self._seen[task]
-        if now - seen.since < record.idle_s:
+        if now - seen.since < record.reservation.idle_s:
             return False
         cpu = await self._units.processor_time(task)
         if cpu is not None and seen.cpu is not None and cpu - seen.cpu > SHARE_MAX * (now - seen.since):
@@ -218,4 +218,8 @@ class Sleep:
 
 
 def _interval(record: LeaseRecord) -> float:
-    return min(CHECK_INTERVAL_MAX_S, record.idle_s / CHECKS) if record.idle_s else CHECK_INTERVAL_MAX_S
+    return (
+        min(CHECK_INTERVAL_MAX_S, record.reservation.idle_s / CHECKS)
+        if record.reservation.idle_s
+        else CHECK_INTERVAL_MAX_S
+    )

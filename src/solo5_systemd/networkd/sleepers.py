@@ -23,7 +23,7 @@ class Sleepers:
 
     def records(self) -> Sequence[LeaseRecord]:
         """Return the records of attached tasks that may sleep or do; safe in any thread."""
-        return [record for record in self._leases.attached() if record.idle_s or record.asleep]
+        return [record for record in self._leases.attached() if record.reservation.idle_s or record.asleep]
 
     def frames(self) -> Mapping[TaskName, int]:
         """Return the frames from and to each task since its attach, or since it fell asleep; without zeros."""

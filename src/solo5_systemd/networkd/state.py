@@ -174,7 +174,7 @@ class NetworkState:
         """
         # Without the ports of other processes, a dump of all sockets: bind(2) fails for these.
         reservation, networks = self._find_or_choose(task, nics, ports)
-        if any(limits.idle_s for limits in reservation.limits.values()):
+        if reservation.idle_s:
             self.sleepers.check(reservation, {network.name for network in networks if network.join})
         held = self.leases.get(task)
         if held is None or held.state is LeaseState.RESERVED:

@@ -1,0 +1,138 @@
+"""Tasks that sleep without packets: real guests, PID 1's own signals, and what systemd's tools do with a sleeper."""
+
+import time
+from pathlib import Path
+
+import pytest
+from tests.machine.conftest import GUESTS, Machine, Outside, Runner, eventually, inspect, ok, sh, udp
+from tests.machine.declared import Declarations
+from tests.machine.test_network import GATEWAY, IPV4, address, web
+
+
+def process_state(name: str) -> str:
+    """Return the state of a task's tender: `T` is stopped (proc_pid_stat(5))."""
+    return Path(f"/proc/{inspect(name)['pid']}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def asleep(name: str) -> bool:
+    return "asleep_since" in inspect(name)
+
+
+def row(name: str) -> str:
+    return next(line for line in ok("solo5ctl", "ps").splitlines() if line.startswith(name))
+
+
+@pytest.mark.parametrize("target", ["hvt", "spt"])
+def test_a_guest_sleeps_and_the_first_request_wakes_it(run: Runner, outside: Outside, target: str) -> None:
+    task = web(run, target=target, options=("-p", "8080:80", "--idle", "5s"))
+    eventually(lambda: asleep(task), "it falls asleep")
+    assert process_state(task) == "T"
+    assert " Asleep " in row(task)
+    assert inspect(task)["phase"] == "running"
+    begun = time.monotonic()
+    assert outside.tcp(outside.here, 8080)
+    assert time.monotonic() - begun < 0.9, "without a retransmission"
+    assert process_state(task) != "T"
+    eventually(lambda: not asleep(task), "its record follows")
+    assert " Up " in row(task)
+    log = ok("journalctl", "--output=cat", f"OBJECT_SYSTEMD_UNIT={inspect(task)['unit']}")
+    assert f"task {task} sleeps until its next packet" in log
+    assert f"TCP {outside.there}:" in log
+
+
+def test_by_hand(run: Runner) -> None:
+    task = web(run)
+    assert ok("solo5ctl", "sleep", task) == f"{task}\n"
+    ok("solo5ctl", "sleep", task)
+    assert (asleep(task), process_state(task)) == (True, "T")
+    assert ok("solo5ctl", "wake", task) == f"{task}\n"
+    ok("solo5ctl", "wake", task)
+    assert (asleep(task), process_state(task) == "T") == (False, False)
+
+
+@pytest.mark.parametrize("signal", ["TERM", "INT"])
+def test_a_sleeper_stops_as_any_other(run: Runner, signal: str) -> None:
+    task = web(run)
+    ok("solo5ctl", "sleep", task)
+    begun = time.monotonic()
+    ok("solo5ctl", "stop", f"--signal={signal}", task)
+    assert time.monotonic() - begun < 5, "before SIGKILL, which comes after 10 s"
+    assert inspect(task)["outcome"]["ending"] == "stopped"
+
+
+def test_systemctl_restarts_a_sleeper_awake(run: Runner) -> None:
+    task = web(run)
+    ok("solo5ctl", "sleep", task)
+    ok("systemctl", "restart", inspect(task)["unit"])
+    assert not asleep(task)
+    eventually(lambda: sh("ping", "-c1", "-W1", address(task)).returncode == 0, "it answers")
+    ok("solo5ctl", "sleep", task)
+    assert udp(address(task), 7, "once more") == "once more"
+
+
+def test_a_declared_task_sleeps_and_begins_awake_after_a_reload_of_its_file(
+    declare: Declarations,
+) -> None:
+    unit = declare("resting", f"Argument={IPV4}\nArgument={GATEWAY}\nIdleSec=5s")
+    ok("systemctl", "start", unit)
+    eventually(lambda: asleep("resting"), "it falls asleep")
+    ok("systemctl", "daemon-reload")
+    assert asleep("resting")
+    assert udp(address("resting"), 7, "declared") == "declared"
+    eventually(lambda: asleep("resting"), "it falls asleep again")
+    ok("systemctl", "stop", unit)
+
+
+def test_what_only_looks_wakes_nobody(run: Runner) -> None:
+    task = web(run, options=("--idle", "5s"))
+    ok("solo5ctl", "sleep", task)
+    for verb in (
+        ["ps", "--all"],
+        ["inspect", task],
+        ["stats", "--no-stream"],
+        ["metrics"],
+        ["logs", task],
+        ["network"],
+    ):
+        ok("solo5ctl", *verb)
+    ok("systemctl", "status", inspect(task)["unit"])
+    assert asleep(task)
+
+
+def test_a_killed_sleeper_is_over_at_once(run: Runner) -> None:
+    task = web(run)
+    ok("solo5ctl", "sleep", task)
+    ok("solo5ctl", "kill", "--signal=KILL", task)
+    eventually(lambda: inspect(task)["phase"] == "ended", "it is over")
+    assert inspect(task)["outcome"]["ending"] == "killed"
+
+
+def test_solo5_networkd_killed_and_stopped(machine: Machine, run: Runner, outside: Outside) -> None:
+    machine.expect("Main process exited, code=killed, status=9/KILL")
+    machine.expect("Failed with result 'signal'")
+    task = web(run, options=("-p", "8080:80"))
+    ok("solo5ctl", "sleep", task)
+    ok("systemctl", "kill", "--signal=KILL", "solo5-networkd")
+    assert outside.tcp(outside.here, 8080)
+    eventually(lambda: not asleep(task), "it is awake")
+    ok("solo5ctl", "sleep", task)
+    ok("systemctl", "stop", "solo5-networkd")
+    assert process_state(task) != "T"
+    assert outside.tcp(outside.here, 8080)
+
+
+def test_what_cannot_sleep_is_refused(run: Runner) -> None:
+    refused = run.fail("--idle=1min", str(GUESTS / "hello.spt"))
+    assert "is to sleep, and the image has no NIC" in refused.stderr
+    assert (
+        "'4s' is out of range: expected 5 seconds to 365 days" in run.fail("--idle=4s", str(GUESTS / "net.spt")).stderr
+    )
+    task = run("sleeper.spt")
+    assert "has no NIC on a network of this host" in sh("solo5ctl", "sleep", task).stderr
+
+
+def test_idle_time_is_shown_and_exported(run: Runner) -> None:
+    task = web(run, options=("--idle", "2min"))
+    assert "IdleSec=120" in ok("solo5ctl", "export", task)
+    assert inspect(task)["idle_s"] == 120
+    assert "after 120 s without a packet" in ok("solo5ctl", "inspect", task)
