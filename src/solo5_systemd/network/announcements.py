@@ -65,12 +65,20 @@ class AnnouncedPackets(NetlinkSocket):
         return found[:16].rstrip(b"\0").decode(errors="replace")
 
 
+QUESTION = "ARP of "
+
+
+def is_question(description: str) -> bool:
+    """Return whether a packet is a question for an address, after which another one comes for it."""
+    return description.startswith((QUESTION, f"protocol {socket.IPPROTO_ICMPV6} "))
+
+
 def _description(values: Mapping[int, bytes]) -> str:
     """Return the description of a packet, such as `TCP 192.0.2.9:41234 to 10.89.0.2:80`."""
     kind, packet = int.from_bytes(values.get(_HEADER, b"")[:2]), values.get(_PAYLOAD, b"")
     try:
         if kind == _ARP:
-            return f"ARP of {ip_address(packet[14:18])} for {ip_address(packet[24:28])}"
+            return f"{QUESTION}{ip_address(packet[14:18])} for {ip_address(packet[24:28])}"
         if kind == _IPV4:
             start, number = (packet[0] & 15) * 4, packet[9]
             source, destination = packet[12:16], packet[16:20]

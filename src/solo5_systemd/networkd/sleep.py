@@ -8,6 +8,7 @@ import logging
 import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from solo5_systemd.base.concurrency import KeyedLocks, SerialThread
@@ -15,6 +16,7 @@ from solo5_systemd.base.declared_units import service_of
 from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.dbus.process import log_about
+from solo5_systemd.network.announcements import is_question
 from solo5_systemd.network.model import LeaseRecord, SleepChange
 from solo5_systemd.networkd.namespaces import Namespaces
 from solo5_systemd.networkd.task_units import TaskUnits
@@ -24,6 +26,9 @@ CHECKS = 10
 """The checks of a task within its idle time: it sleeps a tenth of that later at most."""
 
 CHECK_INTERVAL_MAX_S = 60.0
+QUESTION_TIMEOUT_S = 0.2
+"""How long after a question for its address (ARP) a packet for a guest is named as the one that woke it."""
+
 SHARE_MAX = 0.01
 """The processor time of an idle task, in processors. Without packets, a guest has timers, and nothing to do."""
 
@@ -47,6 +52,29 @@ class _Seen:
     since: float
     cpu: float | None
     run: int
+
+
+class _Packets:
+    """The packets that wake a task, as their descriptions."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._answers = asyncio.Event()
+        if not is_question(what):
+            self._answers.set()
+
+    def add(self, what: str) -> None:
+        """Add a packet."""
+        if not self._answers.is_set() and not is_question(what):
+            self._what = what
+            self._answers.set()
+
+    async def first(self) -> str:
+        """Return the first one: after a question for the guest's address, that for which it was asked, if it comes."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(QUESTION_TIMEOUT_S):
+                await self._answers.wait()
+        return self._what
 
 
 class Sleep:
@@ -81,7 +109,7 @@ class Sleep:
         watches.announced = self._on_packets
         self._report = report
         self._seen: dict[TaskName, _Seen] = {}
-        self._waking: set[TaskName] = set()
+        self._waking: dict[TaskName, _Packets] = {}
         self._next_check: float | None = None
 
     # -- falling asleep ------------------------------------------------------------------------------------------
@@ -174,21 +202,25 @@ class Sleep:
             return
         for tap, what in packets.items():
             task = self._state.task_of_tap(tap, path)
-            if task is not None and self._is_asleep(task) and task not in self._waking:
-                self._waking.add(task)
-                self._tasks.create_task(self._wake_for(task, what))
+            if task is None or not self._is_asleep(task):
+                continue
+            if task in self._waking:
+                self._waking[task].add(what)
+            else:
+                self._waking[task] = _Packets(what)
+                self._tasks.create_task(self._wake_for(task, self._waking[task]))
 
     def _is_asleep(self, task: TaskName) -> bool:
         record = self._state.record(task)
         return record is not None and record.asleep != 0
 
-    async def _wake_for(self, task: TaskName, what: str) -> None:
+    async def _wake_for(self, task: TaskName, packets: "_Packets") -> None:
         try:
-            await self.wake(task, what)
+            await self._wake(task, packets)
         except Solo5Error as error:  # nftables; the counter remains, so that the next check repeats it
             _log.error("task %s cannot be woken: %s", task, error)
         finally:
-            self._waking.discard(task)
+            self._waking.pop(task, None)
 
     async def wake(self, task: TaskName, reason: str) -> None:
         """Wake a task, unless it is awake.
@@ -196,6 +228,9 @@ class Sleep:
         Raises:
             HostError: nftables refused it.
         """
+        await self._wake(task, _Packets(reason))
+
+    async def _wake(self, task: TaskName, packets: "_Packets") -> None:
         async with self._locks[task]:
             record = self._state.record(task)
             if record is None or not record.asleep:
@@ -203,6 +238,7 @@ class Sleep:
             begun = time.monotonic()
             await self._units.signal(task, signal.SIGCONT)
             took, slept = (time.monotonic() - begun) * 1000, time.time() - record.asleep / 1e6
+            reason = await packets.first()
             await self._writer.run(self._state.end_sleep, task)
         self._seen.pop(task, None)
         self.expect(task)
@@ -214,7 +250,7 @@ class Sleep:
         """Wake all tasks, since no packet could do so from here on."""
         for record in self._state.sleepers():
             if record.asleep:
-                await self._wake_for(record.reservation.task, "solo5-networkd stops")
+                await self._wake_for(record.reservation.task, _Packets("the end of solo5-networkd"))
 
 
 def _interval(record: LeaseRecord) -> float:

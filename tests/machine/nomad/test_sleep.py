@@ -1,8 +1,45 @@
-"""Jobs whose guests sleep: Nomad sees a task that runs, and what woke it."""
+"""Jobs whose guests sleep: for Nomad they run, and events name what woke them."""
 
-from tests.machine.conftest import Outside, eventually, inspect, ok
-from tests.machine.nomad.agent import Agent, plugins
-from tests.machine.nomad.jobs import NEVER_AGAIN, SERVER, Jobs, happens, hcl, refusal, running, says, unit
+import os
+import signal
+
+from tests.machine.conftest import Machine, Outside, eventually, ok
+from tests.machine.nomad.agent import NODE_ADDRESS, Agent, plugins
+from tests.machine.nomad.jobs import NEVER_AGAIN, SCOPE, SERVER, Jobs, allocations, happens, hcl, refusal, task, unit
+from tests.machine.test_sleep import asleep
 
 PORT = 'network {\n  port "web" {\n    static = 8080\n    to = 80\n  }\n}\n'
 IDLE = '\nidle {\n  after = "5s"\n}\n'
+
+
+def name(alloc: str) -> str:
+    return unit(alloc).removeprefix("solo5-task-").removesuffix(".service")
+
+
+def test_a_job_sleeps_and_a_request_wakes_it(jobs: Jobs, outside: Outside, machine: Machine, agent: Agent) -> None:
+    machine.expect("plugin|EOF|Unavailable|rpc error")
+    [alloc] = jobs.run(hcl("resting", SERVER + IDLE, group=NEVER_AGAIN + PORT))
+    happens(alloc, "Asleep: no packet for its idle time")
+    assert (asleep(name(alloc)), task(alloc)["State"]) == (True, "running")
+    assert outside.tcp(NODE_ADDRESS, 8080)
+    happens(alloc, f"Woken by TCP {outside.there}:")
+    eventually(lambda: asleep(name(alloc)), "it sleeps again")
+    first = agent.plugin()
+    os.kill(first, signal.SIGKILL)
+    eventually(lambda: first not in plugins() != [], "another driver is there")
+    assert (asleep(name(alloc)), task(alloc)["State"]) == (True, "running")
+    assert outside.tcp(NODE_ADDRESS, 8080)
+    ok("nomad", "job", "stop", "-detach", "resting")
+    happens(alloc, "Stopped on request")
+
+
+def test_what_has_no_meaning_under_nomad_is_refused(jobs: Jobs) -> None:
+    for job, config, text in (
+        ("stopping", SERVER + '\nidle {\n  after = "5min"\n  action = "stop"\n}\n', "has ended for Nomad"),
+        ("scope", SCOPE + SERVER + IDLE, "is a scope, and to sleep: expected a service"),
+        ("short", SERVER + IDLE.replace("5s", "1s"), "expected 5 seconds to 365 days"),
+    ):
+        jobs.submit(hcl(job, config))
+        eventually(lambda job=job: allocations(job), f"{job} is placed")  # type: ignore[misc]
+        [alloc] = [each["ID"] for each in allocations(job)]
+        eventually(lambda alloc=alloc, text=text: text in refusal(alloc), f"{job} is refused: {text}")  # type: ignore[misc]
