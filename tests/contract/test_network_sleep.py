@@ -63,7 +63,7 @@ async def asleep(client: Client) -> int:
 async def awake(client: Client) -> None:
     """Wait for the record of an awake task, which is written once its tender has been continued."""
     async with asyncio.timeout(5):
-        while await asleep(client):
+        while await asleep(client):  # noqa: ASYNC110 - what another process does is looked at, not told
             await asyncio.sleep(0.01)
 
 
@@ -172,6 +172,17 @@ async def test_a_sleeping_task_is_released(client: Client, manager: Pid1, servic
         await client.drop("web")
         assert await client.record(WEB) is None
         assert "solo5" not in run("nft", "list", "tables")
+
+
+async def test_a_task_that_is_started_again_while_it_sleeps_is_awake(client: Client, manager: Pid1) -> None:
+    """As by `systemctl restart`: its unit has a job all the time, so that its network is not released."""
+    async with sleeper(client, manager) as guest:
+        await client.sleep(WEB)
+        await client.attach(WEB)
+        guest.go_on()
+        assert not await asleep(client)
+        for name in ("asleep", "asleep4"):
+            assert "elements" not in run("nft", "list", "set", "bridge", "solo5", name)
 
 
 async def test_a_packet_in_the_moment_of_falling_asleep_wakes(client: Client, manager: Pid1) -> None:

@@ -127,12 +127,18 @@ class Sleep:
         counts = await self._writer.run(self._sleepers.frames)
         for record in records:
             task = record.reservation.task
-            frames = counts.get(task, 0)
-            if record.asleep:
-                if frames:  # while this service did not run, or of a lost message
-                    await self.wake(task, "a packet")
-            elif await self._is_idle(record, frames):
-                await self._sleep(task)
+            try:
+                await self._check(record, counts.get(task, 0))
+            except (Solo5Error, OSError) as error:  # repeated at the next check
+                _log.error("task %s cannot be put to sleep or woken: %s", task, error)
+
+    async def _check(self, record: LeaseRecord, frames: int) -> None:
+        task = record.reservation.task
+        if record.asleep:
+            if frames:  # while this service did not run, or of a lost message
+                await self.wake(task, "a packet")
+        elif await self._is_idle(record, frames):
+            await self._sleep(task, frames)
 
     async def _is_idle(self, record: LeaseRecord, frames: int) -> bool:
         task, now = record.reservation.task, time.monotonic()
@@ -160,18 +166,18 @@ class Sleep:
         """Put a task to sleep now, unless it sleeps.
 
         Raises:
-            InvalidRequestError: it does not run; otherwise as `Sleepers.check`.
+            InvalidRequestError: it does not run; otherwise as `Sleepers.held` and `Sleepers.check`.
             HostError: nftables or PID 1 refused.
         """
-        self._sleepers.check(task)
+        self._sleepers.check(self._sleepers.held(task))
         if not self._units.has_run(task):
             raise InvalidRequestError(f"task {task} does not run: expected one that does.")
         await self._sleep(task)
 
-    async def _sleep(self, task: TaskName) -> None:
+    async def _sleep(self, task: TaskName, frames: int | None = None) -> None:
         """Put a task to sleep: packets are announced first, so that one of them wakes it whenever it comes."""
         async with self._locks[task]:
-            if not self._units.has_run(task) or not await self._writer.run(self._sleepers.begin, task):
+            if not self._units.has_run(task) or not await self._writer.run(self._sleepers.begin, task, frames):
                 return
             if not await self._units.signal(task, signal.SIGSTOP):
                 await self._writer.run(self._sleepers.end, task)
@@ -202,17 +208,17 @@ class Sleep:
             self._waking.discard(task)
 
     async def wake(self, task: TaskName, reason: str) -> None:
-        """Wake a task, unless it is awake.
+        """Wake a task; also one that another program has stopped, or whose record was lost.
 
         Raises:
             HostError: nftables refused it.
         """
         async with self._locks[task]:
+            begun = time.monotonic()
+            await self._units.signal(task, signal.SIGCONT)
             record = self._leases.get(task)
             if record is None or not record.asleep:
                 return
-            begun = time.monotonic()
-            await self._units.signal(task, signal.SIGCONT)
             took, slept = (time.monotonic() - begun) * 1000, time.time() - record.asleep / 1e6
             await self._writer.run(self._sleepers.end, task)
         self._seen.pop(task, None)

@@ -1,12 +1,13 @@
 """The tasks of one network namespace that may sleep: their records, and the packets that wake them."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.network.model import Lease, LeaseRecord, LeaseState
+from solo5_systemd.network.model import LeaseRecord, LeaseState, Network, Reservation
 from solo5_systemd.network.nft_elements import ACTIVE
 from solo5_systemd.network.nft_tables import Tables
 from solo5_systemd.networkd.bridges import Bridges
@@ -43,20 +44,33 @@ class Sleepers:
                 found[task] = found.get(task, 0) + count
         return found
 
-    def check(self, task: TaskName) -> None:
-        """Refuse a task that nothing could wake.
+    def held(self, task: TaskName) -> Reservation:
+        """Return what a task has.
 
         Raises:
             NotFoundError: it has no NIC on a network of the host.
-            InvalidRequestError: a LAN looks for an address of its guest that this host does not know.
-            HostError: this kernel announces no packets.
         """
         record = self._leases.get(task)
         if record is None or not record.reservation.leases:
             raise NotFoundError(
                 f"task {task} has no NIC on a network of this host: expected one, whose packets wake it."
             )
-        if any(self._is_unaddressed(lease) for lease in record.reservation.leases):
+        return record.reservation
+
+    def check(self, reservation: Reservation, networks: Iterable[Network] = ()) -> None:
+        """Refuse a task that nothing could wake.
+
+        Args:
+            reservation: of the task.
+            networks: of its NICs, which are not in use yet.
+
+        Raises:
+            InvalidRequestError: a LAN looks for an address of its guest that this host does not know.
+            HostError: this kernel announces no packets.
+        """
+        task = reservation.task
+        joined = {each.name for each in (*self._bridges.networks.values(), *networks) if each.join is not None}
+        if any(lease.network in joined and lease.address is None for lease in reservation.leases):
             raise InvalidRequestError(
                 f"task {task} is on a joined bridge without a leased address: expected one, for which machines of the "
                 "LAN ask.",
@@ -68,14 +82,15 @@ class Sleepers:
                 "modprobe nfnetlink_log",
             )
 
-    def _is_unaddressed(self, lease: Lease) -> bool:
-        return self._bridges.joins(lease) and lease.address is None
+    def begin(self, task: TaskName, frames: int | None = None) -> bool:
+        """Record that a task sleeps, and then have packets for it announced; return whether it is to be stopped.
 
-    def begin(self, task: TaskName) -> bool:
-        """Record that a task sleeps, and then have packets for it announced; return whether it was awake.
+        Args:
+            task: awake.
+            frames: the count with which it was found idle: with another one by now, it stays awake. None: with any.
 
         Raises:
-            HostError: nftables refused it.
+            HostError: nftables refused it; the task is awake.
         """
         record = self._leases.get(task)
         if record is None or record.state is not LeaseState.ATTACHED or record.asleep:
@@ -84,7 +99,17 @@ class Sleepers:
         own = self._bridges.task_elements(record.reservation)
         counters = [element for element in own if element.name == ACTIVE]
         asleep = self._bridges.asleep_elements(record.reservation)
-        self._tables.exchange(counters, (*counters, *asleep))  # anew: they count from 0 on
+        try:
+            self._tables.add(asleep)
+            if frames is not None and self.frames().get(task, 0) != frames:  # its guest may be about to answer
+                self.end(task)
+                return False
+            self._tables.exchange(counters, counters)  # anew: they count from 0 on
+        except HostError:
+            self._leases.save(record)
+            with suppress(HostError):  # the first one is the reason
+                self._bridges.delete_from_tables(asleep)
+            raise
         return True
 
     def end(self, task: TaskName) -> None:

@@ -174,6 +174,8 @@ class NetworkState:
         """
         # Without the ports of other processes, a dump of all sockets: bind(2) fails for these.
         reservation, networks = self._find_or_choose(task, nics, ports)
+        if any(nic.limits.idle_s for nic in nics):
+            self.sleepers.check(reservation, networks)
         held = self.leases.get(task)
         if held is None or held.state is LeaseState.RESERVED:
             self._hold(reservation, nics, networks, names)
@@ -225,6 +227,8 @@ class NetworkState:
     ) -> tuple[Reservation, Sequence[Element]]:
         """Return the result of `reserve` and the nftables elements that `attach` would add; changes nothing."""
         reservation, networks = self._find_or_choose(task, nics, ports, bound_ports() if ports else ())
+        if any(nic.limits.idle_s for nic in nics):
+            self.sleepers.check(reservation, networks)
         before = self.bridges.ruleset()
         known = set(nft_elements.elements(before))
         after = replace(before, networks=(*before.networks, *networks), reservations=(reservation,))
@@ -258,6 +262,7 @@ class NetworkState:
             self.repairs.repair_links({task})
             for lease in record.reservation.leases:  # such as in a namespace that was made again
                 self._make_tap(record.reservation, lease)
+            self.sleepers.end(task)  # the first one's may have slept
             self.leases.save_attached(record)
         for each in overtaken(self.networks(), record.reservation.leases):
             self.repairs.report_unrepaired(task, str(each))
