@@ -274,14 +274,21 @@ BRIDGE = """table bridge solo5 {
         ether daddr & 01:00:00:00:00:00 == 00:00:00:00:00:00 ether type ip jump received
         ether daddr & 01:00:00:00:00:00 == 00:00:00:00:00:00 ether type ip6 meta l4proto != ipv6-icmp jump received
         ether daddr & 01:00:00:00:00:00 == 00:00:00:00:00:00 icmpv6 type != 133-137 jump received
-        arp operation request oifname . arp daddr ip @asleep4 ANNOUNCED
-        icmpv6 type nd-neighbor-solicit oifname . @th,64,64 . @th,128,64 @asleep6 ANNOUNCED
+        arp operation request oifname . arp daddr ip @asleep4 ANNOUNCED accept
+        icmpv6 type nd-neighbor-solicit oifname . @th,64,64 . @th,128,64 @asleep6 ANNOUNCED accept
+        oifname @asleep ether daddr & 01:00:00:00:00:00 != 00:00:00:00:00:00 goto unheard
         limit name oifname map @received_bytes goto too_many
         limit name oifname map @received_packets goto too_many
     }
     chain received {
         oifname @active continue
         oifname @asleep ANNOUNCED
+    }
+    # The queue of a tap has room for 500 to 1000 frames. Those for all, of days, would fill it; the last of one router
+    # advertisement a minute has the guest's route.
+    chain unheard {
+        icmpv6 type nd-router-advert accept
+        drop
     }
     chain too_many {
         oifname @over_received drop

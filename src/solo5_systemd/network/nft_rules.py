@@ -115,6 +115,7 @@ def tables(
     """
     text = _TABLES.replace("SEGMENTED\n", _SEGMENTED if segmented else "")
     text = text.replace("OWNED", "flags owner, persist;" if owned else "").replace("CLOSED", str(CLOSED_TIMEOUT_S))
+    text = text if announced else text.replace("ANNOUNCED accept", "accept")
     text = text.replace("ANNOUNCED", f"log group {ANNOUNCEMENTS} snaplen {SNAPLEN}" if announced else "continue")
     text = text.replace("NEIGHBOURS_RATE", str(NEIGHBOURS_RATE))
     text = text.replace("NEIGHBOURS_BURST", str(NEIGHBOURS_BURST)).replace("NEIGHBOUR", str(NEIGHBOUR_TIMEOUT_S))

@@ -70,12 +70,15 @@ class Frame:
 
 
 def seen(plan: Ruleset, tap: str, frame: Frame, *, sent: bool) -> set[str]:
-    """Return what table bridge does with a frame from or to a tap: `counted`, as activity, and `announced`."""
+    """Return what table bridge does with a frame from or to a tap: `counted`, as activity, `announced`, `dropped`."""
     text = nft_rules.tables(plan.networks, forwards=True, forwards6=True, owned=True)
     rules = _Rules(text, nft_elements.elements(plan), "bridge")
     begin = "iifname @metered jump sending" if sent else "oifname @metered jump receiving"
     assert begin in rules.chain("prerouting" if sent else "postrouting")
-    return rules.look("sending" if sent else "receiving", tap, frame) if (tap,) in rules.elements("metered") else set()
+    found: set[str] = set()
+    if (tap,) in rules.elements("metered"):
+        rules.look("sending" if sent else "receiving", tap, frame, found)
+    return found
 
 
 class _Rules:
@@ -95,9 +98,8 @@ class _Rules:
     def elements(self, name: str) -> set[tuple[str, ...]]:
         return self._sets[name]
 
-    def look(self, chain: str, tap: str, frame: Frame) -> set[str]:
-        """Walk the chains of `seen`."""
-        found: set[str] = set()
+    def look(self, chain: str, tap: str, frame: Frame, found: set[str]) -> bool:
+        """Walk the chains of `seen`; return whether there was a verdict."""
         for rule in self._chains[chain]:
             rest = rule
             while (match := next((each for pattern in _FRAMES if (each := re.match(pattern, rest))), None)) is not None:
@@ -106,10 +108,16 @@ class _Rules:
                 found |= {"counted"} if match[0].endswith("@active") else set()
                 rest = rest[match.end() :].lstrip()
             else:
+                if logged := re.match(r"log group \d+ snaplen \d+ ?", rest):
+                    found.add("announced")
+                    rest = rest[logged.end() :]
                 word, _, target = rest.partition(" ")
-                assert word in ("jump", "log", "continue"), f"a rule that is not understood: {rule!r}"
-                found |= self.look(target, tap, frame) if word == "jump" else {"announced"} if word == "log" else set()
-        return found
+                assert word in ("", "continue", "jump", "goto", "accept", "drop"), f"a rule not understood: {rule!r}"
+                found |= {"dropped"} if word == "drop" else set()
+                ended = word in ("accept", "drop") or (target and self.look(target, tap, frame, found))
+                if ended or word == "goto":
+                    return True
+        return False
 
     def walk(self, chain: str, packet: Packet) -> str:
         for rule in self._chains[chain]:
@@ -214,6 +222,8 @@ def _halves(address: str) -> tuple[str, str]:
 
 _FRAMES: Mapping[str, Callable[..., bool]] = {
     r"ether daddr & 01:00:00:00:00:00 == 00:00:00:00:00:00": lambda _, tap, frame: not frame.grouped,
+    r"ether daddr & 01:00:00:00:00:00 != 00:00:00:00:00:00": lambda _, tap, frame: frame.grouped,
+    r"icmpv6 type nd-router-advert": lambda _, tap, frame: frame.icmpv6 == 134,
     r"ether type (ip6?)": lambda _, tap, frame, kind: frame.kind == kind,
     r"meta l4proto != ipv6-icmp": lambda _, tap, frame: not frame.icmpv6,
     r"icmpv6 type != 133-137": lambda _, tap, frame: bool(frame.icmpv6) and not 133 <= frame.icmpv6 <= 137,
