@@ -284,7 +284,7 @@ BRIDGE = """table bridge solo5 {
         oifname @active continue
         oifname @asleep ANNOUNCED
     }
-    # The queue of a tap has room for 500 to 1000 frames. Those for all, of days, would fill it; the last of one router
+    # The queue of a tap has room for a thousand frames. Those for all, of days, would fill it; the last of one router
     # advertisement a minute has the guest's route.
     chain unheard {
         icmpv6 type nd-router-advert accept
