@@ -1,6 +1,6 @@
 # bash completion for solo5ctl(1), without bash-completion; names come from `solo5ctl ps -q` and `network ls -q`.
 
-_solo5ctl_verbs="run ps inspect update rollback export logs stop restart kill rm wait stats metrics freeze thaw image disk network doctor gc"
+_solo5ctl_verbs="run ps inspect update rollback export logs stop restart kill rm wait stats metrics sleep wake freeze thaw image disk network doctor gc"
 
 # The options of one verb; those that take a value end with "=".
 _solo5ctl_options() {
@@ -9,7 +9,7 @@ _solo5ctl_options() {
         run)
             echo "--help --name= --detach --rm --replace --scope --dry-run --declare= --tender= --property= --label= --log-field=" \
                 "--memory= --memory-max= --cpus= --cpu-weight= --net= --network= --network-namespace= --publish= --egress= --rate= --verbatim= --dns= --dns-search=" \
-                "--hostname= --add-host= --block= --json --no-color" \
+                "--hostname= --add-host= --idle= --block= --json --no-color" \
                 "-h -d -m= -p="
             ;;
         ps) echo "--help --all --quiet --json --no-color -h -a -q" ;;
@@ -22,7 +22,7 @@ _solo5ctl_options() {
         metrics) echo "--help --textfile= --no-color -h" ;;
         update | rollback) echo "--ready= --timeout= --drain= --watch= --pause --no-block --help --no-color -h" ;;
         export) echo "--unit --help --no-color -h" ;;
-        restart | freeze | thaw) echo "--help --no-color -h" ;;
+        restart | sleep | wake | freeze | thaw) echo "--help --no-color -h" ;;
         disk) echo "--help -h" ;;
         "disk ls") echo "--help --quiet --snapshots --json --no-color -h -q" ;;
         "disk create") echo "--help --preallocate --json --no-color -h" ;;
@@ -138,7 +138,7 @@ _solo5ctl() {
     fi
     case $verb in
         "") _solo5ctl_words "$_solo5ctl_verbs" "$current" ;;
-        stop | restart | kill | freeze | thaw | stats | export | update | rollback) _solo5ctl_words "$(solo5ctl ps -q 2>/dev/null)" "$current" ;;
+        stop | restart | kill | sleep | wake | freeze | thaw | stats | export | update | rollback) _solo5ctl_words "$(solo5ctl ps -q 2>/dev/null)" "$current" ;;
         run | image) _solo5ctl_files "$current" ;;
         rm | inspect | logs | wait) _solo5ctl_words "$(solo5ctl ps -a -q 2>/dev/null)" "$current" ;;
         disk) _solo5ctl_words "create ls inspect resize rm import export snapshot restore" "$current" ;;

@@ -142,6 +142,23 @@ async def test_questions_for_others_and_broadcasts_wake_nobody(client: Client, m
             assert await asleep(client)
 
 
+async def test_broadcasts_of_days_leave_room_for_the_packet_that_wakes(client: Client, manager: Pid1) -> None:
+    """The queue of a tap has no more than a thousand frames."""
+    async with sleeper(client, manager) as guest:
+        await client.sleep(WEB)
+        record = await client.record(WEB)
+        assert record is not None
+        (lease,) = record.reservation.leases
+        assert lease.ipv4 is not None
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            sender.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+            for _ in range(3000):
+                sender.sendto(b"to all", (str(lease.ipv4.network.broadcast_address), 7))
+        async with asyncio.timeout(0.9):
+            assert await get(str(guest.ip)) == b"HELLO"
+        assert manager.signals == [STOP, CONT]
+
+
 async def test_what_the_filter_refuses_wakes_nobody(client: Client, manager: Pid1, outside: Outside) -> None:
     async with sleeper(client, manager) as guest:
         await client.sleep(WEB)
@@ -172,6 +189,17 @@ async def test_a_sleeping_task_is_released(client: Client, manager: Pid1, servic
         await client.drop("web")
         assert await client.record(WEB) is None
         assert "solo5" not in run("nft", "list", "tables")
+
+
+async def test_a_task_that_is_started_again_while_it_sleeps_is_awake(client: Client, manager: Pid1) -> None:
+    """As by `systemctl restart`: its unit has a job all the time, so that its network is not released."""
+    async with sleeper(client, manager) as guest:
+        await client.sleep(WEB)
+        await client.attach(WEB)
+        guest.go_on()
+        assert not await asleep(client)
+        for name in ("asleep", "asleep4"):
+            assert "elements" not in run("nft", "list", "set", "bridge", "solo5", name)
 
 
 async def test_a_packet_in_the_moment_of_falling_asleep_wakes(client: Client, manager: Pid1) -> None:

@@ -90,7 +90,11 @@ class Stopper:
             await asyncio.gather(stopping, return_exceptions=True)
 
     async def signal(self, state: UnitState, number: int) -> None:
-        """Send a signal to the tender: to each process of a scope, since that has no main process."""
+        """Send a signal to the tender: to each process of a scope, since that has no main process.
+
+        A task that sleeps is woken: a stopped process does not handle signals.
+        """
         await self._units.kill(state.unit, number, everyone=number == SIGKILL or state.kind is UnitKind.SCOPE)
-        if number != SIGKILL and state.kind is UnitKind.SERVICE:  # as PID 1 does at a stop: a task may sleep
-            await self._units.kill(state.unit, SIGCONT, everyone=False)
+        record = await self._backends.networks.record(state.task) if number != SIGKILL else None
+        if record is not None and record.asleep:
+            await self._backends.networks.wake(state.task)

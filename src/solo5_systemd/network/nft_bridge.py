@@ -30,6 +30,7 @@ BRIDGE = """table bridge solo5 {
     set metered { type ifname; }
     set active { type ifname; counter; }
     set asleep { type ifname; }
+    set heard { type ifname; size 65535; flags dynamic; }
     set asleep4 { type ifname . ipv4_addr; }
     set asleep6 { typeof oifname . @th,64,64 . @th,128,64; }
     map sent_bytes { type ifname : limit; }
@@ -274,14 +275,22 @@ BRIDGE = """table bridge solo5 {
         ether daddr & 01:00:00:00:00:00 == 00:00:00:00:00:00 ether type ip jump received
         ether daddr & 01:00:00:00:00:00 == 00:00:00:00:00:00 ether type ip6 meta l4proto != ipv6-icmp jump received
         ether daddr & 01:00:00:00:00:00 == 00:00:00:00:00:00 icmpv6 type != 133-137 jump received
-        arp operation request oifname . arp daddr ip @asleep4 ANNOUNCED
-        icmpv6 type nd-neighbor-solicit oifname . @th,64,64 . @th,128,64 @asleep6 ANNOUNCED
+        arp operation request oifname . arp daddr ip @asleep4 ANNOUNCED accept
+        icmpv6 type nd-neighbor-solicit oifname . @th,64,64 . @th,128,64 @asleep6 ANNOUNCED accept
+        oifname @asleep ether daddr & 01:00:00:00:00:00 != 00:00:00:00:00:00 goto unheard
         limit name oifname map @received_bytes goto too_many
         limit name oifname map @received_packets goto too_many
     }
     chain received {
         oifname @active continue
         oifname @asleep ANNOUNCED
+    }
+    # The queue of a tap has room for 500 to 1000 frames, which those for all would fill in days. One router advertisement
+    # has the guest's route, of which it may forget its own while it sleeps.
+    chain unheard {
+        oifname @heard drop
+        icmpv6 type nd-router-advert add @heard { oifname } accept
+        drop
     }
     chain too_many {
         oifname @over_received drop

@@ -52,6 +52,9 @@ ANNOUNCEMENTS, SNAPLEN = 5805, 60
 """The group of nfnetlink_log that has the first packets for tasks that sleep, and the bytes of each: headers of IP and
 of its transport."""
 
+HEARD = "heard"
+"""The dynamic set of table bridge of the taps that have had a router advertisement while their task slept."""
+
 LIMITED = "limited"
 """The chain of the connection limits, whose rules depend on the networks that are up."""
 
@@ -115,6 +118,7 @@ def tables(
     """
     text = _TABLES.replace("SEGMENTED\n", _SEGMENTED if segmented else "")
     text = text.replace("OWNED", "flags owner, persist;" if owned else "").replace("CLOSED", str(CLOSED_TIMEOUT_S))
+    text = text if announced else text.replace("ANNOUNCED accept", "accept")
     text = text.replace("ANNOUNCED", f"log group {ANNOUNCEMENTS} snaplen {SNAPLEN}" if announced else "continue")
     text = text.replace("NEIGHBOURS_RATE", str(NEIGHBOURS_RATE))
     text = text.replace("NEIGHBOURS_BURST", str(NEIGHBOURS_BURST)).replace("NEIGHBOUR", str(NEIGHBOUR_TIMEOUT_S))

@@ -33,7 +33,16 @@ from solo5_systemd.network.nft_elements import (
     Ruleset,
 )
 from solo5_systemd.network.nft_objects import is_of_guest, listed_objects, object_name
-from solo5_systemd.network.nft_rules import ANNOUNCEMENTS, CONTACTED, DYNAMIC, FAMILIES, FLOWS, STRANGERS, UNSERVED
+from solo5_systemd.network.nft_rules import (
+    ANNOUNCEMENTS,
+    CONTACTED,
+    DYNAMIC,
+    FAMILIES,
+    FLOWS,
+    HEARD,
+    STRANGERS,
+    UNSERVED,
+)
 from solo5_systemd.network.raw_netlink import (
     NETLINK_NETFILTER,
     NetlinkSocket,
@@ -44,13 +53,14 @@ from solo5_systemd.network.raw_netlink import (
 )
 
 # linux/netfilter/nfnetlink.h, nf_tables.h: subsystem 10, its messages, the group that announces them.
-_NEWGEN, _GETGEN, _GETELEMENT = 10 << 8 | 15, 10 << 8 | 16, 10 << 8 | 13
+_NEWGEN, _GETGEN, _NEWELEMENT, _GETELEMENT = 10 << 8 | 15, 10 << 8 | 16, 10 << 8 | 12, 10 << 8 | 13
 _LOOKUPS_MAX = 32
 """Lookups of elements in one system call: replies and acknowledgements of all fit into the receive buffer."""
 _GROUP_NFTABLES = 7
 _TABLE_NAME = 1  # NFTA_TABLE_NAME, and the table's name in chains, rules, sets and elements alike
 _GEN_ID = 1
 _SET_TABLE, _SET_NAME, _SET_ELEMENTS, _ELEMENT, _ELEMENT_KEY, _VALUE = 1, 2, 3, 1, 1, 1
+_ELEMENT_EXPRESSION, _EXPRESSION_DATA, _COUNTER_PACKETS = 7, 2, 2
 _OWNED_PROBE = f"table ip {TABLE}-probe {{ flags owner, persist; }}"
 _LOG_PROBE = f"table bridge {TABLE}-probe {{ chain probe {{ log group {ANNOUNCEMENTS}; }}; }}"
 _NFGENMSG = struct.Struct("=BBH")
@@ -240,6 +250,21 @@ class Tables:
         """Return the frames from and to guests that may sleep, since they were attached, by tap; without zeros."""
         return self._counted("bridge", ACTIVE, str)
 
+    def active_of(self, tap: str) -> int:
+        """Return the same of one tap; costs one netlink message.
+
+        Raises:
+            HostError: the kernel failed to look it up.
+        """
+        try:
+            for kind, body in self._netfilter.request(_GETELEMENT, 0, _lookup(ACTIVE, _BRIDGE, _link_key(tap))):
+                if kind == _NEWELEMENT:
+                    return _packets(body[_NFGENMSG.size :])
+        except OSError as error:
+            if error.errno != errno.ENOENT:
+                raise HostError(f"nftables cannot be read: {error.strerror}.") from error
+        return 0
+
     def _by_rule(self) -> Mapping[tuple[str, str], int]:
         """Return the counts of both families, by rule and link."""
         counts = Counter[tuple[str, str]]()
@@ -278,8 +303,15 @@ class Tables:
 
     def forget_mistakes(self, taps: Iterable[str]) -> None:
         """Forget what earlier runs of tasks have sent; costs two netlink messages for each tap."""
+        self._forget(taps, (STRANGERS, UNSERVED))
+
+    def forget_heard(self, taps: Iterable[str]) -> None:
+        """Let a guest that falls asleep have one router advertisement; costs one netlink message for each tap."""
+        self._forget(taps, (HEARD,))
+
+    def _forget(self, taps: Iterable[str], names: Collection[str]) -> None:
         for tap in taps:
-            for name in (STRANGERS, UNSERVED):
+            for name in names:
                 if self._built and self._look_up(name, [_link_key(tap)], _BRIDGE)[0]:
                     with suppress(HostError):  # it has timed out since
                         self._change(f'delete element bridge {TABLE} {name} {{ "{tap}" }}')
@@ -429,6 +461,13 @@ def _lookup(name: str, version: int, value: bytes) -> bytes:
 
 def _link_key(link: str) -> bytes:
     return link.encode().ljust(_IFNAMSIZ, b"\0")
+
+
+def _packets(body: bytes) -> int:
+    """Return the packets of the counter of the one element of a reply."""
+    for kind in (_SET_ELEMENTS, _ELEMENT, _ELEMENT_EXPRESSION, _EXPRESSION_DATA):
+        body = attributes(body)[kind]
+    return int.from_bytes(attributes(body)[_COUNTER_PACKETS])
 
 
 def _with_object(element: Element, values: Mapping[str, tuple[str, ...]]) -> Element:

@@ -212,10 +212,10 @@ class Namespaces:
         self._everywhere(count, {record.namespace for record in self.sleepers()})
         return found
 
-    def begin_sleep(self, task: TaskName) -> bool:
+    def begin_sleep(self, task: TaskName, frames: int | None) -> bool:
         """Begin as `Sleepers.begin`."""
         with self._sleepers_of(task) as sleepers:
-            return sleepers.begin(task)
+            return sleepers.begin(task, frames)
 
     def end_sleep(self, task: TaskName) -> None:
         """End as `Sleepers.end`."""

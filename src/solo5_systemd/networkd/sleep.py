@@ -16,7 +16,7 @@ from solo5_systemd.base.declared_units import service_of
 from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.dbus.process import log_about
-from solo5_systemd.network.announcements import is_question
+from solo5_systemd.network.announced_packet import is_question
 from solo5_systemd.network.model import LeaseRecord, SleepChange
 from solo5_systemd.networkd.namespaces import Namespaces
 from solo5_systemd.networkd.task_units import TaskUnits
@@ -139,15 +139,18 @@ class Sleep:
         counts = await self._writer.run(self._state.frames)
         for record in records:
             task = record.reservation.task
-            frames = counts.get(task, 0)
             try:
-                if record.asleep:
-                    if frames:  # while this service did not run, or of a lost message
-                        await self.wake(task, "a packet")
-                elif await self._is_idle(record, frames):
-                    await self._sleep(task)
-            except Solo5Error as error:  # repeated at the next check
-                _log.error("%s", error)
+                await self._check(record, counts.get(task, 0))
+            except (Solo5Error, OSError) as error:  # repeated at the next check
+                _log.error("task %s cannot be put to sleep or woken: %s", task, error)
+
+    async def _check(self, record: LeaseRecord, frames: int) -> None:
+        task = record.reservation.task
+        if record.asleep:
+            if frames:  # while this service did not run, or of a lost message
+                await self.wake(task, "a packet")
+        elif await self._is_idle(record, frames):
+            await self._sleep(task, frames)
 
     async def _is_idle(self, record: LeaseRecord, frames: int) -> bool:
         task, now = record.reservation.task, time.monotonic()
@@ -181,10 +184,10 @@ class Sleep:
             raise InvalidRequestError(f"task {task} does not run: expected one that does.")
         await self._sleep(task)
 
-    async def _sleep(self, task: TaskName) -> None:
+    async def _sleep(self, task: TaskName, frames: int | None = None) -> None:
         """Put a task to sleep: packets are announced first, so that one of them wakes it whenever it comes."""
         async with self._locks[task]:
-            if not self._units.has_run(task) or not await self._writer.run(self._state.begin_sleep, task):
+            if not self._units.has_run(task) or not await self._writer.run(self._state.begin_sleep, task, frames):
                 return
             if not await self._units.signal(task, signal.SIGSTOP):
                 await self._writer.run(self._state.end_sleep, task)
@@ -223,7 +226,7 @@ class Sleep:
             self._waking.pop(task, None)
 
     async def wake(self, task: TaskName, reason: str) -> None:
-        """Wake a task, unless it is awake.
+        """Wake a task; also one that another program has stopped, or whose record was lost.
 
         Raises:
             HostError: nftables refused it.
@@ -232,11 +235,11 @@ class Sleep:
 
     async def _wake(self, task: TaskName, packets: "_Packets") -> None:
         async with self._locks[task]:
+            begun = time.monotonic()
+            await self._units.signal(task, signal.SIGCONT)
             record = self._state.record(task)
             if record is None or not record.asleep:
                 return
-            begun = time.monotonic()
-            await self._units.signal(task, signal.SIGCONT)
             took, slept = (time.monotonic() - begun) * 1000, time.time() - record.asleep / 1e6
             reason = await packets.first()
             await self._writer.run(self._state.end_sleep, task)

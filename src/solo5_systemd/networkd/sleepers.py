@@ -1,12 +1,13 @@
 """The tasks of one network namespace that may sleep: their records, and the packets that wake them."""
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError
-from solo5_systemd.base.names import NetworkName, TaskName
-from solo5_systemd.network.model import LeaseRecord, LeaseState, Reservation
+from solo5_systemd.base.names import TaskName
+from solo5_systemd.network.model import LeaseRecord, LeaseState, Network, Reservation
 from solo5_systemd.network.nft_elements import ACTIVE
 from solo5_systemd.network.nft_tables import Tables
 from solo5_systemd.networkd.bridges import Bridges
@@ -34,12 +35,12 @@ class Sleepers:
                 found[task] = found.get(task, 0) + count
         return found
 
-    def check(self, reservation: Reservation, joined: Collection[NetworkName] = ()) -> None:
+    def check(self, reservation: Reservation, networks: Iterable[Network] = ()) -> None:
         """Refuse a task that packets could not wake.
 
         Args:
             reservation: of the task.
-            joined: the networks that join an existing bridge, besides those in use.
+            networks: of its NICs, which are not in use yet.
 
         Raises:
             NotFoundError: it has no NIC.
@@ -48,25 +49,32 @@ class Sleepers:
         """
         task = reservation.task
         if not reservation.leases:
-            raise NotFoundError(f"task {task} has no NIC on a network of this host: expected one to be woken by.")
-        for lease in reservation.leases:
-            if lease.address is None and (self._bridges.joins(lease) or lease.network in joined):
-                raise InvalidRequestError(
-                    f"task {task} is on joined network {lease.network} without a leased address: expected one, for "
-                    "which the machines of the LAN ask.",
-                    "Give the NIC an address (ip=), or the network a pool.",
-                )
+            raise NotFoundError(
+                f"task {task} has no NIC on a network of this host: expected one, whose packets wake it."
+            )
+        joined = {each.name for each in (*self._bridges.networks.values(), *networks) if each.join is not None}
+        if any(lease.network in joined and lease.address is None for lease in reservation.leases):
+            raise InvalidRequestError(
+                f"task {task} is on a joined bridge without a leased address: expected one, for which machines of the "
+                "LAN ask.",
+                "Give the NIC an address (ip=), or the network a pool.",
+            )
         if not self._tables.announces:
             raise HostError(
                 f"task {task} cannot be woken by packets: expected a kernel with the module nfnetlink_log.",
                 "modprobe nfnetlink_log",
             )
 
-    def begin(self, task: TaskName) -> bool:
-        """Record that a task sleeps, and then have packets for it announced; return whether it was awake.
+    def begin(self, task: TaskName, frames: int | None = None) -> bool:
+        """Record that a task sleeps, and then have packets for it announced; return whether it is to be stopped.
+
+        Args:
+            task: awake.
+            frames: the count with which it was found idle: with another one by now, it stays awake. None: with any.
 
         Raises:
-            NotFoundError, InvalidRequestError, HostError: as `check`; nftables refused it.
+            NotFoundError, InvalidRequestError, HostError: as `check`.
+            HostError: nftables refused it; the task is awake.
         """
         record = self._leases.get(task)
         self.check(record.reservation if record else Reservation(task=task))
@@ -76,8 +84,22 @@ class Sleepers:
         own = self._bridges.task_elements(record.reservation)
         counters = [element for element in own if element.name == ACTIVE]
         asleep = self._bridges.asleep_elements(record.reservation)
-        self._tables.exchange(counters, (*counters, *asleep))  # anew: they count from 0 on
+        self._tables.forget_heard(lease.tap for lease in record.reservation.leases)
+        try:
+            self._tables.add(asleep)
+            if frames is not None and self._frames_of(record.reservation) != frames:  # its guest may be about to answer
+                self.end(task)
+                return False
+            self._tables.exchange(counters, counters)  # anew: they count from 0 on
+        except HostError:
+            self._leases.save(record)
+            with suppress(HostError):  # the first one is the reason
+                self._bridges.delete_from_tables(asleep)
+            raise
         return True
+
+    def _frames_of(self, reservation: Reservation) -> int:
+        return sum(self._tables.active_of(lease.tap) for lease in reservation.leases)
 
     def end(self, task: TaskName) -> None:
         """Have packets for a task announced no longer, and then record that it is awake; idempotent.

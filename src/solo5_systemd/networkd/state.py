@@ -175,7 +175,7 @@ class NetworkState:
         # Without the ports of other processes, a dump of all sockets: bind(2) fails for these.
         reservation, networks = self._find_or_choose(task, nics, ports)
         if reservation.idle_s:
-            self.sleepers.check(reservation, {network.name for network in networks if network.join})
+            self.sleepers.check(reservation, networks)
         held = self.leases.get(task)
         if held is None or held.state is LeaseState.RESERVED:
             self._hold(reservation, nics, networks, names)
@@ -227,6 +227,8 @@ class NetworkState:
     ) -> tuple[Reservation, Sequence[Element]]:
         """Return the result of `reserve` and the nftables elements that `attach` would add; changes nothing."""
         reservation, networks = self._find_or_choose(task, nics, ports, bound_ports() if ports else ())
+        if reservation.idle_s:
+            self.sleepers.check(reservation, networks)
         before = self.bridges.ruleset()
         known = set(nft_elements.elements(before))
         after = replace(before, networks=(*before.networks, *networks), reservations=(reservation,))

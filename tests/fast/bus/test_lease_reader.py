@@ -39,6 +39,14 @@ def test_the_namespace_is_that_of_the_networks(tmp_path: Path) -> None:
     assert read_endpoints(str(tmp_path)) == {"bare": endpoints(BARE)}
 
 
+def test_a_task_sleeps_since_the_time_of_its_record(tmp_path: Path) -> None:
+    record = document(BARE) | {"asleep": 1_700_000_000_000_000}
+    (tmp_path / "bare.json").write_text(json.dumps(record))
+    assert read_endpoints(str(tmp_path)) == {"bare": endpoints(BARE)._replace(asleep=1_700_000_000_000_000)}
+    (tmp_path / "bare.json").write_text(json.dumps(record | {"asleep": True}))
+    assert read_endpoints(str(tmp_path)) == {"bare": endpoints(BARE)}
+
+
 def test_the_records_are_those_of_the_network_service() -> None:
     assert str(STATE / "tasks") == DIRECTORY
 

@@ -34,6 +34,7 @@ def of(parse: Callable[[str, str], T], option: str) -> Callable[[str], T]:
 memory_size = of(quantities.size, "--memory")
 cpus = of(quantities.cpus, "--cpus")
 cpu_weight = of(quantities.cpu_weight, "--cpu-weight")
+idle_time = of(quantities.idle_time, "--idle")
 nic = of(networks.nic, "--net")
 publish = of(networks.publish, "--publish")
 disk = of(disks.disk, "--block")
@@ -53,6 +54,9 @@ GOOD: list[tuple[Callable[[str], object], str, object]] = [
     (cpus, "1.5", 1.5),
     (cpus, "0.01", 0.01),
     (cpu_weight, "10000", 10_000),
+    (idle_time, "5", 5),
+    (idle_time, "1min 30s", 90),
+    (idle_time, "365d", 31_536_000),
     (typed.line_count, "0", 0),
     (typed.seconds, "0.5", 0.5),
     (typed.seconds, "0", 0),

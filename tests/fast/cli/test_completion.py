@@ -72,7 +72,7 @@ def test_bash_offers_exactly_the_verbs() -> None:
     assert bash("network", "") == {"ls", "inspect", "repairs"}
 
 
-@pytest.mark.parametrize("verb", ["stop", "restart", "kill", "freeze", "thaw", "stats", "export"])
+@pytest.mark.parametrize("verb", ["stop", "restart", "kill", "sleep", "wake", "freeze", "thaw", "stats", "export"])
 def test_bash_offers_running_tasks(verb: str) -> None:
     assert bash(verb, "") == {"web"}
 

@@ -33,6 +33,13 @@ def test_status_of_a_task_that_has_not_ended(phase: Phase, text: str) -> None:
     assert status(running(phase=phase), NOW) == text
 
 
+@pytest.mark.parametrize(
+    ("phase", "text"), [(Phase.RUNNING, "Asleep 2 minutes"), (Phase.FROZEN, "Up 3 minutes (frozen)")]
+)
+def test_status_of_a_task_that_sleeps(phase: Phase, text: str) -> None:
+    assert status(running(phase=phase), NOW, STARTED + MINUTE) == text
+
+
 @pytest.mark.parametrize("ending", Ending)
 def test_every_ending_has_a_status_of_its_own(ending: Ending) -> None:
     outcome = Outcome(ending=ending, exit_code=3, sentence="…")

@@ -1,6 +1,7 @@
 """The verbs on tasks, called with command lines."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from tests.fast.cli.conftest import Solo5ctl
@@ -30,6 +31,17 @@ def test_ps_lists_tasks_that_have_not_ended(solo5ctl: Solo5ctl) -> None:
     assert api.startswith("api   web.hvt  Up ")
     assert web.endswith("  64M     10.89.0.2  0.0.0.0:8080->80/tcp, 127.0.0.1:53->53/udp")
     assert (result.status, result.err) == (0, "")
+
+
+def test_ps_and_inspect_show_since_when_a_task_sleeps(solo5ctl: Solo5ctl) -> None:
+    slept = solo5ctl.engine.known[TaskName("web")].started + 60_000_000
+    solo5ctl.engine.known[TaskName("web")] = replace(solo5ctl.engine.known[TaskName("web")], asleep=slept)
+    _, api, web = solo5ctl("ps").out.splitlines()
+    assert ("  Asleep " in web, "  Up " in api) == (True, True)
+    assert "  Status: Asleep " in solo5ctl("inspect", "web").out
+    [shown] = json.loads(solo5ctl("inspect", "--json", "web").out)
+    assert shown["asleep_since"] == "2023-11-14T22:14:20.000000Z"
+    assert "asleep_since" not in json.loads(solo5ctl("inspect", "--json", "api").out)[0]
 
 
 def test_what_the_operator_can_mend_of_a_network_is_shown_with_its_task(solo5ctl: Solo5ctl) -> None:
@@ -139,7 +151,15 @@ def test_freeze_and_thaw(solo5ctl: Solo5ctl) -> None:
     assert solo5ctl.engine.known["web"].phase is Phase.RUNNING  # type: ignore[index]
 
 
-@pytest.mark.parametrize("verb", ["stop", "restart", "kill", "rm", "freeze", "thaw"])
+def test_sleep_and_wake(solo5ctl: Solo5ctl) -> None:
+    asleep = solo5ctl.engine.machine.networks.asleep
+    assert solo5ctl("sleep", "web", "api").out == "web\napi\n"
+    assert sorted(asleep) == ["api", "web"]
+    assert solo5ctl("wake", "web").out == "web\n"
+    assert sorted(asleep) == ["api"]
+
+
+@pytest.mark.parametrize("verb", ["stop", "restart", "kill", "rm", "sleep", "wake", "freeze", "thaw"])
 def test_one_unknown_name_does_not_prevent_the_others(solo5ctl: Solo5ctl, verb: str) -> None:
     result = solo5ctl(verb, "gone", "web")
     assert result.status == 125
@@ -147,7 +167,7 @@ def test_one_unknown_name_does_not_prevent_the_others(solo5ctl: Solo5ctl, verb: 
     assert result.err == "solo5ctl: no task is named 'gone'.\nList them: solo5ctl ps --all\n"
 
 
-@pytest.mark.parametrize("verb", ["stop", "restart", "kill", "rm", "freeze", "thaw", "run", "gc"])
+@pytest.mark.parametrize("verb", ["stop", "restart", "kill", "rm", "sleep", "wake", "freeze", "thaw", "run", "gc"])
 def test_verbs_that_change_something_require_root(solo5ctl: Solo5ctl, verb: str) -> None:
     result = solo5ctl(verb, *([] if verb == "gc" else ["web"]), root=False)
     assert result.status == 125

@@ -88,6 +88,7 @@ DNS=9.9.9.9 149.112.112.112
 DNSSearch=example.org
 HostName=www
 AddHost=db:192.0.2.7 up:host-gateway
+IdleSec=5min
 Block=data=/srv/a, b.img,ro
 Block=files=files:/etc/a,/etc/b
 Label=TEAM=web "NOTE=a b"
@@ -115,6 +116,7 @@ CPUQuotaPeriodSec=50ms
     assert workload.nics[1].limits.egress == ()
     assert (workload.limits.rate.sent, workload.nics[1].limits.rate.sent) == (10_000_000, 1_000_000)
     assert workload.nics[0].limits.egress is None
+    assert workload.limits.idle_s == 300
     assert workload.namespace == "/run/netns/web"
     assert [(port.host_port, port.port) for port in workload.publish] == [(8000, 80), (8001, 81), (53, 53)]
     assert [str(each) for each in workload.resolver.servers] == ["9.9.9.9", "149.112.112.112"]
@@ -241,6 +243,9 @@ def test_a_name_that_no_unit_can_have_is_refused(name: str) -> None:
         ("DNS=9.9.9.9", 3, "DNS= has no effect: expected {dns} in an argument of the guest."),
         ("AddHost=db:192.0.2.7", 3, "AddHost= has no effect: expected {hosts} in an argument of the guest."),
         ("AddHost=db\nArgument={hosts}", 3, "host 'db' is not usable"),
+        ("IdleSec=soon", 3, "IdleSec= 'soon' is not a time: expected a time span such as 30s"),
+        ("IdleSec=4", 3, "IdleSec= '4' is out of range: expected 5 seconds to 365 days."),
+        ("IdleSec=1min\nIdleSec=2min", 4, "IdleSec= is given twice"),
         ("HostName=a..b\nArgument={hostname}", 3, ""),
         ("Block=a=b", 3, "Block= 'b' is a relative path"),
         ("Block=a=files:b", 3, "Block= 'b' is a relative path"),

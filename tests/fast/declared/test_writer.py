@@ -44,7 +44,7 @@ EVERYTHING = Workload(
         ),
     ),
     namespace="/run/netns/web",
-    limits=Limits(egress=egress(["10.0.0.0/8:443/tcp", "10.1.1.1"]), rate=rate(["received=1M"])),
+    limits=Limits(egress=egress(["10.0.0.0/8:443/tcp", "10.1.1.1"]), rate=rate(["received=1M"]), idle_s=90),
     publish=(
         Publish(host_port=443, port=443),
         Publish(nic=DeviceName("m"), host_ip=IPv4Address("127.0.0.1"), host_port=53, port=53, protocol=Protocol.UDP),

@@ -11,6 +11,7 @@ from tests.support.fakes.tasks import LEASE
 from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error
 from solo5_systemd.base.names import DeviceName, DiskName, NetworkName, Target, TaskName, UnitKind
 from solo5_systemd.engine.plan import Facts, Plan, plan, resolver_networks
+from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, Protocol, Reservation
 from solo5_systemd.settings.limits import Resource
 from solo5_systemd.settings.resolver import UNSET, Resolver
@@ -125,6 +126,18 @@ def on(backing: Backing = Backing.FILE, **changes: Any) -> Facts:
             facts(),
             "NIC service is on network lab, which is not in network namespace /run/netns/group",
         ),
+        # sleep
+        (
+            {"namespace": GROUP, "limits": Limits(idle_s=60)},
+            facts(),
+            "task web is to sleep in network namespace /run/netns/group: expected the host's",
+        ),
+        (
+            {"kind": UnitKind.SCOPE, "limits": Limits(idle_s=60)},
+            facts(),
+            "task web is a scope, and to sleep: expected a service",
+        ),
+        ({"limits": Limits(idle_s=60)}, facts(""), "task web is to sleep, and the image has no NIC: expected one"),
         # name servers
         (
             {"arguments": ("{dns}",), "resolver": Resolver(servers=(SIX,))},

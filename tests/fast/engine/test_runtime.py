@@ -70,6 +70,8 @@ async def test_those_that_live_are_listed_without_those_that_ended(
         lambda runtime: runtime.restart(WEB),
         lambda runtime: runtime.freeze(WEB),
         lambda runtime: runtime.thaw(WEB),
+        lambda runtime: runtime.sleep(WEB),
+        lambda runtime: runtime.wake(WEB),
     ],
 )
 async def test_a_name_that_no_task_has_is_an_error_of_its_own(

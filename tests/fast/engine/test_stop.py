@@ -195,9 +195,11 @@ async def test_a_signal_that_a_tender_does_not_know_is_refused(
         lambda runtime: runtime.kill(WEB, 15),
         lambda runtime: runtime.freeze(WEB),
         lambda runtime: runtime.thaw(WEB),
+        lambda runtime: runtime.sleep(WEB),
+        lambda runtime: runtime.wake(WEB),
     ],
 )
-async def test_an_ended_task_can_be_neither_signalled_nor_frozen(
+async def test_an_ended_task_can_be_neither_signalled_nor_frozen_nor_sleep(
     machine: Machine, runtime: Runtime, web: Task, call: Callable[[Runtime], Coroutine[object, object, object]]
 ) -> None:
     machine.units.end(UNIT, MainCode.EXITED, 0)
@@ -210,6 +212,31 @@ async def test_a_task_is_frozen_and_thawed(machine: Machine, runtime: Runtime, w
     assert machine.units.loaded[UNIT].frozen
     await runtime.thaw(WEB)
     assert not machine.units.loaded[UNIT].frozen
+
+
+async def test_a_task_sleeps_and_is_awake_again(machine: Machine, runtime: Runtime, web: Task) -> None:
+    await runtime.sleep(WEB)
+    assert (await runtime.task(WEB)).asleep
+    await runtime.wake(WEB)
+    assert not (await runtime.task(WEB)).asleep
+
+
+async def test_a_scope_cannot_sleep(machine: Machine, runtime: Runtime) -> None:
+    await runtime.start(replace(WORKLOAD, kind=UnitKind.SCOPE))
+    with pytest.raises(InvalidRequestError, match="task web is a scope: expected a service.*solo5ctl freeze web"):
+        await runtime.sleep(WEB)
+    assert machine.networks.asleep == {}
+
+
+@pytest.mark.parametrize(("number", "awake"), [(2, True), (15, True), (9, False)])
+async def test_a_task_that_sleeps_is_woken_for_a_signal_that_its_tender_handles(
+    machine: Machine, runtime: Runtime, web: Task, number: int, awake: bool
+) -> None:
+    """A stopped process handles none but SIGKILL."""
+    await runtime.sleep(WEB)
+    await runtime.kill(WEB, number)
+    assert machine.units.sent == [(UNIT, number, number == 9)]
+    assert (WEB not in machine.networks.asleep) is awake
 
 
 @pytest.mark.parametrize("status", [0, 1], ids=["well", "badly"])

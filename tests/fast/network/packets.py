@@ -55,6 +55,32 @@ def verdict(plan: Ruleset, packet: Packet, family: str = "ip") -> str:
     return rules.walk("forward" if packet.oif else "input", replace(packet, to=to))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """A frame from a guest, or to one that the filters before the last hook have accepted.
+
+    `kind` is ip, ip6 or arp (a request); `icmpv6` its type, 0: it is none. `target`: of a question for an address.
+    `grouped`: it is for several receivers.
+    """
+
+    kind: str = "ip"
+    icmpv6: int = 0
+    target: str = ""
+    grouped: bool = False
+
+
+def seen(plan: Ruleset, tap: str, frame: Frame, *, sent: bool) -> set[str]:
+    """Return what table bridge does with a frame from or to a tap: `counted`, as activity, `announced`, `dropped`."""
+    text = nft_rules.tables(plan.networks, forwards=True, forwards6=True, owned=True)
+    rules = _Rules(text, nft_elements.elements(plan), "bridge")
+    begin = "iifname @metered jump sending" if sent else "oifname @metered jump receiving"
+    assert begin in rules.chain("prerouting" if sent else "postrouting")
+    found: set[str] = set()
+    if (tap,) in rules.elements("metered"):
+        rules.look("sending" if sent else "receiving", tap, frame, found)
+    return found
+
+
 class _Rules:
     def __init__(self, text: str, elements: Sequence[Element], family: str) -> None:
         table = text.partition(f"table {family} solo5 {{")[2].partition("\ntable ")[0]
@@ -65,6 +91,33 @@ class _Rules:
         for element in elements:
             if element.family == family:
                 self._sets[element.name].add(tuple(word.strip('"') for word in element.key))
+
+    def chain(self, name: str) -> Sequence[str]:
+        return self._chains[name]
+
+    def elements(self, name: str) -> set[tuple[str, ...]]:
+        return self._sets[name]
+
+    def look(self, chain: str, tap: str, frame: Frame, found: set[str]) -> bool:
+        """Walk the chains of `seen`; return whether there was a verdict."""
+        for rule in self._chains[chain]:
+            rest = rule
+            while (match := next((each for pattern in _FRAMES if (each := re.match(pattern, rest))), None)) is not None:
+                if not _FRAMES[match.re.pattern](self._sets, tap, frame, *match.groups()):
+                    break
+                found |= {"counted"} if match[0].endswith("@active") else set()
+                rest = rest[match.end() :].lstrip()
+            else:
+                if logged := re.match(r"log group \d+ snaplen \d+ ?", rest):
+                    found.add("announced")
+                    rest = rest[logged.end() :]
+                word, _, target = rest.partition(" ")
+                assert word in ("", "continue", "jump", "goto", "accept", "drop"), f"a rule not understood: {rule!r}"
+                found |= {"dropped"} if word == "drop" else set()
+                ended = word in ("accept", "drop") or (target and self.look(target, tap, frame, found))
+                if ended or word == "goto":
+                    return True
+        return False
 
     def walk(self, chain: str, packet: Packet) -> str:
         for rule in self._chains[chain]:
@@ -160,3 +213,27 @@ _MATCHES: Mapping[str, Callable[..., bool]] = {
         lambda _, packet, limit: packet.open >= int(limit)
     ),
 }
+
+
+def _halves(address: str) -> tuple[str, str]:
+    number = int(ip_address(address))
+    return str(number >> 64), str(number & (1 << 64) - 1)
+
+
+_FRAMES: Mapping[str, Callable[..., bool]] = {
+    r"ether daddr & 01:00:00:00:00:00 == 00:00:00:00:00:00": lambda _, tap, frame: not frame.grouped,
+    r"ether daddr & 01:00:00:00:00:00 != 00:00:00:00:00:00": lambda _, tap, frame: frame.grouped,
+    r"icmpv6 type nd-router-advert": lambda _, tap, frame: frame.icmpv6 == 134,
+    r"ether type (ip6?)": lambda _, tap, frame, kind: frame.kind == kind,
+    r"meta l4proto != ipv6-icmp": lambda _, tap, frame: not frame.icmpv6,
+    r"icmpv6 type != 133-137": lambda _, tap, frame: bool(frame.icmpv6) and not 133 <= frame.icmpv6 <= 137,
+    r"arp operation request oifname \. arp daddr ip @(\w+)": lambda sets, tap, frame, name: (
+        frame.kind == "arp" and (tap, frame.target) in sets[name]
+    ),
+    r"icmpv6 type nd-neighbor-solicit oifname \. @th,64,64 \. @th,128,64 @(\w+)": lambda sets, tap, frame, name: (
+        frame.icmpv6 == 135 and (tap, *_halves(frame.target)) in sets[name]
+    ),
+    r"limit name [io]ifname map @(\w+)": lambda *_: False,
+    r"[io]ifname @(\w+)": lambda sets, tap, frame, name: (tap,) in sets[name],
+}
+"""The matches of the chains that count and announce; no frame is beyond a rate limit."""

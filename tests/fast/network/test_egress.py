@@ -234,7 +234,7 @@ def test_a_guest_with_limits_has_further_elements() -> None:
         ("bridge", "unlisted", ()),
         ("bridge", "confined", more[3].value),
         ("bridge", "secluded", more[3].value),
-        ("bridge", "rated", ()),
+        ("bridge", "metered", ()),
         ("bridge", "over_sent", ()),
         ("bridge", "over_received", ()),
         ("bridge", "sent_bytes", ("1000000", "131072")),
@@ -244,7 +244,7 @@ def test_a_guest_with_limits_has_further_elements() -> None:
     assert nft_rules.delete(more).count("delete ") == len(more) + 3
     joined = replace(network(), join=Join())
     names = {each.name for each in task_elements(held, [joined])}
-    assert "rated" in names
+    assert "metered" in names
     assert "egress" not in names
 
 
@@ -254,6 +254,7 @@ def test_the_networks_limits_apply_to_every_guest() -> None:
     wanted = Limits(egress=egress(["0.0.0.0/0:53/udp"]), rate=Rate(sent=9000, received=6000))
     assert wanted.under(policy) == Limits(egress=egress(["10.0.0.0/8:53/udp"]), rate=Rate(sent=5000, received=6000))
     assert wanted.under(NetworkPolicy()) == wanted
+    assert Limits(idle_s=60).under(policy).idle_s == NO_LIMITS.or_else(Limits(idle_s=60)).idle_s == 60
     assert NO_LIMITS.or_else(wanted) == wanted.or_else(NO_LIMITS) == wanted
 
 

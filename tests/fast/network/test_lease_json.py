@@ -97,6 +97,7 @@ def reserved(**change: object) -> dict[str, object]:
         (reserved(task="../x"), "reservation.task: task name"),
         ({"state": "lost"}, "state"),
         ({"expires": -1}, "expires is -1"),
+        ({"asleep": -1}, "asleep is -1"),
         ({"nics": None}, "nics is None: expected a list"),
         ({"nics": [{"nic": "a/b"}]}, "nics.0..nic: device name"),
         ({"reservation": {}}, "reservation.task is missing"),
@@ -133,6 +134,15 @@ def test_limits_are_in_a_record_with_their_nics() -> None:
     for wrong in ([], {"egress": "none"}, {"egress": ["example.org"]}, {"rate": ["sent=1"]}):
         with pytest.raises(InvalidRequestError):
             parse_lease_record(written_one | {"nics": [{"nic": "service", "limits": wrong}]})
+
+
+def test_a_record_has_since_when_its_task_sleeps_and_after_which_time_it_does() -> None:
+    nics = (replace(RECORD.nics[0], limits=Limits(idle_s=60)),)
+    record = replace(RECORD, nics=nics, reservation=replace(RESERVATION, limits=limits_of(nics)), asleep=1_700_000_000)
+    assert "asleep" not in written(lease_record_document(RECORD))
+    assert written(lease_record_document(record))["nics"] == [{"nic": "service", "limits": {"idle_s": 60}}]
+    assert parse_lease_record(written(lease_record_document(record))) == record
+    assert (record.idle_s, RECORD.idle_s) == (60, 0)
 
 
 def test_a_damaged_network_file() -> None:

@@ -3,11 +3,12 @@
 tests/contract/test_network_policy.py sends such packets through a kernel.
 """
 
+import re
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network, ip_network
 
 import pytest
-from tests.fast.network.packets import Packet, verdict
+from tests.fast.network.packets import Frame, Packet, seen, verdict
 
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network import nft_elements, nft_rules
@@ -462,3 +463,82 @@ def test_a_network_with_ipv6_alone_has_its_bridge_in_table_ip_and_no_range() -> 
     made = nft_elements.network_elements(alone, [alone])
     assert [str(each) for each in made if each.family == "ip"] == ['element ip solo5 bridges { "solo5-x.y" }']
     assert "element ip6 solo5 within { fd00:1::/64 . fd00:1::/64 }" in map(str, made)
+
+
+(TAP,) = (lease.tap for lease in RESERVATION.leases)
+SIX = replace(RESERVATION.leases[0], ipv6=IPv6Interface("fd00:1::7/64"), gateway6=IPv6Address("fd00:1::1"))
+HELD = replace(RESERVATION, leases=(SIX,))
+AWAKE = replace(HELD, limits={SERVICE: Limits(idle_s=60)})
+DUAL = replace(network(), bridge="solo5-default", ipv6=IPv6Network("fd00:1::/64"), gateway6=IPv6Address("fd00:1::1"))
+
+
+@pytest.mark.parametrize(
+    ("frame", "sent", "expected"),
+    [
+        # activity: IP for one receiver
+        (Frame(), False, "counted announced"),
+        (Frame(), True, "counted announced"),
+        (Frame(kind="ip6"), False, "counted announced"),
+        (Frame(kind="ip6"), True, "counted announced"),
+        (Frame(kind="ip6", icmpv6=128), False, "counted announced"),
+        (Frame(kind="ip6", icmpv6=128), True, "counted announced"),
+        # to all, which would fill its queue, and neighbour discovery: as of every machine that is idle
+        (Frame(grouped=True), False, "dropped"),
+        (Frame(kind="ip6", grouped=True), True, ""),
+        (Frame(kind="ip6", icmpv6=134), False, ""),
+        (Frame(kind="ip6", icmpv6=134, grouped=True), False, ""),
+        (Frame(kind="ip6", icmpv6=136), True, ""),
+        # questions for its addresses wake it, and do not keep it awake
+        (Frame(kind="arp", target="10.77.0.5", grouped=True), False, "announced"),
+        (Frame(kind="arp", target="10.77.0.6", grouped=True), False, "dropped"),
+        (Frame(kind="arp", target="10.77.0.5"), False, "announced"),
+        (Frame(kind="arp", target="10.77.0.5"), True, ""),
+        (Frame(kind="ip6", icmpv6=135, target="fd00:1::7", grouped=True), False, "announced"),
+        (Frame(kind="ip6", icmpv6=135, target="fe80::ff:fe00:9"), False, "announced"),
+        (Frame(kind="ip6", icmpv6=135, target="fd00:1::8", grouped=True), False, "dropped"),
+    ],
+    ids=str,
+)
+def test_packets_for_a_task_that_sleeps_are_announced(frame: Frame, sent: bool, expected: str) -> None:
+    """One that may sleep is counted by the same rules; of any other nothing is."""
+    dual = Ruleset(networks=(DUAL,))
+    asleep = replace(dual, reservations=(HELD,), asleep=(HELD,))
+    awake = replace(dual, reservations=(AWAKE,))
+    assert seen(asleep, TAP, frame, sent=sent) == {*expected.split()}
+    assert seen(replace(awake, asleep=(AWAKE,)), TAP, frame, sent=sent) == {*expected.split()}
+    assert seen(awake, TAP, frame, sent=sent) == {*expected.split()} - {"announced", "dropped"}
+    assert seen(replace(dual, reservations=(HELD,)), TAP, frame, sent=sent) == set()
+    assert seen(asleep, "s5-other", frame, sent=sent) == set()
+
+
+def test_what_the_filter_refuses_does_not_come_to_where_it_would_be_announced() -> None:
+    """Frames to a guest are announced at the last hook of the bridge, after table ip has decided."""
+    assert verdict(plan(), Packet(iif=LAN, oif=FRONT)) == "drop"
+    text = nft_rules.tables((DUAL,), forwards=True, forwards6=True, owned=True)
+    of_bridge = text.partition("table bridge solo5 {")[2]
+    chains = {each.partition(" {")[0]: each for each in of_bridge.split("    chain ")[1:]}
+    logging = {name for name, each in chains.items() if " log group " in each.partition("\n    }")[0]}
+    assert logging == {"sent", "receiving", "received"}
+    callers = {name for name, each in chains.items() if re.search(r"(jump|goto) (receiving|received)\b", each)}
+    assert callers == {"postrouting", "receiving"}
+    assert "hook postrouting priority filter;" in chains["postrouting"]
+
+
+def test_without_nfnetlink_log_nothing_is_announced() -> None:
+    assert "log group" not in nft_rules.replace(Ruleset(networks=(DUAL,)), owned=True, announced=False)
+    assert "ANNOUNCED" not in nft_rules.replace(Ruleset(networks=(DUAL,)), owned=True, announced=True)
+
+
+def test_a_task_that_sleeps_has_elements_besides_its_own() -> None:
+    names = [each.name for each in nft_elements.asleep_elements(HELD, [DUAL])]
+    assert names == ["metered", "active", "asleep", "asleep4", "asleep6", "asleep6"]
+    assert [each.name for each in nft_elements.asleep_elements(AWAKE, [DUAL])] == names[2:], "it is counted anyway"
+    made = nft_elements.task_elements(AWAKE, [DUAL])
+    assert {"metered", "active"} < {each.name for each in made}
+    assert not {"plain", "plain6", "over_sent"} & {each.name for each in made}
+    assert {*nft_elements.elements(Ruleset(networks=(DUAL,), reservations=(AWAKE,), asleep=(AWAKE,)))} >= {
+        *made,
+        *nft_elements.asleep_elements(AWAKE, [DUAL]),
+    }
+    unaddressed = replace(RESERVATION, leases=(replace(RESERVATION.leases[0], ipv4=None, gateway4=None),))
+    assert [each.name for each in nft_elements.asleep_elements(unaddressed, [JOINED])] == names[:3]

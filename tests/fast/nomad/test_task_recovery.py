@@ -192,7 +192,7 @@ async def test_a_damaged_handle_is_reported(machine: Machine, handle: wire.TaskH
             await nomad.recover(handle)
 
 
-@pytest.mark.parametrize("step", ["running_states", "state", "reservations"])
+@pytest.mark.parametrize("step", ["running_states", "state", "records"])
 async def test_an_outage_is_waited_for_since_an_error_would_end_a_task_that_runs(
     machine: Machine, handle: wire.TaskHandle, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:

@@ -100,7 +100,11 @@ class FakeRuntime(Runtime):
         return tuple(task if reservations else replace(task, reservation=None) for task in found)
 
     async def endpoints(self) -> Mapping[TaskName, Endpoints]:
-        return {task.name: endpoints(task.reservation) for task in self.known.values() if task.reservation}
+        return {
+            task.name: endpoints(task.reservation)._replace(asleep=task.asleep)
+            for task in self.known.values()
+            if task.reservation
+        }
 
     async def names(self, *, ended: bool = True) -> tuple[TaskName, ...]:
         return tuple(sorted(n for n, task in self.known.items() if ended or task.phase is not Phase.ENDED))
@@ -173,6 +177,12 @@ class FakeRuntime(Runtime):
 
     async def thaw(self, name: TaskName) -> None:
         self.known[name] = replace(await self.task(name), phase=Phase.RUNNING)
+
+    async def sleep(self, name: TaskName) -> None:
+        await self.machine.networks.sleep((await self.task(name)).name)
+
+    async def wake(self, name: TaskName) -> None:
+        await self.machine.networks.wake((await self.task(name)).name)
 
     async def while_frozen(
         self, name: TaskName, act: Callable[[], None], before: Callable[[], None] = lambda: None

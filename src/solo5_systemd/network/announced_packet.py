@@ -1,0 +1,42 @@
+"""The description of a packet that nftables announces, for the journal."""
+
+import struct
+from collections.abc import Mapping
+from ipaddress import ip_address
+
+HEADER, PAYLOAD = 1, 9
+"""Attributes of linux/netfilter/nfnetlink_log.h: NFULA_PACKET_HDR, and NFULA_PAYLOAD from the IP or ARP header on."""
+
+_ARP, _IPV4, _IPV6 = 0x0806, 0x0800, 0x86DD
+_PROTOCOLS = {6: "TCP", 17: "UDP"}
+
+_QUESTION = "ARP of "
+_ICMPV6 = "protocol 58 "
+
+
+def is_question(what: str) -> bool:
+    """Return whether a description is that of a question for an address, after which another packet comes for it."""
+    return what.startswith((_QUESTION, _ICMPV6))
+
+
+def description(values: Mapping[int, bytes]) -> str:
+    """Return the description of a packet by the attributes of its message: `TCP 192.0.2.9:41234 to 10.89.0.2:80`."""
+    kind, packet = int.from_bytes(values.get(HEADER, b"")[:2]), values.get(PAYLOAD, b"")
+    try:
+        if kind == _ARP:
+            return f"{_QUESTION}{ip_address(packet[14:18])} for {ip_address(packet[24:28])}"
+        if kind == _IPV4:
+            start, number = (packet[0] & 15) * 4, packet[9]
+            source, destination = packet[12:16], packet[16:20]
+        elif kind == _IPV6:
+            start, number = 40, packet[6]
+            source, destination = packet[8:24], packet[24:40]
+        else:
+            return "a frame"
+        ends = [str(ip_address(source)), str(ip_address(destination))]
+    except (ValueError, IndexError):
+        return "a frame"
+    if number in _PROTOCOLS and len(packet) >= start + 4:
+        ports = struct.unpack_from("!HH", packet, start)
+        ends = [f"[{end}]:{port}" if ":" in end else f"{end}:{port}" for end, port in zip(ends, ports, strict=True)]
+    return f"{_PROTOCOLS.get(number, f'protocol {number}')} {' to '.join(ends)}"

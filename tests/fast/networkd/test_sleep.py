@@ -1,0 +1,261 @@
+"""When a task falls asleep, and what becomes of it where nftables or PID 1 fails.
+
+tests/contract/test_network_sleep.py shows the same with the kernel's packets.
+"""
+
+import asyncio
+import signal
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from tests.fast.network.test_nft_rules import JOINED, RESERVATION, network
+
+from solo5_systemd.base.concurrency import KeyedLocks
+from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError
+from solo5_systemd.base.names import TaskName
+from solo5_systemd.network import nft_elements
+from solo5_systemd.network.guest_limits import Limits
+from solo5_systemd.network.model import LeaseRecord, LeaseState, Reservation
+from solo5_systemd.network.nft_elements import Element
+from solo5_systemd.networkd.leases import Leases
+from solo5_systemd.networkd.sleep import Sleep
+from solo5_systemd.networkd.sleepers import Sleepers
+from solo5_systemd.networkd.watches import Watches
+
+A = RESERVATION.task
+(LEASE,) = RESERVATION.leases
+STOP, CONT = (A, signal.SIGSTOP), (A, signal.SIGCONT)
+
+
+class Tables:
+    """The elements of the tables, and the frames that they count."""
+
+    def __init__(self) -> None:
+        self.announces = True
+        self.elements: set[Element] = set()
+        self.counts: dict[str, int] = {}
+        self.arriving = 0
+        self.refuses: Collection[str] = ()
+
+    def add(self, elements: Iterable[Element]) -> None:
+        self._refuse("add")
+        self.elements |= {*elements}
+        self.counts = {tap: count + self.arriving for tap, count in self.counts.items()}
+
+    def delete(self, elements: Iterable[Element]) -> None:
+        self._refuse("delete")
+        self.elements -= {*elements}
+
+    def exchange(self, old: Iterable[Element], new: Iterable[Element]) -> None:
+        self._refuse("exchange")
+        self.elements = self.elements - {*old} | {*new}
+        self.counts = dict.fromkeys(self.counts, 0)
+
+    def active(self) -> Mapping[str, int]:
+        return {tap: count for tap, count in self.counts.items() if count}
+
+    def asleep(self) -> Sequence[str]:
+        return sorted(each.name for each in self.elements if each.name.startswith("asleep"))
+
+    def _refuse(self, what: str) -> None:
+        if what in self.refuses:
+            raise HostError("nftables has refused it.")
+
+
+class Bridges:
+    def __init__(self, tables: Tables, *networks: Any) -> None:
+        self.networks = {each.name: each for each in networks}
+        self._tables = tables
+
+    def task_elements(self, held: Reservation) -> Sequence[Element]:
+        return nft_elements.task_elements(held, [*self.networks.values()])
+
+    def asleep_elements(self, held: Reservation) -> Sequence[Element]:
+        return nft_elements.asleep_elements(held, [*self.networks.values()])
+
+    def delete_from_tables(self, elements: Sequence[Element]) -> None:
+        self._tables.delete(elements)
+
+
+class Units:
+    """Tasks that run, with their processor time."""
+
+    def __init__(self) -> None:
+        self.signals: list[tuple[str, int]] = []
+        self.runs = True
+        self.heeds = True
+        self.cpu: float | None = 0.0
+
+    def has_run(self, task: TaskName) -> bool:
+        return self.runs
+
+    async def signal(self, task: TaskName, number: int) -> bool:
+        self.signals.append((task, number))
+        return self.heeds
+
+    async def processor_time(self, task: TaskName) -> float | None:
+        return self.cpu
+
+
+class Writer:
+    async def run(self, function: Any, *args: Any) -> Any:
+        return function(*args)
+
+
+class Service:
+    """What of solo5-networkd puts one task to sleep, with a clock."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, idle_s: int, others: int = 0) -> None:
+        self.tables, self.units, self.now = Tables(), Units(), 1000.0
+        self.leases = Leases(cast(Any, SimpleNamespace(save_lease_record=lambda record: None)))
+        bridges = Bridges(self.tables, network())
+        self.sleepers = Sleepers(self.leases, cast(Any, bridges), cast(Any, self.tables))
+        for number in range(others + 1):
+            tap = LEASE.tap if number == others else f"s5-{number}"
+            lease = replace(LEASE, tap=tap)
+            task = A if number == others else TaskName(f"other-{number}")
+            held = replace(RESERVATION, task=task, leases=(lease,), limits={LEASE.nic: Limits(idle_s=idle_s)})
+            self.leases.save(LeaseRecord(reservation=held, nics=(), state=LeaseState.ATTACHED, expires=0))
+            self.tables.elements |= {*bridges.task_elements(held)}
+            self.tables.counts[tap] = 0
+        host = SimpleNamespace(leases=self.leases, sleepers=self.sleepers)
+        self.watches = Watches()
+        self.sleep = Sleep(
+            cast(Any, SimpleNamespace(host=host)), cast(Any, Writer()), cast(Any, self.units),
+            KeyedLocks(), cast(Any, None), self.watches,
+        )  # fmt: skip
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+
+    @property
+    def asleep(self) -> int:
+        record = self.leases.get(A)
+        assert record is not None
+        return record.asleep
+
+    async def after(self, seconds: float) -> Sequence[tuple[str, int]]:
+        """Check after a time; return the signals to the task so far."""
+        self.now += seconds
+        await self.sleep.check()
+        return [each for each in self.units.signals if each[0] == A]
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch) -> Service:
+    return Service(monkeypatch, idle_s=60)
+
+
+async def test_a_task_falls_asleep_after_its_time_without_frames(service: Service) -> None:
+    assert await service.after(0) == []
+    service.tables.counts[LEASE.tap] = 7
+    assert await service.after(59) == []
+    assert await service.after(59) == []
+    assert await service.after(1) == [STOP]
+    assert service.tables.asleep() == ["asleep", "asleep4"]
+    assert service.asleep
+    service.tables.counts[LEASE.tap] = 1  # while no service ran, or of a lost message
+    assert await service.after(1) == [STOP, CONT]
+    assert (service.tables.asleep(), service.asleep) == ([], 0)
+
+
+@pytest.mark.parametrize(("share", "signals"), [(0.009, [STOP]), (0.011, [])])
+async def test_a_task_that_computes_does_not_sleep(
+    service: Service, share: float, signals: list[tuple[str, int]]
+) -> None:
+    await service.after(0)
+    service.units.cpu = 60 * share
+    assert await service.after(60) == signals
+
+
+async def test_without_accounting_frames_decide_alone(service: Service) -> None:
+    service.units.cpu = None
+    await service.after(0)
+    assert await service.after(60) == [STOP]
+
+
+async def test_checks_are_a_tenth_of_the_time_apart_and_a_minute_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    for idle_s, interval in ((60, 6), (5, 0.5), (86400, 60)):
+        service = Service(monkeypatch, idle_s=idle_s)
+        assert service.sleep.seconds_until_check() is None
+        service.sleep.expect(A)
+        assert service.watches.wake.is_set()
+        assert service.sleep.seconds_until_check() == interval
+        await service.after(interval)
+        assert service.sleep.seconds_until_check() == interval
+
+
+async def test_without_an_idle_time_there_is_no_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = Service(monkeypatch, idle_s=0)
+    service.sleep.expect(A)
+    await service.sleep.check()
+    assert service.sleep.seconds_until_check() is None
+
+
+async def test_a_frame_between_the_check_and_the_signal_keeps_a_task_awake(service: Service) -> None:
+    """Its guest may be about to answer, and would wait for the next one."""
+    await service.after(0)
+    service.tables.arriving = 1
+    assert await service.after(60) == []
+    assert (service.tables.asleep(), service.asleep) == ([], 0)
+    service.tables.arriving = 0
+    assert await service.after(1) == []
+    assert await service.after(60) == [STOP]
+
+
+@pytest.mark.parametrize("refuses", [("add", "delete"), ("exchange",)])
+async def test_where_nftables_refuses_a_task_stays_awake(service: Service, refuses: Collection[str]) -> None:
+    await service.after(0)
+    service.tables.refuses = refuses
+    assert await service.after(60) == []
+    assert (service.tables.asleep(), service.asleep) == ([], 0)
+    service.tables.refuses = ()
+    assert await service.after(1) == [STOP]
+
+
+async def test_a_tender_that_pid_1_does_not_stop_is_recorded_as_awake(service: Service) -> None:
+    service.units.heeds = False
+    with pytest.raises(HostError, match="task a cannot be put to sleep: PID 1 did not stop its tender"):
+        await service.sleep.sleep(A)
+    assert (service.tables.asleep(), service.asleep) == ([], 0)
+
+
+async def test_a_task_that_cannot_sleep_keeps_no_other_awake(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = Service(monkeypatch, idle_s=60, others=1)
+
+    async def signal_to(task: TaskName, number: int) -> bool:
+        service.units.signals.append((task, number))
+        return task == A
+
+    monkeypatch.setattr(service.units, "signal", signal_to)
+    await service.after(0)
+    assert await service.after(60) == [STOP]
+
+
+async def test_a_task_is_put_to_sleep_by_hand_and_woken(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = Service(monkeypatch, idle_s=0)
+    await asyncio.gather(service.sleep.sleep(A), service.sleep.sleep(A))
+    assert service.units.signals == [STOP]
+    assert service.tables.counts == {LEASE.tap: 0}
+    await service.sleep.wake(A, "a request")
+    assert (service.units.signals, service.asleep) == ([STOP, CONT], 0)
+    await service.sleep.wake(A, "a request")
+    assert service.units.signals == [STOP, CONT, CONT], "also one that another program has stopped"
+    service.units.runs = False
+    with pytest.raises(InvalidRequestError, match="task a does not run"):
+        await service.sleep.sleep(A)
+
+
+async def test_what_nothing_could_wake_is_refused(service: Service) -> None:
+    with pytest.raises(NotFoundError, match="task b has no NIC on a network of this host"):
+        await service.sleep.sleep(TaskName("b"))
+    unaddressed = replace(RESERVATION, leases=(replace(LEASE, ipv4=None, gateway4=None),))
+    service.sleepers.check(unaddressed)
+    with pytest.raises(InvalidRequestError, match="task a is on a joined bridge without a leased address"):
+        service.sleepers.check(unaddressed, [JOINED])
+    service.sleepers.check(RESERVATION, [JOINED])
+    service.tables.announces = False
+    with pytest.raises(HostError, match="task a cannot be woken by packets: expected a kernel with the module"):
+        service.sleepers.check(RESERVATION)
