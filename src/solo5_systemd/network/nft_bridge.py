@@ -285,8 +285,8 @@ BRIDGE = """table bridge solo5 {
         oifname @active continue
         oifname @asleep ANNOUNCED
     }
-    # The queue of a tap has room for 500 to 1000 frames, which those for all would fill in days. One router advertisement
-    # has the guest's route, of which it may forget its own while it sleeps.
+    # The queue of a tap has room for 500 to 1000 frames, which those for all would fill in days. One router
+    # advertisement passes: the route that the guest has may time out while it sleeps.
     chain unheard {
         oifname @heard drop
         icmpv6 type nd-router-advert add @heard { oifname } accept
