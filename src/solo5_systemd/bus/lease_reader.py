@@ -46,8 +46,10 @@ def _read(path: str) -> Endpoints | None:
         nics, ports = tuple(map(_leased, held.get("leases", ()))), tuple(map(_port, held.get("ports", ())))
     except (KeyError, TypeError, AttributeError):
         return None
-    namespace, asleep = record.get("namespace", ""), record.get("asleep", 0)
-    return Endpoints(nics, ports, namespace if isinstance(namespace, str) else "", asleep if type(asleep) is int else 0)
+    namespace = record.get("namespace", "")
+    sleep = (record.get(key, 0) for key in ("asleep", "wakes", "slept"))
+    numbers = (each if type(each) is int else 0 for each in sleep)
+    return Endpoints(nics, ports, namespace if isinstance(namespace, str) else "", *numbers)
 
 
 def _leased(lease: dict[str, object]) -> LeasedNic:

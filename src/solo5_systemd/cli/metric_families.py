@@ -154,6 +154,16 @@ def _task_families(tasks: Sequence[Task], endpoints: Mapping[TaskName, Endpoints
         help="Labels of a NIC's lease; always 1.",
         values=[labelled for task in tasks for labelled in _nic_labels(task.name, endpoints.get(task.name))],
     )
+    for name, kind, text, read in _SLEEP_METRICS:
+        found = ((task.name, endpoints[task.name]) for task in tasks if task.name in endpoints)
+        yield Family(name=name, kind=kind, help=text, values=[({"task": task}, read(each)) for task, each in found])
+
+
+_SLEEP_METRICS: Sequence[tuple[str, Kind, str, Callable[[Endpoints], float]]] = (
+    ("solo5_task_asleep", Kind.GAUGE, "1 while the task sleeps, else 0.", lambda found: int(found.asleep > 0)),
+    ("solo5_task_wakes", Kind.COUNTER, "Wakes of the task.", lambda found: found.wakes),
+    ("solo5_task_slept_seconds", Kind.COUNTER, "Time asleep, up to the last wake.", lambda found: found.slept / 1e6),
+)
 
 
 def _info_labels(task: Task) -> Labels:

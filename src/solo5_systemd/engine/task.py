@@ -168,12 +168,16 @@ class Endpoints(NamedTuple):
         ports: address of the host (empty: all), port of the host, port of the guest, and protocol of each.
         namespace: path of the network namespace that has the networks of its NICs; empty: the host's own.
         asleep: since when the task sleeps, in microseconds since the epoch; 0: it is awake.
+        wakes: how often it has been woken.
+        slept: microseconds that it has slept, up to its last wake.
     """
 
     nics: tuple[LeasedNic, ...] = ()
     ports: tuple[tuple[str, int, int, str], ...] = ()
     namespace: str = ""
     asleep: int = 0
+    wakes: int = 0
+    slept: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

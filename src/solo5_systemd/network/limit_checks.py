@@ -36,6 +36,20 @@ def check_limits(nics: Iterable[NicRequest], networks: Iterable[Network]) -> Non
                 "List ranges instead of addresses, and ranges of ports, in one of the two.",
             )
         check_cap(nic.limits.rate, network.policy.rate, f"network {network.name} for NIC {nic.nic}")
+        _check_idle(nic, network)
+
+
+def _check_idle(nic: NicRequest, network: Network) -> None:
+    if nic.limits.idle_s and not network.policy.sleep:
+        raise InvalidRequestError(
+            f"NIC {nic.nic} has an idle time, and network {network.name} has sleep = false: expected a task that never "
+            "sleeps, or another network."
+        )
+    if 0 < nic.limits.idle_s < network.policy.idle_min:
+        raise InvalidRequestError(
+            f"NIC {nic.nic} has an idle time of {nic.limits.idle_s} s, which is less than network {network.name} "
+            f"permits: expected {network.policy.idle_min} s or more (idle_min)."
+        )
 
 
 def _check_permitted(nic: NicRequest, network: Network) -> None:

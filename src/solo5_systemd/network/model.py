@@ -272,6 +272,8 @@ class LeaseRecord:
         moves: how often ports were moved to or from it: of two records with one port, the one with more moves has it.
         lender: the task whose ports it has, and to which they return with its release; empty: none.
         asleep: since when it sleeps, in microseconds since the epoch; 0: it is awake.
+        wakes: how often it has been woken.
+        slept: microseconds that it has slept, up to its last wake.
     """
 
     reservation: Reservation
@@ -283,6 +285,8 @@ class LeaseRecord:
     moves: int = 0
     lender: Annotated[str, text(task_name)] = ""
     asleep: int = 0
+    wakes: int = 0
+    slept: int = 0
 
     def serves(self, nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> bool:
         """Return whether this is the reservation of a request: a repeated one, or one for what it has."""

@@ -91,7 +91,7 @@ class Leases:
 
     def save_attached(self, record: LeaseRecord) -> None:
         """Save a record as that of an attached network, whose unit has to run soon."""
-        self.save(replace(record, state=LeaseState.ATTACHED, expires=now() + ATTACH_TIMEOUT_S, asleep=0))
+        self.save(replace(record, state=LeaseState.ATTACHED, expires=now() + ATTACH_TIMEOUT_S))
 
     def save(self, record: LeaseRecord) -> None:
         """Write a record to its file, then keep it."""

@@ -88,6 +88,13 @@ class NetworkPolicy:
         'Rate limits of each NIC, per second, which a job can lower: ["sent=10M", "received-packets=20000"].',
         default=UNLIMITED, on=(HOST, LAN, INHERITED),
     )
+    sleep: bool = setting(
+        "false: tasks in this network have no idle time, after which they would sleep.",
+        default=True, on=(HOST, LAN, INHERITED),
+    )
+    idle_min: Annotated[int, integer(5, 365 * 86400)] = setting(
+        "Least idle time of a task in seconds, 5 to 31536000.", default=5, on=(HOST, LAN, INHERITED)
+    )
     reserved_addresses: Reserved = setting(
         'Addresses that no guest gets, inside ipv4 or ipv6: ["10.89.0.2-10.89.0.20"].', default=()
     )
