@@ -1,6 +1,6 @@
-"""Address management: ranges, addresses, MACs and tap names that are in no use.
+"""Choose the IPv4 range of a network, and the addresses, MAC, tap name and bridge of each NIC; check requested ones.
 
-Each new value is derived from a SHA-256 of the names that it belongs to. A task that starts again gets its previous
+Each chosen value is derived from a SHA-256 of the names that it belongs to. A task that starts again gets its previous
 values unless they are in use by then, so that neighbours' ARP caches and peers' firewall rules stay valid.
 """
 

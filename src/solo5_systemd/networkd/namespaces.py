@@ -20,7 +20,7 @@ from solo5_systemd.network.model import (
 )
 from solo5_systemd.network.namespaces import NetworkNamespace
 from solo5_systemd.network.nft_elements import Element
-from solo5_systemd.networkd.deletions import Remains, delete_redirected
+from solo5_systemd.networkd.flow_and_tap_deletions import Remains, delete_redirected
 from solo5_systemd.networkd.namespace_watches import NamespaceWatches
 from solo5_systemd.networkd.redirect_state import RedirectState
 from solo5_systemd.networkd.state import NetworkState

@@ -33,8 +33,8 @@ from solo5_systemd.network.remembered import RememberedAddresses
 from solo5_systemd.network.routes import overtaken
 from solo5_systemd.networkd.bridges import Bridges
 from solo5_systemd.networkd.choice import Choice
-from solo5_systemd.networkd.deletions import Remains
 from solo5_systemd.networkd.dhcp_files import DhcpFiles
+from solo5_systemd.networkd.flow_and_tap_deletions import Remains
 from solo5_systemd.networkd.held_ports import HeldPorts, bound_ports
 from solo5_systemd.networkd.leases import Leases
 from solo5_systemd.networkd.overview import Overview
