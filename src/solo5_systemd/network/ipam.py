@@ -44,7 +44,7 @@ BRIDGE_PORTS = 1023
 """Ports that a Linux bridge can have (BR_MAX_PORTS, less number 0)."""
 
 TAPS_PER_BRIDGE = 1000
-"""Taps of one bridge of ours; its other ports lead to the segments."""
+"""Taps of one bridge of ours; its other ports are those of the segments."""
 
 SEGMENTS = 9
 """Further bridges that a network may have, each a port of the first one."""

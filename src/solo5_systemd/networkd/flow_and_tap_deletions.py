@@ -42,7 +42,7 @@ class Remains:
 class Deletions:
     """Deletes taps and flows in threads of their own, since no order between tasks is needed.
 
-    For a tap the kernel waits for an RCU grace period, and flows take a dump of the whole conntrack table. What waits
+    For a tap the kernel waits for an RCU grace period, and flows take a dump of the conntrack table. What waits
     for the same lock is deleted by one call.
 
     Args:

@@ -222,9 +222,9 @@ class NetworkState:
         for held in reservations:
             for port, address in _udp(held):
                 guests[address.version][port] = address
-        for version, leads in guests.items():
-            contacted = self._tables.contacted(leads, version)
-            found |= {RedirectedPort(port=port, guest=leads[port], version=version) for port in contacted}
+        for version, guest_of in guests.items():
+            contacted = self._tables.contacted(guest_of, version)
+            found |= {RedirectedPort(port=port, guest=guest_of[port], version=version) for port in contacted}
         return frozenset(found)
 
     def _reserve_again(self, task: TaskName) -> LeaseRecord:
@@ -263,7 +263,7 @@ class NetworkState:
         own = [lease for lease in record.reservation.leases if not self.bridges.joins(lease)]
         for lease in own:
             self._links.delete_routes(lease, self.bridges.networks[lease.network], record.reservation.routes(lease))
-        # After the deletion: no new flow leads to the task.
+        # After the deletion: no new flow reaches the task.
         redirected: set[RedirectedPort] = set()
         for version in (4, 6):
             ports = [port for port, address in _udp(record.reservation) if address.version == version]
@@ -287,9 +287,9 @@ class NetworkState:
         return has_tcp or record.moves > 0 or any(each.lender == task for each in self.leases.records)
 
     def move_ports(self, source: TaskName, target: TaskName) -> None:
-        """Have the published ports of a task lead to another task's guest, in one nftables transaction; idempotent.
+        """Move the published ports of a task to another task's guest, in one nftables transaction; idempotent.
 
-        Flows that the kernel tracks stay with the guest that they lead to; new ones reach the other guest.
+        Flows that the kernel tracks stay with their guest; new ones reach the other guest.
 
         Raises:
             NotFoundError: the second task has no attached network.
@@ -326,7 +326,7 @@ class NetworkState:
         return self.leases.get(task) or record
 
     def flows_remain(self) -> None:
-        """Take into account that flows may remain, after their deletion failed."""
+        """Re-read conntrack at the next change; the last deletion of flows failed."""
         self._tables.reread_flows()
 
     def end_release(self, task: TaskName) -> None:

@@ -164,7 +164,7 @@ def _check_name(name: str) -> None:
     """Refuse a name that is not a file name, since Nomad makes a directory of it in the allocation's directory."""
     if name in ("", ".", "..", "alloc") or "/" in name:
         raise InvalidRequestError(
-            f"task name {name!r} leads out of the task's directory: expected a name that is one of a directory.",
+            f"task name {name!r} is outside of the task's directory: expected a name that is one of a directory.",
             "Rename the task.",
         )
 
@@ -314,7 +314,7 @@ def _archive(disk: DiskOptions, task: wire.TaskConfig) -> DiskRequest:
 
 
 def _holder(task: wire.TaskConfig) -> str:
-    """Return who holds the disks of an allocation; see `storage.title`."""
+    """Return the holder of the disks of an allocation; see `storage.title`."""
     return f"job {task.namespace}/{task.job_id}"
 
 
