@@ -87,7 +87,7 @@ static const struct permit {
     /* No huge pages, which MemoryMax= does not count. */
     { __NR_mmap, 3, MAP_HUGETLB, 0 },
     { __NR_memfd_create, 1, MFD_HUGETLB, 0 },
-    /* No pages that are merged with those of other tasks: how long a write takes tells what these have. */
+    /* No pages that are merged with those of other tasks: how long a write takes reveals what these have. */
     { __NR_madvise, 2, ALL, MADV_NORMAL },
     { __NR_madvise, 2, ALL, MADV_DONTNEED },
     { __NR_madvise, 2, ALL, MADV_FREE },
@@ -102,7 +102,7 @@ static const struct permit {
     /* Whoever waits for a listener cannot be frozen for a snapshot. */
     { __NR_seccomp, 1, SECCOMP_FILTER_FLAG_NEW_LISTENER, 0 },
     { __NR_personality, 0, ALL, ALL }, /* a question */
-    /* Sockets to list links and to ask for an MTU: neither a stream nor ICMP, no port, no destination, no option such
+    /* Sockets to list links and to read an MTU: neither a stream nor ICMP, no port, no destination, no option such
      * as a multicast group. An address of 12 bytes is one of netlink, and no family of IP accepts it. */
     { __NR_socket, 0, ALL, AF_INET },
     { __NR_socket, 0, ALL, AF_NETLINK },

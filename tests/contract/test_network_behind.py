@@ -4,7 +4,7 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, nullcontext
 from ipaddress import IPv4Address, IPv6Address
 
 import pytest
@@ -16,8 +16,10 @@ from tests.contract.netservice import Client, Service, host_state, nic, until
 
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error, TakenError
 from solo5_systemd.base.names import TaskName
+from solo5_systemd.network.conntrack import _GET, _NFGENMSG, _NFGENMSG_SIZE, _TUPLE_ORIG, _source
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import Lease
+from solo5_systemd.network.raw_netlink import NETLINK_NETFILTER, NLM_DUMP, NetlinkSocket
 from solo5_systemd.settings.egress import egress
 from solo5_systemd.settings.guest_routes import routes
 
@@ -77,6 +79,34 @@ async def test_what_is_behind_a_guest_reaches_the_outside_and_nothing_else_does(
                 assert (await guest.heard_udp(b"to behind"))[0] == guest.gateway
         await client.drop("vpn")
     assert host_state() == before
+
+
+def flows_from(source: IPv4Address) -> int:
+    """Return the number of entries in the connection tracking table whose first packet had this source."""
+    with closing(NetlinkSocket(NETLINK_NETFILTER)) as netfilter:
+        bodies = list(netfilter.request(_GET, NLM_DUMP, _NFGENMSG[source.version]))
+    return sum(_source(body[_NFGENMSG_SIZE:], _TUPLE_ORIG, source.version) == source.packed for _, body in bodies)
+
+
+@pytest.mark.parametrize("namespace_of_others", [False, True], ids=["on the host", "in a group"])
+async def test_a_release_deletes_the_flows_of_what_is_behind_a_guest(
+    service: Service, outside: Outside, namespace_of_others: bool
+) -> None:
+    network, path = ("namespace", outside.path) if namespace_of_others else ("default", "")
+    away = IPv4Address(outside.host if namespace_of_others else outside.address)
+    async with service.running(default()) as client:
+        leases = {}
+        for task, ranges in (("neighbour", []), ("vpn", [BEHIND])):  # the first one keeps the tables
+            wanted = nic("service", network, limits=Limits(routes=routes(ranges)))
+            [leases[task]] = (await client.reserve(TaskName(task), (wanted,), (), namespace=path)).leases
+            await client.attach(TaskName(task))
+        with outside.entered() if namespace_of_others else nullcontext():
+            async with Guest(leases["vpn"]) as guest:
+                mac = await guest.resolve(guest.gateway)
+                guest.send(guest.ipv4(mac, away, UDP, _udp(4000, 9999, b"from behind"), source=INSIDE))
+                await until(lambda: flows_from(INSIDE) == 1)
+            await client.drop("vpn")
+            assert flows_from(INSIDE) == 0
 
 
 async def test_guests_of_its_network_reach_it_and_those_of_another_do_not(service: Service) -> None:

@@ -3,12 +3,14 @@
 import re
 import socket
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from tests.contract.guest import Guest
 from tests.contract.netns import run
 from tests.contract.netservice import Service, nic, tcp, udp
+from tests.contract.test_network_joined import POOL, Lan
 from tests.contract.test_network_life import _until_answered
 from tests.contract.test_network_paths import ask_udp
 
@@ -29,13 +31,21 @@ def recorded(original):
         return original(self, data, *rest)
     return send
 
+def if_nameindex(original=socket.if_nameindex):
+    print(socket.NETLINK_ROUTE, 0, file=log)
+    return original()
+
+socket.if_nameindex = if_nameindex
 socket.socket.send, socket.socket.sendto = recorded(socket.socket.send), recorded(socket.socket.sendto)
 sys.exit(program.main())
 """
-"""The service with a record of the netlink messages of all its threads but those of libnftables."""
+"""The service with a record of the netlink messages of all its threads but those of libnftables.
+
+A list of all links by libc is recorded as one message, LIST_LINKS.
+"""
 
 ROUTE, NETFILTER = 0, 12
-NEWLINK, DELLINK, SETLINK, NEWNEIGH, GET_NEIGH, GET_ROUTE = 16, 17, 19, 28, 30, 26
+LIST_LINKS, NEWLINK, DELLINK, SETLINK, NEWNEIGH, GET_NEIGH, GET_ROUTE = 0, 16, 17, 19, 28, 30, 26
 GET_ELEMENT, GET_GENERATION, GET_FLOWS = 10 << 8 | 13, 10 << 8 | 16, 1 << 8 | 1
 
 MADE = {(ROUTE, SETLINK): 3, (ROUTE, NEWLINK): 2, (ROUTE, NEWNEIGH): 1}
@@ -155,6 +165,25 @@ async def test_many_networks_without_an_mtu_cost_one_look_for_the_default_route(
             await client.drop("a")
             messages.taken()
         assert found[1] == found[4]
+
+
+async def test_a_requested_mac_on_a_joined_bridge_costs_one_look(service: Service, messages: Messages) -> None:
+    """For the MAC, however many links and machines there are, and none for a MAC that is chosen."""
+    with closing(Lan()):
+        (service.settings / "solo5.toml").write_text(POOL)
+        service.start(program=messages.program)
+        await service.ready()
+        async with service.client() as client:
+            await client.reserve(TaskName("neighbour"), [nic("service", "lan")], ())
+            found = []
+            for mac in (None, "02:00:5e:00:00:07"):
+                messages.taken()
+                await client.reserve(TaskName("a"), [nic("service", "lan", mac=mac)], ())
+                found.append(messages.taken())
+                await client.drop("a")
+            await client.drop("neighbour")
+        assert found[0][ROUTE, LIST_LINKS] == found[0][ROUTE, GET_NEIGH] == 0
+        assert found[1] == found[0] + Counter({(ROUTE, GET_NEIGH): 1})
 
 
 async def test_only_for_a_port_that_had_a_flow_the_table_is_searched(service: Service, messages: Messages) -> None:

@@ -139,7 +139,7 @@ async def test_a_guest_without_its_address_is_reported_once_for_each_run(service
             await until(lambda: len(told()) == 2)
             by_dhcp, other = sorted(told())
             assert by_dhcp.startswith(
-                "not repaired: NIC service asks for an address by DHCP, which network default does not"
+                "not repaired: NIC service requests an address by DHCP, which network default does not"
             )
             assert other.startswith(
                 f"not repaired: NIC service sends from 10.0.0.2, not from its lease {lease.address}, "

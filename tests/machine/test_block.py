@@ -66,7 +66,7 @@ def test_a_file_that_root_has_chosen_is_given_and_no_other(run: Runner, tmp_path
     ok("chown", "nobody", str(theirs))
     for refused in (other, theirs / "link.img"):
         done = run.fail("--block", f"storage={refused}", f"{GUESTS}/disk.spt", "read")
-        assert "leads to a file of user 0, by a directory that user 65534 can change" in done.stderr
+        assert "resolves to a file of user 0, by a directory that user 65534 can change" in done.stderr
     assert own.owner() == other.owner() == "root"
     name = run("disk.spt", "write=given", options=("--block", f"storage={tmp_path}/link.img"))
     ok("solo5ctl", "wait", name)

@@ -170,7 +170,7 @@ def test_a_disk_that_was_not_taken_back_is_that_users_again(machine: Machine, ru
     assert disk.stat().st_uid == EVE
     os.chown(disk, uid, uid)
     done = run.fail("--block", f"storage={disk}", f"{GUESTS}/disk.spt", "read")
-    assert f"leads to a file of user {uid}" in done.stderr, "a number of the range is no title"
+    assert f"resolves to a file of user {uid}" in done.stderr, "a number of the range is no title"
 
 
 @pytest.fixture
@@ -226,5 +226,5 @@ def test_an_import_reads_no_file_that_another_user_leads_to(machine: Machine, sr
     for secret in (filled(srv / "root" / "secret.img", "secret", 0), Path("/dev/null")):
         (srv / "eve" / secret.name).symlink_to(secret)
         done = sh("solo5ctl", "disk", "import", "taken", f"{srv}/eve/{secret.name}")
-        assert "leads to a file of user 0, by a directory that another user can change" in done.stderr
+        assert "resolves to a file of user 0, by a directory that another user can change" in done.stderr
         assert ok("solo5ctl", "disk", "ls", "-q") == ""

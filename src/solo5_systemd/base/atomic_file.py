@@ -1,4 +1,4 @@
-"""Files that appear whole: content replaced by rename(2), or created by linkat(2) from a file without a name.
+"""Files that appear with their content: replaced by rename(2), or created by linkat(2) from a file without a name.
 
 A concurrent reader gets the old or the new content, and so does a reader after a killed writer.
 """

@@ -61,7 +61,7 @@ def data_of(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
                 return
             if error.errno != errno.EINVAL:
                 raise
-            yield at, size  # the file system does not know holes
+            yield at, size  # the file system reports no holes
             return
         at = min(size, os.lseek(descriptor, begin, os.SEEK_HOLE))
         if begin < at:

@@ -144,7 +144,7 @@ def advice(name: str) -> str:
 
 @contextmanager
 def without_init(package: str) -> Iterator[None]:
-    """Import submodules of a library, in the block, without its __init__.py, which imports the whole library.
+    """Import submodules of a library, in the block, without its __init__.py, which imports all of the library.
 
     A later import of the library executes its __init__.py, but does not make these submodules its attributes.
     """

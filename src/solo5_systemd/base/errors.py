@@ -64,7 +64,7 @@ def unquoted(place: str, sentence: str) -> SettingsError:
 
     Args:
         place: file, line and key.
-        sentence: of the error, with values; what it says that was expected is kept, and nothing else.
+        sentence: of the error, with values; only what follows “: expected” is kept.
     """
     _, expected, form = sentence.rpartition(": expected ")
     return SettingsError(

@@ -188,7 +188,7 @@ def log_namespace(text: str) -> str:
 
 
 def task_namespace(task: TaskName) -> str:
-    """Return the path of a task's own network namespace, which `ip netns` knows as `solo5-TASK`."""
+    """Return the path of a task's own network namespace, which `ip netns` lists as `solo5-TASK`."""
     return f"{NETWORK_NAMESPACES}/solo5-{task}"
 
 

@@ -1,4 +1,4 @@
-"""Directories for output: a file is written in the directory that was opened, wherever its path leads to by now."""
+"""Directories for output: a file is written in the directory that was opened, whatever its path resolves to by now."""
 
 import os
 from pathlib import Path

@@ -118,11 +118,11 @@ def _mount_id(path: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """The directories and symbolic links by which a path leads to a file.
+    """The directories and symbolic links by which a path resolves to a file.
 
     Attributes:
         place: the path without symbolic links.
-        changers: UIDs of the users other than root that can change what the path leads to; ANYONE: several, or any.
+        changers: UIDs of the users other than root that can change what the path resolves to; ANYONE: several, or any.
         of_links: those of them that can change a symbolic link on the way.
         is_shared: it ends in a sticky directory, where another user may have put a file of root's, by rename(2) or
             link(2).
@@ -183,7 +183,7 @@ def changers_in(directory: os.stat_result, entry: os.stat_result | None = None) 
 
 
 def is_exposed(path: str) -> bool:
-    """Return whether a user other than root can change which file a path leads to, or nothing is there."""
+    """Return whether a user other than root can change which file a path resolves to, or nothing is there."""
     way = way_of(path)
     return way is None or bool(way.changers)
 
@@ -243,7 +243,7 @@ def exists(path: str, roots: Sequence[str]) -> bool:
 def _outside_error(what: str, roots: Sequence[str]) -> InvalidRequestError:
     return InvalidRequestError(
         f"{what} cannot be used: expected a file below {' or '.join(roots)}.",
-        "Symbolic links are followed, and must not lead out of these directories.",
+        "Symbolic links are followed, and must not end outside of these directories.",
     )
 
 
@@ -251,7 +251,7 @@ def _follow(path: str, roots: Sequence[str]) -> int:
     """Open a file with O_PATH; only what is on the way to a root, or below one, is accessed.
 
     Raises:
-        OSError: it does not exist; ENOENT also if the path leads out of the roots.
+        OSError: it does not exist; ENOENT also if the path ends outside of the roots.
     """
     on_the_way: set[str] = set()
     places: list[str] = []

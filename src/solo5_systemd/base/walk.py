@@ -1,6 +1,6 @@
 """Walk along a path: open one component after another with O_PATH, and follow the symbolic links.
 
-What a path leads to may change at any moment. A walk has each directory open that it has looked at, so that the
+What a path resolves to may change at any moment. A walk has each directory open that it has looked at, so that the
 file at its end is the one to which these have led.
 """
 

@@ -91,7 +91,7 @@ def _arguments(body: Iterable[str | Sequence[str]]) -> Iterator[tuple[int, bytes
 
 
 def _error_name(error: DBusBaseError) -> str:
-    """Return the D-Bus error name, which pystemd has in the names of its classes for those that it knows."""
+    """Return the D-Bus error name, which pystemd has in the names of its classes for those that it defines."""
     if error.err_name:
         return str(error.err_name.decode())
     return _DBUS_ERRORS + type(error).__name__.removeprefix("DBus").removesuffix("Error")

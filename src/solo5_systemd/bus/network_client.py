@@ -106,7 +106,7 @@ class Networkd:
         await self._call("Attach", task)
 
     async def move_ports(self, source: TaskName, target: TaskName) -> None:
-        """Have the published ports of one task lead to another's guest; flows stay where they lead. Idempotent.
+        """Move the published ports of a task to another's guest; existing flows stay with the first one. Idempotent.
 
         Raises:
             NotFoundError: the second task has no attached network.

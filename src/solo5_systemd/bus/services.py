@@ -25,7 +25,7 @@ from solo5_systemd.dbus.messages import Interface, Message, MessageType, Signatu
 
 STATUS_INTERVAL_S = 1.0
 """Interval at which the service's unit is read while there is no reply. The bus does not report a failed activation:
-without the read, the call would wait for its whole timeout."""
+without the read, the call would wait for its full timeout."""
 
 REPLY_TIMEOUT_S = CALL_TIMEOUT_S + 5.0
 """Timeout of one call: longer than that of an activation, whose error (the call was undelivered) has to come first."""
@@ -63,7 +63,7 @@ class Service:
 
         The call may activate the service. If that takes longer than the bus waits, the bus drops the call undelivered,
         and the call is retried within START_TIMEOUT_S. If the bus is at a limit, such as that of activations (512 of
-        all users together: any user can use them up), PID 1 is asked to start the service, and the call is retried.
+        all users together: any user can use them up), `StartUnit` of PID 1 starts the service, and the call is retried.
 
         Raises:
             DependencyError: a dependency of the service is missing.

@@ -55,7 +55,7 @@ class _Header(NamedTuple):
         order: of bytes, as `struct` writes it.
         kind: message type.
         fields: bytes of the header fields.
-        size: bytes of the whole message.
+        size: bytes of the message, with its header.
     """
 
     order: str
@@ -226,7 +226,7 @@ class MessageBus:
             self._dispatch(message)
 
     def _messages(self) -> Iterator[Message]:
-        """Yield the messages that have been received whole, without the dropped ones."""
+        """Yield the messages that have been received completely, without the dropped ones."""
         while self._received:
             if self._skip:
                 skipped = min(self._skip, len(self._received))

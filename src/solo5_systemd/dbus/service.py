@@ -50,7 +50,7 @@ class Service:
         """Handle calls; return after `idle` seconds without a call in which the service was not needed.
 
         STOPPING=1 is sent before the bus name is released. A call after the release activates the service again, and
-        systemd has to know by then that this process is stopping. Calls from before are still answered.
+        systemd must have the message by then. Calls from before are still answered.
 
         Args:
             idle: the idle timeout, in seconds.

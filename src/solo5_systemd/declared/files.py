@@ -103,7 +103,7 @@ def _source(path: Path) -> Source:
 
 
 def write_source(name: str, text: str, directory: Path = ETC, *, replace: bool = False) -> Path:
-    """Write a declaration whole, and return its path.
+    """Write a declaration atomically, and return its path.
 
     Args:
         name: as of `read_sources`.

@@ -48,10 +48,10 @@ class Phase(StrEnum):
     """How far an update is; what an interrupted one has left is ended accordingly."""
 
     BESIDE = "beside"
-    """The new guest runs beside the old one; the ports may lead to either."""
+    """The new guest runs beside the old one; either may have the ports."""
 
     SWITCHING = "switching"
-    """The task itself is started with the new image, while the ports lead to the guest beside it."""
+    """The task itself is started with the new image, while the guest beside it has the ports."""
 
     DRAINING = "draining"
     """The task runs the new image, and the ports are moved back to it, or were."""

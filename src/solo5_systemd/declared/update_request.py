@@ -15,10 +15,10 @@ READY_TIMEOUT_S = 20.0
 """Seconds in which a new guest has to become ready, unless Timeout= or the request has others, or a reload ends sooner.
 """
 
-DRAIN_S = 60.0
+UPDATE_DRAIN_S = 60.0
 """Seconds that connections of a guest may last after its ports were moved, unless Drain= or the request has others."""
 
-WATCH_S = 10.0
+UPDATE_WATCH_S = 10.0
 """Seconds for which a new guest is watched before the old one is stopped, unless Watch= or the request has others."""
 
 _SUFFIX = ".next"
@@ -33,8 +33,8 @@ class UpdateRequest:
         image: path of the new image; empty: that of the declaration, which may have changed.
         ready: what makes the new guest ready; None: Ready=, or its first published TCP port.
         timeout: seconds in which it has to become ready; None: Timeout=, or `READY_TIMEOUT_S`.
-        drain: seconds that connections of a guest may last after its ports were moved; None: Drain=, or `DRAIN_S`.
-        watch: seconds for which the new guest is watched before the old one is stopped; None: Watch=, or `WATCH_S`.
+        drain: seconds that connections may last after their ports were moved; None: Drain=, or `UPDATE_DRAIN_S`.
+        watch: seconds of the new guest before the old one is stopped; None: Watch=, or `UPDATE_WATCH_S`.
         pause: stop the old guest before the new one is started.
     """
 
@@ -58,8 +58,8 @@ class UpdateRequest:
             self,
             ready=self.ready or ready,
             timeout=next(each for each in (self.timeout, timeout, READY_TIMEOUT_S) if each is not None),
-            drain=next(each for each in (self.drain, drain, DRAIN_S) if each is not None),
-            watch=next(each for each in (self.watch, watch, WATCH_S) if each is not None),
+            drain=next(each for each in (self.drain, drain, UPDATE_DRAIN_S) if each is not None),
+            watch=next(each for each in (self.watch, watch, UPDATE_WATCH_S) if each is not None),
         )
 
     def document(self) -> dict[str, object]:

@@ -1,7 +1,7 @@
 """The backends of the engine, as Protocols. Every method raises only errors of `solo5_systemd.base.errors`.
 
-`wiring` has the implementations, with what each method does: the class that “implements” a Protocol says so in its
-docstring. tests/support/fakes has those of the tests.
+`wiring` has the implementations, with what each method does: their classes' docstrings name the Protocol.
+tests/support/fakes has those of the tests.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence

@@ -1,7 +1,7 @@
 """Decide what a start makes, or refuse it. No function here reads anything but its arguments.
 
-`engine.facts` reads the facts, and asks here early for what they are needed for: what is refused without a fact is
-refused before that fact is read.
+`engine.facts` reads the facts and calls some of these functions first: what is refused without a fact is refused
+before that fact is read.
 """
 
 from collections import Counter
@@ -319,7 +319,7 @@ def _check_disks(workload: Workload, facts: Facts) -> None:
             "the io controller of cgroup v2.",
             "See solo5ctl doctor; plugin.solo5.config.allow_missing_controllers permits limits without effect.",
         )
-    _check_text(("disk path", disk.path) for disk in facts.disks)  # resolved: a symbolic link can lead to any text
+    _check_text(("disk path", disk.path) for disk in facts.disks)  # resolved: a symbolic link can have any text
 
 
 def _check_loop_device(disk: Disk, tender: Tender) -> None:

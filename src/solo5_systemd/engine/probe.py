@@ -187,7 +187,7 @@ async def _connect(endpoint: Endpoint) -> str:
 
 
 async def _echo(endpoint: Endpoint) -> str:
-    # The nonce tells this echo from that of an earlier probe, and from other protocols.
+    # The nonce distinguishes this echo from that of an earlier probe, and from other protocols.
     loop, request = asyncio.get_running_loop(), b"solo5-ready " + os.urandom(8).hex().encode() + b"\n"
     if endpoint.port == _DNS_PORT:
         request = os.urandom(2) + _DNS_QUERY

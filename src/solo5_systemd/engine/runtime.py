@@ -255,7 +255,7 @@ class Runtime(Queries):
         return task
 
     async def kill(self, name: TaskName, number: int) -> None:
-        """Send INT or TERM to the tender, or KILL to the whole cgroup.
+        """Send INT or TERM to the tender, or KILL to every process of the cgroup.
 
         Raises:
             InvalidRequestError: another signal, or the task has ended.

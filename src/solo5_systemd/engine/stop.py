@@ -53,7 +53,7 @@ class Stopper:
         return None
 
     async def stop(self, state: UnitState, signal: StopSignal, timeout_s: float) -> None:
-        """Send the stop signal, wait at most `timeout_s` seconds, then kill the whole cgroup."""
+        """Send the stop signal, wait at most `timeout_s` seconds, then kill every process of the cgroup."""
         # A frozen process does not handle signals.
         if state.frozen:
             await self._units.thaw(state.unit)

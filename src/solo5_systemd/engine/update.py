@@ -365,7 +365,7 @@ class Updater:
 
     @property
     def _return_of_ports(self) -> str:
-        """Return the command that ends the guest beside the task, upon which the ports lead to the task again."""
+        """Return the command that ends the guest beside the task, upon which the task has the ports again."""
         return f"solo5ctl rm --force {self._next}"
 
     async def _end_beside(self) -> None:

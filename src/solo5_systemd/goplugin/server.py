@@ -111,7 +111,7 @@ def _remove_unlocked(directory: Path) -> None:
 
 
 _SERVED = ("", "plugin")
-"""The name of the whole server, and that which go-plugin's hosts check."""
+"""The name of the server itself, and that which go-plugin's hosts check."""
 
 
 def own_services(shutdown: asyncio.Event) -> list[Handler]:

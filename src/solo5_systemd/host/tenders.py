@@ -157,7 +157,7 @@ class TenderPath:
 
 
 def _loads(path: str) -> tuple[tuple[str, ...], str]:
-    """Return the libraries of a tender; whole directories, with the reason, if they cannot be determined."""
+    """Return the libraries of a tender; their directories, with the reason, if they cannot be determined."""
     try:
         return mapped_files(path), ""
     except UnknownFilesError as error:

@@ -124,7 +124,7 @@ def delete(
         if directory.is_symlink():
             raise HostError(
                 f"volume {request.name}: {directory} is a symbolic link: expected a directory.",
-                f"Remove the link, and what it leads to: rm {directory}",
+                f"Remove the link, and its target: rm {directory}",
             )
         if directory.is_dir():
             with closing(_lock(request.name, tuple(_disks(directory)), locks, lock_timeout)):

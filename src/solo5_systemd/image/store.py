@@ -340,10 +340,14 @@ class ImageStore:
             _link(content, file)
 
     def _limit_memos(self) -> None:
-        if len(os.listdir(self._memos)) >= MEMOS_MAX:  # noqa: PTH208 - for the number
-            with suppress(FileNotFoundError):  # another process does the same
-                for file in sorted(self._memos.iterdir(), key=lambda each: each.stat().st_mtime)[: -MEMOS_MAX // 2]:
-                    file.unlink()
+        if len(os.listdir(self._memos)) < MEMOS_MAX:  # noqa: PTH208 - for the number
+            return
+        used = []
+        for file in self._memos.iterdir():
+            with suppress(FileNotFoundError):  # another process removes the same ones
+                used.append((file.stat().st_mtime, file))
+        for _, file in sorted(used)[: -MEMOS_MAX // 2]:
+            file.unlink(missing_ok=True)
 
     def _memo(self, status: os.stat_result) -> Path:
         return self._memos / _key(status)

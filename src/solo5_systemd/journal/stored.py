@@ -21,7 +21,7 @@ _storing: dict[str, str] = {}
 async def storage_problem(namespace: str = "") -> str:
     """Write a line as a guest does, read it back, and return why that fails; empty: consoles are stored.
 
-    A journald is asked once in its life, as long as it stores lines. Requires root.
+    Each instance of journald is checked once, as long as it stores lines. Requires root.
 
     Args:
         namespace: the journal namespace of the consoles; empty: the host's journal.

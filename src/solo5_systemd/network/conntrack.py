@@ -68,7 +68,7 @@ def udp_ports(version: int) -> frozenset[int]:
 
 
 def delete_udp_flows(redirected: Collection[RedirectedPort]) -> None:
-    """Delete every UDP flow to these ports of the host that leads to an earlier destination.
+    """Delete every UDP flow to these ports of the host whose destination is an earlier one.
 
     The kernel keeps a UDP flow while its client sends, with the address translation of its first packet: the client
     would keep sending to a removed guest, or bypass a new one. The kernel filters the dump (Linux 5.8 and later), by
@@ -96,10 +96,10 @@ def delete_udp_flows(redirected: Collection[RedirectedPort]) -> None:
 def delete_flows_of(
     clients: Collection[IpAddress], servers: Collection[IpAddress] = (), behind: Collection[IpNetwork] = ()
 ) -> None:
-    """Delete every flow that one of these guests has opened, or a machine behind one, or that leads to a server.
+    """Delete every flow that one of these guests has opened, or a machine behind one, and every flow to a server.
 
-    The kernel filters the dump by one address; for ranges, and for more than `_FILTERED_MAX` addresses, the whole table
-    is read once.
+    The kernel filters the dump by one address; for ranges, and for more than `_FILTERED_MAX` addresses, all flows are
+    read once.
 
     Flows that stay would count against the next guest with that address, TCP's for days: a guest in a restart loop
     would fill the table in spite of its connection limit, and an update would wait for clients of a guest that is gone.
@@ -182,7 +182,7 @@ def _source_of(direction: int, address: IpAddress) -> bytes:
 
 
 def _chosen(original: int, reply: int = 0) -> bytes:
-    """Return the part of a kernel filter that tells which values of a flow's two directions it compares."""
+    """Return the part of a kernel filter that selects the values of a flow's two directions to compare."""
     flags = ((_FILTER_ORIG_FLAGS, original), (_FILTER_REPLY_FLAGS, reply))
     return nested(_FILTER, *(attribute(kind, struct.pack("=I", value)) for kind, value in flags))
 

@@ -1,6 +1,6 @@
-"""Address management: ranges, addresses, MACs and tap names that are in no use.
+"""Choose the IPv4 range of a network, and the addresses, MAC, tap name and bridge of each NIC; check requested ones.
 
-Each new value is derived from a SHA-256 of the names that it belongs to. A task that starts again gets its previous
+Each chosen value is derived from a SHA-256 of the names that it belongs to. A task that starts again gets its previous
 values unless they are in use by then, so that neighbours' ARP caches and peers' firewall rules stay valid.
 """
 
@@ -44,7 +44,7 @@ BRIDGE_PORTS = 1023
 """Ports that a Linux bridge can have (BR_MAX_PORTS, less number 0)."""
 
 TAPS_PER_BRIDGE = 1000
-"""Taps of one bridge of ours; its other ports lead to the segments."""
+"""Taps of one bridge of ours; its other ports are those of the segments."""
 
 SEGMENTS = 9
 """Further bridges that a network may have, each a port of the first one."""

@@ -165,7 +165,7 @@ class LeaseStore:
                 shutil.rmtree(directory, ignore_errors=True)
 
     def make_namespace(self) -> None:
-        """Make the directory of a namespace with a task, by which readers know that there is one; idempotent.
+        """Make the directory of a namespace with a task, which shows readers that there is one; idempotent.
 
         Raises:
             HostError: it cannot be made.

@@ -75,7 +75,7 @@ BRIDGE = """table bridge solo5 {
         ether type ip iifname . ether saddr . ip saddr @behind goto served
         goto strange
     }
-    # What a guest without its leased address announces, or asks for: @strangers and @unserved show its mistake.
+    # What a guest without its leased address announces or requests: @strangers and @unserved show its mistake.
     chain strange {
         arp saddr ip != 0.0.0.0 update @strangers { iifname : arp saddr ip }
         ip saddr 0.0.0.0 udp dport 67 update @unserved { iifname }
@@ -228,7 +228,7 @@ BRIDGE = """table bridge solo5 {
     # A guest is no DHCP server, and no querier of groups (IGMP type 0x11). The host reassembles fragments before table
     # ip, in one memory (ipfrag_high_thresh) for all of its traffic.
     # A guest with an egress list reaches its neighbours, and is reached by them, through the host: so table ip, which
-    # knows connections, decides on all that it sends, once. Frames between them get the gateway's MAC address, which
+    # has connections, decides on all that it sends, once. Frames between them get the gateway's MAC address, which
     # makes the bridge deliver them to the host. Broadcasts for all neighbours would not come back.
     chain proper {
         IPV4_FRAMES

@@ -70,7 +70,7 @@ def has_ipv6(networks: Iterable[Network]) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Element:
-    """One element of a set or, with a value, of a map; of the maps EGRESS and RATES, with the object that it leads to.
+    """One element of a set or, with a value, of a map; of the maps EGRESS and RATES, with the object that it refers to.
 
     Its value is then that of the object: the entries of an egress list, or rate and burst.
     """
@@ -98,7 +98,7 @@ class Element:
 
     @property
     def has_object(self) -> bool:
-        """Whether it leads to an object of its own."""
+        """Whether it refers to an object of its own."""
         return self.name == EGRESS or self.name in RATES
 
 
@@ -191,7 +191,7 @@ def _network_elements(
 
 
 def _shared(family: str, bridge: str, gateway: IpAddress | None) -> tuple[Element, ...]:
-    """Return the elements of a network whose gateway leads to the loopback of the programs beside its guests."""
+    """Return the elements of a network whose gateway is the loopback of the programs beside its guests."""
     return _member("shared", bridge, family=family), _member("gateways", bridge, str(gateway), family=family)
 
 

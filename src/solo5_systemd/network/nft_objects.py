@@ -1,6 +1,6 @@
 """What belongs to one guest in the nftables tables besides elements of sets: its egress chain, and its rate limits.
 
-Each is made and removed with one element of a map, which leads to it: the map `egress` to a chain (a verdict map), the
+Each is made and removed with one element of a map, which refers to it: the map `egress` to a chain (a verdict map), the
 maps of RATES to a limit. So the cost of a packet, of an attach and of a release does not depend on the number of guests
 (docs/decisions/egress.md).
 """
@@ -63,7 +63,7 @@ def made(table: str, family: str, name: str, key: str, value: Sequence[str]) -> 
 
 
 def removed(table: str, family: str, name: str, key: str) -> Sequence[str]:
-    """Return the commands that remove them; they fail as a whole if one is missing."""
+    """Return the commands that remove them; all of them fail if one is missing."""
     own = object_name(name, key)
     element = f"delete element {family} {table} {name} {{ {key} }}"
     if name == EGRESS:

@@ -46,7 +46,7 @@ ASKERS_BURST, ASKERS_RATE = 20, 5
 
 STRANGERS, UNSERVED = "strangers", "unserved"
 """The dynamic map of table bridge of the taps that have sent ARP from another address than the leased one, with the
-last, and the set of those that have asked a DHCP server in vain."""
+last, and the set of those that have sent a DHCP request without a server."""
 
 ANNOUNCEMENTS, SNAPLEN = 5805, 60
 """The group of nfnetlink_log that has the first packets for tasks that sleep, and the bytes of each: headers of IP and
@@ -272,5 +272,5 @@ def add(elements: Iterable[Element]) -> str:
 
 
 def delete(elements: Iterable[Element]) -> str:
-    """Return the transaction that deletes these elements; it fails as a whole if one is missing."""
+    """Return the transaction that deletes these elements; all of it fails if one is missing."""
     return "\n".join(command for element in elements for command in element.deleted())

@@ -131,7 +131,7 @@ class Tables:
         self._netfilter = NetlinkSocket(NETLINK_NETFILTER)
         self._owned = owned and self._accepts(_OWNED_PROBE)
         self.announces = self._accepts(_LOG_PROBE)
-        self._generation: int | None = None  # None: the tables must be listed to know their state
+        self._generation: int | None = None  # None: unknown until the tables are listed
         self._built: Mapping[str, list[object]] = {}
         self._flows_are_lost = False
         self._earlier: dict[int, frozenset[int]] = {}  # UDP ports with flows from before the tables, by IP version
@@ -291,7 +291,7 @@ class Tables:
     def mistaken(self) -> Mapping[str, Sequence[str]]:
         """Return the taps of guests without their leased address.
 
-        With that from which one sends; empty for a tap that asks for one by DHCP.
+        With that from which one sends; empty for a tap that requests one by DHCP.
         """
         found: dict[str, list[str]] = {}
         for kind, name in (("map", STRANGERS), ("set", UNSERVED)):

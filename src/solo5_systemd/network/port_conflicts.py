@@ -78,7 +78,7 @@ def check_ports(
         nics: the NICs of the same request.
         allocations: the values in use by other tasks.
         bound: the ports bound by processes of the host.
-        loopback6: ports at ::1 can lead to a guest, as in a namespace of other programs.
+        loopback6: ports at ::1 can reach a guest, as in a namespace of other programs.
 
     Raises:
         InvalidRequestError: too many ports, a NIC outside the request, an address that no host has, or a port twice.
@@ -148,7 +148,7 @@ def _check_request(
 ) -> None:
     if port.nic not in nics:
         raise InvalidRequestError(
-            f"port {show_port(port)} leads to NIC {port.nic}, which is not requested: expected one of "
+            f"port {show_port(port)} is published to NIC {port.nic}, which is not requested: expected one of "
             f"{', '.join(nics) or 'the NICs, of which there are none'}."
         )
     if any(_overlap(port, other) for other in before):

@@ -120,7 +120,7 @@ class Taps:
         """Delete the host's neighbour entries of addresses, as far as there are any; an operator's own entries stay.
 
         An earlier guest may have had such an address, with another MAC: the kernel would send to that one for some
-        eight seconds (5 s of NUD_DELAY, then three probes), unless the new guest asks for an address meanwhile.
+        eight seconds (5 s of NUD_DELAY, then three probes), unless the new guest sends an ARP request meanwhile.
 
         Raises:
             OSError: the kernel refused.
@@ -174,7 +174,7 @@ class Taps:
             raise
 
     def has_task_tap(self, name: str, mac: str, namespace: str) -> bool:
-        """Return whether a macvlan and its tap are whole (`task_taps`); raises as `has_port`."""
+        """Return whether a macvlan and its tap are complete (`task_taps`); raises as `has_port`."""
         try:
             return has_task_tap(self._route, name, mac, namespace)
         except OSError as error:
@@ -192,7 +192,7 @@ class Taps:
         return found == number and bool(state & _NUD_NOARP) and bool(flags & _NTF_STICKY) == port.joined
 
     def link_of_mac(self, bridge: int, mac: str, vlan: int) -> int:
-        """Return the index of the link at which a bridge knows a MAC address in a VLAN, 0 where it does not.
+        """Return the index of the link at which a bridge has a MAC address in a VLAN, 0 where it has it nowhere.
 
         Raises:
             OSError: the kernel refused.

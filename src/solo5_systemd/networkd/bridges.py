@@ -216,7 +216,7 @@ class Bridges:
             sysctls.restore(self._store.sysctls())
 
     def follow_routers(self) -> Sequence[str]:
-        """Drop packets between links of others while nobody but this service has the host forward, and pass them then.
+        """Drop packets between other links while only this service has enabled forwarding; pass them otherwise.
 
         Return what has changed, as text for the log.
         """

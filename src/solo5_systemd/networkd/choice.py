@@ -22,7 +22,7 @@ from solo5_systemd.settings.network import NetworkSettings, default_mtu
 
 
 class Choice:
-    """Chooses what a task asks for without a value, and checks what it names. Changes nothing; not thread-safe.
+    """Chooses values that a task does not request, and checks those that it does. Changes nothing; not thread-safe.
 
     Args:
         links: of the network namespace.

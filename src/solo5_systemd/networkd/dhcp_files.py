@@ -43,7 +43,7 @@ class Servers:
 
     Attributes:
         needed: the networks with a guest.
-        outdated: those of them whose server knows entries that contradict the present ones: a restart forgets them.
+        outdated: those of them whose server has read entries that contradict the present ones, until its restart.
         idle: the networks that had a guest, and have none.
     """
 
@@ -59,7 +59,7 @@ class _Entries:
     Attributes:
         present: the texts of each tap with files.
         known: texts that the server may have read, by address, MAC address and tap.
-        outdated: it may know others than the present ones, which contradict them.
+        outdated: it may have read others than the present ones, which contradict them.
     """
 
     present: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -118,7 +118,7 @@ class DhcpFiles:
                 for each in (self._directory, directory, directory / HOSTS, directory / OPTIONS):
                     each.chmod(0o755)  # for the server's user; the directory above is closed to others
                 replace_file(directory / _CONFIG, server_config(network, f"{SEEN_AT}/{network.name}"), mode=0o644)
-            # The entry last: a server that knows the guest knows its options.
+            # The entry last: a server that has the guest's entry has its options.
             for kind, text in ((OPTIONS, texts[1]), (HOSTS, texts[0])):
                 replace_file(directory / kind / lease.tap, text, mode=0o644)
         except OSError as error:

@@ -112,7 +112,7 @@ class Leases:
     def move_ports(self, source: LeaseRecord, target: LeaseRecord) -> tuple[LeaseRecord, LeaseRecord]:
         """Save two records with the ports of the first as those of the second, and return them.
 
-        Between the two files both have the ports: `resolve_moves` tells then which has them.
+        Between the two files both have the ports: `resolve_moves` determines which has them.
         """
         moves = max(source.moves, target.moves) + 1
         first, second = source.reservation, target.reservation

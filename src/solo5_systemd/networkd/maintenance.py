@@ -9,7 +9,7 @@ from solo5_systemd.base.concurrency import SerialThread
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.model import Repair
-from solo5_systemd.networkd.deletions import Deletions
+from solo5_systemd.networkd.flow_and_tap_deletions import Deletions
 from solo5_systemd.networkd.leases import now
 from solo5_systemd.networkd.namespaces import Namespaces
 from solo5_systemd.networkd.releases import Releases

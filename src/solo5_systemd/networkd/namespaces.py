@@ -20,7 +20,7 @@ from solo5_systemd.network.model import (
 )
 from solo5_systemd.network.namespaces import NetworkNamespace
 from solo5_systemd.network.nft_elements import Element
-from solo5_systemd.networkd.deletions import Remains, delete_redirected
+from solo5_systemd.networkd.flow_and_tap_deletions import Remains, delete_redirected
 from solo5_systemd.networkd.namespace_watches import NamespaceWatches
 from solo5_systemd.networkd.redirect_state import RedirectState
 from solo5_systemd.networkd.sleepers import Sleepers
@@ -280,12 +280,12 @@ class Namespaces:
 
     def overview(self) -> Sequence[NetworkOverview]:
         """Return every network of the host, in use or only configured, and those in use in other namespaces."""
-        found = [*self.host.overview()]
+        found = [*self.host.overview.networks()]
         for other in self._copy():
             if isinstance(other.state, NetworkState):  # otherwise it has no packet filter
                 try:
                     with self._entered(other.path):
-                        found += other.state.overview_in_use()
+                        found += other.state.overview.networks_in_use()
                 except Solo5Error as error:
                     _log.error("counts in network namespace %s cannot be read: %s", other.path, error)
         return found

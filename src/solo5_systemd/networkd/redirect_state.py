@@ -24,7 +24,7 @@ from solo5_systemd.network.model import (
 from solo5_systemd.network.nft_elements import Element
 from solo5_systemd.network.nft_tables import Nft
 from solo5_systemd.network.redirect import MODULES, TABLE, check_redirected, redirect_rules, redirected_lease
-from solo5_systemd.networkd.deletions import Remains
+from solo5_systemd.networkd.flow_and_tap_deletions import Remains
 from solo5_systemd.networkd.leases import Leases
 from solo5_systemd.networkd.state import attempt_each
 

@@ -24,9 +24,9 @@ A tender may delete its tap (TUNSETPERSIST) as often as there is a new one, and 
 
 
 def mistake(lease: Lease, address: str) -> str:
-    """Return what the operator of a guest without its leased address is told.
+    """Return the message about a guest without its leased address.
 
-    `address`: that from which it sends; empty: it asks for one by DHCP.
+    `address`: that from which it sends; empty: it requests one by DHCP.
     """
     if address:
         return (
@@ -34,7 +34,7 @@ def mistake(lease: Lease, address: str) -> str:
             "heard: is {mirage} missing among the arguments of the guest?"
         )
     return (
-        f"NIC {lease.nic} asks for an address by DHCP, which network {lease.network} does not serve: set "
+        f"NIC {lease.nic} requests an address by DHCP, which network {lease.network} does not serve: set "
         f"dhcp = true for it, or pass {lease.first_address} by {{mirage}}"
     )
 
@@ -51,7 +51,7 @@ class Repairs:
         self._done: list[Repair] = []
         self._missing: frozenset[NetworkName] = frozenset()
         self._restored: Counter[TaskName] = Counter()
-        self._told: set[tuple[str, int, bool]] = set()
+        self._reported: set[tuple[str, int, bool]] = set()
 
     # -- results -------------------------------------------------------------------------------------------------
 
@@ -204,13 +204,13 @@ class Repairs:
     # -- guests without their leased address ----------------------------------------------------------------------
 
     def report_mistakes(self) -> None:
-        """Report the guests that send from another address than the leased one, or ask for one that no DHCP server has.
+        """Report the guests that send from another address than the leased one, or request one that no DHCP server has.
 
         Each is reported once after each attach. The cost grows with their number, not with that of all guests.
         """
         if not self._bridges.up:
             return
-        told, self._told = self._told, set()
+        reported, self._reported = self._reported, set()
         for tap, addresses in self._tables.mistaken().items():
             record = self._leases.get(self._leases.allocations.taps.get(tap, TaskName("")))
             if record is None or record.state is not LeaseState.ATTACHED:
@@ -220,9 +220,9 @@ class Repairs:
             for address in addresses:
                 key = (tap, record.expires, address == "")
                 if address not in map(str, lease.addresses) and (address or not served):
-                    if key not in told | self._told:
+                    if key not in reported | self._reported:
                         self.report_unrepaired(record.reservation.task, mistake(lease, address))
-                    self._told.add(key)
+                    self._reported.add(key)
 
     # -- taps without a lease ------------------------------------------------------------------------------------
 

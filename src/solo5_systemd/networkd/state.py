@@ -9,9 +9,7 @@ from solo5_systemd.base.errors import InvalidRequestError, NotFoundError, Solo5E
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import links, nft_elements
 from solo5_systemd.network.conntrack import RedirectedPort
-from solo5_systemd.network.drops import Dropped
 from solo5_systemd.network.guest_limits import NO_LIMITS
-from solo5_systemd.network.ipam import free_addresses
 from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.links import Links
 from solo5_systemd.network.model import (
@@ -22,35 +20,28 @@ from solo5_systemd.network.model import (
     LeaseRecord,
     LeaseState,
     Network,
-    NetworkOverview,
     NicRequest,
     PortRequest,
     Protocol,
     Reservation,
-    configured,
     destinations,
 )
 from solo5_systemd.network.nft_elements import Element
 from solo5_systemd.network.nft_tables import Tables
-from solo5_systemd.network.port_conflicts import (
-    BoundPort,
-    absent,
-    host_ports,
-)
+from solo5_systemd.network.port_conflicts import BoundPort, absent, host_ports
 from solo5_systemd.network.remembered import RememberedAddresses
 from solo5_systemd.network.routes import overtaken
 from solo5_systemd.networkd.bridges import Bridges
 from solo5_systemd.networkd.choice import Choice
-from solo5_systemd.networkd.deletions import Remains
 from solo5_systemd.networkd.dhcp_files import DhcpFiles
+from solo5_systemd.networkd.flow_and_tap_deletions import Remains
 from solo5_systemd.networkd.held_ports import HeldPorts, bound_ports
 from solo5_systemd.networkd.leases import Leases
+from solo5_systemd.networkd.overview import Overview
 from solo5_systemd.networkd.recovery import Recovery
 from solo5_systemd.networkd.repairs import Repairs
 from solo5_systemd.networkd.sleepers import Sleepers
 from solo5_systemd.settings.host_keys import Settings
-from solo5_systemd.settings.network import NetworkSettings
-from solo5_systemd.settings.resolver import UNSET
 
 _log = logging.getLogger(__name__)
 
@@ -68,6 +59,7 @@ class NetworkState:
         bridges: the networks in use.
         repairs: of what other programs change.
         sleepers: the tasks that may sleep.
+        overview: of the networks.
     """
 
     def __init__(
@@ -109,54 +101,11 @@ class NetworkState:
         self.repairs = Repairs(store, links, tables, self.bridges, self.leases)
         self.sleepers = Sleepers(self.leases, self.bridges, tables)
         self._choice = Choice(links, self.bridges, self.leases, settings, reserved, remembered)
+        self.overview = Overview(links, tables, self.bridges, self.leases, self._choice, settings, namespace)
 
     def networks(self) -> Sequence[Network]:
         """Return the networks in use."""
         return tuple(self.bridges.networks.values())
-
-    def overview(self) -> Sequence[NetworkOverview]:
-        """Return every network, in use or only configured, by name."""
-        settings = self._settings().networks
-        networks = self.bridges.networks
-        mtu_of = self._choice.default_mtus()
-        known = {each.name: self._configured(each, mtu_of) for each in settings if each.name not in networks}
-        used = {each.name: each for each in self.overview_in_use()}
-        resolvers = {each.name: each.resolver for each in settings}
-        return sorted(
-            (replace(each, resolver=resolvers.get(name, UNSET)) for name, each in (known | used).items()),
-            key=lambda network: network.name,
-        )
-
-    def overview_in_use(self) -> Sequence[NetworkOverview]:
-        """Return the networks in use, without their resolvers."""
-        dropped = self._tables.dropped() if self.bridges.up else Dropped()
-        return [replace(self._in_use(network, dropped), namespace=self._namespace) for network in self.networks()]
-
-    def _in_use(self, network: Network, dropped: Dropped) -> NetworkOverview:
-        leases = self.leases.allocations.leases.get(network.name, 0)
-        overview = NetworkOverview.of(
-            network,
-            up=network.name in self.bridges.up,
-            leases=leases,
-            free=free_addresses(network, leases),
-            dropped=dropped.within(
-                (network.ipv4, network.ipv6),
-                {lease.tap for _, lease in self.leases.attached_leases() if lease.network == network.name},
-                (network.bridge, *(segment for segment, name in self.bridges.segments.items() if name == network.name)),
-            ),
-        )
-        return self._with_bridge(overview)
-
-    def _configured(self, settings: NetworkSettings, mtu_of: Callable[[NetworkSettings], int]) -> NetworkOverview:
-        mtu = 0 if settings.mtu or settings.join else mtu_of(settings)
-        return self._with_bridge(replace(configured(settings, mtu), free=free_addresses(settings, 0)))
-
-    def _with_bridge(self, overview: NetworkOverview) -> NetworkOverview:
-        """Return an overview with the state and the MTU of a joined bridge."""
-        if overview.join is None:
-            return overview
-        bridge = self._links.bridge(overview.bridge)
-        return replace(overview, up=bridge is not None, mtu=bridge.mtu if bridge else 0)
 
     # -- one task ------------------------------------------------------------------------------------------------
 
@@ -281,9 +230,9 @@ class NetworkState:
         for held in reservations:
             for port, address in _udp(held):
                 guests[address.version][port] = address
-        for version, leads in guests.items():
-            contacted = self._tables.contacted(leads, version)
-            found |= {RedirectedPort(port=port, guest=leads[port], version=version) for port in contacted}
+        for version, guest_of in guests.items():
+            contacted = self._tables.contacted(guest_of, version)
+            found |= {RedirectedPort(port=port, guest=guest_of[port], version=version) for port in contacted}
         return frozenset(found)
 
     def _reserve_again(self, task: TaskName) -> LeaseRecord:
@@ -324,7 +273,7 @@ class NetworkState:
         own = [lease for lease in record.reservation.leases if not self.bridges.joins(lease)]
         for lease in own:
             self._links.delete_routes(lease, self.bridges.networks[lease.network], record.reservation.routes(lease))
-        # After the deletion: no new flow leads to the task.
+        # After the deletion: no new flow reaches the task.
         redirected: set[RedirectedPort] = set()
         for version in (4, 6):
             ports = [port for port, address in _udp(record.reservation) if address.version == version]
@@ -348,9 +297,9 @@ class NetworkState:
         return has_tcp or record.moves > 0 or any(each.lender == task for each in self.leases.records)
 
     def move_ports(self, source: TaskName, target: TaskName) -> None:
-        """Have the published ports of a task lead to another task's guest, in one nftables transaction; idempotent.
+        """Move the published ports of a task to another task's guest, in one nftables transaction; idempotent.
 
-        Flows that the kernel tracks stay with the guest that they lead to; new ones reach the other guest.
+        Flows that the kernel tracks stay with their guest; new ones reach the other guest.
 
         Raises:
             NotFoundError: the second task has no attached network.
@@ -387,7 +336,7 @@ class NetworkState:
         return self.leases.get(task) or record
 
     def flows_remain(self) -> None:
-        """Take into account that flows may remain, after their deletion failed."""
+        """Re-read conntrack at the next change; the last deletion of flows failed."""
         self._tables.reread_flows()
 
     def end_release(self, task: TaskName) -> None:

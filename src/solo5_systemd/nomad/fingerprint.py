@@ -1,4 +1,4 @@
-"""What Nomad gets to know of the driver and its node: name, versions, capabilities, attributes and health."""
+"""The fingerprint of the driver and its node: name, versions, capabilities, attributes and health."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace

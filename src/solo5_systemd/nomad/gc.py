@@ -200,7 +200,7 @@ class ForgottenTasks:
         self._since.clear()
 
     async def sweep(self, config: ForgottenTasksConfig, *, keep_ended: bool = False) -> None:
-        """Stop the tasks that have a successor, or have been forgotten for the whole grace period.
+        """Stop the tasks that have a successor, or have been forgotten for the full grace period.
 
         Args:
             config: the operator's settings.

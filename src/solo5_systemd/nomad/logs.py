@@ -169,7 +169,7 @@ async def drain(session: EngineSession, name: TaskName, destination: Logging) ->
 
 
 CONCURRENCY = 4
-"""Tasks at once: a FIFO without a reader takes its whole timeout, and a returning agent needs answers meanwhile."""
+"""Tasks at once: a FIFO without a reader takes its full timeout, and a returning agent needs answers meanwhile."""
 
 CACHE_TIMEOUT_S = 10.0
 """Seconds for which one answer of the relay serves all recovered tasks."""
@@ -192,7 +192,7 @@ class LogReattacher:
         self._expires = 0.0
 
     def begin(self, config: wire.TaskConfig, state: DriverState, *, running: bool) -> "asyncio.Task[None]":
-        """Start to reattach a task's FIFOs. A failure is only logged, since the journal has the whole console.
+        """Start to reattach a task's FIFOs. A failure is only logged, since the journal has all lines of the console.
 
         Args:
             config: the task's configuration, with the paths of its FIFOs.

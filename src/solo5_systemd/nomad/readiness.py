@@ -36,7 +36,7 @@ ANSWER_TIMEOUT_S = 2.0
 ANSWER_TIMEOUT_MIN_S = 0.5
 """The same at the least, however short the interval is."""
 
-LOST_AFTER = 3
+LOST_AFTER_PROBES = 3
 """Failed probes in sequence after which a task counts as lost: any network may lose a single packet."""
 
 PROBE_INTERVAL_S = 0.1
@@ -225,7 +225,7 @@ class Change(StrEnum):
 
 
 class Pulse:
-    """The readiness of one task: lost after `LOST_AFTER` failed probes in sequence, ready after one success."""
+    """The readiness of one task: lost after `LOST_AFTER_PROBES` failed probes in sequence, ready after one success."""
 
     def __init__(self) -> None:
         self._failed = 0
@@ -234,5 +234,5 @@ class Pulse:
         """Count the result of one probe, and return the change that it makes, if any."""
         before, self._failed = self._failed, 0 if answered else self._failed + 1
         if answered:
-            return Change.REGAINED if before >= LOST_AFTER else None
-        return Change.LOST if self._failed == LOST_AFTER else None
+            return Change.REGAINED if before >= LOST_AFTER_PROBES else None
+        return Change.LOST if self._failed == LOST_AFTER_PROBES else None

@@ -51,7 +51,7 @@ class BasePlugin:
     async def set_config(self, request: base.SetConfigRequest) -> base.SetConfigResponse:
         """Set the plugin configuration, without effect on the host: Nomad calls it in short-lived processes, too.
 
-        A wrong configuration is not an error of this call, which would keep the whole agent from starting. Instead the
+        A wrong configuration is not an error of this call, which would keep the agent from starting. Instead the
         driver is undetected, with the reason in its fingerprint.
         """
         topology = request.nomad_config.driver.Topology if request.HasField("nomad_config") else None

@@ -114,7 +114,7 @@ def exit_result(outcome: Outcome) -> wire.ExitResult:
 
 
 def exit_error(outcome: Outcome) -> str:
-    """Return Nomad's "Exit Message"; empty if exit code and signal are the whole outcome.
+    """Return Nomad's "Exit Message"; empty if the outcome has only exit code and signal.
 
     A message makes it a failure even if both are zero. It states whether a retry is futile, for the operator: Nomad
     applies its restart policy after every failure, and a driver cannot prevent that.

@@ -11,7 +11,7 @@
     /run/solo5/declared/NAME/removed                                   that its declaration is gone while it runs
 
 Not in the generator's own directories: systemd refuses to enable a unit that is in one. The sources are kept, since PID
-1 keeps a unit as it was at the last daemon-reload too: an edited file takes effect as a whole, and not at a restart.
+1 keeps a unit as it was at the last daemon-reload: an edited file takes effect at the next one, not at a restart.
 
 The unit file of a running task whose declaration was refused or removed since stays: without it, PID 1 would stop the
 preparation, which has the locks of its disks.
@@ -150,7 +150,7 @@ class _Budget:
 def _settle(outcome: "Future[T]", call: Callable[[], T]) -> None:
     try:
         outcome.set_result(call())
-    except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
+    except BaseException as error:  # noqa: BLE001 - raised where the result is read
         outcome.set_exception(error)
 
 

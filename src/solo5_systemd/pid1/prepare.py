@@ -81,7 +81,7 @@ _WARNING = 4
 
 _NO_CONFIGURATION = 0o660
 """The mode of root's files with text of a tender: as root's group may write them, `own_files` refuses them also where a
-link of root's leads to them."""
+link of root's refers to them."""
 
 _BARRIER_TIMEOUT_S = 10.0
 _LOCKS_POLL_S = 0.02

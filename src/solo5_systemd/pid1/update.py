@@ -1,7 +1,7 @@
 """solo5-update@NAME.service: updates a declared task.
 
     update NAME                 the update that `solo5ctl update` has requested, or that of `systemctl reload NAME`
-    update --end NAME           after its end: if it was interrupted, the task is made whole
+    update --end NAME           after its end: finishes or rolls back an interrupted update
     update --last-end NAME      the same, where that has failed or was killed
 
 The unit is started once the new guest has the published ports, and runs until the update is over.
@@ -162,15 +162,15 @@ async def update(name: TaskName) -> None:
 
 
 async def end(name: TaskName, *, is_last: bool = False) -> None:
-    """Make a task whole of which an update was interrupted: it has the new image, or the earlier one.
+    """Finish or roll back an interrupted update: the task has the new image, or the earlier one.
 
     Args:
         name: of the task.
         is_last: there is no further attempt.
 
     Raises:
-        Solo5Error: it is neither; a guest beside it has its ports then. The record of the update stays, unless this is
-            the last attempt: an operator makes the task whole.
+        Solo5Error: neither succeeded; a guest beside the task has its ports then. The record of the update stays,
+            unless this is the last attempt: an operator has to start the task.
     """
     files = UpdateFiles(name)
     reporter = Reporter(name, files)
@@ -181,7 +181,7 @@ async def end(name: TaskName, *, is_last: bool = False) -> None:
                 images = ImageSwitch(name, files, runtime)
                 declaration = _present_declaration(name)
                 await _end(_updater(runtime, name, declaration, images, reporter), images, declaration, files)
-            reporter.step(f"it was interrupted ({phase}); task {name} is whole")
+            reporter.step(f"interrupted ({phase}), now finished or rolled back")
         is_over = True
     except Solo5Error as error:
         reporter.failed(error)

@@ -1,7 +1,7 @@
 """Read the files of an archive, and write it to a file in memory.
 
-Directories are walked by descriptors, and no symbolic link is followed below a root: what a path leads to cannot change
-between a check and the read.
+Directories are walked by descriptors, and no symbolic link is followed below a root: what a path resolves to cannot
+change between a check and the read.
 """
 
 import ctypes
@@ -270,7 +270,7 @@ def _changers(what: str, path: PurePath, place: str, parent: int) -> frozenset[i
     if way is None or way.place != Path(place) or way.of_links:
         raise InvalidRequestError(
             f"{what} is behind a symbolic link that a user other than root can change: expected a path without it.",
-            f"It leads to {bounded(f'{place}/{path.name}', MAX_QUOTE)} now.",
+            f"It resolves to {bounded(f'{place}/{path.name}', MAX_QUOTE)} now.",
         )
     return way.changers | changers_in(os.fstat(parent))
 

@@ -354,7 +354,7 @@ def _open(request: DiskRequest, how: int) -> tuple[int, str]:
         if is_in_allocation(request, path):
             check_single_link(request, os.fstat(found))
         flags = _OPEN if how == READ_WRITE else _OPEN_READ
-        return os.open(f"/proc/self/fd/{found}", flags), path  # the checked file, not what its path leads to now
+        return os.open(f"/proc/self/fd/{found}", flags), path  # the checked file, not what its path resolves to now
     except OSError as error:
         purpose = "reading and writing" if how == READ_WRITE else "reading"
         raise HostError(f"{request} cannot be opened for {purpose}: {error.strerror}.") from error

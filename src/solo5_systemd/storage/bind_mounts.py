@@ -1,9 +1,9 @@
 """Bind mounts of disks below /run/solo5/binds, during the start of a unit.
 
 systemd's BindPaths= resolves a disk's path and follows symbolic links. Where a user other than root may change a
-directory on that path, it may lead to another file by then. Such a disk is bound by its verified file descriptor to a
-path that only root may change, and the unit binds it from there. Its name there is that of its lock, since stat(2) of a
-remote file may hang.
+directory on that path, it may resolve to another file by then. Such a disk is bound by its verified file descriptor to
+a path that only root may change, and the unit binds it from there. Its name there is that of its lock, since stat(2) of
+a remote file may hang.
 """
 
 import os

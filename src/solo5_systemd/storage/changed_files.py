@@ -1,6 +1,6 @@
 """What has been done to the file or device of a disk since the start of its task, as its path and size show it.
 
-The task has the file of its start, whatever its path leads to. A hole that is punched into it shows nowhere: its
+The task has the file of its start, whatever its path resolves to. A hole that is punched into it shows nowhere: its
 sectors are zeros for the guest.
 
 A device may be unplugged, detached, removed from under a task. The tender keeps the dead device open. Since the kernel

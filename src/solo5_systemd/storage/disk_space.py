@@ -206,7 +206,7 @@ def _last(task: str, locks: Path) -> tuple[set[tuple[int, int]], Mapping[str, ob
 
 
 def _full(disk: Mapping[str, str], identities: set[tuple[int, int]], copies: Path) -> FullDisk | None:
-    """Return a disk as full; None if it is not, or is no file, or its path leads to another one by now."""
+    """Return a disk as full; None if it is not, or is no file, or its path resolves to another one by now."""
     path = disk.get("path", "")
     place = _place(disk, copies)
     if place is None or (place == path and not _may_grow(path, disk, identities)):

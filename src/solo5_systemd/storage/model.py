@@ -109,7 +109,7 @@ class DiskRequest:
         private: the task gets a copy of the file for one run, so that the file is only read.
         archive: the content of the disk, instead of a path; None: none.
         io: the I/O limits on the device of the disk.
-        holder: who holds the disks of the allocation, such as a job; empty: the volume that it is.
+        holder: of the disks of the allocation, such as a job; empty: the volume that it is.
     """
 
     disk: DeviceName
@@ -142,7 +142,7 @@ class Disk:
         copied: bytes that a start has to copy for a private copy, whose file system cannot share them.
         filesystem: f_fsid of the file system (statvfs(3)); 0 without one.
         mount: the mount point above `path`; empty: the root directory, or not known.
-        exposed: a user other than root may change what `path` leads to, or the path has characters that a unit file
+        exposed: a user other than root may change what `path` resolves to, or the path has characters that a unit file
             cannot hold.
         planned: the start has to make it first; `identity` is (0, 0) until then.
         backing: what it is.
@@ -152,7 +152,7 @@ class Disk:
         io: the I/O limits on its last device.
         devices: the block devices under it, each on the next one; empty: none, or not known.
         owner: UID of its owner at rest; root of a disk with a title.
-        holder: who gets a title to it (`title`); empty: nobody.
+        holder: gets a title to it (`title`); empty: none.
     """
 
     disk: DeviceName

@@ -107,7 +107,7 @@ def reclaim_disk(uid: int, disk: Disk, *, locks: Path = LOCKS, lock_timeout: flo
 
 
 def _with_node(disk: Disk) -> Disk:
-    """Return a block device that its path leads to no more with the path of its node in /dev.
+    """Return a block device to which its path no longer resolves with the path of its node in /dev.
 
     The device of a CSI volume is bind-mounted to its path, where another file is when it is unmounted.
     """
@@ -191,7 +191,7 @@ def _take_back(descriptor: int, owner: int) -> None:
 def _free_beyond_end(path: str, status: os.stat_result) -> None:
     """Free the space that a tender has allocated beyond the end of a file (fallocate(2), FALLOC_FL_KEEP_SIZE).
 
-    LimitFSIZE= does not know of it. To truncate a file to its own size frees it.
+    LimitFSIZE= does not limit it. To truncate a file to its own size frees it.
     """
     with closing(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)) as opened:
         os.ftruncate(opened, status.st_size)

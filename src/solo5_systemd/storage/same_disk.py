@@ -1,4 +1,4 @@
-"""That the disk which was checked is the disk that a task gets: its path may lead to another file at any moment."""
+"""That the disk which was checked is the disk that a task gets: its path may resolve to another file at any moment."""
 
 import os
 import stat
@@ -11,12 +11,12 @@ from solo5_systemd.storage.model import Disk
 
 
 def reopen(disk: Disk) -> int:
-    """Open a checked file or device with O_PATH; /proc/self/fd/N then leads to this file whatever happens to its path.
+    """Open a checked file or device with O_PATH; /proc/self/fd/N then refers to this file whatever happens to its path.
 
     Kind and path are compared besides the inode, whose number a new file may get after a deletion.
 
     Raises:
-        HostError: the path leads to another file now, or to none, or the file has another size.
+        HostError: the path resolves to another file now, or to none, or the file has another size.
     """
     try:
         descriptor = os.open(disk.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -73,7 +73,7 @@ class StartDirectories:
         root: str = PID1_ROOT,
         locks: Path = LOCKS,
     ) -> None:
-        # By a link, /var/lib/solo5 may be on a larger disk; the kernel tells paths without links.
+        # By a link, /var/lib/solo5 may be on a larger disk; the kernel reports paths without links.
         self.directory = directory.resolve()
         self._what = what
         self._memory = memory

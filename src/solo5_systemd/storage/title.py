@@ -73,7 +73,7 @@ def check_title(
         return ROOT, holder
     if way.changers and way.changers != {owner}:
         raise InvalidRequestError(
-            f"{request} leads to a file of user {owner}, by a directory that {_named(way.changers)} can "
+            f"{request} resolves to a file of user {owner}, by a directory that {_named(way.changers)} can "
             "change: expected directories that only root can change, or a file of that user.",
             "Move the disk, or change owner or mode of the directory.",
         )
@@ -115,7 +115,7 @@ def check_single_link(request: DiskRequest, status: os.stat_result) -> None:
 
 
 def _holder(request: DiskRequest, path: str) -> str:
-    """Return who holds a disk of an allocation or a volume: a job, or the volume's directory; a named disk: nobody."""
+    """Return the holder of a disk of an allocation or volume: a job or the volume's directory; none of a named disk."""
     if request.holder or request.name is not None or not is_in_allocation(request, path):
         return request.holder
     return holder_of_volume(request.allocation[0])

@@ -298,7 +298,7 @@ SELINUX_CONTEXT = PropertyType(signature="s", parse=_parse_selinux_context)
 def _parse_deny_list(text: str) -> tuple[bool, list[str]]:
     calls = text.removeprefix("~").split()
     well_formed = all(re.fullmatch(r"@?[a-z0-9_-]+", call, re.ASCII) for call in calls)
-    # An empty list is refused: systemd would reset the whole filter.
+    # An empty list is refused: systemd would reset the filter.
     if not text.startswith("~") or not calls or not well_formed:
         raise ValueError("a deny list of system calls, such as '~fork vfork'")
     return (False, calls)

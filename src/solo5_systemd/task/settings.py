@@ -65,7 +65,7 @@ class Values(Protocol):
 
 
 def workload(task: TaskName, values: Values, served: Callable[[], Collection[NetworkName]]) -> Workload:
-    """Return what the settings of a task ask for.
+    """Return the workload that the settings of a task describe.
 
     Args:
         task: its name.

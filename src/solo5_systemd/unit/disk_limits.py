@@ -1,7 +1,7 @@
 """I/O limits of disks as properties of the unit.
 
 A unit has one limit of a kind for each device (`io.max` of its cgroup). The path is /dev/block/MAJOR:MINOR, which
-systemd takes as it is: the path of a disk could lead to another device by then, or have characters that a unit file
+systemd takes as it is: the path of a disk could resolve to another device by then, or have characters that a unit file
 cannot have.
 """
 

@@ -1,4 +1,4 @@
-"""The user records of task users, from which systemd and the C library know them, and systemd's lock of their uids.
+"""The user records of task users, which systemd and the C library read, and systemd's lock of their uids.
 
     /run/userdb/UID.user           the record, created exclusively: a uid belongs to one task
     /run/userdb/solo5-UID.user     the same file

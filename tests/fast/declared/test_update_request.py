@@ -13,9 +13,9 @@ from solo5_systemd.declared.readiness import ReadyLine, ReadyPort
 from solo5_systemd.declared.syntax import Source, parse_file
 from solo5_systemd.declared.update_files import Phase, UpdateFiles, collect_previous, sha256
 from solo5_systemd.declared.update_request import (
-    DRAIN_S,
     READY_TIMEOUT_S,
-    WATCH_S,
+    UPDATE_DRAIN_S,
+    UPDATE_WATCH_S,
     UpdateRequest,
     check_beside,
     check_same_devices,
@@ -48,7 +48,9 @@ def test_a_request_as_a_document_is_the_same_request(request_: UpdateRequest) ->
 
 
 def test_a_request_is_completed_by_the_declaration_and_then_by_defaults() -> None:
-    assert UpdateRequest().completed(None) == UpdateRequest(timeout=READY_TIMEOUT_S, drain=DRAIN_S, watch=WATCH_S)
+    assert UpdateRequest().completed(None) == UpdateRequest(
+        timeout=READY_TIMEOUT_S, drain=UPDATE_DRAIN_S, watch=UPDATE_WATCH_S
+    )
     declared = UpdateRequest().completed(TCP_443, timeout=90.0, drain=0.0, watch=5.0)
     assert declared == UpdateRequest(ready=TCP_443, timeout=90.0, drain=0.0, watch=5.0)
     own = UpdateRequest(ready=ReadyLine(pattern="up"), timeout=0.0, drain=1.0, watch=0.0)

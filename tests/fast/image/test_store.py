@@ -183,6 +183,33 @@ async def test_memos_of_many_files_stay_few_and_the_last_ones_are_kept(
     assert sorted(each.stat().st_mtime for each in memos.iterdir()) == list(map(float, range(30 - numbers[-1], 30)))
 
 
+@pytest.mark.parametrize("call", ["stat", "unlink"])
+async def test_memos_stay_few_while_another_process_removes_them(
+    store: ImageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Two starts meet at the limit: the first file that is gone, before its time is read or after, ends no round."""
+    monkeypatch.setattr(module, "MEMOS_MAX", 8)
+    memos = tmp_path / "store" / "memos"
+    for number in range(8):
+        await store.take(str(written(tmp_path / f"artifact-{number}", CONTENT)))
+        for memo in memos.iterdir():
+            os.utime(memo, (1, 1))
+    gone: list[Path] = []
+    original = getattr(Path, call)
+
+    def after_removal(self: Path, **options: bool) -> object:
+        if self.parent == memos and not gone and os.path.lexists(self):
+            os.unlink(self)  # noqa: PTH108 - not by the method itself
+            gone.append(self)
+        return original(self, **options)
+
+    monkeypatch.setattr(Path, call, after_removal)
+    await store.take(str(written(tmp_path / "last", CONTENT)))
+    monkeypatch.undo()
+    assert gone
+    assert len(list(memos.iterdir())) == 8 // 2 + 1
+
+
 async def test_a_memo_that_another_process_writes_anew_is_used(
     store: ImageStore, image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -247,7 +247,7 @@ def test_a_name_whose_directory_would_be_another_is_refused(name: str) -> None:
     """Nomad takes `..`: the files of all allocations would be the task's own."""
     task = task_config()
     task.name = name
-    assert f"task name {name!r} leads out of the task's directory" in refusal(task)
+    assert f"task name {name!r} is outside of the task's directory" in refusal(task)
 
 
 # --- resources -----------------------------------------------------------------------------------------------

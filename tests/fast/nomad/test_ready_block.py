@@ -24,7 +24,7 @@ from solo5_systemd.nomad.config.ready import (
     parse_rule,
 )
 from solo5_systemd.nomad.config.task import task_options
-from solo5_systemd.nomad.readiness import LOST_AFTER, Change, Pulse
+from solo5_systemd.nomad.readiness import LOST_AFTER_PROBES, Change, Pulse
 from solo5_systemd.nomad.workload import ports
 from solo5_systemd.settings.records import document, record
 
@@ -151,8 +151,13 @@ def beats(answers: str) -> list[Change | None]:
 
 def test_changes_alone_are_reported_and_one_missed_answer_is_none() -> None:
     assert beats("+-+--+") == [None] * 6
-    assert beats("-" * (LOST_AFTER + 5)).count(Change.LOST) == 1
-    assert beats("-" * LOST_AFTER + "++") == [*[None] * (LOST_AFTER - 1), Change.LOST, Change.REGAINED, None]
+    assert beats("-" * (LOST_AFTER_PROBES + 5)).count(Change.LOST) == 1
+    assert beats("-" * LOST_AFTER_PROBES + "++") == [
+        *[None] * (LOST_AFTER_PROBES - 1),
+        Change.LOST,
+        Change.REGAINED,
+        None,
+    ]
 
 
 def test_the_option_is_the_rule() -> None:

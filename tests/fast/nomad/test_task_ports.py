@@ -173,7 +173,7 @@ def test_no_address_is_registered_where_ports_lead_to_several_nics() -> None:
     assert network_override(held, task, options_of(task)) is None
     assert guest_address(held) is None
     [event] = messages.port_limits((), held)
-    assert "ports lead to NICs service, lab," in event.message
+    assert "NICs service, lab have published ports," in event.message
 
 
 @pytest.mark.parametrize("nothing", [None, reservation()])

@@ -139,7 +139,7 @@ nic "management" {{
         passes(alloc)
         assert not any("No address for" in event for event in events(alloc))
     else:
-        assert any("ports lead to NICs service, management" in event for event in events(alloc))
+        assert any("NICs service, management have published ports" in event for event in events(alloc))
         eventually(lambda: "no driver network exists" in agent.log(since), "Nomad refuses to register it")
         assert registered("admin") == []
 

@@ -375,7 +375,7 @@ def _check_source(path: str, source: int) -> None:
     is_public = way is not None and not way.of_links and stat.S_ISREG(status.st_mode) and status.st_mode & stat.S_IROTH
     if way is None or str(way.place) != path_of(source) or (others - {status.st_uid} and not is_public):
         raise InvalidRequestError(
-            f"{path!r} leads to a file of user {status.st_uid}, by a directory that another user can change: "
+            f"{path!r} resolves to a file of user {status.st_uid}, by a directory that another user can change: "
             "expected a file of that user, or one that every user may read.",
             "Name the file itself, or move it to a directory of root's.",
         )

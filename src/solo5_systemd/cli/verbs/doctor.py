@@ -116,7 +116,7 @@ def _starts(declared: "Sequence[Declaration]", context: CommandContext) -> Itera
 
 
 def _orphans(context: CommandContext) -> Iterator[Fact]:
-    """Yield a fact for each orphan, or one that says that there is none or that the check failed."""
+    """Yield a fact for each orphan, or one that there is none or that the check failed."""
     found: list[Orphan] = []
 
     async def command(engine: "Runtime") -> int:

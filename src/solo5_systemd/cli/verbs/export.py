@@ -62,7 +62,7 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
 
 
 def _check_paths(task: "RunningTask") -> None:
-    """Refuse a disk whose path leads to what a user other than root puts there: root gives it to the unit's user.
+    """Refuse a disk whose path resolves to what a user other than root puts there: root gives it to the unit's user.
 
     Raises:
         InvalidRequestError: there is one.

@@ -113,7 +113,7 @@ class Defaults:
 
 @dataclass(frozen=True, kw_only=True)
 class Ceilings:
-    """The `ceilings` block: the most that a job may ask for; None: no ceiling."""
+    """The `ceilings` block: the most that a job may request; None: no ceiling."""
 
     memory_mb: CEILING = setting("Of `memory` and `memory_max`, in MiB.", default=None)
     nics: CEILING = setting("NICs of the image.", default=None)
@@ -217,7 +217,7 @@ class PluginConfig:
         "`[\"web-*\"]`.", default=(), shown="`[]` (none)",
     )
     defaults: Defaults = setting("Task options that a job does not set: [below](#defaults).", default=Defaults())
-    ceilings: Ceilings = setting("The most that a job may ask for: [below](#ceilings).", default=Ceilings())
+    ceilings: Ceilings = setting("The most that a job may request: [below](#ceilings).", default=Ceilings())
     gc: GcConfig = setting("Removal of what is no longer used: [below](#gc).", default=GcConfig())
     allow_missing_controllers: bool = setting(
         "`true`: the node is healthy even if the controllers `cpu`, `cpuset`, `memory` and `pids` are not those of "

@@ -97,7 +97,7 @@ class TaskOptions:
     """The task options. None: not set by the job, so that the plugin's default applies.
 
     Attributes:
-        asked: what the settings ask for that a job has as `solo5ctl run` has them. Name and paths are the job's.
+        asked: the settings that a job has in common with `solo5ctl run`. Name and paths are the job's.
         args: of the guest, without `verbatim`.
         unikernel: path of the image, as the job has it.
         ports: the ports to publish; None: all of the group.

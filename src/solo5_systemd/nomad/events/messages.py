@@ -97,7 +97,7 @@ def port_limits(publishes: Sequence[Publish], reservation: Reservation | None) -
         listed = ", ".join(nics)
         yield TaskEvent(
             message=(
-                f'No address for address_mode = "driver": ports lead to NICs {listed}, '
+                f'No address for address_mode = "driver": NICs {listed} have published ports, '
                 "and Nomad registers one address for all ports of a task"
             )
         )

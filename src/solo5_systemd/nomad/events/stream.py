@@ -122,7 +122,7 @@ class EventStream:
         """
         me, loop = object(), asyncio.get_running_loop()
         self._reader = me
-        self._written = 0  # the whole buffer is for this reader
+        self._written = 0  # all of the buffer is for this reader
         self._arrived.set()
         settling: list[asyncio.TimerHandle] = []
         try:

@@ -1,4 +1,4 @@
-"""The start of a task: FIFOs connected, unit started, guest ready. A failed start is undone as a whole."""
+"""The start of a task: FIFOs connected, unit started, guest ready. A failed start is undone."""
 
 import asyncio
 import os
@@ -156,7 +156,7 @@ class TaskStarter:
                 )
                 progress.publish(messages.ready(evidence, time.monotonic() - since))
                 state = replace(state, ready=_probe(options.ready, condition))
-        except BaseException:  # also on cancellation: the agent would not know of the unit
+        except BaseException:  # also on cancellation: the agent would have no handle of the unit
             await asyncio.shield(self._undo(state, ended))
             raise
         return StartedTask(state=state, run=started.state, network=network, ended=ended)

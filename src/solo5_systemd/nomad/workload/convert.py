@@ -3,9 +3,8 @@
 import hashlib
 import posixpath
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import cast
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import NetworkName, TaskName, task_name
@@ -16,6 +15,7 @@ from solo5_systemd.nomad.config.task import DiskOptions, NicOptions, TaskOptions
 from solo5_systemd.nomad.config.values import Logging
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload import ports, volumes
+from solo5_systemd.nomad.workload.properties import unit_properties
 from solo5_systemd.settings.limits import tenant
 from solo5_systemd.settings.network import DEFAULT_NETWORK
 from solo5_systemd.settings.resolver import Resolver, resolver
@@ -23,11 +23,9 @@ from solo5_systemd.storage.archive import archive_disk, member
 from solo5_systemd.storage.io_limits import lowered
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskRequest, NewFile, named_disk
 from solo5_systemd.task.placeholders import COMMAND_LINE_MAX, uses_search, uses_servers
-from solo5_systemd.task.properties import parse_property
-from solo5_systemd.task.property_types import INFINITY, parse_cpus
+from solo5_systemd.task.property_types import INFINITY
 from solo5_systemd.task.workload import MIB, Policy, Workload
 from solo5_systemd.unit.confinement import USER
-from solo5_systemd.unit.translate import TASKS_MAX
 
 SHARED_SLICE = "solo5-shared.slice"
 """The slice of tasks without reserved cores. Its AllowedCPUs= follows Nomad's shared partition, by one call for all."""
@@ -102,7 +100,7 @@ def workload(
         tender=options.asked.tender or defaults.tender,
         kind=options.unit or defaults.unit,
         slice=RESERVED_SLICE if task.resources.linux_resources.cpuset_cpus else SHARED_SLICE,
-        properties=_properties(task, options, plugin, processors.nodes),
+        properties=unit_properties(task, options, plugin, processors.nodes),
         log_fields=(*options.labels, *log_fields(task)),
         tenant=tenant(task.namespace, task.job_id),
         policy=policy(plugin),
@@ -166,7 +164,7 @@ def _check_name(name: str) -> None:
     """Refuse a name that is not a file name, since Nomad makes a directory of it in the allocation's directory."""
     if name in ("", ".", "..", "alloc") or "/" in name:
         raise InvalidRequestError(
-            f"task name {name!r} leads out of the task's directory: expected a name that is one of a directory.",
+            f"task name {name!r} is outside of the task's directory: expected a name that is one of a directory.",
             "Rename the task.",
         )
 
@@ -244,26 +242,6 @@ def _hard_limit(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfi
     return part * cores if enabled and part > 0 else None
 
 
-def _properties(
-    task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig, nodes: Mapping[int, str]
-) -> tuple[tuple[str, str], ...]:
-    found = merged_properties(options.properties, plugin.defaults.properties, plugin.allowed_properties)
-    if not (cpus := task.resources.linux_resources.cpuset_cpus):
-        return found
-    # Reserved cores are the scheduler's decision: no property may override them.
-    found = (*((key, text) for key, text in found if key != "AllowedCPUs"), ("AllowedCPUs", cpus))
-    if "AllowedMemoryNodes" in dict(found) or not (near := _memory_nodes(cpus, nodes)):
-        return found
-    return (*found, ("AllowedMemoryNodes", near))
-
-
-def _memory_nodes(cpus: str, nodes: Mapping[int, str]) -> str:
-    """Return the NUMA nodes that have these processors; empty for all nodes, and where the host has only one."""
-    reserved = int.from_bytes(parse_cpus(cpus), "little")
-    near = [number for number, own in nodes.items() if reserved & int.from_bytes(parse_cpus(own), "little")]
-    return ",".join(map(str, near)) if len(near) < len(nodes) else ""
-
-
 # --- devices -----------------------------------------------------------------------------------------------------
 
 
@@ -336,7 +314,7 @@ def _archive(disk: DiskOptions, task: wire.TaskConfig) -> DiskRequest:
 
 
 def _holder(task: wire.TaskConfig) -> str:
-    """Return who holds the disks of an allocation; see `storage.title`."""
+    """Return the holder of the disks of an allocation; see `storage.title`."""
     return f"job {task.namespace}/{task.job_id}"
 
 
@@ -439,66 +417,3 @@ def stem(name: TaskName) -> str:
 
 def _slug(text: str) -> str:
     return _UNFIT.sub("_", text)[:_SLUG_MAX].lstrip("_.")
-
-
-Assignments = Sequence[tuple[str, str]]
-
-USUAL: Mapping[str, str] = {"TasksMax": str(TASKS_MAX), "LimitCORE": "0", "LimitNOFILE": "524288"}
-"""Limits that apply if the operator sets none; that of file descriptors is systemd's (systemd-system.conf(5)).
-
-All other properties are unlimited by default, so a job can only lower them.
-"""
-
-_LIMITS = frozenset(
-    "LimitAS LimitCORE LimitDATA LimitFSIZE LimitMEMLOCK LimitNOFILE LimitNPROC LimitSTACK MemoryHigh RuntimeMaxSec "
-    "TasksMax".split()
-)
-_OF_DEVICES = frozenset("IOReadBandwidthMax IOReadIOPSMax IOWriteBandwidthMax IOWriteIOPSMax".split())
-_ADDING_UP = _OF_DEVICES | {"SystemCallFilter"}
-
-
-def merged_properties(job: Assignments, operator: Assignments, allowed: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """Return the properties of job and operator, in the order in which they must be set.
-
-    A job may lower a limit, and raise none.
-
-    Args:
-        job: the properties in the task options.
-        operator: the default properties of the plugin configuration.
-        allowed: names that a job may use.
-
-    Raises:
-        InvalidRequestError: the job uses another name, or a value that is malformed or above the limit.
-    """
-    names, base = frozenset(allowed), {**USUAL, **dict(operator)}
-    for key, text in job:
-        if key not in names:
-            raise InvalidRequestError(
-                f"config.properties.{key} may not be set by a job: expected one of {', '.join(sorted(names))}.",
-                "The operator allows more in plugin.solo5.config.allowed_properties.",
-            )
-        if key in base and _is_looser(key, text, base[key]):
-            raise InvalidRequestError(
-                f"config.properties.{key} is {text!r}: expected no more than {base[key]!r}, which holds without it.",
-                f"The operator raises it in plugin.solo5.config.defaults.properties.{key}.",
-            )
-    # Assignments of the others add up in systemd, so that the operator's must stay.
-    replaced = {key for key, _ in job} - _ADDING_UP
-    return (*((key, text) for key, text in operator if key not in replaced), *job)
-
-
-def _is_looser(key: str, text: str, base: str) -> bool:
-    """Return whether a job's limit is above the operator's; limits of different devices are independent."""
-    if key in _OF_DEVICES:
-        (device, most), (limited, least) = _of_device(key, text), _of_device(key, base)
-        return device == limited and most > least
-    return key in _LIMITS and _number(key, text) > _number(key, base)
-
-
-def _number(key: str, text: str) -> int:
-    return cast("int", parse_property(key, text).value)
-
-
-def _of_device(key: str, text: str) -> tuple[str, int]:
-    [found] = cast("list[tuple[str, int]]", parse_property(key, text).value)
-    return found

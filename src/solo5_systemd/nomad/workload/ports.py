@@ -140,7 +140,7 @@ def network_override(
 def guest_address(reservation: Reservation | None) -> wire.NetworkOverride | None:
     """Return the address of the NIC with the published ports; the client keeps the ports of a recovered task.
 
-    None without a leased address, in a namespace of the group, whose address Nomad knows, and if several NICs have
+    None without a leased address, in a namespace of the group, whose address Nomad has, and if several NICs have
     published ports: Nomad registers one address for all ports of a task, so that the services of one NIC would be
     registered at the address of another.
     """

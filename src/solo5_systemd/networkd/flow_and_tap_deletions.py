@@ -1,4 +1,4 @@
-"""Deletions that the kernel is slow to make, in batches: taps, and flows of the connection tracking table."""
+"""Delete taps and flows of the connection tracking table in batches: the kernel takes long for each call."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Remains:
-    """What a release leaves to its caller, which is slow to delete.
+    """Resources that the caller deletes after `begin_release`: slow kernel operations.
 
     Attributes:
         reservation: of the released task, with its taps and with ports that PID 1 may still hold.
@@ -42,7 +42,7 @@ class Remains:
 class Deletions:
     """Deletes taps and flows in threads of their own, since no order between tasks is needed.
 
-    For a tap the kernel waits for an RCU grace period, and flows take a dump of the whole conntrack table. What waits
+    For a tap the kernel waits for an RCU grace period, and flows take a dump of the conntrack table. What waits
     for the same lock is deleted by one call.
 
     Args:
