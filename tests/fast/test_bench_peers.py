@@ -19,6 +19,7 @@ Description=Solo5 unikernel net.spt (spt)
 ExecStart=/usr/local/bin/solo5-spt --net:service=s5-4nedjpzhb4br --mem=24 -- /images/ba36 --ipv4=10.153.0.150/24
 Requires=solo5-network@web.service
 User=63021
+NetworkNamespacePath=/run/netns/solo5-web
 NoNewPrivileges=yes
 RestrictNamespaces=0x4000000
 IPAddressDeny=any
@@ -31,7 +32,7 @@ service on default: 10.153.0.150/24
 """
 
 
-def test_systemd_run_has_every_setting_of_a_task_but_its_names_and_user() -> None:
+def test_systemd_run_has_every_setting_of_a_task_but_its_names_user_and_namespace() -> None:
     lines = ["NoNewPrivileges=yes", "RestrictNamespaces=uts", "IPAddressDeny=any"]
     assert shell.confinement(DRY_RUN) == (lines, "/images/ba36")
 

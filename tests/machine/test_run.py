@@ -51,6 +51,15 @@ def test_detached_task_is_shown_as_by_systemd(run: Runner) -> None:
     assert "sleeper.hvt" in unit_property(f"solo5-task-{name}.service", "Description")
 
 
+def test_a_start_without_disks_imports_nothing_for_them(run: Runner) -> None:
+    run.names.append("short")
+    image = f"{GUESTS}/sleeper.spt"
+    done = sh("env", "PYTHONPROFILEIMPORTTIME=1", "solo5ctl", "run", "--detach", "--name", "short", image)
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "solo5_systemd.engine.start" in imported, done.stderr
+    assert not imported & {"solo5_systemd.storage.backing_files", "tarfile"}
+
+
 def test_text_that_is_not_ascii_reaches_the_unit(run: Runner, tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     image = tmp_path / "é 磁盘 𝄞.spt"

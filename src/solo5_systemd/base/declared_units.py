@@ -9,7 +9,6 @@ process, without a call of PID 1.
 """
 
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 
 from solo5_systemd.base.errors import InvalidRequestError
@@ -113,6 +112,8 @@ def forget_instance(task: TaskName, directory: str = DIRECTORY) -> None:
     own = f"{directory}/{task}"
     by_template = is_instance(task) and declaration_directory(task, directory) != own
     if by_template and not os.path.lexists(f"{own}/{UPDATE}"):
+        import shutil  # imported here for startup time: it imports compressors
+
         shutil.rmtree(own, ignore_errors=True)
 
 

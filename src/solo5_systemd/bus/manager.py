@@ -52,7 +52,6 @@ from solo5_systemd.task.properties import (
     release_of,
 )
 from solo5_systemd.task.property_types import INFINITY
-from solo5_systemd.unit.outcome import is_plain
 from solo5_systemd.unit.state import (
     OUTCOME_PROPERTIES,
     TYPE_END_PROPERTIES,
@@ -318,6 +317,8 @@ class Manager(UnitReader):
         """Read the end of a run, as few properties as its outcome needs."""
         names = [(INTERFACES[run.kind], name) for name in OUTCOME_PROPERTIES[run.kind]]
         names += [(UNIT, name) for name in UNIT_OUTCOME_PROPERTIES]
+        from solo5_systemd.unit.outcome import is_plain  # imported here for startup time
+
         now = after_run(run, await self._properties(unit_path(run.unit), names))
         if now is None or not now.over or (now.log_fields and is_plain(now)):
             return now

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import HostError
@@ -41,8 +41,10 @@ from solo5_systemd.network.model import (
     limits_of,
 )
 from solo5_systemd.network.repair_log import read_repairs
-from solo5_systemd.network.tap_counters import Traffic, read_traffic
 from solo5_systemd.settings.records import document, record
+
+if TYPE_CHECKING:
+    from solo5_systemd.network.tap_counters import Traffic
 
 _TIMEOUT_S = 90.0
 """Timeout of one call. The first nftables rules of a boot load some 25 kernel modules. A hanging service is killed by
@@ -199,9 +201,10 @@ class Networkd:
         """Return the last repairs, newest first."""
         return read_repairs(self._state)
 
-    async def traffic(self) -> Mapping[TaskName, Mapping[DeviceName, Traffic]]:
+    async def traffic(self) -> Mapping[TaskName, Mapping[DeviceName, "Traffic"]]:
         """Return the kernel's counters of every tap, by task and NIC."""
         from solo5_systemd.network.namespaces import read_traffic_elsewhere
+        from solo5_systemd.network.tap_counters import read_traffic
 
         return read_traffic() | await asyncio.to_thread(read_traffic_elsewhere, self._state)
 

@@ -36,7 +36,7 @@ def connect() -> "AbstractAsyncContextManager[Runtime]":
         from solo5_systemd.base.dependencies import dependency_error
 
         raise dependency_error(error) from error
-    return wiring.connect(files.read_settings)
+    return wiring.connect(files.CachedSettings())  # a start has them six times
 
 
 class CommandContext:

@@ -393,9 +393,11 @@ def _socket_name(address: str) -> str:
         transport, _, rest = each.partition(":")
         options = dict(option.partition("=")[::2] for option in rest.split(","))
         if transport == "unix" and (name := options.get("path") or options.get("abstract")):
-            from urllib.parse import unquote
+            if "%" in name:
+                from urllib.parse import unquote
 
-            return unquote(name) if "path" in options else f"\0{unquote(name)}"
+                name = unquote(name)
+            return name if "path" in options else f"\0{name}"
     raise ValueError(f"bus address {address!r} is not of a Unix socket: expected one such as {DEFAULT_ADDRESS}")
 
 

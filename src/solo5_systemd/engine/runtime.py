@@ -19,11 +19,9 @@ from solo5_systemd.engine.callbacks import SpawnProcess, StartCallbacks
 from solo5_systemd.engine.queries import Queries
 from solo5_systemd.engine.stop import SIGKILL, SIGNALS, Stopper
 from solo5_systemd.engine.task import Started, Task, phase
-from solo5_systemd.journal.lines import Line
 from solo5_systemd.network.model import LeaseRecord
 from solo5_systemd.task.properties import parse_property, unit_property
 from solo5_systemd.task.workload import STOP_TIMEOUT_S, StopSignal, Workload
-from solo5_systemd.unit.outcome import Outcome
 from solo5_systemd.unit.state import ActiveState, UnitState, child_state
 
 if TYPE_CHECKING:
@@ -31,6 +29,8 @@ if TYPE_CHECKING:
     from solo5_systemd.engine.gc import Collector
     from solo5_systemd.engine.plan import Plan
     from solo5_systemd.engine.start import Starter
+    from solo5_systemd.journal.lines import Line
+    from solo5_systemd.unit.outcome import Outcome
 
 IMAGE_MIN_AGE_S = 10.0
 """Age below which an unused image is kept where room is made for a start: `Images.hold` may not have it yet."""
@@ -165,7 +165,9 @@ class Runtime(Queries):
     async def _views(self, states: Sequence[tuple[UnitState, LeaseRecord | None]]) -> Sequence[Task]:
         return await gather(self._view(state, record) for state, record in states)
 
-    async def console(self, task: Task, *, follow: bool = False, last: int | None = None) -> AsyncGenerator[Line, None]:
+    async def console(
+        self, task: Task, *, follow: bool = False, last: int | None = None
+    ) -> AsyncGenerator["Line", None]:
         """Yield the lines of a task's console; with `follow`, until the task has ended and all lines are read."""
         written = asyncio.ensure_future(self._last_line_written(task.state)) if follow else None
         try:
@@ -409,7 +411,7 @@ class Runtime(Queries):
         which = parse_property("AllowedCPUs", cpus) if cpus else unit_property("AllowedCPUs", b"")
         await self._units.set_properties(where, [which])
 
-    async def child_outcome(self, name: TaskName, since: int, status: int, *, stop_requested: bool) -> Outcome:
+    async def child_outcome(self, name: TaskName, since: int, status: int, *, stop_requested: bool) -> "Outcome":
         """Return the outcome of a scope's tender from the exit status that its parent has reaped.
 
         Args:

@@ -147,7 +147,6 @@ class Steps:
         self.made: list[tuple[DiskRequest, MadeDisk]] = []
         self._name = planned.parts.workload.name
         self._backends = backends
-        self._disks = backends.disks
         self._networks = backends.networks
         self._units = backends.units
         self._users = backends.users
@@ -252,7 +251,7 @@ class Steps:
             if not disk.planned:
                 disks.append(disk)
                 continue
-            made = await completed(self._disks.make(request, disk), partial(self._unmake, request))
+            made = await completed(self._backends.disks.make(request, disk), partial(self._unmake, request))
             self.made.append((request, made))
             check_total(each.disk for _, each in self.made)  # again, since files may have grown since preflight
             disks.append(made.disk)
@@ -260,28 +259,30 @@ class Steps:
 
     async def _unmake(self, request: DiskRequest, made: MadeDisk) -> None:
         if made.created:
-            await self._disks.unmake(request, made.disk)
-        await self._disks.release(made)
+            await self._backends.disks.unmake(request, made.disk)
+        await self._backends.disks.release(made)
 
     async def remove_new_files(self) -> None:
         """Remove the files that were created for disks, unless the tender may have written to them."""
         for request, made in self.made:
             if made.created and not self._executed:
-                await undo(self._disks.unmake(request, made.disk))
+                await undo(self._backends.disks.unmake(request, made.disk))
 
     async def release_private_disks(self) -> None:
         """Remove what private disks need during the start only."""
         for _, made in self.made:
-            await undo(self._disks.release(made))
+            await undo(self._backends.disks.release(made))
 
     async def bind_disks(self) -> Sequence[Disk]:
         """Bind-mount the inspected disks, until systemd has made its own mounts of them."""
-        bound = await completed(self._disks.bind(self.plan.parts.disks), self._disks.unbind)
+        if not self.plan.parts.disks:
+            return ()
+        bound = await completed(self._backends.disks.bind(self.plan.parts.disks), self._backends.disks.unbind)
         self.undo.push_async_callback(self._unbind, bound)
         return bound.disks
 
     async def _unbind(self, bound: BoundDisks) -> None:
-        await asyncio.shield(self._disks.unbind(bound))
+        await asyncio.shield(self._backends.disks.unbind(bound))
 
     async def open_files(self, unit: TransientUnit) -> UnitFiles:
         """Open the unit's stdin and stderr: the disk locks, since a tender never reads stdin, and a journal stream."""
@@ -310,13 +311,13 @@ class Steps:
             await self.give_disks()
         disks = []
         for disk in self.plan.parts.disks:
-            held.append(await self._disks.open(disk))
+            held.append(await self._backends.disks.open(disk))
             disks.append(replace(disk, path=f"/proc/self/fd/{held[-1]}"))
         return self.plan.with_disks(disks, image), held
 
     async def lock_disks(self) -> int:
         """Lock the disks, until the returned descriptor is closed."""
-        return await self._disks.lock(self.plan.parts.disks, self._name)
+        return await self._backends.disks.lock(self.plan.parts.disks, self._name)
 
     async def give_disks(self) -> None:
         """Make the user the owner of the disks, which are locked. They are reclaimed when the user is freed."""
@@ -326,7 +327,7 @@ class Steps:
         if given:
             await self._users.record_disks(user, list(given.values()))
         for disk in self.plan.parts.disks:
-            former = await self._disks.change_owner(disk, user)
+            former = await self._backends.disks.change_owner(disk, user)
             if former in TASK_UIDS and former != user and disk.disk in given:
                 await self._users.disk_taken(former, given[disk.disk])
 
@@ -378,7 +379,9 @@ class Steps:
 
     async def check_bound(self, begun: Invocation) -> None:
         """Check that the tender has the inspected disks: the path of one can change before systemd mounts it."""
-        await self._disks.check_bound([(disk, sandbox_path(disk)) for disk in self.plan.parts.disks], begun.main_pid)
+        if self.plan.parts.disks:
+            bound = [(disk, sandbox_path(disk)) for disk in self.plan.parts.disks]
+            await self._backends.disks.check_bound(bound, begun.main_pid)
 
 
 async def start_journald(units: "Units", namespace: str) -> str:

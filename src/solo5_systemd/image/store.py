@@ -32,7 +32,6 @@ from solo5_systemd.base.copies import data_of, share
 from solo5_systemd.base.errors import HostError, ImageError, InvalidRequestError, Solo5Error, StoreFullError
 from solo5_systemd.base.locks import closing, is_locked, lock_file
 from solo5_systemd.base.procfs import open_in_thread, open_path
-from solo5_systemd.image.elf import read_manifest
 from solo5_systemd.image.manifest import ImageFacts, Memo, StoredImage, is_sha256
 
 STORE = Path("/var/lib/solo5/images")
@@ -432,6 +431,8 @@ _KIND = {
 
 
 def _facts(path: str, file: FileIO | BufferedRandom, size: int) -> ImageFacts:
+    from solo5_systemd.image.elf import read_manifest  # imported here for startup time: not of a stored image
+
     try:
         return read_manifest(file, size)
     except ImageError as error:

@@ -12,11 +12,11 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.base.procfs import open_in_thread
 from solo5_systemd.journal.journald import log_hung, open_stream
 from solo5_systemd.task.log_fields import STDERR_PRIORITY, STDOUT_PRIORITY
-from solo5_systemd.unit.exit_messages import ExitMessages
 from solo5_systemd.unit.state import UnitState
 
 if TYPE_CHECKING:
     from solo5_systemd.journal.lines import Line
+    from solo5_systemd.unit.exit_messages import ExitMessages
 
 # The reader is imported where it is used, for startup time: most commands do not read the journal.
 
@@ -75,9 +75,10 @@ class Journal:
         await self.sync(task_of(unit) or TaskName(unit), namespace)
         return await asyncio.to_thread(read_failure_messages, unit, namespace)
 
-    async def exit_messages(self, state: UnitState) -> ExitMessages:
+    async def exit_messages(self, state: UnitState) -> "ExitMessages":
         """Return the exit messages of a run; empty ones if the journal cannot be read."""
         from solo5_systemd.journal.exit_messages import read_exit_messages
+        from solo5_systemd.unit.exit_messages import ExitMessages
 
         with suppress(HostError):
             return await asyncio.to_thread(read_exit_messages, state)

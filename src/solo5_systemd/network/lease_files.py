@@ -15,7 +15,6 @@ import hashlib
 import json
 import logging
 import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -162,7 +161,7 @@ class LeaseStore:
         kept = set(map(_key, but))
         for directory in (self._directory / "namespaces").glob("*"):
             if directory.name not in kept:
-                shutil.rmtree(directory, ignore_errors=True)
+                _remove_tree(directory)
 
     def make_namespace(self) -> None:
         """Make the directory of a namespace with a task, which shows readers that there is one; idempotent.
@@ -178,7 +177,7 @@ class LeaseStore:
     def remove_namespace(self) -> None:
         """Remove the directory of a namespace that has neither networks nor tasks; idempotent."""
         if self._namespace:
-            shutil.rmtree(self._own, ignore_errors=True)
+            _remove_tree(self._own)
 
     def networks(self) -> dict[NetworkName, Network]:
         """Load all networks in use, by name; unreadable files are renamed."""
@@ -258,6 +257,12 @@ class LeaseStore:
 
     def _load(self, directory: Path, parse: Callable[[object], T]) -> Iterator[T]:
         return _read(_files(directory), parse, _rename_damaged)
+
+
+def _remove_tree(directory: Path) -> None:
+    import shutil  # imported here for startup time: it imports compressors
+
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 def _key(namespace: str) -> str:

@@ -8,12 +8,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.network.lease_files import STATE, read_lease_records
-from solo5_systemd.network.tap_counters import Traffic, parse_net_dev
+
+if TYPE_CHECKING:
+    from solo5_systemd.network.tap_counters import Traffic
 
 _CLONE_NEWNET = 0x40000000  # linux/sched.h
 _NS_GET_NSTYPE = 0xB703  # linux/nsfs.h, _IO(0xb7, 0x3)
@@ -110,7 +112,7 @@ def in_new_namespace(act: Callable[[], T]) -> T:
         return threads.submit(enter_and_act).result()
 
 
-def read_traffic_elsewhere(state: Path = STATE) -> dict[TaskName, Mapping[DeviceName, Traffic]]:
+def read_traffic_elsewhere(state: Path = STATE) -> dict[TaskName, Mapping[DeviceName, "Traffic"]]:
     """Return the counters of NICs in other network namespaces than the caller's, by task and NIC.
 
     Only root reads them: for others, and of namespaces that are gone, there are none.
@@ -120,6 +122,8 @@ def read_traffic_elsewhere(state: Path = STATE) -> dict[TaskName, Mapping[Device
     """
     if not any((state / "namespaces").glob("*")):
         return {}
+    from solo5_systemd.network.tap_counters import parse_net_dev  # imported here for startup time
+
     owners: defaultdict[str, dict[str, tuple[TaskName, DeviceName]]] = defaultdict(dict)
     for record in read_lease_records(state):
         if record.namespace:

@@ -3,7 +3,6 @@
 import json
 import os
 import time
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import reduce
@@ -125,6 +124,8 @@ def write_networks(file: Path, networks: Mapping[str, Mapping[str, object]]) -> 
 
 
 def _document(file: Path, content: bytes) -> dict[str, object]:
+    import tomllib  # imported here for startup time: most hosts have no file
+
     try:
         return tomllib.loads(content.decode())
     except UnicodeDecodeError as error:

@@ -2,19 +2,21 @@
 
 import json
 import re
-import tarfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from posixpath import normpath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.sanitize import MAX_NAME, bounded
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, Backing, Disk, DiskRequest, Member
 
-BLOCK = tarfile.BLOCKSIZE
+if TYPE_CHECKING:
+    import tarfile
+
+BLOCK = 512
 """Bytes; headers and contents of a tar archive begin at multiples of it."""
 
 BYTES_MAX = 16 << 20
@@ -75,12 +77,14 @@ def credential_name(text: str) -> str:
     return text
 
 
-def tar_info(entry: Entry) -> tarfile.TarInfo:
+def tar_info(entry: Entry) -> "tarfile.TarInfo":
     """Return what the archive has of an entry except for its content: owner root, time 0.
 
     Raises:
         InvalidRequestError: its name is too long for the format.
     """
+    import tarfile  # imported here for startup time
+
     info = tarfile.TarInfo(entry.name)
     info.size = entry.size
     info.mode = 0o755 if entry.is_directory else 0o644

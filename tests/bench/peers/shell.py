@@ -22,9 +22,9 @@ ANSWER_TIMEOUT_S = 10.0
 Command = Callable[[int], Sequence[str]]
 
 LEFT_OUT = {"Description", "Type", "ExecStart", "Wants", "Requires", "After", "User"} | {
-    "SyslogIdentifier", "LogExtraFields",
+    "SyslogIdentifier", "LogExtraFields", "NetworkNamespacePath",
 }  # fmt: skip
-"""What names our task, its other units and its user; everything else is its confinement."""
+"""What names our task, its other units, its user and the namespace of its taps; everything else is its confinement."""
 
 SPELT = {
     "RestrictNamespaces=0x4000000": "RestrictNamespaces=uts",

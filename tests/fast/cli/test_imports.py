@@ -99,3 +99,27 @@ def test_the_connection_of_a_read_imports_no_parser_of_xml() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment)
     assert done.stdout == "{'pystemd.dbuslib'}\n"
+
+
+START = (
+    "bus.network_client", "engine.runtime", "engine.start", "host.tenders", "image.store", "journal.console",
+    "network.task_namespaces", "settings.files", "task.settings", "users.allocation", "wiring.engine",
+)  # fmt: skip
+"""The modules that import all others of a start of a task without disks."""
+
+NOT_AT_START = {
+    "shutil", "tarfile", "tomllib", "solo5_systemd.image.elf", "solo5_systemd.journal.lines",
+    "solo5_systemd.network.tap_counters", "solo5_systemd.storage.backing_files", "solo5_systemd.unit.outcome",
+}  # fmt: skip
+
+
+def test_a_start_imports_what_it_needs_and_no_more() -> None:
+    code = "from solo5_systemd.cli.context import CommandContext\n"
+    code += "async def command(engine): return 0\n"
+    code += "try: CommandContext(None, connect=lambda: 1 / 0, root=True).run(command)\n"
+    code += "except ZeroDivisionError: pass\n"  # with the event loop
+    code += "".join(f"import solo5_systemd.{module}\n" for module in START)
+    code += "import json, sys; print(json.dumps(sorted(sys.modules)))"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment)
+    assert set(json.loads(done.stdout)) & NOT_AT_START == set()

@@ -112,6 +112,16 @@ def test_the_process_writes_to_its_own_streams() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, f"solo5ctl {__version__}\n", "")
 
 
+def test_the_process_ends_at_once_but_for_its_threads() -> None:
+    ended = "import atexit, threading, time; atexit.register(lambda: print('interpreter ended', flush=True))\n"
+    done = process("no-such-verb", code=ended + MAIN)
+    assert (done.returncode, done.stdout) == (125, "")
+    assert "no-such-verb" in done.stderr
+    copying = "threading.Thread(target=lambda: (time.sleep(0.3), print('copied', flush=True))).start()\n"
+    done = process("no-such-verb", code=ended + copying + MAIN)
+    assert (done.returncode, done.stdout) == (125, "copied\ninterpreter ended\n")
+
+
 def test_a_closed_stdout_causes_no_traceback() -> None:
     code = (
         "import os, sys\n"

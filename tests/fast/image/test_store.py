@@ -126,7 +126,7 @@ async def test_an_unchanged_image_is_not_read_again(
     store: ImageStore, image: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = await store.take(str(image))
-    monkeypatch.setattr(module, "read_manifest", None)
+    monkeypatch.setattr(elf_module, "read_manifest", None)
     assert await store.take(str(image)) == first
 
 
@@ -496,9 +496,9 @@ TAKE = """
 import asyncio
 import sys
 from pathlib import Path
-from solo5_systemd.image.elf import read_manifest
-from solo5_systemd.image import store
-store.read_manifest = lambda file, size: read_manifest(file, size, machine="x86_64")
+from solo5_systemd.image import elf, store
+read_manifest = elf.read_manifest
+elf.read_manifest = lambda file, size: read_manifest(file, size, machine="x86_64")
 print(asyncio.run(store.ImageStore(Path(sys.argv[1])).take(sys.argv[2])).sha256)
 """
 
