@@ -49,6 +49,8 @@ NOTHING = {
     "fragments": False,
     "dhcp": False,
     "rate": [],
+    "sleep": True,
+    "idle_min": 5,
     "reserved_addresses": [],
     "routes": [],
 }

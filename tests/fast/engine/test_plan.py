@@ -128,11 +128,6 @@ def on(backing: Backing = Backing.FILE, **changes: Any) -> Facts:
         ),
         # sleep
         (
-            {"namespace": GROUP, "limits": Limits(idle_s=60)},
-            facts(),
-            "task web is to sleep in network namespace /run/netns/group: expected the host's",
-        ),
-        (
             {"kind": UnitKind.SCOPE, "limits": Limits(idle_s=60)},
             facts(),
             "task web is a scope, and to sleep: expected a service",

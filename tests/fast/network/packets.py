@@ -111,6 +111,7 @@ class _Rules:
                 if logged := re.match(r"log group \d+ snaplen \d+ ?", rest):
                     found.add("announced")
                     rest = rest[logged.end() :]
+                rest = re.sub(r"^add @\w+ \{ oifname \} ", "", rest)
                 word, _, target = rest.partition(" ")
                 assert word in ("", "continue", "jump", "goto", "accept", "drop"), f"a rule not understood: {rule!r}"
                 found |= {"dropped"} if word == "drop" else set()

@@ -142,7 +142,7 @@ def test_a_record_has_since_when_its_task_sleeps_and_after_which_time_it_does() 
     assert "asleep" not in written(lease_record_document(RECORD))
     assert written(lease_record_document(record))["nics"] == [{"nic": "service", "limits": {"idle_s": 60}}]
     assert parse_lease_record(written(lease_record_document(record))) == record
-    assert (record.idle_s, RECORD.idle_s) == (60, 0)
+    assert (record.reservation.idle_s, RECORD.reservation.idle_s) == (60, 0)
 
 
 def test_a_damaged_network_file() -> None:

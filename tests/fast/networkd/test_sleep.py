@@ -19,7 +19,7 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundEr
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import nft_elements
 from solo5_systemd.network.guest_limits import Limits
-from solo5_systemd.network.model import LeaseRecord, LeaseState, Reservation
+from solo5_systemd.network.model import LeaseRecord, LeaseState, Reservation, SleepChange
 from solo5_systemd.network.nft_elements import Element
 from solo5_systemd.networkd.leases import Leases
 from solo5_systemd.networkd.sleep import Sleep
@@ -57,6 +57,12 @@ class Tables:
 
     def active(self) -> Mapping[str, int]:
         return {tap: count for tap, count in self.counts.items() if count}
+
+    def active_of(self, tap: str) -> int:
+        return self.counts[tap]
+
+    def forget_heard(self, taps: Iterable[str]) -> None:
+        """No router has sent anything."""
 
     def asleep(self) -> Sequence[str]:
         return sorted(each.name for each in self.elements if each.name.startswith("asleep"))
@@ -122,13 +128,21 @@ class Service:
             self.leases.save(LeaseRecord(reservation=held, nics=(), state=LeaseState.ATTACHED, expires=0))
             self.tables.elements |= {*bridges.task_elements(held)}
             self.tables.counts[tap] = 0
-        host = SimpleNamespace(leases=self.leases, sleepers=self.sleepers)
+        self.changes: list[SleepChange] = []
+        state = SimpleNamespace(
+            record=self.leases.get, sleepers=self.sleepers.records, frames=self.sleepers.frames,
+            begin_sleep=self.sleepers.begin, end_sleep=self.sleepers.end,
+            task_of_tap=lambda tap, path: self.leases.allocations.taps.get(tap),
+        )  # fmt: skip
         self.watches = Watches()
         self.sleep = Sleep(
-            cast(Any, SimpleNamespace(host=host)), cast(Any, Writer()), cast(Any, self.units),
-            KeyedLocks(), cast(Any, None), self.watches,
+            cast(Any, state), cast(Any, Writer()), cast(Any, self.units),
+            KeyedLocks(), cast(Any, None), self.watches, self.report,
         )  # fmt: skip
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
+
+    async def report(self, change: SleepChange) -> None:
+        self.changes.append(change)
 
     @property
     def asleep(self) -> int:

@@ -43,6 +43,8 @@ network "closed" {
   connections = 64
   fragments  = true
   rate       = ["sent=10M"]
+  sleep      = false
+  idle_min   = 600
   routes     = ["192.168.0.0/16"]
   dns        = ["192.0.2.53", "192.0.2.54"]
   search     = ["closed.example"]
@@ -218,6 +220,8 @@ OPENED = {
     "connections": 64,
     "fragments": True,
     "rate": ["sent=10M"],
+    "sleep": False,
+    "idle_min": 600,
     "routes": ["192.168.0.0/16"],
 }
 

@@ -90,7 +90,7 @@ DISK = table(
     block("io", table_of(IoLimits)),
 )
 
-IDLE = table(attribute("after", TEXT, required=True), attribute("action", TEXT))
+IDLE = table(attribute("after", TEXT), attribute("action", TEXT))
 
 READY = table(*(attribute(name, TEXT) for name in ("console", "tcp", "udp", "deadline", "interval", "on_loss")))
 
