@@ -89,7 +89,8 @@ class Sleep:
         try:
             packets = AnnouncedPackets()
         except OSError as error:
-            _log.info("no packets are announced: %s", error.strerror)
+            _log.info("no task sleeps, since no packets are announced: %s", error.strerror)
+            self._sleepers.announces = False
             yield
             return
         loop = asyncio.get_running_loop()
@@ -135,9 +136,9 @@ class Sleep:
     async def _check(self, record: LeaseRecord, frames: int) -> None:
         task = record.reservation.task
         if record.asleep:
-            if frames:  # while this service did not run, or of a lost message
-                await self.wake(task, "a packet")
-        elif await self._is_idle(record, frames):
+            if frames or not self._sleepers.announces:  # while this service did not run, or of a lost message
+                await self.wake(task, "a packet" if frames else "packets are not announced")
+        elif self._sleepers.announces and await self._is_idle(record, frames):
             await self._sleep(task, frames)
 
     async def _is_idle(self, record: LeaseRecord, frames: int) -> bool:
