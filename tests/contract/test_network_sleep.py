@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from tests.contract.guest import Guest
+from tests.contract.guest6 import Guest6
 from tests.contract.netns import Outside, run
 from tests.contract.netservice import Client, Pid1, Service, nic, pid1, tcp, until
 
@@ -28,6 +29,10 @@ class Sleeper(Guest):
 
     def go_on(self) -> None:
         asyncio.get_running_loop().add_reader(self.descriptor, self._on_readable)
+
+
+class Sleeper6(Sleeper, Guest6):
+    """The same with IPv6."""
 
 
 @asynccontextmanager
@@ -126,6 +131,25 @@ async def test_a_neighbour_wakes(client: Client, manager: Pid1) -> None:
             neighbour.send(neighbour.udp(guest.mac, guest.ip, 7, b"known by its MAC"))
             await neighbour.heard_udp(b"KNOWN BY ITS MAC")
             assert manager.signals == [STOP, CONT] * 2
+
+
+async def test_a_packet_of_ipv6_wakes_and_a_question_for_its_address(service: Service, manager: Pid1) -> None:
+    (service.settings / "solo5.toml").write_text("[network.default]\nipv6 = true\n")
+    async with service.running() as client:
+        reservation = await client.have("web", tcp(8080))
+        (lease,) = reservation.leases
+        manager.begin(UNIT)
+        async with Sleeper6(lease) as guest:
+            manager.on_signal = {signal.SIGSTOP: guest.stop, signal.SIGCONT: guest.go_on}
+            assert await get(str(guest.ip6)) == b"HELLO"
+            for flush in (False, True):
+                await client.sleep(WEB)
+                if flush:
+                    run("ip", "-6", "neighbour", "flush", "dev", lease.bridge)
+                async with asyncio.timeout(0.9):
+                    assert await get(str(guest.ip6)) == b"HELLO"
+            assert manager.signals == [STOP, CONT] * 2
+            manager.on_signal = {}
 
 
 async def test_questions_for_others_and_broadcasts_wake_nobody(client: Client, manager: Pid1) -> None:

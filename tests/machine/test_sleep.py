@@ -50,29 +50,42 @@ def test_by_hand(run: Runner) -> None:
     assert (asleep(task), process_state(task) == "T") == (False, False)
 
 
-@pytest.mark.parametrize("signal", ["TERM", "INT"])
-def test_a_sleeper_stops_as_any_other(run: Runner, signal: str) -> None:
+@pytest.mark.parametrize(
+    "end",
+    [("solo5ctl", "stop"), ("solo5ctl", "stop", "--signal", "INT"), ("solo5ctl", "kill", "--signal", "TERM")],
+    ids=" ".join,
+)
+def test_a_task_that_sleeps_is_stopped_at_once(run: Runner, end: tuple[str, ...]) -> None:
     task = web(run)
     ok("solo5ctl", "sleep", task)
     begun = time.monotonic()
-    ok("solo5ctl", "stop", f"--signal={signal}", task)
-    assert time.monotonic() - begun < 5, "before SIGKILL, which comes after 10 s"
-    assert inspect(task)["outcome"]["ending"] == "stopped"
+    ok(*end, task)
+    ok("solo5ctl", "wait", task)
+    assert time.monotonic() - begun < 9, "before SIGKILL"
+    assert inspect(task)["outcome"]["signal"] == (2 if "INT" in end else 15)
 
 
-def test_systemctl_restarts_a_sleeper_awake(run: Runner) -> None:
+def test_a_task_that_sleeps_is_awake_after_a_restart(run: Runner) -> None:
     task = web(run)
     ok("solo5ctl", "sleep", task)
     ok("systemctl", "restart", inspect(task)["unit"])
     assert not asleep(task)
+    assert "elements" not in ok("nft", "list", "set", "bridge", "solo5", "asleep")
     eventually(lambda: sh("ping", "-c1", "-W1", address(task)).returncode == 0, "it answers")
     ok("solo5ctl", "sleep", task)
     assert udp(address(task), 7, "once more") == "once more"
 
 
-def test_a_declared_task_sleeps_and_begins_awake_after_a_reload_of_its_file(
-    declare: Declarations,
-) -> None:
+def test_only_root_puts_tasks_to_sleep_and_wakes_them(run: Runner) -> None:
+    task = web(run)
+    for method in ("Sleep", "Wake"):
+        call = ("busctl", "call", "org.solo5.Network1", "/org/solo5/Network1", "org.solo5.Network1", method, "s", task)
+        refused = sh("setpriv", "--reuid=nobody", "--clear-groups", *call)
+        assert (refused.returncode != 0, "denied" in refused.stderr) == (True, True), refused.stderr
+    assert process_state(task) != "T"
+
+
+def test_a_declared_task_sleeps_through_a_daemon_reload(declare: Declarations) -> None:
     unit = declare("resting", f"Argument={IPV4}\nArgument={GATEWAY}\nIdleSec=5s")
     ok("systemctl", "start", unit)
     eventually(lambda: asleep("resting"), "it falls asleep")

@@ -15,12 +15,17 @@ from solo5_systemd.networkd.leases import Leases
 
 
 class Sleepers:
-    """The tasks that may sleep. Not thread-safe, as `NetworkState`; exceptions state it."""
+    """The tasks that may sleep. Not thread-safe, as `NetworkState`; exceptions state it.
+
+    Attributes:
+        announces: packets that wake are announced; otherwise no task sleeps.
+    """
 
     def __init__(self, leases: Leases, bridges: Bridges, tables: Tables) -> None:
         self._leases = leases
         self._bridges = bridges
         self._tables = tables
+        self.announces = tables.announces
 
     def records(self) -> Sequence[LeaseRecord]:
         """Return the records of attached tasks that may sleep or do; safe in any thread."""
@@ -59,10 +64,10 @@ class Sleepers:
                 "LAN ask.",
                 "Give the NIC an address (ip=), or the network a pool.",
             )
-        if not self._tables.announces:
+        if not self.announces:
             raise HostError(
                 f"task {task} cannot be woken by packets: expected a kernel with the module nfnetlink_log.",
-                "modprobe nfnetlink_log",
+                "modprobe nfnetlink_log && systemctl restart solo5-networkd",
             )
 
     def begin(self, task: TaskName, frames: int | None = None) -> bool:

@@ -1,14 +1,17 @@
 """Watches of what other programs change in the network: links, addresses, nftables, other namespaces."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from typing import TypeVar
 
 from solo5_systemd.network.announcements import AnnouncedPackets
 from solo5_systemd.network.link_watches import AddressWatch, LinkWatch
 from solo5_systemd.network.nft_tables import RulesetWatch
 from solo5_systemd.networkd.state import NetworkState
+
+_log = logging.getLogger(__name__)
 
 W = TypeVar("W", LinkWatch, AddressWatch, RulesetWatch, AnnouncedPackets)
 
@@ -42,8 +45,11 @@ class Watches:
             _watch(stack, AddressWatch(), self._on_addresses)
             if not host.repairs.owns_tables:
                 _watch(stack, RulesetWatch(), self._on_rules)
-            with suppress(OSError):  # the kernel lacks nfnetlink_log: no task sleeps
+            try:
                 _watch(stack, AnnouncedPackets(), self.on_packets)
+            except OSError as error:  # the kernel lacks nfnetlink_log, or another program has the group
+                _log.info("no task sleeps, since no packets are announced: %s", error.strerror)
+                host.sleepers.announces = False
             yield
 
     def on_packets(self, announced: AnnouncedPackets, path: str = "") -> None:

@@ -4,6 +4,7 @@ tests/contract/test_network_sleep.py shows the same with the kernel's packets.
 """
 
 import asyncio
+import errno
 import signal
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -21,6 +22,7 @@ from solo5_systemd.network import nft_elements
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import LeaseRecord, LeaseState, Reservation, SleepChange
 from solo5_systemd.network.nft_elements import Element
+from solo5_systemd.networkd import sleep
 from solo5_systemd.networkd.leases import Leases
 from solo5_systemd.networkd.sleep import Sleep
 from solo5_systemd.networkd.sleepers import Sleepers
@@ -219,6 +221,20 @@ async def test_a_frame_between_the_check_and_the_signal_keeps_a_task_awake(servi
     assert await service.after(60) == [STOP]
 
 
+async def test_where_no_packets_are_announced_no_task_sleeps(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where another program has taken the group, which the service notices at its start."""
+    await service.after(0)
+    assert await service.after(60) == [STOP]
+
+    def refused() -> None:
+        raise OSError(errno.EBUSY, "Device or resource busy")
+
+    monkeypatch.setattr(sleep, "AnnouncedPackets", refused)
+    with service.sleep.watching():
+        assert await service.after(0) == [STOP, CONT]
+        assert await service.after(600) == [STOP, CONT]
+
+
 @pytest.mark.parametrize("refuses", [("add", "delete"), ("exchange",)])
 async def test_where_nftables_refuses_a_task_stays_awake(service: Service, refuses: Collection[str]) -> None:
     await service.after(0)
@@ -270,6 +286,6 @@ async def test_what_nothing_could_wake_is_refused(service: Service) -> None:
     with pytest.raises(InvalidRequestError, match="task a is on a joined bridge without a leased address"):
         service.sleepers.check(unaddressed, [JOINED])
     service.sleepers.check(RESERVATION, [JOINED])
-    service.tables.announces = False
+    service.sleepers.announces = False
     with pytest.raises(HostError, match="task a cannot be woken by packets: expected a kernel with the module"):
         service.sleepers.check(RESERVATION)

@@ -62,8 +62,9 @@ def keys(spec: Spec) -> set[str]:
 
 
 def test_every_option_of_a_task_has_its_row() -> None:
-    task, nic, block = tables("Task configuration")
+    task, idle, nic, block = tables("Task configuration")
     assert task.keys() == keys(TASK)
+    assert idle.keys() == keys(TASK.object.attributes["idle"].block_value.nested)
     assert nic.keys() == keys(TASK.object.attributes["nic"].block_map.nested)
     assert block.keys() == keys(TASK.object.attributes["block"].block_map.nested)
 

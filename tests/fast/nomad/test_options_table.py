@@ -24,7 +24,8 @@ SHOWN: Mapping[str, str] = {
     f"{CONFIGURATION}::test_network_and_allowed_property_are_the_tasks": (
         "network.ipv4 network.gateway4 network.reserved_addresses network.bridge network.mtu network.masquerade "
         "network.routed network.reach network.isolated network.host network.metadata network.connections "
-        "network.fragments network.egress network.rate network.sleep network.idle_min network.gateway6 network.nat66 network.ra"
+        "network.fragments network.egress network.rate network.sleep network.idle_min "
+        "network.gateway6 network.nat66 network.ra"
     ),
     "machine/nomad/test_dhcp.py::test_a_job_without_arguments_gets_its_address_by_dhcp": "network.dhcp",
     "machine/nomad/test_group_networks.py::test_a_guest_has_its_groups_address_where_the_node_permits_it": (
