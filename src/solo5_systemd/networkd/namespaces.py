@@ -190,6 +190,11 @@ class Namespaces:
         """Return the record of a task; safe in any thread."""
         return self._of(task).leases.get(task)
 
+    @property
+    def announces(self) -> bool:
+        """Whether packets that wake are announced; otherwise no task sleeps."""
+        return self.host.sleepers.announces
+
     def sleepers(self) -> Sequence[LeaseRecord]:
         """Return the records of the tasks that may sleep or do; safe in any thread."""
         others = (other.state for other in self._copy())

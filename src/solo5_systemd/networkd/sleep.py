@@ -147,9 +147,9 @@ class Sleep:
     async def _check(self, record: LeaseRecord, frames: int) -> None:
         task = record.reservation.task
         if record.asleep:
-            if frames or not self._sleepers.announces:  # while this service did not run, or of a lost message
+            if frames or not self._state.announces:  # while this service did not run, or of a lost message
                 await self.wake(task, "a packet" if frames else "packets are not announced")
-        elif self._sleepers.announces and await self._is_idle(record, frames):
+        elif self._state.announces and await self._is_idle(record, frames):
             await self._sleep(task, frames)
 
     async def _is_idle(self, record: LeaseRecord, frames: int) -> bool:
