@@ -13,6 +13,7 @@ from solo5_systemd.declared import update_files
 from solo5_systemd.engine.task import Phase
 from solo5_systemd.journal import stored
 from solo5_systemd.journal.lines import Stream
+from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import UNREPAIRED, RecordedRepair
 from solo5_systemd.storage import lock_records
 from solo5_systemd.task.workload import StopSignal
@@ -34,12 +35,18 @@ def test_ps_lists_tasks_that_have_not_ended(solo5ctl: Solo5ctl) -> None:
 
 
 def test_ps_and_inspect_show_since_when_a_task_sleeps(solo5ctl: Solo5ctl) -> None:
-    slept = solo5ctl.engine.known[TaskName("web")].started + 60_000_000
-    solo5ctl.engine.known[TaskName("web")] = replace(solo5ctl.engine.known[TaskName("web")], asleep=slept)
+    known = solo5ctl.engine.known[TaskName("web")]
+    assert known.reservation is not None
+    limits = {lease.nic: Limits(idle_s=600) for lease in known.reservation.leases}
+    held = replace(known.reservation, limits=limits)
+    known = replace(known, asleep=known.started + 60_000_000, reservation=held)
+    solo5ctl.engine.known[TaskName("web")] = known
     _, api, web = solo5ctl("ps").out.splitlines()
     assert ("  Asleep " in web, "  Up " in api) == (True, True)
     assert "  Status: Asleep " in solo5ctl("inspect", "web").out
+    assert " Sleeps: after 600 s without a packet\n" in solo5ctl("inspect", "web").out
     [shown] = json.loads(solo5ctl("inspect", "--json", "web").out)
+    assert shown["idle_s"] == 600
     assert shown["asleep_since"] == "2023-11-14T22:14:20.000000Z"
     assert "asleep_since" not in json.loads(solo5ctl("inspect", "--json", "api").out)[0]
 

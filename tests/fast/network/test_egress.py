@@ -417,3 +417,17 @@ def test_a_damaged_record_of_both_addresses_is_rebuilt_with_its_list() -> None:
     assert record is not None
     assert record.reservation.limits == held.limits
     assert record.reservation.leases[0].ipv6 == SIX.ipv6
+
+
+def test_the_operator_permits_idle_times_by_network() -> None:
+    nic = NicRequest(nic=SERVICE, limits=Limits(idle_s=60))
+    check_limits([nic], [replace(network(), policy=NetworkPolicy(idle_min=60))])
+    with pytest.raises(
+        InvalidRequestError, match="idle time of 60 s, which is less than network default permits: expec"
+    ):
+        check_limits([nic], [replace(network(), policy=NetworkPolicy(idle_min=61))])
+    with pytest.raises(
+        InvalidRequestError, match="NIC service has an idle time, and network default has sleep = false"
+    ):
+        check_limits([nic], [replace(network(), policy=NetworkPolicy(sleep=False))])
+    check_limits([NicRequest(nic=SERVICE)], [replace(network(), policy=NetworkPolicy(sleep=False))])

@@ -10,7 +10,7 @@ from tests.fast.host.test_checks import GOOD
 from tests.support.fakes.tasks import LEASE, PORTS
 
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
-from solo5_systemd.network.model import UNREPAIRED, PortRequest, Protocol, Reservation
+from solo5_systemd.network.model import UNREPAIRED, PortRequest, Protocol, Reservation, SleepChange
 from solo5_systemd.network.overtaken import Overtaken
 from solo5_systemd.nomad.config.plugin import PLUGIN, TIGHTENING, PluginConfig
 from solo5_systemd.nomad.config.ready import Rule
@@ -93,6 +93,10 @@ EVENTS = [
     messages.ready_again("tcp 10.89.0.2:80 answers", 12),
     messages.network_repaired(f"{UNREPAIRED}{TAKEN}"),
     messages.network_repaired("another program changed nftables: tables ip solo5 and bridge solo5 are rebuilt"),
+    messages.sleep_changed(SleepChange(task=TaskName("web"), asleep=True, reason="")),
+    messages.sleep_changed(
+        SleepChange(task=TaskName("web"), asleep=False, reason="TCP 192.0.2.9:41234 to 10.89.0.2:80")
+    ),
     messages.lines_dropped(12),
     messages.signal_not_sent("SIGHUP"),
     messages.leases_attached([LEASE]),

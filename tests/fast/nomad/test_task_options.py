@@ -134,6 +134,11 @@ def test_a_number_is_understood_however_it_is_written(number: object) -> None:
         ({"nic": {"a": {"net": "x"}}}, "config.nic.a.net is not a known key: expected one of egress, ip, ip6, mac, "),
         ({"egress": ["example.org"]}, "config.egress: egress 'example.org' is a name, which the guest alone resolves"),
         ({"egress": ["a=10.0.0.0/8"]}, "config.egress 'a=10.0.0.0/8' is for NIC a: expected it in the block of"),
+        ({"idle": {}}, "config.idle"),
+        ({"idle": {"after": "1s"}}, "out of range: expected 5 seconds to 365 days"),
+        ({"idle": {"after": "5min", "action": "stop"}}, "config.idle.action is stop: expected sleep"),
+        ({"idle": {"after": "5min", "action": "nap"}}, "config.idle.action"),
+        ({"idle": {"for": "5min"}}, "config.idle"),
         ({"nic": {"a": {"rate": ["sent=0"]}}}, "config.nic.a.rate: rate 'sent=0' is out of range"),
         ({"nic": {"a": {"network": "no net"}}}, "config.nic.a.network: network name 'no net' is not usable"),
         ({"nic": {"a": {"ip6": "10.0.0.1"}}}, "config.nic.a.ip6: address '10.0.0.1' is not an IPv6 address"),
@@ -281,3 +286,9 @@ def test_limits_that_cannot_be_honoured_are_refused(block: dict[str, object], se
     with pytest.raises(InvalidRequestError) as caught:
         task_options(packed(unikernel="a", block={"disk": block}))
     assert caught.value.sentence.startswith(sentence)
+
+
+def test_an_idle_time_is_that_of_the_task() -> None:
+    assert task_options(packed(unikernel="web.hvt", idle={"after": "10min"})).asked.limits.idle_s == 600
+    assert task_options(packed(unikernel="web.hvt", idle={"after": "5", "action": "sleep"})).asked.limits.idle_s == 5
+    assert task_options(packed(unikernel="web.hvt")).asked.limits.idle_s == 0
