@@ -19,6 +19,7 @@ from solo5_systemd.dbus.process import log_about
 from solo5_systemd.network.announced_packet import is_question
 from solo5_systemd.network.model import LeaseRecord, SleepChange
 from solo5_systemd.networkd.namespaces import Namespaces
+from solo5_systemd.networkd.reclaim import reclaim
 from solo5_systemd.networkd.task_units import TaskUnits
 from solo5_systemd.networkd.watches import Watches
 
@@ -195,6 +196,14 @@ class Sleep:
         self._seen.pop(task, None)
         log_about(service_of(task), f"task {task} sleeps until its next packet", priority=_NOTICE)
         await self._report(SleepChange(task=task, asleep=True, reason=""))
+        self._tasks.create_task(self._reclaim(task))
+
+    async def _reclaim(self, task: TaskName) -> None:
+        group = await self._units.control_group(task)
+        if group:
+            freed = await asyncio.to_thread(reclaim, group, lambda: self._is_asleep(task))
+            if freed:
+                _log.info("task %s: %d MiB swapped out", task, freed >> 20)
 
     # -- waking --------------------------------------------------------------------------------------------------
 

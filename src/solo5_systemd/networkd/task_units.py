@@ -84,13 +84,21 @@ class TaskUnits:
 
     async def processor_time(self, task: TaskName) -> float | None:
         """Return the processor time of the run of a task in seconds; None: unknown."""
+        value = await self._property(task, "CPUUsageNSec")
+        return None if value in (None, _UNKNOWN) else int(value) / 1e9
+
+    async def control_group(self, task: TaskName) -> str:
+        """Return ControlGroup= of the run of a task; empty: unknown."""
+        return await self._property(task, "ControlGroup") or ""
+
+    async def _property(self, task: TaskName, name: str) -> Any:
+        """Return a property of the service of a task; None: unknown."""
         unit = self._running(task)
         if unit is None:
             return None
         of = {"interface": "org.freedesktop.DBus.Properties", "path": f"{_PATH}/unit/{_label(unit)}"}
-        reply = await self._call("Get", "ss", "org.freedesktop.systemd1.Service", "CPUUsageNSec", **of)
-        value = int(reply[0].value) if reply else _UNKNOWN
-        return None if value == _UNKNOWN else value / 1e9
+        reply = await self._call("Get", "ss", "org.freedesktop.systemd1.Service", name, **of)
+        return reply[0].value if reply else None
 
     def _running(self, task: TaskName) -> str | None:
         """Return the unit of a task that runs; None: there is none."""
