@@ -102,6 +102,8 @@ class Service:
         self.addresses = directory / "addresses"
         self.units = directory / "units"
         self.units.mkdir()
+        self.waiting = directory / "waiting"
+        self.waiting.mkdir()
         self.log = directory / "log"
         self.bus = bus
         self._process: subprocess.Popen[bytes] | None = None
@@ -115,7 +117,8 @@ class Service:
         }
         command = [sys.executable, *program, "--owner", "nobody"]
         command += ["--settings", str(self.settings), "--state", str(self.state)]
-        command += ["--units", str(self.units), "--addresses", str(self.addresses), *options]
+        command += ["--units", str(self.units), "--addresses", str(self.addresses)]
+        command += ["--waiting", str(self.waiting), *options]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, env=environment, stderr=log)
 

@@ -111,8 +111,8 @@ def _leases(snapshot: Snapshot) -> Iterator[Orphan]:
                 yield Orphan(kind=Kind.LEASE, subject=task, reason="its reservation has expired")
             case LeaseState.ATTACHED:
                 yield Orphan(kind=Kind.LEASE, subject=task, reason="its unit is not running")
-            case LeaseState.RELEASING:
-                pass  # solo5-networkd is releasing it
+            case LeaseState.RELEASING | LeaseState.WAITING:
+                pass  # solo5-networkd is releasing it, or its first packet will start it
 
 
 def _strays(snapshot: Snapshot) -> Iterator[Orphan]:

@@ -18,12 +18,14 @@ class Limits:
         rate: bytes and packets per second.
         routes: the source addresses that it has besides its own, which the host routes to it.
         idle_s: seconds without a packet after which its task sleeps; 0: it never does.
+        idle_stops: its task ends instead, and waits without a process for its next packet.
     """
 
     egress: Annotated[Egress, EGRESS] = None
     rate: Rate = UNLIMITED
     routes: Annotated[Routes, ROUTES] = ()
     idle_s: int = 0
+    idle_stops: bool = False
 
     def or_else(self, other: "Limits") -> "Limits":
         """Return these limits, with the egress, the rate or the idle time of others where these have none."""
@@ -32,6 +34,7 @@ class Limits:
             egress=other.egress if self.egress is None else self.egress,
             rate=other.rate if self.rate == UNLIMITED else self.rate,
             idle_s=self.idle_s or other.idle_s,
+            idle_stops=self.idle_stops or other.idle_stops,
         )
 
     def under(self, policy: NetworkPolicy) -> "Limits":

@@ -20,7 +20,7 @@ _IS_NEW = 1 << 31  # all bits are set for a new link
 _IFADDRMSG, _IFA_LABEL = 8, 3
 _NETCONFA_FORWARDING, _NO_LINK, _NEW_LINKS = 2, 0xFFFFFFFF, 0xFFFFFFFE
 _INET6 = int.from_bytes((socket.AF_INET6, 0), sys.byteorder)  # struct netconfmsg, padded
-_IFF_UP = 1
+_IFF_UP, _IFF_LOWER_UP = 1, 1 << 16
 
 
 class LinkWatch(NetlinkSocket):
@@ -72,6 +72,29 @@ def _link_name(kind: int, body: bytes) -> str:
         return os.fsdecode(attributes(body[_IFADDRMSG:]).get(_IFA_LABEL, b"").rstrip(b"\0").partition(b":")[0])
     # A link name may have any bytes except / and white space.
     return os.fsdecode(attributes(body[_IFINFOMSG:]).get(_IFLA_IFNAME, b"").rstrip(b"\0"))
+
+
+class CarrierWatch(NetlinkSocket):
+    """A netlink socket, readable when a link has a carrier, as a tap has while a process has it open.
+
+    The kernel drops all other messages.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(NETLINK_ROUTE, _GROUP_LINK)
+        self.receive_only([is_type(_RTM_NEWLINK), has_bits(_FLAGS, _IFF_LOWER_UP)])
+
+    def up(self) -> frozenset[str] | None:
+        """Return the names of links with a carrier; None after lost messages. To be called when readable."""
+        names = set()
+        try:
+            while True:
+                for kind, body in self.receive():
+                    names.add(_link_name(kind, body))
+        except BlockingIOError:
+            return frozenset(names)
+        except OSError:  # ENOBUFS: messages were lost; EBADMSG
+            return None
 
 
 class AddressWatch(NetlinkSocket):

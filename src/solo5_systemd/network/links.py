@@ -6,7 +6,7 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 from typing import Any
@@ -15,12 +15,13 @@ from solo5_systemd.base.dependencies import without_init
 from solo5_systemd.base.errors import HostError, TakenError
 from solo5_systemd.base.names import TaskName, task_namespace
 from solo5_systemd.network import ipv6_sysctls, taps
-from solo5_systemd.network.derived import bridge_mac
+from solo5_systemd.network.derived import bridge_mac, link_local
 from solo5_systemd.network.ipam import TAP_PREFIX, segment_link
 from solo5_systemd.network.joined import TAP_MTU_MAX, BridgeFacts
 from solo5_systemd.network.lease_recovery import tap_alias
-from solo5_systemd.network.model import Lease, Network
+from solo5_systemd.network.model import IpAddress, Lease, Network
 from solo5_systemd.network.modules import BRIDGE, VETH, needing
+from solo5_systemd.network.neighbours import Neighbours
 from solo5_systemd.network.raw_netlink import (
     NETLINK_ROUTE,
     NLM_DUMP,
@@ -69,6 +70,7 @@ class Links:
 
     Attributes:
         routes: the routes and addresses of the namespace.
+        neighbours: the neighbour entries of the namespace.
     """
 
     def __init__(self, owner: Callable[[TaskName], int]) -> None:
@@ -80,6 +82,7 @@ class Links:
         self._route = iproute.IPRoute()
         self.routes = Routes()
         self._taps = Taps()
+        self.neighbours = Neighbours()
         self._owner = owner
 
     def close(self) -> None:
@@ -87,6 +90,7 @@ class Links:
         self.routes.close()
         self._route.close()
         self._taps.close()
+        self.neighbours.close()
 
     def has_bridge(self, network: Network, segment: str = "") -> bool:
         """Return whether the network's first bridge or a segment of it exists, with the MAC of `bridge_mac`."""
@@ -232,7 +236,24 @@ class Links:
             alias = tap_alias(task, lease.nic, joined)
             port = _port(lease, network)
             self._taps.make(self._tap(task, lease, mtu), bridge=lease.bridge, alias=alias, port=port)
-            self._taps.forget_neighbours(network.bridge, lease.addresses)
+            # An earlier guest may have had such an address, with another MAC: the kernel would send to that one for
+            # some eight seconds (5 s of NUD_DELAY, then three probes), unless the new guest asks for one meanwhile.
+            self.neighbours.forget(network.bridge, lease.addresses)
+
+    def hold_packets(self, lease: Lease, network: Network) -> bool:
+        """Have the kernel hold packets for a guest, and announce the first; return whether it holds one already.
+
+        Raises:
+            HostError: the kernel refused.
+        """
+        with _kernel_errors(f"bridge {network.bridge}"):
+            self.neighbours.announce_lookups(network.bridge)
+            return self.neighbours.forget(network.bridge, _addresses(lease))
+
+    def deliver_packets(self, lease: Lease, network: Network) -> None:
+        """Have the kernel send what it holds for a guest; raises as `hold_packets`."""
+        with _kernel_errors(f"bridge {network.bridge}"):
+            self.neighbours.confirm(network.bridge, _addresses(lease), lease.mac)
 
     def route_behind(self, lease: Lease, network: Network, routes: Iterable[IpNetwork]) -> bool:
         """Route the ranges behind a guest to it; idempotent. Return whether a route was missing, and is added.
@@ -394,6 +415,12 @@ def _link_of(message: Any) -> Link:
 def _address(ipv4: IPv4Network, gateway4: IPv4Address | None) -> dict[str, Any]:
     """Return the address of a network's bridge, for pyroute2."""
     return {"address": str(gateway4), "prefixlen": ipv4.prefixlen, "broadcast": str(ipv4.broadcast_address)}
+
+
+def _addresses(lease: Lease) -> Sequence[IpAddress]:
+    """Return the addresses at which the host reaches a guest."""
+    own = (link_local(lease.mac),) if lease.ipv6 else ()
+    return (*lease.addresses, *own)
 
 
 def _behind(lease: Lease, network: Network, route: IpNetwork) -> dict[str, Any]:

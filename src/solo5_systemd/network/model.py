@@ -202,6 +202,11 @@ class Reservation:
         """Return the seconds without a packet after which the task sleeps; 0: it never does."""
         return max((limits.idle_s for limits in self.limits.values()), default=0)
 
+    @property
+    def idle_stops(self) -> bool:
+        """Return whether the task ends then, and waits without a process for its next packet."""
+        return any(limits.idle_stops for limits in self.limits.values())
+
     def routes(self, lease: Lease) -> Routes:
         """Return the ranges behind a NIC of this reservation."""
         return self.limits.get(lease.nic, NO_LIMITS).routes
@@ -250,11 +255,15 @@ def limits_of(nics: Sequence[NicRequest]) -> Mapping[DeviceName, Limits]:
 
 
 class LeaseState(StrEnum):
-    """The state of a lease record: RESERVED → ATTACHED → RELEASING → removed; a reservation can expire."""
+    """The state of a lease record: RESERVED → ATTACHED → RELEASING → removed; a reservation can expire.
+
+    WAITING, between ATTACHED and ATTACHED: the task has no process, and its first packet starts it.
+    """
 
     RESERVED = "reserved"
     ATTACHED = "attached"
     RELEASING = "releasing"
+    WAITING = "waiting"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,6 +30,8 @@ BRIDGE = """table bridge solo5 {
     set metered { type ifname; }
     set active { type ifname; counter; }
     set asleep { type ifname; }
+    set waiting4 { type ipv4_addr; }
+    set waiting6 { typeof @th,64,64 . @th,128,64; }
     set heard { type ifname; size 65535; flags dynamic; }
     set asleep4 { type ifname . ipv4_addr; }
     set asleep6 { typeof oifname . @th,64,64 . @th,128,64; }
@@ -83,6 +85,7 @@ BRIDGE = """table bridge solo5 {
     }
     chain resolving {
         ARP_FRAMES
+        arp operation request arp daddr ip @waiting4 ANNOUNCED
         accept
     }
     chain passing {
@@ -142,6 +145,7 @@ BRIDGE = """table bridge solo5 {
     # source (1) or target (2) link-layer address; on a LAN, where others may have its address, a nonce (14, RFC 7527).
     chain neighbours6 {
         ND_FRAMES
+        icmpv6 type nd-neighbor-solicit @th,64,64 . @th,128,64 @waiting6 ANNOUNCED
         ip6 length 24 goto announced6
         icmpv6 type nd-neighbor-solicit @th,192,16 0x0101 iifname . @th,208,48 @linked goto announced6
         icmpv6 type nd-neighbor-solicit @th,192,16 0x0e01 ip6 saddr :: iifname @joined goto announced6

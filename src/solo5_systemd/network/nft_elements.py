@@ -116,6 +116,7 @@ class Ruleset:
         forwards6: the same of IPv6 packets.
         forwarding: the links that forwarded IPv4 packets, one by one, before the first network was up.
         asleep: the reservations of tasks that sleep.
+        waiting: the reservations of tasks without a process, which wait for their first packet.
     """
 
     networks: Sequence[Network] = ()
@@ -125,6 +126,7 @@ class Ruleset:
     forwards6: bool = False
     forwarding: tuple[str, ...] = ()
     asleep: Sequence[Reservation] = ()
+    waiting: Sequence[Reservation] = ()
 
 
 def elements(ruleset: Ruleset) -> tuple[Element, ...]:
@@ -137,7 +139,8 @@ def elements(ruleset: Ruleset) -> tuple[Element, ...]:
     )
     of_tasks = (element for reservation in reservations for element in task_elements(reservation, networks))
     of_sleepers = (element for reservation in ruleset.asleep for element in asleep_elements(reservation, networks))
-    found = dict.fromkeys((*of_networks, *of_segments, *of_tasks, *of_sleepers))
+    of_waiting = (element for reservation in ruleset.waiting for element in waiting_elements(reservation, networks))
+    found = dict.fromkeys((*of_networks, *of_segments, *of_tasks, *of_sleepers, *of_waiting))
     return tuple(found) if six else tuple(each for each in found if each.family != "ip6")
 
 
@@ -229,6 +232,19 @@ def asleep_elements(reservation: Reservation, networks: Sequence[Network]) -> tu
     own = frozenset(task_elements(reservation, networks))
     wanted = (element for lease in reservation.leases for element in _asleep(lease))
     return tuple(element for element in wanted if element not in own)
+
+
+def waiting_elements(reservation: Reservation, networks: Sequence[Network]) -> tuple[Element, ...]:
+    """Return the elements of a task without a process: what lets its packets pass, and announces questions for it."""
+    own = (element for element in task_elements(reservation, networks) if element.family != "bridge")
+    return (*own, *(element for lease in reservation.leases for element in _waiting(lease)))
+
+
+def _waiting(lease: Lease) -> Iterator[Element]:
+    if lease.address is not None:
+        yield _bridged("waiting4", str(lease.address))
+    for address in (lease.address6, link_local(lease.mac)) if lease.address6 is not None else ():
+        yield _bridged("waiting6", *_halves(address))
 
 
 def _asleep(lease: Lease) -> Iterator[Element]:

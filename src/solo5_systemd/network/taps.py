@@ -9,11 +9,9 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from solo5_systemd.network.model import IpAddress
 from solo5_systemd.network.raw_netlink import (
     NETLINK_ROUTE,
     NLM_ACK,
@@ -115,24 +113,6 @@ class Taps:
             first, last = (unchanged, [(_SETLINK, 0, up)]) if port.joined else (up, [])
             settings = (*_port_vlan(number, port.vlan), *_port(number, port))
             self._route.execute([(_SETLINK, 0, first + link), *settings, *last])
-
-    def forget_neighbours(self, bridge: str, addresses: Iterable[IpAddress]) -> None:
-        """Delete the host's neighbour entries of addresses, as far as there are any; an operator's own entries stay.
-
-        An earlier guest may have had such an address, with another MAC: the kernel would send to that one for some
-        eight seconds (5 s of NUD_DELAY, then three probes), unless the new guest sends an ARP request meanwhile.
-
-        Raises:
-            OSError: the kernel refused.
-        """
-        number = socket.if_nametoindex(bridge)
-        for address in addresses:
-            family = socket.AF_INET if address.version == 4 else socket.AF_INET6
-            entry = _NDMSG.pack(family, number, 0, 0, 0) + attribute(_NDA_DST, address.packed)
-            with suppress(FileNotFoundError):
-                [(_, found)] = self._route.request(_GETNEIGH, NLM_ACK, entry)
-                if not _NDMSG.unpack_from(found)[2] & _NUD_PERMANENT:
-                    self._route.execute([(_DELNEIGH, 0, entry)])
 
     def make_alone(self, tap: TaskTap, *, alias: str) -> None:
         """Make a tap whose macvlan is up and no bridge's port, or set them up; idempotent. Raises as `make`."""

@@ -248,6 +248,7 @@ class Bridges:
             forwards6=self.forwarding6 and self._is_router6,
             forwarding=tuple(sysctls.forwarding_links(self._store.sysctls())),
             asleep=[held.reservation for held in self._leases.attached() if held.asleep],
+            waiting=[held.reservation for held in self._leases.waiting()],
         )
 
     def elements(self) -> Sequence[Element]:
@@ -292,14 +293,27 @@ class Bridges:
             HostError: nftables refused it.
         """
         old, new = ({each for held in tasks for each in self.task_elements(held)} for tasks in (before, after))
+        self.replace_elements(old, new)
+
+    def asleep_elements(self, reservation: Reservation) -> Sequence[Element]:
+        """Return the nftables elements of a task while it sleeps, besides its others."""
+        return nft_elements.asleep_elements(reservation, tuple(self.networks.values()))
+
+    def replace_elements(self, before: Iterable[Element], after: Iterable[Element]) -> None:
+        """Change some nftables elements in one transaction.
+
+        Raises:
+            HostError: nftables refused it.
+        """
+        old, new = set(before), set(after)
         try:
             self._tables.exchange(old - new, new - old)
         except HostError:  # as above
             self._tables.replace(self.ruleset())
 
-    def asleep_elements(self, reservation: Reservation) -> Sequence[Element]:
-        """Return the nftables elements of a task while it sleeps, besides its others."""
-        return nft_elements.asleep_elements(reservation, tuple(self.networks.values()))
+    def waiting_elements(self, reservation: Reservation) -> Sequence[Element]:
+        """Return the nftables elements of a task while it waits for its first packet, instead of its others."""
+        return nft_elements.waiting_elements(reservation, tuple(self.networks.values()))
 
     def task_elements(self, reservation: Reservation) -> Sequence[Element]:
         """Return the nftables elements of a task."""

@@ -157,6 +157,10 @@ class Leases:
         """Return the records of tasks with an attached network."""
         return [record for record in self.records if record.state is LeaseState.ATTACHED]
 
+    def waiting(self) -> Sequence[LeaseRecord]:
+        """Return the records of tasks without a process, which wait for their first packet."""
+        return [record for record in self.records if record.state is LeaseState.WAITING]
+
     def releasing(self) -> Sequence[TaskName]:
         """Return the tasks of which a release was begun and has not ended."""
         return [each.reservation.task for each in self.records if each.state is LeaseState.RELEASING]

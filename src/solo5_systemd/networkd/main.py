@@ -21,6 +21,7 @@ from solo5_systemd.networkd.redirect_state import RedirectState
 from solo5_systemd.networkd.service import Networkd
 from solo5_systemd.networkd.state import NetworkState
 from solo5_systemd.networkd.task_units import TaskUnits
+from solo5_systemd.networkd.waiting import FIFOS
 from solo5_systemd.settings.files import ETC, CachedSettings
 from solo5_systemd.settings.host_keys import Settings, of_namespace, permits_redirect
 from solo5_systemd.users.registry import Registry
@@ -59,6 +60,9 @@ def _options() -> argparse.ArgumentParser:
         metavar="DIR",
         help="directory of the addresses that declared tasks had last (%(default)s)",
     )
+    parser.add_argument(
+        "--waiting", default=FIFOS, type=Path, metavar="DIR", help="directory of FIFOs of tasks that wait (%(default)s)"
+    )
     shared = "create nftables tables without an owner; changes of other programs are reverted"
     parser.add_argument("--shared-tables", action="store_true", help=shared)
     return parser
@@ -82,6 +86,7 @@ async def _serve(options: argparse.Namespace) -> bool:
             settings=settings,
             dhcp=DhcpFiles(options.state / DIRECTORY),
             remembered=RememberedAddresses(options.addresses),
+            fifos=options.waiting,
         )
 
         def make_other(namespace: str, redirected: bool) -> NetworkState | RedirectState:

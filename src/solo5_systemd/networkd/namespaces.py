@@ -151,13 +151,13 @@ class Namespaces:
         """Return the request of a released task."""
         return None if self.host.leases.get(task) else self._store.request(task)
 
-    def begin_release(self, task: TaskName) -> Remains:
+    def begin_release(self, task: TaskName, *, waits: bool = False) -> Remains:
         """Begin a release as `NetworkState.begin_release`; what remains is in the namespace of the result."""
         if task in self._lost:
             return Remains(reservation=Reservation(task=task))
         other = self._tasks.get(task)
         if other is None:
-            return self.host.begin_release(task)
+            return self.host.begin_release(task, waits=waits)
         with self._entered(other.path):
             return replace(other.state.begin_release(task), namespace=other.namespace)
 

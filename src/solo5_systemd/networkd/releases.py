@@ -4,12 +4,14 @@ import asyncio
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 
 from solo5_systemd.base.concurrency import KeyedLocks, SerialThread
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.network.port_conflicts import host_ports
+from solo5_systemd.networkd.activation import Activation
 from solo5_systemd.networkd.dhcp_servers import DhcpServers
 from solo5_systemd.networkd.flow_and_tap_deletions import Deletions, delete_elsewhere
 from solo5_systemd.networkd.held_ports import BARRIER_TIMEOUT_S, wait_until_free
@@ -36,7 +38,10 @@ class Releases:
 
     Attributes:
         locks: of tasks; held during each change of one.
+        activation: of tasks that wait.
     """
+
+    activation: Activation
 
     def __init__(
         self,
@@ -124,12 +129,15 @@ class Releases:
         unless a run has ended since the last Attach.
         """
         async with self.locks[task]:
+            waiting = self._state.host.waiting
             if not self._state.is_held(task) or self._units.has_run(task):
                 self._ended.discard(task)
                 return True
+            if waiting.is_waiting(task) and waiting.has_fifo(task):
+                return True
             if (task in self._ended or self._state.is_due(task)) and await self._units.over([task]):
                 self._ended.discard(task)
-                await self.release_now(task)
+                await self.release_now(task, waits=waiting.may_wait(task))
                 return True
             return False
 
@@ -152,9 +160,10 @@ class Releases:
                 _log.info("releasing lease of task %s: %s", task, reason)
                 await self.release_now(task)
 
-    async def release_now(self, task: TaskName) -> None:
-        """Release a task under its lock."""
-        remains = await self._writer.run(self._state.begin_release, task)
+    async def release_now(self, task: TaskName, *, waits: bool = False) -> None:
+        """Release a task under its lock; with `waits`, what it does not need while it waits for its first packet."""
+        self.activation.released(task)
+        remains = await self._writer.run(partial(self._state.begin_release, task, waits=waits))
         if self._state.host.dhcp.in_use:
             await self.try_serve_dhcp()  # before the bridge is deleted, on which the server's socket is
         if remains.namespace is not None:

@@ -18,6 +18,7 @@ from solo5_systemd.dbus.service import Handler, Service
 from solo5_systemd.network import nft_rules
 from solo5_systemd.network.model import Repair, Request, SleepChange
 from solo5_systemd.network.port_conflicts import show_port
+from solo5_systemd.networkd.activation import Activation
 from solo5_systemd.networkd.dhcp_servers import DhcpServers
 from solo5_systemd.networkd.flow_and_tap_deletions import Deletions
 from solo5_systemd.networkd.leases import now
@@ -96,7 +97,9 @@ class Networkd:
                     self._report,
                     END_CHECK_INTERVAL_S if self._units.fileno() is None else UNIT_CHECK_INTERVAL_S,
                 )
-                with self._releases.watching(), self._waking_all_at_a_stop():
+                self._activation = Activation(self._state, self._writer, self._tasks)
+                self._releases.activation = self._activation
+                with self._releases.watching(), self._activation.watching(), self._waking_all_at_a_stop():
                     await self._sleep.check()  # packets that were announced before this are counted
                     maintaining = self._tasks.create_task(maintenance.run(unfinished))
                     needed = await self._service.serve(self._idle)
@@ -190,6 +193,7 @@ class Networkd:
                 log_about(service_of(task), f"the network of task {task} cannot be attached: {error}")
                 raise
         self._sleep.expect(task)
+        self._activation.attached(task)
         for port in await self._writer.run(self._state.host.absent_addresses, task):
             text = f"port {show_port(port)} is reached once this host has the address {port.host_ip}, which it has not"
             log_about(service_of(task), text, priority=5)
@@ -229,7 +233,8 @@ class Networkd:
         return [{f"{each.namespace}:{each.name}": document(each) for each in networks}]
 
     async def _collect(self, dry_run: bool) -> Sequence[object]:
-        orphans = [*self._state.expired(), *await self._units.over(self._units.without_run(self._state.due()))]
+        due = [task for task in self._state.due() if not self._state.host.waiting.has_fifo(task)]
+        orphans = [*self._state.expired(), *await self._units.over(self._units.without_run(due))]
         if not dry_run:
             for task in orphans:
                 await self._releases.release_if_due(task, "garbage collection")

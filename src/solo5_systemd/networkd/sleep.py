@@ -186,7 +186,15 @@ class Sleep:
         await self._sleep(task)
 
     async def _sleep(self, task: TaskName, frames: int | None = None) -> None:
-        """Put a task to sleep: packets are announced first, so that one of them wakes it whenever it comes."""
+        """Put a task to sleep: packets are announced first, so that one of them wakes it whenever it comes.
+
+        One that waits without a process is ended instead, if its socket unit is active.
+        """
+        record = self._state.record(task)
+        if record is not None and record.reservation.idle_stops:
+            if self._state.host.waiting.may_wait(task) and await self._units.signal(task, signal.SIGTERM):
+                log_about(service_of(task), f"task {task} ends until its next packet", priority=_NOTICE)
+            return
         async with self._locks[task]:
             if not self._units.has_run(task) or not await self._writer.run(self._state.begin_sleep, task, frames):
                 return

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from ipaddress import IPv4Network, IPv6Network
+from pathlib import Path
 
 from solo5_systemd.base.errors import InvalidRequestError, NotFoundError, Solo5Error, TakenError
 from solo5_systemd.base.names import TaskName
@@ -41,6 +42,7 @@ from solo5_systemd.networkd.overview import Overview
 from solo5_systemd.networkd.recovery import Recovery
 from solo5_systemd.networkd.repairs import Repairs
 from solo5_systemd.networkd.sleepers import Sleepers
+from solo5_systemd.networkd.waiting import FIFOS, Waiting
 from solo5_systemd.settings.host_keys import Settings
 
 _log = logging.getLogger(__name__)
@@ -59,6 +61,7 @@ class NetworkState:
         bridges: the networks in use.
         repairs: of what other programs change.
         sleepers: the tasks that may sleep.
+        waiting: the tasks that wait for their first packet.
         overview: of the networks.
     """
 
@@ -74,6 +77,7 @@ class NetworkState:
         reserved: Callable[[], Iterable[IPv4Network | IPv6Network]] = tuple,
         remembered: RememberedAddresses | None = None,
         namespace: str = "",
+        fifos: Path = FIFOS,
     ) -> None:
         """Take the parts of one network namespace.
 
@@ -88,6 +92,7 @@ class NetworkState:
                 routes.
             remembered: the addresses that declared tasks had last; None: there are none.
             namespace: its path; empty: the host's own.
+            fifos: directory of the FIFOs of tasks that wait.
         """
         self._store = store
         self.dhcp = dhcp
@@ -100,6 +105,7 @@ class NetworkState:
         self.bridges = Bridges(store, links, tables, self.leases)
         self.repairs = Repairs(store, links, tables, self.bridges, self.leases)
         self.sleepers = Sleepers(self.leases, self.bridges, tables)
+        self.waiting = Waiting(self.leases, self.bridges, links, fifos)
         self._choice = Choice(links, self.bridges, self.leases, settings, reserved, remembered)
         self.overview = Overview(links, tables, self.bridges, self.leases, self._choice, settings, namespace)
 
@@ -199,7 +205,7 @@ class NetworkState:
         held = self.leases.get(task)
         record = held or self._reserve_again(task)
         self._tables.forget_mistakes(lease.tap for lease in record.reservation.leases)
-        if record.state is LeaseState.RESERVED:
+        if record.state in (LeaseState.RESERVED, LeaseState.WAITING):
             try:
                 self._attach(record)
             except Solo5Error:
@@ -213,6 +219,8 @@ class NetworkState:
             for lease in record.reservation.leases:  # such as in a namespace that was made again
                 self._make_tap(record.reservation, lease)
             self.leases.save_attached(record)
+        if record.state is LeaseState.WAITING:
+            self.waiting.end(self.leases.get(task) or record)
         for each in overtaken(self.networks(), record.reservation.leases):
             self.repairs.report_unrepaired(task, str(each))
         return self._redirected([record.reservation])
@@ -248,8 +256,8 @@ class NetworkState:
             )
         return self._hold(had, kept.nics, networks, kept.names)
 
-    def begin_release(self, task: TaskName) -> Remains:
-        """Remove the firewall elements and ports of a task.
+    def begin_release(self, task: TaskName, *, waits: bool = False) -> Remains:
+        """Remove the firewall elements and ports of a task, or with `waits` what it does not need while it waits.
 
         The caller deletes what remains, and then calls `end_release`.
         """
@@ -264,12 +272,17 @@ class NetworkState:
         again = record.state is LeaseState.RELEASING  # an earlier release may have failed to delete flows
         if record.state is LeaseState.RESERVED:  # no unit has had it
             self._store.remove_request(task)
-        self.leases.save(replace(record, state=LeaseState.RELEASING))
-        if attached:
-            self.bridges.delete_task_from_tables(record.reservation)
+        if record.state is LeaseState.WAITING:
+            self.waiting.end(replace(record, state=LeaseState.RELEASING))
+        if waits:
+            self.waiting.begin(record)
+        else:
+            self.leases.save(replace(record, state=LeaseState.RELEASING))
+            self._ports.release(host_ports(record.reservation))
+            if attached:
+                self.bridges.delete_task_from_tables(record.reservation)
         if attached or again:
             self.dhcp.remove(record.reservation, self.bridges.networks)
-        self._ports.release(host_ports(record.reservation))
         own = [lease for lease in record.reservation.leases if not self.bridges.joins(lease)]
         for lease in own:
             self._links.delete_routes(lease, self.bridges.networks[lease.network], record.reservation.routes(lease))
@@ -346,6 +359,9 @@ class NetworkState:
             HostError: the kernel refused; the task keeps its record, and the release is to be repeated.
         """
         record = self.leases.get(task)
+        if record is not None and record.state is LeaseState.WAITING:
+            self.waiting.hold_packets(record)
+            return
         self.leases.forget(task)
         try:
             self.bridges.remove_idle()

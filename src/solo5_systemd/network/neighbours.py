@@ -1,0 +1,121 @@
+"""The host's neighbour tables: which MAC address it sends to for a guest's address, and when it looks for one.
+
+A packet for an address without an entry waits in the kernel, which asks for the address: first user space, where
+`app_solicit` is set on the link (neigh_app_ns of net/core/neighbour.c), then the link.
+"""
+
+import socket
+import struct
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from ipaddress import ip_address
+from pathlib import Path
+
+from solo5_systemd.network.model import IpAddress
+from solo5_systemd.network.raw_netlink import (
+    NETLINK_ROUTE,
+    NLM_ACK,
+    NLM_CREATE,
+    NLM_REPLACE,
+    NetlinkSocket,
+    attribute,
+    attributes,
+    is_type,
+)
+
+# linux/rtnetlink.h, neighbour.h
+_NEWNEIGH, _DELNEIGH, _GETNEIGH = 28, 29, 30
+_GROUP_NEIGHBOURS = 3
+_NDMSG = struct.Struct("=BxxxiHBB")  # family, index, state, flags, type
+_NDA_DST, _NDA_LLADDR = 1, 2
+_NUD_INCOMPLETE, _NUD_REACHABLE, _NUD_PERMANENT = 0x01, 0x02, 0x80
+
+_SYSCTLS = Path("/proc/sys/net")
+
+
+class Neighbours:
+    """An rtnetlink socket for neighbour entries. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._route = NetlinkSocket(NETLINK_ROUTE)
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._route.close()
+
+    def forget(self, link: str, addresses: Iterable[IpAddress]) -> bool:
+        """Delete the entries of addresses, as far as there are any; an operator's own (permanent) entries stay.
+
+        An entry for which the kernel looks, and holds packets, stays, too.
+
+        Returns:
+            Whether there is one of these.
+
+        Raises:
+            OSError: the kernel refused, or the link does not exist.
+        """
+        number, looked_for = socket.if_nametoindex(link), False
+        for address in addresses:
+            entry = _entry(number, address)
+            with suppress(FileNotFoundError):
+                [(_, found)] = self._route.request(_GETNEIGH, NLM_ACK, entry)
+                state = _NDMSG.unpack_from(found)[2]
+                looked_for |= state == _NUD_INCOMPLETE
+                if state not in (_NUD_INCOMPLETE, _NUD_PERMANENT):
+                    self._route.execute([(_DELNEIGH, 0, entry)])
+        return looked_for
+
+    def confirm(self, link: str, addresses: Iterable[IpAddress], mac: str) -> None:
+        """Set the MAC address of addresses, as if their guest had answered: packets that wait for it are sent at once.
+
+        Raises:
+            OSError: the kernel refused, or the link does not exist.
+        """
+        number, lladdr = socket.if_nametoindex(link), attribute(_NDA_LLADDR, bytes.fromhex(mac.replace(":", "")))
+        self._route.execute(
+            [
+                (_NEWNEIGH, NLM_CREATE | NLM_REPLACE, _entry(number, address, _NUD_REACHABLE) + lladdr)
+                for address in addresses
+            ]
+        )
+
+    def announce_lookups(self, link: str) -> None:
+        """Have the kernel announce each look-up of an address on a link to `LookupWatch`, before it asks the link.
+
+        Raises:
+            OSError: the link does not exist.
+        """
+        for family in ("ipv4", "ipv6"):
+            path = _SYSCTLS / family / "neigh" / link / "app_solicit"
+            if path.exists():  # not where the kernel lacks the family
+                path.write_text("1")
+
+
+class LookupWatch(NetlinkSocket):
+    """A netlink socket in RTNLGRP_NEIGH, readable when the kernel looks for an address on a link of `announce_lookups`.
+
+    The kernel drops all other messages of the group.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(NETLINK_ROUTE, _GROUP_NEIGHBOURS)
+        self.receive_only([is_type(_GETNEIGH)])
+
+    def looked_up(self) -> Sequence[tuple[int, IpAddress]] | None:
+        """Return the links, by their indexes, and addresses; None after lost messages. To be called when readable."""
+        found: list[tuple[int, IpAddress]] = []
+        try:
+            while True:
+                for _, body in self.receive():
+                    address = attributes(body[_NDMSG.size :]).get(_NDA_DST, b"")
+                    if len(address) in (4, 16):
+                        found.append((_NDMSG.unpack_from(body)[1], ip_address(address)))
+        except BlockingIOError:
+            return found
+        except OSError:  # ENOBUFS: messages were lost; EBADMSG
+            return None
+
+
+def _entry(link: int, address: IpAddress, state: int = 0) -> bytes:
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    return _NDMSG.pack(family, link, state, 0, 0) + attribute(_NDA_DST, address.packed)

@@ -1,0 +1,143 @@
+"""Activation: a task without a process is started for its first packet (docs/decisions/activation.md).
+
+Its socket unit has a FIFO, as a `.socket` unit has a socket: PID 1 starts the task's service once something is in it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from solo5_systemd.base.concurrency import SerialThread
+from solo5_systemd.base.declared_units import service_of
+from solo5_systemd.base.errors import Solo5Error
+from solo5_systemd.base.names import TaskName
+from solo5_systemd.dbus.process import log_about
+from solo5_systemd.network.link_watches import CarrierWatch
+from solo5_systemd.network.model import IpAddress, LeaseRecord, LeaseState
+from solo5_systemd.network.neighbours import LookupWatch
+from solo5_systemd.network.raw_netlink import link_index
+from solo5_systemd.networkd.namespaces import Namespaces
+
+_NOTICE = 5  # priority of syslog(3)
+
+_log = logging.getLogger(__name__)
+
+
+class Activation:
+    """Starts tasks that wait, and has them get what the kernel holds for them.
+
+    Args:
+        state: of all networks; tasks of the host's own wait.
+        writer: the thread of `state`.
+        tasks: the group in which packets are delivered.
+    """
+
+    def __init__(self, state: Namespaces, writer: SerialThread, tasks: asyncio.TaskGroup) -> None:
+        self._host = state.host
+        self._waiting = state.host.waiting
+        self._writer = writer
+        self._tasks = tasks
+        self._started: set[TaskName] = set()
+        self._opening: dict[str, TaskName] = {}
+        self._carriers: CarrierWatch | None = None
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Start tasks for their packets, for the block."""
+        loop, lookups = asyncio.get_running_loop(), LookupWatch()
+        loop.add_reader(lookups.fileno(), self._on_lookups, lookups)
+        try:
+            for record in self._host.leases.waiting():
+                self._tasks.create_task(self._hold(record))
+            yield
+        finally:
+            loop.remove_reader(lookups.fileno())
+            lookups.close()
+            self._close_carriers()
+
+    async def _hold(self, record: LeaseRecord) -> None:
+        """Hold packets for a task that waited before this service started."""
+        try:
+            if await self._writer.run(self._waiting.hold_packets, record):
+                self.start(record.reservation.task, "a packet")
+        except Solo5Error as error:
+            _log.error("packets for task %s are not held: %s", record.reservation.task, error)
+
+    def _on_lookups(self, lookups: LookupWatch) -> None:
+        found = lookups.looked_up()
+        if found is None:  # some are lost: the kernel repeats none, but their senders do
+            for each in self._host.leases.waiting():
+                self._tasks.create_task(self._hold(each))
+            return
+        for link, address in found:
+            task = self._waiting.task_at(address)
+            record = self._host.leases.get(task) if task is not None else None
+            if task is None or record is None or not self._is_of(record, link, address):
+                continue
+            if record.state is LeaseState.WAITING:
+                self.start(task, f"a packet for {address}")
+            elif record.state is LeaseState.ATTACHED and task not in self._started:
+                self._tasks.create_task(self._deliver(task))
+
+    def _is_of(self, record: LeaseRecord, link: int, address: IpAddress) -> bool:
+        """Return whether a link is that by which the host reaches a leased address."""
+        names = [lease.network for lease in record.reservation.leases if address in lease.addresses]
+        networks = (self._host.bridges.networks.get(name) for name in names)
+        return any(network is not None and link_index(network.bridge) == link for network in networks)
+
+    def asked_for(self, address: IpAddress) -> None:
+        """Start the task of an address for which a neighbour asks."""
+        task = self._waiting.task_at(address)
+        if task is not None and self._waiting.is_waiting(task):
+            self.start(task, f"a question for {address}")
+
+    def start(self, task: TaskName, reason: str) -> None:
+        """Have PID 1 start a task that waits, once."""
+        if task not in self._started and self._waiting.start(task):
+            self._started.add(task)
+            log_about(service_of(task), f"task {task} is started for its first packet: {reason}", priority=_NOTICE)
+
+    # -- after the start -------------------------------------------------------------------------------------------
+
+    def attached(self, task: TaskName) -> None:
+        """Deliver what the kernel holds for a task that has waited, once its tender has its taps open."""
+        if task not in self._started:
+            return
+        record = self._host.leases.get(task)
+        taps = [lease.tap for lease in record.reservation.leases] if record else []
+        self._opening |= dict.fromkeys(taps, task)
+        if self._carriers is None:
+            self._carriers = CarrierWatch()
+            asyncio.get_running_loop().add_reader(self._carriers.fileno(), self._on_carriers, self._carriers)
+
+    def released(self, task: TaskName) -> None:
+        """Forget a start: the task waits again, or is over."""
+        self._started.discard(task)
+        self._forget([tap for tap, each in self._opening.items() if each == task])
+
+    def _on_carriers(self, watch: CarrierWatch) -> None:
+        found = watch.up()
+        opened = [tap for tap in self._opening if found is None or tap in found]
+        for task in {self._opening[tap] for tap in opened}:
+            self._started.discard(task)
+            self._tasks.create_task(self._deliver(task))
+        self._forget(opened)
+
+    def _forget(self, taps: Sequence[str]) -> None:
+        for tap in taps:
+            self._opening.pop(tap, None)
+        if not self._opening:
+            self._close_carriers()
+
+    def _close_carriers(self) -> None:
+        if self._carriers is not None:
+            asyncio.get_running_loop().remove_reader(self._carriers.fileno())
+            self._carriers.close()
+            self._carriers = None
+
+    async def _deliver(self, task: TaskName) -> None:
+        try:
+            await self._writer.run(self._waiting.deliver_packets, task)
+        except Solo5Error as error:  # released meanwhile; otherwise the kernel asks the guest in a second
+            _log.info("%s", error)

@@ -1,0 +1,113 @@
+"""The tasks of the host's networks that wait, without a process, for their first packet."""
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from stat import S_ISFIFO
+
+from solo5_systemd.base.names import TaskName
+from solo5_systemd.network.links import Links
+from solo5_systemd.network.model import IpAddress, LeaseRecord, LeaseState
+from solo5_systemd.networkd.bridges import Bridges
+from solo5_systemd.networkd.leases import Leases
+
+FIFOS = Path("/run/solo5/waiting")
+"""One FIFO for each task whose socket unit is active: PID 1 starts the task's service once something is in it."""
+
+
+class Waiting:
+    """Tasks that wait. Not thread-safe, as `NetworkState`; exceptions state it."""
+
+    def __init__(self, leases: Leases, bridges: Bridges, links: Links, fifos: Path = FIFOS) -> None:
+        self._leases = leases
+        self._bridges = bridges
+        self._links = links
+        self._fifos = fifos
+
+    def may_wait(self, task: TaskName) -> bool:
+        """Return whether a task is to wait when it has ended: its socket unit is active; safe in any thread."""
+        record = self._leases.get(task)
+        return record is not None and record.reservation.idle_stops and self.has_fifo(task)
+
+    def has_fifo(self, task: TaskName) -> bool:
+        """Return whether the socket unit of a task is active; safe in any thread."""
+        try:
+            return S_ISFIFO((self._fifos / task).lstat().st_mode)
+        except OSError:
+            return False
+
+    def is_waiting(self, task: TaskName) -> bool:
+        """Return whether a task waits; safe in any thread."""
+        record = self._leases.get(task)
+        return record is not None and record.state is LeaseState.WAITING
+
+    def start(self, task: TaskName) -> bool:
+        """Have PID 1 start a task; return whether its socket unit is active. Safe in any thread."""
+        try:
+            descriptor = os.open(self._fifos / task, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            return False
+        try:
+            os.write(descriptor, b"\n")
+        except BlockingIOError:  # full: it was told so often enough
+            pass
+        finally:
+            os.close(descriptor)
+        return True
+
+    def begin(self, record: LeaseRecord) -> None:
+        """Record that an attached task waits, and keep what lets its packets pass: in one nftables transaction.
+
+        Raises:
+            HostError: nftables refused it.
+        """
+        reservation = record.reservation
+        self._leases.save(replace(record, state=LeaseState.WAITING, asleep=time.time_ns() // 1000))
+        before, after = self._bridges.task_elements(reservation), self._bridges.waiting_elements(reservation)
+        self._bridges.replace_elements(before, after)
+
+    def hold_packets(self, record: LeaseRecord) -> bool:
+        """Have the kernel hold packets for a task, and announce the first; return whether it holds one already.
+
+        Raises:
+            HostError: the kernel refused.
+        """
+        held = [
+            self._links.hold_packets(lease, self._bridges.networks[lease.network])
+            for lease in record.reservation.leases
+        ]
+        return any(held)
+
+    def deliver_packets(self, task: TaskName) -> None:
+        """Have the kernel send what it holds for a task, whose guest has its tap; raises as `hold_packets`."""
+        record = self._leases.get(task)
+        for lease in record.reservation.leases if record else ():
+            self._links.deliver_packets(lease, self._bridges.networks[lease.network])
+
+    def end(self, record: LeaseRecord) -> None:
+        """Remove the elements by which questions for a task are announced; it is attached by now, or released.
+
+        Raises:
+            HostError: nftables refused it.
+        """
+        reservation = record.reservation
+        kept = {*self._bridges.task_elements(reservation)} if record.state is LeaseState.ATTACHED else set()
+        gone = [each for each in self._bridges.waiting_elements(reservation) if each not in kept]
+        self._bridges.delete_from_tables(gone)
+
+    def task_at(self, address: IpAddress) -> TaskName | None:
+        """Return the task of a leased address; safe in any thread."""
+        return self._leases.allocations.addresses.get(address)
+
+    def names(self) -> Iterator[TaskName]:
+        """Yield the tasks with a FIFO."""
+        try:
+            names: Sequence[str] = os.listdir(self._fifos)  # noqa: PTH208 - for strings
+        except OSError:
+            return
+        for name in names:
+            task = TaskName(name)
+            if self.has_fifo(task):
+                yield task
