@@ -67,7 +67,7 @@ async def waiting(client: Client, manager: Pid1) -> Reservation:
     async with asyncio.timeout(5):
         while await state(client) is not LeaseState.WAITING:  # noqa: ASYNC110 - of another process
             await asyncio.sleep(0.02)
-    await until(lambda: link(reservation.leases[0].tap) is None)
+    await until(lambda: not link(reservation.leases[0].tap))
     return reservation
 
 
@@ -100,4 +100,6 @@ async def test_an_idle_task_is_ended(client: Client, manager: Pid1, fifo: Socket
     async with Guest(reservation.leases[0]):
         await until(lambda: (UNIT, int(signal.SIGTERM)) in manager.signals, 10)
     manager.end(UNIT)
+    await until(lambda: not link(reservation.leases[0].tap))
+    assert await state(client) is LeaseState.WAITING
     fifo.close()

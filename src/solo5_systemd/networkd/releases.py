@@ -169,7 +169,8 @@ class Releases:
         if remains.namespace is not None:
             await asyncio.to_thread(delete_elsewhere, remains, remains.namespace)
         else:
-            await asyncio.gather(self._deletions.delete_remains(remains), _wait_for_ports(remains.reservation))
+            deleting = [self._deletions.delete_remains(remains)]
+            await asyncio.gather(*deleting, *([] if waits else [_wait_for_ports(remains.reservation)]))
         await self._writer.run(self._state.end_release, task)
 
     # -- DHCP ----------------------------------------------------------------------------------------------------

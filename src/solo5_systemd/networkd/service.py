@@ -16,7 +16,7 @@ from solo5_systemd.dbus.network1 import INTERFACE
 from solo5_systemd.dbus.process import log_about
 from solo5_systemd.dbus.service import Handler, Service
 from solo5_systemd.network import nft_rules
-from solo5_systemd.network.model import Repair, Request, SleepChange
+from solo5_systemd.network.model import LeaseState, Repair, Request, SleepChange
 from solo5_systemd.network.port_conflicts import show_port
 from solo5_systemd.networkd.activation import Activation
 from solo5_systemd.networkd.dhcp_servers import DhcpServers
@@ -166,7 +166,10 @@ class Networkd:
     async def _reserve(self, name: str, content: object) -> Sequence[object]:
         task, request = task_name(name), record(Request, Fields(content))
         async with self._releases.locks[task]:
-            await self._releases.release_ended(task)  # starts of one name exclude each other before this call
+            held = self._state.record(task)
+            waits = held is not None and held.state is LeaseState.WAITING
+            if held is None or not waits or not held.serves(request.nics, request.ports):
+                await self._releases.release_ended(task)  # starts of one name exclude each other before this call
             reservation = await self._writer.run(
                 self._state.reserve, task, request.nics, request.ports, request.names, namespace=request.namespace
             )

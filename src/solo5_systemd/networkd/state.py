@@ -360,7 +360,7 @@ class NetworkState:
         """
         record = self.leases.get(task)
         if record is not None and record.state is LeaseState.WAITING:
-            self.waiting.hold_packets(record)
+            self.waiting.hold_packets(record)  # last: flows that are deleted later would be those of held packets
             return
         self.leases.forget(task)
         try:
