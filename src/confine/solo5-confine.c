@@ -252,6 +252,32 @@ static void limit_files(char **line)
     call(__NR_prlimit64, 0, RLIMIT_FSIZE, (long)limits, 0); /* fails where a lower limit is in effect */
 }
 
+static unsigned long number(const char *digits)
+{
+    unsigned long value = 0;
+    while (*digits >= '0' && *digits <= '9')
+        value = 10 * value + (unsigned long)(*digits++ - '0');
+    return value;
+}
+
+/* Close what a socket unit passes (sd_listen_fds(3)): a tender has its guest's devices, and nothing else. */
+static void close_passed(char **environment)
+{
+    unsigned long pid = 0, count = 0;
+    for (; *environment; environment++) {
+        const char *value = after("LISTEN_PID=", *environment);
+        if (value)
+            pid = number(value);
+        value = after("LISTEN_FDS=", *environment);
+        if (value)
+            count = number(value);
+    }
+    if (pid != (unsigned long)call(__NR_getpid, 0, 0, 0, 0))
+        return;
+    for (unsigned long fd = 3; fd < 3 + count; fd++)
+        call(__NR_close, (long)fd, 0, 0, 0);
+}
+
 static void fail(const char *what, long size, int status)
 {
     call(__NR_write, 2, (long)what, size, 0);
@@ -268,6 +294,7 @@ __attribute__((used)) void start(long *stack)
     if (*stack > 0 && is_own_name(line[0]))
         line++;
     limit_files(line);
+    close_passed(environment);
     if (call(__NR_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0) ||
         call(__NR_seccomp, SECCOMP_SET_MODE_FILTER, 0, (long)&filter, 0))
         FAIL("the kernel accepts no filter of system calls", EXIT_SECCOMP);

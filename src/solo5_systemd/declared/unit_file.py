@@ -42,6 +42,9 @@ DEVICES = "SOLO5_DEVICES"
 
 SANDBOX_IMAGE = f"{IMAGES}/unikernel"
 
+WAITING = "/run/solo5/waiting"
+"""The directory of FIFOs that solo5-networkd writes into."""
+
 _RELOAD_MARGIN_S = 10.0
 """What `systemctl reload` may take beyond Timeout=, for the start of the new guest."""
 
@@ -240,6 +243,8 @@ def _unit(declaration: Declaration, host: Host) -> Iterator[str]:
     yield from _mounts(declaration, host)
     if survives_soft_reboot(declaration):
         yield from SURVIVING
+    if declaration.workload.limits.idle_stops:
+        yield f"Wants={name}.socket"
     yield from (str(line) for line in declaration.unit)
 
 
@@ -281,9 +286,41 @@ def _service(declaration: Declaration, host: Host) -> Iterator[str]:
 
 
 def _install(declaration: Declaration) -> Iterator[str]:
-    if declaration.install:
+    if declaration.workload.limits.idle_stops:  # its socket is enabled in its place
+        yield "[Install]"
+        yield f"Also={declaration.name}.socket"
+    elif declaration.install:
         yield "[Install]"
         yield from (str(line) for line in declaration.install)
+
+
+def socket(declaration: Declaration) -> str:
+    """Return the socket unit of a task that waits without a process: a FIFO, and PID 1 starts the task once it is read.
+
+    solo5-networkd writes into it at the first packet. A stop of the task by a job stops it, too, and the task waits no
+    longer; an end of the task by itself does not.
+    """
+    name = declaration.name
+    lines = (
+        f"{MARK} from {declaration.paths[0]}, which is to be changed instead: see solo5.unikernel(5).",
+        "[Unit]",
+        f"Description=First packet for Solo5 unikernel {_escaped(name)}",
+        "Documentation=man:solo5.unikernel(5)",
+        f"SourcePath={_escaped(declaration.paths[0])}",
+        f"PartOf={name}.service",
+        "Wants=solo5-networkd.service",
+        "",
+        "[Socket]",
+        f"ListenFIFO={WAITING}/{name}",
+        "SocketMode=0600",
+        "DirectoryMode=0700",
+        "RemoveOnStop=yes",
+        "FlushPending=yes",
+        "",
+        "[Install]",
+        *(str(line) for line in declaration.install),
+    )
+    return "\n".join(lines) + "\n"
 
 
 def _parts(declaration: Declaration, host: Host) -> Parts:

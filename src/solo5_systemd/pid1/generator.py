@@ -71,6 +71,7 @@ from solo5_systemd.declared.unit_file import (
     preparation,
     refusal,
     refused_while_running,
+    socket,
     survives_soft_reboot,
     surviving_slice,
     unit_file,
@@ -312,6 +313,8 @@ class Generator:
         others |= {f"{outcome_target(task)}.d/declared.conf": outcome(declaration)}
         if is_instance(task):
             others = {TARGET.format(name): text(awaited(declaration, host))}
+        if declaration.workload.limits.idle_stops:
+            others[f"{name}.socket"] = socket(declaration)
         found = Basis.of(host.tender, manifest, declaration.workload.arguments)
         if read is None:
             found = replace(found, nics_assumed=True)
@@ -362,6 +365,9 @@ class Generator:
             _replace(directory / file, content, mode=0o600)
         for path, content in files.others.items():
             _replace(self._system / path, content)
+        own = self._system / f"{name}.socket"
+        if own.name not in files.others and is_ours(own):
+            own.unlink()
         _replace(self._system / f"{name}.service", files.unit)
 
     def _remove(self, name: str, *, is_declared: bool) -> None:

@@ -167,8 +167,9 @@ def remove_if_gone(task: TaskName, *, system: Path = SYSTEM, directory: Path = P
 
 def remove_files(name: str, system: Path, directory: Path) -> None:
     """Remove all that the generator has written for a declaration, and what its starts have made."""
-    if is_ours(system / f"{name}.service"):
-        (system / f"{name}.service").unlink()
+    for unit in (f"{name}.service", f"{name}.socket"):
+        if is_ours(system / unit):
+            (system / unit).unlink()
     (system / TARGET.format(name)).unlink(missing_ok=True)
     for unit in (prepare_service(TaskName(name)), outcome_target(TaskName(name))):
         shutil.rmtree(system / f"{unit}.d", ignore_errors=True)

@@ -114,6 +114,7 @@ _ALL = (
         "IdleSec", "TIME", ("--idle",),
         help="put the task to sleep after this time without a packet; the next one wakes it", at_start=True,
     ),
+    Setting("IdleAction", "sleep|stop", at_start=True),
     # Disks
     Setting(
         "Block", "NAME=FILE|disk:DISK|files:PATH,...|credential:NAME[,OPTION...]", ("--block",),

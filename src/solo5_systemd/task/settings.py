@@ -76,7 +76,11 @@ def workload(task: TaskName, values: Values, served: Callable[[], Collection[Net
         Solo5Error: a setting is invalid, or has no effect; the sentence names it.
     """
     nics, limits = _limited(_nics(values), values)
-    limits = replace(limits, idle_s=values.one("IdleSec", idle_time, 0))
+    limits = replace(
+        limits, idle_s=values.one("IdleSec", idle_time, 0), idle_stops=values.one("IdleAction", _idle_stops, False)
+    )
+    if limits.idle_stops and not limits.idle_s:
+        raise values.error("IdleAction", f"{values.shown('IdleAction')} has no effect: expected an idle time as well.")
     arguments = values.each("Argument", plain)
     memory = values.one("Memory", size, DEFAULT_MEMORY)
     found = Workload(
@@ -125,6 +129,7 @@ def texts(task: Workload) -> Iterator[tuple[str, Sequence[str]]]:
         "Egress": [*_egress_texts(task.limits), *_for_each(task.nics, _egress_texts)],
         "Rate": [*_rate_texts(task.limits), *_for_each(task.nics, _rate_texts)],
         "IdleSec": [str(task.limits.idle_s)] if task.limits.idle_s else [],
+        "IdleAction": ["stop"] if task.limits.idle_stops else [],
         "DNS": [*map(str, task.resolver.servers)],
         "DNSSearch": task.resolver.search,
         "HostName": [task.hostname] if task.hostname else [],
@@ -145,6 +150,12 @@ def _tender(text: str, what: str) -> Target:
     if text not in known:
         raise InvalidRequestError(f"{what} {text!r} is unknown: expected {' or '.join(known)}.")
     return Target(text)
+
+
+def _idle_stops(text: str, what: str) -> bool:
+    if text not in ("sleep", "stop"):
+        raise InvalidRequestError(f"{what} {text!r} is unknown: expected sleep or stop.")
+    return text == "stop"
 
 
 def _memory_max(text: str, what: str, memory: int) -> int:
