@@ -3,12 +3,13 @@
 import asyncio
 import os
 import signal
+import socket
 import time
 from collections.abc import AsyncIterator
 
 import pytest
 from tests.contract.guest import Guest
-from tests.contract.netns import link, run
+from tests.contract.netns import Outside, link, run
 from tests.contract.netservice import Client, Pid1, Service, nic, pid1, tcp, until
 from tests.contract.test_network_sleep import UNIT, WEB, get
 
@@ -61,14 +62,24 @@ async def waiting(client: Client, manager: Pid1) -> Reservation:
     """Run a task, end it, and wait until it waits."""
     reservation = await client.have("web", tcp(8080), nics=[nic("service", limits=WAITS)])
     manager.begin(UNIT)
-    async with Guest(reservation.leases[0]) as guest:
-        assert await get(str(guest.ip)) == b"HELLO"
-    manager.end(UNIT)
-    async with asyncio.timeout(5):
-        while await state(client) is not LeaseState.WAITING:  # noqa: ASYNC110 - of another process
-            await asyncio.sleep(0.02)
-    await until(lambda: not link(reservation.leases[0].tap))
+    await until(lambda: link(reservation.leases[0].tap) != {})
+    await over(client, manager, reservation)
     return reservation
+
+
+async def over(client: Client, manager: Pid1, reservation: Reservation) -> None:
+    manager.end(UNIT)
+    await until(lambda: not link(reservation.leases[0].tap))
+    assert await state(client) is LeaseState.WAITING
+    # Last, the kernel holds packets: its neighbour entry is deleted.
+    await until(lambda: "lladdr" not in run("ip", "neigh", "show", str(reservation.leases[0].address)))
+
+
+async def started(client: Client, manager: Pid1, fifo: Socket) -> None:
+    """Start the task again, as PID 1 does."""
+    await until(lambda: fifo.taken() != b"")
+    await client.have("web", tcp(8080), nics=[nic("service", limits=WAITS)])
+    manager.begin(UNIT)
 
 
 async def test_the_first_packet_starts_the_task_and_is_answered(client: Client, manager: Pid1, fifo: Socket) -> None:
@@ -77,20 +88,99 @@ async def test_the_first_packet_starts_the_task_and_is_answered(client: Client, 
     begun = time.monotonic()
     async with asyncio.TaskGroup() as tasks:
         answer = tasks.create_task(get(str(lease.address)))
-        await until(lambda: fifo.taken() != b"")
-        assert await client.have("web", tcp(8080), nics=[nic("service", limits=WAITS)]) == reservation
-        manager.begin(UNIT)
+        await started(client, manager, fifo)
         async with Guest(lease):
             assert await asyncio.wait_for(answer, 5) == b"HELLO"
             assert time.monotonic() - begun < 0.9, "without a retransmission"
             assert fifo.taken() == b"", "once"
+            assert await get(str(lease.address)) == b"HELLO"
+    assert (await client.reservations()) == (reservation,)
+    fifo.close()
+
+
+async def test_a_neighbours_question_starts_the_task(client: Client, manager: Pid1, fifo: Socket) -> None:
+    reservation = await waiting(client, manager)
+    other = await client.have("other")
+    async with Guest(other.leases[0]) as neighbour, asyncio.TaskGroup() as tasks:
+        assert reservation.leases[0].address is not None
+        asked = tasks.create_task(neighbour.resolve(reservation.leases[0].address))
+        await started(client, manager, fifo)
+        async with Guest(reservation.leases[0]) as guest:
+            assert await asyncio.wait_for(asked, 10) == guest.mac
+    fifo.close()
+
+
+async def test_what_belongs_to_no_connection_starts_nothing(
+    client: Client, manager: Pid1, fifo: Socket, outside: Outside
+) -> None:
+    reservation = await client.have("web", tcp(8080), nics=[nic("service", limits=WAITS)])
+    manager.begin(UNIT)
+    loop = asyncio.get_running_loop()
+    with outside.entered():
+        sender = socket.socket(socket.AF_INET)
+    sender.setblocking(False)
+    with sender:
+        async with Guest(reservation.leases[0]):
+            await loop.sock_connect(sender, (outside.host, 8080))
+        await over(client, manager, reservation)
+        await loop.sock_sendall(sender, b"hello")
+        with pytest.raises(ConnectionResetError):
+            await asyncio.wait_for(loop.sock_recv(sender, 100), 5)
+    await asyncio.sleep(0.5)
+    assert fifo.taken() == b""
+    fifo.close()
+
+
+async def test_a_service_that_was_killed_starts_it_for_what_is_held(
+    service: Service, manager: Pid1, fifo: Socket
+) -> None:
+    async with service.running() as client:
+        reservation = await waiting(client, manager)
+        service.kill()
+        async with asyncio.TaskGroup() as tasks:
+            answer = tasks.create_task(get(str(reservation.leases[0].address)))
+            await asyncio.sleep(0.2)
+            await service.restart()
+            await started(client, manager, fifo)
+            async with Guest(reservation.leases[0]):
+                assert await asyncio.wait_for(answer, 5) == b"HELLO"
+        fifo.close()
+
+
+async def test_after_a_boot_it_waits_with_what_it_had(service: Service, manager: Pid1, fifo: Socket) -> None:
+    async with service.running() as client:
+        reservation = await waiting(client, manager)
+        service.end()
+        for path in (service.state / "tasks").iterdir():
+            path.unlink()
+        for path in (service.state / "networks").iterdir():
+            path.unlink()
+        run("ip", "link", "delete", reservation.leases[0].bridge)
+        run("nft", "flush", "ruleset")
+        await service.restart()
+        async with asyncio.timeout(5):
+            while await state(client) is not LeaseState.WAITING:  # noqa: ASYNC110 - of another process
+                await asyncio.sleep(0.02)
+        assert await client.reservations() == (reservation,)
+        async with asyncio.TaskGroup() as tasks:
+            answer = tasks.create_task(get(str(reservation.leases[0].address)))
+            await started(client, manager, fifo)
+            async with Guest(reservation.leases[0]):
+                assert await asyncio.wait_for(answer, 5) == b"HELLO"
+        fifo.close()
+
+
+async def test_a_task_of_which_nothing_is_known_is_started_once(client: Client, fifo: Socket, manager: Pid1) -> None:
+    await until(lambda: fifo.taken() != b"")
+    await asyncio.sleep(0.5)
+    assert fifo.taken() == b""
     fifo.close()
 
 
 async def test_without_its_socket_unit_the_network_is_released(client: Client, manager: Pid1, fifo: Socket) -> None:
     await waiting(client, manager)
     fifo.close()
-    await until(lambda: "solo5" not in run("nft", "list", "tables"), 30)
+    await until(lambda: "solo5" not in run("nft", "list", "tables"))
     assert await client.record(WEB) is None
 
 

@@ -1,4 +1,4 @@
-"""Notices of removed files, by inotify(7)."""
+"""Notices of removed files, and of new ones, by inotify(7)."""
 
 import asyncio
 import ctypes
@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
+IN_CREATE = 0x100
 IN_DELETE = 0x200
 IN_DELETE_SELF = 0x400
 IN_Q_OVERFLOW = 0x4000
@@ -81,14 +82,18 @@ class Removals:
 class RemovedEntries:
     """The names that are removed from a directory; a rename over an entry is no removal. One watch serves all names.
 
+    Args:
+        directory: to watch.
+        added: watch names that are added as well.
+
     Raises:
         OSError: there is no such directory, or a limit of inotify is reached (/proc/sys/fs/inotify).
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, added: bool = False) -> None:
         self._descriptor = _inotify()
         try:
-            _add_watch(self._descriptor, str(directory), IN_DELETE)
+            _add_watch(self._descriptor, str(directory), IN_DELETE | IN_CREATE if added else IN_DELETE)
         except OSError:
             self.close()
             raise

@@ -48,8 +48,9 @@ def _read(path: str) -> Endpoints | None:
         return None
     namespace = record.get("namespace", "")
     sleep = (record.get(key, 0) for key in ("asleep", "wakes", "slept"))
-    numbers = (each if type(each) is int else 0 for each in sleep)
-    return Endpoints(nics, ports, namespace if isinstance(namespace, str) else "", *numbers)
+    asleep, wakes, slept = (each if type(each) is int else 0 for each in sleep)
+    waits = record.get("state") == "waiting"
+    return Endpoints(nics, ports, namespace if isinstance(namespace, str) else "", asleep, wakes, slept, waits)
 
 
 def _leased(lease: dict[str, object]) -> LeasedNic:

@@ -170,6 +170,7 @@ class Endpoints(NamedTuple):
         asleep: since when the task sleeps, in microseconds since the epoch; 0: it is awake.
         wakes: how often it has been woken.
         slept: microseconds that it has slept, up to its last wake.
+        waits: it has no process, and is started for its first packet; `asleep` is since when.
     """
 
     nics: tuple[LeasedNic, ...] = ()
@@ -178,6 +179,7 @@ class Endpoints(NamedTuple):
     asleep: int = 0
     wakes: int = 0
     slept: int = 0
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 import struct
 from collections.abc import Mapping
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 
 HEADER, PAYLOAD = 1, 9
 """Attributes of linux/netfilter/nfnetlink_log.h: NFULA_PACKET_HDR, and NFULA_PAYLOAD from the IP or ARP header on."""
@@ -11,12 +11,23 @@ _ARP, _IPV4, _IPV6 = 0x0806, 0x0800, 0x86DD
 _PROTOCOLS = {6: "TCP", 17: "UDP"}
 
 _QUESTION = "ARP of "
-_ICMPV6 = "protocol 58 "
+_NUMBER6, _SOLICIT = 58, 135
+_ICMPV6 = f"protocol {_NUMBER6} "
 
 
 def is_question(what: str) -> bool:
     """Return whether a description is that of a question for an address, after which another packet comes for it."""
     return what.startswith((_QUESTION, _ICMPV6))
+
+
+def asked(values: Mapping[int, bytes]) -> IPv4Address | IPv6Address | None:
+    """Return the address for which a packet asks, by ARP or neighbour discovery; None: it is no question."""
+    kind, packet = int.from_bytes(values.get(HEADER, b"")[:2]), values.get(PAYLOAD, b"")
+    if kind == _ARP and len(packet) >= 28:
+        return IPv4Address(packet[24:28])
+    if kind == _IPV6 and packet[6:7] == bytes([_NUMBER6]) and packet[40:41] == bytes([_SOLICIT]) and len(packet) >= 64:
+        return IPv6Address(packet[48:64])
+    return None
 
 
 def description(values: Mapping[int, bytes]) -> str:

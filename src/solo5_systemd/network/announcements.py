@@ -5,8 +5,10 @@ import socket
 import struct
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import NamedTuple
 
-from solo5_systemd.network.announced_packet import description
+from solo5_systemd.network.announced_packet import asked, description
+from solo5_systemd.network.model import IpAddress
 from solo5_systemd.network.nft_rules import ANNOUNCEMENTS, SNAPLEN
 from solo5_systemd.network.raw_netlink import NETLINK_NETFILTER, NLM_ACK, NetlinkSocket, attribute, attributes
 
@@ -20,6 +22,18 @@ _SIOCGIFNAME = 0x8910  # linux/sockios.h
 
 _READS_MAX = 64
 """Reads until the caller acts on the packets: those of a flood end when their task is woken."""
+
+
+class Packets(NamedTuple):
+    """Packets that were announced.
+
+    Attributes:
+        by_tap: a description of the first one from or to each tap.
+        questions: the addresses for which neighbours ask.
+    """
+
+    by_tap: Mapping[str, str]
+    questions: frozenset[IpAddress]
 
 
 class AnnouncedPackets(NetlinkSocket):
@@ -41,16 +55,19 @@ class AnnouncedPackets(NetlinkSocket):
             [*_] = self.request(_CONFIG, NLM_ACK, head + setting)
         self._socket.setblocking(False)
 
-    def packets(self) -> Mapping[str, str] | None:
-        """Return the taps of packets, each with a description of its first one; None after lost messages.
+    def packets(self) -> "Packets | None":
+        """Return the packets since the last call; None after lost messages.
 
         To be called when readable, and again while it is.
         """
         found: dict[str, str] = {}
+        questions: set[IpAddress] = set()
         try:
             for _ in range(_READS_MAX):
                 for kind, body in self.receive():
                     values = attributes(body[_NFGENMSG.size :]) if kind == _PACKET else {}
+                    if (address := asked(values)) is not None:
+                        questions.add(address)
                     for link in (_PHYSICAL_OUT, _PHYSICAL_IN):
                         with suppress(KeyError, OSError):  # OSError: the link is gone
                             name = self._name(int.from_bytes(values[link]))
@@ -59,7 +76,7 @@ class AnnouncedPackets(NetlinkSocket):
             pass
         except OSError:  # ENOBUFS: messages were lost; EBADMSG
             return None
-        return found
+        return Packets(found, frozenset(questions))
 
     def _name(self, link: int) -> str:
         """Return the name of a link in the socket's namespace; raises OSError without one (netdevice(7))."""

@@ -31,6 +31,7 @@ table ip solo5 {
     set neighbours { type ipv4_addr; size 65535; flags dynamic, timeout; }
     set seekers { type ipv4_addr; size 65535; flags dynamic, timeout; timeout 1m; }
     set behind { type ipv4_addr; flags interval; }
+    set waiting { type ipv4_addr; }
     set routers { type ipv4_addr . ipv4_addr; flags interval; }
     set flows_behind { type ifname; size 1024; flags dynamic; }
     set opened_behind { type ifname; size 1024; flags dynamic, timeout; timeout 1m; }
@@ -159,11 +160,17 @@ table ip solo5 {
     # where the network is `routed`. Packets for an address without a lease are dropped: each would cost an entry in the
     # host's neighbour table. Broadcasts pass here only with br_netfilter.
     chain inward {
+        ip daddr @waiting jump starting
         meta pkttype host ip daddr . ip daddr != @leased ip daddr != @behind goto dropped_absent
         iifname . oifname @paths goto limited
         ct status dnat goto limited
         iifname != @bridges oifname @routed accept
         goto dropped_closed
+    }
+    # A guest without a process has no connection: only what may begin one starts it.
+    chain starting {
+        tcp flags & (fin | syn | rst | ack) != syn reject with tcp reset
+        icmp type != echo-request drop
     }
     chain outward {
         ip daddr { METADATA } iifname != @metadata goto dropped_metadata

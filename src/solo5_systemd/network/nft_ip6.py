@@ -40,6 +40,7 @@ _TRANSLATED = (
         r"\1ip6 saddr . ip6 saddr != @leased drop\n"
         r"\1icmpv6 type echo-request goto limited",
     ),
+    (r"icmp type != echo-request drop", f"icmpv6 type != {{ echo-request, {_NEIGHBOURS[2:-2]} }} drop"),
     # Neighbour discovery and link-local destinations within a bridge, with br_netfilter. The kernel also routes them,
     # back to their link, at the cost of an entry of its neighbour table: a routed packet has another hop limit, and
     # table bridge drops those with link-local destinations that are sent to the host's MAC address.

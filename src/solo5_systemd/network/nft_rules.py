@@ -48,7 +48,7 @@ STRANGERS, UNSERVED = "strangers", "unserved"
 """The dynamic map of table bridge of the taps that have sent ARP from another address than the leased one, with the
 last, and the set of those that have sent a DHCP request without a server."""
 
-ANNOUNCEMENTS, SNAPLEN = 5805, 60
+ANNOUNCEMENTS, SNAPLEN = 5805, 64
 """The group of nfnetlink_log that has the first packets for tasks that sleep, and the bytes of each: headers of IP and
 of its transport."""
 

@@ -5,13 +5,14 @@ Its socket unit has a FIFO, as a `.socket` unit has a socket: PID 1 starts the t
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from solo5_systemd.base.concurrency import SerialThread
+from solo5_systemd.base.concurrency import KeyedLocks, SerialThread
 from solo5_systemd.base.declared_units import service_of
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.names import TaskName
+from solo5_systemd.base.removals import RemovedEntries
 from solo5_systemd.dbus.process import log_about
 from solo5_systemd.network.link_watches import CarrierWatch
 from solo5_systemd.network.model import IpAddress, LeaseRecord, LeaseState
@@ -31,13 +32,24 @@ class Activation:
         state: of all networks; tasks of the host's own wait.
         writer: the thread of `state`.
         tasks: the group in which packets are delivered.
+        locks: of tasks; held during each change of one.
+        release: called with tasks that may wait no longer.
     """
 
-    def __init__(self, state: Namespaces, writer: SerialThread, tasks: asyncio.TaskGroup) -> None:
+    def __init__(
+        self,
+        state: Namespaces,
+        writer: SerialThread,
+        tasks: asyncio.TaskGroup,
+        locks: KeyedLocks[TaskName],
+        release: Callable[[Sequence[TaskName]], None],
+    ) -> None:
         self._host = state.host
         self._waiting = state.host.waiting
         self._writer = writer
         self._tasks = tasks
+        self._locks = locks
+        self._release = release
         self._started: set[TaskName] = set()
         self._opening: dict[str, TaskName] = {}
         self._carriers: CarrierWatch | None = None
@@ -47,14 +59,56 @@ class Activation:
         """Start tasks for their packets, for the block."""
         loop, lookups = asyncio.get_running_loop(), LookupWatch()
         loop.add_reader(lookups.fileno(), self._on_lookups, lookups)
+        fifos = self._watch_fifos()
         try:
             for record in self._host.leases.waiting():
                 self._tasks.create_task(self._hold(record))
+            self._on_fifos(self._waiting.names())
             yield
         finally:
+            if fifos is not None:
+                loop.remove_reader(fifos.fileno())
+                fifos.close()
             loop.remove_reader(lookups.fileno())
             lookups.close()
             self._close_carriers()
+
+    def _watch_fifos(self) -> RemovedEntries | None:
+        try:
+            fifos = RemovedEntries(self._waiting.fifos, added=True)
+        except OSError as error:
+            _log.warning("inotify: %s: %s; tasks do not wait at once", self._waiting.fifos, error.strerror)
+            return None
+
+        def on_change() -> None:
+            names = fifos.read()
+            waiting = [record.reservation.task for record in self._host.leases.waiting()]
+            self._on_fifos(map(TaskName, names) if names is not None else (*self._waiting.names(), *waiting))
+
+        asyncio.get_running_loop().add_reader(fifos.fileno(), on_change)
+        return fifos
+
+    def _on_fifos(self, tasks: Iterable[TaskName]) -> None:
+        """Have tasks wait whose socket unit is active by now, and release those of which it is no longer."""
+        for task in tasks:
+            record = self._host.leases.get(task)
+            if record is None and self._waiting.has_fifo(task):
+                self._tasks.create_task(self._wait_again(task))
+            elif self._waiting.is_waiting(task) and not self._waiting.has_fifo(task):
+                self._release([task])
+
+    async def _wait_again(self, task: TaskName) -> None:
+        """Have a task wait that has no lease, as after a boot; one of which nothing is known is started, once."""
+        async with self._locks[task]:
+            if self._host.leases.get(task) is not None:  # it is being started
+                return
+            try:
+                if await self._writer.run(self._host.wait_again, task):
+                    return
+                reason = "it has not run before"
+            except Solo5Error as error:
+                reason = f"{error}"
+        self.start(task, reason)
 
     async def _hold(self, record: LeaseRecord) -> None:
         """Hold packets for a task that waited before this service started."""

@@ -135,7 +135,8 @@ class Releases:
                 return True
             if waiting.is_waiting(task) and waiting.has_fifo(task):
                 return True
-            if (task in self._ended or self._state.is_due(task)) and await self._units.over([task]):
+            over = task in self._ended or self._state.is_due(task) or waiting.is_waiting(task)
+            if over and await self._units.over([task]):
                 self._ended.discard(task)
                 await self.release_now(task, waits=waiting.may_wait(task))
                 return True

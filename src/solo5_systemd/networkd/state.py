@@ -42,7 +42,7 @@ from solo5_systemd.networkd.overview import Overview
 from solo5_systemd.networkd.recovery import Recovery
 from solo5_systemd.networkd.repairs import Repairs
 from solo5_systemd.networkd.sleepers import Sleepers
-from solo5_systemd.networkd.waiting import FIFOS, Waiting
+from solo5_systemd.networkd.waiting import FIFOS, SAVED, Waiting
 from solo5_systemd.settings.host_keys import Settings
 
 _log = logging.getLogger(__name__)
@@ -78,6 +78,7 @@ class NetworkState:
         remembered: RememberedAddresses | None = None,
         namespace: str = "",
         fifos: Path = FIFOS,
+        saved: Path = SAVED,
     ) -> None:
         """Take the parts of one network namespace.
 
@@ -93,6 +94,7 @@ class NetworkState:
             remembered: the addresses that declared tasks had last; None: there are none.
             namespace: its path; empty: the host's own.
             fifos: directory of the FIFOs of tasks that wait.
+            saved: directory of what these had.
         """
         self._store = store
         self.dhcp = dhcp
@@ -105,7 +107,7 @@ class NetworkState:
         self.bridges = Bridges(store, links, tables, self.leases)
         self.repairs = Repairs(store, links, tables, self.bridges, self.leases)
         self.sleepers = Sleepers(self.leases, self.bridges, tables)
-        self.waiting = Waiting(self.leases, self.bridges, links, fifos)
+        self.waiting = Waiting(self.leases, self.bridges, links, fifos, saved)
         self._choice = Choice(links, self.bridges, self.leases, settings, reserved, remembered)
         self.overview = Overview(links, tables, self.bridges, self.leases, self._choice, settings, namespace)
 
@@ -203,7 +205,7 @@ class NetworkState:
         self.repairs.repair_tables()
         self.sleepers.end(task)  # of an earlier run
         held = self.leases.get(task)
-        record = held or self._reserve_again(task)
+        record = held or self._reserve_again(task, self.leases.request(task))
         self._tables.forget_mistakes(lease.tap for lease in record.reservation.leases)
         if record.state in (LeaseState.RESERVED, LeaseState.WAITING):
             try:
@@ -243,9 +245,26 @@ class NetworkState:
             found |= {RedirectedPort(port=port, guest=guest_of[port], version=version) for port in contacted}
         return frozenset(found)
 
-    def _reserve_again(self, task: TaskName) -> LeaseRecord:
-        """Reserve what a released task had, from its request: its unit's command line has these values."""
-        kept = self.leases.request(task)
+    def wait_again(self, task: TaskName) -> bool:
+        """Have a task wait as it did before a boot; return whether it is known what it had.
+
+        Raises:
+            TakenError, InvalidRequestError: it cannot have the same values again.
+            HostError: the kernel refused.
+        """
+        kept = self.waiting.kept(task)
+        if kept is None:
+            return False
+        record = self._reserve_again(task, kept)
+        for lease in record.reservation.leases:
+            self.bridges.bring_up(lease)
+        self.waiting.save(record)
+        self.bridges.replace_elements((), self.bridges.waiting_elements(record.reservation))
+        self.waiting.hold_packets(record)
+        return True
+
+    def _reserve_again(self, task: TaskName, kept: LeaseRecord) -> LeaseRecord:
+        """Reserve what a released task had: its unit's command line has these values."""
         had = kept.reservation
         nics = [lease.request(had.limits.get(lease.nic, NO_LIMITS)) for lease in had.leases]
         reservation, networks = self._choice.choose(task, nics, had.ports, ())

@@ -1,13 +1,20 @@
 """The tasks of the host's networks that wait, without a process, for their first packet."""
 
+import json
+import logging
 import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from stat import S_ISFIFO
 
+from solo5_systemd.base.atomic_file import replace_file
+from solo5_systemd.base.decode import json_document
+from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.names import TaskName
+from solo5_systemd.network.lease_json import lease_record_document, parse_lease_record
 from solo5_systemd.network.links import Links
 from solo5_systemd.network.model import IpAddress, LeaseRecord, LeaseState
 from solo5_systemd.networkd.bridges import Bridges
@@ -17,14 +24,27 @@ FIFOS = Path("/run/solo5/waiting")
 """One FIFO for each task whose socket unit is active: PID 1 starts the task's service once something is in it."""
 
 
-class Waiting:
-    """Tasks that wait. Not thread-safe, as `NetworkState`; exceptions state it."""
+SAVED = Path("/var/lib/solo5/waiting")
+"""What each such task had when it began to wait: after a boot it waits with the same."""
 
-    def __init__(self, leases: Leases, bridges: Bridges, links: Links, fifos: Path = FIFOS) -> None:
+_log = logging.getLogger(__name__)
+
+
+class Waiting:
+    """Tasks that wait. Not thread-safe, as `NetworkState`; exceptions state it.
+
+    Attributes:
+        fifos: the directory of their FIFOs.
+    """
+
+    def __init__(
+        self, leases: Leases, bridges: Bridges, links: Links, fifos: Path = FIFOS, saved: Path = SAVED
+    ) -> None:
         self._leases = leases
         self._bridges = bridges
         self._links = links
-        self._fifos = fifos
+        self.fifos = fifos
+        self._saved = saved
 
     def may_wait(self, task: TaskName) -> bool:
         """Return whether a task is to wait when it has ended: its socket unit is active; safe in any thread."""
@@ -34,7 +54,7 @@ class Waiting:
     def has_fifo(self, task: TaskName) -> bool:
         """Return whether the socket unit of a task is active; safe in any thread."""
         try:
-            return S_ISFIFO((self._fifos / task).lstat().st_mode)
+            return S_ISFIFO((self.fifos / task).lstat().st_mode)
         except OSError:
             return False
 
@@ -46,7 +66,7 @@ class Waiting:
     def start(self, task: TaskName) -> bool:
         """Have PID 1 start a task; return whether its socket unit is active. Safe in any thread."""
         try:
-            descriptor = os.open(self._fifos / task, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+            descriptor = os.open(self.fifos / task, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError:
             return False
         try:
@@ -64,9 +84,34 @@ class Waiting:
             HostError: nftables refused it.
         """
         reservation = record.reservation
-        self._leases.save(replace(record, state=LeaseState.WAITING, asleep=time.time_ns() // 1000))
+        self.save(record)
+        self._keep(record)
         before, after = self._bridges.task_elements(reservation), self._bridges.waiting_elements(reservation)
         self._bridges.replace_elements(before, after)
+
+    def save(self, record: LeaseRecord) -> None:
+        """Record that a task waits from now on."""
+        self._leases.save(replace(record, state=LeaseState.WAITING, asleep=time.time_ns() // 1000))
+
+    def _keep(self, record: LeaseRecord) -> None:
+        """Keep what a task has for the time after a boot; a failure is logged: it is started once then."""
+        path = self._saved / f"{record.reservation.task}.json"
+        text = json.dumps(lease_record_document(replace(record, asleep=0, expires=0, wakes=0, slept=0)))
+        with suppress(OSError):
+            if path.read_text() == text:
+                return
+        try:
+            replace_file(path, text, durable=True)
+        except OSError as error:
+            _log.warning("%s cannot be written: %s", path, error.strerror)
+
+    def kept(self, task: TaskName) -> LeaseRecord | None:
+        """Return what a task had when it began to wait last; None: unknown."""
+        path = self._saved / f"{task}.json"
+        try:
+            return parse_lease_record(json_document(path.read_bytes(), str(path)))
+        except (OSError, Solo5Error):
+            return None
 
     def hold_packets(self, record: LeaseRecord) -> bool:
         """Have the kernel hold packets for a task, and announce the first; return whether it holds one already.
@@ -104,7 +149,7 @@ class Waiting:
     def names(self) -> Iterator[TaskName]:
         """Yield the tasks with a FIFO."""
         try:
-            names: Sequence[str] = os.listdir(self._fifos)  # noqa: PTH208 - for strings
+            names: Sequence[str] = os.listdir(self.fifos)  # noqa: PTH208 - for strings
         except OSError:
             return
         for name in names:

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from solo5_systemd.network.announcements import AnnouncedPackets
 from solo5_systemd.network.link_watches import AddressWatch, LinkWatch
+from solo5_systemd.network.model import IpAddress
 from solo5_systemd.network.nft_tables import RulesetWatch
 from solo5_systemd.networkd.state import NetworkState
 
@@ -25,6 +26,7 @@ class Watches:
         links: names of expected links; None: unknown, after lost netlink messages.
         gateway: an address of a bridge was removed.
         namespaces: the paths of other namespaces in which something changed.
+        asked: called with the address of a sleeping or waiting task for which a neighbour asks.
         announced: called with the packets for sleeping tasks, by tap, in a namespace; None: some were lost.
     """
 
@@ -35,6 +37,7 @@ class Watches:
         self.gateway = False
         self.namespaces: set[str] = set()
         self.announced: Callable[[Mapping[str, str] | None, str], None] = _ignore
+        self.asked: Callable[[IpAddress], None] = lambda address: None  # noqa: ARG005
 
     @contextmanager
     def open(self, host: NetworkState) -> Iterator[None]:
@@ -54,7 +57,10 @@ class Watches:
 
     def on_packets(self, announced: AnnouncedPackets, path: str = "") -> None:
         """Pass on the packets for sleeping tasks in a namespace; empty: the host's own."""
-        self.announced(announced.packets(), path)
+        found = announced.packets()
+        self.announced(found.by_tap if found is not None else None, path)
+        for address in found.questions if found is not None and not path else ():
+            self.asked(address)
 
     def on_namespace(self, path: str) -> None:
         """Note a change in another namespace."""

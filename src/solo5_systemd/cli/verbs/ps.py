@@ -34,7 +34,7 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
         if arguments.json:
             context.screen.json(_json(tasks))
         else:
-            context.screen.write(_text(tasks, await engine.endpoints() if tasks else {}, context.screen))
+            context.screen.write(_text(tasks, await engine.endpoints(), context.screen))
             for name, problems in (await engine.network_problems(tasks)).items() if tasks else ():
                 for each in problems:
                     context.screen.message(f"{name}: {each}")
@@ -55,8 +55,9 @@ def _json(tasks: "Sequence[Task]") -> list[dict[str, object]]:
 
 def _text(tasks: "Sequence[Task]", endpoints: "Mapping[TaskName, Endpoints]", screen: Screen) -> str:
     now = screen.now()
-    rows = [_row(task, endpoints.get(task.name), now) for task in tasks]
-    return table(HEADER, rows, lambda column, cell: _paint(column, cell, screen))
+    rows = [_row(task, endpoints.get(task.name), now) for task in tasks if not _waits(endpoints.get(task.name))]
+    rows += [_waiting(name, each, now) for name, each in endpoints.items() if each.waits]
+    return table(HEADER, sorted(rows), lambda column, cell: _paint(column, cell, screen))
 
 
 def _row(task: "Task", endpoints: "Endpoints | None", now: int) -> tuple[str, ...]:
@@ -73,10 +74,22 @@ def _row(task: "Task", endpoints: "Endpoints | None", now: int) -> tuple[str, ..
     )
 
 
+def _waits(endpoints: "Endpoints | None") -> bool:
+    return endpoints is not None and endpoints.waits
+
+
+def _waiting(name: str, endpoints: "Endpoints", now: int) -> tuple[str, ...]:
+    """Return the row of a task without a process: its unit need not be loaded."""
+    from solo5_systemd.cli.render import span
+    from solo5_systemd.cli.task_output import addresses, ports
+
+    return name, "", f"Dormant {span((now - endpoints.asleep) / 1e6)}", "", addresses(endpoints), ports(endpoints)
+
+
 def _paint(column: str, cell: str, screen: Screen) -> str:
     if column != "STATUS":
         return cell
     if cell.startswith(("Up", "Asleep")):
         return screen.paint(cell, "green")
-    expected = cell.startswith(("Exited (0)", "Stopped", "Starting", "Stopping"))
+    expected = cell.startswith(("Exited (0)", "Stopped", "Starting", "Stopping", "Dormant"))
     return cell if expected else screen.paint(cell, "red")
