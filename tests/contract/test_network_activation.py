@@ -58,8 +58,9 @@ async def state(client: Client) -> LeaseState | None:
     return record.state if record else None
 
 
-async def waiting(client: Client, manager: Pid1) -> Reservation:
+async def waiting(client: Client, manager: Pid1, fifo: Socket) -> Reservation:
     """Run a task, end it, and wait until it waits."""
+    await until(lambda: fifo.taken() != b"")  # it has not run before
     reservation = await client.have("web", tcp(8080), nics=[nic("service", limits=WAITS)])
     manager.begin(UNIT)
     await until(lambda: link(reservation.leases[0].tap) != {})
@@ -83,7 +84,7 @@ async def started(client: Client, manager: Pid1, fifo: Socket) -> None:
 
 
 async def test_the_first_packet_starts_the_task_and_is_answered(client: Client, manager: Pid1, fifo: Socket) -> None:
-    reservation = await waiting(client, manager)
+    reservation = await waiting(client, manager, fifo)
     lease = reservation.leases[0]
     begun = time.monotonic()
     async with asyncio.TaskGroup() as tasks:
@@ -99,7 +100,7 @@ async def test_the_first_packet_starts_the_task_and_is_answered(client: Client, 
 
 
 async def test_a_neighbours_question_starts_the_task(client: Client, manager: Pid1, fifo: Socket) -> None:
-    reservation = await waiting(client, manager)
+    reservation = await waiting(client, manager, fifo)
     other = await client.have("other")
     async with Guest(other.leases[0]) as neighbour, asyncio.TaskGroup() as tasks:
         assert reservation.leases[0].address is not None
@@ -113,6 +114,7 @@ async def test_a_neighbours_question_starts_the_task(client: Client, manager: Pi
 async def test_what_belongs_to_no_connection_starts_nothing(
     client: Client, manager: Pid1, fifo: Socket, outside: Outside
 ) -> None:
+    await until(lambda: fifo.taken() != b"")
     reservation = await client.have("web", tcp(8080), nics=[nic("service", limits=WAITS)])
     manager.begin(UNIT)
     loop = asyncio.get_running_loop()
@@ -135,7 +137,7 @@ async def test_a_service_that_was_killed_starts_it_for_what_is_held(
     service: Service, manager: Pid1, fifo: Socket
 ) -> None:
     async with service.running() as client:
-        reservation = await waiting(client, manager)
+        reservation = await waiting(client, manager, fifo)
         service.kill()
         async with asyncio.TaskGroup() as tasks:
             answer = tasks.create_task(get(str(reservation.leases[0].address)))
@@ -149,7 +151,7 @@ async def test_a_service_that_was_killed_starts_it_for_what_is_held(
 
 async def test_after_a_boot_it_waits_with_what_it_had(service: Service, manager: Pid1, fifo: Socket) -> None:
     async with service.running() as client:
-        reservation = await waiting(client, manager)
+        reservation = await waiting(client, manager, fifo)
         service.end()
         for path in (service.state / "tasks").iterdir():
             path.unlink()
@@ -178,7 +180,7 @@ async def test_a_task_of_which_nothing_is_known_is_started_once(client: Client, 
 
 
 async def test_without_its_socket_unit_the_network_is_released(client: Client, manager: Pid1, fifo: Socket) -> None:
-    await waiting(client, manager)
+    await waiting(client, manager, fifo)
     fifo.close()
     await until(lambda: "solo5" not in run("nft", "list", "tables"))
     assert await client.record(WEB) is None

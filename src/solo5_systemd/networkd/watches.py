@@ -4,13 +4,15 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from solo5_systemd.network.announcements import AnnouncedPackets
 from solo5_systemd.network.link_watches import AddressWatch, LinkWatch
-from solo5_systemd.network.model import IpAddress
 from solo5_systemd.network.nft_tables import RulesetWatch
 from solo5_systemd.networkd.state import NetworkState
+
+if TYPE_CHECKING:
+    from solo5_systemd.network.model import IpAddress
 
 _log = logging.getLogger(__name__)
 

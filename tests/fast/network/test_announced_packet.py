@@ -65,5 +65,5 @@ def test_a_flood_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     packets = AnnouncedPackets.__new__(AnnouncedPackets)
     numbers = itertools.count()
     monkeypatch.setattr(packets, "receive", lambda: [(next(numbers), b"")])
-    assert packets.packets() == {}
+    assert packets.packets() == ({}, frozenset())
     assert next(numbers) < 1000
