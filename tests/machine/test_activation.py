@@ -1,0 +1,94 @@
+"""Declared tasks that wait without a process: their socket units, as systemd's tools show and use them."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.machine.conftest import Outside, eventually, ok, sh, systemctl, udp, unit_property
+from tests.machine.declared import Declarations
+from tests.machine.test_network import GATEWAY, IPV4
+
+STOPS = f"Argument={IPV4}\nArgument={GATEWAY}\nPublish=8080:80\nPublish=7007:7/udp\nIdleSec=5s\nIdleAction=stop"
+INSTALL = "[Install]\nWantedBy=multi-user.target"
+
+
+def row(name: str) -> str:
+    return next((line for line in ok("solo5ctl", "ps").splitlines() if line.startswith(f"{name} ")), "")
+
+
+def is_dormant(name: str) -> bool:
+    return " Dormant " in row(name)
+
+
+@pytest.fixture
+def web(declare: Declarations) -> Iterator[str]:
+    """A task that has run, and waits."""
+    declare("web", STOPS, rest=INSTALL)
+    systemctl("enable", "web")
+    systemctl("start", "web.socket")
+    eventually(lambda: unit_property("web.service", "ActiveState") == "active", "it is started once")
+    eventually(lambda: is_dormant("web"), "it waits")
+    yield "web"
+    systemctl("disable", "web")
+    systemctl("stop", "web.socket", "web.service")
+    eventually(lambda: not row("web"), "its network is released")
+
+
+def test_nothing_runs_and_the_first_request_starts_it(web: str, outside: Outside) -> None:
+    assert unit_property("web.service", "ActiveState") == "inactive"
+    assert unit_property("web.service", "MainPID") == "0"
+    assert not list(Path("/run/netns").glob("solo5-web")) or "s5-" not in ok("ip", "-o", "link")
+    shown = sh("systemctl", "status", "web").stdout
+    assert "TriggeredBy: ● web.socket" in shown
+    before = ok("nstat", "-asz", "TcpRetransSegs")
+    assert outside.tcp(outside.here, 8080)
+    assert ok("nstat", "-asz", "TcpRetransSegs") == before
+    assert " Up " in row("web")
+    assert unit_property("web.service", "ActiveState") == "active"
+    log = ok("journalctl", "--output=cat", "OBJECT_SYSTEMD_UNIT=web.service")
+    assert "task web is started for its first packet: a packet for" in log
+    eventually(lambda: is_dormant("web"), "it waits again")
+
+
+@pytest.mark.parametrize("here", ["127.0.0.1", "192.0.2.1"])
+def test_a_request_of_the_host_starts_it(web: str, outside: Outside, here: str) -> None:
+    assert udp(here, 7007, "from here") == "from here"
+
+
+def test_a_stop_takes_it_out_of_waiting_and_a_start_starts_it_now(web: str) -> None:
+    systemctl("stop", "web")
+    assert unit_property("web.socket", "ActiveState") == "inactive"
+    eventually(lambda: not row("web"), "its network is released")
+    systemctl("start", "web")
+    assert " Up " in row("web")
+    assert unit_property("web.socket", "ActiveState") == "active"
+
+
+def test_only_the_tasks_own_devices_are_open(web: str) -> None:
+    systemctl("start", "web")
+    links = [path.readlink() for path in Path(f"/proc/{unit_property('web.service', 'MainPID')}/fd").iterdir()]
+    assert not [link for link in links if "waiting" in str(link)]
+
+
+def test_it_waits_through_an_end_of_the_service(web: str, outside: Outside) -> None:
+    systemctl("restart", "solo5-networkd")
+    assert is_dormant("web")
+    assert outside.tcp(outside.here, 8080)
+    eventually(lambda: is_dormant("web"), "it waits again")
+    systemctl("stop", "solo5-networkd")
+    systemctl("start", "solo5-networkd")
+    assert outside.tcp(outside.here, 8080)
+
+
+def test_a_task_that_cannot_start_is_failed_and_waits_no_longer(web: str, outside: Outside) -> None:
+    image = Path("/etc/solo5/web.unikernel")
+    image.write_text(image.read_text().replace("net.spt", "none.spt"))
+    systemctl("daemon-reload")
+    assert not outside.tcp(outside.here, 8080)
+    eventually(lambda: unit_property("web.socket", "ActiveState") == "failed", "as any socket unit")
+    eventually(lambda: not row("web"), "its network is released")
+    begun = time.monotonic()
+    assert not outside.tcp(outside.here, 8080)
+    assert time.monotonic() - begun < 5
+    sh("systemctl", "reset-failed", "web.socket", "web.service")
