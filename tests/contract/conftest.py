@@ -1,13 +1,13 @@
 """One real peer at a time: here, the kernel of a private network namespace and a private bus."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 from tests.contract.family import FOUR, SIX, Family
 from tests.contract.netns import BRIDGE_NF, BRIDGE_NF6, CLIENT6, HOST6, Outside, private_namespace, run
-from tests.contract.netservice import PrivateBus, Service, leaving_nothing
+from tests.contract.netservice import Client, Pid1, PrivateBus, Service, leaving_nothing, pid1
 
 
 @pytest.fixture
@@ -36,6 +36,18 @@ def service(namespace: None, bus: PrivateBus) -> Iterator[Service]:
         Path(directory).chmod(0o755)
         with leaving_nothing(Path(directory), bus) as service:
             yield service
+
+
+@pytest.fixture
+async def client(service: Service) -> AsyncIterator[Client]:
+    async with service.running() as client:
+        yield client
+
+
+@pytest.fixture
+async def manager(service: Service) -> AsyncIterator[Pid1]:
+    async with pid1(service) as manager:
+        yield manager
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -15,18 +14,6 @@ from solo5_systemd.base.names import TaskName
 WEB = TaskName("web")
 UNITS = pytest.mark.parametrize("unit", ["solo5-task-web.service", "solo5-task-web.scope"])
 UNIT = "solo5-task-web.service"
-
-
-@pytest.fixture
-async def client(service: Service) -> AsyncIterator[Client]:
-    async with service.running() as client:
-        yield client
-
-
-@pytest.fixture
-async def manager(service: Service) -> AsyncIterator[Pid1]:
-    async with pid1(service) as manager:
-        yield manager
 
 
 def record(service: Service) -> Path:

@@ -7,11 +7,10 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import pytest
 from tests.contract.guest import Guest
 from tests.contract.guest6 import Guest6
 from tests.contract.netns import Outside, run
-from tests.contract.netservice import Client, Pid1, Service, nic, pid1, tcp, until
+from tests.contract.netservice import Client, Pid1, Service, nic, tcp, until
 
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.guest_limits import Limits
@@ -45,18 +44,6 @@ async def sleeper(client: Client, manager: Pid1, idle_s: int = 0) -> AsyncIterat
         manager.on_signal = {signal.SIGSTOP: guest.stop, signal.SIGCONT: guest.go_on}
         yield guest
     manager.on_signal = {}
-
-
-@pytest.fixture
-async def client(service: Service) -> AsyncIterator[Client]:
-    async with service.running() as client:
-        yield client
-
-
-@pytest.fixture
-async def manager(service: Service) -> AsyncIterator[Pid1]:
-    async with pid1(service) as manager:
-        yield manager
 
 
 async def asleep(client: Client) -> int:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from solo5_systemd.engine.backends import Backends
 
 SIGNALS = {StopSignal.INT: 2, StopSignal.TERM: 15}
-SIGKILL, SIGCONT = 9, 18
+SIGKILL = 9
 STOP_JOB_TIMEOUT_S = 5.0
 """Time for PID 1 to begin a stop job before the unit is killed: milliseconds, unless it is busy, as in a daemon-reload.
 A kill before the stop job would make the outcome `killed` instead of `stopped`."""
