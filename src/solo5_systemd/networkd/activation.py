@@ -129,7 +129,7 @@ class Activation:
             record = self._host.leases.get(task) if task is not None else None
             if task is None or record is None or not self._is_of(record, link, address):
                 continue
-            if record.state is LeaseState.WAITING:
+            if record.waits:
                 self.start(task, f"a packet for {address}")
             elif record.state is LeaseState.ATTACHED and task not in self._started:
                 self._tasks.create_task(self._deliver(task))
