@@ -316,6 +316,9 @@ def socket(declaration: Declaration) -> str:
         "DirectoryMode=0700",
         "RemoveOnStop=yes",
         "FlushPending=yes",
+        # As many starts as DefaultStartLimit…= of a service, which a preparation that fails does not count for.
+        "TriggerLimitIntervalSec=10s",
+        "TriggerLimitBurst=5",
         "",
         "[Install]",
         *(str(line) for line in declaration.install),
