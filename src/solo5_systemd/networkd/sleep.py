@@ -110,6 +110,7 @@ class Sleep:
         watches.announced = self._on_packets
         self._report = report
         self._seen: dict[TaskName, _Seen] = {}
+        self._busy: dict[TaskName, int] = {}
         self._waking: dict[TaskName, _Packets] = {}
         self._next_check: float | None = None
 
@@ -133,6 +134,7 @@ class Sleep:
         records = self._state.sleepers()
         tasks = {record.reservation.task for record in records}
         self._seen = {task: seen for task, seen in self._seen.items() if task in tasks}
+        self._busy = {task: run for task, run in self._busy.items() if task in tasks}
         if not records:
             self._next_check = None
             return
@@ -163,9 +165,17 @@ class Sleep:
             return False
         cpu = await self._units.processor_time(task)
         if cpu is not None and seen.cpu is not None and cpu - seen.cpu > SHARE_MAX * (now - seen.since):
+            self._report_busy(task, record.expires, (cpu - seen.cpu) / (now - seen.since))
             self._note(record, frames, cpu)
             return False
         return True
+
+    def _report_busy(self, task: TaskName, run: int, share: float) -> None:
+        """Log, once in a run, that a task without packets computes too much to sleep."""
+        if self._busy.get(task) != run:
+            self._busy[task] = run
+            text = f"task {task} stays awake: it has no packets, and uses {share:.1%} of a processor"
+            log_about(service_of(task), f"{text} (at most {SHARE_MAX:.0%} to sleep)", priority=_NOTICE)
 
     def _is_new(self, record: LeaseRecord, frames: int) -> bool:
         seen = self._seen.get(record.reservation.task)
