@@ -268,6 +268,18 @@ def test_limits_are_checked_before_anything_is_made() -> None:
         check_limits([nic], [replace(network(), join=Join())])
 
 
+def test_what_waits_without_a_tap_is_on_a_network_with_packets_of_its_own() -> None:
+    nic = NicRequest(nic=SERVICE, limits=Limits(idle_s=60, idle_stops=True))
+    check_limits([nic], [network()])
+    for other, why in (
+        (replace(network(), join=Join()), "joins bridge"),
+        (replace(network(), name="none"), "no packets"),
+    ):
+        check_limits([replace(nic, network=other.name, limits=Limits(idle_s=60))], [other])
+        with pytest.raises(InvalidRequestError, match=f"is to wait for packets without a tap, and network .* {why}"):
+            check_limits([replace(nic, network=other.name)], [other])
+
+
 def test_two_lists_with_too_much_in_common_are_refused() -> None:
     ports = [f"10.0.0.0/8:{port}/tcp" for port in range(1, 33)]
     addresses = [f"10.{number}.0.0/16" for number in range(9)]
