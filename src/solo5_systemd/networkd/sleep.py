@@ -220,7 +220,7 @@ class Sleep:
         group = await self._units.control_group(task)
         if group:
             freed = await asyncio.to_thread(reclaim, group, lambda: self._is_asleep(task))
-            if freed:
+            if freed >> 20:
                 _log.info("task %s: %d MiB swapped out", task, freed >> 20)
 
     # -- waking --------------------------------------------------------------------------------------------------

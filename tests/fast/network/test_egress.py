@@ -29,7 +29,7 @@ from solo5_systemd.settings.egress import (
     intersection,
 )
 from solo5_systemd.settings.host_keys import parse_settings
-from solo5_systemd.settings.network import Join
+from solo5_systemd.settings.network import NO_NETWORK, Join
 from solo5_systemd.settings.network_policy import NetworkPolicy
 from solo5_systemd.settings.rate import UNLIMITED, Rate, lower, rate
 from solo5_systemd.settings.records import document, record
@@ -273,7 +273,7 @@ def test_what_waits_without_a_tap_is_on_a_network_with_packets_of_its_own() -> N
     check_limits([nic], [network()])
     for other, why in (
         (replace(network(), join=Join()), "joins bridge"),
-        (replace(network(), name="none"), "no packets"),
+        (replace(network(), name=NO_NETWORK), "no packets"),
     ):
         check_limits([replace(nic, network=other.name, limits=Limits(idle_s=60))], [other])
         with pytest.raises(InvalidRequestError, match=f"is to wait for packets without a tap, and network .* {why}"):
