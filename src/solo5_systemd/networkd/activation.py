@@ -25,6 +25,9 @@ from solo5_systemd.networkd.namespaces import Namespaces
 REPEAT_S = 1.0
 """Seconds between two starts of a task for its packets, as between two look-ups of an address by the kernel."""
 
+ATTEMPTS = 10
+"""How often a FIFO is opened, in that time."""
+
 _NOTICE = 5  # priority of syslog(3)
 
 _log = logging.getLogger(__name__)
@@ -113,7 +116,10 @@ class Activation:
                 reason = "it has not run before"
             except Solo5Error as error:
                 reason = f"{error}"
-        self.start(task, reason)
+        for _ in range(ATTEMPTS):  # PID 1 opens a FIFO after it has made it
+            if self.start(task, reason):
+                return
+            await asyncio.sleep(REPEAT_S / ATTEMPTS)
 
     async def _hold(self, record: LeaseRecord) -> None:
         """Hold packets for a task that waited before this service started."""
@@ -159,12 +165,19 @@ class Activation:
                 if egress is None or any(address in destination.network for destination in egress):
                     self.start(task, f"a question for {address}")
 
-    def start(self, task: TaskName, reason: str) -> None:
-        """Have PID 1 start a task that waits; a start that has failed is repeated for a later packet."""
+    def start(self, task: TaskName, reason: str) -> bool:
+        """Have PID 1 start a task that waits, and return whether it does.
+
+        A start that has failed is repeated for a later packet.
+        """
         now = time.monotonic()
-        if now - self._started.get(task, -REPEAT_S) >= REPEAT_S and self._waiting.start(task):
-            self._started[task] = now
-            log_about(service_of(task), f"task {task} is started for its first packet: {reason}", priority=_NOTICE)
+        if now - self._started.get(task, -REPEAT_S) < REPEAT_S:
+            return True
+        if not self._waiting.start(task):
+            return False
+        self._started[task] = now
+        log_about(service_of(task), f"task {task} is started for its first packet: {reason}", priority=_NOTICE)
+        return True
 
     # -- after the start -------------------------------------------------------------------------------------------
 
