@@ -13,7 +13,7 @@ import pytest
 from tests.contract.guest import Guest
 from tests.contract.netns import Outside, link, run
 from tests.contract.netservice import Client, Pid1, Service, nic, pid1, tcp, until
-from tests.contract.test_network_sleep import UNIT, WEB, get
+from tests.contract.test_network_sleep import UNIT, WEB, Sleeper6, get
 
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import LeaseState, NicRequest, Reservation
@@ -108,6 +108,19 @@ async def test_the_first_packet_starts_the_task_and_is_answered(client: Client, 
             assert await get(str(lease.address)) == b"HELLO"
     assert (await client.reservations()) == (reservation,)
     fifo.close()
+
+
+async def test_the_first_packet_of_ipv6_starts_the_task(service: Service, manager: Pid1, fifo: Socket) -> None:
+    async with service.running("[network.default]\nipv6 = true\n") as client:
+        reservation = await waiting(client, manager, fifo)
+        lease = reservation.leases[0]
+        async with asyncio.TaskGroup() as tasks:
+            answer = tasks.create_task(get(str(lease.address6)))
+            await started(client, manager, fifo)
+            async with Sleeper6(lease):
+                async with asyncio.timeout(0.9):
+                    assert await answer == b"HELLO"
+        fifo.close()
 
 
 async def test_a_neighbours_question_starts_the_task(client: Client, manager: Pid1, fifo: Socket) -> None:
