@@ -33,6 +33,8 @@ QUESTION_TIMEOUT_S = 0.2
 SHARE_MAX = 0.01
 """The processor time of an idle task, in processors. Without packets, a guest has timers, and nothing to do."""
 
+IDLE = "no packet for its idle time"
+
 _NOTICE = 5  # priority of syslog(3)
 
 _log = logging.getLogger(__name__)
@@ -153,7 +155,7 @@ class Sleep:
             if frames or not self._state.announces:  # while this service did not run, or of a lost message
                 await self.wake(task, "a packet" if frames else "packets are not announced")
         elif self._state.announces and await self._is_idle(record, frames):
-            await self._sleep(task, frames)
+            await self._sleep(task, IDLE, frames)
 
     async def _is_idle(self, record: LeaseRecord, frames: int) -> bool:
         task, now = record.reservation.task, time.monotonic()
@@ -193,9 +195,9 @@ class Sleep:
         """
         if not self._units.has_run(task):
             raise InvalidRequestError(f"task {task} does not run: expected one that does.")
-        await self._sleep(task)
+        await self._sleep(task, "a request")
 
-    async def _sleep(self, task: TaskName, frames: int | None = None) -> None:
+    async def _sleep(self, task: TaskName, reason: str, frames: int | None = None) -> None:
         """Put a task to sleep: packets are announced first, so that one of them wakes it whenever it comes.
 
         One that waits without a process is ended instead, if its socket unit is active.
@@ -213,7 +215,7 @@ class Sleep:
                 raise HostError(f"task {task} cannot be put to sleep: PID 1 did not stop its tender.")
         self._seen.pop(task, None)
         log_about(service_of(task), f"task {task} sleeps until its next packet", priority=_NOTICE)
-        await self._report(SleepChange(task=task, asleep=True, reason=""))
+        await self._report(SleepChange(task=task, asleep=True, reason=reason))
         self._tasks.create_task(self._reclaim(task))
 
     async def _reclaim(self, task: TaskName) -> None:
