@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 from tests.fast.cli.conftest import Solo5ctl
 from tests.support.fakes.engine import FakeRuntime, line
-from tests.support.fakes.tasks import ended, running
+from tests.support.fakes.tasks import STARTED, ended, endpoints, running
 
 from solo5_systemd.base.names import TaskName
+from solo5_systemd.cli.screen import Screen
 from solo5_systemd.declared import update_files
 from solo5_systemd.engine.task import Phase
 from solo5_systemd.journal import stored
@@ -49,6 +50,23 @@ def test_ps_and_inspect_show_since_when_a_task_sleeps(solo5ctl: Solo5ctl) -> Non
     assert shown["idle_s"] == 600
     assert shown["asleep_since"] == "2023-11-14T22:14:20.000000Z"
     assert "asleep_since" not in json.loads(solo5ctl("inspect", "--json", "api").out)[0]
+
+
+def test_ps_shows_tasks_that_wait_without_a_process(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those whose unit is not loaded; another's end of an earlier run is not shown."""
+    monkeypatch.setattr(Screen, "now", lambda _: STARTED + 172_800_000_000)
+    reservation = solo5ctl.engine.known[TaskName("web")].reservation
+    assert reservation is not None
+    waits = endpoints(reservation)._replace(asleep=STARTED, waits=True)
+    solo5ctl.engine.waiting = {TaskName("blog"): waits, TaskName("old"): waits}
+    for words in ((), ("--all",)):
+        rows = [line.split() for line in solo5ctl("ps", *words).out.splitlines()[1:]]
+        assert [row[0] for row in rows] == ["api", "blog", "old", "web"]
+        assert rows[1] == ["blog", "-", "Dormant", "2", "days", "-", *rows[3][-3:]]
+        assert rows[2][1:] == rows[1][1:]
+    solo5ctl.engine.known.clear()
+    assert solo5ctl("ps").out.count(" Dormant 2 days ") == 2
+    assert "\x1b" not in solo5ctl("ps", terminal=True).out.partition("Dormant")[2].partition("\n")[0]
 
 
 def test_what_the_operator_can_mend_of_a_network_is_shown_with_its_task(solo5ctl: Solo5ctl) -> None:

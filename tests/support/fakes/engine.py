@@ -84,6 +84,7 @@ class FakeRuntime(Runtime):
         self.rounds: Iterator[Mapping[TaskName, Sample]] = iter(())
         self.plan: Plan | None = None
         self.listens = False
+        self.waiting: Mapping[TaskName, Endpoints] = {}
         self.descriptors: Sequence[int] = ()
         self.on_start: Callable[[], None] | None = None
         self.on_console: Callable[[], None] = _nothing
@@ -100,11 +101,9 @@ class FakeRuntime(Runtime):
         return tuple(task if reservations else replace(task, reservation=None) for task in found)
 
     async def endpoints(self) -> Mapping[TaskName, Endpoints]:
-        return {
-            task.name: endpoints(task.reservation)._replace(asleep=task.asleep)
-            for task in self.known.values()
-            if task.reservation
-        }
+        held = (task for task in self.known.values() if task.reservation)
+        found = {task.name: endpoints(task.reservation)._replace(asleep=task.asleep) for task in held}
+        return {**found, **self.waiting}
 
     async def names(self, *, ended: bool = True) -> tuple[TaskName, ...]:
         return tuple(sorted(n for n, task in self.known.items() if ended or task.phase is not Phase.ENDED))
