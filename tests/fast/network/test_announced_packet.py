@@ -12,6 +12,9 @@ from solo5_systemd.network.announced_packet import HEADER, PAYLOAD, asked, descr
 from solo5_systemd.network.announcements import AnnouncedPackets
 from solo5_systemd.network.raw_netlink import attribute
 
+IN, OUT = 6, 7
+"""Attributes: the ports of a bridge from which a packet came, and to which it goes."""
+
 PORTS = struct.pack("!HH", 41234, 80)
 
 
@@ -101,11 +104,13 @@ def test_whatever_bytes_are_announced_are_a_question_or_none() -> None:
     assert asked({}) is asked({HEADER: b"\x08", PAYLOAD: arp(1)}) is None
 
 
-def test_the_questions_of_neighbours_are_collected(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_questions_of_neighbours_are_collected_with_their_taps(monkeypatch: pytest.MonkeyPatch) -> None:
     packets = AnnouncedPackets.__new__(AnnouncedPackets)
-    values = (announced(0x0806, arp(1)), announced(0x0806, arp(1)), announced(0x0800, ipv4(1)))
+    came, left = (struct.pack("!I", 7), struct.pack("!I", 8))
+    question, other = announced(0x0806, arp(1)), announced(0x0800, ipv4(1))
+    values = ({**question, IN: came}, {**question, IN: came}, {**question, OUT: left}, question, {**other, IN: came})
     messages = [bytes(4) + b"".join(attribute(*each) for each in value.items()) for value in values]
-    rounds = iter([[(1024, message) for message in messages]])
+    rounds = iter([[(4 << 8, message) for message in messages]])
 
     def receive() -> object:
         for each in rounds:
@@ -113,7 +118,11 @@ def test_the_questions_of_neighbours_are_collected(monkeypatch: pytest.MonkeyPat
         raise BlockingIOError
 
     monkeypatch.setattr(packets, "receive", receive)
-    assert packets.packets() == ({}, {ip_address("10.89.0.2")})
+    monkeypatch.setattr(packets, "_name", "s5-{}".format)
+    found = packets.packets()
+    assert found is not None
+    assert found.by_tap.keys() == {"s5-7", "s5-8"}
+    assert found.questions == {("s5-7", ip_address("10.89.0.2"))}
 
 
 def test_a_flood_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from typing import Any, cast
 import pytest
 from tests.fast.network.test_nft_rules import RESERVATION, network
 
+from solo5_systemd.base.declared_units import SOURCES
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import nft_elements
 from solo5_systemd.network.guest_limits import Limits
@@ -62,7 +63,12 @@ class Service:
         self.leases.save(RECORD)
         links = SimpleNamespace(hold_packets=lambda lease, _: lease.nic in self.held)
         self.waiting = Waiting(
-            self.leases, cast(Any, self.bridges), cast(Any, links), fifos=self.fifos, saved=self.saved
+            self.leases,
+            cast(Any, self.bridges),
+            cast(Any, links),
+            fifos=self.fifos,
+            saved=self.saved,
+            declared=directory / "declared",
         )
 
     @property
@@ -156,39 +162,66 @@ def test_a_task_that_is_released_while_it_waits_leaves_nothing(service: Service)
 
 def test_what_it_has_is_kept_without_what_differs_each_time(service: Service) -> None:
     assert service.waiting.kept(A) is None
-    service.waiting.begin(RECORD)
+    service.waiting.keep(RECORD)
     assert service.waiting.kept(A) == replace(RECORD, expires=0, asleep=0, wakes=0, slept=0)
     before = service.kept.stat()
-    service.waiting.begin(replace(RECORD, wakes=6, slept=7, expires=8))
+    service.waiting.keep(replace(RECORD, wakes=6, slept=7, expires=8))
     after = service.kept.stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns), "no write each time"
     assert after.st_mode & 0o777 == 0o600
     moved = replace(RECORD, reservation=replace(HELD, ports=()))
-    service.waiting.begin(moved)
+    service.waiting.keep(moved)
     kept = service.waiting.kept(A)
     assert kept is not None
     assert kept.reservation == moved.reservation
 
 
-WHOLE = json.dumps(lease_record_document(RECORD)).encode()
+def test_of_a_task_that_is_not_to_be_ended_nothing_is_kept(service: Service) -> None:
+    service.waiting.keep(replace(RECORD, reservation=RESERVATION, nics=()))
+    assert not service.kept.exists()
+
+
+def test_what_it_has_is_that_of_one_declaration(service: Service, tmp_path: Path) -> None:
+    sources = tmp_path / "declared" / A / SOURCES
+    sources.parent.mkdir(parents=True)
+    sources.write_text("Publish=80:80")
+    service.waiting.keep(RECORD)
+    assert service.waiting.kept(A) is not None
+    sources.write_text("Publish=81:80")
+    assert service.waiting.kept(A) is None
+    service.waiting.keep(RECORD)
+    assert service.waiting.kept(A) is not None
+    sources.unlink()
+    assert service.waiting.kept(A) is None
+
+
+WHOLE = json.dumps({"declaration": "", "lease": lease_record_document(RECORD)}).encode()
 
 
 @pytest.mark.parametrize(
     "content",
-    [b"", WHOLE[:-20], b"\xff" + WHOLE, b"[]", b"{}", b"[" * 100_000, WHOLE.replace(b'"version": 1', b'"version": 2')],
-    ids=["empty", "torn", "no text", "list", "no keys", "deep", "of another version"],
+    [
+        b"",
+        WHOLE[:-20],
+        b"\xff" + WHOLE,
+        b"[]",
+        b"{}",
+        b"[" * 100_000,
+        WHOLE.replace(b'"version": 1', b'"version": 2'),
+        WHOLE.replace(b'"declaration": ""', b'"declaration": 1'),
+        json.dumps(lease_record_document(RECORD)).encode(),
+    ],
+    ids=["empty", "torn", "no text", "list", "no keys", "deep", "of another version", "number", "of another shape"],
 )
 def test_a_file_that_is_damaged_is_unknown_and_written_again(service: Service, content: bytes) -> None:
     service.kept.write_bytes(content)
     assert service.waiting.kept(A) is None
-    service.waiting.begin(RECORD)
-    assert service.waiting.is_waiting(A)
+    service.waiting.keep(RECORD)
     assert service.waiting.kept(A) is not None
 
 
-def test_a_task_waits_where_nothing_can_be_kept(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_task_starts_where_nothing_can_be_kept(service: Service, caplog: pytest.LogCaptureFixture) -> None:
     service.saved.rmdir()
     with caplog.at_level(logging.WARNING):
-        service.waiting.begin(RECORD)
-    assert service.waiting.is_waiting(A)
+        service.waiting.keep(RECORD)
     assert f"{service.kept} cannot be written: No such file or directory" in caplog.text
