@@ -111,7 +111,7 @@ class Releases:
     async def _wait_and_release(self, task: TaskName, news: asyncio.Event) -> None:
         interval = END_CHECK_INTERVAL_S
         try:
-            while not (await self._is_settled(task) or self._stopping):
+            while not (await self._is_settled(task) and not news.is_set()) and not self._stopping:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(interval):
                         await news.wait()

@@ -190,7 +190,7 @@ def test_the_socket_of_a_task_is_a_fifo_of_root_that_ends_with_a_stop_of_the_tas
         for begin, end in (("[Unit]", "[Socket]"), ("[Socket]", "[Install]"), ("[Install]", None))
     )
     assert "PartOf=web.service" in of_unit
-    assert "Wants=solo5-networkd.service" in of_unit
+    assert "Upholds=solo5-networkd.service" in of_unit
     assert "SourcePath=/etc/solo5/50%% é.unikernel" in of_unit
     assert f"ListenFIFO={WAITING}/web" in of_socket
     assert {"SocketMode=0600", "DirectoryMode=0700", "RemoveOnStop=yes"} < set(of_socket)

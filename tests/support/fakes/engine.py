@@ -18,6 +18,7 @@ from solo5_systemd.engine.plan import Plan
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import Endpoints, Phase, Sample, Started, Task
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
+from solo5_systemd.network.model import LeaseRecord
 from solo5_systemd.task.properties import unenforced
 from solo5_systemd.task.workload import StopSignal, Workload
 from solo5_systemd.unit.outcome import Ending, Outcome
@@ -84,7 +85,7 @@ class FakeRuntime(Runtime):
         self.rounds: Iterator[Mapping[TaskName, Sample]] = iter(())
         self.plan: Plan | None = None
         self.listens = False
-        self.waiting: Mapping[TaskName, Endpoints] = {}
+        self.dormant: Sequence[LeaseRecord] = ()
         self.descriptors: Sequence[int] = ()
         self.on_start: Callable[[], None] | None = None
         self.on_console: Callable[[], None] = _nothing
@@ -103,7 +104,13 @@ class FakeRuntime(Runtime):
     async def endpoints(self) -> Mapping[TaskName, Endpoints]:
         held = (task for task in self.known.values() if task.reservation)
         found = {task.name: endpoints(task.reservation)._replace(asleep=task.asleep) for task in held}
-        return {**found, **self.waiting}
+        for each in self.dormant:
+            waits = endpoints(each.reservation)._replace(asleep=each.asleep, waits=True)
+            found[each.reservation.task] = waits
+        return found
+
+    async def waiting(self) -> Sequence[LeaseRecord]:
+        return self.dormant
 
     async def names(self, *, ended: bool = True) -> tuple[TaskName, ...]:
         return tuple(sorted(n for n, task in self.known.items() if ended or task.phase is not Phase.ENDED))
