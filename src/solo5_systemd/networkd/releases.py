@@ -173,6 +173,7 @@ class Releases:
             deleting = [self._deletions.delete_remains(remains)]
             await asyncio.gather(*deleting, *([] if waits else [_wait_for_ports(remains.reservation)]))
         await self._writer.run(self._state.end_release, task)
+        await self.activation.hold(task)  # last: flows that are deleted later would be those of held packets
         self.activation.on_fifos([task])  # its socket unit may have been started meanwhile
 
     # -- DHCP ----------------------------------------------------------------------------------------------------

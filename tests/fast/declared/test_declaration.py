@@ -275,18 +275,6 @@ def test_a_name_that_no_unit_can_have_is_refused(name: str) -> None:
         ("Watch=2d", 3, "Watch=2d is too long: expected at most 1d."),
         ("CPUWeight=5\n[Service]\nCPUWeight=6", 5, "CPUWeight= is set in [Service], and CPUWeight= in [Unikernel]"),
         ("[Service]\nTasksMax=many", 4, "unit property TasksMax=many: expected a whole number"),
-        ("IdleSec=5min\nIdleAction=nap", 4, "IdleAction= 'nap' is unknown: expected sleep or stop."),
-        ("IdleAction=stop", 3, "IdleAction= has no effect: expected an idle time as well."),
-        (
-            "IdleSec=5min\nIdleAction=stop\n[Service]\nRestart=always",
-            4,
-            "IdleAction=stop is of no use with Restart=alw",
-        ),
-        (
-            "IdleSec=5\nIdleAction=stop\n[Service]\nRestart=on-success",
-            4,
-            "IdleAction=stop is of no use with Restart=o",
-        ),
         ("[Service]\nRestart=maybe", 4, "Restart=maybe is not a value that systemd takes: expected one of no,"),
         ("[Service]\nRestartMode=a", 4, "RestartMode=a is not a value"),
         ("[Service]\nRestartSec=soon", 4, "RestartSec=soon is not a value"),
@@ -413,13 +401,3 @@ def test_any_lines_are_a_declaration_or_one_sentence_with_the_file(lines: list[s
         assert error.sentence.count(PATH) == 1  # noqa: PT017
     else:
         assert found.workload.image.startswith("/")
-
-
-def test_no_instance_of_a_template_is_dormant() -> None:
-    content = b"[Unikernel]\nImage=/srv/web.hvt\nIdleSec=5min\nIdleAction="
-    sleeps, stops = (Source(path=PATH, content=content + action) for action in (b"sleep", b"stop"))
-    assert not parse_declaration("web@1", [sleeps], host=HostNames()).workload.limits.idle_stops
-    with pytest.raises(SettingsError, match="IdleAction=stop is not for a template or an instance"):
-        parse_declaration("web@1", [stops], host=HostNames())
-    limits = parse_declaration("web", [stops], host=HostNames()).workload.limits
-    assert (limits.idle_s, limits.idle_stops) == (300, True)

@@ -445,12 +445,3 @@ def test_the_operator_permits_idle_times_by_network() -> None:
     ):
         check_limits([nic], [replace(network(), policy=NetworkPolicy(sleep=False))])
     check_limits([NicRequest(nic=SERVICE)], [replace(network(), policy=NetworkPolicy(sleep=False))])
-
-
-def test_no_task_is_dormant_on_a_joined_bridge() -> None:
-    nic = NicRequest(nic=SERVICE, limits=Limits(idle_s=60, idle_stops=True))
-    check_limits([nic], [network()])
-    joined = replace(network(), join=Join())
-    check_limits([replace(nic, limits=Limits(idle_s=60))], [joined])
-    with pytest.raises(InvalidRequestError, match="NIC service is to wait without a tap, and network default joins"):
-        check_limits([nic], [joined])
