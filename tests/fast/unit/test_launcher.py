@@ -143,7 +143,7 @@ def test_what_a_socket_unit_passes_is_closed(launcher: Path, pid: str, count: in
     """The FIFO by which PID 1 has started the task; a tender has its guest's devices alone."""
     program = "import os; print([os.path.exists(f'/proc/self/fd/{fd}') for fd in (3, 4, 5)])"
     script = f'exec 3</dev/null 4</dev/null 5</dev/null; LISTEN_PID={pid} LISTEN_FDS={count} exec "$@"'
-    command = ["bash", "-c", script, "bash", launcher, sys.executable, "-I", "-c", program]
+    command = ["bash", "-c", script, "bash", str(launcher), sys.executable, "-I", "-c", program]
     assert subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout == f"{left}\n"
 
 

@@ -102,8 +102,11 @@ class FakeRuntime(Runtime):
         return tuple(task if reservations else replace(task, reservation=None) for task in found)
 
     async def endpoints(self) -> Mapping[TaskName, Endpoints]:
-        held = (task for task in self.known.values() if task.reservation)
-        found = {task.name: endpoints(task.reservation)._replace(asleep=task.asleep) for task in held}
+        found = {
+            task.name: endpoints(task.reservation)._replace(asleep=task.asleep)
+            for task in self.known.values()
+            if task.reservation
+        }
         for each in self.dormant:
             waits = endpoints(each.reservation)._replace(asleep=each.asleep, waits=True)
             found[each.reservation.task] = waits
