@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from tests.contract.guest import Guest
+from tests.contract.guest6 import Guest6
 from tests.contract.netns import Outside, link, run
 from tests.contract.netservice import Client, Pid1, Service, nic, pid1, tcp, until
 from tests.contract.test_network_sleep import UNIT, WEB, Sleeper6, get
@@ -133,6 +134,20 @@ async def test_a_neighbours_question_starts_the_task(client: Client, manager: Pi
         async with Guest(reservation.leases[0]) as guest:
             assert await asyncio.wait_for(asked, 10) == guest.mac
     fifo.close()
+
+
+async def test_a_question_of_ipv6_starts_the_task(service: Service, manager: Pid1, fifo: Socket) -> None:
+    async with service.running("[network.default]\nipv6 = true\n") as client:
+        reservation = await waiting(client, manager, fifo)
+        (lease,) = reservation.leases
+        assert lease.address6 is not None
+        other = await client.have("other")
+        async with Guest6(other.leases[0]) as neighbour, asyncio.TaskGroup() as tasks:
+            asked = tasks.create_task(neighbour.resolve(lease.address6))
+            await started(client, manager, fifo)
+            async with Guest6(lease) as guest:
+                assert await asyncio.wait_for(asked, 10) == guest.mac
+        fifo.close()
 
 
 @pytest.mark.parametrize(

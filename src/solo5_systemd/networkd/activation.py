@@ -70,7 +70,7 @@ class Activation:
         fifos = self._watch_fifos()
         try:
             for record in self._host.leases.waiting():
-                self._tasks.create_task(self._hold(record))
+                self._tasks.create_task(self.hold(record.reservation.task))
             self.on_fifos(self._waiting.names())
             yield
         finally:
@@ -112,6 +112,7 @@ class Activation:
                 return
             try:
                 if await self._writer.run(self._host.wait_again, task):
+                    await self.hold(task)  # a packet may have come while its bridge was made
                     return
                 reason = "it has not run before"
             except Solo5Error as error:
@@ -121,19 +122,22 @@ class Activation:
                 return
             await asyncio.sleep(REPEAT_S / ATTEMPTS)
 
-    async def _hold(self, record: LeaseRecord) -> None:
-        """Hold packets for a task that waited before this service started."""
+    async def hold(self, task: TaskName) -> None:
+        """Hold packets for a task that waits, and start it if there is one already."""
+        record = self._host.leases.get(task)
+        if record is None or not record.waits:
+            return
         try:
             if await self._writer.run(self._waiting.hold_packets, record):
-                self.start(record.reservation.task, "a packet")
+                self.start(task, "a packet")
         except Solo5Error as error:
-            _log.error("packets for task %s are not held: %s", record.reservation.task, error)
+            _log.error("packets for task %s are not held: %s", task, error)
 
     def _on_lookups(self, lookups: LookupWatch) -> None:
         found = lookups.looked_up()
         if found is None:  # some are lost: the kernel repeats none, but their senders do
             for each in self._host.leases.waiting():
-                self._tasks.create_task(self._hold(each))
+                self._tasks.create_task(self.hold(each.reservation.task))
             return
         for link, address in found:
             task = self._waiting.task_at(address)

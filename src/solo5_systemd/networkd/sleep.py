@@ -191,10 +191,17 @@ class Sleep:
         """Put a task to sleep now, unless it sleeps.
 
         Raises:
-            NotFoundError, InvalidRequestError, HostError: as `Sleepers.begin`; it does not run, or PID 1 refused.
+            NotFoundError, InvalidRequestError, HostError: as `Sleepers.begin`; it does not run, nothing would start it
+                again after its end, or PID 1 refused.
         """
         if not self._units.has_run(task):
             raise InvalidRequestError(f"task {task} does not run: expected one that does.")
+        record = self._state.record(task)
+        if record is not None and record.reservation.idle_stops and not self._state.host.waiting.may_wait(task):
+            raise InvalidRequestError(
+                f"task {task} would not be started again: expected its socket unit to be active.",
+                f"systemctl start {task}.socket",
+            )
         await self._sleep(task, "a request")
 
     async def _sleep(self, task: TaskName, reason: str, frames: int | None = None) -> None:
@@ -205,6 +212,7 @@ class Sleep:
         record = self._state.record(task)
         if record is not None and record.reservation.idle_stops:
             if self._state.host.waiting.may_wait(task) and await self._units.signal(task, signal.SIGTERM):
+                self._seen.pop(task, None)
                 log_about(service_of(task), f"task {task} ends until its next packet", priority=_NOTICE)
             return
         async with self._locks[task]:

@@ -256,6 +256,8 @@ def test_the_networks_limits_apply_to_every_guest() -> None:
     assert wanted.under(NetworkPolicy()) == wanted
     assert Limits(idle_s=60).under(policy).idle_s == NO_LIMITS.or_else(Limits(idle_s=60)).idle_s == 60
     assert NO_LIMITS.or_else(wanted) == wanted.or_else(NO_LIMITS) == wanted
+    stops = Limits(idle_s=60, idle_stops=True)
+    assert NO_LIMITS.or_else(stops) == stops.or_else(NO_LIMITS) == stops.under(NetworkPolicy()) == stops
 
 
 def test_limits_are_checked_before_anything_is_made() -> None:
