@@ -263,7 +263,7 @@ async def test_an_idle_task_is_ended(client: Client, manager: Pid1, fifo: Socket
     reservation = await client.have("web", nics=[nic("service", limits=WAITS)])
     manager.begin(UNIT)
     async with Guest(reservation.leases[0]):
-        await until(lambda: (UNIT, int(signal.SIGTERM)) in manager.signals, 10)
+        await until(lambda: (UNIT, int(signal.SIGHUP)) in manager.signals, 10)
     manager.end(UNIT)
     await until(lambda: not link(reservation.leases[0].tap))
     assert await state(client) is LeaseState.WAITING

@@ -146,7 +146,7 @@ class Activation:
                 continue
             if record.waits:
                 self.start(task, f"a packet for {address}")
-            elif record.state is LeaseState.ATTACHED and task not in self._opening.values():
+            elif record.state is LeaseState.ATTACHED and task not in (*self._opening.values(), *self._waiting.ending):
                 self._tasks.create_task(self._deliver(task))
 
     def _is_of(self, record: LeaseRecord, link: int, address: IpAddress) -> bool:

@@ -200,7 +200,7 @@ class Sleep:
         if record is not None and record.reservation.idle_stops and not self._state.host.waiting.may_wait(task):
             raise InvalidRequestError(
                 f"task {task} would not be started again: expected its socket unit to be active.",
-                f"systemctl start {task}.socket",
+                f"systemctl restart {task}",
             )
         await self._sleep(task, "a request")
 
@@ -211,9 +211,7 @@ class Sleep:
         """
         record = self._state.record(task)
         if record is not None and record.reservation.idle_stops:
-            if self._state.host.waiting.may_wait(task) and await self._units.signal(task, signal.SIGTERM):
-                self._seen.pop(task, None)
-                log_about(service_of(task), f"task {task} ends until its next packet", priority=_NOTICE)
+            await self._end(task, frames)
             return
         async with self._locks[task]:
             if not self._units.has_run(task) or not await self._writer.run(self._state.begin_sleep, task, frames):
@@ -225,6 +223,21 @@ class Sleep:
         log_about(service_of(task), f"task {task} sleeps until its next packet", priority=_NOTICE)
         await self._report(SleepChange(task=task, asleep=True, reason=reason))
         self._tasks.create_task(self._reclaim(task))
+
+    async def _end(self, task: TaskName, frames: int | None) -> None:
+        """End a task that then waits without a process: packets are held first, so that none is lost."""
+        host = self._state.host
+        async with self._locks[task]:
+            if not self._units.has_run(task) or not host.waiting.may_wait(task):
+                return
+            if not await self._writer.run(host.begin_end, task, frames):
+                return
+            # As KillSignal= of hvt: for systemd a clean end of both tenders, which Restart=on-failure does not undo.
+            if not await self._units.signal(task, signal.SIGHUP):
+                host.waiting.ending.discard(task)
+                return
+        self._seen.pop(task, None)
+        log_about(service_of(task), f"task {task} ends until its next packet", priority=_NOTICE)
 
     async def _reclaim(self, task: TaskName) -> None:
         group = await self._units.control_group(task)

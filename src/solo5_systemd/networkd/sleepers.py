@@ -92,7 +92,7 @@ class Sleepers:
         self._tables.forget_heard(lease.tap for lease in record.reservation.leases)
         try:
             self._tables.add(asleep)
-            if frames is not None and self._frames_of(record.reservation) != frames:  # its guest may be about to answer
+            if frames is not None and self.frames_of(record.reservation) != frames:  # its guest may be about to answer
                 self.end(task)
                 return False
             self._tables.exchange(counters, counters)  # anew: they count from 0 on
@@ -103,7 +103,12 @@ class Sleepers:
             raise
         return True
 
-    def _frames_of(self, reservation: Reservation) -> int:
+    def frames_of(self, reservation: Reservation) -> int:
+        """Return the frames from and to a task, as `frames` does.
+
+        Raises:
+            HostError: nftables refused it.
+        """
         return sum(self._tables.active_of(lease.tap) for lease in reservation.leases)
 
     def end(self, task: TaskName) -> None:

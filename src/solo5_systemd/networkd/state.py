@@ -247,6 +247,28 @@ class NetworkState:
             found |= {RedirectedPort(port=port, guest=guest_of[port], version=version) for port in contacted}
         return frozenset(found)
 
+    def begin_end(self, task: TaskName, frames: int | None) -> bool:
+        """Have the kernel hold packets for a task that is to end and wait; return whether it is to be ended.
+
+        Args:
+            task: attached.
+            frames: the count with which it was found idle: with another one by now, or a packet that is held, it goes
+                on. None: it is ended with any.
+
+        Raises:
+            HostError: nftables or the kernel refused it.
+        """
+        record = self.leases.get(task)
+        if record is None or record.state is not LeaseState.ATTACHED:
+            return False
+        self.waiting.ending.add(task)
+        held = self.waiting.hold_packets(record)
+        if frames is None or (not held and self.sleepers.frames_of(record.reservation) == frames):
+            return True
+        self.waiting.ending.discard(task)
+        self.waiting.deliver_packets(task)
+        return False
+
     def wait_again(self, task: TaskName) -> bool:
         """Have a task wait as it did before a boot; return whether it is known what it had.
 

@@ -36,6 +36,7 @@ class Waiting:
 
     Attributes:
         fifos: the directory of their FIFOs.
+        ending: those that are about to end, for which packets are held already.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Waiting:
         self.fifos = fifos
         self._saved = saved
         self._declared = declared
+        self.ending: set[TaskName] = set()
 
     def may_wait(self, task: TaskName) -> bool:
         """Return whether a task is to wait when it has ended: its socket unit is active; safe in any thread."""
@@ -90,13 +92,17 @@ class Waiting:
     def begin(self, record: LeaseRecord) -> None:
         """Record that an attached task waits, and keep what lets its packets pass: in one nftables transaction.
 
+        Packets are held from here on.
+
         Raises:
-            HostError: nftables refused it.
+            HostError: nftables or the kernel refused it.
         """
         reservation = record.reservation
         self.save(record)
         before, after = self._bridges.task_elements(reservation), self._bridges.waiting_elements(reservation)
         self._bridges.replace_elements(before, after)
+        self.hold_packets(record)
+        self.ending.discard(reservation.task)
 
     def save(self, record: LeaseRecord) -> None:
         """Record that a task waits from now on."""
@@ -141,10 +147,8 @@ class Waiting:
         Raises:
             HostError: the kernel refused.
         """
-        held = [
-            self._links.hold_packets(lease, self._bridges.networks[lease.network])
-            for lease in record.reservation.leases
-        ]
+        networks = self._bridges.networks
+        held = [self._links.hold_packets(lease, networks[lease.network]) for lease in record.reservation.leases]
         return any(held)
 
     def deliver_packets(self, task: TaskName) -> None:

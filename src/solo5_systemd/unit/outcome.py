@@ -338,6 +338,8 @@ def _final_signal(state: UnitState) -> int:
 
 def _killed(state: UnitState, messages: ExitMessages) -> Outcome:
     number = _final_signal(state)
+    if number == signals.SIGHUP and messages.sent_by_systemd(number):  # of an idle task, by solo5-networkd
+        return _stopped(signals.SIGTERM)
     # First, since a stop that ends with SIGKILL has the result "timeout" too; RuntimeMaxSec= sends SIGTERM first.
     if state.stop_requested and number == signals.SIGKILL:
         return _stopped(number)

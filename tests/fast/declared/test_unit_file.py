@@ -186,7 +186,7 @@ def test_the_socket_of_a_task_is_a_fifo_of_root_that_ends_with_a_stop_of_the_tas
     found = socket(parse_declaration("web", [source], host=HostNames())).splitlines()
     assert found[0].startswith(f"{MARK} from /etc/solo5/50% é.unikernel,")
     of_unit, of_socket, of_install = (
-        found[found.index(begin) : end and found.index(end)]
+        found[found.index(begin) : found.index(end) if end else None]
         for begin, end in (("[Unit]", "[Socket]"), ("[Socket]", "[Install]"), ("[Install]", None))
     )
     assert "PartOf=web.service" in of_unit

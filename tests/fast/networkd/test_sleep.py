@@ -143,10 +143,14 @@ class Service:
             self.tables.counts[tap] = 0
         self.changes: list[SleepChange] = []
         self.socket_units: set[TaskName] = set()
+        self.ending: set[TaskName] = set()
         self.begun: list[asyncio.Task[None]] = []
         self.state = SimpleNamespace(
             announces=True,
-            host=SimpleNamespace(waiting=SimpleNamespace(may_wait=self.socket_units.__contains__)),
+            host=SimpleNamespace(
+                waiting=SimpleNamespace(may_wait=self.socket_units.__contains__, ending=self.ending),
+                begin_end=lambda task, frames: frames in (None, self.tables.counts[LEASE.tap] + self.tables.arriving),
+            ),
             record=self.leases.get, sleepers=self.sleepers.records, frames=self.sleepers.frames,
             begin_sleep=self.sleepers.begin, end_sleep=self.sleepers.end,
             task_of_tap=lambda tap, path: self.leases.allocations.taps.get(tap),
@@ -323,15 +327,22 @@ async def test_the_memory_of_a_task_that_sleeps_is_reclaimed(
     assert "task a: 5 MiB swapped out" in caplog.text
 
 
-async def test_a_task_that_is_to_end_gets_sigterm_once_it_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_task_that_is_to_end_gets_a_signal_once_it_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     service = Service(monkeypatch, idle_s=60, idle_stops=True)
     await service.after(0)
     assert await service.after(60) == [], "its socket unit is not active: nothing would start it again"
     with pytest.raises(InvalidRequestError, match="task a would not be started again: expected its socket unit"):
         await service.sleep.sleep(A)
     service.socket_units.add(A)
-    assert await service.after(0) == [(A, signal.SIGTERM)]
-    assert await service.after(6) == [(A, signal.SIGTERM)], "it may take a while"
+    service.tables.arriving = 1
+    assert await service.after(0) == [], "a frame came meanwhile"
+    service.tables.arriving = 0
+    assert await service.after(0) == [(A, signal.SIGHUP)]
+    assert await service.after(6) == [(A, signal.SIGHUP)], "it may take a while"
     assert (service.tables.asleep(), service.asleep) == ([], 0)
     await service.sleep.sleep(A)
-    assert service.units.signals == [(A, signal.SIGTERM)] * 2, "by hand"
+    assert service.units.signals == [(A, signal.SIGHUP)] * 2, "by hand"
+    service.units.heeds = False
+    service.ending.add(A)
+    await service.sleep.sleep(A)
+    assert not service.ending, "PID 1 has not sent the signal"
