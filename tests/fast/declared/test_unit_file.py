@@ -185,10 +185,8 @@ def test_the_socket_of_a_task_is_a_fifo_of_root_that_ends_with_a_stop_of_the_tas
     source = Source(path="/etc/solo5/50% é.unikernel", content=content)
     found = socket(parse_declaration("web", [source], host=HostNames())).splitlines()
     assert found[0].startswith(f"{MARK} from /etc/solo5/50% é.unikernel,")
-    of_unit, of_socket, of_install = (
-        found[found.index(begin) : found.index(end) if end else None]
-        for begin, end in (("[Unit]", "[Socket]"), ("[Socket]", "[Install]"), ("[Install]", None))
-    )
+    begin_socket, begin_install = found.index("[Socket]"), found.index("[Install]")
+    of_unit, of_socket, of_install = found[:begin_socket], found[begin_socket:begin_install], found[begin_install:]
     assert "PartOf=web.service" in of_unit
     assert "Upholds=solo5-networkd.service" in of_unit
     assert "SourcePath=/etc/solo5/50%% é.unikernel" in of_unit

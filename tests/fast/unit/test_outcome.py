@@ -198,8 +198,8 @@ ROWS = [
     ),
     Row(killed(1), Ending.KILLED, f"killed by SIGHUP{SENT_NOT}", 129, systemd=BEGUN, signal=1),
     Row(
-        killed(1), Ending.STOPPED, "stopped on request (SIGTERM)", 143, True, systemd=(*BEGUN, sent("SIGHUP")), signal=15,
-        futile=STOP_REQUESTED, claim="an idle task's end",
+        killed(1), Ending.STOPPED, "stopped on request (SIGTERM)", 143, True, systemd=(*BEGUN, sent("SIGHUP")),
+        signal=15, futile=STOP_REQUESTED, claim="an idle task's end",
     ),
     Row(stop(killed(9)), Ending.STOPPED, "stopped on request (SIGKILL)", 137, True, signal=9, futile=STOP_REQUESTED),
     Row(
