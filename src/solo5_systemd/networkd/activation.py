@@ -53,6 +53,8 @@ class Activation:
         self._started: set[TaskName] = set()
         self._opening: dict[str, TaskName] = {}
         self._carriers: CarrierWatch | None = None
+        self._holding: asyncio.Task[None] | None = None
+        self._lost = False
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -61,8 +63,7 @@ class Activation:
         loop.add_reader(lookups.fileno(), self._on_lookups, lookups)
         fifos = self._watch_fifos()
         try:
-            for record in self._host.leases.waiting():
-                self._tasks.create_task(self._hold(record))
+            self._hold_all()
             self._on_fifos(self._waiting.names())
             yield
         finally:
@@ -82,8 +83,11 @@ class Activation:
 
         def on_change() -> None:
             names = fifos.read()
-            waiting = [record.reservation.task for record in self._host.leases.waiting()]
-            self._on_fifos(map(TaskName, names) if names is not None else (*self._waiting.names(), *waiting))
+            if names is None:  # some are lost; this costs a look at each task
+                waiting = [record.reservation.task for record in self._host.leases.waiting()]
+                self._on_fifos((*self._waiting.names(), *waiting))
+            else:
+                self._on_fifos(map(TaskName, names))
 
         asyncio.get_running_loop().add_reader(fifos.fileno(), on_change)
         return fifos
@@ -110,8 +114,24 @@ class Activation:
                 reason = f"{error}"
         self.start(task, reason)
 
+    def _hold_all(self) -> None:
+        """Start the tasks for which the kernel holds packets already: at the start, and after lost look-ups.
+
+        A sweep of many addresses loses them all the time: then one pass follows another, and never two at once.
+        """
+        self._lost = True
+        if self._holding is None or self._holding.done():
+            self._holding = self._tasks.create_task(self._hold_until_none_is_lost())
+
+    async def _hold_until_none_is_lost(self) -> None:
+        while self._lost:
+            self._lost = False
+            for record in self._host.leases.waiting():
+                if self._waiting.is_waiting(record.reservation.task):  # still
+                    await self._hold(record)
+
     async def _hold(self, record: LeaseRecord) -> None:
-        """Hold packets for a task that waited before this service started."""
+        """Have the kernel hold packets for a task that waits, and start it for one that it holds already."""
         try:
             if await self._writer.run(self._waiting.hold_packets, record):
                 self.start(record.reservation.task, "a packet")
@@ -121,8 +141,7 @@ class Activation:
     def _on_lookups(self, lookups: LookupWatch) -> None:
         found = lookups.looked_up()
         if found is None:  # some are lost: the kernel repeats none, but their senders do
-            for each in self._host.leases.waiting():
-                self._tasks.create_task(self._hold(each))
+            self._hold_all()
             return
         for link, address in found:
             task = self._waiting.task_at(address)
