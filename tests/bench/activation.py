@@ -10,16 +10,15 @@ import asyncio
 import json
 import os
 import socket
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from ipaddress import IPv4Interface
 from pathlib import Path
 
 from tests.bench import processes
-from tests.bench.declared import ETC, IMAGE, MASK, masked, reload_ms
+from tests.bench.declared import ETC, IMAGE, masked, reload_ms
 from tests.bench.extent import extent
 from tests.bench.figures import Figure, Report, times
 from tests.bench.scale import listed
@@ -40,7 +39,12 @@ from solo5_systemd.network.model import LeaseRecord, LeaseState, NicRequest
 COUNT = extent(int(os.environ.get("BENCH_DORMANT", "1000")), 3)
 """Tasks without a process beside the one that is measured, and tasks that idle."""
 
-ROUNDS = extent(10, 1)
+IDLE = extent(int(os.environ.get("BENCH_IDLE", "1000")), 3)
+SETTLE_S = extent(15.0, 0.5)
+ROUNDS = extent(int(os.environ.get("BENCH_ROUNDS", "10")), 1)
+WARM = extent(1, 0)
+"""Rounds before these, which are not measured: imports, and modules of the kernel."""
+
 WATCHED_S = extent(60.0, 1.0)
 TIMEOUT_S = 120.0
 
@@ -67,7 +71,9 @@ class Bench:
     async def measure(self) -> None:
         """Add all figures."""
         await asyncio.to_thread(_start, f"{FIRST}.socket")  # it has not run before, and is started once
-        await self._until(lambda: run("systemctl", "show", "--property=ActiveState", "--value", f"{FIRST}.service") == "active\n")
+        await self._until(
+            lambda: run("systemctl", "show", "--property=ActiveState", "--value", f"{FIRST}.service") == "active\n"
+        )
         await self._wait_again()
         await asyncio.to_thread(_start, f"{PLAIN}.service")
         await self._proxy()
@@ -81,7 +87,7 @@ class Bench:
     async def _first_bytes(self, crowd: int) -> None:
         """The first byte of a task without a process, of a start, and through systemd's proxy: in turns."""
         ours, starts, proxied, again = [], [], [], 0
-        for turn in range(ROUNDS + 1):
+        for turn in range(WARM + ROUNDS):
             before = self._retransmitted()
             took = await asyncio.to_thread(self._first_byte, PORT)
             again += self._retransmitted() - before
@@ -93,7 +99,7 @@ class Bench:
             started = (time.perf_counter() - begun) * 1000
             await self._stop_plain()
             through = await asyncio.to_thread(self._first_byte, PROXY_PORT)
-            if turn:  # not the first: imports
+            if turn >= WARM:
                 ours.append(took)
                 starts.append(started)
                 proxied.append(through)
@@ -105,13 +111,13 @@ class Bench:
     async def _asleep(self) -> None:
         """The first byte of a task that sleeps; its floor is the next one."""
         asleep, awake = [], []
-        for turn in range(ROUNDS * 2 + 1):
+        for turn in range(WARM + ROUNDS * 2):
             await self._networkd.sleep(TaskName(PLAIN))
             await asyncio.sleep(0.05)
             found = await asyncio.to_thread(self._first_byte, PLAIN_PORT)
             await asyncio.sleep(0.05)
             floor = await asyncio.to_thread(self._first_byte, PLAIN_PORT)
-            if turn:
+            if turn >= WARM:
                 asleep.append(found)
                 awake.append(floor)
         self._report.add(times("first byte of a task that sleeps (floor: awake)", asleep, awake))
@@ -130,8 +136,11 @@ class Bench:
 
     def _retransmitted(self) -> int:
         with self._outside.entered():
-            names, values = [line.split() for line in Path("/proc/thread-self/net/snmp").read_text().splitlines()
-                             if line.startswith("Tcp:")]
+            names, values = [
+                line.split()
+                for line in Path("/proc/thread-self/net/snmp").read_text().splitlines()
+                if line.startswith("Tcp:")
+            ]
         return int(values[names.index("RetransSegs")])
 
     async def _wait_again(self) -> None:
@@ -183,14 +192,16 @@ class Bench:
         each = (self._memory() - ours) * 1024 / COUNT
         self._add(f"memory of solo5-networkd for each of {COUNT} dormant tasks", "KB", each)
         of_ours = (processes.memory(1) - manager) * 1024 / COUNT
-        reloads = [await asyncio.to_thread(reload_ms) for _ in range(3)]
-        self._add(f"daemon-reload, {COUNT} dormant tasks (floor: none declared)", "ms", sorted(reloads)[1], least)
-        self._add(f"… of these, declared only (floor: none declared)", "ms", declared, least)
+        reload = await asyncio.to_thread(reload_ms)
+        self._add(f"daemon-reload, {COUNT} dormant tasks (floor: declared only)", "ms", reload, declared)
+        self._add(f"daemon-reload, {COUNT} dormant tasks (floor: none)", "ms", reload, least)
         await self._idle(f"{COUNT} dormant tasks")
         begun = time.perf_counter()
         await asyncio.to_thread(run, "systemctl", "kill", "--signal=KILL", "solo5-networkd.service")
         await self._until(lambda: listed("Network", "Leases") >= COUNT)
-        self._add(f"solo5-networkd, from SIGKILL until it lists {COUNT} dormant tasks", "s", time.perf_counter() - begun)
+        self._add(
+            f"solo5-networkd, from SIGKILL until it lists {COUNT} dormant tasks", "s", time.perf_counter() - begun
+        )
         for number, name in enumerate(names, 1):
             _write_proxy(f"x{name}", PLAIN, PROXY_PORT + 10000 + number, "192.0.2.1")
         await asyncio.to_thread(reload_ms)
@@ -198,6 +209,10 @@ class Bench:
         begun = time.perf_counter()
         await asyncio.to_thread(_start, *(f"x{name}.socket" for name in names))
         self._add(f"start of {COUNT} sockets (floor: of systemd's proxy)", "s", sockets, time.perf_counter() - begun)
+        with masked():
+            self._add(
+                f"daemon-reload, {COUNT} sockets of systemd's proxy more", "ms", await asyncio.to_thread(reload_ms)
+            )
         proxies = (processes.memory(1) - manager) * 1024 / COUNT
         self._add("memory of PID 1 for each of them (floor: of systemd's proxy)", "KB", of_ours, proxies)
         await asyncio.to_thread(_stop, *(f"x{name}.socket" for name in names))
@@ -206,10 +221,13 @@ class Bench:
         self._report.add(Figure(name=name, unit=unit, ours=ours, floor=floor))
 
     async def _idle(self, what: str) -> None:
-        before, begun = processes.ran(_pid("solo5-networkd.service")), time.perf_counter()
+        self._add(f"CPU of solo5-networkd, {what}", "ms/min", await self._spent())
+
+    async def _spent(self) -> float:
+        pid, begun = _pid("solo5-networkd.service"), time.perf_counter()
+        before = processes.ran(pid)
         await asyncio.sleep(WATCHED_S)
-        spent = processes.ran(_pid("solo5-networkd.service")) - before
-        self._add(f"CPU of solo5-networkd, {what}", "ms/min", spent * 60 / (time.perf_counter() - begun))
+        return (processes.ran(pid) - before) * 60 / (time.perf_counter() - begun)
 
     def _memory(self) -> float:
         return processes.memory(_pid("solo5-networkd.service"))
@@ -223,16 +241,21 @@ class Bench:
 
     async def idle_tasks(self) -> None:
         """The processor time beside many attached networks of tasks with an idle time, which are silent."""
-        nic = NicRequest(nic=DeviceName("service"), network=NetworkName(NETWORK), limits=Limits(idle_s=300))
-        tasks = [TaskName(f"bench-idle-{number}") for number in range(COUNT)]
+        spent = [await self._attached(Limits(idle_s=idle)) for idle in (300, 0)]
+        self._add(f"CPU of solo5-networkd, {IDLE} awake tasks with IdleSec= (floor: without)", "ms/min", *spent)
+
+    async def _attached(self, limits: Limits) -> float:
+        """Return the milliseconds a minute of solo5-networkd beside attached tasks with these limits."""
+        nic = NicRequest(nic=DeviceName("service"), network=NetworkName(NETWORK), limits=limits)
+        tasks = [TaskName(f"bench-idle-{number}") for number in range(IDLE)]
         links = [Path(UNITS) / f"{INVOCATION_LINK}solo5-task-{task}.service" for task in tasks]
         try:
             for task, link in zip(tasks, links, strict=True):
                 await self._networkd.reserve(task, [nic], [])
                 await self._networkd.attach(task)
                 link.symlink_to("0" * 32)  # for solo5-networkd, the task has a run
-            await asyncio.sleep(extent(65, 1))
-            await self._idle(f"{COUNT} awake tasks with IdleSec=5min")
+            await asyncio.sleep(SETTLE_S)
+            return await self._spent()
         finally:
             for task, link in zip(tasks, links, strict=True):
                 link.unlink(missing_ok=True)
@@ -304,9 +327,17 @@ def _declared() -> Iterator[None]:
         yield
     finally:
         names = [path.stem for path in ETC.glob("bench-*.unikernel")]
-        _stop(*(f"{name}.{kind}" for name in names for kind in ("socket", "service") if (name, kind) != (PLAIN, "socket")))
+        _stop(
+            *(f"{name}.{kind}" for name in names for kind in ("socket", "service") if (name, kind) != (PLAIN, "socket"))
+        )
         _stop(f"{PROXY}.socket", f"{PROXY}.service")
-        for path in (settings, *ETC.glob("bench-*.unikernel"), *SAVED.glob("bench-*.json"), *SYSTEM.glob("*bench-*.socket"), *SYSTEM.glob(f"*{PROXY}.service")):
+        for path in (
+            settings,
+            *ETC.glob("bench-*.unikernel"),
+            *SAVED.glob("bench-*.json"),
+            *SYSTEM.glob("*bench-*.socket"),
+            *SYSTEM.glob(f"*{PROXY}.service"),
+        ):
             path.unlink(missing_ok=True)
         reload_ms()
 
@@ -319,8 +350,10 @@ async def _measure(report: Report) -> None:
         stack.enter_context(_declared())
         async with system_bus() as connection:
             bench = Bench(report, outside, connection)
-            await bench.measure()
-            await bench.idle_tasks()
+            if COUNT:
+                await bench.measure()
+            if IDLE:
+                await bench.idle_tasks()
 
 
 def measure(report: Report) -> None:

@@ -20,6 +20,9 @@ from solo5_systemd.network.neighbours import LookupWatch
 from solo5_systemd.network.raw_netlink import link_index
 from solo5_systemd.networkd.namespaces import Namespaces
 
+START_TIMEOUT_S = 60.0
+"""How long packets are held for a task that is being started. Then it may be started again."""
+
 _NOTICE = 5  # priority of syslog(3)
 
 _log = logging.getLogger(__name__)
@@ -50,7 +53,7 @@ class Activation:
         self._tasks = tasks
         self._locks = locks
         self._release = release
-        self._started: set[TaskName] = set()
+        self._started: dict[TaskName, asyncio.TimerHandle] = {}
         self._opening: dict[str, TaskName] = {}
         self._carriers: CarrierWatch | None = None
         self._holding: asyncio.Task[None] | None = None
@@ -73,6 +76,8 @@ class Activation:
             loop.remove_reader(lookups.fileno())
             lookups.close()
             self._close_carriers()
+            for task in [*self._started]:
+                self._forget_start(task)
 
     def _watch_fifos(self) -> RemovedEntries | None:
         try:
@@ -135,6 +140,7 @@ class Activation:
         try:
             if await self._writer.run(self._waiting.hold_packets, record):
                 self.start(record.reservation.task, "a packet")
+                await self._writer.run(self._waiting.keep_packets, record.reservation.task)
         except Solo5Error as error:
             _log.error("packets for task %s are not held: %s", record.reservation.task, error)
 
@@ -150,8 +156,9 @@ class Activation:
                 continue
             if record.state is LeaseState.WAITING:
                 self.start(task, f"a packet for {address}")
+                self._tasks.create_task(self._have(self._waiting.keep_packets, task))
             elif record.state is LeaseState.ATTACHED and task not in self._started:
-                self._tasks.create_task(self._deliver(task))
+                self._tasks.create_task(self._have(self._waiting.deliver_packets, task))
 
     def _is_of(self, record: LeaseRecord, link: int, address: IpAddress) -> bool:
         """Return whether a link is that by which the host reaches a leased address."""
@@ -168,8 +175,18 @@ class Activation:
     def start(self, task: TaskName, reason: str) -> None:
         """Have PID 1 start a task that waits, once."""
         if task not in self._started and self._waiting.start(task):
-            self._started.add(task)
+            self._started[task] = asyncio.get_running_loop().call_later(START_TIMEOUT_S, self._give_up, task)
             log_about(service_of(task), f"task {task} is started for its first packet: {reason}", priority=_NOTICE)
+
+    def _give_up(self, task: TaskName) -> None:
+        """Drop what is held for a task that has not started in time; its next packet starts it again."""
+        self._forget_start(task)
+        if self._waiting.is_waiting(task):
+            self._tasks.create_task(self._have(self._waiting.refuse_packets, task))
+
+    def _forget_start(self, task: TaskName) -> None:
+        if timer := self._started.pop(task, None):
+            timer.cancel()
 
     # -- after the start -------------------------------------------------------------------------------------------
 
@@ -184,17 +201,23 @@ class Activation:
             self._carriers = CarrierWatch()
             asyncio.get_running_loop().add_reader(self._carriers.fileno(), self._on_carriers, self._carriers)
 
+    async def waits(self, task: TaskName) -> None:
+        """Start a task again that has begun to wait, if the kernel holds a packet for it already."""
+        record = self._host.leases.get(task)
+        if record is not None and self._waiting.is_waiting(task):
+            await self._hold(record)
+
     def released(self, task: TaskName) -> None:
         """Forget a start: the task waits again, or is over."""
-        self._started.discard(task)
+        self._forget_start(task)
         self._forget([tap for tap, each in self._opening.items() if each == task])
 
     def _on_carriers(self, watch: CarrierWatch) -> None:
         found = watch.up()
         opened = [tap for tap in self._opening if found is None or tap in found]
         for task in {self._opening[tap] for tap in opened}:
-            self._started.discard(task)
-            self._tasks.create_task(self._deliver(task))
+            self._forget_start(task)
+            self._tasks.create_task(self._have(self._waiting.deliver_packets, task))
         self._forget(opened)
 
     def _forget(self, taps: Sequence[str]) -> None:
@@ -209,8 +232,9 @@ class Activation:
             self._carriers.close()
             self._carriers = None
 
-    async def _deliver(self, task: TaskName) -> None:
+    async def _have(self, packets: Callable[[TaskName], None], task: TaskName) -> None:
+        """Have the kernel do something with the packets that it holds for a task."""
         try:
-            await self._writer.run(self._waiting.deliver_packets, task)
+            await self._writer.run(packets, task)
         except Solo5Error as error:  # released meanwhile; otherwise the kernel asks the guest in a second
             _log.info("%s", error)

@@ -173,6 +173,8 @@ class Releases:
             deleting = [self._deletions.delete_remains(remains)]
             await asyncio.gather(*deleting, *([] if waits else [_wait_for_ports(remains.reservation)]))
         await self._writer.run(self._state.end_release, task)
+        if waits:
+            await self.activation.waits(task)
 
     # -- DHCP ----------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,57 @@
+"""When a task without a process is started, and how long its packets are held."""
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from solo5_systemd.base.concurrency import KeyedLocks
+from solo5_systemd.base.names import TaskName
+from solo5_systemd.networkd import activation
+from solo5_systemd.networkd.activation import Activation
+
+WEB = TaskName("web")
+
+
+class Waiting:
+    """One task that waits, and what is done with its packets."""
+
+    def __init__(self) -> None:
+        self.started = 0
+        self.packets: list[str] = []
+
+    def start(self, task: TaskName) -> bool:
+        self.started += 1
+        return True
+
+    def is_waiting(self, task: TaskName) -> bool:
+        return True
+
+    def refuse_packets(self, task: TaskName) -> None:
+        self.packets.append("refused")
+
+
+class Writer:
+    async def run(self, function: Callable[..., Any], *arguments: object) -> Any:
+        return function(*arguments)
+
+
+async def test_a_start_that_fails_is_repeated_for_a_packet_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(activation, "START_TIMEOUT_S", 0.01)
+    waiting = Waiting()
+    state: Any = SimpleNamespace(host=SimpleNamespace(waiting=waiting))
+    writer: Any = Writer()
+    async with asyncio.TaskGroup() as tasks:
+        subject = Activation(state, writer, tasks, KeyedLocks(), lambda _: None)
+        subject.start(WEB, "a packet")
+        subject.start(WEB, "another")
+        assert (waiting.started, waiting.packets) == (1, [])
+        await asyncio.sleep(0.05)
+        assert waiting.packets == ["refused"]
+        subject.start(WEB, "a packet")
+        assert waiting.started == 2
+        subject.released(WEB)
+        await asyncio.sleep(0.05)
+    assert waiting.packets == ["refused"], "nothing is given up after a release"
