@@ -63,6 +63,10 @@ class Waiting:
         record = self._leases.get(task)
         return record is not None and record.state is LeaseState.WAITING
 
+    def is_expected(self, task: TaskName) -> bool:
+        """Return whether a task waits, and its socket unit is active; safe in any thread."""
+        return self.is_waiting(task) and self.has_fifo(task)
+
     def start(self, task: TaskName) -> bool:
         """Have PID 1 start a task; return whether its socket unit is active. Safe in any thread."""
         try:
