@@ -13,7 +13,18 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from tests.bench import attachments, declared, disks, groups, kernel_paths, paths, processes, sampling, scale
+from tests.bench import (
+    activation,
+    attachments,
+    declared,
+    disks,
+    groups,
+    kernel_paths,
+    paths,
+    processes,
+    sampling,
+    scale,
+)
 from tests.bench.console import consoles
 from tests.bench.driver import SETTINGS, Driver, driver
 from tests.bench.extent import SHORT, extent
@@ -225,6 +236,7 @@ def main() -> int:
         asyncio.run(measure(rounds, arguments.tasks, report))
         asyncio.run(disks.measure(report, rounds * 2))
         declared.measure(report)
+        activation.measure(report)
         consoles(report, rounds)
         groups.measure(report)
     return 0

@@ -30,7 +30,7 @@ def services_killed(report: Report, tasks: int) -> None:
     for service, method in (("networkd", "Leases"), ("relay", "List")):
         begun = time.monotonic()
         subprocess.run(["systemctl", "kill", "--signal=KILL", f"solo5-{service}.service"], check=True)
-        while _listed(service.removesuffix("d").capitalize(), method) < tasks:
+        while listed(service.removesuffix("d").capitalize(), method) < tasks:
             assert time.monotonic() - begun < TIMEOUT_S, f"solo5-{service} does not list {tasks} tasks"
             time.sleep(INTERVAL_S)
         name = f"solo5-{service}, from SIGKILL until it lists {tasks} tasks"
@@ -51,7 +51,8 @@ def _taps() -> int:
     return sum(path.name.startswith("s5-") for path in Path("/sys/class/net").iterdir())
 
 
-def _listed(service: str, method: str) -> int:
+def listed(service: str, method: str) -> int:
+    """Return how many tasks a service lists; 0 where it does not reply."""
     name = f"org.solo5.{service}1"
     words = ("busctl", "--json=short", "call", name, f"/org/solo5/{service}1", name, method)
     done = subprocess.run(words, capture_output=True, check=False)

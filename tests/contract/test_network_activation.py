@@ -4,13 +4,15 @@ import asyncio
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
+from ipaddress import IPv4Address
 
 import pytest
-from tests.contract.guest import Guest
+from tests.contract.guest import IPV4, SYN, TCP, WHOLE, Guest, _sum, _tcp
 from tests.contract.guest6 import Guest6
 from tests.contract.netns import Outside, link, run
 from tests.contract.netservice import Client, Pid1, Service, nic, pid1, tcp, until
@@ -122,6 +124,71 @@ async def test_the_first_packet_of_ipv6_starts_the_task(service: Service, manage
                 async with asyncio.timeout(0.9):
                     assert await answer == b"HELLO"
         fifo.close()
+
+
+async def test_packets_are_held_while_a_start_takes_longer_than_the_kernel_looks_for_an_address(
+    client: Client, manager: Pid1, fifo: Socket
+) -> None:
+    reservation = await waiting(client, manager, fifo)
+    async with asyncio.TaskGroup() as tasks:
+        answer = tasks.create_task(get(str(reservation.leases[0].address)))
+        await until(lambda: fifo.taken() != b"")
+        manager.jobs.add(UNIT)
+        await asyncio.sleep(4.5)
+        manager.jobs.discard(UNIT)
+        await client.have("web", tcp(8080), nics=[nic("service", limits=WAITS)])
+        manager.begin(UNIT)
+        async with Guest(reservation.leases[0]):
+            assert await asyncio.wait_for(answer, 5) == b"HELLO"
+    assert fifo.taken() == b"", "once"
+    fifo.close()
+
+
+async def test_a_start_that_fails_is_told_to_the_sender_and_repeated_for_the_next_packet(
+    client: Client, manager: Pid1, fifo: Socket
+) -> None:
+    reservation = await waiting(client, manager, fifo)
+    for _ in range(2):
+        with pytest.raises(OSError, match="No route to host"):
+            await asyncio.wait_for(get(str(reservation.leases[0].address)), 5)
+        assert fifo.taken() != b""
+    fifo.close()
+
+
+async def test_a_flood_starts_it_once_and_a_sweep_starts_nothing(
+    client: Client, manager: Pid1, fifo: Socket, outside: Outside
+) -> None:
+    reservation = await waiting(client, manager, fifo)
+    neighbours = len(run("ip", "neigh").splitlines())
+    mac, network = link(f"{outside.link}-in")["address"], reservation.leases[0].ipv4
+    assert network is not None
+    first = int(network.network.network_address)
+    swept = [str(IPv4Address(first + number)) for number in range(256)]
+    send(outside, mac, [(address, 80) for address in swept if address != str(network.ip)] * 8)
+    await asyncio.sleep(0.5)
+    assert fifo.taken() == b""
+    assert len(run("ip", "neigh").splitlines()) <= neighbours + 1, "those of the network itself"
+    send(outside, mac, [(outside.host, 8080)] * 20_000)
+    await started(client, manager, fifo)
+    async with Guest(reservation.leases[0]) as guest:
+        assert await get(str(guest.ip)) == b"HELLO"
+    assert fifo.taken() == b"", "once"
+    fifo.close()
+
+
+def send(outside: Outside, mac: str, to: Iterable[tuple[str, int]]) -> None:
+    """Send the first packet of a TCP connection to each address and port, as fast as possible."""
+    with outside.entered():
+        sender = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+    with sender:
+        sender.bind((f"{outside.link}-out", 0))
+        source = sender.getsockname()[4]
+        for number, (address, port) in enumerate(to):
+            ends = IPv4Address(outside.address).packed + IPv4Address(address).packed
+            head = struct.pack("!BBHHHBB", 0x45, 0, 40, 0, WHOLE, 64, TCP)
+            segment = _tcp(ends, 1024 + number % 60_000, port, number, 0, SYN)
+            packet = head + _sum(head + b"\0\0" + ends) + ends + segment
+            sender.send(bytes.fromhex(mac.replace(":", "")) + source + IPV4.to_bytes(2) + packet)
 
 
 async def test_a_neighbours_question_starts_the_task(client: Client, manager: Pid1, fifo: Socket) -> None:

@@ -250,6 +250,16 @@ class Links:
             self.neighbours.announce_lookups(network.bridge)
             return self.neighbours.forget(network.bridge, _addresses(lease))
 
+    def keep_packets(self, lease: Lease, network: Network) -> None:
+        """Have the kernel hold packets for a guest until they are delivered or refused; raises as `hold_packets`."""
+        with _kernel_errors(f"bridge {network.bridge}"):
+            self.neighbours.keep(network.bridge, _addresses(lease))
+
+    def refuse_packets(self, lease: Lease, network: Network) -> None:
+        """Have the kernel drop what it holds for a guest, whose senders learn it; raises as `hold_packets`."""
+        with _kernel_errors(f"bridge {network.bridge}"):
+            self.neighbours.refuse(network.bridge, _addresses(lease))
+
     def deliver_packets(self, lease: Lease, network: Network) -> None:
         """Have the kernel send what it holds for a guest; raises as `hold_packets`."""
         with _kernel_errors(f"bridge {network.bridge}"):

@@ -6,7 +6,7 @@ A packet for an address without an entry waits in the kernel, which asks for the
 
 import socket
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
@@ -55,15 +55,42 @@ class Neighbours:
             OSError: the kernel refused, or the link does not exist.
         """
         number, looked_for = socket.if_nametoindex(link), False
+        for entry, state in self._found(number, addresses):
+            looked_for |= state == _NUD_INCOMPLETE
+            if state not in (_NUD_INCOMPLETE, _NUD_PERMANENT):
+                self._route.execute([(_DELNEIGH, 0, entry)])
+        return looked_for
+
+    def keep(self, link: str, addresses: Iterable[IpAddress]) -> None:
+        """Have the kernel hold packets for addresses until `confirm` or `refuse`, instead of for four seconds.
+
+        Raises:
+            OSError: the kernel refused, or the link does not exist.
+        """
+        number = socket.if_nametoindex(link)
+        # An update to this state stops the timer of the entry (__neigh_update of net/core/neighbour.c).
+        for address in addresses:
+            if any(state == _NUD_INCOMPLETE for _, state in self._found(number, [address])):
+                self._route.execute([(_NEWNEIGH, NLM_REPLACE, _entry(number, address, _NUD_INCOMPLETE))])
+
+    def refuse(self, link: str, addresses: Iterable[IpAddress]) -> None:
+        """Drop the packets that the kernel holds for addresses: their senders learn that these are unreachable.
+
+        Raises:
+            OSError: the kernel refused, or the link does not exist.
+        """
+        number = socket.if_nametoindex(link)
+        for entry, state in self._found(number, addresses):
+            if state == _NUD_INCOMPLETE:
+                self._route.execute([(_DELNEIGH, 0, entry)])
+
+    def _found(self, number: int, addresses: Iterable[IpAddress]) -> Iterator[tuple[bytes, int]]:
+        """Yield the entries that exist, each with its state."""
         for address in addresses:
             entry = _entry(number, address)
             with suppress(FileNotFoundError):
                 [(_, found)] = self._route.request(_GETNEIGH, NLM_ACK, entry)
-                state = _NDMSG.unpack_from(found)[2]
-                looked_for |= state == _NUD_INCOMPLETE
-                if state not in (_NUD_INCOMPLETE, _NUD_PERMANENT):
-                    self._route.execute([(_DELNEIGH, 0, entry)])
-        return looked_for
+                yield entry, _NDMSG.unpack_from(found)[2]
 
     def confirm(self, link: str, addresses: Iterable[IpAddress], mac: str) -> None:
         """Set the MAC address of addresses, as if their guest had answered: packets that wait for it are sent at once.

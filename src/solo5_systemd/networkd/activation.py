@@ -5,7 +5,6 @@ Its socket unit has a FIFO, as a `.socket` unit has a socket: PID 1 starts the t
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -21,9 +20,10 @@ from solo5_systemd.network.model import IpAddress, LeaseRecord, LeaseState
 from solo5_systemd.network.neighbours import LookupWatch
 from solo5_systemd.network.raw_netlink import link_index
 from solo5_systemd.networkd.namespaces import Namespaces
+from solo5_systemd.networkd.task_units import TaskUnits
 
-REPEAT_S = 1.0
-"""Seconds between two starts of a task for its packets, as between two look-ups of an address by the kernel."""
+CHECK_INTERVAL_S = 1.0
+"""Seconds between two looks at a start: one that has failed is repeated for a later packet."""
 
 ATTEMPTS = 10
 """How often a FIFO is opened, in that time."""
@@ -39,6 +39,7 @@ class Activation:
     Args:
         state: of all networks; tasks of the host's own wait.
         writer: the thread of `state`.
+        units: of tasks.
         tasks: the group in which packets are delivered.
         locks: of tasks; held during each change of one.
         release: called with tasks that may wait no longer.
@@ -48,6 +49,7 @@ class Activation:
         self,
         state: Namespaces,
         writer: SerialThread,
+        units: TaskUnits,
         tasks: asyncio.TaskGroup,
         locks: KeyedLocks[TaskName],
         release: Callable[[Sequence[TaskName]], None],
@@ -55,12 +57,15 @@ class Activation:
         self._host = state.host
         self._waiting = state.host.waiting
         self._writer = writer
+        self._units = units
         self._tasks = tasks
         self._locks = locks
         self._release = release
-        self._started: dict[TaskName, float] = {}
+        self._started: dict[TaskName, asyncio.Task[None]] = {}
         self._opening: dict[str, TaskName] = {}
         self._carriers: CarrierWatch | None = None
+        self._holding: asyncio.Task[None] | None = None
+        self._lost = False
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -69,8 +74,7 @@ class Activation:
         loop.add_reader(lookups.fileno(), self._on_lookups, lookups)
         fifos = self._watch_fifos()
         try:
-            for record in self._host.leases.waiting():
-                self._tasks.create_task(self.hold(record.reservation.task))
+            self._hold_all()
             self.on_fifos(self._waiting.names())
             yield
         finally:
@@ -80,6 +84,8 @@ class Activation:
             loop.remove_reader(lookups.fileno())
             lookups.close()
             self._close_carriers()
+            for task in [*self._started]:
+                self._forget_start(task)
 
     def _watch_fifos(self) -> RemovedEntries | None:
         try:
@@ -90,8 +96,11 @@ class Activation:
 
         def on_change() -> None:
             names = fifos.read()
-            waiting = [record.reservation.task for record in self._host.leases.waiting()]
-            self.on_fifos(map(TaskName, names) if names is not None else (*self._waiting.names(), *waiting))
+            if names is None:  # some are lost; this costs a look at each task
+                waiting = [record.reservation.task for record in self._host.leases.waiting()]
+                self.on_fifos((*self._waiting.names(), *waiting))
+            else:
+                self.on_fifos(map(TaskName, names))
 
         asyncio.get_running_loop().add_reader(fifos.fileno(), on_change)
         return fifos
@@ -120,24 +129,39 @@ class Activation:
         for _ in range(ATTEMPTS):  # PID 1 opens a FIFO after it has made it
             if self.start(task, reason):
                 return
-            await asyncio.sleep(REPEAT_S / ATTEMPTS)
+            await asyncio.sleep(CHECK_INTERVAL_S / ATTEMPTS)
+
+    def _hold_all(self) -> None:
+        """Start the tasks for which the kernel holds packets already: at the start, and after lost look-ups.
+
+        A sweep of many addresses loses them all the time: then one pass follows another, and never two at once.
+        """
+        self._lost = True
+        if self._holding is None or self._holding.done():
+            self._holding = self._tasks.create_task(self._hold_until_none_is_lost())
+
+    async def _hold_until_none_is_lost(self) -> None:
+        while self._lost:
+            self._lost = False
+            for record in self._host.leases.waiting():
+                await self.hold(record.reservation.task)
 
     async def hold(self, task: TaskName) -> None:
-        """Hold packets for a task that waits, and start it if there is one already."""
+        """Have the kernel hold packets for a task that waits, and start it for one that it holds already."""
         record = self._host.leases.get(task)
         if record is None or not record.waits:
             return
         try:
             if await self._writer.run(self._waiting.hold_packets, record):
                 self.start(task, "a packet")
+                await self._writer.run(self._waiting.keep_packets, task)
         except Solo5Error as error:
             _log.error("packets for task %s are not held: %s", task, error)
 
     def _on_lookups(self, lookups: LookupWatch) -> None:
         found = lookups.looked_up()
         if found is None:  # some are lost: the kernel repeats none, but their senders do
-            for each in self._host.leases.waiting():
-                self._tasks.create_task(self.hold(each.reservation.task))
+            self._hold_all()
             return
         for link, address in found:
             task = self._waiting.task_at(address)
@@ -146,8 +170,9 @@ class Activation:
                 continue
             if record.waits:
                 self.start(task, f"a packet for {address}")
-            elif record.state is LeaseState.ATTACHED and task not in (*self._opening.values(), *self._waiting.ending):
-                self._tasks.create_task(self._deliver(task))
+                self._tasks.create_task(self._have(self._waiting.keep_packets, task))
+            elif record.state is LeaseState.ATTACHED and task not in (*self._started, *self._waiting.ending):
+                self._tasks.create_task(self._have(self._waiting.deliver_packets, task))
 
     def _is_of(self, record: LeaseRecord, link: int, address: IpAddress) -> bool:
         """Return whether a link is that by which the host reaches a leased address."""
@@ -170,18 +195,32 @@ class Activation:
                     self.start(task, f"a question for {address}")
 
     def start(self, task: TaskName, reason: str) -> bool:
-        """Have PID 1 start a task that waits, and return whether it does.
-
-        A start that has failed is repeated for a later packet.
-        """
-        now = time.monotonic()
-        if now - self._started.get(task, -REPEAT_S) < REPEAT_S:
+        """Have PID 1 start a task that waits, unless it does, and return whether it does."""
+        if task in self._started:
             return True
         if not self._waiting.start(task):
             return False
-        self._started[task] = now
+        self._started[task] = self._tasks.create_task(self._watch(task))
         log_about(service_of(task), f"task {task} is started for its first packet: {reason}", priority=_NOTICE)
         return True
+
+    async def _watch(self, task: TaskName) -> None:
+        """Look until a task is started; after a start that has failed, its packets are refused, and the next starts it.
+
+        Packets for a task that waits are kept for as long as PID 1 has a job for it.
+        """
+        while True:
+            await asyncio.sleep(CHECK_INTERVAL_S)
+            if not self._waiting.is_waiting(task):  # it is attached, or released
+                return
+            if await self._units.over([task]):
+                break
+        self._started.pop(task, None)
+        await self._have(self._waiting.refuse_packets, task)
+
+    def _forget_start(self, task: TaskName) -> None:
+        if watching := self._started.pop(task, None):
+            watching.cancel()
 
     # -- after the start -------------------------------------------------------------------------------------------
 
@@ -198,15 +237,15 @@ class Activation:
 
     def released(self, task: TaskName) -> None:
         """Forget a start: the task waits again, or is over."""
-        self._started.pop(task, None)
+        self._forget_start(task)
         self._forget([tap for tap, each in self._opening.items() if each == task])
 
     def _on_carriers(self, watch: CarrierWatch) -> None:
         found = watch.up()
         opened = [tap for tap in self._opening if found is None or tap in found]
         for task in {self._opening[tap] for tap in opened}:
-            self._started.pop(task, None)
-            self._tasks.create_task(self._deliver(task))
+            self._forget_start(task)
+            self._tasks.create_task(self._have(self._waiting.deliver_packets, task))
         self._forget(opened)
 
     def _forget(self, taps: Sequence[str]) -> None:
@@ -221,8 +260,9 @@ class Activation:
             self._carriers.close()
             self._carriers = None
 
-    async def _deliver(self, task: TaskName) -> None:
+    async def _have(self, packets: Callable[[TaskName], None], task: TaskName) -> None:
+        """Have the kernel do something with the packets that it holds for a task."""
         try:
-            await self._writer.run(self._waiting.deliver_packets, task)
+            await self._writer.run(packets, task)
         except Solo5Error as error:  # released meanwhile; otherwise the kernel asks the guest in a second
             _log.info("%s", error)

@@ -99,7 +99,8 @@ class Releases:
     def release_without_run(self, held: Sequence[TaskName]) -> None:
         """Release the networks of those tasks that have no run, once these have had the time of a start."""
         for task in self._units.without_run(held):
-            self._release_after_run(task)
+            if not self._state.host.waiting.is_expected(task):  # most of many tasks may wait
+                self._release_after_run(task)
 
     def _release_after_run(self, task: TaskName) -> None:
         if task in self._without_run:
@@ -133,7 +134,7 @@ class Releases:
             if not self._state.is_held(task) or self._units.has_run(task):
                 self._ended.discard(task)
                 return True
-            if waiting.is_waiting(task) and waiting.has_fifo(task):
+            if waiting.is_expected(task):
                 return True
             over = task in self._ended or self._state.is_due(task) or waiting.is_waiting(task)
             if over and await self._units.over([task]):

@@ -98,8 +98,9 @@ class Networkd:
                     END_CHECK_INTERVAL_S if self._units.fileno() is None else UNIT_CHECK_INTERVAL_S,
                 )
                 self._activation = Activation(
-                    self._state, self._writer, self._tasks, self._releases.locks, self._releases.release_without_run
-                )
+                    self._state, self._writer, self._units, self._tasks,
+                    self._releases.locks, self._releases.release_without_run,
+                )  # fmt: skip
                 self._releases.activation = self._activation
                 self._watches.asked = self._activation.asked_for
                 with self._releases.watching(), self._activation.watching(), self._waking_all_at_a_stop():

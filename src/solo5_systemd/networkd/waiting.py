@@ -4,7 +4,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
@@ -18,7 +18,7 @@ from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.lease_json import lease_record_document, parse_lease_record
 from solo5_systemd.network.links import Links
-from solo5_systemd.network.model import IpAddress, LeaseRecord, LeaseState
+from solo5_systemd.network.model import IpAddress, Lease, LeaseRecord, LeaseState, Network
 from solo5_systemd.networkd.bridges import Bridges
 from solo5_systemd.networkd.leases import Leases
 
@@ -72,6 +72,10 @@ class Waiting:
         """Return whether a task waits; safe in any thread."""
         record = self._leases.get(task)
         return record is not None and record.waits
+
+    def is_expected(self, task: TaskName) -> bool:
+        """Return whether a task waits, and its socket unit is active; safe in any thread."""
+        return self.is_waiting(task) and self.has_fifo(task)
 
     def start(self, task: TaskName) -> bool:
         """Have PID 1 start a task; return whether its socket unit is active. Safe in any thread."""
@@ -151,11 +155,22 @@ class Waiting:
         held = [self._links.hold_packets(lease, networks[lease.network]) for lease in record.reservation.leases]
         return any(held)
 
+    def keep_packets(self, task: TaskName) -> None:
+        """Have the kernel hold packets for a task that is being started, however long; raises as `hold_packets`."""
+        self._each_lease(task, self._links.keep_packets)
+
+    def refuse_packets(self, task: TaskName) -> None:
+        """Have the kernel drop what it holds for a task that has not started; raises as `hold_packets`."""
+        self._each_lease(task, self._links.refuse_packets)
+
     def deliver_packets(self, task: TaskName) -> None:
         """Have the kernel send what it holds for a task, whose guest has its tap; raises as `hold_packets`."""
+        self._each_lease(task, self._links.deliver_packets)
+
+    def _each_lease(self, task: TaskName, do: Callable[[Lease, Network], None]) -> None:
         record = self._leases.get(task)
         for lease in record.reservation.leases if record else ():
-            self._links.deliver_packets(lease, self._bridges.networks[lease.network])
+            do(lease, self._bridges.networks[lease.network])
 
     def end(self, record: LeaseRecord) -> None:
         """Remove the elements by which questions for a task are announced; it is attached by now, or released.
