@@ -34,7 +34,7 @@ from solo5_systemd.nomad.config.plugin import PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.task.start import _job_request
 from solo5_systemd.settings.files import read_settings
-from solo5_systemd.settings.host_keys import Settings
+from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.task.properties import Property, TransientUnit
 from solo5_systemd.task.workload import Workload
 from solo5_systemd.unit.translate import service

@@ -17,8 +17,7 @@ from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
 from solo5_systemd.settings.guest_routes import Routes
 from solo5_systemd.settings.ipv6 import Ipv6
 from solo5_systemd.settings.network import Join, NetworkSettings
-from solo5_systemd.settings.network_keys import MTUS
-from solo5_systemd.settings.network_policy import CLOSED, NetworkPolicy
+from solo5_systemd.settings.network_keys import CLOSED, MTUS, NetworkPolicy
 from solo5_systemd.settings.records import TYPES, integer, text
 from solo5_systemd.settings.resolver import UNSET, Resolver, hostname
 

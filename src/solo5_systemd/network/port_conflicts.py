@@ -18,7 +18,7 @@ from solo5_systemd.network.model import (
     destinations,
     port_number,
 )
-from solo5_systemd.settings.host_keys import Settings
+from solo5_systemd.settings.solo5_toml import Settings
 
 if TYPE_CHECKING:
     from solo5_systemd.network.allocations import Allocations

@@ -17,8 +17,8 @@ from solo5_systemd.network.raw_netlink import link_index
 from solo5_systemd.network.remembered import RememberedAddresses
 from solo5_systemd.networkd.bridges import Bridges
 from solo5_systemd.networkd.leases import Leases
-from solo5_systemd.settings.host_keys import Settings
 from solo5_systemd.settings.network import NetworkSettings, default_mtu
+from solo5_systemd.settings.solo5_toml import Settings
 
 
 class Choice:

@@ -11,9 +11,9 @@ from solo5_systemd.network.nft_tables import Tables
 from solo5_systemd.networkd.bridges import Bridges
 from solo5_systemd.networkd.choice import Choice
 from solo5_systemd.networkd.leases import Leases
-from solo5_systemd.settings.host_keys import Settings
 from solo5_systemd.settings.network import NetworkSettings
 from solo5_systemd.settings.resolver import UNSET
+from solo5_systemd.settings.solo5_toml import Settings
 
 
 class Overview:

@@ -14,8 +14,8 @@ from solo5_systemd.base.names import TaskName, UnitKind
 from solo5_systemd.engine.task import Task
 from solo5_systemd.nomad.config.ready import ReadinessProbe
 from solo5_systemd.nomad.config.values import Logging
-from solo5_systemd.settings.host_keys import LOG_NAMESPACE
 from solo5_systemd.settings.records import document, integer, record
+from solo5_systemd.settings.solo5_toml import LOG_NAMESPACE
 
 VERSION = 1
 """Raised by a release whose states this one cannot read; `decode` reads those of all releases before."""

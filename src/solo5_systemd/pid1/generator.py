@@ -95,7 +95,7 @@ from solo5_systemd.pid1.kept import (
     systemd_release,
 )
 from solo5_systemd.settings.files import ETC, read_settings
-from solo5_systemd.settings.host_keys import Settings
+from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.unit.tender import LIBRARIES, Tender
 
 FSTAB = Path("/etc/fstab")

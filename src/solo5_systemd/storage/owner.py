@@ -13,7 +13,7 @@ from pathlib import Path
 from solo5_systemd.base.errors import HostError, TakenError
 from solo5_systemd.base.locks import closing
 from solo5_systemd.base.procfs import ROOT, existing, identity, mount_points, path_of
-from solo5_systemd.settings.host_keys import TASK_UIDS
+from solo5_systemd.settings.solo5_toml import TASK_UIDS
 from solo5_systemd.storage.lock_records import LOCKS
 from solo5_systemd.storage.locks import lock, taken
 from solo5_systemd.storage.model import Disk

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
         Users,
     )
     from solo5_systemd.engine.runtime import Runtime
-    from solo5_systemd.settings.host_keys import Settings
     from solo5_systemd.settings.limits import Node, Space
+    from solo5_systemd.settings.solo5_toml import Settings
     from solo5_systemd.users.user_record import GivenDisk
 
 

@@ -15,7 +15,7 @@ HEAVY = {
     "logging", "msgpack", "nftables", "pathlib", "pyroute2", "pystemd", "socket", "subprocess", "tomllib",
     "solo5_systemd.storage.model", "solo5_systemd.bus.connection", "solo5_systemd.cgroup.usage",
     "solo5_systemd.engine.runtime", "solo5_systemd.engine.task", "solo5_systemd.image.manifest",
-    "solo5_systemd.journal.reader", "solo5_systemd.network.model", "solo5_systemd.settings.host_keys",
+    "solo5_systemd.journal.reader", "solo5_systemd.network.model", "solo5_systemd.settings.solo5_toml",
     "solo5_systemd.settings.network",
     "solo5_systemd.unit.outcome", "solo5_systemd.task.properties", "solo5_systemd.unit.state",
     "solo5_systemd.task.workload",

@@ -30,7 +30,7 @@ from solo5_systemd.nomad.scope import ScopeChildren
 from solo5_systemd.nomad.wait import ExitWaiter, TaskEnd
 from solo5_systemd.nomad.workload import convert, ports, volumes
 from solo5_systemd.nomad.workload.convert import name_of
-from solo5_systemd.settings.host_keys import Settings
+from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.storage.model import DiskRequest
 from solo5_systemd.task.workload import Workload
 from solo5_systemd.unit.state import UnitState
