@@ -15,7 +15,7 @@ from solo5_systemd.nomad.config.task import DiskOptions, NicOptions, TaskOptions
 from solo5_systemd.nomad.config.values import Logging
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload import ports, volumes
-from solo5_systemd.nomad.workload.properties import unit_properties
+from solo5_systemd.nomad.workload.job_properties import unit_properties
 from solo5_systemd.settings.limits import tenant
 from solo5_systemd.settings.network import DEFAULT_NETWORK
 from solo5_systemd.settings.resolver import Resolver, resolver
