@@ -21,7 +21,6 @@ def json_document(content: bytes, what: str, *, error: type[Solo5Error] = Invali
     Args:
         content: any bytes.
         what: the document in an error.
-        error: class to raise.
 
     Raises:
         Solo5Error: (of class `error`) it is not JSON, or nested too deeply.
@@ -40,7 +39,6 @@ class Fields:
     Args:
         mapping: a decoded value of any type.
         where: its path in an error.
-        error: class to raise.
 
     Raises:
         Solo5Error: (of class `error`) `mapping` is not a mapping with string keys.

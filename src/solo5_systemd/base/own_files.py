@@ -34,7 +34,6 @@ class OwnFile:
     """A file as it was read.
 
     Attributes:
-        content: of the file.
         is_public: every user may read it.
     """
 

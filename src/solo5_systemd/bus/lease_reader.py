@@ -15,11 +15,7 @@ _VERSION = 1
 
 
 def read_endpoints(directory: str = DIRECTORY) -> dict[TaskName, Endpoints]:
-    """Return the endpoints of each task with a lease record; unreadable records are skipped.
-
-    Args:
-        directory: of the lease records.
-    """
+    """Return the endpoints of each task with a lease record; unreadable records are skipped."""
     try:
         names = os.listdir(directory)  # noqa: PTH208 - without pathlib, for startup time
     except OSError:

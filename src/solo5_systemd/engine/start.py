@@ -39,7 +39,6 @@ class Starter:
     """Starts tasks.
 
     Args:
-        backends: of the host.
         make_room: removes unused images from the image store.
     """
 
@@ -137,7 +136,6 @@ class Steps:
 
     Attributes:
         plan: what they make; each step adds to it.
-        undo: what undoes them.
         made: the disks that are made, with their requests.
     """
 

@@ -236,8 +236,6 @@ class Request:
     """What a start requests for a task.
 
     Attributes:
-        nics: of the task.
-        ports: of the task.
         names: what its guest gets by DHCP.
         namespace: path of the network namespace that has taps and bridges; empty: the host's own.
     """
@@ -270,9 +268,7 @@ class LeaseRecord:
     """A reservation with its request and its state.
 
     Attributes:
-        reservation: the leases and ports.
         nics: the NICs as requested, to recognise a repeated request.
-        state: RESERVED, ATTACHED or RELEASING.
         expires: the second of CLOCK_BOOTTIME in which a reservation expires, and from which on an attached task
             without a unit that runs is an orphan.
         namespace: path of the network namespace that has taps and bridges; empty: the host's own.
@@ -393,7 +389,6 @@ class RecordedRepair:
 
     Attributes:
         time: microseconds since the epoch.
-        what: its description.
         tasks: those whose network it concerned; of many, the first ones.
         others: the number of further ones.
     """

@@ -43,9 +43,6 @@ class Ipv6:
         """Return new networks with the IPv6 prefixes that their settings have, or that are chosen.
 
         Args:
-            new: the new networks.
-            used: the networks in use.
-            settings: of both.
             reserved: prefixes that theirs must not overlap, besides those of routes and settings.
             remembered: returns the addresses that declared tasks had on a network last.
 

@@ -20,10 +20,7 @@ class Overview:
     """Reads the networks of one network namespace with their counts; changes nothing, is not thread-safe.
 
     Args:
-        links: of the namespace.
         tables: its nftables tables, with the counts of dropped packets.
-        bridges: the networks in use.
-        leases: the lease records.
         choice: has the MTU of a network that is not in use.
         settings: returns the settings of the networks.
         namespace: its path; empty: the host's own.

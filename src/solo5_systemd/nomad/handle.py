@@ -28,13 +28,8 @@ class DriverState:
     Attributes:
         ready: the recurring readiness probe; None: no probe.
         log_namespace: the journal namespace of the console; empty: the host's journal.
-        task: the task's name on this host.
-        unit: the transient unit.
-        invocation: systemd's invocation ID.
         boot: the kernel's boot ID; a unit does not outlive its boot.
         started: microseconds since the epoch.
-        kind: service or scope.
-        logging: the destination of the console.
     """
 
     ready: ReadinessProbe | None = None
@@ -77,7 +72,6 @@ def verify(stored: DriverState, boot: str, found: Task | None) -> Task:
     """Return the task of a handle, running or ended, if its invocation is the stored one; the name alone is no proof.
 
     Args:
-        stored: the handle.
         boot: the kernel's boot ID now.
         found: the task that PID 1 has under the name; None: none.
 

@@ -26,7 +26,6 @@ def read_settings(directory: Path = ETC, run: Path = RUN) -> Settings:
     """Return the settings of this host: all files sorted by name, with later keys overriding earlier ones.
 
     Args:
-        directory: of the operator's files.
         run: of files for this boot, read first.
 
     Raises:

@@ -73,7 +73,6 @@ class NetworkSettings:
     """One network.
 
     Attributes:
-        bridge: the name of its bridge.
         ipv4: its range; None: a free one is chosen, or, with `join`, guests have addresses of the LAN's DHCP.
         without_ipv4: it has no range, and none is chosen: guests have IPv6 only.
         gateway4: the host's address in it; None: the first one. With `join`, a router's; None: there is none.

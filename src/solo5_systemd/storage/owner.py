@@ -89,7 +89,6 @@ def reclaim_disk(uid: int, disk: Disk, *, locks: Path = LOCKS, lock_timeout: flo
     Args:
         uid: the task's user.
         disk: the disk as it was given; the device number may have changed at a boot.
-        locks: the directory of disk locks.
         lock_timeout: seconds to wait for the disk lock.
 
     Raises:

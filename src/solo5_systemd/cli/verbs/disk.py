@@ -457,7 +457,6 @@ def progress(total: int, context: CommandContext) -> "Iterator[Callable[[int], N
 
     Args:
         total: bytes; 0: unknown.
-        context: of the verb.
     """
     shown = ""
 

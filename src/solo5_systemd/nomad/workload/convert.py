@@ -48,7 +48,6 @@ class Processors:
     """The host's processors.
 
     Attributes:
-        count: how many there are.
         nodes: those of each NUMA node, such as `0-3,8-11`.
     """
 
@@ -66,9 +65,6 @@ def workload(
     """Return the workload of a task.
 
     Args:
-        task: Nomad's configuration of the task.
-        options: the task options, decoded.
-        plugin: the plugin configuration.
         processors: the host's, for hard limits and reserved cores.
         served: the networks with a DHCP server.
 
