@@ -9,7 +9,7 @@ _solo5ctl_options() {
         run)
             echo "--help --name= --detach --rm --replace --scope --dry-run --declare= --tender= --property= --label= --log-field=" \
                 "--memory= --memory-max= --cpus= --cpu-weight= --net= --network= --network-namespace= --publish= --egress= --rate= --verbatim= --dns= --dns-search=" \
-                "--hostname= --add-host= --idle= --block= --json --no-color" \
+                "--hostname= --add-host= --idle= --idle-action= --block= --json --no-color" \
                 "-h -d -m= -p="
             ;;
         ps) echo "--help --all --quiet --json --no-color -h -a -q" ;;
@@ -67,6 +67,7 @@ _solo5ctl_files() {
 _solo5ctl_value() { # OPTION CURRENT
     case $1 in
         --tender) _solo5ctl_words "hvt spt" "$2" ;;
+        --idle-action) _solo5ctl_words "sleep stop" "$2" ;;
         --textfile) _solo5ctl_files "$2" ;;
         --sort) _solo5ctl_words "name cpu memory net block" "$2" ;;
         --signal | -s) _solo5ctl_words "INT TERM${3:+ $3}" "$2" ;;

@@ -158,7 +158,13 @@ def submit(text: str) -> None:
 
 
 def purge(job: str) -> None:
-    """Stop a job, wait until every client has removed it, and purge it."""
+    """Stop a job, wait until its tasks are over, and purge it.
+
+    Nomad unmounts the CSI volumes of a job that is purged while its tasks run: their disks cannot be reclaimed then.
+    """
+    api(f"/v1/job/{job}", "DELETE")
+    over = {"complete", "failed", "lost"}
+    eventually(lambda: over.issuperset(each["ClientStatus"] for each in allocations(job)), f"{job} is over", LONG)
     api(f"/v1/job/{job}?purge=true", "DELETE")
     ok("nomad", "system", "gc")
 

@@ -50,7 +50,8 @@ class Declarations:
             (ETC / f"{name}.unikernel").unlink(missing_ok=True)
             shutil.rmtree(ETC / f"{name}.unikernel.d", ignore_errors=True)
             shutil.rmtree(f"/etc/systemd/system/{name}.service.d", ignore_errors=True)
-            Path(f"/var/lib/solo5/declared/{name}.json").unlink(missing_ok=True)
+            for directory in ("declared", "waiting"):
+                Path(f"/var/lib/solo5/{directory}/{name}.json").unlink(missing_ok=True)
             shutil.rmtree(f"/var/lib/solo5/previous/{name}", ignore_errors=True)
             Path(f"/var/lib/solo5/previous/{name}.json").unlink(missing_ok=True)
         systemctl("daemon-reload")

@@ -32,7 +32,7 @@ def web(declare: Declarations) -> Iterator[str]:
     yield "web"
     systemctl("disable", "web")
     systemctl("stop", "web.socket", "web.service")
-    eventually(lambda: not row("web"), "its network is released")
+    eventually(lambda: not is_dormant("web"), "its network is released")
 
 
 def test_nothing_runs_and_the_first_request_starts_it(web: str, outside: Outside) -> None:
@@ -59,7 +59,7 @@ def test_a_request_of_the_host_starts_it(web: str, outside: Outside, here: str) 
 def test_a_stop_takes_it_out_of_waiting_and_a_start_starts_it_now(web: str) -> None:
     systemctl("stop", "web")
     assert unit_property("web.socket", "ActiveState") == "inactive"
-    eventually(lambda: not row("web"), "its network is released")
+    eventually(lambda: not is_dormant("web"), "its network is released")
     systemctl("start", "web")
     assert " Up " in row("web")
     assert unit_property("web.socket", "ActiveState") == "active"
@@ -87,7 +87,7 @@ def test_a_task_that_cannot_start_is_failed_and_waits_no_longer(web: str, outsid
     systemctl("daemon-reload")
     assert not outside.tcp(outside.here, 8080)
     eventually(lambda: unit_property("web.socket", "ActiveState") == "failed", "as any socket unit")
-    eventually(lambda: not row("web"), "its network is released")
+    eventually(lambda: not is_dormant("web"), "its network is released")
     begun = time.monotonic()
     assert not outside.tcp(outside.here, 8080)
     assert time.monotonic() - begun < 5

@@ -152,15 +152,32 @@ def _task_families(tasks: Sequence[Task], endpoints: Mapping[TaskName, Endpoints
         help="Labels of a NIC's lease; always 1.",
         values=[labelled for task in tasks for labelled in _nic_labels(task.name, endpoints.get(task.name))],
     )
+    known = {task.name for task in tasks}
+    sleepers = [(name, each) for name, each in endpoints.items() if name in known or each.waits]
     for name, kind, text, read in _SLEEP_METRICS:
-        found = ((task.name, endpoints[task.name]) for task in tasks if task.name in endpoints)
-        yield Family(name=name, kind=kind, help=text, values=[({"task": task}, read(each)) for task, each in found])
+        yield Family(name=name, kind=kind, help=text, values=[({"task": task}, read(each)) for task, each in sleepers])
 
 
 _SLEEP_METRICS: Sequence[tuple[str, Kind, str, Callable[[Endpoints], float]]] = (
-    ("solo5_task_asleep", Kind.GAUGE, "1 while the task sleeps, else 0.", lambda found: int(found.asleep > 0)),
-    ("solo5_task_wakes", Kind.COUNTER, "Wakes of the task.", lambda found: found.wakes),
-    ("solo5_task_slept_seconds", Kind.COUNTER, "Time asleep, up to the last wake.", lambda found: found.slept / 1e6),
+    (
+        "solo5_task_asleep",
+        Kind.GAUGE,
+        "1 while the task sleeps, else 0.",
+        lambda each: int(each.asleep > 0 and not each.waits),
+    ),
+    (
+        "solo5_task_dormant",
+        Kind.GAUGE,
+        "1 while the task has no process and waits, else 0.",
+        lambda each: int(each.waits),
+    ),
+    ("solo5_task_wakes", Kind.COUNTER, "Wakes of the task.", lambda each: each.wakes),
+    (
+        "solo5_task_slept_seconds",
+        Kind.COUNTER,
+        "Time asleep or dormant, up to the last wake.",
+        lambda each: each.slept / 1e6,
+    ),
 )
 
 

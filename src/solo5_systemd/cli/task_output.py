@@ -1,7 +1,6 @@
 """Text and JSON output of a task. The JSON keys are stable and documented in solo5ctl(1)."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from solo5_systemd.cli.render import moment, size
@@ -110,7 +109,7 @@ def task_fields(
         for key, texts in _limits_json(limits).items():
             yield key.capitalize(), f"{nic} {' '.join(texts) or 'none'}"
     if task.reservation is not None and task.reservation.idle_s:
-        yield "Sleeps", f"after {task.reservation.idle_s} s without a packet"
+        yield "Ends" if task.reservation.idle_stops else "Sleeps", f"after {task.reservation.idle_s} s without a packet"
     for nic, rules in (drops or {}).items():
         yield "Dropped", f"{nic} {', '.join(f'{rule} {count}' for rule, count in rules.items() if count) or 'none'}"
     for each in problems:
@@ -188,6 +187,7 @@ def task_json(
     }
     if task.reservation is not None:
         document["idle_s"] = task.reservation.idle_s
+        document["idle_action"] = "stop" if task.reservation.idle_stops else ""
     known = {key: value for key, value in document.items() if value}
     if task.outcome is not None:
         known["outcome"] = outcome_json(task.outcome)
@@ -251,7 +251,7 @@ def _limits_json(limits: "Limits | None") -> dict[str, Any]:
     """Return the keys `egress`, `rate` and `routes`, as a job has them; absent without limits."""
     from solo5_systemd.settings.records import document
 
-    return document(replace(limits, idle_s=0)) if limits else {}
+    return document(limits.without_idle) if limits else {}
 
 
 def port_json(request: "PortRequest") -> dict[str, object]:

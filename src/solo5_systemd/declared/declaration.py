@@ -13,7 +13,7 @@ from solo5_systemd.declared.unit_keys import CHECKS, SERVICE_PASSED_ON, refusal,
 from solo5_systemd.declared.values import Declared, effective, located
 from solo5_systemd.task.assignments import unit_property
 from solo5_systemd.task.option_table import SECTION
-from solo5_systemd.task.settings import workload
+from solo5_systemd.task.settings import stops_when_idle, workload
 from solo5_systemd.task.time_span import parse_time_span
 from solo5_systemd.task.workload import Workload
 
@@ -26,6 +26,9 @@ UPDATE_MAX_S = 86400.0
 
 _EXPANDED = frozenset({"Slice"})
 """Settings of [Service] that are part of the task and have specifiers; in others, `%` is a percentage."""
+
+_ENDED_BY_SIGTERM = ("always", "on-success")
+"""Values of Restart= with which systemd starts again what SIGTERM has ended."""
 
 _TWICE = {"CPUQuota": "CPUs", "CPUWeight": "CPUWeight"}
 """Settings of [Service] that a key of [Unikernel] sets too."""
@@ -115,6 +118,7 @@ def parse_declaration(
     }
     for line in sections["Unit"] + sections["Service"] + sections["Install"]:
         _check(name, line)
+    values.checked("IdleAction", lambda: _check_idle(name, values, of_service.get("Restart", ())))
     return Declaration(
         name=name,
         workload=replace(
@@ -158,6 +162,18 @@ def _check(name: str, line: Assignment) -> None:
             check_value(line.key, line.value)
     except ValueError as error:
         raise line.error(f"{line} is not a value that systemd takes: expected {error}.") from error
+
+
+def _check_idle(name: str, values: Declared, restart: Sequence[Assignment]) -> None:
+    if not values.one("IdleAction", stops_when_idle, False):
+        return
+    if "@" in name:
+        raise ValueError("is not for a template or an instance: expected it in a file without '@'")
+    if restart and restart[-1].value in _ENDED_BY_SIGTERM:
+        raise ValueError(
+            f"is of no use with Restart={restart[-1].value}, which starts the task again at once: expected "
+            "Restart=on-failure"
+        )
 
 
 def _properties(

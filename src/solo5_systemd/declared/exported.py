@@ -74,7 +74,7 @@ def exported(task: RunningTask) -> str:
         cpus=task.cpus,
         cpu_weight=None if task.cpu_weight == _DEFAULT_WEIGHT else task.cpu_weight,
         nics=tuple(_nics(task.reservation, arguments)),
-        limits=Limits(idle_s=task.reservation.idle_s if task.reservation else 0),
+        limits=_idle(task.reservation),
         namespace=_namespace(task, notes),
         publish=tuple(_ports(task.reservation)),
         disks=tuple(_disks(task, notes)),
@@ -117,8 +117,14 @@ def _nics(reservation: Reservation | None, arguments: Iterable[str]) -> Iterator
             network=lease.network,
             ipv4=lease.address if lease.address and str(lease.address) in text else None,
             ipv6=lease.address6 if lease.address6 and str(lease.address6) in text else None,
-            limits=replace(reservation.limits.get(lease.nic, NO_LIMITS), idle_s=0),
+            limits=reservation.limits.get(lease.nic, NO_LIMITS).without_idle,
         )
+
+
+def _idle(reservation: Reservation | None) -> Limits:
+    if reservation is None:
+        return NO_LIMITS
+    return Limits(idle_s=reservation.idle_s, idle_stops=reservation.idle_stops)
 
 
 def _ports(reservation: Reservation | None) -> Iterator[Publish]:

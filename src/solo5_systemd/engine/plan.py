@@ -242,6 +242,12 @@ def connections(workload: Workload, image: StoredImage) -> tuple[tuple[NicReques
         raise InvalidRequestError(
             f"task {workload.name} is to sleep, and the image has no NIC: expected one, for whose packets it is woken."
         )
+    if workload.limits.idle_stops and workload.namespace:
+        raise InvalidRequestError(
+            f"task {workload.name} is to end when it is idle, and has its NICs in network namespace "
+            f"{workload.namespace}: expected the host's own, whose kernel announces the next packet.",
+            "Let it sleep (IdleAction=sleep), or leave out the namespace.",
+        )
     nics = workload.nics or tuple(NicRequest(nic=name) for name in manifest.names(DeviceKind.NET_BASIC))
     match(manifest, [nic.nic for nic in nics], [disk.disk for disk in workload.disks])
     if workload.namespace:

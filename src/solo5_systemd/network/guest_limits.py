@@ -27,6 +27,11 @@ class Limits:
     idle_s: int = 0
     idle_stops: bool = False
 
+    @property
+    def without_idle(self) -> "Limits":
+        """Return these limits without those that are of the task, not of the NIC."""
+        return replace(self, idle_s=0, idle_stops=False)
+
     def or_else(self, other: "Limits") -> "Limits":
         """Return these limits, with the egress, the rate or the idle time of others where these have none."""
         return replace(

@@ -45,6 +45,12 @@ def _check_idle(nic: NicRequest, network: Network) -> None:
             f"NIC {nic.nic} has an idle time, and network {network.name} has sleep = false: expected a task that never "
             "sleeps, or another network."
         )
+    if nic.limits.idle_stops and network.join is not None:
+        raise InvalidRequestError(
+            f"NIC {nic.nic} is to wait without a tap, and network {network.name} joins bridge {network.bridge}, whose "
+            "neighbours no rule of this host answers: expected a network of this package.",
+            "Let the task sleep: IdleAction=sleep.",
+        )
     if 0 < nic.limits.idle_s < network.policy.idle_min:
         raise InvalidRequestError(
             f"NIC {nic.nic} has an idle time of {nic.limits.idle_s} s, which is less than network {network.name} "

@@ -63,7 +63,7 @@ class Activation:
         try:
             for record in self._host.leases.waiting():
                 self._tasks.create_task(self._hold(record))
-            self._on_fifos(self._waiting.names())
+            self.on_fifos(self._waiting.names())
             yield
         finally:
             if fifos is not None:
@@ -83,12 +83,12 @@ class Activation:
         def on_change() -> None:
             names = fifos.read()
             waiting = [record.reservation.task for record in self._host.leases.waiting()]
-            self._on_fifos(map(TaskName, names) if names is not None else (*self._waiting.names(), *waiting))
+            self.on_fifos(map(TaskName, names) if names is not None else (*self._waiting.names(), *waiting))
 
         asyncio.get_running_loop().add_reader(fifos.fileno(), on_change)
         return fifos
 
-    def _on_fifos(self, tasks: Iterable[TaskName]) -> None:
+    def on_fifos(self, tasks: Iterable[TaskName]) -> None:
         """Have tasks wait whose socket unit is active by now, and release those of which it is no longer."""
         for task in tasks:
             record = self._host.leases.get(task)

@@ -169,6 +169,7 @@ class Releases:
             deleting = [self._deletions.delete_remains(remains)]
             await asyncio.gather(*deleting, *([] if waits else [_wait_for_ports(remains.reservation)]))
         await self._writer.run(self._state.end_release, task)
+        self.activation.on_fifos([task])  # its socket unit may have been started meanwhile
 
     # -- DHCP ----------------------------------------------------------------------------------------------------
 

@@ -221,8 +221,10 @@ class NetworkState:
             for lease in record.reservation.leases:  # such as in a namespace that was made again
                 self._make_tap(record.reservation, lease)
             self.leases.save_attached(record)
+        now = self.leases.get(task) or record
         if record.state is LeaseState.WAITING:
-            self.waiting.end(self.leases.get(task) or record)
+            self.waiting.end(now)
+        self.waiting.keep(now)
         for each in overtaken(self.networks(), record.reservation.leases):
             self.repairs.report_unrepaired(task, str(each))
         return self._redirected([record.reservation])

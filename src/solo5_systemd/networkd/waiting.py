@@ -7,11 +7,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from stat import S_ISFIFO
 
 from solo5_systemd.base.atomic_file import replace_file
-from solo5_systemd.base.decode import json_document
+from solo5_systemd.base.declared_units import DIRECTORY, SOURCES
+from solo5_systemd.base.decode import Fields, json_document
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.lease_json import lease_record_document, parse_lease_record
@@ -23,9 +25,8 @@ from solo5_systemd.networkd.leases import Leases
 FIFOS = Path("/run/solo5/waiting")
 """One FIFO for each task whose socket unit is active: PID 1 starts the task's service once something is in it."""
 
-
 SAVED = Path("/var/lib/solo5/waiting")
-"""What each such task had when it began to wait: after a boot it waits with the same."""
+"""What each such task had in its last run: after a boot it waits with the same if its declaration has not changed."""
 
 _log = logging.getLogger(__name__)
 
@@ -38,13 +39,20 @@ class Waiting:
     """
 
     def __init__(
-        self, leases: Leases, bridges: Bridges, links: Links, fifos: Path = FIFOS, saved: Path = SAVED
+        self,
+        leases: Leases,
+        bridges: Bridges,
+        links: Links,
+        fifos: Path = FIFOS,
+        saved: Path = SAVED,
+        declared: Path = Path(DIRECTORY),
     ) -> None:
         self._leases = leases
         self._bridges = bridges
         self._links = links
         self.fifos = fifos
         self._saved = saved
+        self._declared = declared
 
     def may_wait(self, task: TaskName) -> bool:
         """Return whether a task is to wait when it has ended: its socket unit is active; safe in any thread."""
@@ -85,7 +93,6 @@ class Waiting:
         """
         reservation = record.reservation
         self.save(record)
-        self._keep(record)
         before, after = self._bridges.task_elements(reservation), self._bridges.waiting_elements(reservation)
         self._bridges.replace_elements(before, after)
 
@@ -93,10 +100,14 @@ class Waiting:
         """Record that a task waits from now on."""
         self._leases.save(replace(record, state=LeaseState.WAITING, asleep=time.time_ns() // 1000))
 
-    def _keep(self, record: LeaseRecord) -> None:
+    def keep(self, record: LeaseRecord) -> None:
         """Keep what a task has for the time after a boot; a failure is logged: it is started once then."""
-        path = self._saved / f"{record.reservation.task}.json"
-        text = json.dumps(lease_record_document(replace(record, asleep=0, expires=0, wakes=0, slept=0)))
+        if not record.reservation.idle_stops:
+            return
+        task = record.reservation.task
+        path = self._saved / f"{task}.json"
+        lease = lease_record_document(replace(record, asleep=0, expires=0, wakes=0, slept=0))
+        text = json.dumps({"declaration": self._declaration(task), "lease": lease})
         with suppress(OSError):
             if path.read_text() == text:
                 return
@@ -106,12 +117,21 @@ class Waiting:
             _log.warning("%s cannot be written: %s", path, error.strerror)
 
     def kept(self, task: TaskName) -> LeaseRecord | None:
-        """Return what a task had when it began to wait last; None: unknown."""
+        """Return what a task had in its last run; None: unknown, or its declaration has changed since."""
         path = self._saved / f"{task}.json"
         try:
-            return parse_lease_record(json_document(path.read_bytes(), str(path)))
+            fields = Fields(json_document(path.read_bytes(), str(path)))
+            found = parse_lease_record(fields.having("lease").get("lease"))
+            return found if fields.text("declaration") == self._declaration(task) else None
         except (OSError, Solo5Error):
             return None
+
+    def _declaration(self, task: TaskName) -> str:
+        """Return a digest of the files of a task's declaration, which the generator keeps; empty: there are none."""
+        try:
+            return sha256((self._declared / task / SOURCES).read_bytes()).hexdigest()
+        except OSError:
+            return ""
 
     def hold_packets(self, record: LeaseRecord) -> bool:
         """Have the kernel hold packets for a task, and announce the first; return whether it holds one already.

@@ -114,7 +114,12 @@ _ALL = (
         "IdleSec", "TIME", ("--idle",),
         help="put the task to sleep after this time without a packet; the next one wakes it", at_start=True,
     ),
-    Setting("IdleAction", "sleep|stop", at_start=True),
+    Setting(
+        "IdleAction", "sleep|stop", ("--idle-action",),
+        help="what is done after the idle time; stop, of a declared task alone: it ends, and its next packet starts it "
+        "again (default: sleep)",
+        at_start=True,
+    ),
     # Disks
     Setting(
         "Block", "NAME=FILE|disk:DISK|files:PATH,...|credential:NAME[,OPTION...]", ("--block",),

@@ -77,7 +77,7 @@ def workload(task: TaskName, values: Values, served: Callable[[], Collection[Net
     """
     nics, limits = _limited(_nics(values), values)
     limits = replace(
-        limits, idle_s=values.one("IdleSec", idle_time, 0), idle_stops=values.one("IdleAction", _idle_stops, False)
+        limits, idle_s=values.one("IdleSec", idle_time, 0), idle_stops=values.one("IdleAction", stops_when_idle, False)
     )
     if limits.idle_stops and not limits.idle_s:
         raise values.error("IdleAction", f"{values.shown('IdleAction')} has no effect: expected an idle time as well.")
@@ -152,7 +152,12 @@ def _tender(text: str, what: str) -> Target:
     return Target(text)
 
 
-def _idle_stops(text: str, what: str) -> bool:
+def stops_when_idle(text: str, what: str) -> bool:
+    """Return whether a value of IdleAction= is stop.
+
+    Raises:
+        InvalidRequestError: it is neither sleep nor stop.
+    """
     if text not in ("sleep", "stop"):
         raise InvalidRequestError(f"{what} {text!r} is unknown: expected sleep or stop.")
     return text == "stop"
