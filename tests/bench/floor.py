@@ -1,6 +1,6 @@
 """The floor of starts and of pairs: the same units, started and stopped by the cheapest client.
 
-docs/internals/performance.md has the calls and what is not among them.
+tests/bench/README.md has the calls and what is not among them.
 
 The driver's own code makes the units, except for the network unit. They are handed to `floor.c` with the messages for
 the kernel, so that both sides start the same unit.
