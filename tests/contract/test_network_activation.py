@@ -4,6 +4,8 @@ import asyncio
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 
@@ -14,8 +16,17 @@ from tests.contract.netservice import Client, Pid1, Service, nic, pid1, tcp, unt
 from tests.contract.test_network_sleep import UNIT, WEB, get
 
 from solo5_systemd.network.guest_limits import Limits
-from solo5_systemd.network.model import LeaseState, Reservation
+from solo5_systemd.network.model import LeaseState, NicRequest, Reservation
+from solo5_systemd.settings.egress import destination
 
+NETWORKS = """
+[network.apart]
+isolated = true
+[network.elsewhere]
+isolated = false
+[network.open]
+isolated = false
+"""
 WAITS = Limits(idle_s=5, idle_stops=True)
 
 
@@ -109,6 +120,40 @@ async def test_a_neighbours_question_starts_the_task(client: Client, manager: Pi
         async with Guest(reservation.leases[0]) as guest:
             assert await asyncio.wait_for(asked, 10) == guest.mac
     fifo.close()
+
+
+@pytest.mark.parametrize(
+    "asker",
+    [
+        nic("service", network="apart"),
+        nic("service", network="elsewhere"),
+        nic("service", network="open", limits=Limits(egress=(destination("192.0.2.1"),))),
+    ],
+    ids=["isolated", "another network", "egress"],
+)
+async def test_a_question_of_a_guest_that_may_not_reach_it_starts_nothing(
+    asker: NicRequest, service: Service, manager: Pid1, fifo: Socket
+) -> None:
+    own = "apart" if asker.network == "apart" else "open"
+    async with service.running(NETWORKS) as client:
+        await until(lambda: fifo.taken() != b"")
+        reservation = await client.have("web", nics=[nic("service", network=own, limits=WAITS)])
+        manager.begin(UNIT)
+        await until(lambda: link(reservation.leases[0].tap) != {})
+        await over(client, manager, reservation)
+        assert reservation.leases[0].address is not None
+        other = await client.have("other", nics=[asker])
+        async with Guest(other.leases[0]) as guest:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(guest.resolve(reservation.leases[0].address), 1)
+        assert fifo.taken() == b""
+        fifo.close()
+
+
+def test_only_root_can_announce_a_packet() -> None:
+    script = "import socket\ns = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)\ns.sendto(bytes(28), (0, 1 << 2))"
+    done = subprocess.run([sys.executable, "-c", script], user="nobody", capture_output=True, text=True)
+    assert "Operation not permitted" in done.stderr
 
 
 async def test_what_belongs_to_no_connection_starts_nothing(

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 from solo5_systemd.cli.render import moment, size
 from solo5_systemd.cli.task_status import status
-from solo5_systemd.engine.task import Endpoints, Task
+from solo5_systemd.engine.task import Endpoints, Phase, Task
 
 if TYPE_CHECKING:
     from solo5_systemd.base.names import DeviceName
     from solo5_systemd.network.guest_limits import Limits
-    from solo5_systemd.network.model import Lease, PortRequest, Reservation
+    from solo5_systemd.network.model import Lease, LeaseRecord, PortRequest, Reservation
     from solo5_systemd.unit.outcome import Outcome
 
 
@@ -163,9 +163,10 @@ def task_json(
     task: Task, drops: Drops | None = None, disks: Disks = (), problems: Sequence[str] = ()
 ) -> dict[str, object]:
     """Return a task as a JSON object; unknown values are absent."""
+    dormant = task.asleep > 0 and task.phase is Phase.ENDED
     document: dict[str, object] = {
         "name": task.name,
-        "phase": task.phase.value,
+        "phase": "dormant" if dormant else task.phase.value,
         "kind": task.kind.value,
         "unit": task.unit,
         "invocation_id": task.invocation,
@@ -176,7 +177,7 @@ def task_json(
         "pid": task.pid,
         "started": moment(task.started) if task.started else "",
         "ended": moment(task.ended) if task.ended else "",
-        "asleep_since": moment(task.asleep) if task.asleep else "",
+        "dormant_since" if dormant else "asleep_since": moment(task.asleep) if task.asleep else "",
         "control_group": task.control_group,
         "log_namespace": task.state.log_namespace,
         "network_namespace": task.network_namespace,
@@ -197,6 +198,13 @@ def task_json(
     if problems:
         known["network_problems"] = [*problems]
     return known | reservation_json(task.reservation) | counted | {"log_fields": _user_fields(task)}
+
+
+def waiting_json(record: "LeaseRecord") -> dict[str, object]:
+    """Return a dormant task as a JSON object, with the keys that a running one has as well."""
+    held = record.reservation
+    known = {"name": held.task, "phase": "dormant", "dormant_since": moment(record.asleep), "idle_s": held.idle_s}
+    return known | reservation_json(held)
 
 
 def _user_fields(task: Task) -> dict[str, str]:

@@ -30,7 +30,7 @@ def status(task: Task, now: int, asleep: int = 0) -> str:
 
     Args:
         now: microseconds since the epoch.
-        asleep: since when it sleeps, in microseconds since the epoch; 0: it is awake.
+        asleep: since when it sleeps or is dormant, in microseconds since the epoch; 0: it is awake, or over.
     """
     match task.phase:
         case Phase.STARTING | Phase.STOPPING | Phase.HUNG:
@@ -40,6 +40,8 @@ def status(task: Task, now: int, asleep: int = 0) -> str:
                 return f"Asleep {span((now - asleep) / SECOND)}"
             up = f"Up {span((now - task.started) / SECOND)}" if task.started else "Up"
             return f"{up} (frozen)" if task.phase is Phase.FROZEN else up
+        case Phase.ENDED if asleep:
+            return f"Dormant {span((now - asleep) / SECOND)}"
         case Phase.ENDED:
             return _ended(task, now)
 

@@ -308,7 +308,7 @@ def socket(declaration: Declaration) -> str:
         "Documentation=man:solo5.unikernel(5)",
         f"SourcePath={_escaped(declaration.paths[0])}",
         f"PartOf={name}.service",
-        "Wants=solo5-networkd.service",
+        "Upholds=solo5-networkd.service",  # it ends by itself when it has nothing to do, perhaps in this moment
         "",
         "[Socket]",
         f"ListenFIFO={WAITING}/{name}",
@@ -316,6 +316,9 @@ def socket(declaration: Declaration) -> str:
         "DirectoryMode=0700",
         "RemoveOnStop=yes",
         "FlushPending=yes",
+        # As many starts as DefaultStartLimit…= of a service, which a preparation that fails does not count for.
+        "TriggerLimitIntervalSec=10s",
+        "TriggerLimitBurst=5",
         "",
         "[Install]",
         *(str(line) for line in declaration.install),

@@ -58,6 +58,10 @@ class Queries:
         """Return the addresses and published ports of the tasks with a lease record, as text."""
         return await self.backends.networks.endpoints()
 
+    async def waiting(self) -> "Sequence[LeaseRecord]":
+        """Return the lease records of the tasks without a process, which wait for their first packet."""
+        return [each for each in await self.backends.networks.records() if each.waits]
+
     async def samples(self, *, drops: bool = False) -> "Mapping[TaskName, Sample]":
         """Return the resource usage of each running task, without a D-Bus call.
 

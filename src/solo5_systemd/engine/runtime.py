@@ -217,6 +217,8 @@ class Runtime(Queries):
         """
         state = await self._state(name)
         if state.over:
+            if await self._waits(name):
+                await self._units.stop(state.unit)  # a stop of its socket unit, too
             return await self._view(state)
         await self._stopper.stop(state, signal, timeout_s)
         return await self._settled(state)
@@ -315,13 +317,14 @@ class Runtime(Queries):
         await self.backends.networks.sleep(name)
 
     async def wake(self, name: TaskName) -> None:
-        """Wake a task that sleeps.
+        """Wake a task that sleeps, or start one that is dormant.
 
         Raises:
             InvalidRequestError: it has ended.
             NoSuchTaskError: there is none of this name.
         """
-        await self._running(name)
+        if not await self._waits(name):
+            await self._running(name)
         await self.backends.networks.wake(name)
 
     async def while_frozen(
@@ -346,6 +349,11 @@ class Runtime(Queries):
             seconds = await while_frozen(self._units, state, act, before)
         return seconds if measured.seconds is None or not seconds else measured.seconds
 
+    async def _waits(self, name: TaskName) -> bool:
+        """Return whether a task has no process, and is started for its first packet."""
+        record = await self.backends.networks.record(name)
+        return record is not None and record.waits
+
     async def _running(self, name: TaskName) -> UnitState:
         state = await self._state(name)
         if state.over:
@@ -360,10 +368,11 @@ class Runtime(Queries):
             TakenError: it is running, and `force` is not given.
         """
         state = await self._state(name)
-        if not state.over:
+        dormant = state.over and await self._waits(name)
+        if dormant or not state.over:
             if not force:
                 raise TakenError(
-                    f"task {name} is running: expected one that has ended.",
+                    f"task {name} is {'dormant' if dormant else 'running'}: expected one that has ended.",
                     f"Stop it first (solo5ctl stop {name}), or remove it by force (solo5ctl rm --force {name}).",
                 )
             await self.stop(name)

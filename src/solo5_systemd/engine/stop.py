@@ -96,5 +96,5 @@ class Stopper:
         """
         await self._units.kill(state.unit, number, everyone=number == SIGKILL or state.kind is UnitKind.SCOPE)
         record = await self._backends.networks.record(state.task) if number != SIGKILL else None
-        if record is not None and record.asleep:
+        if record is not None and record.sleeps:
             await self._backends.networks.wake(state.task)

@@ -29,11 +29,11 @@ class Packets(NamedTuple):
 
     Attributes:
         by_tap: a description of the first one from or to each tap.
-        questions: the addresses for which neighbours ask.
+        questions: the tap of a guest, and the address for which it asks.
     """
 
     by_tap: Mapping[str, str]
-    questions: frozenset[IpAddress]
+    questions: frozenset[tuple[str, IpAddress]]
 
 
 class AnnouncedPackets(NetlinkSocket):
@@ -61,17 +61,17 @@ class AnnouncedPackets(NetlinkSocket):
         To be called when readable, and again while it is.
         """
         found: dict[str, str] = {}
-        questions: set[IpAddress] = set()
+        questions: set[tuple[str, IpAddress]] = set()
         try:
             for _ in range(_READS_MAX):
                 for kind, body in self.receive():
                     values = attributes(body[_NFGENMSG.size :]) if kind == _PACKET else {}
-                    if (address := asked(values)) is not None:
-                        questions.add(address)
                     for link in (_PHYSICAL_OUT, _PHYSICAL_IN):
                         with suppress(KeyError, OSError):  # OSError: the link is gone
                             name = self._name(int.from_bytes(values[link]))
                             found.setdefault(name, description(values))
+                            if link == _PHYSICAL_IN and (address := asked(values)) is not None:
+                                questions.add((name, address))
         except BlockingIOError:
             pass
         except OSError:  # ENOBUFS: messages were lost; EBADMSG

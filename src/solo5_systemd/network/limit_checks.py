@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from solo5_systemd.base.errors import InvalidRequestError, TakenError
 from solo5_systemd.network.model import Network, NicRequest, Reservation
 from solo5_systemd.settings.guest_routes import IpNetwork, is_within, overlapping
-from solo5_systemd.settings.network import NetworkSettings
+from solo5_systemd.settings.network import NO_NETWORK, NetworkSettings
 from solo5_systemd.settings.rate import check_cap
 
 COMMON_MAX = 256
@@ -45,10 +45,11 @@ def _check_idle(nic: NicRequest, network: Network) -> None:
             f"NIC {nic.nic} has an idle time, and network {network.name} has sleep = false: expected a task that never "
             "sleeps, or another network."
         )
-    if nic.limits.idle_stops and network.join is not None:
+    if nic.limits.idle_stops and (network.join is not None or network.name == NO_NETWORK):
+        why = "has no packets" if network.join is None else f"joins bridge {network.bridge}, which others answer for"
         raise InvalidRequestError(
-            f"NIC {nic.nic} is to wait without a tap, and network {network.name} joins bridge {network.bridge}, whose "
-            "neighbours no rule of this host answers: expected a network of this package.",
+            f"NIC {nic.nic} is to wait for packets without a tap, and network {network.name} {why}: expected another "
+            "network of this package.",
             "Let the task sleep: IdleAction=sleep.",
         )
     if 0 < nic.limits.idle_s < network.policy.idle_min:

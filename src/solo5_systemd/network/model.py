@@ -275,7 +275,7 @@ class LeaseRecord:
         names: what its guest gets by DHCP.
         moves: how often ports were moved to or from it: of two records with one port, the one with more moves has it.
         lender: the task whose ports it has, and to which they return with its release; empty: none.
-        asleep: since when it sleeps, in microseconds since the epoch; 0: it is awake.
+        asleep: since when it sleeps or waits, in microseconds since the epoch; 0: it is awake.
         wakes: how often it has been woken.
         slept: microseconds that it has slept, up to its last wake.
     """
@@ -291,6 +291,16 @@ class LeaseRecord:
     asleep: int = 0
     wakes: int = 0
     slept: int = 0
+
+    @property
+    def waits(self) -> bool:
+        """Return whether the task has no process, and is started for its first packet."""
+        return self.state is LeaseState.WAITING
+
+    @property
+    def sleeps(self) -> bool:
+        """Return whether the task's process is stopped until its next packet."""
+        return self.asleep != 0 and not self.waits
 
     def serves(self, nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> bool:
         """Return whether this is the reservation of a request: a repeated one, or one for what it has."""

@@ -242,9 +242,8 @@ def _waiting(lease: Lease) -> Iterator[Element]:
     if lease.address is not None:
         yield _bridged("waiting4", str(lease.address))
         yield _member("waiting", str(lease.address))
-    for address in (lease.address6, link_local(lease.mac)) if lease.address6 is not None else ():
-        yield _bridged("waiting6", *_halves(address))
     if lease.address6 is not None:
+        yield _bridged("waiting6", *_halves(lease.address6))
         yield _member("waiting", str(lease.address6), family="ip6")
 
 

@@ -5,6 +5,7 @@ Its socket unit has a FIFO, as a `.socket` unit has a socket: PID 1 starts the t
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -14,11 +15,15 @@ from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.base.removals import RemovedEntries
 from solo5_systemd.dbus.process import log_about
+from solo5_systemd.network.guest_limits import NO_LIMITS
 from solo5_systemd.network.link_watches import CarrierWatch
 from solo5_systemd.network.model import IpAddress, LeaseRecord, LeaseState
 from solo5_systemd.network.neighbours import LookupWatch
 from solo5_systemd.network.raw_netlink import link_index
 from solo5_systemd.networkd.namespaces import Namespaces
+
+REPEAT_S = 1.0
+"""Seconds between two starts of a task for its packets, as between two look-ups of an address by the kernel."""
 
 _NOTICE = 5  # priority of syslog(3)
 
@@ -50,7 +55,7 @@ class Activation:
         self._tasks = tasks
         self._locks = locks
         self._release = release
-        self._started: set[TaskName] = set()
+        self._started: dict[TaskName, float] = {}
         self._opening: dict[str, TaskName] = {}
         self._carriers: CarrierWatch | None = None
 
@@ -129,9 +134,9 @@ class Activation:
             record = self._host.leases.get(task) if task is not None else None
             if task is None or record is None or not self._is_of(record, link, address):
                 continue
-            if record.state is LeaseState.WAITING:
+            if record.waits:
                 self.start(task, f"a packet for {address}")
-            elif record.state is LeaseState.ATTACHED and task not in self._started:
+            elif record.state is LeaseState.ATTACHED and task not in self._opening.values():
                 self._tasks.create_task(self._deliver(task))
 
     def _is_of(self, record: LeaseRecord, link: int, address: IpAddress) -> bool:
@@ -140,16 +145,25 @@ class Activation:
         networks = (self._host.bridges.networks.get(name) for name in names)
         return any(network is not None and link_index(network.bridge) == link for network in networks)
 
-    def asked_for(self, address: IpAddress) -> None:
-        """Start the task of an address for which a neighbour asks."""
-        task = self._waiting.task_at(address)
-        if task is not None and self._waiting.is_waiting(task):
-            self.start(task, f"a question for {address}")
+    def asked_for(self, tap: str, address: IpAddress) -> None:
+        """Start the task of an address for which a neighbour asks that may reach it."""
+        task, asker = self._waiting.task_at(address), self._host.leases.allocations.taps.get(tap)
+        record, of_asker = (self._host.leases.get(each) if each is not None else None for each in (task, asker))
+        if task is None or record is None or of_asker is None or not record.waits:
+            return
+        name = next(lease.network for lease in record.reservation.leases if address in lease.addresses)
+        policy = self._host.bridges.networks[name].policy
+        for lease in of_asker.reservation.leases:
+            if lease.tap == tap and lease.network == name and not policy.isolated:
+                egress = of_asker.reservation.limits.get(lease.nic, NO_LIMITS).under(policy).egress
+                if egress is None or any(address in destination.network for destination in egress):
+                    self.start(task, f"a question for {address}")
 
     def start(self, task: TaskName, reason: str) -> None:
-        """Have PID 1 start a task that waits, once."""
-        if task not in self._started and self._waiting.start(task):
-            self._started.add(task)
+        """Have PID 1 start a task that waits; a start that has failed is repeated for a later packet."""
+        now = time.monotonic()
+        if now - self._started.get(task, -REPEAT_S) >= REPEAT_S and self._waiting.start(task):
+            self._started[task] = now
             log_about(service_of(task), f"task {task} is started for its first packet: {reason}", priority=_NOTICE)
 
     # -- after the start -------------------------------------------------------------------------------------------
@@ -167,14 +181,14 @@ class Activation:
 
     def released(self, task: TaskName) -> None:
         """Forget a start: the task waits again, or is over."""
-        self._started.discard(task)
+        self._started.pop(task, None)
         self._forget([tap for tap, each in self._opening.items() if each == task])
 
     def _on_carriers(self, watch: CarrierWatch) -> None:
         found = watch.up()
         opened = [tap for tap in self._opening if found is None or tap in found]
         for task in {self._opening[tap] for tap in opened}:
-            self._started.discard(task)
+            self._started.pop(task, None)
             self._tasks.create_task(self._deliver(task))
         self._forget(opened)
 

@@ -158,7 +158,7 @@ class Leases:
 
     def waiting(self) -> Sequence[LeaseRecord]:
         """Return the records of tasks without a process, which wait for their first packet."""
-        return [record for record in self.records if record.state is LeaseState.WAITING]
+        return [record for record in self.records if record.waits]
 
     def releasing(self) -> Sequence[TaskName]:
         """Return the tasks of which a release was begun and has not ended."""

@@ -16,7 +16,7 @@ from solo5_systemd.dbus.network1 import INTERFACE
 from solo5_systemd.dbus.process import log_about
 from solo5_systemd.dbus.service import Handler, Service
 from solo5_systemd.network import nft_rules
-from solo5_systemd.network.model import LeaseState, Repair, Request, SleepChange
+from solo5_systemd.network.model import Repair, Request, SleepChange
 from solo5_systemd.network.port_conflicts import show_port
 from solo5_systemd.networkd.activation import Activation
 from solo5_systemd.networkd.dhcp_servers import DhcpServers
@@ -66,7 +66,7 @@ class Networkd:
         self._state = await self._writer.run(self._make_state, namespaces)
         unfinished = await self._writer.run(self._state.recover)
         self._deletions = Deletions(lambda: self._writer.run(self._state.host.flows_remain))
-        self._service = Service(self._bus, INTERFACE, self._handlers(), lambda: bool(self._state.records))
+        self._service = Service(self._bus, INTERFACE, self._handlers(), self._is_needed)
         host = self._state.host
         with closing(self._units), self._watches.open(host):
             async with asyncio.TaskGroup() as self._tasks:
@@ -105,6 +105,9 @@ class Networkd:
                     needed = await self._service.serve(self._idle)
                     maintaining.cancel()
         return needed
+
+    def _is_needed(self) -> bool:
+        return bool(self._state.records) or any(self._state.host.waiting.names())
 
     @contextmanager
     def _waking_all_at_a_stop(self) -> Iterator[None]:
@@ -167,7 +170,7 @@ class Networkd:
         task, request = task_name(name), record(Request, Fields(content))
         async with self._releases.locks[task]:
             held = self._state.record(task)
-            waits = held is not None and held.state is LeaseState.WAITING
+            waits = held is not None and held.waits
             if held is None or not waits or not held.serves(request.nics, request.ports):
                 await self._releases.release_ended(task)  # starts of one name exclude each other before this call
             reservation = await self._writer.run(
@@ -224,7 +227,11 @@ class Networkd:
         return []
 
     async def _wake(self, name: str) -> Sequence[object]:
-        await self._sleep.wake(task_name(name), "a request")
+        task = task_name(name)
+        if self._state.host.waiting.is_waiting(task):
+            self._activation.start(task, "a request")
+        else:
+            await self._sleep.wake(task, "a request")
         return []
 
     async def _leases(self) -> Sequence[object]:

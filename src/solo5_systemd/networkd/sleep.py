@@ -230,7 +230,7 @@ class Sleep:
 
     def _is_asleep(self, task: TaskName) -> bool:
         record = self._state.record(task)
-        return record is not None and record.asleep != 0
+        return record is not None and record.sleeps
 
     async def _wake_for(self, task: TaskName, packets: "_Packets") -> None:
         try:
@@ -253,7 +253,7 @@ class Sleep:
             begun = time.monotonic()
             await self._units.signal(task, signal.SIGCONT)
             record = self._state.record(task)
-            if record is None or not record.asleep:
+            if record is None or not record.sleeps:
                 return
             took, slept = (time.monotonic() - begun) * 1000, time.time() - record.asleep / 1e6
             reason = await packets.first()

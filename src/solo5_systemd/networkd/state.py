@@ -222,7 +222,7 @@ class NetworkState:
                 self._make_tap(record.reservation, lease)
             self.leases.save_attached(record)
         now = self.leases.get(task) or record
-        if record.state is LeaseState.WAITING:
+        if record.waits:
             self.waiting.end(now)
         self.waiting.keep(now)
         for each in overtaken(self.networks(), record.reservation.leases):
@@ -293,7 +293,7 @@ class NetworkState:
         again = record.state is LeaseState.RELEASING  # an earlier release may have failed to delete flows
         if record.state is LeaseState.RESERVED:  # no unit has had it
             self._store.remove_request(task)
-        if record.state is LeaseState.WAITING:
+        if record.waits:
             self.waiting.end(replace(record, state=LeaseState.RELEASING))
         if waits:
             self.waiting.begin(record)
@@ -380,7 +380,7 @@ class NetworkState:
             HostError: the kernel refused; the task keeps its record, and the release is to be repeated.
         """
         record = self.leases.get(task)
-        if record is not None and record.state is LeaseState.WAITING:
+        if record is not None and record.waits:
             self.waiting.hold_packets(record)  # last: flows that are deleted later would be those of held packets
             return
         self.leases.forget(task)

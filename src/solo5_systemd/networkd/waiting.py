@@ -69,7 +69,7 @@ class Waiting:
     def is_waiting(self, task: TaskName) -> bool:
         """Return whether a task waits; safe in any thread."""
         record = self._leases.get(task)
-        return record is not None and record.state is LeaseState.WAITING
+        return record is not None and record.waits
 
     def start(self, task: TaskName) -> bool:
         """Have PID 1 start a task; return whether its socket unit is active. Safe in any thread."""

@@ -28,7 +28,7 @@ class Watches:
         links: names of expected links; None: unknown, after lost netlink messages.
         gateway: an address of a bridge was removed.
         namespaces: the paths of other namespaces in which something changed.
-        asked: called with the address of a sleeping or waiting task for which a neighbour asks.
+        asked: called with the tap of a guest, and the address for which it asks, in the host's own namespace.
         announced: called with the packets for sleeping tasks, by tap, in a namespace; None: some were lost.
     """
 
@@ -39,7 +39,7 @@ class Watches:
         self.gateway = False
         self.namespaces: set[str] = set()
         self.announced: Callable[[Mapping[str, str] | None, str], None] = _ignore
-        self.asked: Callable[[IpAddress], None] = lambda address: None  # noqa: ARG005
+        self.asked: Callable[[str, IpAddress], None] = _ignore_question
 
     @contextmanager
     def open(self, host: NetworkState) -> Iterator[None]:
@@ -61,8 +61,8 @@ class Watches:
         """Pass on the packets for sleeping tasks in a namespace; empty: the host's own."""
         found = announced.packets()
         self.announced(found.by_tap if found is not None else None, path)
-        for address in found.questions if found is not None and not path else ():
-            self.asked(address)
+        for tap, address in found.questions if found is not None and not path else ():
+            self.asked(tap, address)
 
     def on_namespace(self, path: str) -> None:
         """Note a change in another namespace."""
@@ -93,6 +93,10 @@ class Watches:
 
 def _ignore(packets: Mapping[str, str] | None, path: str) -> None:
     """Ignore packets: those of before the first check of sleeping tasks are counted."""
+
+
+def _ignore_question(tap: str, address: "IpAddress") -> None:
+    """Ignore a question: its sender repeats it."""
 
 
 def _watch(stack: ExitStack, watch: W, on_change: Callable[[W], None]) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from solo5_systemd.base.names import TaskName
     from solo5_systemd.engine.queries import Queries
     from solo5_systemd.engine.task import Endpoints, Task
+    from solo5_systemd.network.model import LeaseRecord
 
 HEADER = ("NAME", "IMAGE", "STATUS", "MEMORY", "ADDRESS", "PORTS")
 
@@ -31,10 +32,13 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
             context.screen.write("".join(f"{name}\n" for name in names))
             return 0
         tasks = await engine.tasks(ended=arguments.all, reservations=arguments.json)
+        endpoints = await engine.endpoints()
+        waiting = {name for name, each in endpoints.items() if each.waits}
+        tasks = tuple(task for task in tasks if task.name not in waiting)
         if arguments.json:
-            context.screen.json(_json(tasks))
+            context.screen.json(_json(tasks, await engine.waiting() if waiting else ()))
         else:
-            context.screen.write(_text(tasks, await engine.endpoints(), context.screen))
+            context.screen.write(_text(tasks, endpoints, context.screen))
             for name, problems in (await engine.network_problems(tasks)).items() if tasks else ():
                 for each in problems:
                     context.screen.message(f"{name}: {each}")
@@ -45,17 +49,17 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
     return context.run(command, needs_root=False) if outcomes else context.query(command)
 
 
-def _json(tasks: "Sequence[Task]") -> list[dict[str, object]]:
-    if not tasks:
+def _json(tasks: "Sequence[Task]", waiting: "Sequence[LeaseRecord]") -> list[dict[str, object]]:
+    if not tasks and not waiting:
         return []
-    from solo5_systemd.cli.task_output import task_json  # imported here for startup time, as in `_text`
+    from solo5_systemd.cli.task_output import task_json, waiting_json  # imported here for startup time, as in `_text`
 
-    return [task_json(task) for task in tasks]
+    return [*map(task_json, tasks), *map(waiting_json, waiting)]
 
 
 def _text(tasks: "Sequence[Task]", endpoints: "Mapping[TaskName, Endpoints]", screen: Screen) -> str:
     now = screen.now()
-    rows = [_row(task, endpoints.get(task.name), now) for task in tasks if not _waits(endpoints.get(task.name))]
+    rows = [_row(task, endpoints.get(task.name), now) for task in tasks]
     rows += [_waiting(name, each, now) for name, each in endpoints.items() if each.waits]
     return table(HEADER, sorted(rows), lambda column, cell: _paint(column, cell, screen))
 
@@ -72,10 +76,6 @@ def _row(task: "Task", endpoints: "Endpoints | None", now: int) -> tuple[str, ..
         addresses(endpoints),
         ports(endpoints),
     )
-
-
-def _waits(endpoints: "Endpoints | None") -> bool:
-    return endpoints is not None and endpoints.waits
 
 
 def _waiting(name: str, endpoints: "Endpoints", now: int) -> tuple[str, ...]:
