@@ -3,6 +3,7 @@
 import errno
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -23,12 +24,20 @@ def test_elements_that_the_kernel_adds_are_none_of_the_services() -> None:
 
 def test_a_listing_has_the_rules_and_the_elements_of_a_table() -> None:
     """As nftables lists them: protocols by number without an /etc/protocols, an element with its counter, 64 bits."""
-    map_of_ports = {"family": "ip", "name": "published", "handle": 4, "type": ["inet_proto", "inet_service"]}
-    a_set = {"family": "bridge", "name": "guests6", "handle": 5, "type": {"typeof": {"concat": []}}}
-    address = {"concat": [{"elem": {"val": "s5-a", "counter": {}}}, {"prefix": {"addr": "10.0.0.0", "len": 8}}, -1]}
-    rates = {"family": "bridge", "name": "sent_packets", "handle": 6, "type": "ifname"}
-    table, rule = {"family": "ip", "name": "solo5", "handle": 7}, {"chain": "limited", "handle": 8, "expr": []}
-    listed = [
+    map_of_ports: dict[str, Any] = {
+        "family": "ip",
+        "name": "published",
+        "handle": 4,
+        "type": ["inet_proto", "inet_service"],
+    }
+    a_set: dict[str, Any] = {"family": "bridge", "name": "guests6", "handle": 5, "type": {"typeof": {"concat": []}}}
+    address: dict[str, Any] = {
+        "concat": [{"elem": {"val": "s5-a", "counter": {}}}, {"prefix": {"addr": "10.0.0.0", "len": 8}}, -1]
+    }
+    rates: dict[str, Any] = {"family": "bridge", "name": "sent_packets", "handle": 6, "type": "ifname"}
+    table: dict[str, Any] = {"family": "ip", "name": "solo5", "handle": 7}
+    rule: dict[str, Any] = {"chain": "limited", "handle": 8, "expr": []}
+    listed: list[dict[str, Any]] = [
         {"metainfo": {}},
         {"table": table},
         {"map": map_of_ports | {"elem": [[{"concat": [6, 80]}, {"concat": ["10.89.0.2", 8080]}]]}},
