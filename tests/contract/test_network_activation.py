@@ -11,9 +11,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 from tests.contract.guest import Guest
+from tests.contract.guest6 import Guest6
 from tests.contract.netns import Outside, link, run
 from tests.contract.netservice import Client, Pid1, Service, nic, pid1, tcp, until
-from tests.contract.test_network_sleep import UNIT, WEB, get
+from tests.contract.test_network_sleep import UNIT, WEB, Sleeper6, get
 
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import LeaseState, NicRequest, Reservation
@@ -110,6 +111,19 @@ async def test_the_first_packet_starts_the_task_and_is_answered(client: Client, 
     fifo.close()
 
 
+async def test_the_first_packet_of_ipv6_starts_the_task(service: Service, manager: Pid1, fifo: Socket) -> None:
+    async with service.running("[network.default]\nipv6 = true\n") as client:
+        reservation = await waiting(client, manager, fifo)
+        lease = reservation.leases[0]
+        async with asyncio.TaskGroup() as tasks:
+            answer = tasks.create_task(get(str(lease.address6)))
+            await started(client, manager, fifo)
+            async with Sleeper6(lease):
+                async with asyncio.timeout(0.9):
+                    assert await answer == b"HELLO"
+        fifo.close()
+
+
 async def test_a_neighbours_question_starts_the_task(client: Client, manager: Pid1, fifo: Socket) -> None:
     reservation = await waiting(client, manager, fifo)
     other = await client.have("other")
@@ -120,6 +134,20 @@ async def test_a_neighbours_question_starts_the_task(client: Client, manager: Pi
         async with Guest(reservation.leases[0]) as guest:
             assert await asyncio.wait_for(asked, 10) == guest.mac
     fifo.close()
+
+
+async def test_a_question_of_ipv6_starts_the_task(service: Service, manager: Pid1, fifo: Socket) -> None:
+    async with service.running("[network.default]\nipv6 = true\n") as client:
+        reservation = await waiting(client, manager, fifo)
+        (lease,) = reservation.leases
+        assert lease.address6 is not None
+        other = await client.have("other")
+        async with Guest6(other.leases[0]) as neighbour, asyncio.TaskGroup() as tasks:
+            asked = tasks.create_task(neighbour.resolve(lease.address6))
+            await started(client, manager, fifo)
+            async with Guest6(lease) as guest:
+                assert await asyncio.wait_for(asked, 10) == guest.mac
+        fifo.close()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from tests.contract.netns import link, run
 from tests.contract.netservice import Service
 
 from solo5_systemd.base.dependencies import EXIT_CONFIG
-from solo5_systemd.host.modules import missing_modules
+from solo5_systemd.host.modules import lacks_log, missing_modules
+from solo5_systemd.network.announcements import AnnouncedPackets
 from solo5_systemd.network.raw_netlink import NETLINK_NETFILTER, NLM_CREATE, NetlinkSocket
 
 _WITHOUT_NFNETLINK = Path(without_nfnetlink.__file__)
@@ -23,6 +24,7 @@ FOUND = ("bridge", "macvlan", "tun")
 def test_none_is_missing_here_and_looking_for_them_leaves_nothing() -> None:
     before = run("ip", "-o", "link")
     assert missing_modules() == []
+    assert not lacks_log()
     assert run("ip", "-o", "link") == before
     assert not link("bridge")
 
@@ -36,8 +38,14 @@ def test_one_that_is_missing_is_found(monkeypatch: pytest.MonkeyPatch, module: s
 @pytest.mark.usefixtures("namespace")
 def test_the_error_of_a_missing_subsystem_is_that_of_this_kernel_for_one_that_no_module_has() -> None:
     netfilter = NetlinkSocket(NETLINK_NETFILTER)
-    assert netfilter.run([(60 << 8 | 16, NLM_CREATE, bytes(4))]) == [errno.EINVAL]
+    found = netfilter.run([(60 << 8 | 16, NLM_CREATE, bytes(4))])
+    assert found == [errno.EINVAL]
     netfilter.close()
+
+    def absent() -> AnnouncedPackets:
+        raise OSError(found[0], "Invalid argument")
+
+    assert lacks_log(absent)
 
 
 def test_doctor_goes_on_without_nfnetlink() -> None:

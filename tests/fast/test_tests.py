@@ -17,6 +17,9 @@ SLEEPS = ("time.sleep", "asyncio.sleep")
 
 MEASURED = {
     "contract/bus/test_jobs.py::test_the_match_rule_lasts_while_there_are_jobs_and_not_much_longer": "LINGER_S itself",
+    "contract/test_network_activation.py::test_a_service_that_was_killed_starts_it_for_what_is_held": "meanwhile",
+    "contract/test_network_activation.py::test_a_task_of_which_nothing_is_known_is_started_once": "not twice",
+    "contract/test_network_activation.py::test_what_belongs_to_no_connection_starts_nothing": "nothing starts it",
     "contract/test_network_idle_exit.py::test_calls_around_each_exit_are_answered_and_leave_nothing": "of any moment",
     "contract/test_network_life.py::test_killed_again_and_again_between_any_two_steps": "of any moment",
     "machine/test_bus_messages.py::test_tasks_of_other_programs_cost_no_message": "LINGER_S, which is over then",

@@ -85,8 +85,14 @@ def test_a_task_that_cannot_start_is_failed_and_waits_no_longer(web: str, outsid
     image = Path("/etc/solo5/web.unikernel")
     image.write_text(image.read_text().replace("net.spt", "none.spt"))
     systemctl("daemon-reload")
-    assert not outside.tcp(outside.here, 8080)
-    eventually(lambda: unit_property("web.socket", "ActiveState") == "failed", "as any socket unit")
+
+    def has_failed() -> bool:
+        assert not outside.tcp(outside.here, 8080)
+        return unit_property("web.socket", "ActiveState") == "failed"
+
+    eventually(has_failed, "as any socket unit")
+    assert unit_property("web.socket", "Result") == "trigger-limit-hit"
+    assert "image '/srv/guests/none.spt' does not exist" in sh("systemctl", "status", "web").stdout
     eventually(lambda: not is_dormant("web"), "its network is released")
     begun = time.monotonic()
     assert not outside.tcp(outside.here, 8080)

@@ -1,6 +1,7 @@
 """Tasks that sleep without packets: real guests, PID 1's own signals, and what systemd's tools do with a sleeper."""
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -149,3 +150,34 @@ def test_idle_time_is_shown_and_exported(run: Runner) -> None:
     assert "IdleSec=120" in ok("solo5ctl", "export", task)
     assert inspect(task)["idle_s"] == 120
     assert "after 120 s without a packet" in ok("solo5ctl", "inspect", task)
+
+
+@pytest.fixture
+def swap() -> Iterator[None]:
+    path = Path("/var/swap")
+    ok("fallocate", "--length", "64M", str(path))
+    path.chmod(0o600)
+    ok("mkswap", str(path))
+    ok("swapon", str(path))
+    yield
+    ok("swapoff", str(path))
+    path.unlink()
+
+
+@pytest.mark.vm  # swap is one setting of the host and all its containers
+def test_the_memory_of_a_sleeper_that_may_be_swapped_is_reclaimed(swap: None, declare: Declarations) -> None:
+    lines = f"Argument={IPV4}\nArgument={GATEWAY}\nIdleSec=5s"
+    for name, rest in (("swapped", "[Service]\nMemorySwapMax=infinity"), ("kept", "")):
+        ok("systemctl", "start", declare(name, lines, rest=rest))
+    pids = {name: inspect(name)["pid"] for name in ("swapped", "kept")}
+
+    def resident(name: str) -> int:
+        status = Path(f"/proc/{pids[name]}/status").read_text()
+        return int(status.partition("RssAnon:")[2].split()[0])
+
+    before = {name: resident(name) for name in pids}
+    eventually(lambda: asleep("swapped") and asleep("kept"), "they fall asleep")
+    eventually(lambda: resident("swapped") < before["swapped"] / 10, "its memory is swapped out")
+    assert resident("kept") > before["kept"] / 2
+    assert udp(address("swapped"), 7, "from swap") == "from swap"
+    assert udp(address("kept"), 7, "from memory") == "from memory"

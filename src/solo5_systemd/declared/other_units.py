@@ -71,6 +71,8 @@ def _quadlets(directories: Sequence[str]) -> Iterator[Path]:
 def check_free(name: str, generated: Mapping[str, Path], directories: Sequence[str] = UNITS) -> None:
     """Check that no other unit has the name of a declaration; a mask and an edited copy of ours have precedence.
 
+    A socket unit of this name would start the task.
+
     Args:
         name: of the declaration; of an instance, the template may be another program's.
         generated: as of `of_generators`.
@@ -81,7 +83,7 @@ def check_free(name: str, generated: Mapping[str, Path], directories: Sequence[s
     if name.startswith(_OWN_UNITS):
         raise TakenError(f"{name} begins with {_OWN_UNITS}, as units of solo5-systemd do: expected another name.")
     prefix, at, _ = name.partition("@")
-    for unit in dict.fromkeys((f"{name}.service", f"{prefix}{at}.service")):
+    for unit in dict.fromkeys((f"{name}.service", f"{name}.socket", f"{prefix}{at}.service")):
         files = (Path(directory) / unit for directory in directories)
         others = (file for file in files if os.path.lexists(file) and not _is_masked(file) and not is_ours(file))
         other = next(others, generated.get(unit))

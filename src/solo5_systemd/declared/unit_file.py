@@ -316,8 +316,9 @@ def socket(declaration: Declaration) -> str:
         "DirectoryMode=0700",
         "RemoveOnStop=yes",
         "FlushPending=yes",
-        # As many starts as DefaultStartLimit…= of a service, which a preparation that fails does not count for.
-        "TriggerLimitIntervalSec=10s",
+        # A preparation that fails is no start of the service, which StartLimit…= would count. The kernel looks for an
+        # address every 4 s, and a task that has started runs for 5 s at least.
+        "TriggerLimitIntervalSec=25s",
         "TriggerLimitBurst=5",
         "",
         "[Install]",

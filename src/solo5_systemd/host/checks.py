@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from solo5_systemd.base.names import Target, journald_of
 from solo5_systemd.host.other_filters import DroppingChain
 from solo5_systemd.image.manifest import SUPPORTED_ABI
-from solo5_systemd.network.modules import NF_TABLES
+from solo5_systemd.network.modules import NF_TABLES, NFNETLINK_LOG
 from solo5_systemd.network.modules import remedy as remedy_of_modules
 from solo5_systemd.network.overtaken import Overtaken
 from solo5_systemd.settings.network import Join, NetworkSettings
@@ -66,6 +66,7 @@ class Kernel:
         run_free: free bytes in /run.
         overtaken: a guest for each route of another program that takes the packets for guests.
         missing_modules: the modules without which a task has no network, besides nf_tables; None: only root can check.
+        lacks_log: it has no nfnetlink_log, by which packets wake tasks.
     """
 
     mmap_min_addr: int | None = None
@@ -77,6 +78,7 @@ class Kernel:
     run_free: int | None = None
     overtaken: Sequence[Overtaken] = ()
     missing_modules: Sequence[str] | None = None
+    lacks_log: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,6 +308,8 @@ def _kernel(kernel: Kernel) -> Iterator[Fact]:
     yield _firewall(kernel)
     if kernel.missing_modules:
         yield modules(kernel)
+    if kernel.lacks_log:
+        yield _limited("sleep", "nfnetlink_log missing", f"No task sleeps: {remedy_of_modules(NFNETLINK_LOG)}")
     for name, tables, command in (
         ("forwarding", kernel.forwarding_tables, AS_ROUTER),
         ("forwarding of IPv6", kernel.forwarding_tables6, AS_ROUTER6),

@@ -8,7 +8,7 @@ from typing import Any
 
 from solo5_systemd.base.errors import DependencyError
 from solo5_systemd.host.checks import Kernel
-from solo5_systemd.host.modules import missing_modules
+from solo5_systemd.host.modules import lacks_log, missing_modules
 from solo5_systemd.host.other_filters import (
     DroppingChain,
     dropping,
@@ -48,6 +48,7 @@ def read_kernel(root: Path = Path("/"), networks: Sequence[NetworkSettings] = ()
         br_netfilter=_number(settings / "net/bridge/bridge-nf-call-iptables") == 1,
         run_free=_free(root / "run"),
         missing_modules=missing_modules() if root == Path("/") else None,
+        lacks_log=root == Path("/") and lacks_log(),
         overtaken=_overtaken(root / STATE.relative_to("/")),
     )
 

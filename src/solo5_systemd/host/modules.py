@@ -4,9 +4,10 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 
+from solo5_systemd.network.announcements import AnnouncedPackets
 from solo5_systemd.network.modules import BRIDGE, MACVLAN, TUN
 from solo5_systemd.network.namespaces import in_new_namespace
 from solo5_systemd.network.raw_netlink import (
@@ -32,6 +33,15 @@ def missing_modules() -> Sequence[str] | None:
         return in_new_namespace(lambda: list(_missing()))
     except OSError:
         return None
+
+
+def lacks_log(announced: Callable[[], AnnouncedPackets] = AnnouncedPackets) -> bool:
+    """Return whether the kernel lacks nfnetlink_log, without which no task sleeps; False: this process may not try."""
+    try:
+        in_new_namespace(lambda: announced().close())
+    except OSError as error:
+        return error.errno == errno.EINVAL
+    return False
 
 
 def _missing() -> Iterator[str]:

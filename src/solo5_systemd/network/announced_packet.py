@@ -10,7 +10,7 @@ HEADER, PAYLOAD = 1, 9
 _ARP, _IPV4, _IPV6 = 0x0806, 0x0800, 0x86DD
 _PROTOCOLS = {6: "TCP", 17: "UDP"}
 
-_QUESTION = "ARP of "
+_QUESTION, _REQUEST = "ARP of ", b"\0\1"
 _NUMBER6, _SOLICIT = 58, 135
 _ICMPV6 = f"protocol {_NUMBER6} "
 
@@ -23,7 +23,7 @@ def is_question(what: str) -> bool:
 def asked(values: Mapping[int, bytes]) -> IPv4Address | IPv6Address | None:
     """Return the address for which a packet asks, by ARP or neighbour discovery; None: it is no question."""
     kind, packet = int.from_bytes(values.get(HEADER, b"")[:2]), values.get(PAYLOAD, b"")
-    if kind == _ARP and len(packet) >= 28:
+    if kind == _ARP and packet[6:8] == _REQUEST and len(packet) >= 28:
         return IPv4Address(packet[24:28])
     if kind == _IPV6 and packet[6:7] == bytes([_NUMBER6]) and packet[40:41] == bytes([_SOLICIT]) and len(packet) >= 64:
         return IPv6Address(packet[48:64])

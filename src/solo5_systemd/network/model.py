@@ -385,7 +385,7 @@ class SleepChange:
 
     Attributes:
         asleep: it sleeps.
-        reason: why it is woken; empty: it sleeps.
+        reason: why it sleeps, or is woken.
     """
 
     task: TaskName

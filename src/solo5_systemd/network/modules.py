@@ -18,6 +18,8 @@ from solo5_systemd.base.errors import HostError
 
 BRIDGE, MACVLAN, VETH, TUN, NF_TABLES = ("bridge",), ("macvlan",), ("veth",), ("tun",), ("nf_tables",)
 
+NFNETLINK_LOG = ("nfnetlink_log",)
+
 _ABSENT = (errno.EOPNOTSUPP, errno.ENOENT, errno.ENODEV)
 
 

@@ -145,7 +145,6 @@ BRIDGE = """table bridge solo5 {
     # source (1) or target (2) link-layer address; on a LAN, where others may have its address, a nonce (14, RFC 7527).
     chain neighbours6 {
         ND_FRAMES
-        icmpv6 type nd-neighbor-solicit @th,64,64 . @th,128,64 @waiting6 ANNOUNCED
         ip6 length 24 goto announced6
         icmpv6 type nd-neighbor-solicit @th,192,16 0x0101 iifname . @th,208,48 @linked goto announced6
         icmpv6 type nd-neighbor-solicit @th,192,16 0x0e01 ip6 saddr :: iifname @joined goto announced6
@@ -155,12 +154,16 @@ BRIDGE = """table bridge solo5 {
     # Without a leased address, on a joined bridge, any one is: its own MAC is checked alone.
     chain announced6 {
         iifname . ether saddr @unleased6 accept
-        icmpv6 type nd-neighbor-solicit iifname . ether saddr . ip6 saddr @guests6 accept
+        icmpv6 type nd-neighbor-solicit iifname . ether saddr . ip6 saddr @guests6 goto seeking6
         icmpv6 type nd-neighbor-solicit ip6 saddr :: iifname . ether saddr @ipv6 \\
             iifname . @th,64,64 . @th,128,64 @advertised accept
         icmpv6 type nd-neighbor-advert iifname . ether saddr . ip6 saddr @guests6 \\
             iifname . @th,64,64 . @th,128,64 @advertised accept
         drop
+    }
+    chain seeking6 {
+        @th,64,64 . @th,128,64 @waiting6 ANNOUNCED
+        accept
     }
     # A routing header names further destinations, which no rule would see: a guest is no source of routes. A link-local
     # destination is a neighbour's, with its MAC address: the host would route any other, and look for it.

@@ -25,6 +25,9 @@ from solo5_systemd.networkd.namespaces import Namespaces
 REPEAT_S = 1.0
 """Seconds between two starts of a task for its packets, as between two look-ups of an address by the kernel."""
 
+ATTEMPTS = 10
+"""How often a FIFO is opened, in that time."""
+
 _NOTICE = 5  # priority of syslog(3)
 
 _log = logging.getLogger(__name__)
@@ -67,7 +70,7 @@ class Activation:
         fifos = self._watch_fifos()
         try:
             for record in self._host.leases.waiting():
-                self._tasks.create_task(self._hold(record))
+                self._tasks.create_task(self.hold(record.reservation.task))
             self.on_fifos(self._waiting.names())
             yield
         finally:
@@ -109,25 +112,32 @@ class Activation:
                 return
             try:
                 if await self._writer.run(self._host.wait_again, task):
+                    await self.hold(task)  # a packet may have come while its bridge was made
                     return
                 reason = "it has not run before"
             except Solo5Error as error:
                 reason = f"{error}"
-        self.start(task, reason)
+        for _ in range(ATTEMPTS):  # PID 1 opens a FIFO after it has made it
+            if self.start(task, reason):
+                return
+            await asyncio.sleep(REPEAT_S / ATTEMPTS)
 
-    async def _hold(self, record: LeaseRecord) -> None:
-        """Hold packets for a task that waited before this service started."""
+    async def hold(self, task: TaskName) -> None:
+        """Hold packets for a task that waits, and start it if there is one already."""
+        record = self._host.leases.get(task)
+        if record is None or not record.waits:
+            return
         try:
             if await self._writer.run(self._waiting.hold_packets, record):
-                self.start(record.reservation.task, "a packet")
+                self.start(task, "a packet")
         except Solo5Error as error:
-            _log.error("packets for task %s are not held: %s", record.reservation.task, error)
+            _log.error("packets for task %s are not held: %s", task, error)
 
     def _on_lookups(self, lookups: LookupWatch) -> None:
         found = lookups.looked_up()
         if found is None:  # some are lost: the kernel repeats none, but their senders do
             for each in self._host.leases.waiting():
-                self._tasks.create_task(self._hold(each))
+                self._tasks.create_task(self.hold(each.reservation.task))
             return
         for link, address in found:
             task = self._waiting.task_at(address)
@@ -159,12 +169,19 @@ class Activation:
                 if egress is None or any(address in destination.network for destination in egress):
                     self.start(task, f"a question for {address}")
 
-    def start(self, task: TaskName, reason: str) -> None:
-        """Have PID 1 start a task that waits; a start that has failed is repeated for a later packet."""
+    def start(self, task: TaskName, reason: str) -> bool:
+        """Have PID 1 start a task that waits, and return whether it does.
+
+        A start that has failed is repeated for a later packet.
+        """
         now = time.monotonic()
-        if now - self._started.get(task, -REPEAT_S) >= REPEAT_S and self._waiting.start(task):
-            self._started[task] = now
-            log_about(service_of(task), f"task {task} is started for its first packet: {reason}", priority=_NOTICE)
+        if now - self._started.get(task, -REPEAT_S) < REPEAT_S:
+            return True
+        if not self._waiting.start(task):
+            return False
+        self._started[task] = now
+        log_about(service_of(task), f"task {task} is started for its first packet: {reason}", priority=_NOTICE)
+        return True
 
     # -- after the start -------------------------------------------------------------------------------------------
 

@@ -107,7 +107,7 @@ class Releases:
     async def _wait_and_release(self, task: TaskName, news: asyncio.Event) -> None:
         interval = END_CHECK_INTERVAL_S
         try:
-            while not (await self._is_settled(task) or self._stopping):
+            while not (await self._is_settled(task) and not news.is_set()) and not self._stopping:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(interval):
                         await news.wait()
@@ -169,6 +169,7 @@ class Releases:
             deleting = [self._deletions.delete_remains(remains)]
             await asyncio.gather(*deleting, *([] if waits else [_wait_for_ports(remains.reservation)]))
         await self._writer.run(self._state.end_release, task)
+        await self.activation.hold(task)  # last: flows that are deleted later would be those of held packets
         self.activation.on_fifos([task])  # its socket unit may have been started meanwhile
 
     # -- DHCP ----------------------------------------------------------------------------------------------------

@@ -33,6 +33,8 @@ QUESTION_TIMEOUT_S = 0.2
 SHARE_MAX = 0.01
 """The processor time of an idle task, in processors. Without packets, a guest has timers, and nothing to do."""
 
+IDLE = "no packet for its idle time"
+
 _NOTICE = 5  # priority of syslog(3)
 
 _log = logging.getLogger(__name__)
@@ -108,6 +110,7 @@ class Sleep:
         watches.announced = self._on_packets
         self._report = report
         self._seen: dict[TaskName, _Seen] = {}
+        self._busy: dict[TaskName, int] = {}
         self._waking: dict[TaskName, _Packets] = {}
         self._next_check: float | None = None
 
@@ -131,6 +134,7 @@ class Sleep:
         records = self._state.sleepers()
         tasks = {record.reservation.task for record in records}
         self._seen = {task: seen for task, seen in self._seen.items() if task in tasks}
+        self._busy = {task: run for task, run in self._busy.items() if task in tasks}
         if not records:
             self._next_check = None
             return
@@ -149,7 +153,7 @@ class Sleep:
             if frames or not self._state.announces:  # while this service did not run, or of a lost message
                 await self.wake(task, "a packet" if frames else "packets are not announced")
         elif self._state.announces and await self._is_idle(record, frames):
-            await self._sleep(task, frames)
+            await self._sleep(task, IDLE, frames)
 
     async def _is_idle(self, record: LeaseRecord, frames: int) -> bool:
         task, now = record.reservation.task, time.monotonic()
@@ -161,9 +165,17 @@ class Sleep:
             return False
         cpu = await self._units.processor_time(task)
         if cpu is not None and seen.cpu is not None and cpu - seen.cpu > SHARE_MAX * (now - seen.since):
+            self._report_busy(task, record.expires, (cpu - seen.cpu) / (now - seen.since))
             self._note(record, frames, cpu)
             return False
         return True
+
+    def _report_busy(self, task: TaskName, run: int, share: float) -> None:
+        """Log, once in a run, that a task without packets computes too much to sleep."""
+        if self._busy.get(task) != run:
+            self._busy[task] = run
+            text = f"task {task} stays awake: it has no packets, and uses {share:.1%} of a processor"
+            log_about(service_of(task), f"{text} (at most {SHARE_MAX:.0%} to sleep)", priority=_NOTICE)
 
     def _is_new(self, record: LeaseRecord, frames: int) -> bool:
         seen = self._seen.get(record.reservation.task)
@@ -177,13 +189,20 @@ class Sleep:
         """Put a task to sleep now, unless it sleeps.
 
         Raises:
-            NotFoundError, InvalidRequestError, HostError: as `Sleepers.begin`; it does not run, or PID 1 refused.
+            NotFoundError, InvalidRequestError, HostError: as `Sleepers.begin`; it does not run, nothing would start it
+                again after its end, or PID 1 refused.
         """
         if not self._units.has_run(task):
             raise InvalidRequestError(f"task {task} does not run: expected one that does.")
-        await self._sleep(task)
+        record = self._state.record(task)
+        if record is not None and record.reservation.idle_stops and not self._state.host.waiting.may_wait(task):
+            raise InvalidRequestError(
+                f"task {task} would not be started again: expected its socket unit to be active.",
+                f"systemctl start {task}.socket",
+            )
+        await self._sleep(task, "a request")
 
-    async def _sleep(self, task: TaskName, frames: int | None = None) -> None:
+    async def _sleep(self, task: TaskName, reason: str, frames: int | None = None) -> None:
         """Put a task to sleep: packets are announced first, so that one of them wakes it whenever it comes.
 
         One that waits without a process is ended instead, if its socket unit is active.
@@ -191,6 +210,7 @@ class Sleep:
         record = self._state.record(task)
         if record is not None and record.reservation.idle_stops:
             if self._state.host.waiting.may_wait(task) and await self._units.signal(task, signal.SIGTERM):
+                self._seen.pop(task, None)
                 log_about(service_of(task), f"task {task} ends until its next packet", priority=_NOTICE)
             return
         async with self._locks[task]:
@@ -201,14 +221,14 @@ class Sleep:
                 raise HostError(f"task {task} cannot be put to sleep: PID 1 did not stop its tender.")
         self._seen.pop(task, None)
         log_about(service_of(task), f"task {task} sleeps until its next packet", priority=_NOTICE)
-        await self._report(SleepChange(task=task, asleep=True, reason=""))
+        await self._report(SleepChange(task=task, asleep=True, reason=reason))
         self._tasks.create_task(self._reclaim(task))
 
     async def _reclaim(self, task: TaskName) -> None:
         group = await self._units.control_group(task)
         if group:
             freed = await asyncio.to_thread(reclaim, group, lambda: self._is_asleep(task))
-            if freed:
+            if freed >> 20:
                 _log.info("task %s: %d MiB swapped out", task, freed >> 20)
 
     # -- waking --------------------------------------------------------------------------------------------------

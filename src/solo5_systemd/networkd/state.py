@@ -250,6 +250,8 @@ class NetworkState:
     def wait_again(self, task: TaskName) -> bool:
         """Have a task wait as it did before a boot; return whether it is known what it had.
 
+        The caller then has packets for it held.
+
         Raises:
             TakenError, InvalidRequestError: it cannot have the same values again.
             HostError: the kernel refused.
@@ -262,7 +264,6 @@ class NetworkState:
             self.bridges.bring_up(lease)
         self.waiting.save(record)
         self.bridges.replace_elements((), self.bridges.waiting_elements(record.reservation))
-        self.waiting.hold_packets(record)
         return True
 
     def _reserve_again(self, task: TaskName, kept: LeaseRecord) -> LeaseRecord:
@@ -374,14 +375,13 @@ class NetworkState:
         self._tables.reread_flows()
 
     def end_release(self, task: TaskName) -> None:
-        """Remove the networks without a lease, and the lease record of a task whose taps are deleted.
+        """Remove the networks without a lease, and the lease record of a task whose taps are deleted; not if it waits.
 
         Raises:
             HostError: the kernel refused; the task keeps its record, and the release is to be repeated.
         """
         record = self.leases.get(task)
         if record is not None and record.waits:
-            self.waiting.hold_packets(record)  # last: flows that are deleted later would be those of held packets
             return
         self.leases.forget(task)
         try:

@@ -73,16 +73,18 @@ class Waiting:
 
     def start(self, task: TaskName) -> bool:
         """Have PID 1 start a task; return whether its socket unit is active. Safe in any thread."""
-        try:
-            descriptor = os.open(self.fifos / task, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError:
+        if not self.has_fifo(task):
             return False
         try:
-            os.write(descriptor, b"\n")
+            descriptor = os.open(self.fifos / task, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                os.write(descriptor, b"\n")
+            finally:
+                os.close(descriptor)
         except BlockingIOError:  # full: it was told so often enough
-            pass
-        finally:
-            os.close(descriptor)
+            return True
+        except OSError:  # PID 1 has closed it
+            return False
         return True
 
     def begin(self, record: LeaseRecord) -> None:
@@ -109,7 +111,7 @@ class Waiting:
         lease = lease_record_document(replace(record, asleep=0, expires=0, wakes=0, slept=0))
         text = json.dumps({"declaration": self._declaration(task), "lease": lease})
         with suppress(OSError):
-            if path.read_text() == text:
+            if path.read_bytes() == text.encode():
                 return
         try:
             replace_file(path, text, durable=True)

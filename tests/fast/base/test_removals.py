@@ -159,3 +159,15 @@ def test_a_directory_that_does_not_exist_cannot_be_watched(tmp_path: Path) -> No
     with pytest.raises(FileNotFoundError):
         RemovedEntries(tmp_path / "none")
     assert descriptors() == before
+
+
+def test_names_added_to_a_directory_are_read_where_they_are_wanted(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    with closing(RemovedEntries(tmp_path, added=True)) as changed:
+        os.mkfifo(tmp_path / "b")
+        (tmp_path / "a").unlink()
+        assert changed.read() == frozenset({"a", "b"})
+        (tmp_path / "b").unlink()
+        os.mkfifo(tmp_path / "b")
+        assert changed.read() == frozenset({"b"}), "once"
+        assert changed.read() == frozenset()

@@ -47,6 +47,15 @@ def test_a_task_sleeps_since_the_time_of_its_record(tmp_path: Path) -> None:
     assert read_endpoints(str(tmp_path)) == {"bare": endpoints(BARE)}
 
 
+def test_a_task_waits_by_the_state_of_its_record(tmp_path: Path) -> None:
+    since = 1_700_000_000_000_000
+    record = document(BARE) | {"asleep": since, "state": "waiting"}
+    (tmp_path / "bare.json").write_text(json.dumps(record))
+    assert read_endpoints(str(tmp_path)) == {"bare": endpoints(BARE)._replace(asleep=since, waits=True)}
+    (tmp_path / "bare.json").write_text(json.dumps(record | {"state": ["waiting"]}))
+    assert read_endpoints(str(tmp_path)) == {"bare": endpoints(BARE)._replace(asleep=since)}
+
+
 def test_the_records_are_those_of_the_network_service() -> None:
     assert str(STATE / "tasks") == DIRECTORY
 

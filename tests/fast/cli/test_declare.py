@@ -79,3 +79,14 @@ def test_what_a_file_cannot_hold_is_refused(solo5ctl: Solo5ctl, etc: Path) -> No
     assert result.status == 125
     assert "task web cannot be declared: Image= has the character" in result.err
     assert list(etc.iterdir()) == []
+
+
+def test_a_task_that_is_to_be_dormant_is_declared(solo5ctl: Solo5ctl, etc: Path) -> None:
+    words = ("--idle", "5min", "/srv/a.hvt")
+    assert solo5ctl("run", "--declare", "web", "--idle-action", "stop", *words).status == 0
+    assert "IdleSec=300\nIdleAction=stop\n" in (etc / "web.unikernel").read_text()
+    assert solo5ctl("run", "--declare", "blog", "--idle-action", "sleep", *words).status == 0
+    assert "IdleAction" not in (etc / "blog.unikernel").read_text()
+    refused = solo5ctl("run", "--idle-action", "stop", *words)
+    assert (refused.status, refused.out) == (125, "")
+    assert "--idle-action stop is for declared tasks: expected sleep" in refused.err

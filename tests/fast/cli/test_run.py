@@ -260,6 +260,7 @@ def test_there_is_no_warning_if_all_limits_are_enforced(
     ("words", "sentence"),
     [
         ("--detach --scope a", "--detach and --scope are mutually exclusive"),
+        ("--idle 1h --idle-action stop a", "--idle-action stop is for declared tasks: expected sleep"),
         ("--detach --rm a", "--rm and --detach are mutually exclusive"),
         ("--scope --rm a", "--rm and --scope are mutually exclusive"),
         ("--json a", "--json requires --dry-run or --detach"),

@@ -40,6 +40,11 @@ def test_status_of_a_task_that_sleeps(phase: Phase, text: str) -> None:
     assert status(running(phase=phase), NOW, STARTED + MINUTE) == text
 
 
+def test_status_of_a_task_that_is_dormant() -> None:
+    """Its last run has ended, whatever it ended with."""
+    assert status(ended(), NOW, STARTED + MINUTE) == "Dormant 2 minutes"
+
+
 @pytest.mark.parametrize("ending", Ending)
 def test_every_ending_has_a_status_of_its_own(ending: Ending) -> None:
     outcome = Outcome(ending=ending, exit_code=3, sentence="…")

@@ -6,15 +6,16 @@ from dataclasses import replace
 import pytest
 from tests.fast.cli.conftest import Solo5ctl
 from tests.support.fakes.engine import FakeRuntime, line
-from tests.support.fakes.tasks import ended, running
+from tests.support.fakes.tasks import STARTED, ended, running
 
 from solo5_systemd.base.names import TaskName
+from solo5_systemd.cli.screen import Screen
 from solo5_systemd.declared import update_files
 from solo5_systemd.engine.task import Phase
 from solo5_systemd.journal import stored
 from solo5_systemd.journal.lines import Stream
 from solo5_systemd.network.guest_limits import Limits
-from solo5_systemd.network.model import UNREPAIRED, RecordedRepair
+from solo5_systemd.network.model import UNREPAIRED, LeaseRecord, LeaseState, RecordedRepair
 from solo5_systemd.storage import lock_records
 from solo5_systemd.task.workload import StopSignal
 from solo5_systemd.unit.outcome import Ending, Outcome
@@ -49,6 +50,50 @@ def test_ps_and_inspect_show_since_when_a_task_sleeps(solo5ctl: Solo5ctl) -> Non
     assert shown["idle_s"] == 600
     assert shown["asleep_since"] == "2023-11-14T22:14:20.000000Z"
     assert "asleep_since" not in json.loads(solo5ctl("inspect", "--json", "api").out)[0]
+
+
+def test_ps_shows_dormant_tasks(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those whose unit is not loaded; the end of their last run is not shown."""
+    monkeypatch.setattr(Screen, "now", lambda _: STARTED + 172_800_000_000)
+    held = solo5ctl.engine.known[TaskName("web")].reservation
+    assert held is not None
+    limits = {lease.nic: Limits(idle_s=600, idle_stops=True) for lease in held.leases}
+    solo5ctl.engine.dormant = [
+        LeaseRecord(
+            reservation=replace(held, task=TaskName(name), limits=limits),
+            nics=(), state=LeaseState.WAITING, expires=0, asleep=STARTED,
+        )
+        for name in ("blog", "old")
+    ]  # fmt: skip
+    for words in ((), ("--all",)):
+        rows = [line.split() for line in solo5ctl("ps", *words).out.splitlines()[1:]]
+        assert [row[0] for row in rows] == ["api", "blog", "old", "web"]
+        assert rows[1] == ["blog", "-", "Dormant", "2", "days", "-", *rows[3][-3:]]
+        assert rows[2][1:] == rows[1][1:]
+    found = {task["name"]: task for task in json.loads(solo5ctl("ps", "--all", "--json").out)}
+    assert found.keys() == {"api", "blog", "old", "web"}
+    assert (found["blog"]["phase"], found["blog"]["idle_s"]) == ("dormant", 600)
+    assert found["blog"]["dormant_since"] == "2023-11-14T22:13:20.000000Z"
+    assert (found["blog"]["nics"], found["blog"]["ports"]) == (found["web"]["nics"], found["web"]["ports"])
+    solo5ctl.engine.known.clear()
+    assert solo5ctl("ps").out.count(" Dormant 2 days ") == 2
+    assert "\x1b" not in solo5ctl("ps", terminal=True).out.partition("Dormant")[2].partition("\n")[0]
+
+
+def test_inspect_shows_a_dormant_task(solo5ctl: Solo5ctl) -> None:
+    known = solo5ctl.engine.known[TaskName("web")]
+    assert known.reservation is not None
+    limits = {lease.nic: Limits(idle_s=600, idle_stops=True) for lease in known.reservation.leases}
+    held = replace(known.reservation, limits=limits)
+    solo5ctl.engine.known[TaskName("web")] = replace(known, reservation=held)
+    assert "   Ends: after 600 s without a packet\n" in solo5ctl("inspect", "web").out
+    [runs] = json.loads(solo5ctl("inspect", "--json", "web").out)
+    assert (runs["idle_action"], runs["phase"]) == ("stop", "running")
+    solo5ctl.engine.known[TaskName("old")] = replace(ended("old"), asleep=STARTED, reservation=held)
+    assert " Status: Dormant " in solo5ctl("inspect", "old").out
+    [waits] = json.loads(solo5ctl("inspect", "--json", "old").out)
+    assert (waits["phase"], waits["dormant_since"]) == ("dormant", "2023-11-14T22:13:20.000000Z")
+    assert "asleep_since" not in waits
 
 
 def test_what_the_operator_can_mend_of_a_network_is_shown_with_its_task(solo5ctl: Solo5ctl) -> None:

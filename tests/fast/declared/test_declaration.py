@@ -116,7 +116,7 @@ CPUQuotaPeriodSec=50ms
     assert workload.nics[1].limits.egress == ()
     assert (workload.limits.rate.sent, workload.nics[1].limits.rate.sent) == (10_000_000, 1_000_000)
     assert workload.nics[0].limits.egress is None
-    assert workload.limits.idle_s == 300
+    assert (workload.limits.idle_s, workload.limits.idle_stops) == (300, False)
     assert workload.namespace == "/run/netns/web"
     assert [(port.host_port, port.port) for port in workload.publish] == [(8000, 80), (8001, 81), (53, 53)]
     assert [str(each) for each in workload.resolver.servers] == ["9.9.9.9", "149.112.112.112"]
@@ -246,6 +246,14 @@ def test_a_name_that_no_unit_can_have_is_refused(name: str) -> None:
         ("IdleSec=soon", 3, "IdleSec= 'soon' is not a time: expected a time span such as 30s"),
         ("IdleSec=4", 3, "IdleSec= '4' is out of range: expected 5 seconds to 365 days."),
         ("IdleSec=1min\nIdleSec=2min", 4, "IdleSec= is given twice"),
+        ("IdleSec=1min\nIdleAction=freeze", 4, "IdleAction= 'freeze' is unknown: expected sleep or stop."),
+        ("IdleAction=stop", 3, "IdleAction= has no effect: expected an idle time as well."),
+        (
+            "IdleSec=9\nIdleAction=stop\n[Service]\nRestart=always",
+            4,
+            "IdleAction=stop is of no use with Restart=always",
+        ),
+        ("IdleSec=9\nIdleAction=stop\n[Service]\nRestart=on-success", 4, "IdleAction=stop is of no use with Restart="),
         ("HostName=a..b\nArgument={hostname}", 3, ""),
         ("Block=a=b", 3, "Block= 'b' is a relative path"),
         ("Block=a=files:b", 3, "Block= 'b' is a relative path"),

@@ -58,6 +58,16 @@ def test_limits_are_those_of_the_cgroup_and_the_lease() -> None:
     assert not any(line.startswith("MemoryMax") for line in lines(replace(TASK, memory_max=None)))
 
 
+def test_an_idle_time_is_that_of_the_task() -> None:
+    for limits, expected in (
+        (Limits(idle_s=60), ["IdleSec=60"]),
+        (Limits(idle_s=60, idle_stops=True), ["IdleSec=60", "IdleAction=stop"]),
+    ):
+        held = Reservation(task=TASK.name, leases=(LEASE,), limits={DeviceName("service"): limits})
+        assert [line for line in lines(replace(TASK, reservation=held)) if line.startswith("Idle")] == expected
+    assert not any(line.startswith("Idle") for line in lines(replace(TASK, reservation=None)))
+
+
 def test_an_address_that_stays_in_an_argument_is_requested() -> None:
     found = lines(replace(TASK, argv=(*TENDER, "--ip=10.89.0.2", "{x}")))
     assert "Argument=--ip=10.89.0.2 {{x}}" in found

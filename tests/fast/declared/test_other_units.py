@@ -50,13 +50,14 @@ def test_the_directories_are_those_of_a_unit_file_of_pid_1() -> None:
     assert generators | {"/run/systemd/transient", "/run/systemd/system"} <= set(UNITS)
 
 
-def test_another_unit_file_has_the_name_and_a_mask_has_none(tmp_path: Path) -> None:
-    other = tmp_path / "web.service"
+@pytest.mark.parametrize("unit", ["web.service", "web.socket"])
+def test_another_unit_file_has_the_name_and_a_mask_has_none(tmp_path: Path, unit: str) -> None:
+    other = tmp_path / unit
     other.symlink_to("/dev/null")
     check_free("web", {}, [str(tmp_path)])
     other.unlink()
     other.write_text("[Service]\n")
-    with pytest.raises(TakenError, match=f"unit web.service is {other} already"):
+    with pytest.raises(TakenError, match=f"unit {unit} is {other} already"):
         check_free("web", {}, [str(tmp_path)])
     with pytest.raises(TakenError, match="begins with solo5-"):
         check_free("solo5-web", {})

@@ -105,6 +105,13 @@ def test_what_an_instance_waits_for_is_before_its_preparation() -> None:
     assert not any("Conflicts" in line for line in lines)
 
 
+def test_an_instance_does_not_wait_without_a_process() -> None:
+    with pytest.raises(
+        SettingsError, match="IdleAction=stop is not for a template or an instance: expected it in a file"
+    ):
+        template("[Unikernel]\nImage=/a.hvt\nIdleSec=1min\nIdleAction=stop\n")
+
+
 @pytest.mark.parametrize("line", ["Memory=%iM", "CPUs=%i", "Tender=%i", "Block=data=/a,read_bps=%iM", "MemoryMax=%iM"])
 def test_a_unit_file_cannot_have_numbers_that_differ(line: str) -> None:
     line = line.replace("CPUs=%i", "CPUs=1.%i")

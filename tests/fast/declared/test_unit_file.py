@@ -6,15 +6,18 @@ from solo5_systemd.declared.specifiers import HostNames
 from solo5_systemd.declared.syntax import Source
 from solo5_systemd.declared.unit_file import (
     MARK,
+    WAITING,
     Host,
     environment,
     lines,
     outcome,
     preparation,
     refusal,
+    socket,
     unit_file,
     user_of,
 )
+from solo5_systemd.networkd.waiting import FIFOS
 from solo5_systemd.task.properties import Property, unit_property
 from solo5_systemd.unit.tender import Tender
 
@@ -162,3 +165,37 @@ def test_a_user_has_a_name_that_systemd_takes() -> None:
     name = user_of(TaskName("x" * 128))
     assert len(name) <= 31
     assert name != user_of(TaskName("x" * 127))
+
+
+WAITS = "IdleSec=5min\nIdleAction=stop\n"
+INSTALL = "[Install]\nWantedBy=multi-user.target\nAlso=other.service\n"
+
+
+def test_a_task_that_waits_without_a_process_has_its_socket_enabled_in_its_place() -> None:
+    found = unit(WAITS + INSTALL)
+    assert "Wants=web.socket" in found[: found.index("[Service]")], "a start has it wait afterwards"
+    assert found[-2:] == ["[Install]", "Also=web.socket"]
+    assert unit(WAITS)[-2:] == ["[Install]", "Also=web.socket"]
+    for others in ("", "IdleSec=5min\n", "IdleSec=5min\nIdleAction=sleep\n"):
+        assert not any("web.socket" in line for line in unit(others + INSTALL))
+
+
+def test_the_socket_of_a_task_is_a_fifo_of_root_that_ends_with_a_stop_of_the_task() -> None:
+    content = f"[Unikernel]\nImage=/srv/web.hvt\n{WAITS}{INSTALL}".encode()
+    source = Source(path="/etc/solo5/50% é.unikernel", content=content)
+    found = socket(parse_declaration("web", [source], host=HostNames())).splitlines()
+    assert found[0].startswith(f"{MARK} from /etc/solo5/50% é.unikernel,")
+    of_unit, of_socket, of_install = (
+        found[found.index(begin) : end and found.index(end)]
+        for begin, end in (("[Unit]", "[Socket]"), ("[Socket]", "[Install]"), ("[Install]", None))
+    )
+    assert "PartOf=web.service" in of_unit
+    assert "Upholds=solo5-networkd.service" in of_unit
+    assert "SourcePath=/etc/solo5/50%% é.unikernel" in of_unit
+    assert f"ListenFIFO={WAITING}/web" in of_socket
+    assert {"SocketMode=0600", "DirectoryMode=0700", "RemoveOnStop=yes"} < set(of_socket)
+    assert of_install == ["[Install]", "WantedBy=multi-user.target", "Also=other.service"]
+
+
+def test_the_fifos_are_those_of_the_network_service() -> None:
+    assert str(FIFOS) == WAITING

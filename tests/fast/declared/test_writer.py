@@ -72,7 +72,10 @@ def read(text: str, name: str = "web") -> Workload:
     return parse_declaration(name, [source], host=HostNames(), served=networks).workload
 
 
-@pytest.mark.parametrize("workload", [WEB, EVERYTHING, replace(WEB, name=declared_task("web@1"))])
+WAITS = replace(WEB, limits=Limits(idle_s=300, idle_stops=True))
+
+
+@pytest.mark.parametrize("workload", [WEB, EVERYTHING, WAITS, replace(WEB, name=declared_task("web@1"))])
 def test_a_task_is_the_same_after_it_was_written_and_read(workload: Workload) -> None:
     assert read(write_declaration(workload), workload.name) == workload
 

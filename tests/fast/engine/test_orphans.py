@@ -77,7 +77,8 @@ def test_a_lease_that_is_overdue_is_nobodys_without_its_unit(state: LeaseState, 
 
 
 def test_a_lease_that_is_being_given_back_is_left_alone() -> None:
-    assert found(replace(EMPTY, expired=(holding(LeaseState.RELEASING),))) == []
+    for state in (LeaseState.RELEASING, LeaseState.WAITING):
+        assert found(replace(EMPTY, expired=(holding(state),))) == []
 
 
 def test_what_the_kernel_alone_has_is_nobodys() -> None:

@@ -133,6 +133,11 @@ def on(backing: Backing = Backing.FILE, **changes: Any) -> Facts:
             "task web is a scope, and to sleep: expected a service",
         ),
         ({"limits": Limits(idle_s=60)}, facts(""), "task web is to sleep, and the image has no NIC: expected one"),
+        (
+            {"limits": Limits(idle_s=60, idle_stops=True), "namespace": "/run/netns/blue"},
+            facts(),
+            "task web is to end when it is idle, and has its NICs in network namespace /run/netns/blue: expected",
+        ),
         # name servers
         (
             {"arguments": ("{dns}",), "resolver": Resolver(servers=(SIX,))},

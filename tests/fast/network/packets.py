@@ -26,7 +26,7 @@ class Packet:
     connections `open` are open, and `opened` of TCP were opened at once; it is for
     the `sought`-th neighbour at once of those that the host does not know. `hops`: its hop limit; one less if it was
     routed. `optioned`: it has IPv4 options, or an IPv6 routing header. `ends`: the sources of a connection's packets,
-    as conntrack has them for both directions; none where it does not matter.
+    as conntrack has them for both directions; none where it does not matter. `what` of TCP without SYN: `tcp-ack 80`.
     """
 
     iif: str
@@ -46,13 +46,13 @@ class Packet:
 
 
 def verdict(plan: Ruleset, packet: Packet, family: str = "ip") -> str:
-    """Return `accept` or `drop`, by the filter chains of table ip or ip6 at the input or forward hook."""
+    """Return `accept`, `drop` or `reject`, by the filter chains of table ip or ip6 at the input or forward hook."""
     text = nft_rules.tables(plan.networks, forwards=plan.forwards, forwards6=plan.forwards6, owned=True)
     rules = _Rules(text, nft_elements.elements(plan), family)
     to = packet.to or (
         GUESTS.get(packet.oif, "192.0.2.9") if family == "ip" else GUESTS6.get(packet.oif, "2001:db8::9")
     )
-    return rules.walk("forward" if packet.oif else "input", replace(packet, to=to))
+    return rules.walk("forward" if packet.oif else "input", replace(packet, to=to)) or "accept"  # the policy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +121,7 @@ class _Rules:
         return False
 
     def walk(self, chain: str, packet: Packet) -> str:
+        """Return the verdict of a chain; empty: it has none."""
         for rule in self._chains[chain]:
             rest = rule
             while (match := _match(rest)) is not None:
@@ -134,13 +135,17 @@ class _Rules:
                     continue
                 if word == "goto":
                     return self.walk(target, packet)
+                if word == "jump":
+                    if found_in := self.walk(target, packet):
+                        return found_in
+                    continue
                 if word in ("ip", "ip6"):  # ip saddr vmap @egress: the guests of these tests have no list
                     assert target == "saddr vmap @egress"
                     assert not self._sets["egress"]
                     continue
-                assert word in ("accept", "drop"), f"a rule that is not understood: {rule!r}"
+                assert word in ("accept", "drop", "reject"), f"a rule that is not understood: {rule!r}"
                 return word
-        return "accept"  # the policy
+        return ""
 
 
 def _chain(match: re.Match[str]) -> tuple[str, list[str]]:
@@ -199,6 +204,11 @@ _MATCHES: Mapping[str, Callable[..., bool]] = {
     r"ip6? daddr != @behind": lambda sets, packet: not _has(sets["behind"], packet.to),
     r"ip6? daddr \{ (.*?) \}": lambda _, packet, ranges: any(
         ip_address(packet.to) in ip_network(each) for each in ranges.split(", ")
+    ),
+    r"ip6? daddr @waiting": lambda sets, packet: (packet.to,) in sets["waiting"],
+    r"tcp flags & \(.*?\) != syn": lambda _, packet: packet.what.startswith("tcp-"),
+    r"(?:icmp|icmpv6) type != (echo-request|\{ .*? \})": lambda _, packet, kinds: (
+        packet.what.startswith(("icmp", "nd-")) and packet.what not in kinds.strip("{} ").split(", ")
     ),
     r"meta oiftype ether": lambda *_: True,
     r"rt ip6? nexthop @neighbours": lambda _, packet: not packet.sought,

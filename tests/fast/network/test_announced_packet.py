@@ -8,8 +8,12 @@ from ipaddress import ip_address
 
 import pytest
 
-from solo5_systemd.network.announced_packet import HEADER, PAYLOAD, description
+from solo5_systemd.network.announced_packet import HEADER, PAYLOAD, asked, description
 from solo5_systemd.network.announcements import AnnouncedPackets
+from solo5_systemd.network.raw_netlink import attribute
+
+IN, OUT = 6, 7
+"""Attributes: the ports of a bridge from which a packet came, and to which it goes."""
 
 PORTS = struct.pack("!HH", 41234, 80)
 
@@ -58,6 +62,67 @@ def test_whatever_bytes_a_guest_sends_are_one_short_line() -> None:
         assert text.isprintable()
         assert len(text) < 120
     assert description({}) == description({HEADER: b"", PAYLOAD: b"\xff"}) == "a frame"
+
+
+def arp(operation: int) -> bytes:
+    return struct.pack("!HHBBH", 1, 0x0800, 6, 4, operation) + bytes(6) + ipv4(0)[12:16] + bytes(6) + ipv4(0)[16:20]
+
+
+SOLICITATION = ipv6(58, bytes([135]) + bytes(7) + ip_address("fd00::2").packed)
+
+
+@pytest.mark.parametrize(
+    ("kind", "packet", "address"),
+    [
+        (0x0806, arp(1), "10.89.0.2"),
+        (0x0806, arp(1) + bytes(18), "10.89.0.2"),
+        (0x86DD, SOLICITATION, "fd00::2"),
+        (0x86DD, SOLICITATION + bytes(8), "fd00::2"),
+        # answers, and what a question is not: of another protocol, message, or length
+        (0x0806, arp(2), None),
+        (0x0806, arp(1)[:27], None),
+        (0x0806, b"", None),
+        (0x86DD, SOLICITATION[:63], None),
+        (0x86DD, SOLICITATION.replace(bytes([135]), bytes([136])), None),
+        (0x86DD, ipv6(17, bytes([135]) + bytes(23)), None),
+        (0x86DD, SOLICITATION[:6], None),
+        (0x0800, ipv4(58) + bytes(20) + SOLICITATION[40:], None),
+        (0x8100, arp(1), None),
+    ],
+)
+def test_a_question_is_for_one_address(kind: int, packet: bytes, address: str | None) -> None:
+    assert asked(announced(kind, packet)) == (address and ip_address(address))
+
+
+def test_whatever_bytes_are_announced_are_a_question_or_none() -> None:
+    generator = random.Random(0)
+    for _ in range(5000):
+        kind = generator.choice((0x0806, 0x86DD, generator.randrange(1 << 16)))
+        size = generator.randrange(70)
+        found = asked(announced(kind, generator.randbytes(size)))
+        assert found is None or size >= {4: 28, 6: 64}[found.version]
+    assert asked({}) is asked({HEADER: b"\x08", PAYLOAD: arp(1)}) is None
+
+
+def test_the_questions_of_neighbours_are_collected_with_their_taps(monkeypatch: pytest.MonkeyPatch) -> None:
+    packets = AnnouncedPackets.__new__(AnnouncedPackets)
+    came, left = (struct.pack("!I", 7), struct.pack("!I", 8))
+    question, other = announced(0x0806, arp(1)), announced(0x0800, ipv4(1))
+    values = ({**question, IN: came}, {**question, IN: came}, {**question, OUT: left}, question, {**other, IN: came})
+    messages = [bytes(4) + b"".join(attribute(*each) for each in value.items()) for value in values]
+    rounds = iter([[(4 << 8, message) for message in messages]])
+
+    def receive() -> object:
+        for each in rounds:
+            return each
+        raise BlockingIOError
+
+    monkeypatch.setattr(packets, "receive", receive)
+    monkeypatch.setattr(packets, "_name", "s5-{}".format)
+    found = packets.packets()
+    assert found is not None
+    assert found.by_tap.keys() == {"s5-7", "s5-8"}
+    assert found.questions == {("s5-7", ip_address("10.89.0.2"))}
 
 
 def test_a_flood_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ from solo5_systemd.settings.egress import (
     egress,
     intersection,
 )
-from solo5_systemd.settings.network import Join
+from solo5_systemd.settings.network import NO_NETWORK, Join
 from solo5_systemd.settings.network_keys import NetworkPolicy
 from solo5_systemd.settings.rate import UNLIMITED, Rate, lower, rate
 from solo5_systemd.settings.records import document, record
@@ -256,6 +256,8 @@ def test_the_networks_limits_apply_to_every_guest() -> None:
     assert wanted.under(NetworkPolicy()) == wanted
     assert Limits(idle_s=60).under(policy).idle_s == NO_LIMITS.or_else(Limits(idle_s=60)).idle_s == 60
     assert NO_LIMITS.or_else(wanted) == wanted.or_else(NO_LIMITS) == wanted
+    stops = Limits(idle_s=60, idle_stops=True)
+    assert NO_LIMITS.or_else(stops) == stops.or_else(NO_LIMITS) == stops.under(NetworkPolicy()) == stops
 
 
 def test_limits_are_checked_before_anything_is_made() -> None:
@@ -266,6 +268,18 @@ def test_limits_are_checked_before_anything_is_made() -> None:
         check_limits([replace(nic, limits=Limits(rate=Rate(sent=6000)))], [capped])
     with pytest.raises(InvalidRequestError, match="egress of NIC service cannot be enforced in network default"):
         check_limits([nic], [replace(network(), join=Join())])
+
+
+def test_what_waits_without_a_tap_is_on_a_network_with_packets_of_its_own() -> None:
+    nic = NicRequest(nic=SERVICE, limits=Limits(idle_s=60, idle_stops=True))
+    check_limits([nic], [network()])
+    for other, why in (
+        (replace(network(), join=Join()), "joins bridge"),
+        (replace(network(), name=NO_NETWORK), "no packets"),
+    ):
+        check_limits([replace(nic, network=other.name, limits=Limits(idle_s=60))], [other])
+        with pytest.raises(InvalidRequestError, match=f"is to wait for packets without a tap, and network .* {why}"):
+            check_limits([replace(nic, network=other.name)], [other])
 
 
 def test_two_lists_with_too_much_in_common_are_refused() -> None:

@@ -12,7 +12,7 @@ from tests.fast.network.packets import Frame, Packet, seen, verdict
 
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network import nft_elements, nft_rules
-from solo5_systemd.network.derived import bridge_mac
+from solo5_systemd.network.derived import bridge_mac, link_local
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
 from solo5_systemd.network.ipam import segment_link, segments
 from solo5_systemd.network.model import Lease, MacAddress, Network, PortRequest, Protocol, Reservation
@@ -512,13 +512,16 @@ def test_packets_for_a_task_that_sleeps_are_announced(frame: Frame, sent: bool, 
 
 
 def test_what_the_filter_refuses_does_not_come_to_where_it_would_be_announced() -> None:
-    """Frames to a guest are announced at the last hook of the bridge, after table ip has decided."""
+    """Frames to a guest are announced at the last hook of the bridge, after table ip has decided.
+
+    A guest without a process has no tap: its neighbours' questions are announced where their own are accepted.
+    """
     assert verdict(plan(), Packet(iif=LAN, oif=FRONT)) == "drop"
     text = nft_rules.tables((DUAL,), forwards=True, forwards6=True, owned=True)
     of_bridge = text.partition("table bridge solo5 {")[2]
     chains = {each.partition(" {")[0]: each for each in of_bridge.split("    chain ")[1:]}
     logging = {name for name, each in chains.items() if " log group " in each.partition("\n    }")[0]}
-    assert logging == {"sent", "receiving", "received"}
+    assert logging == {"sent", "receiving", "received", "resolving", "seeking6"}
     callers = {name for name, each in chains.items() if re.search(r"(jump|goto) (receiving|received)\b", each)}
     assert callers == {"postrouting", "receiving"}
     assert "hook postrouting priority filter;" in chains["postrouting"]
@@ -542,3 +545,45 @@ def test_a_task_that_sleeps_has_elements_besides_its_own() -> None:
     }
     unaddressed = replace(RESERVATION, leases=(replace(RESERVATION.leases[0], ipv4=None, gateway4=None),))
     assert [each.name for each in nft_elements.asleep_elements(unaddressed, [JOINED])] == names[:3]
+
+
+def test_a_task_that_waits_has_what_lets_its_packets_pass_and_announces_questions() -> None:
+    waiting = nft_elements.waiting_elements(HELD, [DUAL])
+    found = nft_elements.elements(Ruleset(networks=(DUAL,), waiting=(HELD,)))
+    ours = [each for each in nft_elements.task_elements(HELD, [DUAL]) if each.family != "bridge"]
+    assert ours
+    assert [*waiting[: len(ours)]] == ours
+    assert [str(each) for each in waiting[len(ours) :]] == [
+        "element bridge solo5 waiting4 { 10.77.0.5 }",
+        "element ip solo5 waiting { 10.77.0.5 }",
+        *(str(each) for each in found if each.name == "waiting6"),
+        "element ip6 solo5 waiting { fd00:1::7 }",
+    ]
+    halves = (str(0xFD000001 << 32), "7"), (str(0xFE80 << 48), str(int(link_local(SIX.mac)) & (1 << 64) - 1))
+    assert [each.key for each in found if each.name == "waiting6"] == [*halves], "also of its link-local address"
+    assert {*found} >= {*waiting}
+    taps = [each for each in found if TAP in str(each)]
+    assert taps == [], "it has no tap"
+    unaddressed = replace(RESERVATION, leases=(replace(RESERVATION.leases[0], ipv4=None, gateway4=None),))
+    assert not [each for each in nft_elements.waiting_elements(unaddressed, [JOINED]) if "waiting" in each.name]
+
+
+@pytest.mark.parametrize(
+    ("what", "of_waiting"),
+    [
+        ("tcp 80", "accept"),
+        ("tcp-ack 80", "reject"),
+        ("udp 7", "accept"),
+        ("ping", "accept"),
+        ("icmp 3", "drop"),
+    ],
+)
+def test_only_what_may_begin_a_connection_reaches_a_task_that_waits(what: str, of_waiting: str) -> None:
+    """A guest without a process has no connection; whatever passes starts it."""
+    running = plan(replace(ROUTED, reach=(NetworkName("back"),)))
+    waits = replace(running, reservations=(), waiting=running.reservations)
+    for packet in (Packet(iif=LAN, oif=FRONT, what=what), Packet(iif=BACK, oif=BACK, to="10.78.0.5", what=what)):
+        assert verdict(running, packet) == "accept"
+        assert verdict(waits, packet) == of_waiting
+    assert verdict(waits, Packet(iif=LAN, oif=BACK, what=what)) == ("drop" if of_waiting == "accept" else of_waiting)
+    assert verdict(waits, Packet(iif=LAN, oif=FRONT, what=what, state="established")) == "accept"

@@ -4,9 +4,10 @@ tests/contract/test_network_sleep.py shows the same with the kernel's packets.
 """
 
 import asyncio
+import logging
 import signal
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -21,6 +22,7 @@ from solo5_systemd.network import nft_elements
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import LeaseRecord, LeaseState, Reservation, SleepChange
 from solo5_systemd.network.nft_elements import Element
+from solo5_systemd.networkd import sleep
 from solo5_systemd.networkd.leases import Leases
 from solo5_systemd.networkd.sleep import Sleep
 from solo5_systemd.networkd.sleepers import Sleepers
@@ -95,6 +97,7 @@ class Units:
         self.runs = True
         self.heeds = True
         self.cpu: float | None = 0.0
+        self.group = ""
 
     def has_run(self, task: TaskName) -> bool:
         return self.runs
@@ -106,6 +109,9 @@ class Units:
     async def processor_time(self, task: TaskName) -> float | None:
         return self.cpu
 
+    async def control_group(self, task: TaskName) -> str:
+        return self.group
+
 
 class Writer:
     async def run(self, function: Any, *args: Any) -> Any:
@@ -115,7 +121,9 @@ class Writer:
 class Service:
     """What of solo5-networkd puts one task to sleep, with a clock."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, idle_s: int, others: int = 0) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, idle_s: int, others: int = 0, *, idle_stops: bool = False
+    ) -> None:
         self.tables, self.units, self.now = Tables(), Units(), 1000.0
         self.leases = Leases(cast(Any, SimpleNamespace(save_lease_record=lambda record: None)))
         bridges = Bridges(self.tables, network())
@@ -124,13 +132,21 @@ class Service:
             tap = LEASE.tap if number == others else f"s5-{number}"
             lease = replace(LEASE, tap=tap)
             task = A if number == others else TaskName(f"other-{number}")
-            held = replace(RESERVATION, task=task, leases=(lease,), limits={LEASE.nic: Limits(idle_s=idle_s)})
+            held = replace(
+                RESERVATION,
+                task=task,
+                leases=(lease,),
+                limits={LEASE.nic: Limits(idle_s=idle_s, idle_stops=idle_stops)},
+            )
             self.leases.save(LeaseRecord(reservation=held, nics=(), state=LeaseState.ATTACHED, expires=0))
             self.tables.elements |= {*bridges.task_elements(held)}
             self.tables.counts[tap] = 0
         self.changes: list[SleepChange] = []
+        self.socket_units: set[TaskName] = set()
+        self.begun: list[asyncio.Task[None]] = []
         self.state = SimpleNamespace(
             announces=True,
+            host=SimpleNamespace(waiting=SimpleNamespace(may_wait=self.socket_units.__contains__)),
             record=self.leases.get, sleepers=self.sleepers.records, frames=self.sleepers.frames,
             begin_sleep=self.sleepers.begin, end_sleep=self.sleepers.end,
             task_of_tap=lambda tap, path: self.leases.allocations.taps.get(tap),
@@ -138,9 +154,12 @@ class Service:
         self.watches = Watches()
         self.sleep = Sleep(
             cast(Any, self.state), cast(Any, Writer()), cast(Any, self.units),
-            KeyedLocks(), cast(Any, None), self.watches, self.report,
+            KeyedLocks(), cast(Any, SimpleNamespace(create_task=self.begin)), self.watches, self.report,
         )  # fmt: skip
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
+
+    def begin(self, what: Coroutine[Any, Any, None]) -> None:
+        self.begun.append(asyncio.get_running_loop().create_task(what))
 
     async def report(self, change: SleepChange) -> None:
         self.changes.append(change)
@@ -155,6 +174,7 @@ class Service:
         """Check after a time; return the signals to the task so far."""
         self.now += seconds
         await self.sleep.check()
+        await asyncio.gather(*self.begun)
         return [each for each in self.units.signals if each[0] == A]
 
 
@@ -283,3 +303,35 @@ async def test_what_nothing_could_wake_is_refused(service: Service) -> None:
     service.sleepers.announces = False
     with pytest.raises(HostError, match="task a cannot be woken by packets: expected a kernel with the module"):
         service.sleepers.check(RESERVATION)
+
+
+async def test_the_memory_of_a_task_that_sleeps_is_reclaimed(
+    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls: list[tuple[str, bool]] = []
+
+    def reclaim(group: str, wanted: Callable[[], bool]) -> int:
+        calls.append((group, wanted()))
+        return 5 << 20
+
+    monkeypatch.setattr(sleep, "reclaim", reclaim)
+    service.units.group = "/solo5.slice/a.service"
+    await service.after(0)
+    with caplog.at_level(logging.INFO):
+        assert await service.after(60) == [STOP]
+    assert calls == [("/solo5.slice/a.service", True)]
+    assert "task a: 5 MiB swapped out" in caplog.text
+
+
+async def test_a_task_that_is_to_end_gets_sigterm_once_it_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = Service(monkeypatch, idle_s=60, idle_stops=True)
+    await service.after(0)
+    assert await service.after(60) == [], "its socket unit is not active: nothing would start it again"
+    with pytest.raises(InvalidRequestError, match="task a would not be started again: expected its socket unit"):
+        await service.sleep.sleep(A)
+    service.socket_units.add(A)
+    assert await service.after(0) == [(A, signal.SIGTERM)]
+    assert await service.after(6) == [(A, signal.SIGTERM)], "it may take a while"
+    assert (service.tables.asleep(), service.asleep) == ([], 0)
+    await service.sleep.sleep(A)
+    assert service.units.signals == [(A, signal.SIGTERM)] * 2, "by hand"

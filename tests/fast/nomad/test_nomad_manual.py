@@ -93,7 +93,7 @@ EVENTS = [
     messages.ready_again("tcp 10.89.0.2:80 answers", 12),
     messages.network_repaired(f"{UNREPAIRED}{TAKEN}"),
     messages.network_repaired("another program changed nftables: tables ip solo5 and bridge solo5 are rebuilt"),
-    messages.sleep_changed(SleepChange(task=TaskName("web"), asleep=True, reason="")),
+    messages.sleep_changed(SleepChange(task=TaskName("web"), asleep=True, reason="no packet for its idle time")),
     messages.sleep_changed(
         SleepChange(task=TaskName("web"), asleep=False, reason="TCP 192.0.2.9:41234 to 10.89.0.2:80")
     ),

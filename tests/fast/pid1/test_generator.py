@@ -69,6 +69,63 @@ def test_a_file_becomes_a_unit_with_two_drop_ins(make: Make, web: Path, tmp_path
     assert source.content == web.read_bytes()
 
 
+WAITS = "Publish=8080:80\nIdleSec=5min\nIdleAction=stop\n"
+
+
+def test_a_task_that_waits_without_a_process_has_a_socket_unit(make: Make, web: Path, tmp_path: Path) -> None:
+    plain = web.read_text()
+    web.write_text(f"{plain}{WAITS}[Install]\nWantedBy=a.target\n")
+    unit = tmp_path / "system/web.socket"
+    assert make() == []
+    assert "WantedBy=a.target" in unit.read_text()
+    before = unit.stat().st_ino
+    make()
+    assert unit.stat().st_ino == before, "it is as it was"
+    web.write_text(f"{plain}{WAITS}[Install]\nWantedBy=b.target\n")
+    make()
+    assert "WantedBy=b.target" in unit.read_text()
+    web.write_text(plain + WAITS.replace("stop", "sleep"))
+    assert make() == []
+    assert not unit.exists()
+    assert "web.socket" not in (tmp_path / "system/web.service").read_text()
+    web.write_text(plain + WAITS)
+    make()
+    assert unit.exists()
+    web.unlink()
+    make()
+    assert list((tmp_path / "system").iterdir()) == []
+
+
+def test_a_refused_declaration_waits_no_longer(make: Make, web: Path, tmp_path: Path) -> None:
+    web.write_text(web.read_text() + WAITS)
+    make()
+    web.write_text(web.read_text() + "Memry=64M\n")
+    assert make() != []
+    assert not (tmp_path / "system/web.socket").exists()
+
+
+def test_the_socket_unit_of_a_running_task_goes_once_it_has_ended(make: Make, web: Path, tmp_path: Path) -> None:
+    web.write_text(web.read_text() + WAITS)
+    make()
+    web.unlink()
+    (tmp_path / "units/invocation:web.service").symlink_to("0123")
+    make()
+    remove_if_gone(TaskName("web"), system=tmp_path / "system", directory=tmp_path / "run")
+    assert list((tmp_path / "system").iterdir()) == []
+
+
+@pytest.mark.parametrize("place", ["system", "other"])
+def test_another_socket_unit_of_the_name_is_left_alone(make: Make, web: Path, tmp_path: Path, place: str) -> None:
+    web.write_text(web.read_text() + WAITS)
+    other = tmp_path / place / "web.socket"
+    other.write_text("[Socket]\nListenStream=80\n")
+    [fault] = make()
+    assert fault == f"{web}: unit web.socket is {other} already: expected a name that no other unit has."
+    web.unlink()
+    make()
+    assert other.read_text().startswith("[Socket]")
+
+
 def test_unchanged_files_are_not_written_again(make: Make, web: Path, tmp_path: Path) -> None:
     make()
     unit = tmp_path / "system/web.service"

@@ -134,6 +134,19 @@ def test_arguments_and_environment_pass_and_status_returns(launcher: Path, *, ow
     assert (done.returncode, done.stdout) == (7, b"zero||$x|--|two words|b|")
 
 
+@pytest.mark.parametrize(
+    ("pid", "count", "left"),
+    [("$$", 2, [False, False, True]), ("$$", 0, [True, True, True]), ("1", 2, [True, True, True])],
+    ids=["passed", "none", "to another process"],
+)
+def test_what_a_socket_unit_passes_is_closed(launcher: Path, pid: str, count: int, left: list[bool]) -> None:
+    """The FIFO by which PID 1 has started the task; a tender has its guest's devices alone."""
+    program = "import os; print([os.path.exists(f'/proc/self/fd/{fd}') for fd in (3, 4, 5)])"
+    script = f'exec 3</dev/null 4</dev/null 5</dev/null; LISTEN_PID={pid} LISTEN_FDS={count} exec "$@"'
+    command = ["bash", "-c", script, "bash", str(launcher), sys.executable, "-I", "-c", program]
+    assert subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout == f"{left}\n"
+
+
 @pytest.mark.parametrize("line", [["/nonexistent"], ["solo5-confine"], ["solo5-confine", "/nonexistent"]])
 def test_a_tender_that_cannot_be_executed_has_the_status_of_systemd(launcher: Path, line: list[str]) -> None:
     done = subprocess.run(line, executable=launcher, stderr=subprocess.PIPE, check=False)

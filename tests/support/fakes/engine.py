@@ -18,6 +18,7 @@ from solo5_systemd.engine.plan import Plan
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import Endpoints, Phase, Sample, Started, Task
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
+from solo5_systemd.network.model import LeaseRecord
 from solo5_systemd.task.properties import unenforced
 from solo5_systemd.task.workload import StopSignal, Workload
 from solo5_systemd.unit.outcome import Ending, Outcome
@@ -84,6 +85,7 @@ class FakeRuntime(Runtime):
         self.rounds: Iterator[Mapping[TaskName, Sample]] = iter(())
         self.plan: Plan | None = None
         self.listens = False
+        self.dormant: Sequence[LeaseRecord] = ()
         self.descriptors: Sequence[int] = ()
         self.on_start: Callable[[], None] | None = None
         self.on_console: Callable[[], None] = _nothing
@@ -100,11 +102,18 @@ class FakeRuntime(Runtime):
         return tuple(task if reservations else replace(task, reservation=None) for task in found)
 
     async def endpoints(self) -> Mapping[TaskName, Endpoints]:
-        return {
+        found = {
             task.name: endpoints(task.reservation)._replace(asleep=task.asleep)
             for task in self.known.values()
             if task.reservation
         }
+        for each in self.dormant:
+            waits = endpoints(each.reservation)._replace(asleep=each.asleep, waits=True)
+            found[each.reservation.task] = waits
+        return found
+
+    async def waiting(self) -> Sequence[LeaseRecord]:
+        return self.dormant
 
     async def names(self, *, ended: bool = True) -> tuple[TaskName, ...]:
         return tuple(sorted(n for n, task in self.known.items() if ended or task.phase is not Phase.ENDED))

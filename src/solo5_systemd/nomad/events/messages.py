@@ -149,7 +149,7 @@ def network_repaired(what: str) -> TaskEvent:
 def sleep_changed(change: SleepChange) -> TaskEvent:
     """Return the event of a task that sleeps, or is woken by a packet or a request."""
     if change.asleep:
-        return TaskEvent(message="Asleep: no packet for its idle time; the next one wakes it")
+        return TaskEvent(message=f"Asleep: {change.reason}; the next packet wakes it")
     return TaskEvent(message=f"Woken by {change.reason}", annotations={"woken_by": change.reason})
 
 

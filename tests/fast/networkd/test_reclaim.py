@@ -1,0 +1,99 @@
+"""The memory of a task that sleeps, on files as those of a cgroup."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from solo5_systemd.networkd.reclaim import CHUNK, reclaim
+
+GROUP = "/solo5.slice/web.service"
+MIB = 1 << 20
+
+
+class Group:
+    """A cgroup whose memory is reclaimed by as much as is asked for, down to what cannot be swapped."""
+
+    def __init__(self, mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.mount, self.directory = str(mount), mount / GROUP[1:]
+        self.directory.mkdir(parents=True)
+        self.asked, self.least = list[int](), 0
+        self.put("memory.swap.max", "max")
+        self.put("memory.current", f"{10 * MIB}")
+        self.put("memory.reclaim", "")
+        write = os.write
+
+        def reclaimed(descriptor: int, content: bytes) -> int:
+            if Path(f"/proc/self/fd/{descriptor}").readlink().name != "memory.reclaim":
+                return write(descriptor, content)
+            self.asked.append(int(content))
+            left = self.current - self.asked[-1]
+            self.put("memory.current", f"{max(left, self.least)}")
+            if left < self.least:
+                raise BlockingIOError
+            return len(content)
+
+        monkeypatch.setattr(os, "write", reclaimed)
+
+    @property
+    def current(self) -> int:
+        return int((self.directory / "memory.current").read_text())
+
+    def put(self, name: str, content: str) -> None:
+        (self.directory / name).write_text(f"{content}\n")
+
+    def reclaim(self, wanted: Callable[[], bool] = lambda: True) -> int:
+        before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+        found = reclaim(GROUP, wanted, self.mount)
+        assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+        return found
+
+
+@pytest.fixture
+def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Group:
+    return Group(tmp_path, monkeypatch)
+
+
+def test_all_memory_is_reclaimed_in_parts(group: Group) -> None:
+    assert group.reclaim() == 10 * MIB
+    assert group.asked == [CHUNK, CHUNK, 2 * MIB]
+
+
+def test_it_ends_where_no_more_can_be_reclaimed(group: Group) -> None:
+    group.least = 5 * MIB
+    assert group.reclaim() == 5 * MIB
+    assert group.asked == [CHUNK, CHUNK]
+
+
+def test_a_task_that_is_woken_meanwhile_keeps_the_rest(group: Group) -> None:
+    assert group.reclaim(lambda: not group.asked) == CHUNK
+    assert group.asked == [CHUNK]
+
+
+def test_a_task_that_has_more_memory_than_before_has_lost_none(group: Group) -> None:
+    def grows() -> bool:
+        group.put("memory.current", f"{20 * MIB}")
+        return False
+
+    assert group.reclaim(grows) == 0
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("memory.swap.max", "0"),
+        ("memory.swap.max", None),
+        ("memory.current", None),
+        ("memory.current", "many"),
+        ("memory.reclaim", None),
+    ],
+    ids=["not to be swapped", "cgroup v1", "its end", "another form", "before Linux 5.19"],
+)
+def test_nothing_is_asked_for_where_it_cannot_be(group: Group, file: str, content: str | None) -> None:
+    if content is None:
+        (group.directory / file).unlink()
+    else:
+        group.put(file, content)
+    assert group.reclaim() == 0
+    assert group.asked == []

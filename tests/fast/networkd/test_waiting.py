@@ -1,0 +1,227 @@
+"""Tasks that wait without a process: their FIFOs, and what is kept of them for the time after a boot.
+
+tests/contract/test_network_activation.py shows the same with the kernel's packets.
+"""
+
+import fcntl
+import json
+import logging
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from tests.fast.network.test_nft_rules import RESERVATION, network
+
+from solo5_systemd.base.declared_units import SOURCES
+from solo5_systemd.base.names import TaskName
+from solo5_systemd.network import nft_elements
+from solo5_systemd.network.guest_limits import Limits
+from solo5_systemd.network.lease_json import lease_record_document
+from solo5_systemd.network.model import LeaseRecord, LeaseState, NicRequest, Reservation, limits_of
+from solo5_systemd.network.nft_elements import Element
+from solo5_systemd.networkd.leases import Leases
+from solo5_systemd.networkd.waiting import Waiting
+
+A = RESERVATION.task
+(LEASE,) = RESERVATION.leases
+NICS = (NicRequest(nic=LEASE.nic, limits=Limits(idle_s=60, idle_stops=True)),)
+HELD = replace(RESERVATION, limits=limits_of(NICS))
+RECORD = LeaseRecord(reservation=HELD, nics=NICS, state=LeaseState.ATTACHED, expires=12, asleep=34, wakes=5, slept=6)
+
+
+class Bridges:
+    def __init__(self) -> None:
+        self.networks = {each.name: each for each in (network(),)}
+        self.elements: set[Element] = {*self.task_elements(HELD)}
+
+    def task_elements(self, held: Reservation) -> Sequence[Element]:
+        return nft_elements.task_elements(held, [*self.networks.values()])
+
+    def waiting_elements(self, held: Reservation) -> Sequence[Element]:
+        return nft_elements.waiting_elements(held, [*self.networks.values()])
+
+    def replace_elements(self, before: Iterable[Element], after: Iterable[Element]) -> None:
+        self.elements = self.elements - {*before} | {*after}
+
+    def delete_from_tables(self, elements: Sequence[Element]) -> None:
+        self.elements -= {*elements}
+
+
+class Service:
+    """The tasks that wait, with directories of their own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.fifos, self.saved = directory / "fifos", directory / "saved"
+        self.fifos.mkdir()
+        self.saved.mkdir()
+        self.bridges, self.held = Bridges(), list[str]()
+        self.leases = Leases(cast(Any, SimpleNamespace(save_lease_record=lambda record: None)))
+        self.leases.save(RECORD)
+        links = SimpleNamespace(hold_packets=lambda lease, _: lease.nic in self.held)
+        self.waiting = Waiting(
+            self.leases,
+            cast(Any, self.bridges),
+            cast(Any, links),
+            fifos=self.fifos,
+            saved=self.saved,
+            declared=directory / "declared",
+        )
+
+    @property
+    def kept(self) -> Path:
+        return self.saved / f"{A}.json"
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Service:
+    return Service(tmp_path)
+
+
+@pytest.fixture
+def fifo(service: Service) -> Iterator[int]:
+    """The FIFO of the task's socket unit, as PID 1 has it."""
+    os.mkfifo(service.fifos / A)
+    descriptor = os.open(service.fifos / A, os.O_RDONLY | os.O_NONBLOCK)
+    yield descriptor
+    os.close(descriptor)
+
+
+def test_a_task_waits_while_its_socket_unit_is_active(service: Service, fifo: int) -> None:
+    waiting = service.waiting
+    assert [*waiting.names()] == [A]
+    assert waiting.may_wait(A)
+    assert waiting.start(A)
+    assert os.read(fifo, 100) == b"\n"
+    size = fcntl.fcntl(fifo, fcntl.F_SETPIPE_SZ, 4096)
+    for _ in range(size + 1):  # beyond what it has room for
+        assert waiting.start(A)
+
+
+def test_a_task_whose_socket_unit_is_not_active_does_not_wait(service: Service) -> None:
+    waiting = service.waiting
+    assert (waiting.may_wait(A), waiting.start(A), [*waiting.names()]) == (False, False, [])
+
+
+def test_a_task_that_is_not_to_be_ended_does_not_wait(service: Service, fifo: int) -> None:
+    service.leases.save(replace(RECORD, reservation=RESERVATION))
+    assert not service.waiting.may_wait(A)
+    assert not service.waiting.may_wait(TaskName("unknown"))
+
+
+def test_a_fifo_that_nothing_reads_starts_nothing(service: Service) -> None:
+    os.mkfifo(service.fifos / A)
+    assert not service.waiting.start(A)
+
+
+def test_what_is_no_fifo_starts_nothing_and_stays_as_it_is(service: Service, fifo: int, tmp_path: Path) -> None:
+    (service.fifos / "file").write_text("as it was")
+    (service.fifos / "directory").mkdir()
+    (service.fifos / "link").symlink_to(service.fifos / A)
+    (service.fifos / "broken").symlink_to(tmp_path / "none")
+    assert [*service.waiting.names()] == [A]
+    for name in ("file", "directory", "link", "broken", "none"):
+        assert not service.waiting.has_fifo(TaskName(name))
+        assert not service.waiting.start(TaskName(name))
+    assert (service.fifos / "file").read_text() == "as it was"
+    assert os.read(fifo, 100) == b""
+
+
+def test_without_the_directory_of_fifos_no_task_waits(service: Service) -> None:
+    service.fifos.rmdir()
+    assert [*service.waiting.names()] == []
+    assert not service.waiting.may_wait(A)
+
+
+def test_a_task_that_begins_to_wait_keeps_what_lets_its_packets_pass(service: Service) -> None:
+    service.waiting.begin(RECORD)
+    record = service.leases.get(A)
+    assert record is not None
+    assert (record.state, service.waiting.is_waiting(A)) == (LeaseState.WAITING, True)
+    assert record.asleep > 34, "since now"
+    assert service.bridges.elements == {*service.bridges.waiting_elements(HELD)}
+    assert LEASE.address is not None
+    assert service.waiting.task_at(LEASE.address) == A
+    service.held.append(LEASE.nic)
+    assert service.waiting.hold_packets(record)
+    # Its start adds what it has while it runs, and nothing of both is removed with the rest.
+    service.bridges.elements |= {*service.bridges.task_elements(HELD)}
+    service.waiting.end(RECORD)
+    assert service.bridges.elements == {*service.bridges.task_elements(HELD)}
+
+
+def test_a_task_that_is_released_while_it_waits_leaves_nothing(service: Service) -> None:
+    service.waiting.begin(RECORD)
+    assert not service.waiting.hold_packets(RECORD)
+    service.waiting.end(replace(RECORD, state=LeaseState.RELEASING))
+    assert service.bridges.elements == set()
+
+
+def test_what_it_has_is_kept_without_what_differs_each_time(service: Service) -> None:
+    assert service.waiting.kept(A) is None
+    service.waiting.keep(RECORD)
+    assert service.waiting.kept(A) == replace(RECORD, expires=0, asleep=0, wakes=0, slept=0)
+    before = service.kept.stat()
+    service.waiting.keep(replace(RECORD, wakes=6, slept=7, expires=8))
+    after = service.kept.stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns), "no write each time"
+    assert after.st_mode & 0o777 == 0o600
+    moved = replace(RECORD, reservation=replace(HELD, ports=()))
+    service.waiting.keep(moved)
+    kept = service.waiting.kept(A)
+    assert kept is not None
+    assert kept.reservation == moved.reservation
+
+
+def test_of_a_task_that_is_not_to_be_ended_nothing_is_kept(service: Service) -> None:
+    service.waiting.keep(replace(RECORD, reservation=RESERVATION, nics=()))
+    assert not service.kept.exists()
+
+
+def test_what_it_has_is_that_of_one_declaration(service: Service, tmp_path: Path) -> None:
+    sources = tmp_path / "declared" / A / SOURCES
+    sources.parent.mkdir(parents=True)
+    sources.write_text("Publish=80:80")
+    service.waiting.keep(RECORD)
+    assert service.waiting.kept(A) is not None
+    sources.write_text("Publish=81:80")
+    assert service.waiting.kept(A) is None
+    service.waiting.keep(RECORD)
+    assert service.waiting.kept(A) is not None
+    sources.unlink()
+    assert service.waiting.kept(A) is None
+
+
+WHOLE = json.dumps({"declaration": "", "lease": lease_record_document(RECORD)}).encode()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        WHOLE[:-20],
+        b"\xff" + WHOLE,
+        b"[]",
+        b"{}",
+        b"[" * 100_000,
+        WHOLE.replace(b'"version": 1', b'"version": 2'),
+        WHOLE.replace(b'"declaration": ""', b'"declaration": 1'),
+        json.dumps(lease_record_document(RECORD)).encode(),
+    ],
+    ids=["empty", "torn", "no text", "list", "no keys", "deep", "of another version", "number", "of another shape"],
+)
+def test_a_file_that_is_damaged_is_unknown_and_written_again(service: Service, content: bytes) -> None:
+    service.kept.write_bytes(content)
+    assert service.waiting.kept(A) is None
+    service.waiting.keep(RECORD)
+    assert service.waiting.kept(A) is not None
+
+
+def test_a_task_starts_where_nothing_can_be_kept(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+    service.saved.rmdir()
+    with caplog.at_level(logging.WARNING):
+        service.waiting.keep(RECORD)
+    assert f"{service.kept} cannot be written: No such file or directory" in caplog.text
