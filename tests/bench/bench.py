@@ -1,8 +1,8 @@
 """How fast it is, beside what the machine could do at best, measured in one run: run on a booted machine as root.
 
 Each figure has a floor, and the two are taken in turn, so that a machine that slows down slows down both. While the
-floor of starts is measured, no plugin runs. The ratio is what to quote. docs/internals/performance.md says what each
-figure and floor is.
+floor of starts is measured, no plugin runs. The ratio is what to quote. tests/bench/README.md says what each figure
+and floor is.
 """
 
 import argparse

@@ -10,7 +10,7 @@
  * alias and uid, two nfnetlink batches in hexadecimal (add, delete), the number of properties, and for each property
  * name, signature and value. In a value, an array begins with its length; the rest is flat. tests/bench/floor.py.
  *
- * docs/internals/performance.md has the calls for one task, in order.
+ * tests/bench/README.md has the calls for one task, in order.
  *
  * Links have a thread of their own, since the kernel holds its lock of links during that grace period. Subscribe() is
  * not called: PID 1 sends JobRemoved to the client that queued the job anyway, and all other signals only then. */

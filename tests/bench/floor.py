@@ -1,6 +1,6 @@
 """The floor of starts and of pairs: the same units, started and stopped by the cheapest client.
 
-docs/internals/performance.md has the calls and what is not among them.
+tests/bench/README.md has the calls and what is not among them.
 
 The driver's own code makes the units, except for the network unit. They are handed to `floor.c` with the messages for
 the kernel, so that both sides start the same unit.
@@ -34,7 +34,7 @@ from solo5_systemd.nomad.config.plugin import PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.task.start import _job_request
 from solo5_systemd.settings.files import read_settings
-from solo5_systemd.settings.host_keys import Settings
+from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.task.properties import Property, TransientUnit
 from solo5_systemd.task.workload import Workload
 from solo5_systemd.unit.translate import service

@@ -16,7 +16,7 @@ from tests.contract.test_network_paths import ask_udp
 
 from solo5_systemd.host.kernel import read_kernel
 from solo5_systemd.network.model import Lease
-from solo5_systemd.settings.host_keys import parse_settings
+from solo5_systemd.settings.solo5_toml import parse_settings
 
 SETTINGS = parse_settings({"network": {"default": {"ipv6": True}}}).networks
 ROUTED = parse_settings({"network": {"default": {"ipv6": True, "routed": True}}}).networks

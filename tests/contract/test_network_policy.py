@@ -19,7 +19,7 @@ from tests.contract.netservice import Client, Service, nic, udp, until
 from tests.contract.test_network_paths import ask_udp
 
 from solo5_systemd.network.model import Lease
-from solo5_systemd.settings.network_policy import HostPort, NetworkPolicy
+from solo5_systemd.settings.network_keys import HostPort, NetworkPolicy
 
 FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
 

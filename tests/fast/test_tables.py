@@ -8,8 +8,8 @@ import pytest
 from tests.tables import EXAMPLE, MANUAL, PLUGIN, written
 
 from solo5_systemd.base.names import NetworkName
-from solo5_systemd.settings.host_keys import Settings, check_reach, parse_settings
 from solo5_systemd.settings.network_keys import network_keys
+from solo5_systemd.settings.solo5_toml import Settings, check_reach, parse_settings
 
 
 @pytest.mark.parametrize("path", [EXAMPLE, MANUAL, PLUGIN], ids=lambda path: path.name)

@@ -129,11 +129,11 @@ def prepared_fields(task: TaskName, directory: str = DIRECTORY) -> Mapping[str, 
         return {}
 
 
-def stderr_lines(task: TaskName, directory: str = DIRECTORY) -> list[str]:
+def stderr_lines(task: TaskName) -> list[str]:
     """Return what the tender of a declared task's last run has written to stderr, by lines; for root only."""
     for name in (f"{TENDER}/{STDERR}", STDERR):
         try:
-            with open(f"{directory}/{task}/{name}", "rb") as file:  # noqa: PTH123 - for startup time
+            with open(f"{DIRECTORY}/{task}/{name}", "rb") as file:  # noqa: PTH123 - for startup time
                 return file.read(STDERR_MAX).decode("utf-8", "replace").splitlines()
         except OSError:  # the task does not run, or has not yet
             continue

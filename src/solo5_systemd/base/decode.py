@@ -15,21 +15,16 @@ T = TypeVar("T")
 W = TypeVar("W", bound=StrEnum)
 
 
-def json_document(content: bytes, what: str, *, error: type[Solo5Error] = InvalidRequestError) -> object:
-    """Return the value of a JSON document.
-
-    Args:
-        content: any bytes.
-        what: the document in an error.
-        error: class to raise.
+def json_document(content: bytes, what: str) -> object:
+    """Return the value of a JSON document, which an error calls `what`.
 
     Raises:
-        Solo5Error: (of class `error`) it is not JSON, or nested too deeply.
+        InvalidRequestError: it is not JSON, or nested too deeply.
     """
     try:
         return json.loads(content)
-    except (ValueError, RecursionError) as broken:
-        raise error(f"{what} cannot be read: it is not JSON.") from broken
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequestError(f"{what} cannot be read: it is not JSON.") from error
 
 
 class Fields:
@@ -40,7 +35,6 @@ class Fields:
     Args:
         mapping: a decoded value of any type.
         where: its path in an error.
-        error: class to raise.
 
     Raises:
         Solo5Error: (of class `error`) `mapping` is not a mapping with string keys.

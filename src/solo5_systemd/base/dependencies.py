@@ -32,9 +32,7 @@ class Dependency(NamedTuple):  # no dataclass, whose import takes a quarter of t
     """A dependency.
 
     Attributes:
-        kind: how it is found.
         name: import name of a module, soname of a library, path of a program or socket.
-        debian: Debian package.
         needed_by: the verbs of `solo5ctl`, and the other programs and units of this package, that fail without it.
         pip: distribution on PyPI; empty for other kinds than modules.
         preferred: of a module, another one that is used in its place where it is installed.

@@ -14,7 +14,6 @@ def write_entry(fields: Mapping[str, object], path: str) -> None:
 
     Args:
         fields: a newline in a value is sent as a space.
-        path: of journald's native socket.
 
     Raises:
         HostError: journald cannot be reached, or its queue is full.

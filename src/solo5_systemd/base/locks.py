@@ -36,8 +36,6 @@ def lock(descriptor: int, path: Path, *, shared: bool = False, timeout_s: float 
     """Lock an open file or directory; wait for other processes of root that have it locked.
 
     Args:
-        descriptor: of the object.
-        path: of the object, for errors.
         shared: any number of processes can have it locked so, if none has it otherwise.
         timeout_s: 0: do not wait. An event loop never waits: its thread makes one attempt.
 

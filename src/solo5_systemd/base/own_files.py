@@ -34,7 +34,6 @@ class OwnFile:
     """A file as it was read.
 
     Attributes:
-        content: of the file.
         is_public: every user may read it.
     """
 
@@ -135,10 +134,10 @@ def _walk(path: Path) -> tuple[int, bool]:
     return opened, is_public
 
 
-def _mounter(device: int, table: Path = MOUNTS) -> int:
+def _mounter(device: int) -> int:
     """Return who has mounted a file system: one of FUSE has what owners and modes a program of that user's reports."""
     number = f" {os.major(device)}:{os.minor(device)} "
-    lines = table.read_text(errors="surrogateescape").splitlines()
+    lines = MOUNTS.read_text(errors="surrogateescape").splitlines()
     users = (int(match[1]) for line in lines if number in line and (match := _FUSE.search(line)))
     return next(users, ROOT)
 

@@ -83,7 +83,6 @@ class RemovedEntries:
     """The names that are removed from a directory; a rename over an entry is no removal. One watch serves all names.
 
     Args:
-        directory: to watch.
         added: watch names that are added as well.
 
     Raises:

@@ -23,7 +23,6 @@ class Step(NamedTuple):
 
     Attributes:
         at: its path, absolute; of a link, that of the link itself.
-        status: of it.
         above: of its directory; None: it is `/`.
         is_last: no component follows, but for those of a link.
     """

@@ -86,12 +86,7 @@ class Connection:
         """Call a method and return the reply's body.
 
         Args:
-            destination: bus name of the peer.
-            path: of its object.
-            interface: of the method.
-            member: the method.
             signature: D-Bus type string of *body*.
-            body: arguments.
             unix_fds: file descriptors that *body* refers to by index.
             timeout_s: seconds for the reply; None: `CALL_TIMEOUT_S`.
 

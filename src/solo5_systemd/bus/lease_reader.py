@@ -5,21 +5,20 @@ A record is checked for what is shown only; `network.lease_json` checks all of i
 
 import json
 import os
+from typing import TYPE_CHECKING
 
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.engine.task import Endpoints, LeasedNic
+
+if TYPE_CHECKING:
+    from solo5_systemd.engine.task import Endpoints, LeasedNic
 
 DIRECTORY = "/run/solo5/network/tasks"
 
 _VERSION = 1
 
 
-def read_endpoints(directory: str = DIRECTORY) -> dict[TaskName, Endpoints]:
-    """Return the endpoints of each task with a lease record; unreadable records are skipped.
-
-    Args:
-        directory: of the lease records.
-    """
+def read_endpoints(directory: str = DIRECTORY) -> "dict[TaskName, Endpoints]":
+    """Return the endpoints of each task with a lease record; unreadable records are skipped."""
     try:
         names = os.listdir(directory)  # noqa: PTH208 - without pathlib, for startup time
     except OSError:
@@ -33,7 +32,9 @@ def read_endpoints(directory: str = DIRECTORY) -> dict[TaskName, Endpoints]:
     return found
 
 
-def _read(path: str) -> Endpoints | None:
+def _read(path: str) -> "Endpoints | None":
+    from solo5_systemd.engine.task import Endpoints  # imported here for startup time, as where there is no record
+
     try:
         with open(path, "rb") as file:  # noqa: PTH123 - as above
             record = json.loads(file.read())
@@ -53,7 +54,9 @@ def _read(path: str) -> Endpoints | None:
     return Endpoints(nics, ports, namespace if isinstance(namespace, str) else "", asleep, wakes, slept, waits)
 
 
-def _leased(lease: dict[str, object]) -> LeasedNic:
+def _leased(lease: dict[str, object]) -> "LeasedNic":
+    from solo5_systemd.engine.task import LeasedNic
+
     ipv4, ipv6 = (_text(lease.get(key, "")).partition("/")[0] for key in ("ipv4", "ipv6"))
     return LeasedNic(_text(lease["nic"]), _text(lease["network"]), ipv4, _text(lease["tap"]), ipv6)
 

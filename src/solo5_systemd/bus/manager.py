@@ -87,7 +87,6 @@ class Manager(UnitReader):
     """systemd's Manager over one connection; implements `backends.Units`.
 
     Args:
-        connection: to the system bus.
         exports: properties of units in files; None: those of this host.
         marks: fields of scopes; None: those of this host.
     """
@@ -175,7 +174,6 @@ class Manager(UnitReader):
         """Stop and start a unit, and wait for the job.
 
         Args:
-            unit: its name.
             running: leave it alone if it is inactive or failed when PID 1 handles the call.
 
         Raises:

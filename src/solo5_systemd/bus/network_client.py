@@ -69,9 +69,6 @@ class Networkd:
         """Reserve addresses, MACs, taps and ports. The reservation expires after a minute unless the task attaches.
 
         Args:
-            task: that has the NICs.
-            nics: of the task.
-            ports: of the task.
             names: what its guest gets by DHCP besides.
             namespace: path of the network namespace; empty: the host's own. It has no DHCP.
 

@@ -65,12 +65,7 @@ class Call(NamedTuple):
 
 
 class RemoteError(Exception):
-    """A D-Bus error that has no class in `errors`.
-
-    Attributes:
-        name: D-Bus error name.
-        text: its message.
-    """
+    """A D-Bus error that has no class in `errors`."""
 
     def __init__(self, name: str, text: str) -> None:
         super().__init__(f"{name}: {text}")

@@ -31,10 +31,8 @@ class Relay:
     """solo5-relay over one bus connection; implements `backends.Relay`.
 
     Args:
-        connection: to the system bus.
         sync: waits until the journal (of a namespace) has written all lines of a task. The relay cannot do that itself:
             journald synchronizes for root only.
-        state: directory of the relay's records.
     """
 
     def __init__(
@@ -51,7 +49,6 @@ class Relay:
 
         Args:
             task: the key for `drain`.
-            unit: source of the lines.
             since: microseconds since the epoch; earlier lines are skipped. A task with a record continues after the
                 last delivered line.
             stdout: write end for the guest's console; the caller closes its own copies.

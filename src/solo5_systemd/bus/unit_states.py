@@ -186,12 +186,7 @@ def wanted(row: ListedUnit) -> Sequence[tuple[str, str]]:
 
 
 class UnitStates:
-    """Makes states of units from rows and properties.
-
-    Args:
-        exports: properties of units in files.
-        marks: fields of scopes.
-    """
+    """Makes states of units from rows and properties."""
 
     def __init__(self, exports: ExportedState, marks: ScopeFields) -> None:
         self._exports = exports

@@ -42,7 +42,6 @@ def units(root: str, control_group: str = f"/{SLICE}") -> Iterator[tuple[str, st
     """Yield the services and scopes below a slice, recursively, as unit name and ControlGroup= value.
 
     Args:
-        root: the root of the unified hierarchy.
         control_group: ControlGroup= of the slice.
     """
     try:
@@ -64,9 +63,6 @@ class ScopeFields:
     """The log fields of scopes, which have no LogExtraFields=: only root can set the attribute, any user can read it.
 
     The attribute is removed with the cgroup, so that it always belongs to the present run of the scope.
-
-    Args:
-        mount: the mount point of cgroups.
     """
 
     def __init__(self, mount: Path = MOUNT) -> None:

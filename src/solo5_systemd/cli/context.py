@@ -43,7 +43,6 @@ class CommandContext:
     """The context of one verb.
 
     Args:
-        screen: the output.
         connect: returns a context manager that connects to the engine; None: to this host's, where reads take no
             event loop.
         root: the process has the effective UID 0; None: determine it.

@@ -15,8 +15,6 @@ def declare(workload: "Workload", context: CommandContext, *, replace: bool, dry
     """Write a declaration, or print it, and return the exit status.
 
     Args:
-        workload: the task.
-        context: of the verb.
         replace: replace an existing declaration.
         dry_run: print it instead.
 

@@ -43,8 +43,6 @@ class Family:
 
     Attributes:
         name: without a counter's `_total`.
-        kind: the type.
-        help: one sentence.
         values: labels and value of each sample. Empty labels are omitted: to Prometheus, an empty label is an absent
             one.
     """

@@ -34,9 +34,6 @@ async def run_attached(engine: "Runtime", workload: Workload, screen: Screen, *,
     """Start a task, copy its console until it ends, and return its exit status.
 
     Args:
-        engine: a connected engine.
-        workload: the task to start.
-        screen: the output.
         remove: remove the task when it has ended.
 
     Raises:

@@ -26,8 +26,6 @@ class Screen:
     """Standard output and standard error.
 
     Args:
-        out: standard output.
-        err: standard error.
         environment: NO_COLOR (no-color.org) and TERM=dumb disable colour.
 
     Attributes:

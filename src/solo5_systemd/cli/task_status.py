@@ -29,7 +29,6 @@ def status(task: Task, now: int, asleep: int = 0) -> str:
     """Return the column STATUS, in podman's format.
 
     Args:
-        task: the task.
         now: microseconds since the epoch.
         asleep: since when it sleeps or is dormant, in microseconds since the epoch; 0: it is awake, or over.
     """

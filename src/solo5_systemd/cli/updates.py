@@ -77,8 +77,6 @@ def _show(files: "UpdateFiles", context: CommandContext, run: Path) -> int:
     """Print each step when it is taken, until the update is over; return its exit status.
 
     Args:
-        files: of the update.
-        context: of the verb.
         run: what exists as long as the unit runs.
     """
     begun, shown, status = time.monotonic(), 0, HostError.exit_status

@@ -24,9 +24,7 @@ def row(name: str, before: Sample | None, now: Sample, *, wide: bool = False) ->
     """Return a row of `stats`, with the columns of docker stats.
 
     Args:
-        name: the name of the task.
         before: the previous sample, from which the CPU percentage is computed; None: no percentage.
-        now: the current sample.
         wide: add the columns of `WIDE_HEADER`.
     """
     usage, percent = now.usage, _percent(before, now)

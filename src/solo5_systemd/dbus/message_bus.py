@@ -53,7 +53,6 @@ class _Header(NamedTuple):
 
     Attributes:
         order: of bytes, as `struct` writes it.
-        kind: message type.
         fields: bytes of the header fields.
         size: bytes of the message, with its header.
     """
@@ -68,7 +67,6 @@ class MessageBus:
     """A connection to a message bus, made by `connect`.
 
     Attributes:
-        unique_name: of this connection.
         lost: done when the connection has ended; its exception is the reason, None after `disconnect`.
     """
 

@@ -138,9 +138,6 @@ class Interface:
 
     Attributes:
         name: of the interface, which is the bus name of the service too.
-        path: of the object.
-        methods: by name.
-        signals: by name.
     """
 
     name: str

@@ -28,10 +28,6 @@ def argument_parser(
     """Return a parser with the options of every service.
 
     Args:
-        prog: the name of the service.
-        description: one sentence.
-        state: the default of --state.
-        state_help: the help text of --state.
         idle_timeout: the default of --idle, in seconds.
     """
     import argparse  # not for what PID 1 executes for a moment

@@ -29,8 +29,6 @@ class Service:
     """Handles the method calls of one interface.
 
     Args:
-        bus: a connected bus.
-        interface: the interface.
         handlers: one per method, from and to plain values. A file descriptor is passed as its number, and closed when
             the handler returns.
         needed: returns whether the service has to keep running when idle.

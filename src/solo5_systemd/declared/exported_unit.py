@@ -56,7 +56,6 @@ def exported_unit(task: RunningTask, text: str) -> str:
     """Return the unit file of a task that runs.
 
     Args:
-        task: its command line, leases and disks.
         text: of the unit file that PID 1 has for it, transient or not.
 
     Raises:

@@ -73,7 +73,6 @@ def read_sources(name: str, directory: Path = ETC) -> tuple[Source, ...]:
 
     Args:
         name: `web`, `web@1` for an instance, `web@` for a template.
-        directory: of the declarations.
 
     Raises:
         InvalidRequestError: the name is not that of a declaration.
@@ -107,7 +106,6 @@ def write_source(name: str, text: str, directory: Path = ETC, *, replace: bool =
 
     Args:
         name: as of `read_sources`.
-        text: of the file.
         directory: of the declarations; it is created if there is none.
         replace: replace an existing file; otherwise it is an error.
 

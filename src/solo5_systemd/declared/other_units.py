@@ -76,7 +76,6 @@ def check_free(name: str, generated: Mapping[str, Path], directories: Sequence[s
     Args:
         name: of the declaration; of an instance, the template may be another program's.
         generated: as of `of_generators`.
-        directories: of unit files.
 
     Raises:
         TakenError: another unit has the name.

@@ -40,7 +40,6 @@ def parse_ready(text: str, option: str) -> Ready:
     """Parse `tcp:443`, `udp:53` or `console:PATTERN`; the result as text is parsed to the same.
 
     Args:
-        text: the value.
         option: what it is the value of, for errors: `Ready=` or `--ready`.
 
     Raises:

@@ -39,8 +39,6 @@ def not_restarted(name: str, found: Outcome, restart: str) -> str:
     """Return what is reported of a run after which no start follows; empty where a restart could help.
 
     Args:
-        name: of the task.
-        found: its outcome.
         restart: the value of Restart=.
     """
     if restart == "no" or found.clean or found.retry:

@@ -49,7 +49,6 @@ def specifiers(name: str, host: HostNames) -> Mapping[str, str]:
 
     Args:
         name: of the declaration: `web`, or `web@1` for an instance of a template.
-        host: facts of the host.
     """
     prefix, _, instance = name.partition("@")
     last = prefix.rpartition("-")[2]

@@ -39,8 +39,6 @@ class Source:
     """A file as it was read: a declaration, or a drop-in of one.
 
     Attributes:
-        path: of the file.
-        content: of the file.
         is_public: every user may read it; otherwise, no value is quoted in an error.
     """
 
@@ -57,7 +55,6 @@ class Assignment:
         section: without brackets.
         key: such as `Image`.
         value: without blanks around it; of continued lines, joined by a blank each. Empty: it resets the key.
-        path: of the file.
         line: number of the first line, from 1.
         is_public: of the file.
     """

@@ -29,7 +29,6 @@ class Template:
     """A template as it is read for the stand-in.
 
     Attributes:
-        declaration: of the stand-in.
         escaped: the stand-in of `%i`.
         unescaped: the stand-in of `%I`.
     """
@@ -66,9 +65,6 @@ def parse_template(
     Args:
         name: `web@`.
         sources: as of `parse_declaration`.
-        host: facts of the host, for specifiers.
-        served: the networks with a DHCP server.
-        systemd: release of systemd.
 
     Raises:
         InvalidRequestError: the name is malformed.

@@ -154,8 +154,6 @@ def refusal(section: str, key: str, systemd: int) -> str:
 
     Args:
         section: one of `SECTIONS`.
-        key: of an assignment.
-        systemd: release of systemd.
     """
     if key in SECTIONS[section]:
         return f"needs systemd {SINCE[key]}: expected it left out with {systemd}" if SINCE.get(key, 0) > systemd else ""

@@ -62,13 +62,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Previous:
-    """The image that an update has replaced.
-
-    Attributes:
-        path: where it was.
-        sha256: of its content.
-        copy: a copy of it.
-    """
+    """The image that an update has replaced."""
 
     path: str
     sha256: str
@@ -93,13 +87,7 @@ class UpdateFiles:
     """The files of a task's updates.
 
     Args:
-        name: of the task.
-        etc: directory of declarations.
         directory: with the directories of declared tasks.
-        previous: directory of replaced images.
-
-    Attributes:
-        drop_in: path of the drop-in.
     """
 
     def __init__(
@@ -271,7 +259,6 @@ class UpdateFiles:
         """Have the declaration name another image, by a drop-in; a daemon-reload makes it known.
 
         Args:
-            path: of the image.
             declared: path of the image without the drop-in.
             lasting: `takes_declared` only once the declared image is another one.
 
@@ -348,9 +335,7 @@ def collect_previous(
 
     Args:
         dry_run: only list them.
-        etc: directory of declarations.
         directory: of what PID 1 has read of them.
-        previous: directory of replaced images.
     """
 
     def is_declared(name: str) -> bool:

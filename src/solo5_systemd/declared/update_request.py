@@ -125,10 +125,6 @@ def next_task(task: TaskName) -> TaskName:
 def check_beside(workload: Workload, ports: Collection[PortRequest]) -> None:
     """Refuse a task of which no second guest can run beside the first, or whose ports cannot be moved to it.
 
-    Args:
-        workload: of the task.
-        ports: that it has published.
-
     Raises:
         InvalidRequestError: with the reason, and what to do.
     """

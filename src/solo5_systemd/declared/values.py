@@ -42,7 +42,6 @@ class Declared:
 
     Args:
         assignments: the result of `effective`.
-        specified: values of specifiers.
     """
 
     def __init__(self, assignments: Mapping[str, tuple[Assignment, ...]], specified: Specified) -> None:

@@ -26,10 +26,6 @@ _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t"}
 def write_declaration(workload: Workload, comments: Iterable[str] = ()) -> str:
     """Return the text of a declaration, which `parse_declaration` reads as the same task.
 
-    Args:
-        workload: what to run.
-        comments: lines before the first section.
-
     Raises:
         InvalidRequestError: a declaration cannot describe the task; the sentence has the reason.
     """
@@ -92,7 +88,6 @@ def quoted_word(text: str, plain: str = "%") -> str:
     """Return one word of a value (systemd.syntax(7)), quoted if it has to be; specifiers are not expanded.
 
     Args:
-        text: the word.
         plain: characters that need no quotes, besides those that never do.
     """
     text = _whole(text)

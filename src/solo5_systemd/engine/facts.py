@@ -40,7 +40,6 @@ class Host:
     """The host of a start.
 
     Args:
-        backends: of the host.
         make_room: removes unused images from the image store.
     """
 
@@ -87,7 +86,6 @@ class Host:
         """Read all that a start depends on.
 
         Args:
-            workload: the task.
             find_image: `store_image` or `preview_image`.
 
         Raises:

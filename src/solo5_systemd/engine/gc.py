@@ -18,7 +18,6 @@ class Collector:
     """The garbage collection of tasks' resources.
 
     Args:
-        backends: of the host.
         discard: removes a task with all its resources.
     """
 

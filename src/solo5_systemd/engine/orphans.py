@@ -51,7 +51,6 @@ class Snapshot:
     """The inputs of `orphans`, read from the host.
 
     Attributes:
-        units: of all tasks.
         outcomes: tasks with an active outcome target.
         expired: leases and reservations that are older than a start may take.
         strays: taps and firewall elements without a lease, as lines.

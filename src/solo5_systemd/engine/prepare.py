@@ -32,7 +32,6 @@ class Prepared:
     """What the unit of a declared task finds.
 
     Attributes:
-        plan: of the start.
         disks: at paths that only root can change.
         held: descriptors, to be kept until the task has ended.
     """
@@ -57,7 +56,6 @@ class Preparer:
     """Prepares declared tasks.
 
     Args:
-        backends: of the host.
         make_room: removes unused images from the image store.
         remembered: returns requests with the addresses that a task had last.
         remember: keeps the addresses of a reservation.

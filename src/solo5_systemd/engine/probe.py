@@ -68,7 +68,6 @@ async def first_match(pattern: str, lines: AsyncGenerator[Iterable[bytes], None]
     """Return the first line in which a pattern is found.
 
     Args:
-        pattern: the regular expression.
         lines: batches of lines without newlines; waits for new lines.
 
     Raises:
@@ -165,7 +164,6 @@ async def failure(endpoint: Endpoint, timeout_s: float) -> str:
     """Probe an endpoint once, and return why it failed, in a few words; empty if the guest answered.
 
     Args:
-        endpoint: the target.
         timeout_s: seconds until a probe without an answer fails.
     """
     probe = _connect if endpoint.protocol is Protocol.TCP else _echo
@@ -217,7 +215,6 @@ async def first_line(unit: str, since: int, pattern: str, namespace: str = "") -
     """Return the first line of a guest's console that matches a pattern; wait for it.
 
     Args:
-        unit: the task's unit.
         since: microseconds since the epoch; earlier lines are ignored.
         pattern: a regular expression that `check_pattern` accepts.
         namespace: the journal namespace of the console; empty: the host's journal.

@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 
 
 class Queries:
-    """The reading part of the engine. No state is kept between calls: each reads PID 1 again.
-
-    Attributes:
-        backends: of the host.
-    """
+    """The reading part of the engine. No state is kept between calls: each reads PID 1 again."""
 
     def __init__(self, backends: "QueryBackends") -> None:
         self.backends = backends

@@ -13,8 +13,6 @@ async def discard(backends: "Backends", name: TaskName, *, keep: bool = False, u
     """Remove the outcome, the network and the user of a task that does not run.
 
     Args:
-        backends: of the host.
-        name: of the task.
         keep: keep the outcome and the user.
         unit: its service or scope; empty: either.
     """

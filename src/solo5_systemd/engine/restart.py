@@ -24,13 +24,7 @@ class StoppedError(InvalidRequestError):
 
 
 class Restarter:
-    """Starts one declared task again.
-
-    Args:
-        runtime: the engine.
-        name: of the task.
-        service: its unit.
-    """
+    """Starts one declared task again."""
 
     def __init__(self, runtime: Runtime, name: TaskName, service: str) -> None:
         self._runtime = runtime
@@ -64,7 +58,6 @@ class Restarter:
         """Stop and start the task, wait until it is ready, and return its run and the evidence.
 
         Args:
-            condition: what makes it ready.
             timeout_s: seconds in which it has to become ready.
             dependents: units to start then; PID 1 has stopped them with the task.
 

@@ -37,11 +37,7 @@ IMAGE_MIN_AGE_S = 10.0
 
 
 class Runtime(Queries):
-    """The engine.
-
-    Attributes:
-        backends: of the host.
-    """
+    """The engine."""
 
     backends: "Backends"
 
@@ -122,7 +118,6 @@ class Runtime(Queries):
         """Open journal streams for stdout and stderr of a scope's process; the caller closes them.
 
         Args:
-            unit: the scope.
             namespace: the journal namespace; its journald is started.
         """
         from solo5_systemd.engine.start import start_journald
@@ -234,8 +229,6 @@ class Runtime(Queries):
         """Stop a task like `stop`, without reading its outcome: for callers that wait for the task anyway.
 
         Args:
-            name: of the task.
-            signal: the stop signal.
             timeout_s: seconds until the cgroup is killed.
             run: the task's unit as it was last read, to save D-Bus calls; None: it is read.
 
@@ -424,7 +417,6 @@ class Runtime(Queries):
         """Return the outcome of a scope's tender from the exit status that its parent has reaped.
 
         Args:
-            name: of the task.
             since: microseconds since the epoch, when it started.
             status: as in `subprocess`, negative for a signal.
             stop_requested: a stop was requested before.

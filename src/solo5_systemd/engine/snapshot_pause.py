@@ -45,7 +45,6 @@ async def while_frozen(
         state: of the task's unit, as it was last read.
         act: is called once the unit is frozen. It should take milliseconds.
         before: is called first, while the task runs.
-        directory: of the locks.
 
     Returns:
         Seconds from the call to freeze until the task was thawed; 0.0: it was frozen before.

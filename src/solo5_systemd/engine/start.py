@@ -22,7 +22,7 @@ from solo5_systemd.engine.removal import discard_locked
 from solo5_systemd.engine.task import Started
 from solo5_systemd.engine.undo import NameTakenError, Undo, completed, undo
 from solo5_systemd.network.model import NicRequest, Reservation
-from solo5_systemd.settings.host_keys import TASK_UIDS
+from solo5_systemd.settings.solo5_toml import TASK_UIDS
 from solo5_systemd.storage.archive import check_total
 from solo5_systemd.storage.model import BoundDisks, Disk, DiskRequest, MadeDisk
 from solo5_systemd.task.properties import JobFailedError, TransientUnit, UnitFiles
@@ -39,7 +39,6 @@ class Starter:
     """Starts tasks.
 
     Args:
-        backends: of the host.
         make_room: removes unused images from the image store.
     """
 
@@ -137,7 +136,6 @@ class Steps:
 
     Attributes:
         plan: what they make; each step adds to it.
-        undo: what undoes them.
         made: the disks that are made, with their requests.
     """
 

@@ -33,11 +33,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class _OfUnit:
-    """A task by the state of its unit.
-
-    Attributes:
-        state: of the unit.
-    """
+    """A task by the state of its unit."""
 
     state: UnitState
 
@@ -77,8 +73,6 @@ class Task(_OfUnit):
     """One task.
 
     Attributes:
-        state: of its unit.
-        phase: of the task.
         outcome: None until it has ended.
         reservation: its leases and ports; None without any.
         asleep: since when it sleeps, in microseconds since the epoch; 0: it is awake.
@@ -187,7 +181,6 @@ class Sample:
     """The current resource usage of one task.
 
     Attributes:
-        usage: of its cgroup.
         nics: counters of each attached NIC.
         drops: packets of each NIC that the packet filter has dropped, by rule; empty: not read.
         disks: names of the task's disks on each block device of the host; empty: not read.

@@ -81,7 +81,6 @@ class _Update:
 
     Attributes:
         request: of the operator, completed.
-        condition: what makes the new guest ready.
         usual: what makes the guest of the declaration ready, for a return to the earlier image.
         dependents: units that PID 1 stops and starts with the task's.
     """
@@ -101,11 +100,6 @@ class Updater:
     """Updates one declared task.
 
     Args:
-        runtime: the engine.
-        name: of the task.
-        service: its unit.
-        images: of the task.
-        progress: gets each phase and step.
         publishes: it is declared with published ports.
     """
 
@@ -132,7 +126,6 @@ class Updater:
         """Update the task; if that fails, it is as before.
 
         Args:
-            declared: the task as it is declared.
             request: of the operator, completed.
             usual: what makes the guest of the declaration ready.
             old: manifest of the image that it runs.
@@ -407,7 +400,6 @@ class Updater:
         """End an update that was interrupted while the task was started with the new image.
 
         Args:
-            condition: what makes it ready.
             timeout_s: seconds in which it has to become ready.
             restart: start it again, since its image was changed.
 

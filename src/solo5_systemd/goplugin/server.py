@@ -219,7 +219,6 @@ async def serve(handshake: Handshake, handlers: Sequence[Handler], *, closing: C
     *closing* is awaited; the process exits after 1.5 s even if something blocks that.
 
     Args:
-        handshake: cookie and protocol version.
         handlers: the services, besides those of go-plugin itself.
         closing: called after the last call.
     """

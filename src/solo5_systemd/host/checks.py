@@ -89,12 +89,9 @@ class Host:
         systemd: the major version; None: `systemctl --version` failed.
         booted: PID 1 is systemd.
         controllers: the controllers of the unified hierarchy; None: cgroup v1.
-        missing: missing dependencies of the package.
         files: the package's files outside of the Python modules, and whether each exists.
         user: the user of tenders exists.
         settings: the error in /etc/solo5; empty: valid.
-        tenders: the tenders in the search path.
-        tender_paths: the search path.
         devices: device nodes, each with the problem of a tender with it; empty: usable.
         virtualization: /proc/cpuinfo has svm or vmx.
         store: the directory of the image store, its free bytes, and the reserve; None: statvfs(3) failed.
@@ -105,7 +102,6 @@ class Host:
         namespace_problem: the problem of that namespace; empty: usable.
         console_problem: why that journal stores no consoles; empty: it does, or only root can see it.
         networks: the networks of /etc/solo5.
-        kernel: the kernel's settings.
     """
 
     systemd: int | None

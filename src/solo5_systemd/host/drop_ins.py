@@ -40,7 +40,6 @@ def check_drop_ins(unit: str, *, declared: bool, directories: Sequence[str] = UN
     """Check that drop-ins set of a task's unit only what operators may set of it: limits, and timeouts.
 
     Args:
-        unit: a service or scope.
         declared: those of its name or a prefix of it may set anything, as of any unit of an administrator.
         directories: of units, by precedence.
 

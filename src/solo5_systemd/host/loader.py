@@ -45,9 +45,6 @@ class UnknownFilesError(Exception):
 def mapped_files(program: str) -> tuple[str, ...]:
     """Return the loader and all libraries of a program, by the paths at which the loader finds them.
 
-    Args:
-        program: path of the program.
-
     Returns:
         The paths; empty for a static program.
 

@@ -42,7 +42,6 @@ class DroppingChain:
 
     Attributes:
         name: `FAMILY TABLE CHAIN`.
-        bridges: of the networks.
         remedy: the commands of that program which accept the packets, to be typed as root.
     """
 

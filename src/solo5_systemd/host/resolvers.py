@@ -9,9 +9,9 @@ from pathlib import Path
 
 from solo5_systemd.base.names import NetworkName
 from solo5_systemd.settings.egress import METADATA, METADATA6
-from solo5_systemd.settings.host_keys import Settings
 from solo5_systemd.settings.network import NAMESPACE_NETWORK, REDIRECT_NETWORK
 from solo5_systemd.settings.resolver import UNSET, Resolver, parse_resolv_conf, without
+from solo5_systemd.settings.solo5_toml import Settings
 
 RESOLV_CONF = Path("/etc/resolv.conf")
 

@@ -57,7 +57,6 @@ class ImageFacts:
     """The properties of an image that a start uses; addresses and sizes in bytes.
 
     Attributes:
-        manifest: tender and devices.
         entry: address of the first instruction.
         load_end: end of the highest segment with bytes in the file; guest memory must reach it.
         memory_end: the same with zero-filled segments, which the tender does not load.
@@ -79,7 +78,6 @@ class StoredImage:
     """A checked and immutable image in the image store.
 
     Attributes:
-        path: path of the stored copy.
         sha256: SHA-256 of its content, in hexadecimal digits.
         size: size of the file in bytes.
         facts: its properties, read from the stored copy.
@@ -256,7 +254,6 @@ class Memo:
 
     Attributes:
         sha256: in hexadecimal digits.
-        facts: of the image.
     """
 
     sha256: Annotated[str, text(_sha256)]

@@ -80,7 +80,6 @@ class ImageStore:
         """Take a directory and what limits it.
 
         Args:
-            directory: of the images.
             quota: returns the bytes that all images may have; None: no limit.
             room: returns the bytes that new images may take of the file system now; None: all that is free.
         """

@@ -49,7 +49,6 @@ class Journal:
         """Yield the console lines of one run, oldest first; without PID 1's messages about the unit.
 
         Args:
-            state: of the unit.
             until: wait for new lines until this is true, then yield those that are left. None: do not wait.
             last: begin with the last N lines.
         """

@@ -74,7 +74,6 @@ def read_failure_messages(unit: str, namespace: str) -> list[str]:
     """Return PID 1's messages about a unit, then the lines of the unit's processes; each oldest first.
 
     Args:
-        unit: the unit.
         namespace: the journal namespace of the processes; PID 1 writes to the host's journal.
 
     Raises:

@@ -40,10 +40,7 @@ class Line:
     """One line.
 
     Attributes:
-        unit: the unit that wrote it.
-        stream: stdout or stderr.
         data: the bytes that the guest wrote, with the terminator; or a notice.
-        position: where it is in the journal.
         realtime: the time when journald received it, in µs since the epoch.
         dropped: the number of lines that journald dropped, if `data` is the notice of that; else 0.
         is_synthetic: a notice that is not in the journal, to be written after the line of `position`.

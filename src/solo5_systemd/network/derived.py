@@ -43,7 +43,6 @@ def bridge_mac(name: NetworkName, bridge: str = "") -> MacAddress:
     Without a fixed MAC a bridge takes the lowest MAC of its ports.
 
     Args:
-        name: of the network.
         bridge: the name of a segment; empty for the network's first bridge.
     """
     return mac_of(number_of("bridge", name, *((bridge,) if bridge else ())))

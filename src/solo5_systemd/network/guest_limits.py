@@ -5,7 +5,7 @@ from typing import Annotated
 
 from solo5_systemd.settings.egress import EGRESS, Egress, intersection
 from solo5_systemd.settings.guest_routes import ROUTES, Routes, is_within
-from solo5_systemd.settings.network_policy import NetworkPolicy
+from solo5_systemd.settings.network_keys import NetworkPolicy
 from solo5_systemd.settings.rate import UNLIMITED, Rate, lower
 
 

@@ -72,8 +72,6 @@ def choose_network(
     Its IPv6 prefix is added by `ipam6.with_ipv6`.
 
     Args:
-        settings: the operator's configuration of the network.
-        used: the networks in use.
         routed: the ranges of the host's routes and addresses, without the default route.
         remembered: addresses that declared tasks had on this network last: their range is chosen if it is free.
 
@@ -159,9 +157,7 @@ def assign_leases(
     """Return a lease for each NIC, in the order of the requests.
 
     Args:
-        task: the task of the NICs.
         nics: the requests; each names a network of `networks`.
-        networks: the networks in use.
         allocations: the values in use by other tasks.
         exists: returns whether the host has a link of this name.
         local: the host's addresses, some of which may be in the range of a joined network.
@@ -414,8 +410,6 @@ def tap_name(task: TaskName, nic: DeviceName, number: int = 0) -> str:
     """Return the tap name of a NIC: 15 characters, the kernel's maximum, with 60 bits of the hash.
 
     Args:
-        task: the task of the NIC.
-        nic: the device name in the manifest.
         number: 0, incremented while the name is in use.
     """
     return TAP_PREFIX + b32encode(digest_of("tap", task, nic, str(number)))[:12].decode().lower()

@@ -29,7 +29,6 @@ def with_ipv6(
     Args:
         network: a new network, without IPv6.
         ipv6: its IPv6 settings.
-        used: the networks in use.
         routed: the prefixes of the host's routes and addresses, and those of the settings of other networks.
         local: returns this host's unique local prefix.
         remembered: addresses that declared tasks had on this network last: their prefix is chosen if it is free.

@@ -36,7 +36,6 @@ def usable_bridge(network: Network, facts: BridgeFacts | None) -> BridgeFacts:
     """Return a bridge of which taps can become ports.
 
     Args:
-        network: the network that joins the bridge.
         facts: the link of that name; None: there is none.
 
     Raises:
@@ -93,7 +92,6 @@ def check_room(network: Network, ports: Iterable[str], ours: Collection[str], le
     """Check that a bridge has room for more ports.
 
     Args:
-        network: the network that joins the bridge.
         ports: the names of all ports of the bridge.
         ours: the tap names of all leases.
         leases: the number of leases on this bridge, of all networks.

@@ -133,7 +133,6 @@ class LeaseStore:
     Writes are atomic (rename(2)). An unreadable file is renamed to NAME.damaged, with a line in the log.
 
     Args:
-        directory: of all files.
         namespace: path of the network namespace of the tasks and networks; empty: the host's own.
     """
 

@@ -39,8 +39,6 @@ def tap_alias(task: TaskName, nic: DeviceName, joined: NetworkName | None = None
     """Return the link alias (IFLA_IFALIAS) of a NIC's tap, as `ip link` shows it.
 
     Args:
-        task: of the NIC.
-        nic: its device name.
         joined: its network, if that joins an existing bridge.
     """
     return f"solo5 task {task} NIC {nic}" + (f" in network {joined}" if joined else "")
@@ -64,9 +62,7 @@ def recover_lease_record(
     """Rebuild the lease record of an attached task.
 
     Args:
-        task: the task with the damaged record.
         taps: alias and network of each tap, by tap name.
-        elements: all elements of the tables.
 
     Returns:
         The lease record; None where no tap of the task has an element in the sets `guests`, `guests6` and `unleased`.

@@ -52,7 +52,6 @@ class Link:
 
     Attributes:
         kind: empty for a physical device.
-        mac: its address.
         alias: its description (ifalias).
         master: the index of its bridge, or 0.
         up: it is set up.
@@ -70,7 +69,6 @@ class Links:
 
     Attributes:
         routes: the routes and addresses of the namespace.
-        neighbours: the neighbour entries of the namespace.
     """
 
     def __init__(self, owner: Callable[[TaskName], int]) -> None:

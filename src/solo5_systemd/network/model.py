@@ -17,8 +17,7 @@ from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
 from solo5_systemd.settings.guest_routes import Routes
 from solo5_systemd.settings.ipv6 import Ipv6
 from solo5_systemd.settings.network import Join, NetworkSettings
-from solo5_systemd.settings.network_keys import MTUS
-from solo5_systemd.settings.network_policy import CLOSED, NetworkPolicy
+from solo5_systemd.settings.network_keys import CLOSED, MTUS, NetworkPolicy
 from solo5_systemd.settings.records import TYPES, integer, text
 from solo5_systemd.settings.resolver import UNSET, Resolver, hostname
 
@@ -237,8 +236,6 @@ class Request:
     """What a start requests for a task.
 
     Attributes:
-        nics: of the task.
-        ports: of the task.
         names: what its guest gets by DHCP.
         namespace: path of the network namespace that has taps and bridges; empty: the host's own.
     """
@@ -271,9 +268,7 @@ class LeaseRecord:
     """A reservation with its request and its state.
 
     Attributes:
-        reservation: the leases and ports.
         nics: the NICs as requested, to recognise a repeated request.
-        state: RESERVED, ATTACHED or RELEASING.
         expires: the second of CLOCK_BOOTTIME in which a reservation expires, and from which on an attached task
             without a unit that runs is an orphan.
         namespace: path of the network namespace that has taps and bridges; empty: the host's own.
@@ -404,7 +399,6 @@ class RecordedRepair:
 
     Attributes:
         time: microseconds since the epoch.
-        what: its description.
         tasks: those whose network it concerned; of many, the first ones.
         others: the number of further ones.
     """

@@ -28,7 +28,6 @@ def needing(modules: Sequence[str], what: str) -> Iterator[None]:
     """Turn the kernel's error for a missing module into one that names it; others are raised as they are.
 
     Args:
-        modules: those that the block needs.
         what: what it makes, such as `bridge solo5-default`.
 
     Raises:

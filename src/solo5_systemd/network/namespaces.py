@@ -116,9 +116,6 @@ def read_traffic_elsewhere(state: Path = STATE) -> dict[TaskName, Mapping[Device
     """Return the counters of NICs in other network namespaces than the caller's, by task and NIC.
 
     Only root reads them: for others, and of namespaces that are gone, there are none.
-
-    Args:
-        state: directory of the lease records.
     """
     if not any((state / "namespaces").glob("*")):
         return {}

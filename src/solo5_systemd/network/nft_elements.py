@@ -170,9 +170,7 @@ def _network_elements(
     """Yield the elements of a network in table ip or ip6.
 
     Args:
-        family: of the table.
         inside: the range of the network.
-        network: the network.
         reached: the bridges of the networks in its `reach`.
         masquerade: packets that leave the host get its address as their source.
     """

@@ -38,9 +38,6 @@ def made(table: str, family: str, name: str, key: str, value: Sequence[str]) -> 
     """Return the commands that make a guest's object and its element in the map `name`; idempotent.
 
     Args:
-        table: of the map.
-        family: of the table.
-        name: of the map.
         key: of the element: an address, or a tap's name in quotes.
         value: the entries of an egress list, each for one protocol at most (nftables 1.0.6 does not list the ports of
             two); or rate and burst of a limit.
@@ -134,7 +131,6 @@ def _listed_entry(expressions: Sequence[Mapping[str, Any]], every: str) -> Seque
     """Return the entry of an egress list that a rule is made of; none for the last rule of a chain.
 
     Args:
-        expressions: of the rule.
         every: the range of a rule without one.
     """
     if "goto" in expressions[-1]:

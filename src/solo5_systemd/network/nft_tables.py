@@ -7,7 +7,6 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from ipaddress import ip_address
 from typing import Any, Self, TypeVar
 
@@ -32,11 +31,10 @@ from solo5_systemd.network.nft_elements import (
     Element,
     Ruleset,
 )
-from solo5_systemd.network.nft_objects import is_of_guest, listed_objects, object_name
+from solo5_systemd.network.nft_listing import listed_elements, listed_rules, unquoted
 from solo5_systemd.network.nft_rules import (
     ANNOUNCEMENTS,
     CONTACTED,
-    DYNAMIC,
     FAMILIES,
     FLOWS,
     HEARD,
@@ -68,8 +66,6 @@ _NFGENMSG = struct.Struct("=BBH")
 _MODULES = ("nf_tables", "nft_chain_nat", "nft_ct", "nft_masq", "nft_nat", "nft_limit", "nft_connlimit")
 
 K = TypeVar("K")
-
-_PROTOCOLS = {str(socket.IPPROTO_TCP): "tcp", str(socket.IPPROTO_UDP): "udp"}
 
 _TABLE_OF = {4: "ip", 6: "ip6"}
 _BRIDGE, _IFNAMSIZ = 0, 16
@@ -403,13 +399,8 @@ class Tables:
     def _listing(self) -> tuple[Mapping[str, list[object]], set[Element]]:
         """Return tables, chains, sets and rules by family, and all elements; empty where a table is missing."""
         listings = {family: self._json(f"list table {family} {TABLE}") for family in FAMILIES}
-        rules: dict[str, list[object]] = {}
-        elements: set[Element] = set()
-        for family, objects in listings.items():
-            rules[family] = [_rule(item) for item in objects if "metainfo" not in item and not is_of_guest(item)]
-            values = listed_objects(objects)
-            elements.update(_with_object(element, values) for item in objects for element in _elements(item))
-        return rules, elements
+        rules = {family: listed_rules(objects) for family, objects in listings.items()}
+        return rules, {element for objects in listings.values() for element in listed_elements(objects)}
 
     def _json(self, command: str) -> list[Any]:
         """Return the objects of an nft listing; empty where the command fails."""
@@ -468,65 +459,3 @@ def _packets(body: bytes) -> int:
     for kind in (_SET_ELEMENTS, _ELEMENT, _ELEMENT_EXPRESSION, _EXPRESSION_DATA):
         body = attributes(body)[kind]
     return int.from_bytes(attributes(body)[_COUNTER_PACKETS])
-
-
-def _with_object(element: Element, values: Mapping[str, tuple[str, ...]]) -> Element:
-    """Return an element of a map of objects with the value of its object; a value of its own if that is missing."""
-    if not element.has_object:
-        return element
-    return replace(element, value=values.get(object_name(element.name, element.key[0]), element.value))
-
-
-def _rule(item: Mapping[str, Mapping[str, object]]) -> object:
-    # Another handle of a table shows that another program has made it again, without the elements of dynamic sets.
-    return {
-        kind: {key: value for key, value in body.items() if key != "elem" and (key != "handle" or kind == "table")}
-        for kind, body in item.items()
-    }
-
-
-def _elements(item: Mapping[str, Mapping[str, object]]) -> Iterable[Element]:
-    for kind in ("set", "map"):
-        body = item.get(kind, {})
-        elem = () if body.get("name") in DYNAMIC else body.get("elem", ())
-        for one in elem if isinstance(elem, list) else ():
-            key, value = one if kind == "map" else (one, None)
-            yield Element(
-                family=str(body["family"]),
-                name=str(body["name"]),
-                key=_with_protocol_names(_words(key), body["type"]),
-                value=() if value is None else _words(value),
-            )
-
-
-def _with_protocol_names(words: tuple[str, ...], types: object) -> tuple[str, ...]:
-    """Replace protocol numbers by names: nftables 1.0.6 prints numbers without an /etc/protocols."""
-    if isinstance(types, dict):  # `typeof`, by nftables 1.1: bytes of the payload, and no protocol
-        return words
-    kinds = types if isinstance(types, list) else [types]
-    pairs = zip(words, kinds, strict=True)
-    return tuple(_PROTOCOLS.get(word, word) if kind == "inet_proto" else word for word, kind in pairs)
-
-
-def _words(value: object) -> tuple[str, ...]:
-    match value:
-        case {"concat": [*parts]}:
-            return tuple(word for part in parts for word in _words(part))
-        case {"prefix": {"addr": address, "len": length}}:
-            return (f"{address}/{length}",)
-        case {"elem": {"val": key}}:  # an element with a counter
-            return _words(key)
-        case int() if value < 0:  # JSON output has 64 bits as a signed number
-            return (str(value + (1 << 64)),)
-        case _:
-            return (str(value),)
-
-
-def unquoted(element: Element) -> Element:
-    """Return an element without quotes around link names, as listings have it."""
-    return Element(
-        family=element.family,
-        name=element.name,
-        key=tuple(word.strip('"') for word in element.key),
-        value=element.value,
-    )

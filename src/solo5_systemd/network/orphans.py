@@ -14,6 +14,7 @@ from solo5_systemd.network.lease_files import (
     read_networks,
 )
 from solo5_systemd.network.nft_elements import Element, Ruleset
+from solo5_systemd.network.nft_listing import unquoted
 from solo5_systemd.network.tap_counters import read_tap_owner
 
 LINKS = Path("/sys/class/net")
@@ -40,7 +41,7 @@ def _taps(state: Path, links: Path) -> Iterator[str]:
 def _elements(state: Path) -> list[str]:
     """Return the orphaned elements; none without libnftables, or where a lease record is damaged."""
     try:
-        from solo5_systemd.network.nft_tables import Tables, unquoted
+        from solo5_systemd.network.nft_tables import Tables
     except (ImportError, OSError):  # python3-nftables or libnftables.so is not installed
         return []
     expected = set(_expected(state))

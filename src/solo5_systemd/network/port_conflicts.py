@@ -18,7 +18,7 @@ from solo5_systemd.network.model import (
     destinations,
     port_number,
 )
-from solo5_systemd.settings.host_keys import Settings
+from solo5_systemd.settings.solo5_toml import Settings
 
 if TYPE_CHECKING:
     from solo5_systemd.network.allocations import Allocations
@@ -74,8 +74,6 @@ def check_ports(
     """Check that a request's ports can be published.
 
     Args:
-        ports: the requested ports.
-        nics: the NICs of the same request.
         allocations: the values in use by other tasks.
         bound: the ports bound by processes of the host.
         loopback6: ports at ::1 can reach a guest, as in a namespace of other programs.
@@ -174,12 +172,7 @@ def _check_request(
 
 
 def absent(ports: Iterable[PortRequest], local: Collection[IpAddress]) -> Sequence[PortRequest]:
-    """Return the ports at an address that the host does not have yet, such as that of keepalived's standby node.
-
-    Args:
-        ports: published ports.
-        local: the host's addresses.
-    """
+    """Return the ports at an address that the host does not have yet, such as that of keepalived's standby node."""
     own = (port for port in ports if port.host_ip not in (None, EVERY_IPV6))
     return [port for port in own if port.host_ip and not port.host_ip.is_loopback and port.host_ip not in local]
 

@@ -48,12 +48,6 @@ class Uplink:
 def redirected_lease(nic: NicRequest, tap: str, uplink: Uplink | None, namespace: str) -> Lease:
     """Return the lease of a guest that has the interface of a namespace.
 
-    Args:
-        nic: its NIC.
-        tap: the name of its tap.
-        uplink: of the namespace.
-        namespace: its path.
-
     Raises:
         HostError: the namespace has no interface with an address.
     """

@@ -81,9 +81,6 @@ class RememberedAddresses:
     """The addresses that all declared tasks had last, for a process that reads them often. Not thread-safe.
 
     A damaged file is left out, with a line in the log.
-
-    Args:
-        directory: of the files.
     """
 
     def __init__(self, directory: Path = ADDRESSES) -> None:

@@ -94,8 +94,6 @@ class Taps:
         """Make a tap whose macvlan is up and a port of a bridge, or set up existing ones; idempotent.
 
         Args:
-            tap: in its namespace.
-            bridge: the name of its bridge.
             alias: description of the macvlan (ifalias).
             port: its settings as a port; see `set_port`.
 

@@ -69,7 +69,6 @@ class TaskTap:
         uid: the user that may attach to the tap.
         mtu: in bytes.
         mac: of the guest.
-        namespace: path of the task's namespace.
     """
 
     name: str
@@ -137,7 +136,6 @@ def has_task_tap(host: NetlinkSocket, name: str, mac: str, namespace: str) -> bo
         host: an rtnetlink socket of the namespace of the macvlan.
         name: of both.
         mac: of the guest.
-        namespace: path of the task's namespace.
 
     Raises:
         OSError: the kernel refused to show them; ENODEV: there is no macvlan.

@@ -22,7 +22,6 @@ class Bridges:
     """The networks with a lease, and what they need in the kernel besides taps. Not thread-safe.
 
     Attributes:
-        networks: those in use, by name.
         up: the names of networks that have their bridge, rules and forwarding.
         segments: the further bridges of networks with more guests than one bridge has ports, with their network.
     """

@@ -17,17 +17,14 @@ from solo5_systemd.network.raw_netlink import link_index
 from solo5_systemd.network.remembered import RememberedAddresses
 from solo5_systemd.networkd.bridges import Bridges
 from solo5_systemd.networkd.leases import Leases
-from solo5_systemd.settings.host_keys import Settings
 from solo5_systemd.settings.network import NetworkSettings, default_mtu
+from solo5_systemd.settings.solo5_toml import Settings
 
 
 class Choice:
     """Chooses values that a task does not request, and checks those that it does. Changes nothing; not thread-safe.
 
     Args:
-        links: of the network namespace.
-        bridges: the networks in use.
-        leases: the lease records.
         settings: returns the settings of the networks.
         reserved: returns ranges and prefixes that a chosen one must not overlap, besides those of the namespace's
             routes.
@@ -65,9 +62,6 @@ class Choice:
         """Return a reservation for a task without one, and the networks that it creates.
 
         Args:
-            task: its name.
-            nics: the requested NICs.
-            ports: the requested published ports.
             bound: ports of other processes, that a published one must not be.
 
         Raises:

@@ -68,11 +68,7 @@ class _Entries:
 
 
 class DhcpFiles:
-    """The entries of guests on networks with DHCP. Not thread-safe.
-
-    Args:
-        directory: of all networks' files.
-    """
+    """The entries of guests on networks with DHCP. Not thread-safe."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

@@ -26,7 +26,6 @@ class DhcpServers:
     """The units of DHCP servers.
 
     Args:
-        bus: a connected bus.
         directory: PID 1's links of active units.
         program: the server's, whose absence is reported before a start.
     """

@@ -16,8 +16,8 @@ from solo5_systemd.network.ipam6 import with_ipv6
 from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.links import Links
 from solo5_systemd.network.model import IpAddress, Network
-from solo5_systemd.settings.host_keys import Settings
 from solo5_systemd.settings.network import NetworkSettings
+from solo5_systemd.settings.solo5_toml import Settings
 
 _MACHINE_ID = Path("/etc/machine-id")
 
@@ -43,9 +43,6 @@ class Ipv6:
         """Return new networks with the IPv6 prefixes that their settings have, or that are chosen.
 
         Args:
-            new: the new networks.
-            used: the networks in use.
-            settings: of both.
             reserved: prefixes that theirs must not overlap, besides those of routes and settings.
             remembered: returns the addresses that declared tasks had on a network last.
 

@@ -28,7 +28,6 @@ class Leases:
     """The lease records of one network namespace. Not thread-safe; exceptions state it.
 
     Args:
-        store: their files.
         namespace: its path; empty: the host's own.
     """
 

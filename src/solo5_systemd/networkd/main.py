@@ -23,7 +23,7 @@ from solo5_systemd.networkd.state import NetworkState
 from solo5_systemd.networkd.task_units import TaskUnits
 from solo5_systemd.networkd.waiting import FIFOS, SAVED
 from solo5_systemd.settings.files import ETC, CachedSettings
-from solo5_systemd.settings.host_keys import Settings, of_namespace, permits_redirect
+from solo5_systemd.settings.solo5_toml import Settings, of_namespace, permits_redirect
 from solo5_systemd.users.registry import Registry
 
 IDLE_TIMEOUT_S = 10.0

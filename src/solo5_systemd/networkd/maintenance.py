@@ -27,12 +27,7 @@ class Maintenance:
     """The maintenance loop.
 
     Args:
-        state: of all networks.
         writer: the thread of `state`.
-        releases: of tasks.
-        sleep: of tasks.
-        deletions: of flows.
-        watches: what has changed.
         report: awaited for each repair.
         check_interval: seconds between two checks of units.
     """

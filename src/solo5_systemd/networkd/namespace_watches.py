@@ -18,7 +18,6 @@ class NamespaceWatches:
     They are opened and closed in the writer thread, and read by the event loop. A socket keeps its namespace alive.
 
     Args:
-        loop: the event loop.
         changed: called in it with the path of a namespace in which a link was removed or set down, an address was
             removed, or this service's rules were changed.
         announced: called in it with the path of a namespace in which packets for sleeping tasks are announced.
@@ -39,7 +38,6 @@ class NamespaceWatches:
         """Watch a namespace; nothing is done for one that is watched.
 
         Args:
-            path: of the namespace.
             rules: watch nftables, too: others can change the tables.
 
         Raises:

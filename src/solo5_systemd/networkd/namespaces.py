@@ -354,7 +354,6 @@ class Namespaces:
         """Have this thread in a namespace, with its state; close that after the block unless it has a task.
 
         Args:
-            path: of the namespace.
             redirected: a state that is made here is for a guest that has the interface of the namespace.
         """
         other = self._others.get(path) or self._open(path, redirected=redirected)

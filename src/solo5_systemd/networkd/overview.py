@@ -11,19 +11,16 @@ from solo5_systemd.network.nft_tables import Tables
 from solo5_systemd.networkd.bridges import Bridges
 from solo5_systemd.networkd.choice import Choice
 from solo5_systemd.networkd.leases import Leases
-from solo5_systemd.settings.host_keys import Settings
 from solo5_systemd.settings.network import NetworkSettings
 from solo5_systemd.settings.resolver import UNSET
+from solo5_systemd.settings.solo5_toml import Settings
 
 
 class Overview:
     """Reads the networks of one network namespace with their counts; changes nothing, is not thread-safe.
 
     Args:
-        links: of the namespace.
         tables: its nftables tables, with the counts of dropped packets.
-        bridges: the networks in use.
-        leases: the lease records.
         choice: has the MTU of a network that is not in use.
         settings: returns the settings of the networks.
         namespace: its path; empty: the host's own.

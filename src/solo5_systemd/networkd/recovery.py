@@ -15,8 +15,8 @@ from solo5_systemd.network.raw_netlink import link_index
 from solo5_systemd.networkd.bridges import Bridges
 from solo5_systemd.networkd.ipv6 import advertised_servers
 from solo5_systemd.networkd.leases import Leases
-from solo5_systemd.settings.host_keys import Settings
 from solo5_systemd.settings.network import Join, NetworkSettings
+from solo5_systemd.settings.solo5_toml import Settings
 
 _log = logging.getLogger(__name__)
 

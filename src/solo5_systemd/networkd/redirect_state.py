@@ -35,7 +35,6 @@ class RedirectState:
     """The one task of a namespace that has its interface, in memory, in files and in the kernel. Not thread-safe.
 
     Attributes:
-        leases: the lease record.
         repairs: this object.
     """
 
@@ -43,10 +42,7 @@ class RedirectState:
         """Take the parts of one network namespace.
 
         Args:
-            store: its files.
-            links: its links.
             permitted: returns whether the settings permit it.
-            namespace: its path.
         """
         self._store = store
         self._links = links

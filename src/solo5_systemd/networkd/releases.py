@@ -29,11 +29,7 @@ class Releases:
     """Releases networks.
 
     Args:
-        state: of all networks.
         writer: the thread of `state`.
-        units: of tasks.
-        servers: the units of DHCP servers.
-        deletions: of taps and flows.
         tasks: the group in which ended tasks are awaited.
 
     Attributes:

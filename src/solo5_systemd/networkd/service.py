@@ -39,10 +39,7 @@ class Networkd:
     kernel is slow to make run in other threads (`Deletions`).
 
     Args:
-        bus: a connected bus.
         make_state: called in the writer thread, the only user of its sockets.
-        units: of tasks.
-        servers: the units of DHCP servers.
         idle: seconds without a call and a lease record after which the service exits.
     """
 

@@ -84,9 +84,7 @@ class Sleep:
     """Puts tasks to sleep, and wakes them.
 
     Args:
-        state: of all networks.
         writer: the thread of `state`.
-        units: of tasks.
         locks: of tasks; held during each change of one.
         tasks: the group in which sleepers are woken.
         watches: of the maintenance loop, which calls `check`.

@@ -44,7 +44,6 @@ class Sleepers:
         """Refuse a task that packets could not wake.
 
         Args:
-            reservation: of the task.
             networks: of its NICs, which are not in use yet.
 
         Raises:

@@ -43,7 +43,7 @@ from solo5_systemd.networkd.recovery import Recovery
 from solo5_systemd.networkd.repairs import Repairs
 from solo5_systemd.networkd.sleepers import Sleepers
 from solo5_systemd.networkd.waiting import FIFOS, SAVED, Waiting
-from solo5_systemd.settings.host_keys import Settings
+from solo5_systemd.settings.solo5_toml import Settings
 
 _log = logging.getLogger(__name__)
 

@@ -29,12 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class TaskUnits:
-    """The units of tasks.
-
-    Args:
-        bus: a connected bus.
-        directory: of the links.
-    """
+    """The units of tasks."""
 
     def __init__(self, bus: MessageBus, directory: Path = Path(UNITS)) -> None:
         self._bus = bus

@@ -25,7 +25,6 @@ class Driver:
     """The state of one plugin process, behind both gRPC services.
 
     Args:
-        version: the release of this package.
         background: the group that runs the background work.
 
     Attributes:

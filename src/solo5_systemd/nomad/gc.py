@@ -37,8 +37,6 @@ class Housekeeping:
     """The driver's background loops. Each starts once.
 
     Args:
-        session: the engine.
-        tasks: the driver's tasks.
         serving: returns whether an agent is connected.
         background: the group that runs the loops.
     """
@@ -182,12 +180,7 @@ async def _logged(what: str, work: Awaitable[None]) -> None:
 
 
 class ForgottenTasks:
-    """The forgotten tasks found so far, by invocation, and since when.
-
-    Args:
-        session: the engine.
-        tasks: the driver's tasks.
-    """
+    """The forgotten tasks found so far, by invocation, and since when."""
 
     def __init__(self, session: EngineSession, tasks: TaskRegistry) -> None:
         self._session = session
@@ -203,7 +196,6 @@ class ForgottenTasks:
         """Stop the tasks that have a successor, or have been forgotten for the full grace period.
 
         Args:
-            config: the operator's settings.
             keep_ended: leave ended tasks, which are retained for their outcome.
 
         Raises:

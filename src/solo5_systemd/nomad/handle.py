@@ -14,8 +14,8 @@ from solo5_systemd.base.names import TaskName, UnitKind
 from solo5_systemd.engine.task import Task
 from solo5_systemd.nomad.config.ready import ReadinessProbe
 from solo5_systemd.nomad.config.values import Logging
-from solo5_systemd.settings.host_keys import LOG_NAMESPACE
 from solo5_systemd.settings.records import document, integer, record
+from solo5_systemd.settings.solo5_toml import LOG_NAMESPACE
 
 VERSION = 1
 """Raised by a release whose states this one cannot read; `decode` reads those of all releases before."""
@@ -28,13 +28,8 @@ class DriverState:
     Attributes:
         ready: the recurring readiness probe; None: no probe.
         log_namespace: the journal namespace of the console; empty: the host's journal.
-        task: the task's name on this host.
-        unit: the transient unit.
-        invocation: systemd's invocation ID.
         boot: the kernel's boot ID; a unit does not outlive its boot.
         started: microseconds since the epoch.
-        kind: service or scope.
-        logging: the destination of the console.
     """
 
     ready: ReadinessProbe | None = None
@@ -77,7 +72,6 @@ def verify(stored: DriverState, boot: str, found: Task | None) -> Task:
     """Return the task of a handle, running or ended, if its invocation is the stored one; the name alone is no proof.
 
     Args:
-        stored: the handle.
         boot: the kernel's boot ID now.
         found: the task that PID 1 has under the name; None: none.
 

@@ -51,7 +51,6 @@ async def open_fifo(path: str, root: str = "", timeout_s: float = READER_TIMEOUT
     made on the very file that is opened.
 
     Args:
-        path: the FIFO's path.
         root: a directory that no task can replace. Empty, or if `path` is not below it: the FIFO's own directory.
         timeout_s: seconds to wait for the reader.
 
@@ -115,13 +114,9 @@ async def connect(
     """Hand a task's FIFOs to the relay, which forwards the console from `since` on.
 
     Args:
-        session: the relay.
         task: the task's configuration, with the paths of its FIFOs.
-        name: the task's name.
-        unit: its unit.
         since: microseconds since the epoch.
         destination: of the console; other than NOMAD, nothing is forwarded.
-        namespace: the journal namespace of the console.
 
     Raises:
         HostError: a FIFO has no reader, or the relay does not answer.
@@ -179,7 +174,6 @@ class LogReattacher:
     """Reattaches FIFOs in the background: RecoverTask does not wait for it, only the report of the task's end does.
 
     Args:
-        session: the relay.
         background: the group that runs the work.
     """
 
@@ -196,7 +190,6 @@ class LogReattacher:
 
         Args:
             config: the task's configuration, with the paths of its FIFOs.
-            state: the task's handle.
             running: False: it has ended.
         """
         return self._background.create_task(self._reattach(config, state, running=running))

@@ -98,9 +98,6 @@ async def wait_until_ready(
     """Wait until a started task is ready, and return the evidence for the task event.
 
     Args:
-        session: the engine.
-        state: the task's handle.
-        condition: what makes the task ready.
         deadline: seconds until the wait fails.
         ended: done when the task has ended.
 
@@ -152,9 +149,6 @@ class ReadinessWatch:
     """The watch over one ready task: it probes until it is cancelled, or has stopped the task after a loss.
 
     Args:
-        session: the engine.
-        name: the task's name.
-        probe: its recurring probe.
         publish: a callback for the task's events.
 
     Attributes:

@@ -69,8 +69,6 @@ class ScopeChildren:
         """Start a child in a scope of its own, and let it execute the tender.
 
         Args:
-            engine: the engine.
-            workload: the task.
             progress: as of a service.
 
         Raises:

@@ -37,7 +37,6 @@ class ExitWaiter:
     """Waits for the ends of services and scopes.
 
     Args:
-        session: the engine.
         scopes: the tenders that are children of this process.
     """
 
@@ -59,7 +58,6 @@ class ExitWaiter:
         """Wait for a task's end, through any outage of PID 1 or the bus.
 
         Args:
-            state: the task's handle.
             run: its unit as it was last read.
         """
         # Every error: an exception in the group's task would end the plugin.

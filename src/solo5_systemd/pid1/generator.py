@@ -95,7 +95,7 @@ from solo5_systemd.pid1.kept import (
     systemd_release,
 )
 from solo5_systemd.settings.files import ETC, read_settings
-from solo5_systemd.settings.host_keys import Settings
+from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.unit.tender import LIBRARIES, Tender
 
 FSTAB = Path("/etc/fstab")
@@ -159,14 +159,10 @@ class Generator:
     """Writes unit files.
 
     Args:
-        etc: directory of the declarations.
-        system: directory of unit files.
         directory: with the directories of declared tasks.
-        units: directories with unit files.
         generated: what other generators make; None: as of `of_generators`.
         fstab: file of file systems that are mounted later (fstab(5)).
         settings: of the host; or why they cannot be read, which refuses each declaration.
-        systemd: release of systemd.
         budget_s: seconds for what may hang.
     """
 
@@ -374,7 +370,6 @@ class Generator:
         """Remove the files of a declaration that is gone; those of a running task stay.
 
         Args:
-            name: of the declaration.
             is_declared: it is an instance that its template declares from now on, or has declared.
         """
         own = self._system / f"{name}.service"
@@ -403,7 +398,6 @@ class _Files:
     """The files of a declaration.
 
     Attributes:
-        unit: its service.
         others: by path below the directory of unit files.
         own: by name in the directory of the declaration.
     """

@@ -46,7 +46,6 @@ class Basis:
     """What of the tender, the image and arguments a unit file depends on, to be compared at a start.
 
     Attributes:
-        tender: path of the program.
         target: of the image.
         nics: whether the image has NICs.
         groups: whether each argument stands for several words.

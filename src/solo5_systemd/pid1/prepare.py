@@ -307,12 +307,7 @@ def _log_stderr(name: TaskName) -> None:
 
 
 class Addresses:
-    """The addresses that a task had last, in a file.
-
-    Args:
-        name: of the task.
-        directory: of the files.
-    """
+    """The addresses that a task had last, in a file."""
 
     def __init__(self, name: TaskName, directory: Path = ADDRESSES) -> None:
         self._name = name

@@ -71,9 +71,6 @@ class ImageSwitch:
     """Changes the image of a declaration, by its drop-in and a daemon-reload.
 
     Args:
-        name: of the task.
-        files: of its updates.
-        runtime: the engine.
         image: path of the new one; empty: it is not changed.
     """
 
@@ -165,7 +162,6 @@ async def end(name: TaskName, *, is_last: bool = False) -> None:
     """Finish or roll back an interrupted update: the task has the new image, or the earlier one.
 
     Args:
-        name: of the task.
         is_last: there is no further attempt.
 
     Raises:

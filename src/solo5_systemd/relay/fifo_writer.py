@@ -80,7 +80,6 @@ class FifoWriter:
     descriptor.
 
     Args:
-        delivery: how far the stream was delivered.
         catch_up_to: the last line that has to be read from the journal again.
         staging: the pipe of `delivery.staged`; closed by this writer.
         save: called when `delivery` has changed; has to save it before it returns.

@@ -115,11 +115,9 @@ class JournalFollower:
     lines.
 
     Args:
-        open_journal: opens a reader.
         namespace: the journal namespace; empty: the host's journal.
 
     Attributes:
-        namespace: as above.
         fd: a descriptor that is readable when there may be new lines or files (sd_journal_get_fd(3)).
         last_line: the last line read, or the last one before the follower was opened; None: the journal was empty.
     """

@@ -28,7 +28,6 @@ class LineQueue:
     run in one thread, so that no line is lost or duplicated in between.
 
     Attributes:
-        position: what was written.
         catch_up_to: the last skipped line; None: all lines that are not written are in the queue.
         dropped: lines that journald dropped according to the notices written; reset to 0 by its reader.
         removed: skipped lines that were removed from the journal before they were read; reset to 0 by its reader. Lines

@@ -45,11 +45,8 @@ class ConsoleState:
     """The state of one task's console.
 
     Attributes:
-        task: the task.
-        unit: the unit whose lines are forwarded.
         since: the time from which lines are forwarded, in µs since the epoch (CLOCK_REALTIME).
         since_monotonic: the same in µs since boot (CLOCK_MONOTONIC).
-        streams: how far each stream was delivered.
         number: identifies the descriptors in systemd's fd store. It is unique among the consoles.
         ended: the task has ended; the console is closed when all lines are delivered.
         namespace: the journal namespace of the unit; empty: the host's journal.

@@ -20,12 +20,9 @@ class TaskConsole:
         stored: the descriptors from the fd store, closed by this console; None: staging pipes are created, what was
             staged is written again, and the writers have no FIFO.
         save: called when `state` has changed; has to save it before it returns.
-        open_journal: opens a reader of a journal.
 
     Attributes:
-        ended: the task has ended.
         generation: how often its descriptors were stored.
-        writers: the FIFO writer of each stream.
     """
 
     __slots__ = (

@@ -60,7 +60,6 @@ class Destination:
     """An entry of an egress list.
 
     Attributes:
-        network: an address or a range.
         protocol: "tcp", "udp" or "icmp" (ICMPv6 for IPv6); None: every protocol, or, with ports, TCP and UDP.
         ports: the first and last port; None: every port.
     """

@@ -11,7 +11,7 @@ from pathlib import Path
 from solo5_systemd.base.atomic_file import replace_file
 from solo5_systemd.base.errors import HostError, SettingsError, unquoted
 from solo5_systemd.base.own_files import list_own, read_own
-from solo5_systemd.settings.host_keys import Settings, check_reach, parse_settings
+from solo5_systemd.settings.solo5_toml import Settings, check_reach, parse_settings
 
 ETC = Path("/etc/solo5")
 
@@ -26,7 +26,6 @@ def read_settings(directory: Path = ETC, run: Path = RUN) -> Settings:
     """Return the settings of this host: all files sorted by name, with later keys overriding earlier ones.
 
     Args:
-        directory: of the operator's files.
         run: of files for this boot, read first.
 
     Raises:

@@ -38,8 +38,6 @@ def ipv6_settings(keys: NetworkKeys, fields: Fields, mtu: int) -> Ipv6 | None:
     """Return the IPv6 settings of a network; None: it has no IPv6.
 
     Args:
-        keys: of the network.
-        fields: its table, for errors.
         mtu: of the network, in bytes.
 
     Raises:

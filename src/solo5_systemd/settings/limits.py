@@ -98,7 +98,6 @@ class Claim:
     """What a task or disk takes of the node.
 
     Attributes:
-        tenant: whose it is.
         amounts: by resource, or `RESOURCE/NAME` where the node has several of them: the address ranges of networks, and
             images, which many tasks share.
     """
@@ -127,7 +126,6 @@ class Share:
 
     Attributes:
         percent: of what the node has, where no amount is set; None: all of it.
-        amounts: by resource.
     """
 
     percent: int | None = None
@@ -149,7 +147,6 @@ class Limits:
 
     Attributes:
         reserve_mb: MiB that stay free in a file system; None: a tenth of it, at most RESERVE_MB.
-        shares: by scope.
     """
 
     reserve_mb: int | None = None
@@ -209,8 +206,6 @@ def check_space(limits: Limits, space: Space, more: int, what: str, where: str, 
     """Check that the reserve of a file system is left when something is made.
 
     Args:
-        limits: of the node.
-        space: the file system.
         more: bytes that what is made can take.
         what: it, as the beginning of a sentence.
         where: a path in the file system.
@@ -269,7 +264,6 @@ class Node:
     """What a node has.
 
     Attributes:
-        limits: of its tasks.
         capacity: by resource, or `RESOURCE/NAME`.
         copies: returns the file system of private copies, its free space without what disks have not written yet.
     """
@@ -297,8 +291,6 @@ class Node:
         """Check a claim beside those that are made already.
 
         Args:
-            claim: the new one.
-            others: all others.
             what: the task or disk, as the beginning of a sentence.
 
         Raises:

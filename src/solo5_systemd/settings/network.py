@@ -10,8 +10,16 @@ from solo5_systemd.base.errors import InvalidRequestError, SettingsError
 from solo5_systemd.base.names import NetworkName, network_name
 from solo5_systemd.settings.address_pool import Pool4, Pool6
 from solo5_systemd.settings.ipv6 import IPV6_MTU, Ipv6, ipv6_settings, joined_ipv6
-from solo5_systemd.settings.network_keys import NetworkKeys, keys_on
-from solo5_systemd.settings.network_policy import CLOSED, HOST, INHERITED, LAN, NAMESPACE, NetworkPolicy
+from solo5_systemd.settings.network_keys import (
+    CLOSED,
+    HOST,
+    INHERITED,
+    LAN,
+    NAMESPACE,
+    NetworkKeys,
+    NetworkPolicy,
+    keys_on,
+)
 from solo5_systemd.settings.records import record
 from solo5_systemd.settings.reserved_addresses import check_within
 from solo5_systemd.settings.resolver import UNSET, Resolver
@@ -65,7 +73,6 @@ class NetworkSettings:
     """One network.
 
     Attributes:
-        bridge: the name of its bridge.
         ipv4: its range; None: a free one is chosen, or, with `join`, guests have addresses of the LAN's DHCP.
         without_ipv4: it has no range, and none is chosen: guests have IPv6 only.
         gateway4: the host's address in it; None: the first one. With `join`, a router's; None: there is none.

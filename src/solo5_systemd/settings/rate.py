@@ -94,8 +94,6 @@ def check_cap(wanted: Rate, cap: Rate, of: str) -> None:
     """Check that no limit is above the operator's.
 
     Args:
-        wanted: the limits of a job.
-        cap: the operator's.
         of: the noun for the network in the error.
 
     Raises:

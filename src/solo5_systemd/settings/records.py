@@ -58,7 +58,6 @@ class Entry:
 
     Attributes:
         name: of the field, and of the key.
-        type: of its values.
         default: MISSING: the key is required.
         metadata: of the field, such as the arguments of `setting`.
     """
@@ -141,7 +140,6 @@ def document(value: Any, *, complete: bool = False) -> dict[str, Any]:
     """Return the table of a record, without the keys that have their default.
 
     Args:
-        value: the record.
         complete: with these keys; those whose value is None are left out.
     """
     table = {}

@@ -50,7 +50,6 @@ def check_within(reserved: Reserved, networks: Sequence[IPv4Network | IPv6Networ
     """Check that all ranges are of a network whose range is set: of a chosen one they would be of no known address.
 
     Args:
-        reserved: the ranges.
         networks: the network's range and prefix, as far as they are set.
         where: the path of the key, for the error.
 

@@ -94,7 +94,6 @@ def reachable(found: Resolver, versions: Collection[int]) -> Resolver:
     """Return a resolver with the servers that a guest has the addresses for.
 
     Args:
-        found: all servers.
         versions: of IP, 4 or 6 or both: those of which the guest has addresses.
 
     Raises:

@@ -134,8 +134,6 @@ def check_entry(request: DiskRequest, count: int, size: int) -> None:
     """Check the limits of an archive after each entry.
 
     Args:
-        request: of the disk.
-        count: of the entries.
         size: bytes of their content.
 
     Raises:

@@ -77,8 +77,6 @@ def write_archive(request: DiskRequest, archive: ArchiveRequest, target: int | N
     """Write an archive to an empty file, or only hash it.
 
     Args:
-        request: of the disk.
-        archive: its content.
         target: descriptor of a file in memory; None: write nothing.
 
     Returns:

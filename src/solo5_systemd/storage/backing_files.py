@@ -74,12 +74,8 @@ class ImageFiles:
 
     Args:
         recorded: of the disks that tasks have.
-        locks: the directory of disk locks.
-        mounts: the bind mounts of starts.
-        copies: the directories of private copies.
         archives: the directories of archives, in memory.
         quotas: returns the quotas of directories.
-        claims: the disks that jobs have created.
     """
 
     def __init__(
@@ -189,7 +185,6 @@ def inspect(request: DiskRequest, recorded: Recorded = no_records, *, user: str 
     """Check a disk by the rules of tenders, and the title of the task to it (`check_title`).
 
     Args:
-        request: the requested disk.
         recorded: of the disks that tasks have.
         user: whose permission marks disks for tasks.
         how: READ for a file that is only copied.
@@ -272,11 +267,7 @@ def make(
     The file appears complete, on stable storage: neither a failure nor a kill leaves a part of it.
 
     Args:
-        request: the requested disk.
-        recorded: of the disks that tasks have.
         user: as of `inspect`.
-        quotas: of directories.
-        claims: the disks that jobs have created.
 
     Raises:
         Solo5Error: as `inspect`; HostError also if it cannot be created, such as on a full or read-only file system, or

@@ -28,7 +28,6 @@ class BindMounts:
         mount: binds one path to another.
         unmount: undoes it.
         root: the root directory of PID 1's mount namespace.
-        locks: the directory of disk locks.
     """
 
     def __init__(
@@ -54,7 +53,6 @@ class BindMounts:
         """Bind the disks whose path a user other than root may change.
 
         Args:
-            disks: all disks of one task.
             reopen: opens the verified file with O_PATH.
 
         Raises:

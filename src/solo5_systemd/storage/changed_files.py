@@ -46,7 +46,6 @@ def is_lost(path: str, identities: Collection[tuple[int, int]]) -> bool:
     """Return whether a disk's device is gone: no node of it at its path, or a device without a size.
 
     Args:
-        path: of the device node.
         identities: of the task's disks.
 
     Raises:

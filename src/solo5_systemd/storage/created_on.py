@@ -23,7 +23,6 @@ def check_mounted(path: str, what: str) -> None:
 
     Args:
         path: of the new file, without symbolic links; its directory exists.
-        what: the disk in an error.
 
     Raises:
         HostError: it would be, or a file cannot be read.

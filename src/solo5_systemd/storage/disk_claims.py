@@ -41,7 +41,6 @@ class DiskClaims:
     Args:
         limits: returns the limits of the node.
         copies: returns the bytes that private copies of tasks can take of the file system of STATE.
-        directory: of the claims.
         own: paths on the node's own file systems; others are volumes, which are given to jobs entirely.
     """
 

@@ -23,7 +23,6 @@ class DiskPath:
 
     Attributes:
         path: without symbolic links.
-        backing: FILE or DEVICE.
         size: bytes.
         sector_size: of a block device, in bytes: its logical block; None of a file.
         task: that has it, or shares data with it, such as its partition; empty: a reader; None: none.
@@ -43,7 +42,6 @@ def inspect_path(text: str, locks: Path = LOCKS) -> DiskPath:
 
     Args:
         text: a path, which may be a symbolic link, such as `/dev/vg/web`.
-        locks: the directory of disk locks.
 
     Raises:
         InvalidRequestError: neither a regular file nor a block device.

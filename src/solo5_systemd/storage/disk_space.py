@@ -101,12 +101,7 @@ async def _off_the_loop(call: Callable[[], _Result]) -> _Result:
 
 
 class SpaceWatch:
-    """The disks of running tasks on full file systems: a look costs one statvfs(2) for each file system with disks.
-
-    Args:
-        locks: the directory of disk locks.
-        copies: that of private copies.
-    """
+    """The disks of running tasks on full file systems: a look costs one statvfs(2) for each file system with disks."""
 
     def __init__(self, locks: Path = LOCKS, copies: Path = Path(COPIES)) -> None:
         self._locks = locks

@@ -30,7 +30,6 @@ def may_open(
     """Return whether a process with these credentials and no capability may open a file.
 
     Args:
-        credentials: user and groups of the process.
         owner: uid of the file.
         group: gid of the file.
         mode: st_mode of stat(2).

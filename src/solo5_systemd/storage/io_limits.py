@@ -22,10 +22,6 @@ BPS_MIN, IOPS_MIN = 100_000, 10
 def io_limit(key: str, text: str) -> int:
     """Parse a limit: a number, or one with K, M, G or T, powers of 1000 as in IOReadBandwidthMax=.
 
-    Args:
-        key: of the limit.
-        text: the limit.
-
     Raises:
         InvalidRequestError: malformed, or out of range; the sentence begins with the key.
     """
@@ -87,8 +83,6 @@ def lowered(wanted: IoLimits, cap: IoLimits, where: str) -> IoLimits:
     """Return a disk's limits, those that it lacks from the operator's.
 
     Args:
-        wanted: the limits of a job.
-        cap: the operator's.
         where: the path of the limits in the job, for errors.
 
     Raises:

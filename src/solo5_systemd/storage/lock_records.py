@@ -108,10 +108,6 @@ def identity_of(name: Path) -> tuple[int, int]:
 def is_any_locked(names: Iterable[str], directory: Path = LOCKS) -> bool:
     """Return whether one of some disks is locked.
 
-    Args:
-        names: of lock files.
-        directory: the directory of lock files.
-
     Raises:
         OSError: the directory cannot be opened.
     """

@@ -31,8 +31,6 @@ def lock(disks: Sequence[Disk], *, directory: Path = LOCKS, task: str = "") -> i
     """Lock all disks until the returned descriptor, and every duplicate in any process, is closed.
 
     Args:
-        disks: all disks of one task.
-        directory: the directory of lock files.
         task: the name of the task; empty: none.
 
     Returns:

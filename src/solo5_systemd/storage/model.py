@@ -98,7 +98,6 @@ class DiskRequest:
     """A BLOCK_BASIC device of a manifest, and the file or block device for it.
 
     Attributes:
-        disk: the device's name in the manifest.
         path: of the file or device node, in the caller's mount namespace.
         sector_size: in bytes; None: 512.
         roots: directories, of which one must contain the path with symbolic links resolved; empty: no restriction.
@@ -133,7 +132,6 @@ class Disk:
     """A checked disk.
 
     Attributes:
-        disk: the device's name in the manifest.
         path: of the file or device node, absolute, without symbolic links.
         identity: device and inode of a file, or device number and zero of a block device; equal for the same disk only.
         sector_size: in bytes.
@@ -145,7 +143,6 @@ class Disk:
         exposed: a user other than root may change what `path` resolves to, or the path has characters that a unit file
             cannot hold.
         planned: the start has to make it first; `identity` is (0, 0) until then.
-        backing: what it is.
         source: path of the file that a private copy is of, or names of what an archive has; empty: none.
         sha256: of an archive, in hexadecimal digits; empty: not known.
         sources: the request of an archive of files; None for any other disk.
@@ -189,7 +186,6 @@ class FullDisk:
     """A disk that is on a full file system.
 
     Attributes:
-        disk: its name in the manifest.
         path: of its file; of a private copy, that of the original.
         free: bytes that the file system has for a task.
     """
@@ -204,7 +200,6 @@ class LostDisk:
     """A disk whose block device is gone.
 
     Attributes:
-        disk: its name in the manifest.
         path: where the device node was.
     """
 
@@ -217,8 +212,6 @@ class FullDiskChange:
     """A disk of a running task whose file system has become full, or has space again.
 
     Attributes:
-        task: that has the disk.
-        disk: the disk.
         full: whether its file system is full now.
     """
 
@@ -232,7 +225,6 @@ class MadeDisk:
     """A disk that a start has made.
 
     Attributes:
-        disk: the disk.
         created: its file is new, and stays when the task has ended.
         directory: of a private disk, with the names that it needs during the start; None: it needs none.
         descriptor: has the lock of that directory; negative without one.
@@ -271,12 +263,9 @@ def named_disk(
     """Return the request for a named disk.
 
     Args:
-        disk: the device's name in the manifest.
-        name: of the disk.
         sector_size: in bytes; None: 512.
         create: the disk to create if there is none of this name.
         private: a copy for one run.
-        directory: of named disks.
 
     Raises:
         InvalidRequestError: it is to be created, and used as a copy only.
@@ -302,7 +291,6 @@ def backing_of(request: DiskRequest, *, is_device: bool) -> Backing:
     """Return what is behind a disk.
 
     Args:
-        request: the requested disk.
         is_device: its path is that of a block device.
     """
     if request.private:

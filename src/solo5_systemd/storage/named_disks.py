@@ -34,8 +34,6 @@ class NamedDisk:
     """A named disk.
 
     Attributes:
-        name: of the disk.
-        path: of its file.
         size: bytes.
         allocated: bytes of the file system that it takes.
         used: microseconds since the epoch when a task last got it, wrote it or gave it back.
@@ -54,8 +52,6 @@ class NamedDisks:
     """The named disks of this host.
 
     Args:
-        directory: of their files.
-        locks: the directory of disk locks.
         owner: UID of disks that no task has.
         quotas: returns the quotas of directories; called when a disk is made or grows.
         limits: returns those of the node; called before blocks are allocated.
@@ -107,7 +103,6 @@ class NamedDisks:
         """Create a disk of zeros.
 
         Args:
-            name: of the disk.
             size: bytes.
             preallocate: allocate its blocks; False: it is sparse.
 
@@ -128,7 +123,6 @@ class NamedDisks:
         """Change the size of a disk that no task has.
 
         Args:
-            name: of the disk.
             size: bytes.
             shrink: permit a smaller size, which loses the end of the disk.
 
@@ -155,7 +149,6 @@ class NamedDisks:
         """Remove a disk that no task has.
 
         Args:
-            name: of the disk.
             first: is called once the disk is locked; an error of it leaves the disk.
 
         Raises:
@@ -171,7 +164,6 @@ class NamedDisks:
         """Create a disk with the content of a file or pipe; holes and zeros of a pipe stay holes.
 
         Args:
-            name: of the disk.
             source: descriptor; of a regular file, its current position is ignored.
             progress: called with the bytes that are done.
 

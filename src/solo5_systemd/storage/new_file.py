@@ -71,8 +71,6 @@ def create_file(
 
     Args:
         directory: descriptor of its directory; O_PATH suffices.
-        name: in the directory.
-        new: size and allocation.
         owner: UID.
         write: writes the content to a descriptor; None: zeros.
 

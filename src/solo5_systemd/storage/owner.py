@@ -13,7 +13,7 @@ from pathlib import Path
 from solo5_systemd.base.errors import HostError, TakenError
 from solo5_systemd.base.locks import closing
 from solo5_systemd.base.procfs import ROOT, existing, identity, mount_points, path_of
-from solo5_systemd.settings.host_keys import TASK_UIDS
+from solo5_systemd.settings.solo5_toml import TASK_UIDS
 from solo5_systemd.storage.lock_records import LOCKS
 from solo5_systemd.storage.locks import lock, taken
 from solo5_systemd.storage.model import Disk
@@ -89,7 +89,6 @@ def reclaim_disk(uid: int, disk: Disk, *, locks: Path = LOCKS, lock_timeout: flo
     Args:
         uid: the task's user.
         disk: the disk as it was given; the device number may have changed at a boot.
-        locks: the directory of disk locks.
         lock_timeout: seconds to wait for the disk lock.
 
     Raises:

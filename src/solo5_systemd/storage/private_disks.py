@@ -57,10 +57,7 @@ def make_copy(request: DiskRequest, original: Disk, copies: StartDirectories, lo
     The file has a shared lock meanwhile: any number of starts copy it at a time, and no task writes it.
 
     Args:
-        request: the requested disk.
         original: the file, checked as a disk of its own.
-        copies: the directories of private copies.
-        locks: the directory of disk locks.
         planned: the disk as it was inspected: its size and the bytes to copy have been admitted.
 
     Raises:

@@ -38,7 +38,6 @@ def admitted(
     """Check that a file may become larger; until the block ends, which gives it its name and size, no other file may.
 
     Args:
-        quotas: all of the host.
         path: of the file, which need not exist; a symbolic link in it is followed.
         more: bytes by which it becomes larger; 0 or less is always admitted.
         what: the file in an error, such as `disk 'web'`.
@@ -87,7 +86,6 @@ def used(directory: str, but: tuple[int, int] | None = None) -> int:
     The larger of size and allocated blocks counts. Symbolic links are not followed.
 
     Args:
-        directory: the path.
         but: the file that does not count.
     """
     total, seen = 0, {but}

@@ -44,7 +44,6 @@ def check_bound(disks: Sequence[tuple[Disk, str]], pid: int) -> None:
 
     Args:
         disks: each with its path in the tender's mount namespace.
-        pid: the tender's process ID.
 
     Raises:
         StartError: another file is at a path, or it has another size.

@@ -36,9 +36,6 @@ class Snapshot:
     """A snapshot of a named disk.
 
     Attributes:
-        disk: the name of the disk.
-        name: of the snapshot.
-        path: of its file.
         size: bytes.
         allocated: bytes of the file system, with those that it shares with the disk or other snapshots.
         made: microseconds since the epoch.
@@ -56,11 +53,7 @@ class Snapshot:
 
 
 class Snapshots:
-    """The snapshots of named disks, whose quotas are those of a disk that is restored.
-
-    Args:
-        disks: all disks of this host.
-    """
+    """The snapshots of named disks, whose quotas are those of a disk that is restored."""
 
     def __init__(self, disks: NamedDisks | None = None) -> None:
         self._disks = disks or NamedDisks()
@@ -85,8 +78,6 @@ class Snapshots:
         """Make a snapshot of a disk that no task has.
 
         Args:
-            disk: the disk.
-            name: of the snapshot.
             copy: copy the data, without holes, where the file system cannot share blocks.
             progress: called with the bytes that are copied.
 
@@ -126,7 +117,6 @@ class Snapshots:
         """Prepare snapshots of all named disks of a running task.
 
         Args:
-            task: the task.
             name: of all the snapshots.
 
         Raises:
@@ -223,7 +213,6 @@ class Snapshots:
         """Remove a disk that no task has.
 
         Args:
-            disk: the disk.
             snapshots: remove its snapshots first; False: it must have none.
 
         Raises:

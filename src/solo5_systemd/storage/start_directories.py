@@ -58,7 +58,6 @@ class StartDirectories:
         unmount: is called with each file before it is removed.
         lock_name: returns the name of the lock of the disk at a path.
         root: the root directory of PID 1's mount namespace.
-        locks: the directory of disk locks.
     """
 
     def __init__(

@@ -39,9 +39,7 @@ def check_title(
     """Check that a task may have an open file as its disk.
 
     Args:
-        request: the requested disk.
         path: of the file, without symbolic links.
-        descriptor: of the file.
         how: READ for a file that is only copied.
         user: whose permission is the operator's mark.
         recorded: of the disks that tasks have.

@@ -48,10 +48,6 @@ def placeholders(
     """Return the value of each placeholder that the arguments of this task may contain.
 
     Args:
-        task: its name.
-        memory_mib: of the guest.
-        leases: one for each NIC.
-        ports: published ports.
         labels: ports of the host by label.
         resolver: name servers and search domains; what it does not have has no placeholder.
         hostname: of the guest; empty: that of the task.
@@ -232,8 +228,6 @@ def expand(
     """Return the arguments with all placeholders replaced.
 
     Args:
-        arguments: of the guest.
-        values: of placeholders, by name.
         groups: the arguments for which a placeholder stands that is an argument of its own, by name.
 
     Raises:

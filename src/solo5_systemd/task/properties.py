@@ -18,7 +18,6 @@ class PropertyInfo:
     Attributes:
         directive: its name in unit files (systemd.directives(7)).
         name: its name on D-Bus.
-        type: of its value.
         settable: whether an operator may set it; the engine alone sets the others.
         controller: the cgroup v2 controller that enforces it, or empty.
         security_module: without this module, systemd silently ignores the property; or empty.
@@ -170,7 +169,6 @@ class JobFailedError(Exception):
     """A job of systemd ended with another result than `done`.
 
     Attributes:
-        unit: name of the unit.
         result: systemd's job result, such as `failed` or `dependency`.
     """
 

@@ -31,7 +31,6 @@ class PropertyType:
     """A type of properties.
 
     Attributes:
-        signature: of the value on D-Bus.
         format: returns a value as text.
         parse: returns the value of a text; raises a ValueError whose text is what was expected.
     """

@@ -31,9 +31,6 @@ class Publish:
     Attributes:
         nic: None: the one named `service`, or else the image's first.
         host_ip: None: all addresses of the host; `::`: all its IPv6 addresses.
-        host_port: on the host.
-        port: of the guest.
-        protocol: TCP or UDP.
         implied: not requested by name; dropped for an image without NICs, instead of an error.
     """
 
@@ -91,8 +88,6 @@ class Workload:
     """The input of a start.
 
     Attributes:
-        name: of the task.
-        image: path of the unikernel.
         roots: directories below one of which the image must be, links followed; empty: it may be anywhere.
         arguments: of the guest, with placeholders.
         memory: bytes for guest, tender, and the kernel's structures for them.
@@ -103,7 +98,6 @@ class Workload:
         namespace: path of the network namespace to run in; empty: the host's own.
         publish: ports to publish; in a namespace, of its addresses and its loopback.
         limits: of each NIC whose request has none.
-        publish: ports to publish.
         disks: one for each BLOCK_BASIC device.
         tender: required tender; None: any.
         slice: `solo5.slice` or one below it; None: `solo5.slice`.

@@ -95,7 +95,6 @@ def confinement(
     Args:
         manifest: determines the device nodes and address families.
         user: UID of the task, or the name of its user; its GID is the same.
-        tender: the program to execute.
         image: path of the stored image, the same inside the sandbox.
         disks: inside the sandbox at `sandbox_path`.
         groups: supplementary groups that the device nodes require.
@@ -118,7 +117,6 @@ def scope_command(user: int, groups: Sequence[str], namespace: str) -> tuple[str
     """Return the prefix of a scope's command line: PID 1 sets no user, capabilities and network namespace of a scope.
 
     Args:
-        user: of the task.
         groups: supplementary groups that the device nodes require.
         namespace: path of the task's network namespace; empty: it has no NIC, and gets an empty one.
     """

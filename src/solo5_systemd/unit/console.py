@@ -18,9 +18,7 @@ def console(name: TaskName, namespace: str, fields: Mapping[str, str]) -> Iterat
     """Yield the properties that connect a task's stdout and stderr to the journal.
 
     Args:
-        name: of the task.
         namespace: the journal namespace; empty: the host's journal.
-        fields: what each line carries.
     """
     yield unit_property("StandardOutput", "journal")
     if namespace:

@@ -17,7 +17,6 @@ def io_properties(disks: Sequence[Disk], names: Iterable[str]) -> Iterator[Prope
     """Return the properties of the limits of all disks.
 
     Args:
-        disks: of the task.
         names: of the properties that the task has beside.
 
     Raises:

@@ -45,7 +45,6 @@ class Outcome:
     """The outcome of one run.
 
     Attributes:
-        ending: its place in the closed set.
         exit_code: the tender's exit status; None if a signal killed it or it never ran.
         signal: the signal that ended it, also where hvt caught it and exited with 1; None otherwise. A stop by the
             SIGHUP that systemd sends hvt is one by SIGTERM, as of any other service.

@@ -185,7 +185,6 @@ class EndedRun:
     """The last run of a service, which has ended.
 
     Attributes:
-        state: of the unit.
         restart: Restart=.
         queued: PID 1 starts it again.
         on_failure: it has OnFailure=, which systemd follows when it gives up.
@@ -204,8 +203,6 @@ def unit_state(unit: str, properties: Mapping[str, object], task: TaskName | Non
     is ACTIVATING.
 
     Args:
-        unit: its name.
-        properties: of it.
         task: a declared task, whose name is not in that of its unit in a way of its own; None: derived from the name.
     """
     task = task or task_of_unit(unit)
@@ -297,7 +294,6 @@ def child_state(name: TaskName, since: int, status: int, *, stop_requested: bool
     systemd has no main process of a scope.
 
     Args:
-        name: of the task.
         since: microseconds since the epoch, when the tender started.
         status: as in `subprocess`, negative for a signal.
         stop_requested: a stop was requested before.

@@ -84,7 +84,6 @@ def guest_memory(allotment: int, facts: ImageFacts, archives: int = 0) -> int:
 
     Args:
         allotment: bytes of the task.
-        facts: of the image.
         archives: bytes of it that the task's archives take.
 
     Raises:
@@ -124,13 +123,8 @@ def command_line(
     """Return the tender's argv.
 
     Args:
-        tender: path of the program.
         image: path of the image, as the tender sees it.
-        memory_mib: of the guest.
-        leases: one for each NIC.
-        disks: of the task.
         disk_path: returns the path of a disk, as the tender sees it.
-        arguments: of the guest.
     """
     # --mem last: the tender would parse a device option that follows it twice.
     return (tender, *device_options(memory_mib, leases, disks, disk_path), "--", image, *arguments)

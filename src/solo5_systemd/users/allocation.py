@@ -51,9 +51,6 @@ class Users:
     Args:
         uids: returns the operator's range; called at the first allocation.
         reclaim_disk: gives a disk back to its owner at rest, or raises a Solo5Error.
-        directory: of the registry.
-        records: the directory of user records.
-        given_disks: the directory of given-disk files.
         locks: the directory of PID 1's locks for dynamic users.
         node: returns what the node has, and the limits of tasks.
     """
@@ -185,7 +182,6 @@ class Users:
         """Free the user of a task; a no-op without one, or during a start of the task.
 
         Args:
-            task: the task.
             held: descriptor with the lock of the start that the user was allocated for, which is closed; None: none.
         """
         await asyncio.to_thread(self._release, task, held)  # in a thread: a given disk may be on a remote file system

@@ -27,11 +27,7 @@ LOCK_TIMEOUT_S = 5.0
 
 
 class Registry:
-    """The registry. A process keeps the sums of the claims that it has read, and parses only those that are new.
-
-    Args:
-        directory: has the registry.
-    """
+    """The registry. A process keeps the sums of the claims that it has read, and parses only those that are new."""
 
     def __init__(self, directory: Path = DIRECTORY) -> None:
         self.directory = directory

@@ -10,24 +10,23 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.bus.connection import Connection, system_bus
 from solo5_systemd.bus.manager import Manager
+from solo5_systemd.wiring.queries import KernelReads
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.backends import (
         Console,
         Directories,
         Disks,
-        DiskSpace,
         Images,
         Networks,
         Relay,
         Resolvers,
         Tenders,
-        Usages,
         Users,
     )
     from solo5_systemd.engine.runtime import Runtime
-    from solo5_systemd.settings.host_keys import Settings
     from solo5_systemd.settings.limits import Node, Space
+    from solo5_systemd.settings.solo5_toml import Settings
     from solo5_systemd.users.user_record import GivenDisk
 
 
@@ -50,7 +49,7 @@ def _is_removed(directory: Path) -> bool:
     return False
 
 
-class Machine:
+class Machine(KernelReads):
     """The backends of this host; implements `backends.Backends`.
 
     Each backend is imported at its first use: imports are most of the run time of a short verb. The settings are read
@@ -113,18 +112,6 @@ class Machine:
         from solo5_systemd.bus.relay_client import Relay
 
         return Relay(self._connection, self.console.sync)
-
-    @cached_property
-    def usages(self) -> "Usages":
-        from solo5_systemd.cgroup.cgroupfs import CgroupFs
-
-        return CgroupFs()
-
-    @cached_property
-    def disk_space(self) -> "DiskSpace":
-        from solo5_systemd.storage import disk_space
-
-        return disk_space.DiskSpace()
 
     @cached_property
     def resolvers(self) -> "Resolvers":

@@ -26,7 +26,23 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class QueryMachine:
+class KernelReads:
+    """The backends that read what the kernel has of tasks: the same with and without an event loop."""
+
+    @cached_property
+    def usages(self) -> "Usages":
+        from solo5_systemd.cgroup.cgroupfs import CgroupFs
+
+        return CgroupFs()
+
+    @cached_property
+    def disk_space(self) -> "DiskSpace":
+        from solo5_systemd.storage import disk_space
+
+        return disk_space.DiskSpace()
+
+
+class QueryMachine(KernelReads):
     """The backends of this host for reads, without an event loop; implements `backends.QueryBackends`.
 
     The connection to the system bus is made at its first use.
@@ -64,18 +80,6 @@ class QueryMachine:
     @cached_property
     def console(self) -> "WrittenConsole":
         return WrittenConsole()
-
-    @cached_property
-    def usages(self) -> "Usages":
-        from solo5_systemd.cgroup.cgroupfs import CgroupFs
-
-        return CgroupFs()
-
-    @cached_property
-    def disk_space(self) -> "DiskSpace":
-        from solo5_systemd.storage import disk_space
-
-        return disk_space.DiskSpace()
 
 
 class RecordedNetworks:

@@ -146,8 +146,7 @@ def test_a_file_system_whose_owners_another_user_makes_up_is_refused(
     table = own.parents[1] / "mountinfo"
     mount = f"36 25 77:5 / {own.parent} rw,nosuid,nodev - %s rw,user_id=%d,group_id=0\n"
     change(own.parents[1] / "etc/own", st_dev=os.makedev(77, 5))
-    mounter = own_files._mounter
-    monkeypatch.setattr(own_files, "_mounter", lambda device: mounter(device, table))
+    monkeypatch.setattr(own_files, "MOUNTS", table)
     table.write_text(mount % ("fuse.sshfs me@host:", 4242))
     with pytest.raises(SettingsError, match=f"{own.parents[1]}/etc/own may be changed by user 4242"):
         read_own(own, MOST)

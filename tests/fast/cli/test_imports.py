@@ -15,7 +15,7 @@ HEAVY = {
     "logging", "msgpack", "nftables", "pathlib", "pyroute2", "pystemd", "socket", "subprocess", "tomllib",
     "solo5_systemd.storage.model", "solo5_systemd.bus.connection", "solo5_systemd.cgroup.usage",
     "solo5_systemd.engine.runtime", "solo5_systemd.engine.task", "solo5_systemd.image.manifest",
-    "solo5_systemd.journal.reader", "solo5_systemd.network.model", "solo5_systemd.settings.host_keys",
+    "solo5_systemd.journal.reader", "solo5_systemd.network.model", "solo5_systemd.settings.solo5_toml",
     "solo5_systemd.settings.network",
     "solo5_systemd.unit.outcome", "solo5_systemd.task.properties", "solo5_systemd.unit.state",
     "solo5_systemd.task.workload",
@@ -29,7 +29,6 @@ STATE = {"dataclasses", "pathlib", "solo5_systemd.engine.task", "solo5_systemd.u
 USAGE = STATE | {"solo5_systemd.cgroup.usage"}
 NETWORK = {"dataclasses", "hashlib", "solo5_systemd.network.model", "solo5_systemd.settings.network"}
 LEASES = NETWORK | {"logging"}
-ENDPOINTS = {"dataclasses", "solo5_systemd.engine.task", "solo5_systemd.unit.state"}
 
 RUNNING = ["solo5-task-web.service", "text", "loaded", "active", "running", "", "/web", 0, "", "/"]
 
@@ -75,10 +74,10 @@ def test_help_imports_nothing_heavy() -> None:
 @pytest.mark.parametrize(
     "words, without_tasks, with_one",
     [
-        (("ps",), ENDPOINTS, STATE),
+        (("ps",), set(), STATE),
         (("ps", "--quiet"), set(), set()),
         (("ps", "--all", "--quiet"), set(), set()),
-        (("ps", "--json"), ENDPOINTS, STATE | LEASES),
+        (("ps", "--json"), set(), STATE | LEASES),
         (("stats", "--no-stream"), USAGE, USAGE),
         (("metrics",), USAGE | NETWORK, USAGE | NETWORK),
     ],

@@ -16,8 +16,8 @@ from solo5_systemd.cli import run_modes
 from solo5_systemd.host import exec as exec_module
 from solo5_systemd.journal.lines import Stream
 from solo5_systemd.settings import files
-from solo5_systemd.settings.host_keys import parse_settings
 from solo5_systemd.settings.resolver import resolver
+from solo5_systemd.settings.solo5_toml import parse_settings
 from solo5_systemd.task.workload import StopSignal, Workload
 from solo5_systemd.unit.outcome import Ending, Outcome
 

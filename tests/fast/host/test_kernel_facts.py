@@ -8,7 +8,7 @@ from solo5_systemd.host.checks import Fact, Host, Kernel, Verdict, facts
 from solo5_systemd.host.other_filters import DroppingChain
 from solo5_systemd.network.overtaken import Overtaken
 from solo5_systemd.settings.network import Join, NetworkSettings
-from solo5_systemd.settings.network_policy import HostPort, NetworkPolicy
+from solo5_systemd.settings.network_keys import HostPort, NetworkPolicy
 
 HOST = Host(
     systemd=257,

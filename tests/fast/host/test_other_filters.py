@@ -18,7 +18,7 @@ from solo5_systemd.host.other_filters import (
 )
 from solo5_systemd.settings.ipv6 import Ipv6
 from solo5_systemd.settings.network import Join, NetworkSettings
-from solo5_systemd.settings.network_policy import HostPort, NetworkPolicy
+from solo5_systemd.settings.network_keys import HostPort, NetworkPolicy
 
 NETWORK = NetworkSettings(name=NetworkName("default"), bridge="solo5-default")
 RESOLVER = replace(NETWORK, policy=NetworkPolicy(host=(HostPort(port=53, protocol="udp"),)))

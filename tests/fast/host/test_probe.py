@@ -9,7 +9,7 @@ import pytest
 from solo5_systemd.base.dependencies import DEPENDENCIES, DHCP_SERVER, NETWORKD, Dependency, Kind
 from solo5_systemd.host import probe as module
 from solo5_systemd.host.probe import FILES, missing_dependencies, probe
-from solo5_systemd.settings.host_keys import Settings, parse_settings
+from solo5_systemd.settings.solo5_toml import Settings, parse_settings
 
 
 async def test_an_empty_machine_is_looked_at_without_an_error(tmp_path: Path) -> None:

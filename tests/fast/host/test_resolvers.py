@@ -11,10 +11,10 @@ import pytest
 from solo5_systemd.base.errors import SettingsError
 from solo5_systemd.base.names import NetworkName
 from solo5_systemd.host.resolvers import HostResolvers, host_resolver
-from solo5_systemd.settings.host_keys import Settings, parse_settings
 from solo5_systemd.settings.network import NetworkSettings
-from solo5_systemd.settings.network_policy import NetworkPolicy
+from solo5_systemd.settings.network_keys import NetworkPolicy
 from solo5_systemd.settings.resolver import UNSET, Resolver
+from solo5_systemd.settings.solo5_toml import Settings, parse_settings
 
 DEFAULT, LAB, OPEN = NetworkName("default"), NetworkName("lab"), NetworkName("open")
 SETTINGS = parse_settings(

@@ -27,7 +27,7 @@ from solo5_systemd.nomad.config.task import task_options
 from solo5_systemd.nomad.handle import decode
 from solo5_systemd.relay.state_files import StateFiles
 from solo5_systemd.relay.state_json import document, parse
-from solo5_systemd.settings.host_keys import parse_settings
+from solo5_systemd.settings.solo5_toml import parse_settings
 
 LEASE_RECORD: dict[str, Any] = {
     "version": 1, "state": "attached", "expires": 60,

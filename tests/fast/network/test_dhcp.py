@@ -22,7 +22,7 @@ from solo5_systemd.network.model import (
 )
 from solo5_systemd.network.nft_elements import task_elements
 from solo5_systemd.settings.network import Join
-from solo5_systemd.settings.network_policy import NetworkPolicy
+from solo5_systemd.settings.network_keys import NetworkPolicy
 from solo5_systemd.settings.resolver import resolver
 
 NETWORK = Network(

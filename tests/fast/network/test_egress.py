@@ -28,11 +28,11 @@ from solo5_systemd.settings.egress import (
     egress,
     intersection,
 )
-from solo5_systemd.settings.host_keys import parse_settings
 from solo5_systemd.settings.network import NO_NETWORK, Join
-from solo5_systemd.settings.network_policy import NetworkPolicy
+from solo5_systemd.settings.network_keys import NetworkPolicy
 from solo5_systemd.settings.rate import UNLIMITED, Rate, lower, rate
 from solo5_systemd.settings.records import document, record
+from solo5_systemd.settings.solo5_toml import parse_settings
 
 SERVICE = DeviceName("service")
 GUEST = "10.77.0.5"

@@ -15,7 +15,7 @@ from solo5_systemd.settings.egress import egress
 from solo5_systemd.settings.guest_routes import ROUTES_MAX, is_within, overlapping, routes
 from solo5_systemd.settings.ipv6 import Ipv6
 from solo5_systemd.settings.network import NetworkSettings
-from solo5_systemd.settings.network_policy import NetworkPolicy
+from solo5_systemd.settings.network_keys import NetworkPolicy
 
 NETWORK = linked_network("default")
 BEHIND = "192.168.2.0/24"

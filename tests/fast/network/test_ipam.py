@@ -29,10 +29,10 @@ from solo5_systemd.network.ipam import (
     tap_name,
 )
 from solo5_systemd.network.model import Lease, MacAddress, Network, NicRequest, Protocol, Reservation, mac_address
-from solo5_systemd.settings.host_keys import parse_settings
 from solo5_systemd.settings.network import NO_NETWORK, NetworkSettings, default_bridge
-from solo5_systemd.settings.network_policy import NetworkPolicy
+from solo5_systemd.settings.network_keys import NetworkPolicy
 from solo5_systemd.settings.reserved_addresses import address_range
+from solo5_systemd.settings.solo5_toml import parse_settings
 
 A = Reservation(task=TaskName("a"), leases=(LEASE,), ports=PORTS)
 OTHER = replace(

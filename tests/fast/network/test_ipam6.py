@@ -14,7 +14,7 @@ from solo5_systemd.network.ipam6 import with_ipv6
 from solo5_systemd.network.model import IpAddress, MacAddress, Network, Reservation
 from solo5_systemd.settings.ipv6 import Ipv6
 from solo5_systemd.settings.network import DEFAULT_NETWORK, Join, NetworkSettings
-from solo5_systemd.settings.network_policy import NetworkPolicy
+from solo5_systemd.settings.network_keys import NetworkPolicy
 from solo5_systemd.settings.reserved_addresses import address_range
 
 LOCAL = IPv6Network("fd12:3456:789a::/48")

@@ -20,7 +20,7 @@ from solo5_systemd.network.lease_json import (
 )
 from solo5_systemd.network.model import LeaseRecord, LeaseState, Network, NicRequest, limits_of
 from solo5_systemd.settings.network import Join
-from solo5_systemd.settings.network_policy import CLOSED, HostPort, NetworkPolicy
+from solo5_systemd.settings.network_keys import CLOSED, HostPort, NetworkPolicy
 from solo5_systemd.settings.rate import Rate
 from solo5_systemd.settings.records import document
 

@@ -29,7 +29,7 @@ from solo5_systemd.network.model import (
 )
 from solo5_systemd.settings.ipv6 import Ipv6
 from solo5_systemd.settings.network import Join, NetworkSettings
-from solo5_systemd.settings.network_policy import CLOSED
+from solo5_systemd.settings.network_keys import CLOSED
 from solo5_systemd.settings.records import document, record
 from solo5_systemd.settings.resolver import resolver
 

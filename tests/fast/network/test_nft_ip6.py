@@ -20,7 +20,7 @@ from solo5_systemd.network.nft_elements import Ruleset, elements, network_elemen
 from solo5_systemd.network.nft_ip6 import ip6
 from solo5_systemd.settings.egress import METADATA6
 from solo5_systemd.settings.network import Join
-from solo5_systemd.settings.network_policy import CLOSED, NetworkPolicy
+from solo5_systemd.settings.network_keys import CLOSED, NetworkPolicy
 
 FRONT, BACK, LAN = "solo5-front", "solo5-back", "eth0"
 LINK_LOCAL = "fe80::ff:fe00:9"

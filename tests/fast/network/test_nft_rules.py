@@ -19,7 +19,7 @@ from solo5_systemd.network.model import Lease, MacAddress, Network, PortRequest,
 from solo5_systemd.network.nft_elements import Ruleset
 from solo5_systemd.settings.egress import egress
 from solo5_systemd.settings.network import Join
-from solo5_systemd.settings.network_policy import CLOSED, HostPort, NetworkPolicy
+from solo5_systemd.settings.network_keys import CLOSED, HostPort, NetworkPolicy
 from solo5_systemd.settings.rate import Rate
 
 FRONT, BACK, LAN, WAN = "solo5-front", "solo5-back", "eth0", "eth1"

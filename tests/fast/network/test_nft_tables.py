@@ -3,10 +3,12 @@
 import errno
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
-from solo5_systemd.network import nft_tables
+from solo5_systemd.network.nft_elements import Element
+from solo5_systemd.network.nft_listing import listed_elements, listed_rules, unquoted
 from solo5_systemd.network.nft_rules import CONTACTED, DYNAMIC, FLOWS, tables
 from solo5_systemd.network.nft_tables import Tables
 
@@ -15,9 +17,48 @@ def test_elements_that_the_kernel_adds_are_none_of_the_services() -> None:
     """Also in a listing of nftables 1.0.6, which has no flag `dynamic`."""
     for name in DYNAMIC:
         listed = {"family": "ip", "name": name, "type": "inet_service", "size": 65536, "elem": [53, 5353]}
-        assert list(nft_tables._elements({"set": listed})) == []
+        assert list(listed_elements([{"set": listed}])) == []
     assert {CONTACTED, FLOWS} <= DYNAMIC
     assert len(DYNAMIC) == tables((), forwards=False, owned=False).count("flags dynamic")
+
+
+def test_a_listing_has_the_rules_and_the_elements_of_a_table() -> None:
+    """As nftables lists them: protocols by number without an /etc/protocols, an element with its counter, 64 bits."""
+    map_of_ports: dict[str, Any] = {
+        "family": "ip",
+        "name": "published",
+        "handle": 4,
+        "type": ["inet_proto", "inet_service"],
+    }
+    a_set: dict[str, Any] = {"family": "bridge", "name": "guests6", "handle": 5, "type": {"typeof": {"concat": []}}}
+    address: dict[str, Any] = {
+        "concat": [{"elem": {"val": "s5-a", "counter": {}}}, {"prefix": {"addr": "10.0.0.0", "len": 8}}, -1]
+    }
+    rates: dict[str, Any] = {"family": "bridge", "name": "sent_packets", "handle": 6, "type": "ifname"}
+    table: dict[str, Any] = {"family": "ip", "name": "solo5", "handle": 7}
+    rule: dict[str, Any] = {"chain": "limited", "handle": 8, "expr": []}
+    listed: list[dict[str, Any]] = [
+        {"metainfo": {}},
+        {"table": table},
+        {"map": map_of_ports | {"elem": [[{"concat": [6, 80]}, {"concat": ["10.89.0.2", 8080]}]]}},
+        {"set": a_set | {"elem": [address]}},
+        {"limit": {"name": "sent_packets-s5-a", "rate": 100, "burst": 10}},
+        {"map": rates | {"elem": [["s5-a", "sent_packets-s5-a"], ["s5-b", "none"]]}},
+        {"rule": rule},
+    ]
+    elements = [
+        Element(family="ip", name="published", key=("tcp", "80"), value=("10.89.0.2", "8080")),
+        Element(family="bridge", name="guests6", key=("s5-a", "10.0.0.0/8", str(2**64 - 1))),
+        Element(family="bridge", name="sent_packets", key=("s5-a",), value=("100", "10")),
+        Element(family="bridge", name="sent_packets", key=("s5-b",), value=("none",)),
+    ]
+    assert list(listed_elements(listed)) == elements
+    assert unquoted(Element(family="ip", name="paths", key=('"s5-a"',))).key == ("s5-a",)
+    made_again = [each | ({"table": table | {"handle": 9}} if "table" in each else {}) for each in listed]
+    assert listed_rules(listed) != listed_rules(made_again), "without the elements of dynamic sets"
+    other = [each | ({"rule": rule | {"handle": 9}} if "rule" in each else {}) for each in listed]
+    assert listed_rules(listed) == listed_rules(other), "the handle of a rule does not count, nor does an element"
+    assert len(listed_rules(listed)) == 5, "without what belongs to one guest"
 
 
 @pytest.mark.parametrize(("code", "may"), [(errno.ENOENT, False), (0, True), (errno.EPERM, True)])

@@ -23,9 +23,9 @@ from solo5_systemd.network.port_conflicts import (
     port_range,
     show_port,
 )
-from solo5_systemd.settings.host_keys import Settings
 from solo5_systemd.settings.network import NetworkSettings
-from solo5_systemd.settings.network_policy import NetworkPolicy
+from solo5_systemd.settings.network_keys import NetworkPolicy
+from solo5_systemd.settings.solo5_toml import Settings
 
 SERVICE = DeviceName("service")
 HOST, HOST6 = IPv4Address("192.0.2.1"), IPv6Address("2001:db8::1")

@@ -18,7 +18,7 @@ from solo5_systemd.nomad import gc
 from solo5_systemd.nomad import wait as wait_module
 from solo5_systemd.nomad.task import registry
 from solo5_systemd.settings import files
-from solo5_systemd.settings.host_keys import Settings
+from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.unit import translate
 from solo5_systemd.wiring import engine
 

@@ -20,8 +20,8 @@ from solo5_systemd.nomad.events.messages import TaskEvent
 from solo5_systemd.nomad.events.stream import SLOW_START_S
 from solo5_systemd.nomad.fingerprint import fingerprint
 from solo5_systemd.nomad.proto.hcl_spec_pb2 import Spec
-from solo5_systemd.settings.host_keys import Settings
 from solo5_systemd.settings.resolver import resolver
+from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.task.placeholders import mirage, placeholders
 from solo5_systemd.task.workload import Publish, Workload
 

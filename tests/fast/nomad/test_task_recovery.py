@@ -20,7 +20,7 @@ from solo5_systemd.nomad.task import registry, unit_cache
 from solo5_systemd.nomad.task.unit_cache import CACHE_TIMEOUT_S, UnitCache
 from solo5_systemd.nomad.workload.convert import name_of
 from solo5_systemd.settings import files
-from solo5_systemd.settings.host_keys import Settings
+from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.unit.state import MainCode
 
 NAME = name_of(TASK_ID)

@@ -16,7 +16,7 @@ from solo5_systemd.host.tenders import TenderPath
 from solo5_systemd.pid1 import generator, kept
 from solo5_systemd.pid1.generator import Generator
 from solo5_systemd.pid1.kept import is_cleared, kept_basis, kept_refusal, kept_sources, remove_if_gone
-from solo5_systemd.settings.host_keys import Settings
+from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.unit.tender import Tender
 
 Make = Callable[..., list[str]]

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, SettingsError, TakenError
-from solo5_systemd.settings.host_keys import parse_settings
 from solo5_systemd.settings.limits import (
     OPERATOR,
     Claim,
@@ -23,6 +22,7 @@ from solo5_systemd.settings.limits import (
     check_space,
     tenant,
 )
+from solo5_systemd.settings.solo5_toml import parse_settings
 
 WEB, API, OTHER = tenant("shop", "web"), tenant("shop", "api"), tenant("bank", "web")
 NODE = Node(capacity={Resource.TASKS: 100, Resource.PORTS: 8000, f"{Resource.ADDRESSES}/default": 250})

@@ -6,7 +6,7 @@ import pytest
 from solo5_systemd.base.errors import SettingsError
 from solo5_systemd.settings import files
 from solo5_systemd.settings.files import CachedSettings, read_settings
-from solo5_systemd.settings.host_keys import Settings, parse_settings
+from solo5_systemd.settings.solo5_toml import Settings, parse_settings
 
 
 @pytest.fixture(autouse=True)

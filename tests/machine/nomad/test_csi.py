@@ -24,7 +24,7 @@ from tests.machine.nomad.jobs import (
 )
 from tests.machine.nomad.test_volumes import MOUNT, completed, disk, task_of
 
-from solo5_systemd.settings.host_keys import TASK_UIDS
+from solo5_systemd.settings.solo5_toml import TASK_UIDS
 
 
 def job(name: str, config: str, mode: str = "file-system", *, kind: str = "batch", options: str = "") -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from solo5_systemd.base.names import DiskName, SnapshotName
     from solo5_systemd.engine.runtime import Runtime
-    from solo5_systemd.settings.host_keys import Settings
+    from solo5_systemd.settings.solo5_toml import Settings
     from solo5_systemd.storage.disk_paths import DiskPath
     from solo5_systemd.storage.named_disks import NamedDisk, NamedDisks
     from solo5_systemd.storage.snapshots import Snapshot, Snapshots
@@ -457,7 +457,6 @@ def progress(total: int, context: CommandContext) -> "Iterator[Callable[[int], N
 
     Args:
         total: bytes; 0: unknown.
-        context: of the verb.
     """
     shown = ""
 

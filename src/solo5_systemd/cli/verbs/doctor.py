@@ -57,7 +57,6 @@ def _declarations(good: "list[Declaration]", directory: Path = ETC) -> Iterator[
 
     Args:
         good: gets those in order that are no template.
-        directory: of the files.
     """
     from solo5_systemd.declared.conflicts import conflicts
     from solo5_systemd.declared.declaration import parse_declaration

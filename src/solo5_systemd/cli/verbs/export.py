@@ -98,7 +98,6 @@ def running_task(task: "Task", proc: "Path | None" = None) -> "RunningTask":
     """Return what is known of a task.
 
     Args:
-        task: its unit and reservation.
         proc: mount point of procfs; None: /proc.
 
     Raises:

@@ -23,7 +23,6 @@ class ImageReport:
 
     Attributes:
         path: of the image, as given.
-        facts: read from the ELF file.
         tender: the installed tender for it; None: there is none.
         problems: why it cannot run here; empty: it can.
     """

@@ -13,9 +13,9 @@ from solo5_systemd.base.errors import InvalidRequestError, SettingsError
 from solo5_systemd.base.names import NetworkName, Target, UnitKind
 from solo5_systemd.nomad.config import schema
 from solo5_systemd.nomad.config.values import Logging, assignments, duration, unpack
-from solo5_systemd.settings.host_keys import LOG_NAMESPACE, parse_settings
 from solo5_systemd.settings.network_keys import NetworkKeys, network_keys
 from solo5_systemd.settings.records import Type, integer, record, setting, type_of
+from solo5_systemd.settings.solo5_toml import LOG_NAMESPACE, parse_settings
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS, IoLimits
 from solo5_systemd.task.properties import SETTABLE, parse_property
 

@@ -52,10 +52,8 @@ class Rule:
     """A job's `ready` block.
 
     Attributes:
-        condition: what makes the task ready.
         deadline: seconds until a start without readiness fails.
         interval: seconds between two probes of a ready task.
-        on_loss: the reaction to a loss.
     """
 
     condition: ConsoleLine | GuestPort
@@ -70,7 +68,6 @@ class ReadinessProbe(Endpoint):
 
     Attributes:
         interval: seconds between two probes.
-        on_loss: the reaction to a loss.
     """
 
     interval: Annotated[float, duration()]

@@ -11,11 +11,7 @@ T = TypeVar("T")
 
 
 class Shared:
-    """The options of a job that are those of `solo5ctl run`; implements `task.settings.Values`.
-
-    Args:
-        fields: the task options.
-    """
+    """The options of a job that are those of `solo5ctl run`; implements `task.settings.Values`."""
 
     def __init__(self, fields: Fields) -> None:
         self._fields = fields

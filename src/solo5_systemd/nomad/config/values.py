@@ -66,7 +66,6 @@ def unpack(data: bytes, where: str, error: type[Solo5Error] = InvalidRequestErro
     Args:
         data: a msgpack map.
         where: the path of the configuration, for errors.
-        error: the class of errors.
 
     Raises:
         Solo5Error: (of class `error`) it is not a msgpack map, too long or too deep, or has a list that is too long.

@@ -201,7 +201,6 @@ class StartEvents(StartCallbacks):
     """The task events of one start. Warns of a slow start while it is entered.
 
     Args:
-        events: the driver's event stream.
         task: the task that starts.
         rule: the job's `ready` rule; `on_preflight` raises if the image cannot satisfy it.
     """
@@ -255,7 +254,6 @@ class ServiceSignals:
     """The subscriptions to the signals of both services, from `subscribe` until the plugin ends.
 
     Args:
-        session: the engine.
         publish: a callback for an event of the task of this name; it ignores the tasks of others.
         background: the group that runs the subscriptions.
     """

@@ -66,7 +66,6 @@ def cpu_part(before: Usage | None, now: Usage, mhz: float) -> bytes:
 
     Args:
         before: the previous sample; None: there is none, and CPU shares are unmeasured.
-        now: the current sample.
         mhz: of one core; 0: unknown.
     """
     part = wire.TaskStatsResponse()

@@ -28,11 +28,7 @@ _Waiting: TypeAlias = tuple["asyncio.Future[Any]", Callable[[], Any]]
 
 
 class StatsStreams:
-    """The streams of all tasks.
-
-    Args:
-        session: the engine.
-    """
+    """The streams of all tasks."""
 
     def __init__(self, session: EngineSession) -> None:
         self._session = session
@@ -45,7 +41,6 @@ class StatsStreams:
         A sample reads files of the cgroup, and calls no service. Each is a serialised TaskStatsResponse.
 
         Args:
-            entry: the task.
             interval: seconds between two samples.
             mhz: of one core; 0: unknown.
         """

@@ -57,7 +57,6 @@ class TaskEntry:
 
     Attributes:
         config: Nomad's configuration of the task, as far as `_identity` keeps it.
-        state: the driver's state in its handle.
         run: its unit at the start or the recovery.
         network: the guest's address and ports; None without a NIC.
         end: done when the task has ended and its last line is delivered.
@@ -74,8 +73,6 @@ class TaskRegistry:
     """All tasks of the driver.
 
     Args:
-        session: the engine.
-        events: the stream for the tasks' events.
         background: the group that runs the waits for ends.
     """
 
@@ -218,7 +215,6 @@ class TaskRegistry:
         """Stop a task, with or without an entry. Idempotent.
 
         Args:
-            task_id: Nomad's.
             signal: the job's `kill_signal`; empty: SIGTERM.
             timeout_s: seconds until the cgroup is killed.
         """
@@ -242,7 +238,6 @@ class TaskRegistry:
         """Remove a task, with or without an entry. Idempotent.
 
         Args:
-            task_id: Nomad's.
             force: also if it runs.
             keep: retain the outcome of a service.
 
@@ -357,7 +352,6 @@ async def _remove_earlier(
     Each is a loaded unit in PID 1, and a job may restart its task any number of times.
 
     Args:
-        session: the engine.
         config: the task's configuration, which names its allocation.
         newest: the run to keep.
         claimed: names of the driver's tasks, which are kept, too.

@@ -30,7 +30,7 @@ from solo5_systemd.nomad.scope import ScopeChildren
 from solo5_systemd.nomad.wait import ExitWaiter, TaskEnd
 from solo5_systemd.nomad.workload import convert, ports, volumes
 from solo5_systemd.nomad.workload.convert import name_of
-from solo5_systemd.settings.host_keys import Settings
+from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.storage.model import DiskRequest
 from solo5_systemd.task.workload import Workload
 from solo5_systemd.unit.state import UnitState
@@ -67,8 +67,6 @@ class StartedTask:
     """A task that was just started, and is ready.
 
     Attributes:
-        state: the driver's state for its handle.
-        run: its unit.
         network: the guest's address and ports; None without a NIC.
         ended: done when its unit has ended.
     """
@@ -93,7 +91,6 @@ class TaskStarter:
     """Starts tasks.
 
     Args:
-        session: the engine.
         scopes: the tenders that are children of this process.
         exit_waiter: waits for the ends of started tasks.
         events: the stream for the events of a start.

@@ -22,11 +22,7 @@ RECOVER_TIMEOUT_S = 60.0
 
 
 class UnitCache:
-    """The cached tasks.
-
-    Args:
-        session: the engine.
-    """
+    """The cached tasks."""
 
     def __init__(self, session: EngineSession) -> None:
         self._session = session

@@ -15,7 +15,7 @@ from solo5_systemd.nomad.config.task import DiskOptions, NicOptions, TaskOptions
 from solo5_systemd.nomad.config.values import Logging
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload import ports, volumes
-from solo5_systemd.nomad.workload.properties import unit_properties
+from solo5_systemd.nomad.workload.job_properties import unit_properties
 from solo5_systemd.settings.limits import tenant
 from solo5_systemd.settings.network import DEFAULT_NETWORK
 from solo5_systemd.settings.resolver import Resolver, resolver
@@ -48,7 +48,6 @@ class Processors:
     """The host's processors.
 
     Attributes:
-        count: how many there are.
         nodes: those of each NUMA node, such as `0-3,8-11`.
     """
 
@@ -66,9 +65,6 @@ def workload(
     """Return the workload of a task.
 
     Args:
-        task: Nomad's configuration of the task.
-        options: the task options, decoded.
-        plugin: the plugin configuration.
         processors: the host's, for hard limits and reserved cores.
         served: the networks with a DHCP server.
 

@@ -68,10 +68,8 @@ def check_published(task: wire.TaskConfig, disk: DiskOptions, request: DiskReque
     Nomad has CSI volumes published at `…/per-alloc/ALLOCATION/VOLUME/MODE`; no path of a host volume has such a part.
 
     Args:
-        task: Nomad's configuration of the task.
         disk: a block with `volume`.
         request: of `disk_request`.
-        mounts: the mount points of the host.
 
     Raises:
         HostError: it is not mounted.

@@ -35,7 +35,6 @@ def unit_properties(
     Args:
         task: Nomad's configuration of the task, with its reserved cores.
         options: the task options, with the job's properties.
-        plugin: the plugin configuration, with the operator's.
         nodes: the processors of each NUMA node of the host.
 
     Raises:

@@ -194,7 +194,6 @@ def of_namespace(settings: Settings, mtu: int | None, *, ipv6: bool = False) -> 
     other networks does not apply: beyond the namespace, its guests have the namespace's addresses.
 
     Args:
-        settings: of the host.
         mtu: of the namespace's uplink; None without one.
         ipv6: the namespace's uplink has an IPv6 address besides link-local ones.
     """
