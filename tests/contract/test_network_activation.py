@@ -43,7 +43,10 @@ class Socket:
 
     def taken(self) -> bytes:
         """Return what is in the FIFO, and empty it."""
-        return os.read(self._fd, 100)
+        try:
+            return os.read(self._fd, 100)
+        except BlockingIOError:  # a writer has opened it, and not written yet
+            return b""
 
     def close(self) -> None:
         os.close(self._fd)
