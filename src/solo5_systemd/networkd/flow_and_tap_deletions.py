@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from solo5_systemd.network import links
 from solo5_systemd.network.conntrack import RedirectedPort, delete_flows_of, delete_udp_flows
-from solo5_systemd.network.model import IpAddress, Reservation
+from solo5_systemd.network.model import IpAddress, Protocol, Reservation, destinations
 from solo5_systemd.network.namespaces import NetworkNamespace
+from solo5_systemd.network.nft_tables import Tables
 from solo5_systemd.network.raw_netlink import link_index
 from solo5_systemd.settings.guest_routes import Routes
 
@@ -37,6 +38,29 @@ class Remains:
     servers: Sequence[IpAddress] = ()
     behind: Routes = ()
     namespace: NetworkNamespace | None = None
+
+
+def redirected(tables: Tables, reservations: Iterable[Reservation]) -> frozenset[RedirectedPort]:
+    """Return the published UDP ports of tasks that have flows, which may be to another destination than the guest."""
+    found: set[RedirectedPort] = set()
+    guests: dict[int, dict[int, IpAddress]] = {4: {}, 6: {}}
+    for held in reservations:
+        for port, address in udp_ports(held):
+            guests[address.version][port] = address
+    for version, guest_of in guests.items():
+        contacted = tables.contacted(guest_of, version)
+        found |= {RedirectedPort(port=port, guest=guest_of[port], version=version) for port in contacted}
+    return frozenset(found)
+
+
+def udp_ports(reservation: Reservation) -> Sequence[tuple[int, IpAddress]]:
+    """Return the host's port and the guest's address of each published UDP port, once for each family."""
+    return [
+        (port.host_port, address)
+        for port in reservation.ports
+        if port.protocol is Protocol.UDP
+        for address in destinations(port, reservation.lease(port.nic))
+    ]
 
 
 class Deletions:

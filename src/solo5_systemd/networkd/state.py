@@ -16,7 +16,6 @@ from solo5_systemd.network.links import Links
 from solo5_systemd.network.model import (
     UNNAMED,
     GuestNames,
-    IpAddress,
     Lease,
     LeaseRecord,
     LeaseState,
@@ -25,7 +24,6 @@ from solo5_systemd.network.model import (
     PortRequest,
     Protocol,
     Reservation,
-    destinations,
 )
 from solo5_systemd.network.nft_elements import Element
 from solo5_systemd.network.nft_tables import Tables
@@ -35,7 +33,7 @@ from solo5_systemd.network.routes import overtaken
 from solo5_systemd.networkd.bridges import Bridges
 from solo5_systemd.networkd.choice import Choice
 from solo5_systemd.networkd.dhcp_files import DhcpFiles
-from solo5_systemd.networkd.flow_and_tap_deletions import Remains
+from solo5_systemd.networkd.flow_and_tap_deletions import Remains, redirected, udp_ports
 from solo5_systemd.networkd.held_ports import HeldPorts, bound_ports
 from solo5_systemd.networkd.leases import Leases
 from solo5_systemd.networkd.overview import Overview
@@ -93,8 +91,6 @@ class NetworkState:
                 routes.
             remembered: the addresses that declared tasks had last; None: there are none.
             namespace: its path; empty: the host's own.
-            fifos: directory of the FIFOs of tasks that wait.
-            saved: directory of what these had.
         """
         self._store = store
         self.dhcp = dhcp
@@ -227,31 +223,19 @@ class NetworkState:
         self.waiting.keep(now)
         for each in overtaken(self.networks(), record.reservation.leases):
             self.repairs.report_unrepaired(task, str(each))
-        return self._redirected([record.reservation])
+        return redirected(self._tables, [record.reservation])
 
     def redirected(self) -> frozenset[RedirectedPort]:
         """Return the UDP ports of all tasks that may have flows to another destination than the guest.
 
         Such a flow began while there were no tables, or a service that was killed has not deleted it.
         """
-        return self._redirected([record.reservation for record in self.leases.attached()])
-
-    def _redirected(self, reservations: Iterable[Reservation]) -> frozenset[RedirectedPort]:
-        found: set[RedirectedPort] = set()
-        guests: dict[int, dict[int, IpAddress]] = {4: {}, 6: {}}
-        for held in reservations:
-            for port, address in _udp(held):
-                guests[address.version][port] = address
-        for version, guest_of in guests.items():
-            contacted = self._tables.contacted(guest_of, version)
-            found |= {RedirectedPort(port=port, guest=guest_of[port], version=version) for port in contacted}
-        return frozenset(found)
+        return redirected(self._tables, [record.reservation for record in self.leases.attached()])
 
     def begin_end(self, task: TaskName, frames: int | None) -> bool:
         """Have the kernel hold packets for a task that is to end and wait; return whether it is to be ended.
 
         Args:
-            task: attached.
             frames: the count with which it was found idle: with another one by now, or a packet that is held, it goes
                 on. None: it is ended with any.
 
@@ -331,17 +315,17 @@ class NetworkState:
         for lease in own:
             self._links.delete_routes(lease, self.bridges.networks[lease.network], record.reservation.routes(lease))
         # After the deletion: no new flow reaches the task.
-        redirected: set[RedirectedPort] = set()
+        contacts: set[RedirectedPort] = set()
         for version in (4, 6):
-            ports = [port for port, address in _udp(record.reservation) if address.version == version]
+            ports = [port for port, address in udp_ports(record.reservation) if address.version == version]
             contacted = ports if again else self._tables.contacted(ports, version)
             if attached and contacted:
                 self.bridges.delete_from_tables(self._tables.forget(contacted, version))
-            redirected |= {RedirectedPort(port=port, guest=None, version=version) for port in contacted}
+            contacts |= {RedirectedPort(port=port, guest=None, version=version) for port in contacted}
         addresses = [address for lease in own for address in lease.addresses]
         return Remains(
             reservation=record.reservation,
-            redirected=frozenset(redirected),
+            redirected=frozenset(contacts),
             addresses=[address for address in addresses if again or self._tables.may_have_flows(address)],
             servers=addresses if self._served_tcp(record) else (),
             behind=tuple(route for lease in own for route in record.reservation.routes(lease)),
@@ -513,13 +497,3 @@ def attempt_each(what: str, *steps: Callable[[], object]) -> None:
 
 def _without_bridges(reservation: Reservation) -> Reservation:
     return replace(reservation, leases=tuple(replace(lease, bridge="") for lease in reservation.leases))
-
-
-def _udp(reservation: Reservation) -> Sequence[tuple[int, IpAddress]]:
-    """Return the host's port and the guest's address of each published UDP port, once for each family."""
-    return [
-        (port.host_port, address)
-        for port in reservation.ports
-        if port.protocol is Protocol.UDP
-        for address in destinations(port, reservation.lease(port.nic))
-    ]

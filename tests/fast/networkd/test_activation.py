@@ -47,6 +47,10 @@ class Units:
         return frozenset() if self.has_job else frozenset(tasks)
 
 
+async def later() -> None:
+    await asyncio.sleep(5 * CHECK_INTERVAL_S)
+
+
 @pytest.mark.leaps
 async def test_a_start_that_fails_is_repeated_for_a_later_packet() -> None:
     waiting, units = Waiting(), Units()
@@ -56,13 +60,13 @@ async def test_a_start_that_fails_is_repeated_for_a_later_packet() -> None:
         subject = Activation(state, writer, cast(Any, units), tasks, KeyedLocks(), lambda _: None)
         assert subject.start(WEB, "a packet")
         assert subject.start(WEB, "another")
-        await asyncio.sleep(5 * CHECK_INTERVAL_S)
+        await later()
         assert (waiting.started, waiting.packets) == (1, [])
         units.has_job = False
-        await asyncio.sleep(5 * CHECK_INTERVAL_S)
+        await later()
         assert waiting.packets == ["refused"]
         assert subject.start(WEB, "a packet")
         assert waiting.started == 2
         subject.released(WEB)
-        await asyncio.sleep(5 * CHECK_INTERVAL_S)
+        await later()
     assert waiting.packets == ["refused"], "nothing is refused after a release"
