@@ -129,7 +129,7 @@ async def test_the_first_packet_of_ipv6_starts_the_task(service: Service, manage
         fifo.close()
 
 
-async def test_packets_are_held_while_a_start_takes_longer_than_the_kernel_looks_for_an_address(
+async def test_packets_are_held_while_a_start_takes_longer_than_a_look_up(
     client: Client, manager: Pid1, fifo: Socket
 ) -> None:
     reservation = await waiting(client, manager, fifo)

@@ -17,6 +17,10 @@ SLEEPS = ("time.sleep", "asyncio.sleep")
 
 MEASURED = {
     "contract/bus/test_jobs.py::test_the_match_rule_lasts_while_there_are_jobs_and_not_much_longer": "LINGER_S itself",
+    "contract/test_network_activation.py::test_a_flood_starts_it_once_and_a_sweep_starts_nothing": "nothing starts it",
+    "contract/test_network_activation.py::test_packets_are_held_while_a_start_takes_longer_than_a_look_up": (
+        "longer than that"
+    ),
     "contract/test_network_activation.py::test_a_service_that_was_killed_starts_it_for_what_is_held": "meanwhile",
     "contract/test_network_activation.py::test_a_task_of_which_nothing_is_known_is_started_once": "not twice",
     "contract/test_network_activation.py::test_what_belongs_to_no_connection_starts_nothing": "nothing starts it",
