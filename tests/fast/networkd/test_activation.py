@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from tests.support.fakes.clock import passed
 
 from solo5_systemd.base.concurrency import KeyedLocks
 from solo5_systemd.base.names import TaskName
@@ -56,13 +57,13 @@ async def test_a_start_that_fails_is_repeated_for_a_later_packet() -> None:
         subject = Activation(state, writer, cast(Any, units), tasks, KeyedLocks(), lambda _: None)
         assert subject.start(WEB, "a packet")
         assert subject.start(WEB, "another")
-        await asyncio.sleep(5 * CHECK_INTERVAL_S)
+        await passed(5 * CHECK_INTERVAL_S)
         assert (waiting.started, waiting.packets) == (1, [])
         units.has_job = False
-        await asyncio.sleep(5 * CHECK_INTERVAL_S)
+        await passed(5 * CHECK_INTERVAL_S)
         assert waiting.packets == ["refused"]
         assert subject.start(WEB, "a packet")
         assert waiting.started == 2
         subject.released(WEB)
-        await asyncio.sleep(5 * CHECK_INTERVAL_S)
+        await passed(5 * CHECK_INTERVAL_S)
     assert waiting.packets == ["refused"], "nothing is refused after a release"
