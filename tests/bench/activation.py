@@ -10,10 +10,12 @@ import asyncio
 import json
 import os
 import socket
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from hashlib import sha256
 from ipaddress import IPv4Interface
 from pathlib import Path
 
@@ -24,7 +26,8 @@ from tests.bench.figures import Figure, Report, times
 from tests.bench.scale import listed
 from tests.contract.netns import Outside, run
 
-from solo5_systemd.base.decode import json_document
+from solo5_systemd.base.declared_units import DIRECTORY, SOURCES
+from solo5_systemd.base.decode import Fields, json_document
 from solo5_systemd.base.names import INVOCATION_LINK, UNITS, DeviceName, NetworkName, TaskName, prepare_service
 from solo5_systemd.bus.connection import Connection, system_bus
 from solo5_systemd.bus.manager import Manager
@@ -174,13 +177,13 @@ class Bench:
         """Have many more tasks without a process, as after a boot; and as many sockets of systemd's proxy."""
         names = [NAME.format(number) for number in range(1, COUNT + 1)]
         least = await asyncio.to_thread(reload_ms)
-        first = json_document((SAVED / f"{FIRST}.json").read_bytes(), FIRST)
+        first = Fields(json_document((SAVED / f"{FIRST}.json").read_bytes(), FIRST)).having("lease")["lease"]
         _declare(names)
-        for number, name in enumerate(names, 1):
-            (SAVED / f"{name}.json").write_text(json.dumps(_kept(parse_lease_record(first), name, number)))
         with masked():
             await self._units.reload()
         declared = await asyncio.to_thread(reload_ms)
+        for number, name in enumerate(names, 1):
+            (SAVED / f"{name}.json").write_text(json.dumps(_kept(parse_lease_record(first), name, number)))
         count, manager, ours = processes.count(), processes.memory(1), self._memory()
         begun = time.perf_counter()
         await asyncio.to_thread(_start, *(f"{name}.socket" for name in names))
@@ -270,9 +273,9 @@ def _kept(first: LeaseRecord, name: str, number: int) -> dict[str, object]:
     ipv4 = IPv4Interface((int(lease.ipv4.network.network_address) + 256 + number, lease.ipv4.network.prefixlen))
     own = replace(lease, tap=tap_name(task, lease.nic), mac=next(guest_macs(task, lease.nic)), ipv4=ipv4)
     ports = tuple(replace(port, host_port=port.host_port + number) for port in first.reservation.ports)
-    return lease_record_document(
-        replace(first, reservation=replace(first.reservation, task=task, leases=(own,), ports=ports))
-    )
+    sources = Path(DIRECTORY, name, SOURCES).read_bytes()
+    record = replace(first, reservation=replace(first.reservation, task=task, leases=(own,), ports=ports))
+    return {"declaration": sha256(sources).hexdigest(), "lease": lease_record_document(record)}
 
 
 def _declare(names: Sequence[str]) -> None:
@@ -327,10 +330,9 @@ def _declared() -> Iterator[None]:
         yield
     finally:
         names = [path.stem for path in ETC.glob("bench-*.unikernel")]
-        _stop(
-            *(f"{name}.{kind}" for name in names for kind in ("socket", "service") if (name, kind) != (PLAIN, "socket"))
-        )
-        _stop(f"{PROXY}.socket", f"{PROXY}.service")
+        units = [f"{name}.{kind}" for name in names for kind in ("socket", "service")]
+        # Some are not loaded, after an error.
+        subprocess.run(["systemctl", "stop", *units, f"{PROXY}.socket", f"{PROXY}.service"], stderr=subprocess.DEVNULL)
         for path in (
             settings,
             *ETC.glob("bench-*.unikernel"),

@@ -160,17 +160,24 @@ table ip solo5 {
     # where the network is `routed`. Packets for an address without a lease are dropped: each would cost an entry in the
     # host's neighbour table. Broadcasts pass here only with br_netfilter.
     chain inward {
-        ip daddr @waiting jump starting
         meta pkttype host ip daddr . ip daddr != @leased ip daddr != @behind goto dropped_absent
+        ip daddr @waiting goto starting
         iifname . oifname @paths goto limited
         ct status dnat goto limited
         iifname != @bridges oifname @routed accept
         goto dropped_closed
     }
-    # A guest without a process has no connection: only what may begin one starts it.
+    # A guest without a process has no connection: of what reaches it, only what may begin one starts it.
     chain starting {
+        iifname . oifname @paths goto beginning
+        ct status dnat goto beginning
+        iifname != @bridges oifname @routed goto beginning
+        goto dropped_closed
+    }
+    chain beginning {
         tcp flags & (fin | syn | rst | ack) != syn reject with tcp reset
         icmp type != echo-request drop
+        goto limited
     }
     chain outward {
         ip daddr { METADATA } iifname != @metadata goto dropped_metadata
