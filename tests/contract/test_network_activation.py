@@ -327,6 +327,21 @@ async def test_without_its_socket_unit_the_network_is_released(client: Client, m
     assert await client.record(WEB) is None
 
 
+async def test_what_is_held_for_a_task_ends_with_its_socket_unit(client: Client, manager: Pid1, fifo: Socket) -> None:
+    reservation = await waiting(client, manager, fifo)
+    address = str(reservation.leases[0].address)
+    await client.have("other")  # whose bridge stays
+    manager.jobs.add(UNIT)
+    answer = asyncio.ensure_future(get(address))
+    await until(lambda: fifo.taken() != b"")
+    fifo.close()
+    manager.jobs.discard(UNIT)
+    with pytest.raises(OSError, match="Errno 113"):
+        await asyncio.wait_for(answer, 10)
+    await until(lambda: "INCOMPLETE" not in run("ip", "neigh", "show", address))
+    assert await client.record(WEB) is None
+
+
 async def test_an_idle_task_is_ended(client: Client, manager: Pid1, fifo: Socket) -> None:
     reservation = await client.have("web", nics=[nic("service", limits=WAITS)])
     manager.begin(UNIT)

@@ -306,6 +306,7 @@ class NetworkState:
             self.waiting.begin(record)
         else:
             self.leases.save(replace(record, state=LeaseState.RELEASING))
+            self.waiting.forget(record.reservation)
             self._ports.release(host_ports(record.reservation))
             if attached:
                 self.bridges.delete_task_from_tables(record.reservation)

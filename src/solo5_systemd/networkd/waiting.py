@@ -18,7 +18,7 @@ from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.lease_json import lease_record_document, parse_lease_record
 from solo5_systemd.network.links import Links
-from solo5_systemd.network.model import IpAddress, Lease, LeaseRecord, LeaseState, Network
+from solo5_systemd.network.model import IpAddress, Lease, LeaseRecord, LeaseState, Network, Reservation
 from solo5_systemd.networkd.bridges import Bridges
 from solo5_systemd.networkd.leases import Leases
 
@@ -182,6 +182,13 @@ class Waiting:
         kept = {*self._bridges.task_elements(reservation)} if record.state is LeaseState.ATTACHED else set()
         gone = [each for each in self._bridges.waiting_elements(reservation) if each not in kept]
         self._bridges.delete_from_tables(gone)
+
+    def forget(self, reservation: Reservation) -> None:
+        """Drop what the kernel holds for a task that waits no longer: after `keep_packets`, without end."""
+        self.ending.discard(reservation.task)
+        if reservation.idle_stops:
+            with suppress(Solo5Error):  # another program has deleted the bridge, and the entries with it
+                self.refuse_packets(reservation.task)
 
     def task_at(self, address: IpAddress) -> TaskName | None:
         """Return the task of a leased address; safe in any thread."""
