@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import Outside, eventually, ok, sh, systemctl, udp, unit_property
+from tests.machine.conftest import Machine, Outside, eventually, ok, sh, systemctl, udp, unit_property
 from tests.machine.declared import Declarations
 from tests.machine.test_network import GATEWAY, IPV4
 
@@ -71,14 +71,18 @@ def test_only_the_tasks_own_devices_are_open(web: str) -> None:
     assert not [link for link in links if "waiting" in str(link)]
 
 
-def test_it_waits_through_an_end_of_the_service(web: str, outside: Outside) -> None:
-    systemctl("restart", "solo5-networkd")
-    assert is_dormant("web")
-    assert outside.tcp(outside.here, 8080)
-    eventually(lambda: is_dormant("web"), "it waits again")
-    systemctl("stop", "solo5-networkd")
-    systemctl("start", "solo5-networkd")
-    assert outside.tcp(outside.here, 8080)
+def test_it_waits_through_ends_of_the_service_and_a_new_pid_1(machine: Machine, web: str, outside: Outside) -> None:
+    machine.expect("Main process exited, code=killed, status=9/KILL")
+    machine.expect("Failed with result 'signal'")
+    for command in (
+        ("restart", "solo5-networkd"),
+        ("stop", "solo5-networkd"),
+        ("daemon-reexec",),
+        ("kill", "--signal=KILL", "solo5-networkd"),
+    ):
+        systemctl(*command)
+        assert outside.tcp(outside.here, 8080), command
+        eventually(lambda: is_dormant("web"), "it waits again")
 
 
 def test_a_task_that_cannot_start_is_failed_and_waits_no_longer(web: str, outside: Outside) -> None:
