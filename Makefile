@@ -163,6 +163,8 @@ bookworm: setup ## on Debian 12, with the oldest systemd and libraries that will
 	$(call pytest_in_machine,$@,--release bookworm --backend container,--timeout=300 -m 'not vm' \
 	    /srv/tests/contract/bus $(addprefix /srv/tests/machine/test_,run.py declared.py outcome.py confinement.py namespace.py \
 	        declared_format.py declared_conflicts.py \
+	        activation.py::test_nothing_runs_and_the_first_request_starts_it \
+	        activation.py::test_a_stop_takes_it_out_of_waiting_and_a_start_starts_it_now \
 	        ipv6.py::test_a_guest_has_both_addresses_and_its_port_answers_at_both \
 	        relay.py::test_last_line_is_delivered_when_drain_returns relay.py::test_relay_runs_only_while_it_is_needed \
 	        storage.py::test_a_disk_is_created_by_the_first_start_of_a_task \
