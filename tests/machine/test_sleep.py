@@ -149,3 +149,4 @@ def test_idle_time_is_shown_and_exported(run: Runner) -> None:
     assert "IdleSec=120" in ok("solo5ctl", "export", task)
     assert inspect(task)["idle_s"] == 120
     assert "after 120 s without a packet" in ok("solo5ctl", "inspect", task)
+    eventually(lambda: "; its last packet was seen" in ok("solo5ctl", "inspect", task), "it is looked at")

@@ -146,6 +146,11 @@ class Networkd:
         """Wake a task that sleeps. Idempotent."""
         await self._call("Wake", task)
 
+    async def awake_because(self, task: TaskName) -> str:
+        """Return what keeps a task awake; empty: nothing, or it never sleeps."""
+        (reason,) = await self._call("Awake", task)
+        return str(reason)
+
     def start_mark(self, task: TaskName) -> AbstractContextManager[None]:
         """Mark a start whose caller has attached the network; see `network.lease_files.start_mark`."""
         return start_mark(task, self._state)

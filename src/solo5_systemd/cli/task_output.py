@@ -73,7 +73,7 @@ of an archive, if its files would make another one now; `change`: what has been 
 
 
 def task_fields(
-    task: Task, now: int, drops: Drops | None = None, disks: Disks = (), problems: Sequence[str] = ()
+    task: Task, now: int, drops: Drops | None = None, disks: Disks = (), problems: Sequence[str] = (), awake: str = ""
 ) -> Iterator[tuple[str, str]]:
     """Yield the names and values that `inspect` shows; empty values are unknown."""
     yield "Name", task.name
@@ -109,7 +109,10 @@ def task_fields(
         for key, texts in _limits_json(limits).items():
             yield key.capitalize(), f"{nic} {' '.join(texts) or 'none'}"
     if task.reservation is not None and task.reservation.idle_s:
-        yield "Ends" if task.reservation.idle_stops else "Sleeps", f"after {task.reservation.idle_s} s without a packet"
+        yield (
+            "Ends" if task.reservation.idle_stops else "Sleeps",
+            f"after {task.reservation.idle_s} s without a packet" + (f"; {awake}" if awake else ""),
+        )
     for nic, rules in (drops or {}).items():
         yield "Dropped", f"{nic} {', '.join(f'{rule} {count}' for rule, count in rules.items() if count) or 'none'}"
     for each in problems:
@@ -160,7 +163,7 @@ def lease_text(lease: "Lease") -> str:
 
 
 def task_json(
-    task: Task, drops: Drops | None = None, disks: Disks = (), problems: Sequence[str] = ()
+    task: Task, drops: Drops | None = None, disks: Disks = (), problems: Sequence[str] = (), awake: str = ""
 ) -> dict[str, object]:
     """Return a task as a JSON object; unknown values are absent."""
     dormant = task.asleep > 0 and task.phase is Phase.ENDED
@@ -188,6 +191,7 @@ def task_json(
     }
     if task.reservation is not None:
         document["idle_s"] = task.reservation.idle_s
+        document["awake_because"] = awake
         document["idle_action"] = "stop" if task.reservation.idle_stops else ""
     known = {key: value for key, value in document.items() if value}
     if task.outcome is not None:

@@ -14,6 +14,7 @@ INTERFACE = Interface(
         "Release": Method("s", "", "task"),
         "Sleep": Method("s", "", "task"),
         "Wake": Method("s", "", "task"),
+        "Awake": Method("s", "s", "task because"),
         "Leases": Method("", RECORDS, "records"),
         "Networks": Method("", RECORD, "networks"),
         "Collect": Method("b", "as", "dry_run collected"),

@@ -87,6 +87,12 @@ class Queries:
         endpoints = await self.endpoints()
         return {task: of_nics(found.nics, counted.get(found.namespace, {})) for task, found in endpoints.items()}
 
+    async def awake_because(self, task: "Task") -> str:
+        """Return what keeps a task with an idle time awake; empty: nothing, or unknown."""
+        if task.asleep or task.state.over or task.reservation is None or not task.reservation.idle_s:
+            return ""
+        return await self.backends.networks.awake_because(task.name)
+
     async def network_problems(self, tasks: "Iterable[Task]") -> "Mapping[TaskName, Sequence[str]]":
         """Return what only an operator can repair of the network of each task, since its start."""
         repairs = await self.backends.networks.recent_repairs()

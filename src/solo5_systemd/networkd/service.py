@@ -137,6 +137,7 @@ class Networkd:
             "Release": self._release,
             "Sleep": self._put_to_sleep,
             "Wake": self._wake,
+            "Awake": self._awake,
             "Leases": self._leases,
             "Networks": self._list_networks,
             "Collect": self._collect,
@@ -234,6 +235,9 @@ class Networkd:
         else:
             await self._sleep.wake(task, "a request")
         return []
+
+    async def _awake(self, name: str) -> Sequence[object]:
+        return [self._sleep.awake_because(task_name(name))]
 
     async def _leases(self) -> Sequence[object]:
         return [[*map(document, self._state.records)]]

@@ -49,12 +49,14 @@ class _Seen:
         since: the time of the first check with this count, in seconds.
         cpu: processor time at that time, in seconds; None: unknown.
         run: what tells one attach from another.
+        busy: it has used too much processor time until then.
     """
 
     frames: int
     since: float
     cpu: float | None
     run: int
+    busy: bool
 
 
 class _Packets:
@@ -166,7 +168,7 @@ class Sleep:
         cpu = await self._units.processor_time(task)
         if cpu is not None and seen.cpu is not None and cpu - seen.cpu > SHARE_MAX * (now - seen.since):
             self._report_busy(task, record.expires, (cpu - seen.cpu) / (now - seen.since))
-            self._note(record, frames, cpu)
+            self._note(record, frames, cpu, busy=True)
             return False
         return True
 
@@ -177,12 +179,21 @@ class Sleep:
             text = f"task {task} stays awake: it has no packets, and uses {share:.1%} of a processor"
             log_about(service_of(task), f"{text} (at most {SHARE_MAX:.0%} to sleep)", priority=_NOTICE)
 
+    def awake_because(self, task: TaskName) -> str:
+        """Return what keeps a task awake; empty: it never sleeps, or does, or has not been looked at."""
+        record, seen = self._state.record(task), self._seen.get(task)
+        if record is None or record.asleep or seen is None:
+            return ""
+        if seen.busy:
+            return f"it uses more than {SHARE_MAX:.0%} of a processor"
+        return f"its last packet was seen {time.monotonic() - seen.since:.0f} s ago"
+
     def _is_new(self, record: LeaseRecord, frames: int) -> bool:
         seen = self._seen.get(record.reservation.task)
         return seen is None or (seen.frames, seen.run) != (frames, record.expires)
 
-    def _note(self, record: LeaseRecord, frames: int, cpu: float | None) -> None:
-        seen = _Seen(frames=frames, since=time.monotonic(), cpu=cpu, run=record.expires)
+    def _note(self, record: LeaseRecord, frames: int, cpu: float | None, *, busy: bool = False) -> None:
+        seen = _Seen(frames=frames, since=time.monotonic(), cpu=cpu, run=record.expires, busy=busy)
         self._seen[record.reservation.task] = seen
 
     async def sleep(self, task: TaskName) -> None:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_SERVICE, _PATH = "org.solo5.Network1", "/org/solo5/Network1"
+
 
 class KernelReads:
     """The backends that read what the kernel has of tasks: the same with and without an event loop."""
@@ -107,15 +109,22 @@ class RecordedNetworks:
 
         return read_endpoints()
 
+    async def awake_because(self, task: "TaskName") -> str:
+        from solo5_systemd.bus.peers import Call, RemoteError
+
+        try:
+            return str(self._bus().call(_SERVICE, Call(_PATH, _SERVICE, "Awake", (task,))))
+        except RemoteError:  # it does not run, or is of an earlier release
+            return ""
+
     async def networks(self) -> "Sequence[NetworkOverview]":
         from solo5_systemd.base.decode import Fields
         from solo5_systemd.bus.peers import Call, RemoteError
         from solo5_systemd.network.model import NetworkOverview
         from solo5_systemd.settings.records import record
 
-        service = "org.solo5.Network1"
         try:
-            networks = self._bus().call(service, Call("/org/solo5/Network1", service, "Networks"))
+            networks = self._bus().call(_SERVICE, Call(_PATH, _SERVICE, "Networks"))
         except RemoteError:
             return _in_event_loop(_networks())  # which finds out why it was not activated
 

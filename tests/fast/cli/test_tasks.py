@@ -50,6 +50,10 @@ def test_ps_and_inspect_show_since_when_a_task_sleeps(solo5ctl: Solo5ctl) -> Non
     assert shown["idle_s"] == 600
     assert shown["asleep_since"] == "2023-11-14T22:14:20.000000Z"
     assert "asleep_since" not in json.loads(solo5ctl("inspect", "--json", "api").out)[0]
+    solo5ctl.engine.known[TaskName("web")] = replace(known, asleep=0)
+    solo5ctl.engine.awake[TaskName("web")] = because = "its last packet was seen 7 s ago"
+    assert f" Sleeps: after 600 s without a packet; {because}\n" in solo5ctl("inspect", "web").out
+    assert json.loads(solo5ctl("inspect", "--json", "web").out)[0]["awake_because"] == because
 
 
 def test_ps_shows_dormant_tasks(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -188,9 +188,13 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Service:
 
 
 async def test_a_task_falls_asleep_after_its_time_without_frames(service: Service) -> None:
+    assert service.sleep.awake_because(A) == "", "nothing has looked at it"
     assert await service.after(0) == []
     service.tables.counts[LEASE.tap] = 7
     assert await service.after(59) == []
+    service.now += 3
+    assert service.sleep.awake_because(A) == "its last packet was seen 3 s ago"
+    service.now -= 3
     assert await service.after(59) == []
     assert await service.after(1) == [STOP]
     assert service.tables.asleep() == ["asleep", "asleep4"]
@@ -207,6 +211,7 @@ async def test_a_task_that_computes_does_not_sleep(
     await service.after(0)
     service.units.cpu = 60 * share
     assert await service.after(60) == signals
+    assert service.sleep.awake_because(A) == ("" if signals else "it uses more than 1% of a processor")
 
 
 async def test_without_accounting_frames_decide_alone(service: Service) -> None:

@@ -509,6 +509,9 @@ class FakeNetworks:
         async with self._steps.step("wake"):
             self.asleep.pop(task, None)
 
+    async def awake_because(self, task: TaskName) -> str:
+        return f"task {task} is busy"
+
     async def endpoints(self) -> Mapping[TaskName, Endpoints]:
         return {task: endpoints(each) for task, each in self.held.items()}
 

@@ -86,6 +86,7 @@ class FakeRuntime(Runtime):
         self.plan: Plan | None = None
         self.listens = False
         self.dormant: Sequence[LeaseRecord] = ()
+        self.awake: dict[TaskName, str] = {}
         self.descriptors: Sequence[int] = ()
         self.on_start: Callable[[], None] | None = None
         self.on_console: Callable[[], None] = _nothing
@@ -186,6 +187,9 @@ class FakeRuntime(Runtime):
 
     async def thaw(self, name: TaskName) -> None:
         self.known[name] = replace(await self.task(name), phase=Phase.RUNNING)
+
+    async def awake_because(self, task: Task) -> str:
+        return self.awake.get(task.name, "")
 
     async def sleep(self, name: TaskName) -> None:
         await self.machine.networks.sleep((await self.task(name)).name)

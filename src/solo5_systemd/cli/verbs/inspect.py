@@ -71,18 +71,23 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
         limited = any(task.reservation and task.reservation.limits for task in tasks)
         drops = await engine.drops() if limited and context.root else {}
         problems = await engine.network_problems(tasks)
+        awake = {task.name: await engine.awake_because(task) if context.root else "" for task in tasks}
         disks = await _disks(engine, context, arguments.names)
         if arguments.json:
             context.screen.json(
                 [
-                    task_json(task, drops.get(task.name, {}), disks[task.name], problems.get(task.name, ()))
+                    task_json(
+                        task, drops.get(task.name, {}), disks[task.name], problems.get(task.name, ()), awake[task.name]
+                    )
                     for task in tasks
                 ]
             )
         else:
             now = context.screen.now()
             pairs = (
-                task_fields(task, now, drops.get(task.name, {}), disks[task.name], problems.get(task.name, ()))
+                task_fields(
+                    task, now, drops.get(task.name, {}), disks[task.name], problems.get(task.name, ()), awake[task.name]
+                )
                 for task in tasks
             )
             context.screen.write("\n".join(fields(list(each)) for each in pairs))
