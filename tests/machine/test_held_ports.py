@@ -5,6 +5,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from tests.machine.conftest import Machine, Outside, Runner, eventually, ok, sh, unit_property
 from tests.machine.test_network import web
@@ -69,6 +70,7 @@ def test_a_published_port_is_held_over_a_kill_a_restart_and_another_pid_1(
     ok("solo5ctl", "stop", task)
     eventually(lambda: can_bind(8500), "an ended task's port is free")
     assert unit_property(NETWORKD, "NFileDescriptorStore") == "0"
+    eventually(lambda: not Path(f"/run/solo5/network/tasks/{task}.json").exists(), "its lease is released, last")
     with socket.create_server(("127.0.0.1", 8500)):
         refused = run.fail("-d", "-p", "8500:80", "/srv/guests/net.spt")
     assert refused.returncode == 125

@@ -383,7 +383,7 @@ def test_the_attacks_are_attacks(scene: Scene, tmp_path: Path) -> None:
     done = subprocess.Popen([HOSTILE, option, "--", "image", *scene.paths], stdout=subprocess.PIPE, text=True)
     assert done.stdout is not None
     text = ""
-    while not text.endswith("waiting\n"):
+    while not text.endswith("\nwaiting\n"):
         text += done.stdout.readline()
     done.kill()
     done.communicate()
