@@ -327,7 +327,9 @@ async def test_without_its_socket_unit_the_network_is_released(client: Client, m
     assert await client.record(WEB) is None
 
 
-async def test_what_is_held_for_a_task_ends_with_its_socket_unit(client: Client, manager: Pid1, fifo: Socket) -> None:
+async def test_what_is_held_for_a_task_ends_with_its_socket_unit(
+    service: Service, client: Client, manager: Pid1, fifo: Socket
+) -> None:
     reservation = await waiting(client, manager, fifo)
     address = str(reservation.leases[0].address)
     await client.have("other")  # whose bridge stays
@@ -339,7 +341,7 @@ async def test_what_is_held_for_a_task_ends_with_its_socket_unit(client: Client,
     with pytest.raises(OSError, match="Errno 113"):
         await asyncio.wait_for(answer, 10)
     await until(lambda: "INCOMPLETE" not in run("ip", "neigh", "show", address))
-    assert await client.record(WEB) is None
+    await until(lambda: not (service.state / "tasks" / f"{WEB}.json").exists())
 
 
 async def test_an_idle_task_is_ended(client: Client, manager: Pid1, fifo: Socket) -> None:
