@@ -8,14 +8,14 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from ipaddress import IPv4Address
 
 import pytest
 from tests.contract.guest import IPV4, SYN, TCP, WHOLE, Guest, _sum, _tcp
 from tests.contract.guest6 import Guest6
 from tests.contract.netns import Outside, link, run
-from tests.contract.netservice import Client, Pid1, Service, nic, pid1, tcp, until
+from tests.contract.netservice import Client, Pid1, Service, nic, tcp, until
 from tests.contract.test_network_sleep import UNIT, WEB, Sleeper6, get
 
 from solo5_systemd.network.guest_limits import Limits
@@ -51,18 +51,6 @@ class Socket:
     def close(self) -> None:
         os.close(self._fd)
         self.path.unlink()
-
-
-@pytest.fixture
-async def client(service: Service) -> AsyncIterator[Client]:
-    async with service.running() as client:
-        yield client
-
-
-@pytest.fixture
-async def manager(service: Service) -> AsyncIterator[Pid1]:
-    async with pid1(service) as manager:
-        yield manager
 
 
 @pytest.fixture

@@ -197,6 +197,9 @@ def journald_of(namespace: str) -> str:
     return f"systemd-journald@{namespace}.service" if namespace else "systemd-journald.service"
 
 
+WAITING = "/run/solo5/waiting"
+"""The directory of the FIFOs of socket units: one for each task that may wait without a process."""
+
 UNITS = "/run/systemd/units"
 """The directory in which PID 1 exports properties of active units."""
 

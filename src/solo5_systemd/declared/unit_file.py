@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from solo5_systemd.base.names import (
+    WAITING,
     DeviceName,
     TaskName,
     awaited_target,
@@ -41,9 +42,6 @@ DEVICES = "SOLO5_DEVICES"
 """The variable with the tender's options: words without blanks or quotes."""
 
 SANDBOX_IMAGE = f"{IMAGES}/unikernel"
-
-WAITING = "/run/solo5/waiting"
-"""The directory of FIFOs that solo5-networkd writes into."""
 
 _RELOAD_MARGIN_S = 10.0
 """What `systemctl reload` may take beyond Timeout=, for the start of the new guest."""

@@ -50,15 +50,10 @@ class LinkWatch(NetlinkSocket):
 
     def changed(self) -> frozenset[str] | None:
         """Return the names of these links and sysctls; None after lost messages. To be called when readable."""
-        names = set()
-        try:
-            while True:
-                for kind, body in self.receive():
-                    names.add(_sysctl(body) if kind == _RTM_NEWNETCONF else _link_name(kind, body))
-        except BlockingIOError:
-            return frozenset(names)
-        except OSError:  # ENOBUFS: messages were lost; EBADMSG
+        found = self.queued()
+        if found is None:
             return None
+        return frozenset(_sysctl(body) if kind == _RTM_NEWNETCONF else _link_name(kind, body) for kind, body in found)
 
 
 def _sysctl(body: bytes) -> str:
@@ -86,15 +81,8 @@ class CarrierWatch(NetlinkSocket):
 
     def up(self) -> frozenset[str] | None:
         """Return the names of links with a carrier; None after lost messages. To be called when readable."""
-        names = set()
-        try:
-            while True:
-                for kind, body in self.receive():
-                    names.add(_link_name(kind, body))
-        except BlockingIOError:
-            return frozenset(names)
-        except OSError:  # ENOBUFS: messages were lost; EBADMSG
-            return None
+        found = self.queued()
+        return None if found is None else frozenset(_link_name(kind, body) for kind, body in found)
 
 
 class AddressWatch(NetlinkSocket):
@@ -109,13 +97,7 @@ class AddressWatch(NetlinkSocket):
 
     def removed(self) -> frozenset[int] | None:
         """Return the indexes of links that lost an address; None after lost messages. To be called when readable."""
-        indexes = set()
-        try:
-            while True:
-                for kind, body in self.receive():
-                    if kind == _RTM_DELADDR:
-                        indexes.add(_IFADDRMSG6.unpack_from(body)[-1])
-        except BlockingIOError:
-            return frozenset(indexes)
-        except OSError:  # ENOBUFS: messages were lost; EBADMSG
+        found = self.queued()
+        if found is None:
             return None
+        return frozenset(_IFADDRMSG6.unpack_from(body)[-1] for kind, body in found if kind == _RTM_DELADDR)

@@ -130,17 +130,15 @@ class LookupWatch(NetlinkSocket):
 
     def looked_up(self) -> Sequence[tuple[int, IpAddress]] | None:
         """Return the links, by their indexes, and addresses; None after lost messages. To be called when readable."""
-        found: list[tuple[int, IpAddress]] = []
-        try:
-            while True:
-                for _, body in self.receive():
-                    address = attributes(body[_NDMSG.size :]).get(_NDA_DST, b"")
-                    if len(address) in (4, 16):
-                        found.append((_NDMSG.unpack_from(body)[1], ip_address(address)))
-        except BlockingIOError:
-            return found
-        except OSError:  # ENOBUFS: messages were lost; EBADMSG
+        queued = self.queued()
+        if queued is None:
             return None
+        found: list[tuple[int, IpAddress]] = []
+        for _, body in queued:
+            address = attributes(body[_NDMSG.size :]).get(_NDA_DST, b"")
+            if len(address) in (4, 16):
+                found.append((_NDMSG.unpack_from(body)[1], ip_address(address)))
+        return found
 
 
 def _entry(link: int, address: IpAddress, state: int = 0) -> bytes:

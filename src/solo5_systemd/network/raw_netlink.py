@@ -185,6 +185,17 @@ class NetlinkSocket:
         for _, kind, body in _messages(self._socket.recv(_BUFFER)):
             yield kind, body
 
+    def queued(self) -> Sequence[tuple[int, bytes]] | None:
+        """Return the multicast messages that are queued; None after lost ones. To be called when readable."""
+        found: list[tuple[int, bytes]] = []
+        try:
+            while True:
+                found.extend(self.receive())
+        except BlockingIOError:
+            return found
+        except OSError:  # ENOBUFS: messages were lost; EBADMSG
+            return None
+
 
 def link_index(name: str) -> int:
     """Return a link's index; 0 where no link has this name."""

@@ -15,14 +15,14 @@ from solo5_systemd.base.atomic_file import replace_file
 from solo5_systemd.base.declared_units import DIRECTORY, SOURCES
 from solo5_systemd.base.decode import Fields, json_document
 from solo5_systemd.base.errors import Solo5Error
-from solo5_systemd.base.names import TaskName
+from solo5_systemd.base.names import WAITING, TaskName
 from solo5_systemd.network.lease_json import lease_record_document, parse_lease_record
 from solo5_systemd.network.links import Links
 from solo5_systemd.network.model import IpAddress, Lease, LeaseRecord, LeaseState, Network, Reservation
 from solo5_systemd.networkd.bridges import Bridges
 from solo5_systemd.networkd.leases import Leases
 
-FIFOS = Path("/run/solo5/waiting")
+FIFOS = Path(WAITING)
 """One FIFO for each task whose socket unit is active: PID 1 starts the task's service once something is in it."""
 
 SAVED = Path("/var/lib/solo5/waiting")
@@ -87,7 +87,7 @@ class Waiting:
                 os.write(descriptor, b"\n")
             finally:
                 os.close(descriptor)
-        except BlockingIOError:  # full: it was told so often enough
+        except BlockingIOError:  # full: PID 1 has not read the earlier ones yet
             return True
         except OSError:  # PID 1 has closed it
             return False

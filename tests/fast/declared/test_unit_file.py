@@ -1,12 +1,11 @@
 """The unit file of a declaration: text of systemd.syntax(7), with the sandbox of every task."""
 
-from solo5_systemd.base.names import DeviceName, Target, TaskName
+from solo5_systemd.base.names import WAITING, DeviceName, Target, TaskName
 from solo5_systemd.declared.declaration import parse_declaration
 from solo5_systemd.declared.specifiers import HostNames
 from solo5_systemd.declared.syntax import Source
 from solo5_systemd.declared.unit_file import (
     MARK,
-    WAITING,
     Host,
     environment,
     lines,
