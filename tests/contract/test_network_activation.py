@@ -8,7 +8,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Address
 
 import pytest
@@ -131,6 +131,68 @@ async def test_packets_are_held_through_a_long_start(client: Client, manager: Pi
             assert await asyncio.wait_for(answer, 5) == b"HELLO"
     assert fifo.taken() == b"", "once"
     fifo.close()
+
+
+async def test_a_bridge_that_loses_its_last_carrier_drops_nothing(
+    service: Service, manager: Pid1, fifo: Socket
+) -> None:
+    async with service.running("[network.default]\nipv6 = true\n") as client:
+        reservation = await waiting(client, manager, fifo)
+        lease = reservation.leases[0]
+        run("ip", "link", "add", "port", "up", "type", "veth", "peer", "name", "port-peer")
+        run("ip", "link", "set", "port-peer", "up")
+        run("ip", "link", "set", "port", "master", lease.bridge)
+        await until(lambda: link(lease.bridge)["operstate"] == "UP")
+        async with asyncio.TaskGroup() as tasks:
+            answers = [tasks.create_task(get(str(address))) for address in lease.addresses]
+            held = [("ip", "neigh", "show", str(address)) for address in lease.addresses]
+            await until(lambda: all("INCOMPLETE" in run(*show) for show in held))
+            run("ip", "link", "delete", "port")
+            await until(lambda: link(lease.bridge)["operstate"] == "DOWN")  # the kernel has dropped what it drops then
+            assert all("INCOMPLETE" in run(*show) for show in held)
+            await started(client, manager, fifo)
+            async with Sleeper6(lease):
+                assert [await asyncio.wait_for(answer, 5) for answer in answers] == [b"HELLO", b"HELLO"]
+        fifo.close()
+
+
+async def test_a_packet_for_a_task_that_has_not_its_tap_yet_waits_for_it(
+    client: Client, manager: Pid1, fifo: Socket
+) -> None:
+    reservation = await waiting(client, manager, fifo)
+    address = str(reservation.leases[0].address)
+    await client.have("web", tcp(8080), nics=[nic("service", limits=WAITS)])
+    manager.begin(UNIT)
+    begun = time.monotonic()
+    async with asyncio.TaskGroup() as tasks:
+        answer = tasks.create_task(get(address))
+        await until(lambda: "INCOMPLETE" in run("ip", "neigh", "show", address))
+        await client.reservations()  # it has been announced by then
+        assert "INCOMPLETE" in run("ip", "neigh", "show", address)
+        async with Guest(reservation.leases[0]):
+            assert await asyncio.wait_for(answer, 5) == b"HELLO"
+            assert time.monotonic() - begun < 0.9, "without a retransmission"
+    fifo.close()
+
+
+async def test_a_start_and_an_end_leave_the_rules_of_others(client: Client, manager: Pid1, fifo: Socket) -> None:
+    reservation = await waiting(client, manager, fifo)
+    handles = sorted(_handles())
+    assert handles
+    await client.have("web", tcp(8080), nics=[nic("service", limits=WAITS)])
+    manager.begin(UNIT)
+    assert sorted(_handles()) == handles
+    await over(client, manager, reservation)
+    assert sorted(_handles()) == handles
+    fifo.close()
+
+
+def _handles() -> Iterator[str]:
+    """Yield what the kernel has numbered, rules, sets and chains: in a table that is made anew it has other numbers."""
+    for line in run("nft", "--handle", "list", "ruleset").splitlines():
+        text, _, number = line.partition("# handle ")
+        if number:
+            yield f"{number} {text.split()[0]}"
 
 
 async def test_a_start_that_fails_is_told_to_the_sender_and_repeated_for_the_next_packet(

@@ -4,6 +4,8 @@ import os
 import socket
 import struct
 import sys
+from contextlib import suppress
+from fcntl import ioctl
 
 from solo5_systemd.network import ipv6_sysctls
 from solo5_systemd.network.raw_netlink import NETLINK_ROUTE, NetlinkSocket, attributes, equals, has_bits, is_type
@@ -20,7 +22,9 @@ _IS_NEW = 1 << 31  # all bits are set for a new link
 _IFADDRMSG, _IFA_LABEL = 8, 3
 _NETCONFA_FORWARDING, _NO_LINK, _NEW_LINKS = 2, 0xFFFFFFFF, 0xFFFFFFFE
 _INET6 = int.from_bytes((socket.AF_INET6, 0), sys.byteorder)  # struct netconfmsg, padded
-_IFF_UP, _IFF_LOWER_UP = 1, 1 << 16
+_IFF_UP, _IFF_RUNNING, _IFF_LOWER_UP = 1, 1 << 6, 1 << 16
+_SIOCGIFFLAGS = 0x8913  # linux/sockios.h
+_IFREQ_FLAGS = struct.Struct("=16sH22x")  # struct ifreq of netdevice(7)
 
 
 class LinkWatch(NetlinkSocket):
@@ -83,6 +87,14 @@ class CarrierWatch(NetlinkSocket):
         """Return the names of links with a carrier; None after lost messages. To be called when readable."""
         found = self.queued()
         return None if found is None else frozenset(_link_name(kind, body) for kind, body in found)
+
+
+def has_carrier(link: str) -> bool:
+    """Return whether a link has a carrier, as far as `CarrierWatch` has announced it by now."""
+    request = _IFREQ_FLAGS.pack(os.fsencode(link), 0)
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        return bool(_IFREQ_FLAGS.unpack(ioctl(any_socket, _SIOCGIFFLAGS, request))[1] & _IFF_RUNNING)
+    return False  # it does not exist
 
 
 class AddressWatch(NetlinkSocket):

@@ -31,6 +31,12 @@ _NDA_DST, _NDA_LLADDR = 1, 2
 _NUD_INCOMPLETE, _NUD_REACHABLE, _NUD_PERMANENT = 0x01, 0x02, 0x80
 
 _SYSCTLS = Path("/proc/sys/net")
+_SYSCTLS_OF_LOOKUPS = (
+    ("ipv4/neigh/{}/app_solicit", "1"),
+    ("ipv6/neigh/{}/app_solicit", "1"),
+    ("ipv4/conf/{}/arp_evict_nocarrier", "0"),
+    ("ipv6/conf/{}/ndisc_evict_nocarrier", "0"),
+)
 
 
 class Neighbours:
@@ -109,13 +115,15 @@ class Neighbours:
     def announce_lookups(self, link: str) -> None:
         """Have the kernel announce each look-up of an address on a link to `LookupWatch`, before it asks the link.
 
+        What it holds meanwhile is not dropped when the link has no carrier: a bridge without a guest that runs.
+
         Raises:
             OSError: the link does not exist.
         """
-        for family in ("ipv4", "ipv6"):
-            path = _SYSCTLS / family / "neigh" / link / "app_solicit"
+        for name, value in _SYSCTLS_OF_LOOKUPS:
+            path = _SYSCTLS / name.format(link)
             if path.exists():  # not where the kernel lacks the family
-                path.write_text("1")
+                path.write_text(value)
 
 
 class LookupWatch(NetlinkSocket):

@@ -15,7 +15,7 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.base.removals import RemovedEntries
 from solo5_systemd.dbus.process import log_about
 from solo5_systemd.network.guest_limits import NO_LIMITS
-from solo5_systemd.network.link_watches import CarrierWatch
+from solo5_systemd.network.link_watches import CarrierWatch, has_carrier
 from solo5_systemd.network.model import IpAddress, LeaseRecord, LeaseState
 from solo5_systemd.network.neighbours import LookupWatch
 from solo5_systemd.network.raw_netlink import link_index
@@ -172,7 +172,7 @@ class Activation:
                 self.start(task, f"a packet for {address}")
                 self._tasks.create_task(self._have(self._waiting.keep_packets, task))
             elif record.state is LeaseState.ATTACHED and task not in (*self._started, *self._waiting.ending):
-                self._tasks.create_task(self._have(self._waiting.deliver_packets, task))
+                self._deliver(task)
 
     def _is_of(self, record: LeaseRecord, link: int, address: IpAddress) -> bool:
         """Return whether a link is that by which the host reaches a leased address."""
@@ -225,15 +225,19 @@ class Activation:
     # -- after the start -------------------------------------------------------------------------------------------
 
     def attached(self, task: TaskName) -> None:
-        """Deliver what the kernel holds for a task that has waited, once its tender has its taps open."""
-        if task not in self._started:
-            return
+        """Deliver what the kernel holds for a task that has waited."""
+        if task in self._started:
+            self._deliver(task)
+
+    def _deliver(self, task: TaskName) -> None:
+        """Deliver what the kernel holds for an attached task, once its tender has its taps open."""
         record = self._host.leases.get(task)
         taps = [lease.tap for lease in record.reservation.leases] if record else []
         self._opening |= dict.fromkeys(taps, task)
         if self._carriers is None:
             self._carriers = CarrierWatch()
             asyncio.get_running_loop().add_reader(self._carriers.fileno(), self._on_carriers, self._carriers)
+        self._on_open([tap for tap in taps if has_carrier(tap)])
 
     def released(self, task: TaskName) -> None:
         """Forget a start: the task waits again, or is over."""
@@ -242,11 +246,14 @@ class Activation:
 
     def _on_carriers(self, watch: CarrierWatch) -> None:
         found = watch.up()
-        opened = [tap for tap in self._opening if found is None or tap in found]
-        for task in {self._opening[tap] for tap in opened}:
+        self._on_open([tap for tap in self._opening if (has_carrier(tap) if found is None else tap in found)])
+
+    def _on_open(self, opened: Sequence[str]) -> None:
+        tasks = {self._opening[tap] for tap in opened}
+        self._forget(opened)
+        for task in tasks.difference(self._opening.values()):
             self._forget_start(task)
             self._tasks.create_task(self._have(self._waiting.deliver_packets, task))
-        self._forget(opened)
 
     def _forget(self, taps: Sequence[str]) -> None:
         for tap in taps:

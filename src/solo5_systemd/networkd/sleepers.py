@@ -118,6 +118,7 @@ class Sleepers:
         """
         record = self._leases.get(task)
         if record is not None and record.asleep:
-            self._bridges.delete_from_tables(self._bridges.asleep_elements(record.reservation))
+            if record.sleeps:  # one that waits has no such elements
+                self._bridges.delete_from_tables(self._bridges.asleep_elements(record.reservation))
             slept = record.slept + max(0, time.time_ns() // 1000 - record.asleep)
             self._leases.save(replace(record, asleep=0, wakes=record.wakes + 1, slept=slept))
