@@ -134,8 +134,8 @@ def parse_network(key: str, tables: Fields) -> NetworkSettings:
 def _table(name: NetworkName, tables: Fields) -> Fields:
     """Return the table of a network, that of `[network.namespace]` with what it inherits; refuse unknown keys."""
     fields = tables.table(name)
-    fields.allow(*network_keys())
     if name != NAMESPACE_NETWORK:
+        fields.allow(*network_keys())
         return fields
     known = keys_on(NAMESPACE, INHERITED)
     for key in fields:

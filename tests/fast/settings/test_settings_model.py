@@ -290,6 +290,7 @@ def test_the_network_of_namespaces_inherits_the_packet_filter_of_the_default_key
     [
         "routed = true", 'reach = ["default"]', 'host = ["53/udp"]', "dhcp = true",
         "masquerade = false", "nat66 = false", "ra = true", 'bridge = "br0"', 'join = "br0"', "vlan = 20",
+        "redirect = true",
     ],
 )  # fmt: skip
 def test_a_key_without_an_effect_in_namespaces_is_refused(option: str) -> None:
