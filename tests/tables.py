@@ -44,7 +44,12 @@ OTHERS = """
 #ipv4 = "10.90.0.0/24"
 #ipv6 = "2001:db8:1::/64"
 """
-JOINED = """
+LAST = """
+# That of guests in the network namespaces of other programs.
+#[network.namespace]
+#ipv4 = "10.91.0.0/24"
+#ipv6 = false
+
 # One on an existing bridge, which stays as it is: its guests are machines of the LAN.
 #[network.lan]
 #ipv4 = "192.168.1.0/24"
@@ -97,8 +102,7 @@ def example() -> str:
         HEAD, *commented(FILE_KEYS.values()), LIMITS.rstrip(), *shares, "",
         "# The network of a NIC without another one.", "#[network.default]", *commented(default), OTHERS.rstrip(),
         *commented(network[key] for key in IPV6), "",
-        "# That of guests in the network namespaces of other programs.", "#[network.namespace]",
-        *commented([network["redirect"]]), JOINED.rstrip(), *commented(only_lan), "",
+        LAST.strip(), *commented(only_lan), "",
     ])  # fmt: skip
 
 

@@ -43,7 +43,7 @@ RENAMED = {
 }
 """By module, the kind in messages of rtnetlink that is renamed: the kernel's error is that for one that it lacks."""
 
-MODULES = (*RENAMED, "tun", "nf_tables", "nft_fwd_netdev")
+MODULES = (*RENAMED, "tun", "nf_tables", "nft_connlimit")
 
 _KIND = struct.Struct("=4xH")  # of struct nlmsghdr
 _IOCTLS = (0x400454CA, 0x400454CB, 0x400454CC, 0x8946)  # TUNSETIFF, TUNSETPERSIST, TUNSETOWNER, SIOCETHTOOL
@@ -109,7 +109,7 @@ def remove(module: str, set_attribute: Callable[[Any, str, Any], None] = setattr
     def transaction(self: Any, text: str) -> Any:
         if module == "nf_tables":  # nfnetlink_rcv_batch of net/netfilter/nfnetlink.c
             return 1, "", "Error: Could not process rule: Operation not supported\n"
-        if module == "nft_fwd_netdev" and "fwd to" in text:  # nf_tables_expr_parse of net/netfilter/nf_tables_api.c
+        if module == "nft_connlimit" and "ct count" in text:  # nf_tables_expr_parse of net/netfilter/nf_tables_api.c
             return 1, "", "Error: Could not process rule: No such file or directory\n"
         return cmd(self, text)
 

@@ -66,13 +66,6 @@ PLACES = {
         namespace="group",
         alike=["nfnetlink", "ioctl", "sysctl"],
     ),
-    "the interface of a group": Place(
-        settings="[network.namespace]\nredirect = true\n",
-        nics=(nic("service", "redirect"),),
-        ports=(tcp(80, 80),),
-        namespace="group",
-        alike=["nfnetlink"],
-    ),
 }
 LASTING = [(place, kind) for place, of in PLACES.items() for kind in failing_networkd.FAULTS if kind not in of.alike]
 ONCE = [(place, kind) for place, kind in LASTING if kind != "dump"]
@@ -204,9 +197,9 @@ WITHOUT_MODULES = {
     "macvlan": ("networks", r"s5-\w+ cannot be made: Operation not supported; .* macvlan\. `modprobe macvlan`"),
     "tun": ("networks", r"tap s5-\w+ cannot be made: No such device; .* with module tun\. `modprobe tun` loads it"),
     "nf_tables": ("the namespace of a group", r"nftables cannot be read: Invalid argument\. `modprobe nf_tables`"),
-    "nft_fwd_netdev": (
-        "the interface of a group",
-        r"nftables refused a change: .*No such file or directory\. .* `modprobe -a nf_tables nft_fwd_netdev` loads",
+    "nft_connlimit": (
+        "the namespace of a group",
+        r"nftables refused a change: .*No such file or directory\. .* `modprobe -a nf_tables .* nft_connlimit` loads",
     ),
 }
 _MISSING = [(place, module) for module, (place, _) in WITHOUT_MODULES.items()]

@@ -185,7 +185,8 @@ def test_very_many_routes_and_addresses_of_other_programs_are_read_with_little_w
         reads: dict[str, tuple[Callable[[], object], int]] = {  # with how many addresses and routes they read
             "IPv4 of a bridge": (lambda: links.is_whole(SHARED), MANY),
             "IPv6 of a bridge": (lambda: links.has_gateway6(SHARED), 3 * MANY),
-            "uplink": (lambda: links.routes.uplink(), 4 * MANY),
+            "MTU of the uplink": (lambda: links.routes.uplink_mtu(), 4 * MANY),
+            "IPv6 of the uplink": (lambda: links.routes.uplink_has_ipv6(), 4 * MANY),
             "ranges": (lambda: [*links.routes.ranges(())], 3 * MANY),
             "prefixes": (lambda: [*links.routes.prefixes(())], 2 * MANY),
             "addresses": (lambda: links.routes.addresses((4, 6)), 2 * MANY),

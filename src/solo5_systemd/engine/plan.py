@@ -16,7 +16,7 @@ from solo5_systemd.engine.task import Started
 from solo5_systemd.image.manifest import DeviceKind, StoredImage, match
 from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, PortRequest, Reservation
 from solo5_systemd.settings.limits import Claim, Resource
-from solo5_systemd.settings.network import DEFAULT_NETWORK, NAMESPACE_NETWORK, NO_NETWORK, REDIRECT_NETWORK
+from solo5_systemd.settings.network import DEFAULT_NETWORK, NAMESPACE_NETWORK, NO_NETWORK
 from solo5_systemd.settings.resolver import UNSET, Resolver, reachable
 from solo5_systemd.storage.archive import check_total
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS
@@ -342,17 +342,17 @@ def _check_loop_device(disk: Disk, tender: Tender) -> None:
 
 
 def _in_namespace(workload: Workload, nic: NicRequest) -> NicRequest:
-    """Return a NIC on the network of the workload's namespace; one on `redirect` or `none` as it is.
+    """Return a NIC on the network of the workload's namespace; one on `none` as it is.
 
     Raises:
         InvalidRequestError: it is on a network of the host.
     """
-    if nic.network in (REDIRECT_NETWORK, NO_NETWORK):
+    if nic.network == NO_NETWORK:
         return nic
     if nic.network not in (DEFAULT_NETWORK, NAMESPACE_NETWORK):
         raise InvalidRequestError(
             f"NIC {nic.nic} is on network {nic.network}, which is not in network namespace {workload.namespace}: "
-            "expected default, redirect or none.",
+            "expected default or none.",
             "Remove the NIC's network, or run the task without a network namespace.",
         )
     return replace(nic, network=NAMESPACE_NETWORK)

@@ -334,7 +334,7 @@ def modules(kernel: Kernel) -> Fact:
     """Return the fact about missing modules of the kernel."""
     missing = kernel.missing_modules or ()
     return _limited(
-        "kernel modules", f"{', '.join(missing)} missing", f"Tasks get no network: {remedy_of_modules(missing)}"
+        "kernel modules", f"{', '.join(missing)} missing", f"Tasks get no network: {remedy_of_modules(*missing)}"
     )
 
 

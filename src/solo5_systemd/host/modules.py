@@ -46,11 +46,11 @@ def lacks_log(announced: Callable[[], AnnouncedPackets] = AnnouncedPackets) -> b
 
 def _missing() -> Iterator[str]:
     with closing(NetlinkSocket(NETLINK_ROUTE)) as route:
-        for [kind] in (BRIDGE, MACVLAN):  # a macvlan without a lower link is EINVAL
+        for kind in (BRIDGE, MACVLAN):  # a macvlan without a lower link is EINVAL
             if route.run([_link(kind)]) == [errno.EOPNOTSUPP]:
                 yield kind
     if _lacks_tun():
-        yield from TUN
+        yield TUN
 
 
 def _link(kind: str) -> Request:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from solo5_systemd.base.names import NetworkName
 from solo5_systemd.settings.egress import METADATA, METADATA6
-from solo5_systemd.settings.network import NAMESPACE_NETWORK, REDIRECT_NETWORK
+from solo5_systemd.settings.network import NAMESPACE_NETWORK
 from solo5_systemd.settings.resolver import UNSET, Resolver, parse_resolv_conf, without
 from solo5_systemd.settings.solo5_toml import Settings
 
@@ -24,7 +24,6 @@ _MAX_SIZE = 64 << 10
 # A FIFO is not waited for: anything may be at the path.
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
-_IN_NAMESPACE = {NAMESPACE_NETWORK, REDIRECT_NETWORK}
 _EVERY = {4: ip_network("0.0.0.0/0"), 6: ip_network("::/0")}
 
 
@@ -67,7 +66,7 @@ class HostResolvers:
         if first is None or not first.policy.metadata:
             # The resolvers of some clouds have these addresses: packets of the guest to them are dropped.
             host = without(host, map(ip_network, (*METADATA, *METADATA6)))
-        if not _IN_NAMESPACE & set(networks):  # of which the lease shows whether they have IPv6
+        if NAMESPACE_NETWORK not in networks:  # of which the lease shows whether they have IPv6
             versions = self.versions(networks) or {4}
             host = without(host, [_EVERY[version] for version in _EVERY.keys() - versions])
         return found | host

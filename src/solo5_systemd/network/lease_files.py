@@ -162,17 +162,6 @@ class LeaseStore:
             if directory.name not in kept:
                 _remove_tree(directory)
 
-    def make_namespace(self) -> None:
-        """Make the directory of a namespace with a task, which shows readers that there is one; idempotent.
-
-        Raises:
-            HostError: it cannot be made.
-        """
-        try:
-            self._own.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise HostError(f"{self._own} cannot be made: {error.strerror}.") from error
-
     def remove_namespace(self) -> None:
         """Remove the directory of a namespace that has neither networks nor tasks; idempotent."""
         if self._namespace:

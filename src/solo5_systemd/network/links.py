@@ -232,8 +232,8 @@ class Links:
             # Another MTU than its own could change that of a joined bridge: it is the lowest of the ports.
             mtu = self._mtu(lease.bridge) if joined else lease.mtu
             alias = tap_alias(task, lease.nic, joined)
-            port = _port(lease, network)
-            self._taps.make(self._tap(task, lease, mtu), bridge=lease.bridge, alias=alias, port=port)
+            tap = TaskTap(name=lease.tap, uid=self._owner(task), mtu=mtu, mac=lease.mac, namespace=task_namespace(task))
+            self._taps.make(tap, bridge=lease.bridge, alias=alias, port=_port(lease, network))
             # An earlier guest may have had such an address, with another MAC: the kernel would send to that one for
             # some eight seconds (5 s of NUD_DELAY, then three probes), unless the new guest asks for one meanwhile.
             self.neighbours.forget(network.bridge, lease.addresses)
@@ -283,15 +283,6 @@ class Links:
                 with _ignoring(errno.ESRCH):
                     self._route.route("del", **_behind(lease, network, route))
 
-    def make_unbridged_tap(self, task: TaskName, lease: Lease) -> None:
-        """Create a tap whose macvlan is no bridge's port, or repair them; idempotent. Raises as `make_tap`."""
-        with _kernel_errors(f"tap {lease.tap}"):
-            mtu = min(TAP_MTU_MAX, lease.mtu)
-            self._taps.make_alone(self._tap(task, lease, mtu), alias=tap_alias(task, lease.nic))
-
-    def _tap(self, task: TaskName, lease: Lease, mtu: int) -> TaskTap:
-        return TaskTap(name=lease.tap, uid=self._owner(task), mtu=mtu, mac=lease.mac, namespace=task_namespace(task))
-
     def set_port(self, lease: Lease, network: Network) -> None:
         """Update the bridge port of a tap, after a change of the settings or an upgrade."""
         with _kernel_errors(f"tap {lease.tap}"):
@@ -308,17 +299,9 @@ class Links:
             HostError: the kernel refused to show them.
         """
         with _kernel_errors(f"tap {lease.tap}"):
-            port = _port(lease, network)
-            return self._taps.has_port(lease.tap, lease.bridge, port) and self._has_task_tap(task, lease)
-
-    def has_unbridged_tap(self, task: TaskName, lease: Lease) -> bool:
-        """Return as `has_tap`, of a tap whose macvlan is no bridge's port."""
-        link = self._link(lease.tap)
-        with _kernel_errors(f"tap {lease.tap}"):
-            return link is not None and link.up and self._has_task_tap(task, lease)
-
-    def _has_task_tap(self, task: TaskName, lease: Lease) -> bool:
-        return self._taps.has_task_tap(lease.tap, lease.mac, task_namespace(task))
+            return self._taps.has_port(lease.tap, lease.bridge, _port(lease, network)) and self._taps.has_task_tap(
+                lease.tap, lease.mac, task_namespace(task)
+            )
 
     def taps(self) -> dict[str, Link]:
         """Return the macvlans of all taps, which have the prefix `s5-`, by name."""

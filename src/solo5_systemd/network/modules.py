@@ -16,22 +16,21 @@ from contextlib import contextmanager
 
 from solo5_systemd.base.errors import HostError
 
-BRIDGE, MACVLAN, VETH, TUN, NF_TABLES = ("bridge",), ("macvlan",), ("veth",), ("tun",), ("nf_tables",)
-
-NFNETLINK_LOG = ("nfnetlink_log",)
+BRIDGE, MACVLAN, VETH, TUN = "bridge", "macvlan", "veth", "tun"
+NF_TABLES, NFNETLINK_LOG = "nf_tables", "nfnetlink_log"
 
 _ABSENT = (errno.EOPNOTSUPP, errno.ENOENT, errno.ENODEV)
 
 
 @contextmanager
-def needing(modules: Sequence[str], what: str) -> Iterator[None]:
+def needing(module: str, what: str) -> Iterator[None]:
     """Turn the kernel's error for a missing module into one that names it; others are raised as they are.
 
     Args:
         what: what it makes, such as `bridge solo5-default`.
 
     Raises:
-        HostError: a module is missing.
+        HostError: the module is missing.
     """
     try:
         yield
@@ -40,21 +39,17 @@ def needing(modules: Sequence[str], what: str) -> Iterator[None]:
             raise
         reason = error.args[1] if len(error.args) > 1 else error
         raise HostError(
-            f"{what} cannot be made: {reason}; expected a kernel with {_named(modules)}.", remedy(modules)
+            f"{what} cannot be made: {reason}; expected a kernel with module {module}.", remedy(module)
         ) from error
 
 
-def remedy(modules: Sequence[str]) -> str:
+def remedy(*modules: str) -> str:
     """Return what to do about missing modules."""
     several = "-a " if len(modules) > 1 else ""
     return (
         f"`modprobe {several}{' '.join(modules)}` loads it; if that finds none, install the modules of the running "
         "kernel (`uname -r`), or boot the kernel that is installed. A container has those of its host."
     )
-
-
-def _named(modules: Sequence[str]) -> str:
-    return f"module {modules[0]}" if len(modules) == 1 else f"modules {', '.join(modules)}"
 
 
 def nft_hint(reason: str, modules: Sequence[str]) -> str:
@@ -64,4 +59,4 @@ def nft_hint(reason: str, modules: Sequence[str]) -> str:
     """
     shown = "`nft list ruleset` shows the present rules."
     absence = ("No such file or directory", "Operation not supported")
-    return f"{shown} If a module is missing: {remedy(modules)}" if any(each in reason for each in absence) else shown
+    return f"{shown} If a module is missing: {remedy(*modules)}" if any(each in reason for each in absence) else shown

@@ -5,6 +5,9 @@ Words in capitals are replaced by `nft_rules`.
 nftables 1.0.6 has no names for the fields of neighbour discovery: 64 bits after the begin of the ICMPv6 header is
 the target address, 208 bits after it the link-layer address of a first option.
 
+ARP and neighbour discovery pass between guests that may not send each other anything: so their frames have one form,
+and carry nothing. IPv4 options and IPv6 routing headers name further addresses, which no rule sees.
+
 The address is two numbers: nftables 1.1.3 lists one of 128 bits by its name, and then cannot read its own listing. Four
 numbers are too many for `typeof`.
 """
@@ -83,8 +86,15 @@ BRIDGE = """table bridge solo5 {
         ip saddr 0.0.0.0 udp dport 67 update @unserved { iifname }
         goto dropped_spoofed
     }
+    # Of Ethernet and IPv4, 28 bytes, alone or filled with zeros to 46. The receiver of a request ignores the target's
+    # MAC address, and that of a reply is its own: it is replaced.
     chain resolving {
-        ARP_FRAMES
+        meta length != { 28, 46 } goto dropped_unsafe
+        @nh,0,48 != 0x000108000604 goto dropped_unsafe
+        arp operation != { request, reply } goto dropped_unsafe
+        meta length 46 @nh,224,128 != 0 goto dropped_unsafe
+        meta length 46 @nh,352,16 != 0 goto dropped_unsafe
+        arp daddr ether set ether daddr
         arp operation request arp daddr ip @waiting4 ANNOUNCED
         accept
     }
@@ -121,13 +131,13 @@ BRIDGE = """table bridge solo5 {
     }
     # From taps with a leased IPv6 address. Without an address (::) a guest only announces groups, looks for a router,
     # and detects duplicates of its addresses. Each solicitation of a router can have a reply to all guests of the
-    # network, so they are limited as messages to DHCP servers are. Their option is not checked: MirageOS has sent one
-    # with the type 0.
+    # network, so they are limited as messages to DHCP servers are. They have no option, or one of 8 bytes, which is not
+    # checked: MirageOS has sent one with the type 0.
     chain proper6 {
         icmpv6 type { nd-router-advert, nd-redirect, mld-listener-query } goto dropped_unsafe
         udp dport 546 goto dropped_unsafe
         icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } goto neighbours6
-        RS_FRAMES
+        icmpv6 type nd-router-solicit meta length != { 48, 56 } goto dropped_unsafe
         icmpv6 type nd-router-solicit \\
             update @askers { iifname limit rate over ASKERS_RATE/second burst ASKERS_BURST packets } drop
         ip6 saddr :: iifname . ether saddr @ipv6 icmpv6 type { GROUPS } goto grouping6
@@ -143,8 +153,16 @@ BRIDGE = """table bridge solo5 {
     }
     # As ARP: only own addresses are announced, and only with the guest's own MAC. No option, or one of 8 bytes: the
     # source (1) or target (2) link-layer address; on a LAN, where others may have its address, a nonce (14, RFC 7527).
+    # No extension header. Traffic class, flow label, code, and reserved bits are 0.
     chain neighbours6 {
-        ND_FRAMES
+        ip6 nexthdr != icmpv6 goto dropped_unsafe
+        meta length != { 64, 72 } goto dropped_unsafe
+        meta length 64 ip6 length != 24 goto dropped_unsafe
+        meta length 72 ip6 length != 32 goto dropped_unsafe
+        @nh,0,32 != 0x60000000 goto dropped_unsafe
+        @th,8,8 != 0 goto dropped_unsafe
+        icmpv6 type nd-neighbor-solicit @th,32,32 != 0 goto dropped_unsafe
+        icmpv6 type nd-neighbor-advert @th,32,32 & 0x1fffffff != 0 goto dropped_unsafe
         ip6 length 24 goto announced6
         icmpv6 type nd-neighbor-solicit @th,192,16 0x0101 iifname . @th,208,48 @linked goto announced6
         icmpv6 type nd-neighbor-solicit @th,192,16 0x0e01 ip6 saddr :: iifname @joined goto announced6
@@ -168,7 +186,7 @@ BRIDGE = """table bridge solo5 {
     # A routing header names further destinations, which no rule would see: a guest is no source of routes. A link-local
     # destination is a neighbour's, with its MAC address: the host would route any other, and look for it.
     chain whole6 {
-        IPV6_FRAMES
+        ip6 nexthdr != TRANSPORTS exthdr rt exists goto dropped_unsafe
         ip6 daddr fe80::/10 ether daddr . ip6 daddr != @near6 goto dropped_unsafe
         exthdr frag exists ip6 saddr @fragments6 drop
         exthdr frag exists ip6 saddr fe80::/10 drop
@@ -221,7 +239,7 @@ BRIDGE = """table bridge solo5 {
     # A guest is no router of the LAN, no querier of groups and no DHCP server. Its neighbours are the LAN's, at their
     # link-local addresses as well.
     chain joining6 {
-        IPV6_FRAMES
+        ip6 nexthdr != TRANSPORTS exthdr rt exists goto dropped_unsafe
         icmpv6 type { nd-router-advert, nd-redirect, mld-listener-query } goto dropped_unsafe
         udp dport 546 goto dropped_unsafe
         icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } goto neighbours6
@@ -232,13 +250,16 @@ BRIDGE = """table bridge solo5 {
         iifname . ether saddr . ip6 saddr @behind6 accept
         goto dropped_spoofed
     }
-    # A guest is no DHCP server, and no querier of groups (IGMP type 0x11). The host reassembles fragments before table
+    # A guest is no DHCP server, and no querier of groups (IGMP type 0x11). Its packets have no IPv4 options, but Router
+    # Alert of IGMP (RFC 3376). The host reassembles fragments before table
     # ip, in one memory (ipfrag_high_thresh) for all of its traffic.
     # A guest with an egress list reaches its neighbours, and is reached by them, through the host: so table ip, which
     # has connections, decides on all that it sends, once. Frames between them get the gateway's MAC address, which
     # makes the bridge deliver them to the host. Broadcasts for all neighbours would not come back.
     chain proper {
-        IPV4_FRAMES
+        ip hdrlength != 5 ip protocol != igmp goto dropped_unsafe
+        ip hdrlength > 6 goto dropped_unsafe
+        ip hdrlength 6 @nh,160,32 != 0x94040000 goto dropped_unsafe
         udp dport 68 goto dropped_unsafe
         ip protocol igmp @th,0,8 0x11 goto dropped_unsafe
         ip frag-off & 0x3fff != 0 ip saddr @fragments drop

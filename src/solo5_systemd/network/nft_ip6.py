@@ -6,11 +6,13 @@ ICMPv6, and link-local addresses, which every guest has beside its leased one.
 
 import re
 
-from solo5_systemd.network.nft_frame_forms import TRANSPORTS
 from solo5_systemd.settings.egress import METADATA6
 
 GROUPS = "mld-listener-report, mld-listener-done, mld2-listener-report, nd-router-solicit"
 """The ICMPv6 messages that are for routers, and come from guests without an address as well."""
+
+TRANSPORTS = "{ tcp, udp, icmpv6 }"
+"""Packets that begin with such a header have no routing header: the search for one is slower."""
 
 _NEIGHBOURS = "{ nd-neighbor-solicit, nd-neighbor-advert }"
 

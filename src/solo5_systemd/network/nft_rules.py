@@ -11,13 +11,12 @@ into a set, and crashes at the first rule that uses it.
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from solo5_systemd.network import nft_frame_forms
 from solo5_systemd.network.drops import RULES
 from solo5_systemd.network.model import Network
 from solo5_systemd.network.nft_bridge import BRIDGE
 from solo5_systemd.network.nft_elements import TABLE, Element, Ruleset, elements, has_ipv6
 from solo5_systemd.network.nft_ip import IP
-from solo5_systemd.network.nft_ip6 import GROUPS, ip6
+from solo5_systemd.network.nft_ip6 import GROUPS, TRANSPORTS, ip6
 from solo5_systemd.network.nft_objects import EGRESS
 from solo5_systemd.settings.egress import METADATA
 
@@ -58,15 +57,7 @@ HEARD = "heard"
 LIMITED = "limited"
 """The chain of the connection limits, whose rules depend on the networks that are up."""
 
-_TABLES = (IP + BRIDGE).replace("GROUPS", GROUPS).replace("TRANSPORTS", nft_frame_forms.TRANSPORTS)
-for _word, _rules in (
-    ("ARP_FRAMES", nft_frame_forms.arp),
-    ("IPV4_FRAMES", nft_frame_forms.ipv4),
-    ("IPV6_FRAMES", nft_frame_forms.ipv6),
-    ("ND_FRAMES", nft_frame_forms.neighbours),
-    ("RS_FRAMES", nft_frame_forms.routers),
-):
-    _TABLES = _TABLES.replace(_word, "\n        ".join(_rules("goto dropped_unsafe")))
+_TABLES = (IP + BRIDGE).replace("GROUPS", GROUPS).replace("TRANSPORTS", TRANSPORTS)
 
 
 def _counted(family: str) -> str:

@@ -75,26 +75,21 @@ _REPLACE_ATTEMPTS = 3
 """Attempts to replace the tables while other programs commit; after the last, the next change verifies them again."""
 
 
-class Nft(nftables.Nftables):  # type: ignore[misc]
-    """A context of libnftables, of the network namespace in which it is made.
+class _Nft(nftables.Nftables):  # type: ignore[misc]
+    """A context of libnftables, of the network namespace in which it is made."""
 
-    Args:
-        modules: of the kernel, that its rules need.
-    """
-
-    def __new__(cls, _modules: Sequence[str]) -> Self:
+    def __new__(cls) -> Self:
         """Return a context; its destructor fails in one that was never initialized."""
         check_netfilter()
         return super().__new__(cls)  # type: ignore[no-any-return]
 
-    def __init__(self, modules: Sequence[str]) -> None:
+    def __init__(self) -> None:
         try:
             super().__init__()
         except OSError as error:  # libnftables.so cannot be loaded
             from solo5_systemd.base.dependencies import dependency_error
 
             raise dependency_error(error) from error
-        self._modules = modules
         self.set_stateless_output(True)
 
     def run(self, commands: str) -> None:
@@ -102,7 +97,7 @@ class Nft(nftables.Nftables):  # type: ignore[misc]
         code, _, error = self.cmd(commands)
         if code:
             reason = next((line for line in str(error).splitlines() if line.strip()), "no reason given")
-            raise HostError(f"nftables refused a change: {reason}.", nft_hint(reason, self._modules))
+            raise HostError(f"nftables refused a change: {reason}.", nft_hint(reason, _MODULES))
 
 
 class Tables:
@@ -123,7 +118,7 @@ class Tables:
             owned: make the tables with an owner where kernel and nftables support that: `flush ruleset` by another
                 program skips them, and no repair is needed.
         """
-        self._nft = Nft(_MODULES)
+        self._nft = _Nft()
         self._netfilter = NetlinkSocket(NETLINK_NETFILTER)
         self._owned = owned and self._accepts(_OWNED_PROBE)
         self.announces = self._accepts(_LOG_PROBE)

@@ -3,14 +3,13 @@
 Without pyroute2, which takes a quarter of a millisecond for each: other programs can make very many.
 """
 
-import os
 import socket
 import struct
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.network.model import IpAddress, Lease, Network
@@ -24,14 +23,13 @@ from solo5_systemd.network.raw_netlink import (
     attributes,
     link_index,
 )
-from solo5_systemd.network.redirect import Uplink
 
 # linux/rtnetlink.h, if_link.h, if_addr.h
 _RTM_GETLINK, _RTM_GETADDR, _RTM_GETROUTE = 18, 22, 26
-_IFINFOMSG, _IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU = struct.Struct("=BxHiII"), 1, 3, 4
+_IFINFOMSG, _IFLA_MTU = struct.Struct("=BxHiII"), 4
 _IFADDRMSG, _IFA_ADDRESS, _IFA_LOCAL = struct.Struct("=BBBBI"), 1, 2  # family, prefix length, flags, scope, link
 _RTMSG = struct.Struct("=BBBBBBBBI")  # family, bits of the destination, of the source, TOS, table, …, flags
-_RTA_DST, _RTA_OIF, _RTA_GATEWAY, _RTA_TABLE = 1, 4, 5, 15
+_RTA_DST, _RTA_OIF, _RTA_TABLE = 1, 4, 15
 _LOOKUP_TABLE, _FIB_MATCH = 0x1000, 0x2000
 MAIN_TABLE, LOCAL_TABLE, _UNIVERSE = 254, 255, 0
 LOOPBACK6 = IPv6Address("::1")
@@ -53,7 +51,6 @@ class _Route:
     length: int
     table: int
     link: int
-    gateway: bytes
 
 
 class Routes:
@@ -99,39 +96,28 @@ class Routes:
         wanted = (LOCAL_TABLE, LOOPBACK6.packed, link_index(link))
         return any((each.table, each.destination, each.link) == wanted for each in self._routes(socket.AF_INET6))
 
-    def uplink(self) -> Uplink | None:
-        """Return the link of the default route, of IPv4 or else of IPv6; None without one."""
-        four, six = self._default(socket.AF_INET), self._default(socket.AF_INET6)
-        route = four or six
-        link = self._link(route.link) if route else None
-        if route is None or link is None:
+    def uplink_mtu(self) -> int | None:
+        """Return the MTU of the link of the default route, of IPv4 or else of IPv6; None without one."""
+        number = self._uplink()
+        if not number:
             return None
-        ipv4, ipv6 = (self._global_address(family, route.link) for family in (socket.AF_INET, socket.AF_INET6))
-        gateway6 = six.gateway if six and six.link == route.link else b""
-        return Uplink(
-            name=os.fsdecode(link[_IFLA_IFNAME].rstrip(b"\0")),
-            mac=link.get(_IFLA_ADDRESS, b"").hex(":"),
-            mtu=int.from_bytes(link[_IFLA_MTU], sys.byteorder),
-            ipv4=IPv4Interface((ipv4.ip, ipv4.length)) if ipv4 else None,
-            gateway4=IPv4Address(four.gateway) if four and four.gateway else None,
-            ipv6=IPv6Interface((ipv6.ip, ipv6.length)) if ipv6 else None,
-            gateway6=IPv6Address(gateway6) if gateway6 else None,
-        )
-
-    def _link(self, number: int) -> dict[int, bytes] | None:
         try:
             [(_, body)] = self._netlink.request(_RTM_GETLINK, NLM_ACK, _IFINFOMSG.pack(0, 0, number, 0, 0))
         except OSError:  # deleted meanwhile
             return None
-        return attributes(body[_IFINFOMSG.size :])
+        return int.from_bytes(attributes(body[_IFINFOMSG.size :])[_IFLA_MTU], sys.byteorder)
 
-    def _default(self, family: int) -> _Route | None:
-        routes = self._routes(family)
-        return next((each for each in routes if not each.destination and each.link and each.table == MAIN_TABLE), None)
+    def uplink_has_ipv6(self) -> bool:
+        """Return whether that link has an IPv6 address besides link-local ones."""
+        number = self._uplink()
+        addresses = self._addresses(socket.AF_INET6) if number else ()
+        return any((each.link, each.scope) == (number, _UNIVERSE) for each in addresses)
 
-    def _global_address(self, family: int, link: int) -> _Address | None:
-        found = self._addresses(family)
-        return next((each for each in found if each.link == link and each.scope == _UNIVERSE), None)
+    def _uplink(self) -> int:
+        """Return the index of the link of the default route; 0 without one."""
+        every = (route for family in (socket.AF_INET, socket.AF_INET6) for route in self._routes(family))
+        defaults = (each.link for each in every if not each.destination and each.link and each.table == MAIN_TABLE)
+        return next(defaults, 0)
 
     def _routes(self, family: int) -> Iterator[_Route]:
         for body in self._list("routes", _RTM_GETROUTE, _RTMSG.pack(family, 0, 0, 0, 0, 0, 0, 0, 0)):
@@ -141,7 +127,6 @@ class Routes:
                 length=body[1],
                 table=body[4],
                 link=int.from_bytes(parts.get(_RTA_OIF, b""), sys.byteorder),
-                gateway=parts.get(_RTA_GATEWAY, b""),
             )
 
     def _addresses(self, family: int) -> Iterator[_Address]:

@@ -102,28 +102,19 @@ class Taps:
             HostError: the tap's namespace does not exist.
         """
         with _RTNL:
-            number = self._make_both(tap)
+            tap.make(self._route)
+            set_for_link("ipv6", tap.name, "disable_ipv6", "1")
+            set_for_link("ipv6", tap.name, "addr_gen_mode", "1")  # none: no link-local address
+            number = socket.if_nametoindex(tap.name)
             link = attribute(_IFLA_MASTER, socket.if_nametoindex(bridge).to_bytes(4, sys.byteorder))
-            link += _common(tap.mtu, alias) + attribute(_IFLA_ADDRESS, _high_mac(port.mac))
+            link += attribute(_IFLA_MTU, tap.mtu.to_bytes(4, sys.byteorder))
+            link += attribute(_IFLA_IFALIAS, alias.encode()) + attribute(_IFLA_ADDRESS, _high_mac(port.mac))
             up = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, number, _IFF_UP, _IFF_UP)
             unchanged = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, number, 0, 0)
             # On a joined bridge it is set up last: before, a port has the bridge's VLAN, learns and is flooded.
             first, last = (unchanged, [(_SETLINK, 0, up)]) if port.joined else (up, [])
             settings = (*_port_vlan(number, port.vlan), *_port(number, port))
             self._route.execute([(_SETLINK, 0, first + link), *settings, *last])
-
-    def make_alone(self, tap: TaskTap, *, alias: str) -> None:
-        """Make a tap whose macvlan is up and no bridge's port, or set them up; idempotent. Raises as `make`."""
-        with _RTNL:
-            up = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, self._make_both(tap), _IFF_UP, _IFF_UP)
-            self._route.execute([(_SETLINK, 0, up + _common(tap.mtu, alias))])
-
-    def _make_both(self, tap: TaskTap) -> int:
-        """Make a tap and its macvlan, and return the index of the macvlan, which is down if it is new."""
-        tap.make(self._route)
-        set_for_link("ipv6", tap.name, "disable_ipv6", "1")
-        set_for_link("ipv6", tap.name, "addr_gen_mode", "1")  # none: no link-local address
-        return socket.if_nametoindex(tap.name)
 
     def has_port(self, name: str, bridge: str, port: BridgePort) -> bool:
         """Return whether a link is up and a port of a bridge, with the MAC, settings and FDB entry that `make` sets.
@@ -233,10 +224,6 @@ def _high_mac(mac: str) -> bytes:
 
 def _bytes(mac: str) -> bytes:
     return bytes.fromhex(mac.replace(":", ""))
-
-
-def _common(mtu: int, alias: str) -> bytes:
-    return attribute(_IFLA_MTU, mtu.to_bytes(4, sys.byteorder)) + attribute(_IFLA_IFALIAS, alias.encode())
 
 
 def _port_vlan(tap: int, vlan: int) -> Sequence[Request]:

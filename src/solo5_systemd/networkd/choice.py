@@ -99,8 +99,8 @@ class Choice:
 
     def default_mtus(self) -> Callable[[NetworkSettings], int]:
         """Return a function that returns the MTU in bytes of a network that sets none; it dumps the routes once."""
-        uplink = cache(self._links.routes.uplink)
-        return lambda network: default_mtu(found.mtu if (found := uplink()) else None, ipv6=network.ipv6 is not None)
+        uplink = cache(self._links.routes.uplink_mtu)
+        return lambda network: default_mtu(uplink(), ipv6=network.ipv6 is not None)
 
     def _checked(self, network: Network, nics: Sequence[NicRequest]) -> Network:
         """Return a network, checked and with the present MTU of its bridge if it is requested and that is of others.

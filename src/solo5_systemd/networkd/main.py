@@ -17,13 +17,12 @@ from solo5_systemd.networkd.dhcp_servers import DhcpServers
 from solo5_systemd.networkd.held_ports import HeldPorts, UnheldPorts
 from solo5_systemd.networkd.namespace_watches import NamespaceWatches
 from solo5_systemd.networkd.namespaces import Namespaces
-from solo5_systemd.networkd.redirect_state import RedirectState
 from solo5_systemd.networkd.service import Networkd
 from solo5_systemd.networkd.state import NetworkState
 from solo5_systemd.networkd.task_units import TaskUnits
 from solo5_systemd.networkd.waiting import FIFOS, SAVED
 from solo5_systemd.settings.files import ETC, CachedSettings
-from solo5_systemd.settings.solo5_toml import Settings, of_namespace, permits_redirect
+from solo5_systemd.settings.solo5_toml import of_namespace
 from solo5_systemd.users.registry import Registry
 
 IDLE_TIMEOUT_S = 10.0
@@ -93,28 +92,15 @@ async def _serve(options: argparse.Namespace) -> bool:
             saved=options.saved,
         )
 
-        def make_other(namespace: str, redirected: bool) -> NetworkState | RedirectState:
+        def make_other(namespace: str) -> NetworkState:
             others = Links(owner_of)
-            if redirected:
-                return RedirectState(
-                    store=LeaseStore(options.state, namespace),
-                    links=others,
-                    permitted=lambda: permits_redirect(settings()),
-                    namespace=namespace,
-                )
-
-            def own() -> Settings:
-                uplink = others.routes.uplink()
-                return of_namespace(
-                    settings(), uplink.mtu if uplink else None, ipv6=uplink is not None and uplink.ipv6 is not None
-                )
-
+            routes = others.routes
             return NetworkState(
                 store=LeaseStore(options.state, namespace),
                 links=others,
                 tables=Tables(owned=not options.shared_tables),
                 ports=UnheldPorts(),
-                settings=own,
+                settings=lambda: of_namespace(settings(), routes.uplink_mtu(), ipv6=routes.uplink_has_ipv6()),
                 dhcp=DhcpFiles(options.state / "namespaces" / DIRECTORY),  # remains empty: these networks have no DHCP
                 reserved=lambda: (
                     *links.routes.ranges(ours=()),

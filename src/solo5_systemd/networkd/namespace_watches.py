@@ -34,7 +34,7 @@ class NamespaceWatches:
         self._announced = announced
         self._open: dict[str, tuple[_Watch, ...]] = {}
 
-    def open(self, path: str, *, rules: bool = False) -> None:
+    def open(self, path: str, *, rules: bool) -> None:
         """Watch a namespace; nothing is done for one that is watched.
 
         Args:

@@ -1,11 +1,11 @@
 """The networks of all network namespaces: the host's own, and those of other programs, such as Nomad's groups."""
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from solo5_systemd.base.errors import InvalidRequestError, Solo5Error, TakenError
+from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.conntrack import RedirectedPort
 from solo5_systemd.network.lease_files import LeaseStore
@@ -22,23 +22,17 @@ from solo5_systemd.network.namespaces import NetworkNamespace
 from solo5_systemd.network.nft_elements import Element
 from solo5_systemd.networkd.flow_and_tap_deletions import Remains, delete_redirected
 from solo5_systemd.networkd.namespace_watches import NamespaceWatches
-from solo5_systemd.networkd.redirect_state import RedirectState
 from solo5_systemd.networkd.sleepers import Sleepers
 from solo5_systemd.networkd.state import NetworkState
-from solo5_systemd.settings.network import REDIRECT_NETWORK
 
 _log = logging.getLogger(__name__)
-
-
-MakeState = Callable[[str, bool], NetworkState | RedirectState]
-"""Makes the state of the namespace with this path; with True, for a guest that has its interface."""
 
 
 @dataclass(frozen=True)
 class _Other:
     path: str
     namespace: NetworkNamespace
-    state: NetworkState | RedirectState
+    state: NetworkState
 
 
 class Namespaces:
@@ -51,11 +45,17 @@ class Namespaces:
     Args:
         host: the state of the host's own namespace.
         store: the files of the host's own namespace.
-        make_state: makes the state of a namespace, in a thread that has entered it.
+        make_state: makes the state of the namespace with a path, in a thread that has entered it.
         watches: of the other namespaces.
     """
 
-    def __init__(self, host: NetworkState, store: LeaseStore, make_state: MakeState, watches: NamespaceWatches) -> None:
+    def __init__(
+        self,
+        host: NetworkState,
+        store: LeaseStore,
+        make_state: Callable[[str], NetworkState],
+        watches: NamespaceWatches,
+    ) -> None:
         self.host = host
         self._store = store
         self._make_state = make_state
@@ -69,8 +69,7 @@ class Namespaces:
     @property
     def records(self) -> Collection[LeaseRecord]:
         """The lease records of all tasks, as a copy: safe to read in any thread."""
-        others = [record for other in list(self._others.values()) for record in other.state.leases.records]
-        return (*self.host.leases.records, *others, *list(self._lost.values()))
+        return [*(record for state in self._states() for record in state.leases.records), *list(self._lost.values())]
 
     def recover(self) -> Sequence[TaskName]:
         """Make the kernel's state match the files, at start-up; return the tasks whose release was interrupted."""
@@ -80,7 +79,7 @@ class Namespaces:
             found.setdefault(record.namespace, []).append(record)
         for path, records in found.items():
             try:
-                with self._entered(path, redirected=_is_redirected(records)) as other:
+                with self._entered(path) as other:
                     self._tasks |= {record.reservation.task: other for record in records}
                     self._restore(other)
                     unfinished += other.state.leases.releasing()
@@ -114,8 +113,7 @@ class Namespaces:
         """Reserve as `NetworkState.reserve`, in a namespace; raises HostError where that does not exist."""
         if not namespace:
             return self.host.reserve(task, nics, ports, names)
-        with self._entered(namespace, redirected=_wants_interface(nics)) as other:
-            _check_kind(other, nics)
+        with self._entered(namespace) as other:
             reservation = other.state.reserve(task, nics, ports)
             self._tasks[task] = other
             return reservation
@@ -126,8 +124,7 @@ class Namespaces:
         """Return as `NetworkState.preview`, for a namespace."""
         if not namespace:
             return self.host.preview(task, nics, ports)
-        with self._entered(namespace, redirected=_wants_interface(nics)) as other:
-            _check_kind(other, nics)
+        with self._entered(namespace) as other:
             return other.state.preview(task, nics, ports)
 
     def attach(self, task: TaskName) -> frozenset[RedirectedPort]:
@@ -137,7 +134,7 @@ class Namespaces:
         path = other.path if other else request.namespace if request else ""
         if not path:
             return self.host.attach(task)
-        with self._entered(path, redirected=request is not None and _is_redirected([request])) as other:
+        with self._entered(path) as other:
             try:
                 redirected = other.state.attach(task)
             finally:
@@ -197,9 +194,7 @@ class Namespaces:
 
     def sleepers(self) -> Sequence[LeaseRecord]:
         """Return the records of the tasks that may sleep or do; safe in any thread."""
-        others = (other.state for other in self._copy())
-        states = (self.host, *(state for state in others if isinstance(state, NetworkState)))
-        return [record for state in states for record in state.sleepers.records()]
+        return [record for state in self._states() for record in state.sleepers.records()]
 
     def task_of_tap(self, tap: str, path: str = "") -> TaskName | None:
         """Return the task of a tap in a namespace; safe in any thread."""
@@ -209,12 +204,8 @@ class Namespaces:
     def frames(self) -> Mapping[TaskName, int]:
         """Return as `Sleepers.frames`, of all namespaces."""
         found = {**self.host.sleepers.frames()} if self.host.sleepers.records() else {}
-
-        def count(state: NetworkState | RedirectState) -> None:
-            if isinstance(state, NetworkState):
-                found.update(state.sleepers.frames())
-
-        self._everywhere(count, {record.namespace for record in self.sleepers()})
+        sleeping = {record.namespace for record in self.sleepers()}
+        self._everywhere(lambda state: found.update(state.sleepers.frames()), sleeping)
         return found
 
     def begin_sleep(self, task: TaskName, frames: int | None) -> bool:
@@ -234,20 +225,11 @@ class Namespaces:
             yield self.host.sleepers
             return
         with self._entered(other.path):
-            if isinstance(other.state, RedirectState):
-                raise InvalidRequestError(
-                    f"task {task} has the interface of its network namespace: expected a NIC of its own, whose packets "
-                    "this service can announce."
-                )
             yield other.state.sleepers
 
     def held(self) -> Sequence[TaskName]:
         """Return the tasks with an attached network, or one whose release has not ended."""
-        return [
-            *self.host.leases.held(),
-            *(task for task in list(self._tasks) if self.is_held(task)),
-            *list(self._lost),
-        ]
+        return [*(task for state in self._states() for task in state.leases.held()), *list(self._lost)]
 
     def is_held(self, task: TaskName) -> bool:
         """Return whether the task has an attached network, or one whose release has not ended."""
@@ -265,7 +247,7 @@ class Namespaces:
         """Return the tasks with an attached network, and no start in progress."""
         return [*filter(self.is_due, self.held())]
 
-    def _of(self, task: TaskName) -> NetworkState | RedirectState:
+    def _of(self, task: TaskName) -> NetworkState:
         other = self._tasks.get(task)
         return other.state if other else self.host
 
@@ -273,26 +255,28 @@ class Namespaces:
 
     def expired(self) -> Sequence[TaskName]:
         """Return the tasks whose reservation has expired."""
-        return [*self.host.leases.expired(), *(task for other in self._copy() for task in other.state.leases.expired())]
+        return [task for state in self._states() for task in state.leases.expired()]
 
     def next_expiry(self) -> int | None:
         """Return the second of CLOCK_BOOTTIME in which the next reservation expires; None without a reservation."""
-        expiries = (state.leases.next_expiry() for state in (self.host, *(other.state for other in self._copy())))
+        expiries = (state.leases.next_expiry() for state in self._states())
         return min((expiry for expiry in expiries if expiry is not None), default=None)
 
     def _copy(self) -> Sequence[_Other]:
         return list(self._others.values())
 
+    def _states(self) -> Sequence[NetworkState]:
+        return [self.host, *(other.state for other in self._copy())]
+
     def overview(self) -> Sequence[NetworkOverview]:
         """Return every network of the host, in use or only configured, and those in use in other namespaces."""
         found = [*self.host.overview.networks()]
         for other in self._copy():
-            if isinstance(other.state, NetworkState):  # otherwise it has no packet filter
-                try:
-                    with self._entered(other.path):
-                        found += other.state.overview.networks_in_use()
-                except Solo5Error as error:
-                    _log.error("counts in network namespace %s cannot be read: %s", other.path, error)
+            try:
+                with self._entered(other.path):
+                    found += other.state.overview.networks_in_use()
+            except Solo5Error as error:
+                _log.error("counts in network namespace %s cannot be read: %s", other.path, error)
         return found
 
     # -- repair --------------------------------------------------------------------------------------------------
@@ -308,9 +292,7 @@ class Namespaces:
         self.host.repairs.remove_orphaned_taps()
         self._everywhere(lambda state: state.repairs.remove_orphaned_taps())
 
-    def _everywhere(
-        self, repair: Callable[[NetworkState | RedirectState], None], only: Collection[str] | None = None
-    ) -> None:
+    def _everywhere(self, repair: Callable[[NetworkState], None], only: Collection[str] | None = None) -> None:
         for other in (each for each in self._copy() if only is None or each.path in only):
             try:
                 with self._entered(other.path):
@@ -328,7 +310,7 @@ class Namespaces:
     def report_mistakes(self) -> None:
         """Report the guests without their leased address, in all namespaces."""
         self.host.repairs.report_mistakes()
-        self._everywhere(lambda state: state.repairs.report_mistakes() if isinstance(state, NetworkState) else None)
+        self._everywhere(lambda state: state.repairs.report_mistakes())
 
     def repair_changed(self, paths: Collection[str]) -> None:
         """Restore the same of namespaces in which something has changed.
@@ -350,13 +332,9 @@ class Namespaces:
     # -- namespaces ----------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _entered(self, path: str, *, redirected: bool = False) -> Iterator[_Other]:
-        """Have this thread in a namespace, with its state; close that after the block unless it has a task.
-
-        Args:
-            redirected: a state that is made here is for a guest that has the interface of the namespace.
-        """
-        other = self._others.get(path) or self._open(path, redirected=redirected)
+    def _entered(self, path: str) -> Iterator[_Other]:
+        """Have this thread in a namespace, with its state; close that after the block unless it has a task."""
+        other = self._others.get(path) or self._open(path)
         try:
             with other.namespace.entered():
                 yield other
@@ -369,12 +347,12 @@ class Namespaces:
                 other.state.close()
                 other.namespace.close()
 
-    def _open(self, path: str, *, redirected: bool) -> _Other:
+    def _open(self, path: str) -> _Other:
         namespace = NetworkNamespace(path)
         try:
             with namespace.entered():
-                state = self._make_state(path, redirected)
-            self._watches.open(path, rules=redirected or not self.host.repairs.owns_tables)
+                state = self._make_state(path)
+            self._watches.open(path, rules=not self.host.repairs.owns_tables)
         except BaseException:
             namespace.close()
             raise
@@ -382,27 +360,8 @@ class Namespaces:
         return self._others[path]
 
 
-def _restore_all(state: NetworkState | RedirectState) -> None:
+def _restore_all(state: NetworkState) -> None:
     try:
         state.repairs.repair_tables()
     finally:
         state.repairs.repair_changed(None)
-
-
-def _wants_interface(nics: Sequence[NicRequest]) -> bool:
-    return any(nic.network == REDIRECT_NETWORK for nic in nics)
-
-
-def _is_redirected(records: Iterable[LeaseRecord]) -> bool:
-    return any(_wants_interface(record.nics) for record in records)
-
-
-def _check_kind(other: _Other, nics: Sequence[NicRequest]) -> None:
-    """Refuse a task beside one that has the namespace's interface, and one that wants it beside others."""
-    if _wants_interface(nics) == isinstance(other.state, RedirectState):
-        return
-    has = ", ".join(sorted(record.reservation.task for record in other.state.leases.records))
-    raise TakenError(
-        f"network namespace {other.path} has task {has}: expected a task on network redirect to be alone in it, since "
-        "it has the interface of the namespace."
-    )

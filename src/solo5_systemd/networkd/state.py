@@ -210,7 +210,7 @@ class NetworkState:
                 self._undo_attach(record.reservation)
                 if held is None:
                     self._ports.release(host_ports(record.reservation))
-                    attempt_each(f"the reservation of task {task}", lambda: self.end_release(task))
+                    _attempt_each(f"the reservation of task {task}", lambda: self.end_release(task))
                 raise
         else:  # a second start: its unit gets as long to run as the first one's
             self.repairs.repair_links({task})
@@ -476,7 +476,7 @@ class NetworkState:
 
     def _undo_attach(self, reservation: Reservation) -> None:
         """Undo an attach as far as the kernel lets it; the release of the reservation does the rest."""
-        attempt_each(
+        _attempt_each(
             f"the attach of task {reservation.task}",
             lambda: self.bridges.replace_tables() if self.bridges.up else None,
             lambda: links.delete_links(lease.tap for lease in reservation.leases),
@@ -484,7 +484,7 @@ class NetworkState:
         self.dhcp.remove(reservation, self.bridges.networks)
 
 
-def attempt_each(what: str, *steps: Callable[[], object]) -> None:
+def _attempt_each(what: str, *steps: Callable[[], object]) -> None:
     """Undo what has failed step by step, of which one that fails prevents no other, and is logged.
 
     The error that the caller raises is the first one, which is the reason.

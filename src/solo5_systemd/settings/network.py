@@ -19,6 +19,7 @@ from solo5_systemd.settings.network_keys import (
     NetworkKeys,
     NetworkPolicy,
     keys_on,
+    network_keys,
 )
 from solo5_systemd.settings.records import record
 from solo5_systemd.settings.reserved_addresses import check_within
@@ -30,9 +31,6 @@ MTU = 1500
 DEFAULT_NETWORK = NetworkName("default")
 NAMESPACE_NETWORK = NetworkName("namespace")
 """The only network of a namespace that guests share with other programs."""
-
-REDIRECT_NETWORK = NetworkName("redirect")
-"""The network of a NIC that has the interface of the namespace in which its task runs."""
 
 NO_NETWORK = NetworkName("none")
 """The network of a NIC that leads nowhere, for an image whose devices have to be connected."""
@@ -81,7 +79,6 @@ class NetworkSettings:
         ipv6: None: guests have no IPv6, or, with `join`, what `Join.ipv6` permits. With `join`, a prefix of the LAN's.
         resolver: name servers and search domains of its guests; empty: the host's.
         shared: it is in the network namespace of other programs (`of_namespace`).
-        redirect: (of the network `namespace`) a guest may have the interface of its namespace.
         without_ipv6: (of the network `namespace`) guests have no IPv6 where their namespace has.
     """
 
@@ -97,7 +94,6 @@ class NetworkSettings:
     ipv6: Ipv6 | None = None
     resolver: Resolver = UNSET
     shared: bool = False
-    redirect: bool = False
     without_ipv6: bool = False
 
 
@@ -126,7 +122,10 @@ def parse_network(key: str, tables: Fields) -> NetworkSettings:
     except InvalidRequestError as error:
         raise SettingsError(f"network.{key}: {error}") from error
     fields = _table(name, tables)
-    _check_name(name)
+    if name == NO_NETWORK:
+        raise SettingsError(
+            f"network.{name} cannot be defined: expected another name, since a NIC on it is connected to nothing."
+        )
     if fields.has("join"):
         return _joining(name, fields)
     return _own(name, fields)
@@ -135,8 +134,8 @@ def parse_network(key: str, tables: Fields) -> NetworkSettings:
 def _table(name: NetworkName, tables: Fields) -> Fields:
     """Return the table of a network, that of `[network.namespace]` with what it inherits; refuse unknown keys."""
     fields = tables.table(name)
-    fields.allow(*keys_on(HOST, LAN, *((NAMESPACE,) if name == NAMESPACE_NETWORK else ())))
     if name != NAMESPACE_NETWORK:
+        fields.allow(*network_keys())
         return fields
     known = keys_on(NAMESPACE, INHERITED)
     for key in fields:
@@ -146,18 +145,6 @@ def _table(name: NetworkName, tables: Fields) -> Fields:
                 "keys of the network in namespaces of other programs."
             )
     return fields.over(tables.table(DEFAULT_NETWORK).having(*keys_on(INHERITED)))
-
-
-def _check_name(name: NetworkName) -> None:
-    if name == NO_NETWORK:
-        raise SettingsError(
-            f"network.{name} cannot be defined: expected another name, since a NIC on it is connected to nothing."
-        )
-    if name == REDIRECT_NETWORK:
-        raise SettingsError(
-            f"network.{name} cannot be defined: expected another name, since a NIC on it has the interface of the "
-            f"namespace of its task. redirect = true in network.{NAMESPACE_NETWORK} permits it."
-        )
 
 
 def _own(name: NetworkName, fields: Fields) -> NetworkSettings:
@@ -184,7 +171,6 @@ def _own(name: NetworkName, fields: Fields) -> NetworkSettings:
         masquerade=not without_ipv4 if keys.masquerade is None else keys.masquerade,
         policy=record(NetworkPolicy, fields),
         ipv6=ipv6,
-        redirect=keys.redirect,
         without_ipv6=name == NAMESPACE_NETWORK and keys.ipv6 is False,
         resolver=Resolver(servers=keys.dns, search=keys.search),
     )

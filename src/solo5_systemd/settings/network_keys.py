@@ -195,10 +195,6 @@ class NetworkKeys(NetworkPolicy):
         "true: IPv4 packets that leave the host have the host's address as source.",
         default=None, shown="true", example=True,
     )
-    redirect: bool = setting(
-        "true: a guest in the network namespace of other programs may have its interface.",
-        default=False, on=(NAMESPACE,),
-    )
     dns: Annotated[tuple[IPv4Address | IPv6Address, ...], SERVERS] = setting(
         "Name servers of guests, at most eight.", default=(), shown="the host's", on=EVERYWHERE
     )

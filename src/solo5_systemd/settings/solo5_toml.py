@@ -215,9 +215,3 @@ def of_namespace(settings: Settings, mtu: int | None, *, ipv6: bool = False) -> 
         shared=True,
     )
     return Settings(networks=(own,))
-
-
-def permits_redirect(settings: Settings) -> bool:
-    """Return whether a guest may have the interface of the namespace of other programs in which it runs."""
-    found = settings.network(NAMESPACE_NETWORK)
-    return found is not None and found.redirect

@@ -14,7 +14,7 @@ from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import TaskName, host_name, primary_nic
 from solo5_systemd.network.model import Lease, PortRequest, Protocol
 from solo5_systemd.settings.hosts import Host
-from solo5_systemd.settings.network import NAMESPACE_NETWORK, NO_NETWORK, REDIRECT_NETWORK
+from solo5_systemd.settings.network import NAMESPACE_NETWORK, NO_NETWORK
 from solo5_systemd.settings.resolver import UNSET, Resolver
 
 COMMAND_LINE_MAX = 8191
@@ -106,10 +106,6 @@ def _leased(lease: Lease) -> dict[str, str]:
     return values
 
 
-_IPV6_HINTS = {
-    NAMESPACE_NETWORK: "A guest has IPv6 where the interface of its network namespace has.",
-    REDIRECT_NETWORK: "A guest has the IPv6 address and gateway of the interface of its network namespace.",
-}
 _OF_IPV4 = ("ipv4", "ipv4_cidr", "prefix4", "netmask4", "gateway4")
 _OF_IPV6 = ("ipv6", "ipv6_cidr", "prefix6", "gateway6")
 
@@ -135,7 +131,9 @@ def check_leased(arguments: Iterable[str], leases: Iterable[Lease]) -> None:
                     raise InvalidRequestError(
                         f"argument {argument!r} needs a value for {match[0]}, but NIC {lease.nic} has no {missing} in "
                         f"network {lease.network}: expected no such placeholder.",
-                        _IPV6_HINTS.get(lease.network, f"Set network.{lease.network}.ipv6 = true in /etc/solo5."),
+                        "A guest has IPv6 where the interface of its network namespace has."
+                        if lease.network == NAMESPACE_NETWORK
+                        else f"Set network.{lease.network}.ipv6 = true in /etc/solo5.",
                     )
                 missing = (
                     "no gateway" if lease.ipv4 else "no leased IPv4 address" if lease.ipv6 else "no leased address"

@@ -281,7 +281,7 @@ def test_nics_are_in_the_order_of_the_manifest_and_by_default_on_the_default_net
 
 @pytest.mark.parametrize(
     ("network", "expected"),
-    [("default", "namespace"), ("namespace", "namespace"), ("redirect", "redirect"), ("none", "none")],
+    [("default", "namespace"), ("namespace", "namespace"), ("none", "none")],
 )
 def test_a_nic_in_a_namespace_is_on_its_network_unless_it_is_on_no_bridge(network: str, expected: str) -> None:
     found = plan(replace(WORKLOAD, namespace=GROUP, nics=(nic("service", NetworkName(network)),)), facts())

@@ -28,9 +28,6 @@ SHOWN: Mapping[str, str] = {
         "network.gateway6 network.nat66 network.ra"
     ),
     "machine/nomad/test_dhcp.py::test_a_job_without_arguments_gets_its_address_by_dhcp": "network.dhcp",
-    "machine/nomad/test_group_networks.py::test_a_guest_has_its_groups_address_where_the_node_permits_it": (
-        "network.redirect"
-    ),
     f"{CONFIGURATION}::test_a_job_routes_what_the_operator_permits": "network.routes",
     f"{CONFIGURATION}::test_name_servers_of_a_network_are_the_guests": "network.dns network.search",
     "machine/nomad/test_joined.py::test_a_job_joins_the_lan_of_its_node": (

@@ -18,7 +18,7 @@ from solo5_systemd.nomad.events import messages
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload.convert import name_of
 from solo5_systemd.nomad.workload.ports import endpoint, guest_address, network_override, publish, taken_by_sibling
-from solo5_systemd.settings.network import NAMESPACE_NETWORK, REDIRECT_NETWORK
+from solo5_systemd.settings.network import NAMESPACE_NETWORK
 from solo5_systemd.settings.records import document, record
 from solo5_systemd.task.workload import Publish
 
@@ -278,8 +278,5 @@ def test_a_guest_in_a_namespace_is_probed_there() -> None:
     lease = replace(LEASE, network=NAMESPACE_NETWORK)
     found = endpoint(rule.condition, task, options_of(task), Reservation(task=name_of(TASK_ID), leases=(lease,)))
     assert found.namespace == "/var/run/netns/group"
-    itself = replace(LEASE, network=REDIRECT_NETWORK)
-    outside = endpoint(rule.condition, task, options_of(task), Reservation(task=name_of(TASK_ID), leases=(itself,)))
-    assert outside.namespace == "", "it has the namespace's address itself"
     probe = ReadinessProbe(**vars(found), interval=1.0, on_loss=OnLoss.EVENT)
     assert record(ReadinessProbe, Fields(document(probe))) == probe

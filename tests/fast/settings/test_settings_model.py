@@ -14,7 +14,7 @@ from solo5_systemd.settings.network_keys import CLOSED, HostPort, NetworkPolicy
 from solo5_systemd.settings.rate import UNLIMITED, rate
 from solo5_systemd.settings.records import document, record
 from solo5_systemd.settings.resolver import UNSET, resolver
-from solo5_systemd.settings.solo5_toml import Settings, check_reach, of_namespace, parse_settings, permits_redirect
+from solo5_systemd.settings.solo5_toml import Settings, check_reach, of_namespace, parse_settings
 
 DEFAULT = NetworkSettings(name=NetworkName("default"), bridge="solo5-default")
 
@@ -273,7 +273,7 @@ INHERITED = NetworkPolicy(
 
 
 def test_the_network_of_namespaces_inherits_the_packet_filter_of_the_default_key_by_key() -> None:
-    for text in ("", "[network.namespace]\n", "[network.namespace]\nredirect = true\n"):
+    for text in ("", "[network.namespace]\n"):
         [network] = of_namespace(parse(FILTERED + text), 1500).networks
         assert (network.mtu, network.ipv4, network.policy) == (1400, None, INHERITED)
     own = "[network.namespace]\nmtu = 1300\nmetadata = false\nconnections = 128\nrate = []\n"
@@ -290,6 +290,7 @@ def test_the_network_of_namespaces_inherits_the_packet_filter_of_the_default_key
     [
         "routed = true", 'reach = ["default"]', 'host = ["53/udp"]', "dhcp = true",
         "masquerade = false", "nat66 = false", "ra = true", 'bridge = "br0"', 'join = "br0"', "vlan = 20",
+        "redirect = true",
     ],
 )  # fmt: skip
 def test_a_key_without_an_effect_in_namespaces_is_refused(option: str) -> None:
@@ -300,19 +301,12 @@ def test_a_key_without_an_effect_in_namespaces_is_refused(option: str) -> None:
         parse(f"[network.namespace]\n{option}\n")
 
 
-def test_the_operator_permits_guests_the_interface_of_namespaces() -> None:
-    assert permits_redirect(parse("[network.namespace]\nredirect = true\n"))
-    assert not permits_redirect(parse("[network.namespace]\n"))
-    assert not permits_redirect(parse(""))
-    with pytest.raises(SettingsError, match="network.redirect cannot be defined"):
-        parse("[network.redirect]\n")
+def test_the_network_none_cannot_be_defined() -> None:
     nowhere = parse("").network(NO_NETWORK)
     assert nowhere is not None
     assert nowhere.without_ipv4
     with pytest.raises(SettingsError, match="network.none cannot be defined.*connected to nothing"):
         parse("[network.none]\n")
-    with pytest.raises(SettingsError, match="redirect"):
-        parse("[network.default]\nredirect = true\n")
 
 
 def test_a_network_without_an_mtu_has_that_of_the_uplink() -> None:

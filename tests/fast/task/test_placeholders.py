@@ -253,7 +253,7 @@ def test_ipv6_of_a_nic_has_placeholders_where_its_network_has_it() -> None:
 
 @pytest.mark.parametrize(
     ("network", "hint"),
-    [("default", "Set network.default"), ("namespace", "where the interface"), ("redirect", "address and gateway")],
+    [("default", "Set network.default"), ("namespace", "where the interface")],
 )
 def test_an_ipv6_gateway_that_a_network_does_not_have_is_refused(network: str, hint: str) -> None:
     lease = replace(SIX, gateway6=None, network=NetworkName(network))

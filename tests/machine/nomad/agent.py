@@ -161,9 +161,6 @@ allowed_disks      = ["web-*", "chaos-*"]
 ceilings {{
   disk_mb = 512
 }}
-network "namespace" {{
-  redirect = true
-}}
 network "served" {{
   dhcp   = true
   dns    = ["9.9.9.9"]

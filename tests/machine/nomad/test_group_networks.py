@@ -32,7 +32,6 @@ from tests.machine.nomad.jobs import (
 )
 from tests.machine.nomad.test_services import CHECK, passes, service
 from tests.machine.test_ipv6 import _UDP6, HERE, THERE
-from tests.machine.test_joined import settings
 
 EXAMPLES = Path("/srv/examples/nomad")
 NAMESPACES = Path("/run/netns")
@@ -368,18 +367,6 @@ def test_a_guest_has_the_ports_of_a_group_with_ipv6(group: Jobs, outside: Outsid
     assert "--ipv6-gateway=" in ok("ip", "netns", "exec", alloc, "curl", "--silent", "http://127.0.0.1:80/")
 
 
-def test_a_guest_has_its_groups_ipv6_address_where_the_node_permits_it(
-    group: Jobs, outside: Outside, dual: str
-) -> None:
-    own = MIRAGE + 'nic "service" {\n  network = "redirect"\n}\n'
-    [alloc] = group.run(group_hcl("own6", task_hcl("guest", own), group=network(dual, SIX_PORT)))
-    says(alloc, "serving")
-    [nic] = inspect(name(alloc))["nics"]
-    assert nic["ipv6"].partition("/")[0] == addresses6(alloc)
-    says(alloc, f"ipv6 {nic['ipv6']}")
-    eventually(lambda: udp6(outside, SIX_ADDRESS, port(alloc, "six")) == "hello", "it answers outside by IPv6")
-
-
 PLUGIN = Path("/usr/lib/cni/of-a-test")
 BROKEN = {
     "missing": ("", 'failed to find plugin "of-a-test"'),
@@ -545,26 +532,3 @@ def test_what_a_namespace_has_not_is_refused(group: Jobs) -> None:
         group.submit(group_hcl(case, task_hcl("guest", f"{WEB}\n{config}"), group=BRIDGE))
     for case, (_, words) in REFUSED.items():
         assert words in refusal(ended(case))
-
-
-OWN = f"""{SERVER}
-nic "service" {{
-  network = "redirect"
-}}
-ready {{
-  tcp = "web"
-}}
-"""
-
-
-def test_a_guest_has_its_groups_address_where_the_node_permits_it(group: Jobs, outside: Outside) -> None:
-    """The guest is ready by its address, which is the group's, and has the interface to itself."""
-    with settings("[network.namespace]\nredirect = false\n"):  # which takes precedence over the plugin configuration
-        refused = refusal(ended(group.submit(group_hcl("refused", task_hcl("guest", OWN), group=BRIDGE))))
-    assert "which this host does not permit" in refused
-    [alloc] = group.run(group_hcl("own", task_hcl("guest", OWN), group=BRIDGE))
-    [nic] = inspect(name(alloc))["nics"]
-    address = ok("ip", "netns", "exec", alloc, "ip", "-4", "-o", "address", "show", "eth0").split()[3]
-    assert nic["ipv4"] == address
-    number = port(alloc, "web")
-    eventually(lambda: f"--ipv4={address}" in outside.tcp(NODE_ADDRESS, number), "it answers outside")

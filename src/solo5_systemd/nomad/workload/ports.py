@@ -10,7 +10,7 @@ from solo5_systemd.nomad.config.ready import GuestPort, no_address_error, no_nic
 from solo5_systemd.nomad.config.task import PortLabel, TaskOptions
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.settings.address_pool import host_address
-from solo5_systemd.settings.network import NAMESPACE_NETWORK, REDIRECT_NETWORK
+from solo5_systemd.settings.network import NAMESPACE_NETWORK
 from solo5_systemd.task.workload import Publish
 
 OF_PROXIES = ("connect-proxy-", "connect-ingress-", "connect-terminating-", "connect-mesh-")
@@ -112,9 +112,7 @@ def endpoint(port: GuestPort, task: wire.TaskConfig, options: TaskOptions, reser
     lease = next((lease for lease in reservation.leases if lease.nic == nic), _primary(reservation))
     if lease.first_address is None:
         raise no_address_error(port, lease.nic, lease.network)
-    # A guest that has the interface of its namespace is reached from outside of it, as its clients do.
-    where = "" if lease.network == REDIRECT_NETWORK else namespace(task)
-    return Endpoint(protocol=port.protocol, address=lease.first_address, port=number, namespace=where)
+    return Endpoint(protocol=port.protocol, address=lease.first_address, port=number, namespace=namespace(task))
 
 
 def guest_port(port: wire.PortMapping) -> int:
@@ -147,7 +145,7 @@ def guest_address(reservation: Reservation | None) -> wire.NetworkOverride | Non
     nics = published_nics(reservation) if reservation is not None else ()
     if reservation is None or not reservation.leases or len(nics) > 1:
         return None
-    if reservation.leases[0].network in (NAMESPACE_NETWORK, REDIRECT_NETWORK):
+    if reservation.leases[0].network == NAMESPACE_NETWORK:
         return None
     lease = reservation.lease(nics[0]) if nics else _primary(reservation)
     return wire.NetworkOverride(addr=str(lease.first_address)) if lease.first_address else None
