@@ -1,4 +1,4 @@
-"""Activation: a task without a process is started for its first packet (docs/decisions/activation.md).
+"""Activation: a task without a process is started for its first packet (docs/decisions/neighbour-activation.md).
 
 Its socket unit has a FIFO, as a `.socket` unit has a socket: PID 1 starts the task's service once something is in it.
 """
