@@ -84,8 +84,9 @@ def check_free(name: str, generated: Mapping[str, Path], directories: Sequence[s
         raise TakenError(f"{name} begins with {_OWN_UNITS}, as units of solo5-systemd do: expected another name.")
     prefix, at, _ = name.partition("@")
     for unit in dict.fromkeys((f"{name}.service", f"{name}.socket", f"{prefix}{at}.service")):
-        files = (Path(directory) / unit for directory in directories)
-        others = (file for file in files if os.path.lexists(file) and not _is_masked(file) and not is_ours(file))
+        paths = (f"{directory}/{unit}" for directory in directories)
+        files = (Path(path) for path in paths if os.path.lexists(path))
+        others = (file for file in files if not _is_masked(file) and not is_ours(file))
         other = next(others, generated.get(unit))
         if other is not None:
             has = "is" if other.name == unit else "is made of"

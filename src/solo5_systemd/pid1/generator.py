@@ -189,6 +189,7 @@ class Generator:
         self._fstab = fstab
         self._systemd = systemd
         self._tenders = cache(self._find_tender)
+        self._manifests = cache(self._read_manifest)
         self._names = host_names()
         self._surviving = False
 
@@ -293,16 +294,16 @@ class Generator:
             template = parse_template(name, sources, host=self._names, served=served, systemd=self._systemd)
             declaration, text = template.declaration, template.text
             pattern = template.pattern(declaration.workload.image)
-            images: Sequence[str] = self._budget.within(lambda: _images(pattern), ())
+            images = self._budget.within(lambda: _images(pattern), ())
         else:
             declaration = parse_declaration(name, sources, host=self._names, served=served, systemd=self._systemd)
             text = _unchanged
-            images = [declaration.workload.image]
+            images = (declaration.workload.image,)
         if surviving := survives_soft_reboot(declaration):
             _check_survives(declaration)
         self._surviving |= surviving
         task = declaration.workload.name
-        read = self._budget.within(lambda: _manifest(images), None)
+        read = self._manifests(images)
         manifest = read or _assumed(declaration)
         host = self._host(manifest)
         others = {f"{prepare_service(task)}.d/declared.conf": preparation(declaration, host)}
@@ -319,6 +320,10 @@ class Generator:
             others=others,
             own={SOURCES: _kept(sources), BASIS: found.text()},
         )
+
+    def _read_manifest(self, images: tuple[str, ...]) -> Manifest | None:
+        """Return the manifest of the first image that can be read; None: all may be on a file system mounted later."""
+        return self._budget.within(lambda: _manifest(images), None)
 
     def _host(self, manifest: Manifest) -> Host:
         nics = manifest.names(DeviceKind.NET_BASIC)
@@ -415,16 +420,15 @@ def _unchanged(text: str) -> str:
     return text
 
 
-def _images(pattern: str) -> Sequence[str]:
+def _images(pattern: str) -> tuple[str, ...]:
     """Return the images of a template's instances that there are."""
     try:
-        return list(map(str, islice(sorted(Path("/").glob(pattern.lstrip("/"))), _IMAGES_MAX)))
+        return tuple(map(str, islice(sorted(Path("/").glob(pattern.lstrip("/"))), _IMAGES_MAX)))
     except OSError:
         return ()
 
 
 def _manifest(images: Iterable[str]) -> Manifest | None:
-    """Return the manifest of the first image that can be read; None where all may be on a file system mounted later."""
     for image in images:
         with suppress(Solo5Error):  # the start will find out
             return read_facts(image).manifest
