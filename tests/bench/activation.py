@@ -7,37 +7,43 @@ activation has systemd-socket-proxyd in front of the same guest.
 """
 
 import asyncio
-import json
 import os
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from hashlib import sha256
-from ipaddress import IPv4Interface
 from pathlib import Path
 
 from tests.bench import processes
-from tests.bench.declared import ETC, IMAGE, masked, reload_ms
+from tests.bench.declared import ETC, masked, reload_ms
+from tests.bench.dormant import (
+    FIRST,
+    NAME,
+    NETWORK,
+    NO_LIMIT,
+    PORT,
+    SAVED,
+    SETTINGS,
+    TIMEOUT_S,
+    declare,
+    declare_network,
+    keep,
+    state,
+    write_declaration,
+)
 from tests.bench.extent import extent
 from tests.bench.figures import Figure, Report, times
 from tests.bench.scale import listed
 from tests.contract.netns import Outside, run
 
-from solo5_systemd.base.declared_units import DIRECTORY, SOURCES
-from solo5_systemd.base.decode import Fields, json_document
 from solo5_systemd.base.names import INVOCATION_LINK, UNITS, DeviceName, NetworkName, TaskName, prepare_service
 from solo5_systemd.bus.connection import Connection, system_bus
 from solo5_systemd.bus.manager import Manager
 from solo5_systemd.bus.network_client import Networkd
-from solo5_systemd.network.derived import guest_macs
 from solo5_systemd.network.guest_limits import Limits
-from solo5_systemd.network.ipam import tap_name
 from solo5_systemd.network.lease_files import read_lease_record
-from solo5_systemd.network.lease_json import lease_record_document, parse_lease_record
-from solo5_systemd.network.model import LeaseRecord, LeaseState, NicRequest
+from solo5_systemd.network.model import LeaseState, NicRequest
 
 COUNT = extent(int(os.environ.get("BENCH_DORMANT", "1000")), 3)
 """Tasks without a process beside the one that is measured, and tasks that idle."""
@@ -49,16 +55,10 @@ WARM = extent(1, 0)
 """Rounds before these, which are not measured: imports, and modules of the kernel."""
 
 WATCHED_S = extent(60.0, 1.0)
-TIMEOUT_S = 120.0
 
-NETWORK = "bench-activation"
-SETTINGS = f'[network.{NETWORK}]\nipv4 = "10.156.0.0/18"\n'
-SAVED = Path("/var/lib/solo5/waiting")
 SYSTEM = Path("/run/systemd/system")
-NAME = "bench-dormant-{:04}"
-FIRST, PLAIN, PROXY = NAME.format(0), "bench-plain", "bench-proxy"
-PORT, PLAIN_PORT, PROXY_PORT = 21000, 20999, 20998
-NO_LIMIT = "[Unit]\nStartLimitIntervalSec=0\n"
+PLAIN, PROXY = "bench-plain", "bench-proxy"
+PLAIN_PORT, PROXY_PORT = 20999, 20998
 PROXYD = "/usr/lib/systemd/systemd-socket-proxyd"
 
 
@@ -152,7 +152,7 @@ class Bench:
         record = read_lease_record(TaskName(FIRST))
         assert record is not None
         address = str(record.reservation.leases[0].address)
-        await self._until(lambda: _state(FIRST) is LeaseState.WAITING and not _active(prepare_service(TaskName(FIRST))))
+        await self._until(lambda: state(FIRST) is LeaseState.WAITING and not _active(prepare_service(TaskName(FIRST))))
         await self._until(lambda: "lladdr" not in run("ip", "neigh", "show", address))
 
     async def _stop_plain(self) -> None:
@@ -177,18 +177,16 @@ class Bench:
         """Have many more tasks without a process, as after a boot; and as many sockets of systemd's proxy."""
         names = [NAME.format(number) for number in range(1, COUNT + 1)]
         least = await asyncio.to_thread(reload_ms)
-        first = Fields(json_document((SAVED / f"{FIRST}.json").read_bytes(), FIRST)).having("lease")["lease"]
-        _declare(names)
+        declare(names)
         with masked():
             await self._units.reload()
         declared = await asyncio.to_thread(reload_ms)
-        for number, name in enumerate(names, 1):
-            (SAVED / f"{name}.json").write_text(json.dumps(_kept(parse_lease_record(first), name, number)))
+        keep(names)
         count, manager, ours = processes.count(), processes.memory(1), self._memory()
         begun = time.perf_counter()
         await asyncio.to_thread(_start, *(f"{name}.socket" for name in names))
         sockets = time.perf_counter() - begun
-        await self._until(lambda: all(_state(name) is LeaseState.WAITING for name in names))
+        await self._until(lambda: all(state(name) is LeaseState.WAITING for name in names))
         waited = time.perf_counter() - begun
         self._add(f"sockets of {COUNT} dormant tasks, from their start until all wait", "s", waited, sockets)
         self._add(f"processes for each of {COUNT} dormant tasks", "", (processes.count() - count) / COUNT)
@@ -266,38 +264,10 @@ class Bench:
                 await self._networkd.forget(task)
 
 
-def _kept(first: LeaseRecord, name: str, number: int) -> dict[str, object]:
-    """Return what a task would have had that ran as the first one has."""
-    task, [lease] = TaskName(name), first.reservation.leases
-    assert lease.ipv4 is not None
-    ipv4 = IPv4Interface((int(lease.ipv4.network.network_address) + 256 + number, lease.ipv4.network.prefixlen))
-    own = replace(lease, tap=tap_name(task, lease.nic), mac=next(guest_macs(task, lease.nic)), ipv4=ipv4)
-    ports = tuple(replace(port, host_port=port.host_port + number) for port in first.reservation.ports)
-    sources = Path(DIRECTORY, name, SOURCES).read_bytes()
-    record = replace(first, reservation=replace(first.reservation, task=task, leases=(own,), ports=ports))
-    return {"declaration": sha256(sources).hexdigest(), "lease": lease_record_document(record)}
-
-
-def _declare(names: Sequence[str]) -> None:
-    for name in names:
-        port = PORT + int(name.rpartition("-")[2])
-        _write_declaration(name, f"Publish={port}:80\nIdleSec=1h\nIdleAction=stop\n")
-
-
-def _write_declaration(name: str, lines: str) -> None:
-    text = f"{NO_LIMIT}[Unikernel]\nImage={IMAGE}\nMemory=16M\nNetwork=service={NETWORK}\nArgument={{mirage}}\n{lines}"
-    (ETC / f"{name}.unikernel").write_text(text)
-
-
 def _write_proxy(name: str, guest: str, port: int, address: str) -> None:
     (SYSTEM / f"{name}.socket").write_text(f"[Socket]\nListenStream={port}\n")
     unit = f"{NO_LIMIT}Requires={guest}.service\nAfter={guest}.service\n"
     (SYSTEM / f"{name}.service").write_text(f"{unit}[Service]\nExecStart={PROXYD} {address}:80\n")
-
-
-def _state(name: str) -> LeaseState | None:
-    record = read_lease_record(TaskName(name))
-    return record.state if record else None
 
 
 def _active(unit: str) -> bool:
@@ -320,14 +290,12 @@ def _pid(unit: str) -> int:
 @contextmanager
 def _declared() -> Iterator[None]:
     """Have the first tasks, and remove all afterwards."""
-    ETC.mkdir(exist_ok=True)
-    settings = ETC / f"{NETWORK}.toml"
-    settings.write_text(SETTINGS)
-    _declare([FIRST])
+    declare_network()
+    declare([FIRST])
     limit = SYSTEM / f"{FIRST}.socket.d/limit.conf"
     limit.parent.mkdir()
     limit.write_text("[Socket]\nTriggerLimitIntervalSec=0\n")
-    _write_declaration(PLAIN, f"Publish={PLAIN_PORT}:80\nIdleSec=1h\n")
+    write_declaration(PLAIN, f"Publish={PLAIN_PORT}:80\nIdleSec=1h\n")
     reload_ms()
     try:
         yield
@@ -337,7 +305,7 @@ def _declared() -> Iterator[None]:
         # Some are not loaded, after an error.
         subprocess.run(["systemctl", "stop", *units, f"{PROXY}.socket", f"{PROXY}.service"], stderr=subprocess.DEVNULL)
         for path in (
-            settings,
+            SETTINGS,
             limit,
             *ETC.glob("bench-*.unikernel"),
             *SAVED.glob("bench-*.json"),

@@ -1,16 +1,19 @@
 """Reboots of a machine with declared tasks, in turns with as many units that execute the tender by hand.
 
-    python3 -m tests.cluster.reboots [--reboots N] [--tasks N]
+    python3 -m tests.cluster.reboots [--reboots N] [--tasks N] [--dormant N]
 
 After each reboot all tasks must be back with the addresses that they had. The figure is the time from PID 1's start
 until the last guest has answered for the first time, beside that of the bare units: each a static service with a tap of
-its own. It runs in `tests/machine/boot --machines server,client1`; the clock is the host's in all machines.
+its own. Then with tasks that wait without a process, in turns without them: all must wait, and none be started. It runs
+in `tests/machine/boot --machines server,client1`; the clock is the host's in all machines.
 """
 
 import argparse
+import json
 import sys
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from socket import gethostbyname
@@ -93,11 +96,46 @@ def _enable(units: Sequence[str], others: Sequence[str]) -> None:
     PEER.ok("sync")
 
 
+def _boot_s() -> float:
+    """Power the machine off and on; return the seconds from PID 1's start until its start job is over."""
+    PEER.kill()
+    PEER.boot()
+    state = PEER.sh("systemctl", "is-system-running", "--wait", seconds=REBOOT_TIMEOUT_S).stdout.strip()
+    assert state == "running", PEER.sh("systemctl", "--failed").stdout
+    shown = PEER.ok("systemctl", "show", "--property=UserspaceTimestampMonotonic,FinishTimestampMonotonic")
+    times = dict(line.split("=") for line in shown.splitlines())
+    return (int(times["FinishTimestampMonotonic"]) - int(times["UserspaceTimestampMonotonic"])) / 1e6
+
+
+def _dormant(count: int, reboots: int) -> None:
+    """Print how long a boot takes with and without tasks that wait; all wait after each, and none runs."""
+    PEER.ok("env", "PYTHONPATH=/srv", "python3", "-m", "tests.bench.dormant", str(count), seconds=600)
+    times: dict[str, list[float]] = {"dormant": [], "none": []}
+    for _ in range(reboots):
+        times["dormant"].append(_boot_s())
+        end = time.monotonic() + REBOOT_TIMEOUT_S
+        while (found := _phases()) != {"dormant": count}:
+            assert time.monotonic() < end, found
+            time.sleep(POLL_S)
+        PEER.ok("sh", "-c", "mkdir -p /var/tmp/away && mv /etc/solo5/bench-* /var/tmp/away/ && sync")
+        times["none"].append(_boot_s())
+        PEER.ok("sh", "-c", "mv /var/tmp/away/* /etc/solo5/ && sync")
+    for kind, found_s in times.items():
+        print(f"{kind}: PID 1 has finished after {median(found_s):.1f} s ({min(found_s):.1f} to {max(found_s):.1f})")
+    print(f"{count} dormant tasks: {median(times['dormant']) - median(times['none']):.1f} s more, none started")
+
+
+def _phases() -> Mapping[str, int]:
+    """Return how many tasks there are in each phase."""
+    return Counter(each["phase"] for each in json.loads(PEER.ok("solo5ctl", "ps", "--all", "--json")))
+
+
 def main() -> int:
     """Print the figures of each reboot, and their ratio."""
     parser = argparse.ArgumentParser(prog="python3 -m tests.cluster.reboots", description=__doc__)
     parser.add_argument("--reboots", type=int, default=10, metavar="N", help="of each kind (default: %(default)s)")
     parser.add_argument("--tasks", type=int, default=50, metavar="N", help="how many (default: %(default)s)")
+    parser.add_argument("--dormant", type=int, default=1000, metavar="N", help="how many (default: %(default)s)")
     options = parser.parse_args()
     tasks, numbers = [f"t{number}" for number in range(options.tasks)], range(options.tasks)
     bare = [f"bare{number}" for number in numbers]
@@ -122,6 +160,7 @@ def main() -> int:
         print(f"{kind}: the last guest answers after {median(found):.1f} s ({min(found):.1f} to {max(found):.1f})")
     print(f"ratio: {median(times['declared']) / median(times['bare']):.2f}")
     remove(PEER, options.tasks)
+    _dormant(options.dormant, options.reboots)
     return 0
 
 

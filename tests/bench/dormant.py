@@ -1,0 +1,103 @@
+"""Many declared tasks that wait without a process, as after their first run.
+
+In a booted machine, as root: `python3 -m tests.bench.dormant COUNT` has so many, enabled, of which one has run.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from hashlib import sha256
+from ipaddress import IPv4Interface
+from pathlib import Path
+
+from tests.bench.declared import ETC, IMAGE
+from tests.contract.netns import run
+
+from solo5_systemd.base.declared_units import DIRECTORY, SOURCES
+from solo5_systemd.base.decode import Fields, json_document
+from solo5_systemd.base.names import TaskName
+from solo5_systemd.network.derived import guest_macs
+from solo5_systemd.network.ipam import tap_name
+from solo5_systemd.network.lease_files import read_lease_record
+from solo5_systemd.network.lease_json import lease_record_document, parse_lease_record
+from solo5_systemd.network.model import LeaseRecord, LeaseState
+
+NETWORK = "bench-activation"
+SETTINGS = ETC / f"{NETWORK}.toml"
+SAVED = Path("/var/lib/solo5/waiting")
+NAME = "bench-dormant-{:04}"
+FIRST = NAME.format(0)
+PORT = 21000
+NO_LIMIT = "[Unit]\nStartLimitIntervalSec=0\n"
+TIMEOUT_S = 120.0
+
+
+def declare_network() -> None:
+    """Declare the network of these tasks."""
+    ETC.mkdir(exist_ok=True)
+    SETTINGS.write_text(f'[network.{NETWORK}]\nipv4 = "10.156.0.0/18"\n')
+
+
+def declare(names: Sequence[str]) -> None:
+    """Declare tasks that wait, each with a port."""
+    for name in names:
+        port = PORT + int(name.rpartition("-")[2])
+        write_declaration(name, f"Publish={port}:80\nIdleSec=1h\nIdleAction=stop\n")
+
+
+def write_declaration(name: str, lines: str) -> None:
+    """Declare a task."""
+    own = f"Image={IMAGE}\nMemory=16M\nNetwork=service={NETWORK}\nArgument={{mirage}}\n{lines}"
+    text = f"{NO_LIMIT}[Unikernel]\n{own}[Install]\nWantedBy=multi-user.target\n"
+    (ETC / f"{name}.unikernel").write_text(text)
+
+
+def keep(names: Sequence[str]) -> None:
+    """Have the declared tasks known, as if each had run; the first one has."""
+    content = Fields(json_document((SAVED / f"{FIRST}.json").read_bytes(), FIRST)).having("lease")["lease"]
+    first = parse_lease_record(content)
+    for number, name in enumerate(names, 1):
+        (SAVED / f"{name}.json").write_text(json.dumps(_kept(first, name, number)))
+
+
+def _kept(first: LeaseRecord, name: str, number: int) -> dict[str, object]:
+    """Return what a task would have had that ran as the first one has."""
+    task, [lease] = TaskName(name), first.reservation.leases
+    assert lease.ipv4 is not None
+    ipv4 = IPv4Interface((int(lease.ipv4.network.network_address) + 256 + number, lease.ipv4.network.prefixlen))
+    own = replace(lease, tap=tap_name(task, lease.nic), mac=next(guest_macs(task, lease.nic)), ipv4=ipv4)
+    ports = tuple(replace(port, host_port=port.host_port + number) for port in first.reservation.ports)
+    sources = Path(DIRECTORY, name, SOURCES).read_bytes()
+    record = replace(first, reservation=replace(first.reservation, task=task, leases=(own,), ports=ports))
+    return {"declaration": sha256(sources).hexdigest(), "lease": lease_record_document(record)}
+
+
+def state(name: str) -> LeaseState | None:
+    """Return the state of a task's lease; None: it has none."""
+    record = read_lease_record(TaskName(name))
+    return record.state if record else None
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + TIMEOUT_S
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def main() -> None:
+    """Have as many tasks as the argument has, enabled."""
+    names = [NAME.format(number) for number in range(int(sys.argv[1]))]
+    declare_network()
+    declare(names)
+    run("systemctl", "daemon-reload")
+    run("systemctl", "start", f"{FIRST}.socket")
+    _until(lambda: state(FIRST) is LeaseState.ATTACHED and (SAVED / f"{FIRST}.json").exists())
+    keep(names[1:])
+    run("systemctl", "enable", *names)
+
+
+if __name__ == "__main__":
+    main()
