@@ -324,9 +324,6 @@ def _declared() -> Iterator[None]:
     settings = ETC / f"{NETWORK}.toml"
     settings.write_text(SETTINGS)
     _declare([FIRST])
-    limit = SYSTEM / f"{FIRST}.socket.d/limit.conf"
-    limit.parent.mkdir()
-    limit.write_text("[Socket]\nTriggerLimitIntervalSec=0\n")
     _write_declaration(PLAIN, f"Publish={PLAIN_PORT}:80\nIdleSec=1h\n")
     reload_ms()
     try:
@@ -338,14 +335,12 @@ def _declared() -> Iterator[None]:
         subprocess.run(["systemctl", "stop", *units, f"{PROXY}.socket", f"{PROXY}.service"], stderr=subprocess.DEVNULL)
         for path in (
             settings,
-            limit,
             *ETC.glob("bench-*.unikernel"),
             *SAVED.glob("bench-*.json"),
             *SYSTEM.glob("*bench-*.socket"),
             *SYSTEM.glob(f"*{PROXY}.service"),
         ):
             path.unlink(missing_ok=True)
-        limit.parent.rmdir()
         reload_ms()
 
 
