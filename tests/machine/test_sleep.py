@@ -108,8 +108,40 @@ def test_what_only_looks_wakes_nobody(run: Runner) -> None:
         ["network"],
     ):
         ok("solo5ctl", *verb)
+    assert "orphan " not in sh("solo5ctl", "doctor").stdout
+    assert "network leftover" not in ok("solo5ctl", "gc", "--dry-run")
     ok("systemctl", "status", inspect(task)["unit"])
     assert asleep(task)
+
+
+def test_a_frozen_sleeper_answers_once_it_is_thawed(run: Runner, outside: Outside) -> None:
+    task = web(run, options=("-p", "8080:80"))
+    ok("solo5ctl", "sleep", task)
+    ok("solo5ctl", "freeze", task)
+    with outside.popen("curl", "--silent", "--max-time", "30", f"http://{outside.here}:8080/", stdout=-1) as client:
+        eventually(lambda: not asleep(task), "its packet is seen")
+        assert client.poll() is None, "it has no answer"
+        assert "(frozen)" in row(task)
+        ok("solo5ctl", "thaw", task)
+        assert client.communicate()[0]
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_declared_sleeper_is_updated_and_rolled_back(declare: Declarations, changed: bool) -> None:
+    text = f"Publish=8080:80\nArgument={IPV4}\nArgument={GATEWAY}"
+    unit = declare("resting", text)
+    ok("systemctl", "start", unit)
+    eventually(lambda: sh("curl", "--silent", "http://127.0.0.1:8080/").returncode == 0, "it answers")
+    ok("solo5ctl", "sleep", "resting")
+    if changed:
+        declare("resting", f"{text}\nArgument=number=2")
+    ok("solo5ctl", "update", "resting", *([] if changed else [str(GUESTS / "net.hvt")]))
+    assert ("number=2" in ok("curl", "--silent", "http://127.0.0.1:8080/")) is changed
+    ok("solo5ctl", "sleep", "resting")
+    done = sh("solo5ctl", "rollback", "resting")
+    assert (done.returncode == 0) is not changed, done.stderr
+    assert ok("curl", "--silent", "http://127.0.0.1:8080/")
+    ok("systemctl", "stop", unit)
 
 
 def test_a_killed_sleeper_is_over_at_once(run: Runner) -> None:
