@@ -139,6 +139,12 @@ updates: setup ## updates and rollbacks under load, and as many restarts: failed
 	$(BOOT) --backend container -- env UPDATES=$(UPDATES) RATE=$(RATE) python3 -m pytest -rP --timeout=7200 \
 	    -k test_no_request_fails /srv/tests/machine/test_updates.py
 
+RACES ?= 10000
+.PHONY: races
+races: setup ## packets in the moment in which a task falls asleep, each of which is answered at once: RACES=10000
+	$(BOOT) --backend container -- env RACES=$(RACES) python3 -m pytest --timeout=3600 -k moment_of_falling_asleep \
+	    /srv/tests/contract/test_network_sleep.py
+
 SNAPSHOTS ?= 1000
 .PHONY: snapshots
 snapshots: setup ## snapshots of a guest that writes: each is of one instant, and how long the pauses are; SNAPSHOTS=1000
@@ -231,6 +237,7 @@ short: setup ## every other target in its shortest form: it starts, measures or 
 	$(MAKE) reboots REBOOTS=1 DECLARED=10 DORMANT=10 IN_VM=0
 	$(MAKE) attack ONLY=forge
 	$(MAKE) many MANY=10
+	$(MAKE) races RACES=10
 
 .PHONY: setup
 setup: ## what this machine needs to build and boot another

@@ -292,9 +292,6 @@ def _declared() -> Iterator[None]:
     """Have the first tasks, and remove all afterwards."""
     declare_network()
     declare([FIRST])
-    limit = SYSTEM / f"{FIRST}.socket.d/limit.conf"
-    limit.parent.mkdir()
-    limit.write_text("[Socket]\nTriggerLimitIntervalSec=0\n")
     write_declaration(PLAIN, f"Publish={PLAIN_PORT}:80\nIdleSec=1h\n")
     reload_ms()
     try:
@@ -306,14 +303,12 @@ def _declared() -> Iterator[None]:
         subprocess.run(["systemctl", "stop", *units, f"{PROXY}.socket", f"{PROXY}.service"], stderr=subprocess.DEVNULL)
         for path in (
             SETTINGS,
-            limit,
             *ETC.glob("bench-*.unikernel"),
             *SAVED.glob("bench-*.json"),
             *SYSTEM.glob("*bench-*.socket"),
             *SYSTEM.glob(f"*{PROXY}.service"),
         ):
             path.unlink(missing_ok=True)
-        limit.parent.rmdir()
         reload_ms()
 
 

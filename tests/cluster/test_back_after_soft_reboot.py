@@ -26,6 +26,7 @@ Memory=64M
 WantedBy=multi-user.target
 """
 _NAMES = ("stays", "goes", "disk")
+_DORMANT = "waits"
 
 
 @pytest.fixture
@@ -37,10 +38,10 @@ def peer() -> Iterator[Peer]:
     try:
         yield subject
     finally:
-        for name in _NAMES:
+        for name in (*_NAMES, _DORMANT):
             subject.sh("systemctl", "disable", "--now", name)
             subject.sh("solo5ctl", "rm", "--force", name)
-        subject.sh("sh", "-c", "rm -rf /etc/solo5/*.unikernel /var/lib/solo5/declared")
+        subject.sh("sh", "-c", "rm -rf /etc/solo5/*.unikernel /var/lib/solo5/declared /var/lib/solo5/waiting")
         subject.sh("solo5ctl", "disk", "rm", "survivor")
         subject.kill()
         subject.boot()
@@ -88,8 +89,34 @@ def test_a_guest_that_survives_keeps_connection_lock_and_console(peer: Peer) -> 
     assert json.loads(peer.ok("solo5ctl", "inspect", "--json", "stays"))[0]["phase"] == "running"
 
 
+def test_a_dormant_task_waits_as_before_and_is_not_started(peer: Peer) -> None:
+    idle = "Publish=9104:7\nArgument={mirage}\nIdleSec=5s\nIdleAction=stop"
+    peer.write(f"/etc/solo5/{_DORMANT}.unikernel", _FILE % ("no", GUESTS, "net", idle))
+    peer.ok("systemctl", "daemon-reload")
+    peer.ok("systemctl", "enable", "--now", _DORMANT)
+    eventually(lambda: _dormant(peer), "it waits")
+    before, run = _dormant(peer), invocation(peer, _DORMANT)
+    peer.sh("systemctl", "soft-reboot", "--no-block")
+    eventually(lambda: soft_reboots(peer) == 1, "it has rebooted")
+    eventually(lambda: _state(peer, "solo5-networkd") == _state(peer, f"{_DORMANT}.socket") == "active", "it is served")
+    eventually(lambda: _dormant(peer) == before, "it waits as before")
+    assert invocation(peer, _DORMANT) in (run, "InvocationID=\nMainPID=0\n")
+    assert _answers(peer.name, 9104)
+    assert _state(peer, _DORMANT) == "active"
+
+
+def _state(peer: Peer, unit: str) -> str:
+    return peer.sh("systemctl", "is-active", unit).stdout.strip()
+
+
+def _dormant(peer: Peer) -> object:
+    """The NICs of the task that waits; None: it does not."""
+    listed = json.loads(peer.sh("solo5ctl", "ps", "--json").stdout or "[]")
+    return next((each["nics"] for each in listed if each["phase"] == "dormant"), None)
+
+
 def _is_running(peer: Peer, name: str) -> bool:
-    return peer.sh("systemctl", "is-active", f"{name}.service").stdout.strip() == "active"
+    return _state(peer, f"{name}.service") == "active"
 
 
 def _console(peer: Peer) -> list[str]:

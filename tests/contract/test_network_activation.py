@@ -77,6 +77,7 @@ async def over(client: Client, manager: Pid1, reservation: Reservation) -> None:
     manager.end(UNIT)
     await until(lambda: not link(reservation.leases[0].tap))
     assert await state(client) is LeaseState.WAITING
+    assert await client.orphans() == ()
     # Last, the kernel holds packets: its neighbour entry is deleted.
     await until(lambda: "lladdr" not in run("ip", "neigh", "show", str(reservation.leases[0].address)))
 

@@ -108,8 +108,35 @@ def test_what_only_looks_wakes_nobody(run: Runner) -> None:
         ["network"],
     ):
         ok("solo5ctl", *verb)
+    assert "orphan " not in sh("solo5ctl", "doctor").stdout
+    assert "network leftover" not in ok("solo5ctl", "gc", "--dry-run")
     ok("systemctl", "status", inspect(task)["unit"])
     assert asleep(task)
+
+
+def test_a_frozen_sleeper_answers_once_it_is_thawed(run: Runner, outside: Outside) -> None:
+    task = web(run, options=("-p", "8080:80"))
+    ok("solo5ctl", "sleep", task)
+    ok("solo5ctl", "freeze", task)
+    with outside.popen("curl", "--silent", "--max-time", "30", f"http://{outside.here}:8080/", stdout=-1) as client:
+        eventually(lambda: not asleep(task), "its packet is seen")
+        assert client.poll() is None, "it has no answer"
+        assert "(frozen)" in row(task)
+        ok("solo5ctl", "thaw", task)
+        assert client.communicate()[0]
+
+
+def test_a_declared_sleeper_is_updated_and_rolled_back(declare: Declarations) -> None:
+    unit = declare("resting", f"Publish=8080:80\nArgument={IPV4}\nArgument={GATEWAY}\nWatch=0\nDrain=1s")
+    ok("systemctl", "start", unit)
+    for words in (["update", "resting", str(GUESTS / "net.hvt")], ["rollback", "resting"]):
+        eventually(lambda: sh("curl", "--silent", "http://127.0.0.1:8080/").returncode == 0, "it answers")
+        ok("solo5ctl", "sleep", "resting")
+        ok("solo5ctl", *words)
+        assert inspect("resting")["tender"] == ("hvt" if "update" in words else "spt")
+        assert not asleep("resting")
+    assert ok("curl", "--silent", "http://127.0.0.1:8080/")
+    ok("systemctl", "stop", unit)
 
 
 def test_a_killed_sleeper_is_over_at_once(run: Runner) -> None:

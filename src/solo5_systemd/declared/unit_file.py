@@ -314,10 +314,6 @@ def socket(declaration: Declaration) -> str:
         "DirectoryMode=0700",
         "RemoveOnStop=yes",
         "FlushPending=yes",
-        # A preparation that fails is no start of the service, which StartLimit…= would count. A task that has started
-        # runs for 5 s at least.
-        "TriggerLimitIntervalSec=25s",
-        "TriggerLimitBurst=5",
         "",
         "[Install]",
         *(str(line) for line in declaration.install),

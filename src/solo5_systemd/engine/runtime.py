@@ -81,6 +81,10 @@ class Runtime(Queries):
         """
         await self._starter.check_declared(workload)
 
+    async def has_failed(self, unit: str) -> bool:
+        """Return whether a unit is in the state `failed`."""
+        return await self._units.active_state(unit) is ActiveState.FAILED
+
     async def unenforced(self, workload: Workload) -> Mapping[str, str]:
         """Return the limits of a workload that this kernel does not enforce, each with its missing controller."""
         from solo5_systemd.task.properties import unenforced
@@ -300,7 +304,7 @@ class Runtime(Queries):
         await self._units.thaw((await self._running(name)).unit)
 
     async def sleep(self, name: TaskName) -> None:
-        """Stop a running task until the next packet for it.
+        """Stop a running task until the next packet for it; one that is dormant stays so.
 
         Raises:
             InvalidRequestError: it has ended, is a scope, or is on a joined bridge.
@@ -308,6 +312,8 @@ class Runtime(Queries):
             NotFoundError: it has no NIC on a network of the host.
             HostError: the kernel or PID 1 refused.
         """
+        if await self._waits(name):
+            return
         state = await self._running(name)
         if state.kind is UnitKind.SCOPE:
             raise InvalidRequestError(
@@ -357,7 +363,7 @@ class Runtime(Queries):
     async def _running(self, name: TaskName) -> UnitState:
         state = await self._state(name)
         if state.over:
-            raise InvalidRequestError(f"task {name} has ended: it can be neither frozen nor thawed.")
+            raise InvalidRequestError(f"task {name} has ended: expected one that runs.")
         return state
 
     async def remove(self, name: TaskName, *, force: bool = False) -> None:

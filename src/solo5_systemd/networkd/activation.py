@@ -22,6 +22,12 @@ from solo5_systemd.network.raw_netlink import link_index
 from solo5_systemd.networkd.namespaces import Namespaces
 from solo5_systemd.networkd.task_units import TaskUnits
 
+STARTS_MAX = 4
+"""Starts for packets in `STARTS_INTERVAL_S`, of a task that ends by itself each time. The service's StartLimitBurst= is
+not reached by them, which would fail it and its socket unit until an operator comes."""
+
+STARTS_INTERVAL_S = 30.0
+
 CHECK_INTERVAL_S = 1.0
 """Seconds between two looks at a start: one that has failed is repeated for a later packet."""
 
@@ -62,6 +68,8 @@ class Activation:
         self._locks = locks
         self._release = release
         self._started: dict[TaskName, asyncio.Task[None]] = {}
+        self._starts: dict[TaskName, list[float]] = {}
+        self._refused: set[TaskName] = set()
         self._opening: dict[str, TaskName] = {}
         self._carriers: CarrierWatch | None = None
         self._holding: asyncio.Task[None] | None = None
@@ -112,6 +120,8 @@ class Activation:
             if record is None and self._waiting.has_fifo(task):
                 self._tasks.create_task(self._wait_again(task))
             elif self._waiting.is_waiting(task) and not self._waiting.has_fifo(task):
+                text = f"its socket unit has ended. To have it wait: systemctl restart {task}.socket"
+                log_about(service_of(task), f"task {task} is dormant no longer: {text}", priority=_NOTICE)
                 self._release([task])
 
     async def _wait_again(self, task: TaskName) -> None:
@@ -198,11 +208,25 @@ class Activation:
         """Have PID 1 start a task that waits, unless it does, and return whether it does."""
         if task in self._started:
             return True
-        if not self._waiting.start(task):
+        if not self._may_start(task):
+            if task not in self._refused:  # one line, and not each second
+                text = f"it has ended by itself, or not started, {STARTS_MAX} times in {STARTS_INTERVAL_S:.0f} s"
+                log_about(service_of(task), f"task {task} is not started for packets until later: {text}")
+            self._refused.add(task)
+        elif self._waiting.start(task):
+            self._refused.discard(task)
+            self._starts[task].append(asyncio.get_running_loop().time())
+            log_about(service_of(task), f"task {task} is started for its first packet: {reason}", priority=_NOTICE)
+        elif not self._waiting.is_expected(task):
             return False
         self._started[task] = self._tasks.create_task(self._watch(task))
-        log_about(service_of(task), f"task {task} is started for its first packet: {reason}", priority=_NOTICE)
         return True
+
+    def _may_start(self, task: TaskName) -> bool:
+        """Return whether a task has not been started too often, but to be ended for idleness or by an operator."""
+        since = asyncio.get_running_loop().time() - STARTS_INTERVAL_S
+        self._starts[task] = [begun for begun in self._starts.get(task, ()) if begun > since]
+        return len(self._starts[task]) < STARTS_MAX
 
     async def _watch(self, task: TaskName) -> None:
         """Look until a task is started; after a start that has failed, its packets are refused, and the next starts it.
@@ -217,6 +241,10 @@ class Activation:
                 break
         self._started.pop(task, None)
         await self._have(self._waiting.refuse_packets, task)
+        if self._waiting.is_expected(task) and not self._waiting.is_read(task):
+            text = "PID 1 has closed its FIFO, as for a changed declaration at a daemon-reload"
+            log_about(service_of(task), f"task {task} cannot be started for packets: {text}")
+            self._waiting.remove_fifo(task)
 
     def _forget_start(self, task: TaskName) -> None:
         if watching := self._started.pop(task, None):
@@ -241,6 +269,8 @@ class Activation:
 
     def released(self, task: TaskName) -> None:
         """Forget a start: the task waits again, or is over."""
+        if task in self._waiting.ending or not self._waiting.has_fifo(task):
+            self._starts.pop(task, None)
         self._forget_start(task)
         self._forget([tap for tap, each in self._opening.items() if each == task])
 

@@ -226,7 +226,9 @@ class Sleep:
             if not self._units.has_run(task) or not await self._writer.run(self._state.begin_sleep, task, frames):
                 return
             if not await self._units.signal(task, signal.SIGSTOP):
-                await self._writer.run(self._state.end_sleep, task)
+                # It may have been stopped, and the reply been lost with the bus: then a packet wakes it.
+                if await self._units.signal(task, signal.SIGCONT):
+                    await self._writer.run(self._state.end_sleep, task)
                 raise HostError(f"task {task} cannot be put to sleep: PID 1 did not stop its tender.")
         self._seen.pop(task, None)
         log_about(service_of(task), f"task {task} sleeps until its next packet", priority=_NOTICE)
@@ -295,10 +297,12 @@ class Sleep:
     async def _wake(self, task: TaskName, packets: "_Packets") -> None:
         async with self._locks[task]:
             begun = time.monotonic()
-            await self._units.signal(task, signal.SIGCONT)
+            continued = await self._units.signal(task, signal.SIGCONT)
             record = self._state.record(task)
             if record is None or not record.sleeps:
                 return
+            if not continued and self._units.has_run(task):  # the bus is lost; the next packet or check repeats it
+                raise HostError(f"task {task} is not awake: PID 1 did not continue its tender.")
             took, slept = (time.monotonic() - begun) * 1000, time.time() - record.asleep / 1e6
             reason = await packets.first()
             await self._writer.run(self._state.end_sleep, task)

@@ -57,9 +57,9 @@ class Waiting:
         self.ending: set[TaskName] = set()
 
     def may_wait(self, task: TaskName) -> bool:
-        """Return whether a task is to wait when it has ended: its socket unit is active; safe in any thread."""
+        """Return whether a task is to wait when it has ended: PID 1 reads its FIFO; safe in any thread."""
         record = self._leases.get(task)
-        return record is not None and record.reservation.idle_stops and self.has_fifo(task)
+        return record is not None and record.reservation.idle_stops and self.is_read(task)
 
     def has_fifo(self, task: TaskName) -> bool:
         """Return whether the socket unit of a task is active; safe in any thread."""
@@ -78,13 +78,23 @@ class Waiting:
         return self.is_waiting(task) and self.has_fifo(task)
 
     def start(self, task: TaskName) -> bool:
-        """Have PID 1 start a task; return whether its socket unit is active. Safe in any thread."""
+        """Have PID 1 start a task; return whether it reads its FIFO. Safe in any thread."""
+        return self._write(task, b"\n")
+
+    def is_read(self, task: TaskName) -> bool:
+        """Return whether PID 1 reads the FIFO of a task; safe in any thread.
+
+        It closes that of a socket unit whose file was gone at a daemon-reload, and leaves the unit active.
+        """
+        return self._write(task, b"")
+
+    def _write(self, task: TaskName, content: bytes) -> bool:
         if not self.has_fifo(task):
             return False
         try:
             descriptor = os.open(self.fifos / task, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
-                os.write(descriptor, b"\n")
+                os.write(descriptor, content)
             finally:
                 os.close(descriptor)
         except BlockingIOError:  # full: PID 1 has not read the earlier ones yet
@@ -92,6 +102,11 @@ class Waiting:
         except OSError:  # PID 1 has closed it
             return False
         return True
+
+    def remove_fifo(self, task: TaskName) -> None:
+        """Remove a FIFO that PID 1 has closed, as the end of its socket unit would."""
+        with suppress(OSError):
+            (self.fifos / task).unlink()
 
     def begin(self, record: LeaseRecord) -> None:
         """Record that an attached task waits, and keep what lets its packets pass: in one nftables transaction.

@@ -36,6 +36,7 @@ from functools import cache
 from itertools import islice
 from pathlib import Path
 from threading import Thread
+from types import MappingProxyType
 from typing import TypeVar
 
 from solo5_systemd.base.atomic_file import replace_file
@@ -247,7 +248,7 @@ class Generator:
             files = self._files(name, read_sources(name, self._etc))
         except Solo5Error as error:
             sentence = str(error) if str(error).startswith(path) else f"{path}: {error}"
-            self._refuse(name, path, sentence)
+            self._refuse(name, path, sentence, self._socket_of(name))
             return sentence
         self._write(name, files)
         for mark in (REFUSED, REMOVED):
@@ -263,16 +264,21 @@ class Generator:
         else:
             remove_files(name, self._system, Path(self._directory))
 
-    def _refuse(self, name: str, path: str, sentence: str) -> None:
+    def _socket_of(self, name: str) -> Mapping[str, str]:
+        """Return the socket unit that a declaration had: without it, PID 1 would close its FIFO, for good."""
+        own = self._system / f"{name}.socket"
+        return {own.name: own.read_text(encoding="utf-8")} if is_ours(own) else {}
+
+    def _refuse(self, name: str, path: str, sentence: str, others: Mapping[str, str] = MappingProxyType({})) -> None:
         """Write the unit file of a refused declaration; that of a running task keeps what keeps its preparation."""
         own = self._unit_of(name)
         if not is_active(f"{name}.service", prepare_service(TaskName(name))) or not is_ours(own):
-            self._write(name, _Files(unit=refusal(path, sentence)))
+            self._write(name, _Files(unit=refusal(path, sentence), others=others))
             return
         now = own.read_text(encoding="utf-8")
         self._surviving |= SURVIVING[0] in now.splitlines()
         text = refusal(path, sentence) if is_refusal(now) else refused_while_running(now, sentence)
-        self._write(name, _Files(unit=text, own={REFUSED: sentence}))
+        self._write(name, _Files(unit=text, others=others, own={REFUSED: sentence}))
 
     def _unit_of(self, name: str) -> Path:
         """Return the unit file that is in use: an instance may have been started from that of its template."""

@@ -90,6 +90,17 @@ def test_two_files_with_one_port_are_listed(tmp_path: Path) -> None:
     assert count.value == "3"
 
 
+def test_a_task_whose_socket_unit_has_failed_is_listed(
+    solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found(monkeypatch, GOOD)
+    (tmp_path / "web.unikernel").write_text("[Unikernel]\nImage=/web\nIdleSec=5min\nIdleAction=stop\n")
+    monkeypatch.setattr(doctor, "_declarations", partial(doctor._declarations, directory=tmp_path))
+    assert "not started for packets" not in solo5ctl("doctor").out
+    solo5ctl.engine.failed.add("web.socket")
+    assert "web.socket has failed: see `systemctl status web.socket`" in solo5ctl("doctor").out
+
+
 def test_a_task_that_could_not_start_is_listed_for_root(
     solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

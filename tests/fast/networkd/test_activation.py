@@ -1,15 +1,17 @@
 """When a task without a process is started, and how long its packets are held."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from solo5_systemd import networkd
 from solo5_systemd.base.concurrency import KeyedLocks
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.networkd.activation import CHECK_INTERVAL_S, Activation
+from solo5_systemd.networkd.activation import CHECK_INTERVAL_S, STARTS_INTERVAL_S, STARTS_MAX, Activation
 
 WEB = TaskName("web")
 
@@ -18,12 +20,26 @@ class Waiting:
     """One task that waits, and what is done with its packets."""
 
     def __init__(self) -> None:
+        self.ending: set[TaskName] = set()
+        self.reads = True
+        self.has_file = True
         self.started = 0
         self.packets: list[str] = []
 
     def start(self, task: TaskName) -> bool:
-        self.started += 1
-        return True
+        self.started += self.reads
+        return self.reads
+
+    def is_read(self, task: TaskName) -> bool:
+        return self.reads
+
+    def has_fifo(self, task: TaskName) -> bool:
+        return self.has_file
+
+    is_expected = has_fifo
+
+    def remove_fifo(self, task: TaskName) -> None:
+        self.has_file = False
 
     def is_waiting(self, task: TaskName) -> bool:
         return True
@@ -51,6 +67,24 @@ async def later() -> None:
     await asyncio.sleep(5 * CHECK_INTERVAL_S)
 
 
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is logged about units."""
+    lines: list[str] = []
+    monkeypatch.setattr(networkd.activation, "log_about", lambda unit, text, **_: lines.append(text))
+    return lines
+
+
+@asynccontextmanager
+async def activation() -> AsyncIterator[tuple[Activation, Waiting]]:
+    """Of a task whose starts are over at once."""
+    waiting, units = Waiting(), Units()
+    units.has_job = False
+    state: Any = SimpleNamespace(host=SimpleNamespace(waiting=waiting))
+    async with asyncio.TaskGroup() as tasks:
+        yield Activation(state, cast(Any, Writer()), cast(Any, units), tasks, KeyedLocks(), lambda _: None), waiting
+
+
 @pytest.mark.leaps
 async def test_a_start_that_fails_is_repeated_for_a_later_packet() -> None:
     waiting, units = Waiting(), Units()
@@ -70,3 +104,39 @@ async def test_a_start_that_fails_is_repeated_for_a_later_packet() -> None:
         subject.released(WEB)
         await later()
     assert waiting.packets == ["refused"], "nothing is refused after a release"
+
+
+@pytest.mark.leaps
+async def test_a_task_that_ends_by_itself_is_not_started_more_often_than_it_may_be(log: list[str]) -> None:
+    """So that a client which makes it crash cannot have PID 1 give it up."""
+    async with activation() as (subject, waiting):
+        begun = asyncio.get_running_loop().time()
+        while asyncio.get_running_loop().time() < begun + STARTS_INTERVAL_S:
+            assert subject.start(WEB, "a packet")
+            await later()
+        assert waiting.started == STARTS_MAX < len(waiting.packets)
+        assert {*waiting.packets} == {"refused"}, "at once"
+        assert len([line for line in log if "is not started for packets until later" in line]) == 1
+        assert subject.start(WEB, "a packet")
+        assert waiting.started == STARTS_MAX + 1
+
+
+@pytest.mark.leaps
+async def test_a_task_that_is_ended_for_idleness_is_started_each_time() -> None:
+    async with activation() as (subject, waiting):
+        waiting.ending.add(WEB)
+        for _ in range(3 * STARTS_MAX):
+            assert subject.start(WEB, "a packet")
+            subject.released(WEB)
+        assert waiting.started == 3 * STARTS_MAX
+
+
+@pytest.mark.leaps
+async def test_a_task_whose_fifo_is_closed_waits_no_longer(log: list[str]) -> None:
+    async with activation() as (subject, waiting):
+        waiting.reads = False
+        assert subject.start(WEB, "a packet"), "PID 1 may be about to open it"
+        await later()
+        assert (waiting.packets, waiting.has_file) == (["refused"], False)
+        assert [line for line in log if "PID 1 has closed its FIFO" in line]
+        assert not subject.start(WEB, "a packet")

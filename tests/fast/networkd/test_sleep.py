@@ -95,7 +95,7 @@ class Units:
     def __init__(self) -> None:
         self.signals: list[tuple[str, int]] = []
         self.runs = True
-        self.heeds = True
+        self.refused: set[int] = set()
         self.cpu: float | None = 0.0
         self.group = ""
 
@@ -104,7 +104,7 @@ class Units:
 
     async def signal(self, task: TaskName, number: int) -> bool:
         self.signals.append((task, number))
-        return self.heeds
+        return number not in self.refused
 
     async def processor_time(self, task: TaskName) -> float | None:
         return self.cpu
@@ -269,10 +269,24 @@ async def test_where_nftables_refuses_a_task_stays_awake(service: Service, refus
 
 
 async def test_a_tender_that_pid_1_does_not_stop_is_recorded_as_awake(service: Service) -> None:
-    service.units.heeds = False
+    service.units.refused = {signal.SIGSTOP}
     with pytest.raises(HostError, match="task a cannot be put to sleep: PID 1 did not stop its tender"):
         await service.sleep.sleep(A)
     assert (service.tables.asleep(), service.asleep) == ([], 0)
+
+
+async def test_while_the_bus_is_lost_a_task_stays_asleep_that_may_be_stopped(service: Service) -> None:
+    service.units.refused = {signal.SIGSTOP, signal.SIGCONT}
+    with pytest.raises(HostError):
+        await service.sleep.sleep(A)
+    assert service.asleep, "the reply alone may be lost"
+    with pytest.raises(HostError, match="task a is not awake: PID 1 did not continue its tender"):
+        await service.sleep.wake(A, "a packet")
+    assert service.asleep
+    assert service.tables.asleep() == ["asleep", "asleep4"], "the next packet is announced"
+    service.units.refused = set()
+    await service.sleep.wake(A, "a packet")
+    assert (service.asleep, service.tables.asleep()) == (0, [])
 
 
 async def test_a_task_that_cannot_sleep_keeps_no_other_awake(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,7 +361,7 @@ async def test_a_task_that_is_to_end_gets_a_signal_once_it_is_idle(monkeypatch: 
     assert (service.tables.asleep(), service.asleep) == ([], 0)
     await service.sleep.sleep(A)
     assert service.units.signals == [(A, signal.SIGHUP)] * 2, "by hand"
-    service.units.heeds = False
+    service.units.refused = {signal.SIGHUP}
     service.ending.add(A)
     await service.sleep.sleep(A)
     assert not service.ending, "PID 1 has not sent the signal"

@@ -115,6 +115,10 @@ def test_a_task_that_is_not_to_be_ended_does_not_wait(service: Service, fifo: in
 def test_a_fifo_that_nothing_reads_starts_nothing(service: Service) -> None:
     os.mkfifo(service.fifos / A)
     assert not service.waiting.start(A)
+    assert not service.waiting.may_wait(A)
+    service.waiting.remove_fifo(A)
+    service.waiting.remove_fifo(A)
+    assert not service.waiting.has_fifo(A)
 
 
 def test_what_is_no_fifo_starts_nothing_and_stays_as_it_is(service: Service, fifo: int, tmp_path: Path) -> None:

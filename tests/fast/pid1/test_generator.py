@@ -96,12 +96,22 @@ def test_a_task_that_waits_without_a_process_has_a_socket_unit(make: Make, web: 
     assert list((tmp_path / "system").iterdir()) == []
 
 
-def test_a_refused_declaration_waits_no_longer(make: Make, web: Path, tmp_path: Path) -> None:
-    web.write_text(web.read_text() + WAITS)
+@pytest.mark.parametrize("runs", [False, True])
+def test_a_refused_declaration_keeps_its_socket_unit(make: Make, web: Path, tmp_path: Path, runs: bool) -> None:
+    """PID 1 closes the FIFO of a socket unit without a file, and does not open it again once there is one."""
+    good = web.read_text() + WAITS
+    web.write_text(good)
     make()
-    web.write_text(web.read_text() + "Memry=64M\n")
+    if runs:
+        (tmp_path / "units/invocation:web.service").symlink_to("0123")
+    unit = tmp_path / "system/web.socket"
+    before = unit.read_text()
+    web.write_text(good + "Memry=64M\n")
     assert make() != []
-    assert not (tmp_path / "system/web.socket").exists()
+    assert unit.read_text() == before
+    web.write_text(good.replace("IdleAction=stop\n", ""))
+    make()
+    assert not unit.exists()
 
 
 def test_the_socket_unit_of_a_running_task_goes_once_it_has_ended(make: Make, web: Path, tmp_path: Path) -> None:

@@ -91,6 +91,7 @@ class FakeRuntime(Runtime):
         self.on_start: Callable[[], None] | None = None
         self.on_console: Callable[[], None] = _nothing
         self.faults: Mapping[str, str] = {}
+        self.failed: set[str] = set()
         self.enabled: Sequence[str] = ("cpu", "cpuset", "io", "memory", "pids")
         self._over = asyncio.Event()
 
@@ -123,6 +124,9 @@ class FakeRuntime(Runtime):
         if name not in self.known:
             raise NoSuchTaskError(f"no task is named {name!r}.", "List them: solo5ctl ps --all")
         return self.known[name]
+
+    async def has_failed(self, unit: str) -> bool:
+        return unit in self.failed
 
     async def check_declared(self, workload: Workload) -> None:
         if sentence := self.faults.get(workload.name):

@@ -96,7 +96,7 @@ def _declarations(good: "list[Declaration]", directory: Path = ETC) -> Iterator[
 
 
 def _starts(declared: "Sequence[Declaration]", context: CommandContext) -> Iterator[Fact]:
-    """Yield a fact for each task that could not start, or start again; only root can see it."""
+    """Yield a fact for each task that could not start, or start again, or is not started; only root can see it."""
     found: list[Fact] = []
 
     async def command(engine: "Runtime") -> int:
@@ -106,6 +106,11 @@ def _starts(declared: "Sequence[Declaration]", context: CommandContext) -> Itera
             except Solo5Error as error:
                 value = f"{each.workload.name} could not start now"
                 found.append(Fact(name="declaration", value=value, verdict=Verdict.LIMITED, advice=str(error)))
+            socket = f"{each.workload.name}.socket"
+            if each.workload.limits.idle_stops and await engine.has_failed(socket):
+                value = f"{each.workload.name} is not started for packets"
+                advice = f"{socket} has failed: see `systemctl status {socket}`, then: systemctl restart {socket}"
+                found.append(Fact(name="declaration", value=value, verdict=Verdict.LIMITED, advice=advice))
         return 0
 
     if declared and context.root:
