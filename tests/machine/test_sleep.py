@@ -1,11 +1,18 @@
 """Tasks that sleep without packets: real guests, PID 1's own signals, and what systemd's tools do with a sleeper."""
 
+import re
+import socket
+import statistics
+import subprocess
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import GUESTS, Machine, Outside, Runner, eventually, inspect, ok, sh, udp
+from tests.machine.conftest import GUESTS, Machine, Outside, Runner, eventually, inspect, ok, sh, udp, unit_property
 from tests.machine.declared import Declarations
+from tests.machine.test_limits import MIB, cgroup, count
 from tests.machine.test_network import GATEWAY, IPV4, address, web
 
 
@@ -150,3 +157,182 @@ def test_idle_time_is_shown_and_exported(run: Runner) -> None:
     assert inspect(task)["idle_s"] == 120
     assert "after 120 s without a packet" in ok("solo5ctl", "inspect", task)
     eventually(lambda: "; its last packet was seen" in ok("solo5ctl", "inspect", task), "it is looked at")
+
+
+# --- in the virtual machine: its clock can be set, and it has swap ------------------------------------------------
+
+HOUR = 3600
+
+
+@pytest.fixture
+def leap(machine: Machine) -> Iterator[Callable[[int], None]]:
+    """Set the clock by some seconds; it is right again after the test.
+
+    It is CLOCK_REALTIME. Monotonic time does not jump: no hour of timers passes (TCP, conntrack, the guest's own).
+    """
+    real, monotonic = time.time(), time.monotonic()
+
+    def leap(seconds: int) -> None:
+        time.clock_settime(time.CLOCK_REALTIME, time.time() + seconds)
+
+    try:
+        yield leap
+    finally:
+        time.clock_settime(time.CLOCK_REALTIME, real + time.monotonic() - monotonic)
+
+
+_TALK = """
+import socket, sys
+s = socket.create_connection((sys.argv[1], int(sys.argv[2])), 60)
+for line in sys.stdin.buffer:
+    s.sendall(line)
+    back = b""
+    while len(back) < len(line):
+        more = s.recv(4096)
+        if not more:
+            sys.exit("the connection has ended")
+        back += more
+    sys.stdout.buffer.write(back)
+    sys.stdout.flush()
+s.shutdown(socket.SHUT_WR)
+sys.stdout.buffer.write(s.recv(4096) + b"end\\n")
+"""
+"""A client of an echo: all lines of its input by one connection, and at their end what comes in addition, and `end`."""
+
+
+class Talk:
+    """The client, and the lines that it has sent."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        self._process = process
+        self._sent = 0
+
+    def go_on(self, lines: int) -> None:
+        """Have further lines sent, each of them another one, and find that each comes back whole."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        for number in range(self._sent, self._sent + lines):
+            line = f"{number} ".encode() * 80 + b"\n"
+            self._process.stdin.write(line)
+            self._process.stdin.flush()
+            assert self._process.stdout.readline() == line
+        self._sent += lines
+
+    def end(self) -> bytes:
+        """End the connection; return what has come in addition, and `end`."""
+        return self._process.communicate(timeout=120)[0]
+
+
+@contextmanager
+def talk(outside: Outside, host: str, port: int) -> Iterator[Talk]:
+    words = ("python3", "-I", "-c", _TALK, host, str(port))
+    with outside.popen(*words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            yield Talk(process)
+        finally:
+            process.kill()
+
+
+def flow(port: int) -> str:
+    """Return the conntrack entry of the one connection to a published port, without what a packet changes."""
+    listed = ok("conntrack", "-L", "-p", "tcp", "--orig-port-dst", str(port), "-o", "id")
+    [entry] = [line for line in listed.splitlines() if "ESTABLISHED" in line]
+    return " ".join(re.findall(r"\b(?:src|dst|sport|dport|id)=\S+", entry))
+
+
+def slept(task: str) -> tuple[int, int]:
+    """Return the wakes of a task, and how long it has slept, in seconds, as metrics."""
+    text = ok("solo5ctl", "metrics")
+    names = ("wakes_total", "slept_seconds_total")
+    values = [
+        re.search(rf'^solo5_task_{name}{{[^}}]*task="{task}"[^}}]*}} (\S+)$', text, re.MULTILINE) for name in names
+    ]
+    wakes, seconds = (float(value[1]) for value in values if value)
+    return int(wakes), int(seconds)
+
+
+@pytest.mark.vm  # the clock of a container is its host's
+def test_a_connection_goes_on_after_an_hour_asleep(run: Runner, outside: Outside, leap: Callable[[int], None]) -> None:
+    """No byte is lost or comes twice; and a clock that is set back leaves no time that is negative."""
+    task = web(run, target="spt", options=("-p", "7007:7/tcp"))
+    nics, service = inspect(task)["nics"], unit_property("solo5-networkd.service", "MainPID")
+    with talk(outside, outside.here, 7007) as client:
+        client.go_on(20)
+        entry = flow(7007)
+        for seconds, said in ((HOUR, " Asleep 1 hour "), (-2 * HOUR, " Asleep less than a second ")):
+            ok("solo5ctl", "sleep", task)
+            leap(seconds)
+            assert said in row(task)
+            assert (asleep(task), process_state(task)) == (True, "T")
+            client.go_on(20)
+            assert process_state(task) != "T"
+            eventually(lambda: not asleep(task), "its record follows")
+            assert flow(7007) == entry
+        assert client.end() == b"end\n"
+    log = ok("journalctl", "--output=cat", f"OBJECT_SYSTEMD_UNIT={inspect(task)['unit']}")
+    short, long = sorted(int(each) for each in re.findall(r" is awake after (\S+) s asleep ", log))
+    assert (short, HOUR <= long < HOUR + 100) == (0, True), log
+    wakes, seconds = slept(task)
+    assert (wakes, abs(seconds - long) <= 1) == (2, True)
+    assert inspect(task)["nics"] == nics
+    assert unit_property("solo5-networkd.service", "MainPID") == service
+
+
+FILL = 10
+PAGES = FILL * MIB // 4096
+ROUNDS = 8
+
+
+@pytest.fixture
+def swap(machine: Machine) -> Iterator[None]:
+    """Swap, in the machine's own memory."""
+    ok("modprobe", "zram")
+    device = Path("/dev/zram0")
+    eventually(device.is_block_device, "the device is there")
+    Path("/sys/block/zram0/disksize").write_text("64M")
+    ok("mkswap", str(device))
+    ok("swapon", str(device))
+    yield
+    ok("swapoff", str(device))
+    Path("/sys/block/zram0/reset").write_text("1")
+
+
+def first_byte(host: str) -> float:
+    """Return how long a request of HTTP waits for the first byte of its answer, in milliseconds."""
+    begun = time.monotonic()
+    with socket.create_connection((host, 80), 60) as client:
+        client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        assert client.recv(1) == b"H"
+        return (time.monotonic() - begun) * 1000
+
+
+@pytest.mark.vm  # a container may lack the controllers of cgroup v2, and its swap is its host's
+@pytest.mark.parametrize("target", ["hvt", "spt"])
+def test_the_memory_of_a_task_that_sleeps_is_swapped_out(
+    swap: None, run: Runner, target: str, record_property: Callable[[str, object], None]
+) -> None:
+    """All of the guest's: what remains is the kernel's own for the cgroup, 4 % as this is written."""
+    task = web(run, f"--fill={FILL}", target=target, options=("-m", "32M", "--property", "MemorySwapMax=infinity"))
+    host, group = address(task), cgroup(task)
+
+    def charged() -> int:
+        return int((group / "memory.current").read_text())
+
+    def resident() -> int:
+        return sum(count((group / "memory.stat").read_text(), key) for key in ("anon", "shmem"))
+
+    before, left, late = charged(), list[int](), list[float]()
+    assert resident() > FILL * MIB
+    early = [first_byte(host) for _ in range(ROUNDS)]
+    network = ("org.solo5.Network1", "/org/solo5/Network1", "org.solo5.Network1")
+    for _ in range(ROUNDS):
+        ok("busctl", "call", *network, "Sleep", "s", task)  # solo5ctl takes seconds to start
+        eventually(lambda: charged() <= before / 15 and resident() <= before / 100, "its memory is swapped out", 30)
+        left.append(charged())
+        late.append(first_byte(host))
+    assert udp(host, 9, "how many pages are intact?") == f"{PAGES}"
+    median, usual = statistics.median(late), statistics.median(early)
+    figures = f"{max(left) / before:.1%} of {before / MIB:.1f} MiB; first byte {median:.0f}, at most {max(late):.0f} ms"
+    record_property("swapped", f"{figures}; awake {usual:.0f} ms")
+    print(f"{figures}; awake {usual:.0f}, at most {max(early):.0f} ms")
+    assert median < 30 * usual
