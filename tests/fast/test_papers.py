@@ -32,7 +32,6 @@ SMALL = {
     "base/journal_entry.py": "of the network service too, which imports nothing of `journal/`",
     "base/output.py": "used by verbs alone",
     "network/overtaken.py": "pure; `network/routes.py` looks routes up",
-    "networkd/reclaim.py": "files of a cgroup, read and written in a thread; `networkd/sleep.py` has the event loop",
     "nomad/errors.py": "which errors a restart can help against",
     "nomad/plugin.py": "imported by `nomad/__main__.py` where a missing module can be reported",
     "unit/console.py": "one of the subjects of `unit/translate.py`, with the rate of a task's journal",

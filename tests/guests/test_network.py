@@ -143,6 +143,12 @@ def test_counts_at_its_pace(net_tender: Tender, namespace: Namespace) -> None:
     assert time.monotonic() - start >= 0.2
 
 
+def test_fills_memory_and_counts_its_pages(net_tender: Tender, namespace: Namespace) -> None:
+    with serving(net_tender, "--fill=3"), udp(namespace) as s:
+        s.sendto(b"how many are intact?", (GUEST, 9))
+        assert s.recv(100) == b"768"
+
+
 def test_tcp_closed_port(net_tender: Tender, namespace: Namespace) -> None:
     with serving(net_tender, "--tcp=8080"), pytest.raises(ConnectionRefusedError):
         fetch(namespace, 80)

@@ -1,6 +1,7 @@
 """The memory of a task that sleeps: the kernel swaps it out, where the task may be swapped (MemorySwapMax=)."""
 
 import os
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -8,6 +9,12 @@ from pathlib import Path
 MOUNT = "/sys/fs/cgroup"
 CHUNK = 4 << 20
 """Bytes of one request. A task that is woken meanwhile waits for no more."""
+
+WRITING_INTERVAL_S = 0.2
+"""Between two requests while pages are written to the swap: the kernel frees them at the first one afterwards."""
+
+FRUITLESS_MAX = 10
+"""Requests one after the other that free nothing: the swap is slower than that, or the pages stay."""
 
 
 def reclaim(control_group: str, wanted: Callable[[], bool], mount: str = MOUNT) -> int:
@@ -28,11 +35,23 @@ def reclaim(control_group: str, wanted: Callable[[], bool], mount: str = MOUNT) 
         before = left = int((directory / "memory.current").read_text())
         descriptor = os.open(directory / "memory.reclaim", os.O_WRONLY | os.O_CLOEXEC)
         try:
-            with suppress(OSError):  # EAGAIN: no more can be reclaimed
-                while wanted() and left > 0:
+            fruitless = 0
+            while wanted() and left > 0 and fruitless < FRUITLESS_MAX:
+                try:
                     os.write(descriptor, f"{min(left, CHUNK)}".encode())
-                    left = int((directory / "memory.current").read_text())
+                except BlockingIOError:  # EAGAIN: no more can be reclaimed now
+                    if not _in_swap_cache(directory):
+                        break
+                    time.sleep(WRITING_INTERVAL_S)
+                last, left = left, int((directory / "memory.current").read_text())
+                fruitless = 0 if left < last else fruitless + 1
         finally:
             os.close(descriptor)
         return max(0, before - int((directory / "memory.current").read_text()))
     return 0
+
+
+def _in_swap_cache(directory: Path) -> int:
+    """Return the bytes of pages that are in the swap, or are written to it, and in memory as well."""
+    lines = (directory / "memory.stat").read_text().splitlines()
+    return next((int(line.split()[1]) for line in lines if line.startswith("swapcached ")), 0)

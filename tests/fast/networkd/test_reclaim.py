@@ -1,12 +1,13 @@
 """The memory of a task that sleeps, on files as those of a cgroup."""
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from solo5_systemd.networkd.reclaim import CHUNK, reclaim
+from solo5_systemd.networkd.reclaim import CHUNK, FRUITLESS_MAX, WRITING_INTERVAL_S, reclaim
 
 GROUP = "/solo5.slice/web.service"
 MIB = 1 << 20
@@ -22,6 +23,8 @@ class Group:
         self.put("memory.swap.max", "max")
         self.put("memory.current", f"{10 * MIB}")
         self.put("memory.reclaim", "")
+        self.put("memory.stat", "anon 4096\nswapcached 0")
+        self.paused = list[float]()
         write = os.write
 
         def reclaimed(descriptor: int, content: bytes) -> int:
@@ -35,6 +38,13 @@ class Group:
             return len(content)
 
         monkeypatch.setattr(os, "write", reclaimed)
+        monkeypatch.setattr(time, "sleep", self.pause)
+
+    def pause(self, seconds: float) -> None:
+        """Let time pass, in which the swap gets a MiB."""
+        self.paused.append(seconds)
+        self.least = max(0, self.least - MIB)
+        self.put("memory.stat", f"swapcached {self.least}")
 
     @property
     def current(self) -> int:
@@ -64,6 +74,22 @@ def test_it_ends_where_no_more_can_be_reclaimed(group: Group) -> None:
     group.least = 5 * MIB
     assert group.reclaim() == 5 * MIB
     assert group.asked == [CHUNK, CHUNK]
+    assert group.paused == []
+
+
+def test_what_is_written_to_the_swap_is_reclaimed_afterwards(group: Group) -> None:
+    group.least = 5 * MIB
+    group.put("memory.stat", f"anon 0\nswapcached {5 * MIB}")
+    assert group.reclaim() == 10 * MIB
+    assert group.paused == [WRITING_INTERVAL_S] * 5
+
+
+def test_it_ends_where_pages_stay_in_the_swap_cache(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "sleep", group.paused.append)
+    group.least = 5 * MIB
+    group.put("memory.stat", f"swapcached {5 * MIB}")
+    assert group.reclaim() == 5 * MIB
+    assert len(group.paused) == FRUITLESS_MAX + 1
 
 
 def test_a_task_that_is_woken_meanwhile_keeps_the_rest(group: Group) -> None:

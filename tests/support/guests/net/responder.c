@@ -1,6 +1,7 @@
 #include "responder.h"
 
 #include "counter.h"
+#include "filled.h"
 #include "icmp.h"
 #include "ipv6.h"
 #include "sender.h"
@@ -43,6 +44,7 @@ _Noreturn void responder_run(struct nic *nics, unsigned count)
 {
     size_t size;
     tcp_prepare();
+    filled_prepare();
     print("serving\n");
     for (;;) {
         uint64_t tcp = tcp_tick(), sender = sender_tick(&nics[0]), counter = counter_tick();

@@ -2,6 +2,7 @@
  * TCP request per connection (every --tcp=PORT, or 80) with a short HTTP answer that repeats the
  * command line.
  *
+ *   --fill=MB         fills so much memory; a datagram to port 9 is answered by the number of its intact pages
  *   --count=MS        prints `count N` every so many milliseconds, from 1 on
  *   --send=IP:PORT    sends a numbered datagram there every second, and prints what comes back
  *   --spoof-ip=A      once a second, a datagram whose source address is A

@@ -1,8 +1,10 @@
 #include "udp.h"
 
+#include "filled.h"
 #include "responder.h"
 
 #define ECHO_PORT 7
+#define FILLED_TEXT 16 /* bytes of a number; a frame has room for them */
 #define HEADER (sizeof(struct udp) - sizeof(struct ipv4))
 
 void udp_send(const struct nic *nic, struct udp *packet, const uint8_t to_mac[6], uint32_t source,
@@ -23,7 +25,7 @@ bool udp_serves(uint16_t port)
     for (unsigned i = 0; (wanted = option("--udp=", i)); i++)
         if (to_number(wanted) == port)
             return true;
-    return port == ECHO_PORT;
+    return port == ECHO_PORT || (port == FILLED_PORT && option("--fill=", 0));
 }
 
 static void print_reply(const struct udp *packet, size_t size)
@@ -49,6 +51,8 @@ void udp_handle(const struct nic *nic, struct udp *packet, size_t size)
         return print_reply(packet, data);
     if (!udp_serves(port))
         return;
+    if (port == FILLED_PORT && option("--fill=", 0))
+        data = (uint16_t)format(packet->data, FILLED_TEXT, "%u", filled_intact());
     memcpy(mac, packet->ip.ethernet.from, 6);
     udp_send(nic, packet, mac, nic->address, port, from, net16(packet->source), data);
 }
