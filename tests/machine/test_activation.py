@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import Machine, Outside, eventually, ok, sh, systemctl, udp, unit_property
+from tests.machine.conftest import GUESTS, Machine, Outside, eventually, ok, sh, systemctl, udp, unit_property
 from tests.machine.declared import Declarations
 from tests.machine.test_network import GATEWAY, IPV4
 
@@ -102,3 +102,36 @@ def test_a_task_that_cannot_start_is_failed_and_waits_no_longer(web: str, outsid
     assert not outside.tcp(outside.here, 8080)
     assert time.monotonic() - begun < 5
     sh("systemctl", "reset-failed", "web.socket", "web.service")
+
+
+@pytest.mark.parametrize("removed", [True, False], ids=["file removed", "IdleAction= removed"])
+@pytest.mark.parametrize("dormant", [True, False], ids=["dormant", "running"])
+def test_without_its_declaration_it_waits_no_longer(web: str, *, dormant: bool, removed: bool) -> None:
+    """PID 1 keeps a socket unit without a file active, no job for the task stops it, and its FIFO would stay."""
+    if not dormant:
+        systemctl("start", "web")
+    systemctl("disable", "web")
+    path = Path("/etc/solo5/web.unikernel")
+    path.unlink() if removed else path.write_text(path.read_text().replace("IdleAction=stop", ""))
+    systemctl("daemon-reload")
+    eventually(lambda: unit_property("web.socket", "ActiveState") == "inactive", "its socket unit is stopped")
+    eventually(lambda: not is_dormant("web"), "its network is released")
+    assert not Path("/run/solo5/waiting/web").exists()
+    assert unit_property("web.service", "ActiveState") == ("inactive" if dormant else "active")
+    sh("systemctl", "stop", "web")
+    eventually(lambda: not Path("/run/solo5/network/tasks/web.json").exists(), "its network is released")
+    path.write_text(f"[Unikernel]\nImage={GUESTS}/net.spt\n{STOPS}\n{INSTALL}\n")
+    systemctl("daemon-reload")
+    systemctl("start", "web")
+    eventually(lambda: is_dormant("web"), "it waits again")
+
+
+def test_what_a_dormant_task_has_is_no_leftover(web: str) -> None:
+    assert "leftover" not in ok("solo5ctl", "gc", "--dry-run")
+    assert is_dormant("web")
+
+
+def test_the_guest_beside_it_during_an_update_does_not_wait(web: str) -> None:
+    systemctl("start", "web")
+    ok("solo5ctl", "update", "web", str(GUESTS / "net.spt"), "--watch=0", "--drain=1s")
+    assert [path.name for path in Path("/var/lib/solo5/waiting").iterdir()] == ["web.json"]

@@ -28,6 +28,9 @@ class Waiting:
     def is_waiting(self, task: TaskName) -> bool:
         return True
 
+    def has_fifo(self, task: TaskName) -> bool:
+        return False
+
     def refuse_packets(self, task: TaskName) -> None:
         self.packets.append("refused")
 
@@ -42,9 +45,14 @@ class Units:
 
     def __init__(self) -> None:
         self.has_job = True
+        self.asked: list[TaskName] = []
 
     async def over(self, tasks: list[TaskName]) -> frozenset[TaskName]:
         return frozenset() if self.has_job else frozenset(tasks)
+
+    async def stop_undeclared_socket(self, task: TaskName) -> bool:
+        self.asked.append(task)
+        return len(self.asked) > 1
 
 
 async def later() -> None:
@@ -70,3 +78,21 @@ async def test_a_start_that_fails_is_repeated_for_a_later_packet() -> None:
         subject.released(WEB)
         await later()
     assert waiting.packets == ["refused"], "nothing is refused after a release"
+
+
+@pytest.mark.leaps
+@pytest.mark.parametrize("idle_stops", [True, False])
+async def test_a_task_without_its_fifo_is_released_and_its_socket_unit_stopped_first(idle_stops: bool) -> None:
+    """The file of that unit may be gone: PID 1 is asked again where it does not reply, such as during its reload."""
+    waiting, units, released = Waiting(), Units(), list[tuple[list[TaskName], int]]()
+    record = SimpleNamespace(reservation=SimpleNamespace(task=WEB, idle_stops=idle_stops))
+    leases = SimpleNamespace(get=lambda _: record)
+    state: Any = SimpleNamespace(host=SimpleNamespace(waiting=waiting, leases=leases))
+    async with asyncio.TaskGroup() as tasks:
+        subject = Activation(
+            state, cast(Any, Writer()), cast(Any, units), tasks, KeyedLocks(),
+            lambda each: released.append(([*each], len(units.asked))),
+        )  # fmt: skip
+        subject.on_fifos([WEB])
+        await later()
+    assert released == ([([WEB], 2)] if idle_stops else [])
