@@ -96,6 +96,7 @@ class Units:
         self.signals: list[tuple[str, int]] = []
         self.runs = True
         self.heeds = True
+        self.replies = True
         self.cpu: float | None = 0.0
         self.group = ""
 
@@ -104,6 +105,8 @@ class Units:
 
     async def signal(self, task: TaskName, number: int) -> bool:
         self.signals.append((task, number))
+        if not self.replies:
+            raise HostError("PID 1 has not replied.")
         return self.heeds
 
     async def processor_time(self, task: TaskName) -> float | None:
@@ -275,6 +278,35 @@ async def test_a_tender_that_pid_1_does_not_stop_is_recorded_as_awake(service: S
     assert (service.tables.asleep(), service.asleep) == ([], 0)
 
 
+async def test_a_service_that_dies_amid_a_signal_leaves_a_task_that_packets_wake(service: Service) -> None:
+    """Whether PID 1 has sent it is unknown: a tender that is stopped, and recorded as awake, would be so for ever."""
+    service.units.replies = False
+    with pytest.raises(HostError, match="PID 1 has not replied"):
+        await service.sleep.sleep(A)
+    assert service.asleep
+    service.units.replies = True
+    await service.sleep.sleep(A)
+    assert service.units.signals == [STOP, STOP], "the first one may have been lost"
+    service.units.replies = False
+    with pytest.raises(HostError, match="PID 1 has not replied"):
+        await service.sleep.wake(A, "a request")
+    service.tables.counts[LEASE.tap] = 1
+    assert await service.after(1) == [STOP, STOP, CONT, CONT]
+    assert (service.tables.asleep() != [], service.asleep != 0) == (True, True)
+    service.units.replies = True
+    assert await service.after(1) == [STOP, STOP, CONT, CONT, CONT]
+    assert (service.tables.asleep(), service.asleep) == ([], 0)
+
+
+async def test_a_task_whose_network_is_attached_again_is_woken(service: Service) -> None:
+    await service.sleep.wake_for_attach(A)
+    assert service.units.signals == []
+    await service.sleep.sleep(A)
+    await service.sleep.wake_for_attach(A)
+    assert (service.units.signals, service.asleep) == ([STOP, CONT], 0)
+    assert [change.reason for change in service.changes] == ["a request", "its network is attached again"]
+
+
 async def test_a_task_that_cannot_sleep_keeps_no_other_awake(monkeypatch: pytest.MonkeyPatch) -> None:
     service = Service(monkeypatch, idle_s=60, others=1)
 
@@ -289,7 +321,7 @@ async def test_a_task_that_cannot_sleep_keeps_no_other_awake(monkeypatch: pytest
 
 async def test_a_task_is_put_to_sleep_by_hand_and_woken(monkeypatch: pytest.MonkeyPatch) -> None:
     service = Service(monkeypatch, idle_s=0)
-    await asyncio.gather(service.sleep.sleep(A), service.sleep.sleep(A))
+    await service.sleep.sleep(A)
     assert service.units.signals == [STOP]
     assert service.tables.counts == {LEASE.tap: 0}
     await service.sleep.wake(A, "a request")
