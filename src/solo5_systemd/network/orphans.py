@@ -55,5 +55,11 @@ def _elements(state: Path) -> list[str]:
 
 
 def _expected(state: Path) -> tuple[Element, ...]:
-    reservations = [record.reservation for record in read_lease_records(state)]
-    return nft_elements.elements(Ruleset(networks=read_networks(state), reservations=reservations))
+    records = read_lease_records(state)
+    ruleset = Ruleset(
+        networks=read_networks(state),
+        reservations=[record.reservation for record in records],
+        asleep=[record.reservation for record in records if record.sleeps],
+        waiting=[record.reservation for record in records if record.waits],
+    )
+    return nft_elements.elements(ruleset)
