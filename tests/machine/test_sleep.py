@@ -103,6 +103,26 @@ def test_a_declared_task_sleeps_through_a_daemon_reload(declare: Declarations) -
     ok("systemctl", "stop", unit)
 
 
+def test_an_update_that_fails_leaves_a_guest_that_answers(declare: Declarations) -> None:
+    """The end of the guest beside it has the task's network attached again: its record was that of one awake."""
+    lines = f"Argument={IPV4}\nArgument={GATEWAY}\nPublish=7007:7/udp"
+    unit = declare("resting", lines)
+    ok("systemctl", "start", unit)
+    ok("solo5ctl", "sleep", "resting")
+    words = ("--ready=console:^never$", "--timeout=1s", "--watch=0", "--drain=1s")
+    assert "was not ready within 1 s" in sh("solo5ctl", "update", "resting", str(GUESTS / "net.spt"), *words).stderr
+    assert asleep("resting") == (process_state("resting") == "T")
+    assert udp("127.0.0.1", 7007, "still there") == "still there"
+    ok("systemctl", "stop", unit)
+
+
+def test_what_a_sleeper_has_is_no_leftover(run: Runner) -> None:
+    task = web(run)
+    ok("solo5ctl", "sleep", task)
+    assert "leftover" not in ok("solo5ctl", "gc", "--dry-run")
+    assert asleep(task)
+
+
 def test_what_only_looks_wakes_nobody(run: Runner) -> None:
     task = web(run, options=("--idle", "5s"))
     ok("solo5ctl", "sleep", task)

@@ -302,7 +302,10 @@ Image={path.replace("%", "%%")}
                 self.remove_drop_in()
 
     def _write_drop_in(self, text: str) -> None:
-        self.drop_in.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            self.drop_in.parent.mkdir(parents=True)
+            # UMask= of the update; errors quote no value of files that not every user may read.
+            self.drop_in.parent.chmod(0o755)
         check_own(self.drop_in.parent)
         replace_file(self.drop_in, text, mode=0o644, durable=True)
 

@@ -172,6 +172,7 @@ class Updater:
             name=self._next,
             nics=tuple(map(_without_own, workload.nics)),
             hostname=workload.hostname or host_name(self._name),
+            limits=workload.limits.without_idle,  # the declaration has no socket unit for it
         )
         planned = await self._starter.plan(beside)
         check_same_devices(beside.image, planned.parts.image.facts.manifest, old)

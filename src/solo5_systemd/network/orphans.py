@@ -56,11 +56,10 @@ def _elements(state: Path) -> list[str]:
 
 def _expected(state: Path) -> tuple[Element, ...]:
     records = read_lease_records(state)
-    return nft_elements.elements(
-        Ruleset(
-            networks=read_networks(state),
-            reservations=[record.reservation for record in records if not record.waits],
-            asleep=[record.reservation for record in records if record.sleeps],
-            waiting=[record.reservation for record in records if record.waits],
-        )
+    ruleset = Ruleset(
+        networks=read_networks(state),
+        reservations=[record.reservation for record in records if not record.waits],
+        asleep=[record.reservation for record in records if record.sleeps],
+        waiting=[record.reservation for record in records if record.waits],
     )
+    return nft_elements.elements(ruleset)

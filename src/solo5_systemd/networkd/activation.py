@@ -32,7 +32,7 @@ CHECK_INTERVAL_S = 1.0
 """Seconds between two looks at a start: one that has failed is repeated for a later packet."""
 
 ATTEMPTS = 10
-"""How often a FIFO is opened, in that time."""
+"""How often a FIFO is opened, or PID 1 asked to stop a socket unit, in that time."""
 
 _NOTICE = 5  # priority of syslog(3)
 
@@ -83,7 +83,7 @@ class Activation:
         fifos = self._watch_fifos()
         try:
             self._hold_all()
-            self.on_fifos(self._waiting.names())
+            self._look_at_all()
             yield
         finally:
             if fifos is not None:
@@ -105,13 +105,16 @@ class Activation:
         def on_change() -> None:
             names = fifos.read()
             if names is None:  # some are lost; this costs a look at each task
-                waiting = [record.reservation.task for record in self._host.leases.waiting()]
-                self.on_fifos((*self._waiting.names(), *waiting))
+                self._look_at_all()
             else:
                 self.on_fifos(map(TaskName, names))
 
         asyncio.get_running_loop().add_reader(fifos.fileno(), on_change)
         return fifos
+
+    def _look_at_all(self) -> None:
+        stopping = (each.reservation for each in self._host.leases.records if each.reservation.idle_stops)
+        self.on_fifos(dict.fromkeys((*self._waiting.names(), *(each.task for each in stopping))))
 
     def on_fifos(self, tasks: Iterable[TaskName]) -> None:
         """Have tasks wait whose socket unit is active by now, and release those of which it is no longer."""
@@ -119,10 +122,19 @@ class Activation:
             record = self._host.leases.get(task)
             if record is None and self._waiting.has_fifo(task):
                 self._tasks.create_task(self._wait_again(task))
-            elif self._waiting.is_waiting(task) and not self._waiting.has_fifo(task):
-                text = f"its socket unit has ended. To have it wait: systemctl restart {task}.socket"
-                log_about(service_of(task), f"task {task} is dormant no longer: {text}", priority=_NOTICE)
-                self._release([task])
+            elif record is not None and record.reservation.idle_stops and not self._waiting.has_fifo(task):
+                self._tasks.create_task(self._end_waiting(task))
+
+    async def _end_waiting(self, task: TaskName) -> None:
+        """Release a task that waits without its socket unit; that unit is stopped, if its declaration was removed."""
+        for _ in range(ATTEMPTS):
+            if await self._units.stop_undeclared_socket(task):
+                break
+            await asyncio.sleep(CHECK_INTERVAL_S / ATTEMPTS)
+        if self._waiting.is_waiting(task) and not self._waiting.has_fifo(task):
+            text = f"its socket unit has ended (systemctl status {task}.socket)"
+            log_about(service_of(task), f"task {task} is dormant no longer: {text}", priority=_NOTICE)
+            self._release([task])
 
     async def _wait_again(self, task: TaskName) -> None:
         """Have a task wait that has no lease, as after a boot; one of which nothing is known is started, once."""

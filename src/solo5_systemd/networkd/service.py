@@ -193,6 +193,7 @@ class Networkd:
             if self._state.is_releasing(task):  # a release that failed
                 await self._releases.release_now(task)
             self._releases.forget_end(task)
+            await self._sleep.wake_for_attach(task)
             try:
                 redirected = await self._writer.run(self._state.attach, task)
                 if self._state.host.dhcp.in_use:

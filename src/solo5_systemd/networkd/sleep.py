@@ -223,13 +223,17 @@ class Sleep:
             await self._end(task, frames)
             return
         async with self._locks[task]:
-            if not self._units.has_run(task) or not await self._writer.run(self._state.begin_sleep, task, frames):
+            if not self._units.has_run(task):
                 return
+            sleeps = self._is_asleep(task)  # perhaps of a service that was killed before its signal
+            if not sleeps and not await self._writer.run(self._state.begin_sleep, task, frames):
+                return
+            # Without a reply, it may be stopped: the record stays, so that a packet wakes it.
             if not await self._units.signal(task, signal.SIGSTOP):
-                # It may have been stopped, and the reply been lost with the bus: then a packet wakes it.
-                if await self._units.signal(task, signal.SIGCONT):
-                    await self._writer.run(self._state.end_sleep, task)
+                await self._writer.run(self._state.end_sleep, task)
                 raise HostError(f"task {task} cannot be put to sleep: PID 1 did not stop its tender.")
+        if sleeps:
+            return
         self._seen.pop(task, None)
         log_about(service_of(task), f"task {task} sleeps until its next packet", priority=_NOTICE)
         await self._report(SleepChange(task=task, asleep=True, reason=reason))
@@ -244,8 +248,13 @@ class Sleep:
             if not await self._writer.run(host.begin_end, task, frames):
                 return
             # As KillSignal= of hvt: for systemd a clean end of both tenders, which Restart=on-failure does not undo.
-            if not await self._units.signal(task, signal.SIGHUP):
-                host.waiting.ending.discard(task)
+            ends = False
+            try:
+                ends = await self._units.signal(task, signal.SIGHUP)
+            finally:
+                if not ends:
+                    host.waiting.ending.discard(task)
+            if not ends:
                 return
         self._seen.pop(task, None)
         log_about(service_of(task), f"task {task} ends until its next packet", priority=_NOTICE)
@@ -281,7 +290,7 @@ class Sleep:
     async def _wake_for(self, task: TaskName, packets: "_Packets") -> None:
         try:
             await self._wake(task, packets)
-        except Solo5Error as error:  # nftables; the counter remains, so that the next check repeats it
+        except Solo5Error as error:  # nftables, PID 1; the counter remains, so that the next check repeats it
             _log.error("task %s cannot be woken: %s", task, error)
         finally:
             self._waking.pop(task, None)
@@ -290,22 +299,28 @@ class Sleep:
         """Wake a task; also one that another program has stopped, or whose record was lost.
 
         Raises:
-            HostError: nftables refused it.
+            HostError: nftables refused it, or PID 1 has not replied; it sleeps on, and its next packet wakes it.
         """
         await self._wake(task, _Packets(reason))
 
+    async def wake_for_attach(self, task: TaskName) -> None:
+        """Wake a task, under its lock, whose network is attached again while it runs; raises as `wake`."""
+        if self._is_asleep(task):
+            await self._wake_locked(task, _Packets("its network is attached again"))
+
     async def _wake(self, task: TaskName, packets: "_Packets") -> None:
         async with self._locks[task]:
-            begun = time.monotonic()
-            continued = await self._units.signal(task, signal.SIGCONT)
-            record = self._state.record(task)
-            if record is None or not record.sleeps:
-                return
-            if not continued and self._units.has_run(task):  # the bus is lost; the next packet or check repeats it
-                raise HostError(f"task {task} is not awake: PID 1 did not continue its tender.")
-            took, slept = (time.monotonic() - begun) * 1000, time.time() - record.asleep / 1e6
-            reason = await packets.first()
-            await self._writer.run(self._state.end_sleep, task)
+            await self._wake_locked(task, packets)
+
+    async def _wake_locked(self, task: TaskName, packets: "_Packets") -> None:
+        begun = time.monotonic()
+        await self._units.signal(task, signal.SIGCONT)
+        record = self._state.record(task)
+        if record is None or not record.sleeps:
+            return
+        took, slept = (time.monotonic() - begun) * 1000, time.time() - record.asleep / 1e6
+        reason = await packets.first()
+        await self._writer.run(self._state.end_sleep, task)
         self._seen.pop(task, None)
         self.expect(task)
         text = f"task {task} is awake after {max(0, slept):.0f} s asleep ({took:.1f} ms): {reason}"

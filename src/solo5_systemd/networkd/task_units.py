@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from solo5_systemd.base.declared_units import task_of, units_of
+from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import INVOCATION_LINK, UNITS, TaskName
 from solo5_systemd.base.removals import RemovedEntries
 from solo5_systemd.dbus.message_bus import CALL_TIMEOUT_S, MessageBus
@@ -72,10 +73,30 @@ class TaskUnits:
         in_use = {units[row[0]] for row in reply[0] if row[3] in _IN_USE or row[7]}
         return frozenset(units.values()) - in_use
 
+    async def stop_undeclared_socket(self, task: TaskName) -> bool:
+        """Stop the socket unit of a task if its file is gone; return whether PID 1 has replied.
+
+        PID 1 keeps such a unit active, without `PartOf=` and what it starts.
+        """
+        unit = f"{task}.socket"
+        reply = await self._call("ListUnitsByNames", "as", [unit])
+        if reply and any((row[2], row[3]) == ("not-found", "active") for row in reply[0]):
+            reply = await self._call("StopUnit", "ss", unit, "replace")
+        return reply is not None
+
     async def signal(self, task: TaskName, number: signal.Signals) -> bool:
-        """Send a signal to the tender of a task; return whether it runs, and the signal is sent."""
+        """Send a signal to the tender of a task; return whether it runs, and the signal is sent.
+
+        Raises:
+            HostError: that is unknown, since PID 1 has not replied.
+        """
         unit = self._running(task)
-        return unit is not None and await self._call("KillUnit", "ssi", unit, "main", int(number)) is not None
+        if unit is None:
+            return False
+        reply = await self._reply("KillUnit", "ssi", unit, "main", int(number))
+        if reply is None:
+            raise HostError(f"PID 1 has not replied: whether {unit} has got {number.name} is unknown.")
+        return reply.message_type is MessageType.METHOD_RETURN
 
     async def processor_time(self, task: TaskName) -> float | None:
         """Return the processor time of the run of a task in seconds; None: unknown."""
@@ -109,6 +130,18 @@ class TaskUnits:
         interface: str = "org.freedesktop.systemd1.Manager",
     ) -> Sequence[Any] | None:
         """Call a method of PID 1, and return its reply; None where it fails, or does not reply."""
+        reply = await self._reply(member, signature, *body, path=path, interface=interface)
+        return reply.body if reply is not None and reply.message_type is MessageType.METHOD_RETURN else None
+
+    async def _reply(
+        self,
+        member: str,
+        signature: str,
+        *body: object,
+        path: str = _PATH,
+        interface: str = "org.freedesktop.systemd1.Manager",
+    ) -> Message | None:
+        """Call a method of PID 1, and return its reply, or its error; None where it does not reply."""
         request = Message(
             destination="org.freedesktop.systemd1",
             path=path,
@@ -119,10 +152,9 @@ class TaskUnits:
         )
         try:
             async with asyncio.timeout(CALL_TIMEOUT_S):
-                reply = await self._bus.call(request)
+                return await self._bus.call(request)
         except (TimeoutError, OSError, EOFError):  # without the bus, the service is about to end
             return None
-        return reply.body if reply.message_type is MessageType.METHOD_RETURN else None
 
     def close(self) -> None:
         """Remove the watch."""

@@ -89,6 +89,7 @@ from solo5_systemd.pid1.kept import (
     TARGET,
     UNCLEARED,
     Basis,
+    end_waiting,
     is_active,
     locked,
     remove_files,
@@ -375,6 +376,7 @@ class Generator:
         own = self._system / f"{name}.socket"
         if own.name not in files.others and is_ours(own):
             own.unlink()
+            end_waiting(name, Path(self._directory))
         _replace(self._system / f"{name}.service", files.unit)
 
     def _remove(self, name: str, *, is_declared: bool) -> None:

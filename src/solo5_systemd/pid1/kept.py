@@ -18,6 +18,7 @@ from solo5_systemd.base.locks import RUN, TIMEOUT_S, closing, lock_file
 from solo5_systemd.base.names import (
     INVOCATION_LINK,
     UNITS,
+    WAITING,
     TaskName,
     outcome_target,
     prepare_service,
@@ -173,6 +174,16 @@ def remove_files(name: str, system: Path, directory: Path) -> None:
     for unit in (prepare_service(TaskName(name)), outcome_target(TaskName(name))):
         shutil.rmtree(system / f"{unit}.d", ignore_errors=True)
     shutil.rmtree(directory / name, ignore_errors=True)
+    end_waiting(name, directory)
+
+
+def end_waiting(name: str, directory: Path) -> None:
+    """Have a task wait no longer, whose socket unit has no file any more.
+
+    PID 1 keeps such a unit active, and would not remove its FIFO. Without this, solo5-networkd stops the unit.
+    """
+    with suppress(OSError):
+        (directory.parent / Path(WAITING).name / name).unlink(missing_ok=True)
 
 
 def locked(directory: Path, *, timeout_s: float = TIMEOUT_S) -> AbstractContextManager[int]:

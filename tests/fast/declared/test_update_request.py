@@ -1,6 +1,8 @@
 """Updates: requests, which tasks can be updated beside a running guest, and the files of images."""
 
 import json
+import os
+import stat
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -193,6 +195,17 @@ def test_no_drop_in_is_written_or_removed_where_others_may_write(files: UpdateFi
     files.unset_image()
     assert files.drop_in.read_text() == text
     assert not files.takes_declared("/srv/other.hvt"), "it is not read either"
+
+
+def test_every_user_may_read_the_drop_in_whatever_the_umask_of_the_update(files: UpdateFiles) -> None:
+    """Errors quote no value of a declaration that has another file."""
+    before = os.umask(0o077)
+    try:
+        files.set_image("/srv/web.hvt", "/srv/web.hvt", lasting=True)
+    finally:
+        os.umask(before)
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (files.drop_in.parent, files.drop_in)]
+    assert modes == [0o755, 0o644]
 
 
 def test_the_drop_in_is_what_it_was_after_an_update_that_was_undone(files: UpdateFiles, tmp_path: Path) -> None:

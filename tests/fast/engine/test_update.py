@@ -16,6 +16,7 @@ from solo5_systemd.engine.restart import StoppedError
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.update import Updater
 from solo5_systemd.image.manifest import Manifest
+from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import Endpoint, Protocol
 from solo5_systemd.task.workload import Publish, Workload
 from solo5_systemd.unit.state import ActiveState, MainCode
@@ -110,6 +111,20 @@ async def test_ports_go_to_the_second_guest_and_back(
     assert machine.networks.held.keys() == {WEB}
     assert len(machine.networks.held[WEB].ports) == 1
     assert not report.under_way
+
+
+async def test_the_guest_beside_the_task_has_no_idle_time(
+    machine: Machine, updater: Updater, report: Report, old: Manifest
+) -> None:
+    """No socket unit would start it again."""
+    seen: list[bool] = []
+
+    async def look() -> None:
+        seen.append(machine.networks.held[NEXT].idle_stops)
+
+    report.during_switch = look
+    await updater.update(replace(WORKLOAD, limits=Limits(idle_s=60, idle_stops=True)), QUICK, None, old)
+    assert seen == [False]
 
 
 @pytest.mark.parametrize("pause", [False, True])

@@ -3,10 +3,14 @@
 from pathlib import Path
 
 import pytest
+from tests.fast.network.test_nft_rules import RESERVATION
+from tests.fast.network.test_nft_rules import network as make_network
 
 from solo5_systemd.base.names import DeviceName, TaskName
-from solo5_systemd.network import orphans
+from solo5_systemd.network import nft_elements, orphans
+from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.lease_recovery import tap_alias
+from solo5_systemd.network.model import LeaseRecord, LeaseState
 
 
 @pytest.fixture
@@ -40,3 +44,14 @@ def test_links_of_other_programs_are_no_orphans(links: Path, tmp_path: Path) -> 
     link(links, "tap0", mark("a"))
     (links / "s5-gone").mkdir()
     assert orphans.read_orphans(tmp_path / "state", links) == ()
+
+
+@pytest.mark.parametrize("state", [LeaseState.ATTACHED, LeaseState.WAITING])
+def test_what_a_task_has_while_it_sleeps_or_waits_is_expected(tmp_path: Path, state: LeaseState) -> None:
+    store = LeaseStore(tmp_path)
+    network = make_network()
+    store.save_network(network)
+    store.save_lease_record(LeaseRecord(reservation=RESERVATION, nics=(), state=state, expires=0, asleep=1))
+    expected = {*orphans._expected(tmp_path)}
+    of = {LeaseState.ATTACHED: nft_elements.asleep_elements, LeaseState.WAITING: nft_elements.waiting_elements}
+    assert {*of[state](RESERVATION, [network])} <= expected

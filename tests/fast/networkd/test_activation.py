@@ -58,9 +58,14 @@ class Units:
 
     def __init__(self) -> None:
         self.has_job = True
+        self.asked: list[TaskName] = []
 
     async def over(self, tasks: list[TaskName]) -> frozenset[TaskName]:
         return frozenset() if self.has_job else frozenset(tasks)
+
+    async def stop_undeclared_socket(self, task: TaskName) -> bool:
+        self.asked.append(task)
+        return len(self.asked) > 1
 
 
 async def later() -> None:
@@ -140,3 +145,24 @@ async def test_a_task_whose_fifo_is_closed_waits_no_longer(log: list[str]) -> No
         assert (waiting.packets, waiting.has_file) == (["refused"], False)
         assert [line for line in log if "PID 1 has closed its FIFO" in line]
         assert not subject.start(WEB, "a packet")
+
+
+@pytest.mark.leaps
+@pytest.mark.parametrize("idle_stops", [True, False])
+async def test_a_task_without_its_fifo_is_released_and_its_socket_unit_stopped_first(
+    log: list[str], idle_stops: bool
+) -> None:
+    """The file of that unit may be gone: PID 1 is asked again where it does not reply, such as during its reload."""
+    waiting, units, released = Waiting(), Units(), list[tuple[list[TaskName], int]]()
+    waiting.has_file = False
+    record = SimpleNamespace(reservation=SimpleNamespace(task=WEB, idle_stops=idle_stops))
+    leases = SimpleNamespace(get=lambda _: record)
+    state: Any = SimpleNamespace(host=SimpleNamespace(waiting=waiting, leases=leases))
+    async with asyncio.TaskGroup() as tasks:
+        subject = Activation(
+            state, cast(Any, Writer()), cast(Any, units), tasks, KeyedLocks(),
+            lambda each: released.append(([*each], len(units.asked))),
+        )  # fmt: skip
+        subject.on_fifos([WEB])
+        await later()
+    assert (released, len(log)) == (([([WEB], 2)], 1) if idle_stops else ([], 0))

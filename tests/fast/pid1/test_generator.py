@@ -1,6 +1,7 @@
 """The generator writes unit files to any directory, and knows its own ones again."""
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -72,28 +73,39 @@ def test_a_file_becomes_a_unit_with_two_drop_ins(make: Make, web: Path, tmp_path
 WAITS = "Publish=8080:80\nIdleSec=5min\nIdleAction=stop\n"
 
 
+def waits(tmp_path: Path) -> Path:
+    """Return the FIFO of the active socket unit."""
+    fifo = tmp_path / "waiting/web"
+    fifo.parent.mkdir(exist_ok=True)
+    os.mkfifo(fifo)
+    return fifo
+
+
 def test_a_task_that_waits_without_a_process_has_a_socket_unit(make: Make, web: Path, tmp_path: Path) -> None:
     plain = web.read_text()
     web.write_text(f"{plain}{WAITS}[Install]\nWantedBy=a.target\n")
-    unit = tmp_path / "system/web.socket"
+    unit, fifo = tmp_path / "system/web.socket", waits(tmp_path)
     assert make() == []
     assert "WantedBy=a.target" in unit.read_text()
     before = unit.stat().st_ino
     make()
     assert unit.stat().st_ino == before, "it is as it was"
+    assert fifo.exists()
     web.write_text(f"{plain}{WAITS}[Install]\nWantedBy=b.target\n")
     make()
     assert "WantedBy=b.target" in unit.read_text()
     web.write_text(plain + WAITS.replace("stop", "sleep"))
     assert make() == []
-    assert not unit.exists()
+    assert (unit.exists(), fifo.exists()) == (False, False), "its socket unit would never remove it"
     assert "web.socket" not in (tmp_path / "system/web.service").read_text()
     web.write_text(plain + WAITS)
     make()
+    waits(tmp_path)
     assert unit.exists()
     web.unlink()
     make()
     assert list((tmp_path / "system").iterdir()) == []
+    assert not fifo.exists()
 
 
 @pytest.mark.parametrize("runs", [False, True])
@@ -114,12 +126,14 @@ def test_a_refused_declaration_keeps_its_socket_unit(make: Make, web: Path, tmp_
     assert not unit.exists()
 
 
-def test_the_socket_unit_of_a_running_task_goes_once_it_has_ended(make: Make, web: Path, tmp_path: Path) -> None:
+def test_a_running_task_whose_file_is_removed_will_not_wait(make: Make, web: Path, tmp_path: Path) -> None:
     web.write_text(web.read_text() + WAITS)
     make()
+    fifo = waits(tmp_path)
     web.unlink()
     (tmp_path / "units/invocation:web.service").symlink_to("0123")
     make()
+    assert not fifo.exists()
     remove_if_gone(TaskName("web"), system=tmp_path / "system", directory=tmp_path / "run")
     assert list((tmp_path / "system").iterdir()) == []
 

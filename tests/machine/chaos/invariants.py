@@ -2,7 +2,6 @@
 
 import json
 import re
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,14 +12,14 @@ from tests.machine.chaos import disks
 from tests.machine.chaos.lines import broken, faults, last_run, numbers
 from tests.machine.chaos.model import FIRST_PORT, PORTS, PREFIX, Door, End, Guest, State, Task, World
 from tests.machine.chaos.operations import allocation, images
+from tests.machine.chaos.sleeping import FIFOS, LEASES, echoes, is_dormant, lease
 from tests.machine.conftest import ok, sh, systemctl, unit_property
 from tests.machine.nomad import jobs
-from tests.machine.nomad.agent import DATA, NODE_ADDRESS, plugins
+from tests.machine.nomad.agent import DATA, plugins
 
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.declared.unit_file import user_of
 
-LEASES = Path("/run/solo5/network/tasks")
 CONSOLES = Path("/run/solo5/relay")
 IMAGES = Path("/var/lib/solo5/images")
 _USER = "solo5-([0-9a-f]{16}|[0-9a-f]{12}-[0-9]{3})"
@@ -39,6 +38,7 @@ class Truth:
         self._over: set[tuple[str, int]] = set()
         self._identities: dict[str, object] = {}
         self._last: dict[str, int] = {}
+        self._invocations: dict[tuple[str, int], str] = {}
         self._written = disks.Written()
 
     def complaints(self, world: World) -> list[str]:
@@ -50,21 +50,23 @@ class Truth:
 
     def _left(self, world: World) -> Iterator[str]:
         """Everything that a running task has, and nothing more of it."""
-        alive = [task for task in world.values() if task.state is not State.ENDED]
-        connected = {self._names.get(task.name, "?") for task in alive if task.guest is Guest.COUNTS}
-        units = _units()
+        alive = [task for task in world.values() if task.has_process]
+        connected = {self._names.get(task.name, "?") for task in world.values() if task.has_network}
+        ports = {task.port for task in world.values() if task.has_network}
+        units = _units("service")
         nomads = {self._names.get(task.name, "?") for task in alive if task.door is Door.NOMAD}
         yield from _differ("running units", _of(units, "running"), self._all(alive))
         yield from _differ("leases", {file.stem for file in LEASES.glob("*.json")}, connected)
         yield from _differ("relayed consoles", {file.stem for file in CONSOLES.glob("*.json")}, nomads)
-        yield from _differ("published ports", _published(), {task.port for task in alive if task.guest is Guest.COUNTS})
-        yield from _differ("taps", _taps(), len(connected))
+        yield from _differ("published ports", _published(), ports)
+        yield from _differ("taps", _taps(), sum(task.has_network for task in alive))
         yield from _differ("tenders", len(sh("pgrep", "solo5-(hvt|spt)").stdout.split()), len(alive))
         writers = {self._names.get(task.name, "?"): task.disk_name for task in alive if task.disk is not None}
         declared = [task for task in alive if task.door is Door.FILE]
         writing = sum(task.disk is not None for task in declared)
         yield from disks.left(writers, {task.disk_name for task in world.values()}, writing)
         yield from _left_of_files(world, {task.name for task in declared})
+        yield from _waiting({task.name for task in world.values() if task.waits and not (task.end or task.removed)})
         # Nomad has the driver forget a task as soon as it has ended
         known = self._all([task for task in world.values() if task in alive or task.door is not Door.NOMAD])
         for unit in _of(units, "") - known:
@@ -93,6 +95,7 @@ class Truth:
 
     def _of_ctl(self, task: Task) -> Iterator[str]:
         yield from self._answers(task)
+        yield from self._sleeps(task)
         if task.end is None and task.disk is None and task.door is Door.CTL:
             return
         found = sh("solo5ctl", "inspect", "--json", task.name)
@@ -102,6 +105,13 @@ class Truth:
         seen = json.loads(found.stdout)[0]
         log = last_run(self._entries(task), seen["invocation_id"])
         yield from self._disks(task, log)
+        if task.state is State.DORMANT:
+            yield from self._dormant(task, seen)
+            yield from _uncounted(task, log)
+            return
+        if task.waits and task.state is State.RUNNING:
+            run = self._invocations.setdefault((task.name, task.runs), seen["invocation_id"])
+            yield from _differ("its run", seen["invocation_id"], run)
         if task.door is Door.FILE and task.end is None:
             if (image := seen["image"]) not in images(task):
                 yield f"its image is {image}, expected {images(task)}"
@@ -115,6 +125,7 @@ class Truth:
 
     def _of_nomad(self, task: Task) -> Iterator[str]:
         yield from self._answers(task)
+        yield from self._sleeps(task)
         allocs = jobs.allocations(task.name)
         if len(allocs) != 1:
             yield f"it has {len(allocs)} allocations, and one run"
@@ -141,8 +152,38 @@ class Truth:
         frozen = alive and unit_property(unit, "FreezerState") == "frozen"
         if frozen != (task.state is State.FROZEN):
             yield f"frozen: {frozen}, expected {task.state}"
-        if task.state is State.RUNNING and task.guest is Guest.COUNTS and not _echoes(task.port):
+        if task.state is State.RUNNING and task.guest is Guest.COUNTS and not echoes(task.port):
             yield f"its port {task.port} does not answer"
+
+    def _sleeps(self, task: Task) -> Iterator[str]:
+        """Whether a task with a NIC is asleep, and nothing has woken it: no daemon, and nothing that only looks."""
+        if not task.has_process or task.guest is not Guest.COUNTS:
+            return
+        name, asleep = self._names.get(task.name, "?"), task.state is State.ASLEEP
+        yield from _differ("it is recorded as asleep", bool(lease(name).get("asleep")), asleep or task.sleeps)
+        if not asleep:
+            return
+        shown = sh("solo5ctl", "inspect", "--json", name).stdout
+        if not shown or "asleep_since" not in json.loads(shown)[0]:
+            yield f"it is not shown as asleep: {shown}"
+        unit = self._unit(task)
+        yield from _differ("its unit", unit_property(unit, "ActiveState"), "active")
+        with suppress(FileNotFoundError):
+            state = Path(f"/proc/{unit_property(unit, 'MainPID')}/stat").read_text().rpartition(")")[2].split()[0]
+            yield from _differ("the state of its tender", state, "T")
+
+    def _dormant(self, task: Task, seen: dict[str, Any]) -> Iterator[str]:
+        """It has no process and no cgroup, and all that a packet needs to start it."""
+        unit = self._unit(task)
+        if not is_dormant(unit):
+            yield f"it is not dormant: {unit_property(unit, 'ActiveState')}, {lease(task.name).get('state')}"
+        for key in ("MainPID", "ControlGroup"):
+            yield from _differ(f"its {key}", unit_property(unit, key).strip("0"), "")
+        yield from _differ("its phase", seen["phase"], "dormant")
+        had = self._identities.setdefault(task.name, seen["nics"])
+        yield from _differ("its addresses", seen["nics"], had)
+        if task.last and (seen.get("outcome") or {}).get("ending") not in task.last.endings:
+            yield f"its outcome is {seen.get('outcome')}, expected {task.last}"
 
     def _unit(self, task: Task) -> str:
         name = self._names.get(task.name)
@@ -184,10 +225,18 @@ def _differ(what: str, is_: object, must_be: object) -> Iterator[str]:
         yield f"{what}: {is_}, expected {must_be}"
 
 
-def _units() -> list[list[str]]:
+def _units(kind: str) -> list[list[str]]:
     """Name, load, active and sub-state of all units of tasks."""
-    listed = systemctl("list-units", "--all", "--plain", "--no-legend", "solo5-task-*", f"{PREFIX}*")
+    patterns = (f"solo5-task-*.{kind}", f"{PREFIX}*.{kind}")
+    listed = systemctl("list-units", "--all", "--plain", "--no-legend", *patterns)
     return [line.split() for line in listed.splitlines()]
+
+
+def _waiting(names: set[str]) -> Iterator[str]:
+    """The tasks that run and will be dormant, or are it: their socket units, and nothing more of it."""
+    units = {unit[0].removesuffix(".socket"): unit[2] for unit in _units("socket") if unit[2] != "inactive"}
+    yield from _differ("socket units", units, dict.fromkeys(names, "active"))
+    yield from _differ("FIFOs", {path.name for path in FIFOS.glob("*")}, names)
 
 
 def _of(units: list[list[str]], state: str) -> set[str]:
@@ -211,6 +260,8 @@ def _left_of_files(world: World, alive: set[str]) -> Iterator[str]:
     ):
         # An instance that was updated has unit files of its own.
         yield from _differ(f"unit files {pattern}", _names(UNIT_FILES, pattern) - instances, expected)
+    waits = {task.name for task in declared if task.waits and not task.removed}
+    yield from _differ("unit files of sockets", _names(UNIT_FILES, f"{PREFIX}*.socket"), waits)
     yield from _of_updates()
     yield from _differ("enabled", _names(ENABLED, f"{PREFIX}*"), enabled)
     listed = systemctl("list-units", "--plain", "--no-legend", f"solo5-prepare@{PREFIX}*").splitlines()
@@ -228,7 +279,7 @@ def _names(directory: Path | str, pattern: str = "*") -> set[str]:
 
 def _name_of(unit: str) -> str:
     """The task of a unit, of its file or of a directory of drop-ins."""
-    name = re.sub(r"\.(service|target)(\.d)?$", "", unit)
+    name = re.sub(r"\.(service|target|socket)(\.d)?$", "", unit)
     return re.sub(r"^solo5-(prepare@|outcome@|awaited-)", "", name)
 
 
@@ -248,15 +299,6 @@ def _published() -> set[int]:
 def _taps() -> int:
     links = json.loads(ok("ip", "-json", "-details", "link"))
     return sum(link.get("linkinfo", {}).get("info_kind") in ("macvlan", "tun") for link in links)
-
-
-def _echoes(port: int) -> bool:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-        s.settimeout(0.5)
-        s.sendto(b"there?", (NODE_ADDRESS, port))
-        with suppress(OSError):
-            return s.recv(64) == b"there?"
-    return False
 
 
 def _log(alloc: str) -> str:

@@ -1,16 +1,11 @@
-"""What may happen, and what must be true afterwards. Pure: a seed is a history, the same one each time.
+"""What may happen, and what must be true afterwards. Pure.
 
 The model knows tasks only. What kills or restarts what serves them changes nothing in it: that is the claim.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from random import Random
-
-MOST_TASKS = 8
-SETTLED = 0.6
-"""How many of the operations are not followed at once by the next."""
 
 FIRST_PORT = 21000
 PORTS = 1000
@@ -46,7 +41,9 @@ class Guest(StrEnum):
 
 class State(StrEnum):
     RUNNING = "running"
+    ASLEEP = "asleep"
     FROZEN = "frozen"
+    DORMANT = "dormant"
     ENDED = "ended"
 
 
@@ -86,6 +83,7 @@ class Task:
     """A task as it must be; `number` is its own for ever, `end` is there when it has ended.
 
     `disk` is the number of the named disk of a guest that writes.
+    `sleeps`: a frozen one does so, too, once it is thawed.
 
     Of a declared task (`Door.FILE`):
 
@@ -100,6 +98,8 @@ class Task:
         written: which edition its file is.
         read: which edition PID 1 has read.
         running: which edition its last start was of.
+        waits: it is dormant where another one is asleep or has ended without a job of systemd.
+        last: how the last run of a dormant one has ended.
     """
 
     number: int
@@ -108,6 +108,7 @@ class Task:
     tender: str
     disk: int | None = None
     state: State = State.RUNNING
+    sleeps: bool = False
     end: End | None = None
     settled: bool = False
     """Since its last change everything has been as it must be."""
@@ -121,6 +122,18 @@ class Task:
     written: int = 0
     read: int = 0
     running: int = 0
+    waits: bool = False
+    last: End | None = None
+
+    @property
+    def has_process(self) -> bool:
+        """Its tender is there."""
+        return self.state not in (State.DORMANT, State.ENDED)
+
+    @property
+    def has_network(self) -> bool:
+        """It has a lease and a published port."""
+        return self.guest is Guest.COUNTS and self.end is None
 
     @property
     def name(self) -> str:
@@ -168,6 +181,9 @@ class Act(StrEnum):
     FREEZE = "freeze"
     THAW = "thaw"
     REMOVE = "remove"
+    SLEEP = "solo5ctl sleep"
+    WAKE = "solo5ctl wake"
+    REQUEST = "a packet"
     AGAIN = "start again"
     RESTART = "restart"
     EDIT = "edit of its file"
@@ -219,12 +235,15 @@ ALONE = tuple(disturbance for disturbance in Disturbance if disturbance not in _
 """What may happen by itself."""
 
 BY_CTL = (Act.SNAPSHOT, Act.INTRUDE)
-"""What `solo5ctl` does, also to a task of Nomad."""
+"""What `solo5ctl` does with disks, also with those of a task of Nomad."""
 
-KILLABLE = (Act.START, Act.SNAPSHOT)
+OF_SLEEP = (Act.SLEEP, Act.WAKE, Act.REQUEST)
+"""What is done in the same way to tasks of every door."""
+
+KILLABLE = (Act.START, Act.SNAPSHOT, Act.SLEEP, Act.WAKE)
 """Acts whose `solo5ctl` may be killed in the middle: done again, they succeed."""
 
-PREPARED = (Act.START, Act.AGAIN, Act.RESTART, Act.STOP, Act.REMOVE, Act.WITHDRAW)
+PREPARED = (Act.START, Act.AGAIN, Act.RESTART, Act.STOP, Act.REMOVE, Act.WITHDRAW, *OF_SLEEP)
 """Acts on declared tasks in whose middle the generator and the preparation may be killed."""
 
 UPDATES = (Act.UPDATE, Act.ROLLBACK, Act.RENEW, Act.UNREADY)
@@ -249,8 +268,8 @@ class Operation:
 
     @property
     def kinds(self) -> frozenset[StrEnum]:
-        """The act, the disturbance, the door and the guest."""
-        of_task = (self.task.door, self.task.guest) if self.task else ()
+        """The act, the disturbance, and of the task the door, the guest and the state before the act."""
+        of_task = (self.task.door, self.task.guest, self.task.state) if self.task else ()
         return frozenset(each for each in (self.act, self.disturbance, *of_task) if each)
 
     def __str__(self) -> str:
@@ -262,122 +281,6 @@ class Operation:
 
 
 World = Mapping[str, Task]
-
-_WHILE_IT_RUNS: Mapping[Act, int] = {
-    Act.STOP: 2,
-    Act.TERMINATE: 1,
-    Act.KILL: 1,
-    Act.SLAY: 2,
-    Act.FREEZE: 2,
-}
-_WHILE_IT_IS_FROZEN: Mapping[Act, int] = {Act.THAW: 6, Act.STOP: 1, Act.SLAY: 1}
-_WHEN_IT_IS_OVER: Mapping[Act, int] = {Act.REMOVE: 8}
-_WHILE_IT_IS_DECLARED: Mapping[Act, int] = {Act.RESTART: 4, Act.EDIT: 2, Act.WITHDRAW: 1, Act.REMOVE: 1}
-_WHEN_IT_CAN_START_AGAIN: Mapping[Act, int] = {Act.AGAIN: 6, Act.EDIT: 2, Act.REMOVE: 4}
-_WHILE_IT_CAN_BE_UPDATED: Mapping[Act, int] = {Act.UPDATE: 6, Act.UNREADY: 2, Act.REFUSED: 1, Act.STOPPED: 2}
-_WHILE_IT_WRITES: Mapping[Act, int] = {Act.SNAPSHOT: 4, Act.INTRUDE: 2}
-
-
-def _weights(task: Task, *, edited: bool) -> Mapping[Act, int]:
-    """What can be done to a task, and how often it is chosen; `edited`: PID 1 has not read all files."""
-    if task.state is State.ENDED:
-        acts = _WHEN_IT_CAN_START_AGAIN if task.door is Door.FILE else _WHEN_IT_IS_OVER
-        return _of_instance(acts) if task.instance else acts
-    acts = dict(_WHILE_IT_IS_FROZEN if task.state is State.FROZEN else _WHILE_IT_RUNS)
-    if task.disk is not None:
-        acts |= _WHILE_IT_WRITES
-    if task.door is Door.CTL:
-        acts |= {Act.REMOVE: 1}
-    if task.door is Door.FILE and task.state is State.FROZEN:
-        del acts[Act.SLAY]  # systemd can neither start nor stop it afterwards (docs/declared.md)
-    elif task.door is Door.FILE and not task.removed:
-        acts |= _WHILE_IT_IS_DECLARED
-        if not edited and task.running == task.read:  # an update has PID 1 read all files
-            acts |= _WHILE_IT_CAN_BE_UPDATED
-            acts |= {Act.ROLLBACK: 4} if task.previous else {}
-            acts |= {Act.RENEW: 3} if task.guest is Guest.COUNTS else {}
-    return _of_instance(acts) if task.instance else acts
-
-
-def _of_instance(acts: Mapping[Act, int]) -> Mapping[Act, int]:
-    """Its file is that of others."""
-    return {act: weight for act, weight in acts.items() if act not in (Act.EDIT, Act.WITHDRAW)}
-
-
-SHORT = (691, 37)
-"""The seed of the varied history that `make test` performs, and how many operations: it has all that can be chosen."""
-
-ATTEMPTS = 12
-"""Operations that are chosen anew in a varied history, as long as one has nothing that was not there before."""
-
-_STARTS = 20
-_DISTURBANCES = 4
-"""For each task that runs: where none does, there is nothing to disturb."""
-
-
-def history(seed: int, *, varied: bool = False) -> Iterator[tuple[Operation, World]]:
-    """Operations for ever, each with the world that it leaves; `varied`: early all that can be chosen."""
-    chance = Random(seed)
-    world: World = {}
-    number = 0
-    seen: set[StrEnum] = set()
-    while True:
-        operation = _choose(chance, world, number)
-        for _ in range(ATTEMPTS if varied else 0):
-            if operation.kinds - seen:
-                break
-            operation = _choose(chance, world, number)
-        seen |= operation.kinds
-        number += operation.act is Act.START
-        world = after(operation, world)
-        yield operation, world
-
-
-def _choose(chance: Random, world: World, number: int) -> Operation:
-    edited = any(task.written != task.read for task in world.values() if not task.removed)
-    choices = [(weight, act, task) for task in world.values() for act, weight in _weights(task, edited=edited).items()]
-    starts = _STARTS * (len(world) < MOST_TASKS)
-    disturbances = _DISTURBANCES * sum(task.end is None for task in world.values())
-    weights = [*(weight for weight, _, _ in choices), starts, disturbances]
-    pick = chance.choices(range(len(weights)), weights)[0]
-    settles = chance.random() < SETTLED
-    if pick > len(choices):
-        return Operation(disturbance=chance.choice(ALONE), settles=settles)
-    act, task = choices[pick][1:] if pick < len(choices) else (Act.START, _new(chance, number, world))
-    disturbance, delay = _amid(chance, act, task)
-    # What systemd starts again by itself has the edition of then.
-    settles = settles or _comes_back(task, act)
-    return Operation(act=act, task=task, disturbance=disturbance, delay=delay, settles=settles)
-
-
-def _new(chance: Random, number: int, world: World) -> Task:
-    taken = {task.disk for task in world.values() if task.end is None or task.door is Door.FILE}
-    free = [disk for disk in range(DISKS) if disk not in taken]
-    guest = chance.choices(list(Guest), [6, 6 if free else 0, 1, 1, 1])[0]
-    disk = chance.choice(free) if guest is Guest.WRITES else None
-    door, tender = chance.choice(list(Door)), chance.choice(["hvt", "spt"])
-    task = Task(number=number, door=door, guest=guest, tender=tender, disk=disk)
-    if door is not Door.FILE:
-        return task
-    restarts = guest in (Guest.COUNTS, Guest.WRITES, Guest.EXITS) and chance.random() < 0.5
-    instance = guest is Guest.COUNTS and chance.random() < 0.5
-    return replace(task, restarts=restarts, enabled=chance.random() < 0.5, instance=instance)
-
-
-def _amid(chance: Random, act: Act, task: Task) -> tuple[Disturbance | None, float]:
-    """A start by Nomad is left in peace: one that fails is not tried again in jobs that are to run once."""
-    if (act is Act.START and task.door is Door.NOMAD) or act is Act.STOPPED or chance.random() < 0.7:
-        return None, 0
-    if act in UPDATES:
-        return chance.choice([*AMID, *[Disturbance.UPDATER] * 5, Disturbance.PREPARATION]), chance.uniform(0, 3)
-    choices = list(AMID)
-    if task.door is Door.FILE:
-        choices += [Disturbance.PREPARATION] * 4 if act in PREPARED else []
-        if task.written != task.read:  # which of the two a start is of would be chance
-            choices = [choice for choice in choices if choice not in (Disturbance.RELOAD, Disturbance.REEXEC)]
-    if act in KILLABLE and (task.door is not Door.FILE or act in BY_CTL):
-        choices += [Disturbance.CLIENT] * 4
-    return chance.choice(choices), chance.uniform(0, 0.3)
 
 
 def after(operation: Operation, world: World) -> World:
@@ -413,6 +316,8 @@ def _of_file(task: Task, act: Act, world: World) -> World:
             return _read(others)
         case Act.EDIT:
             changed = replace(task, written=task.written + 1)
+        case Act.WITHDRAW if task.state is State.DORMANT:
+            return _read(others)  # nothing would start it
         case Act.WITHDRAW:
             others = _read(others)
             changed = replace(task, removed=True, enabled=False)
@@ -421,17 +326,20 @@ def _of_file(task: Task, act: Act, world: World) -> World:
             changed = _changed(task, act)
         case Act.UPDATE | Act.ROLLBACK:
             image = task.other_image
-            changed = replace(task, image=image, previous=task.image is not None, runs=task.runs + 1)
-        case Act.UNREADY | Act.RENEW:
-            changed = replace(task, runs=task.runs + 1)
+            changed = replace(_updated(task), image=image, previous=task.image is not None)
+        case Act.RENEW | Act.UNREADY:  # with the end of the guest beside it, its network is attached again
+            changed = _updated(task)
         case Act.REFUSED:
             changed = task
         case Act.STOPPED:
             changed = replace(_changed(task, Act.STOP), image=None, previous=False)
         case Act.AGAIN | Act.RESTART:
             changed = _changed(_started(task), Act.START)
-        case _ if _comes_back(task, act):
+        case _ if comes_back(task, act) or (task.state is State.DORMANT and act in OF_SLEEP):
             changed = _started(task)
+        case _ if becomes_dormant(task, act):
+            end = _STOPPED if act is Act.SLEEP else _changed(task, act).end
+            changed = replace(task, state=State.DORMANT, last=end)
         case _:
             changed = _changed(task, act)
             if task.removed and changed.end:
@@ -439,14 +347,25 @@ def _of_file(task: Task, act: Act, world: World) -> World:
     return {**others, task.name: replace(changed, settled=False)}
 
 
-def _comes_back(task: Task, act: Act) -> bool:
+def comes_back(task: Task, act: Act) -> bool:
     """Whether systemd starts it again: solo5-hvt that gets SIGTERM exits with status 1, a failure to systemd."""
     failures = {Act.SLAY, Act.KILL, *([Act.TERMINATE] if task.tender == "hvt" else [])}
     return task.restarts and not task.removed and act in failures
 
 
+def becomes_dormant(task: Task, act: Act) -> bool:
+    """Whether its end is none by a job of systemd, and it is not started again at once."""
+    ends = act in (Act.SLEEP, Act.TERMINATE, Act.KILL, Act.SLAY)
+    return task.waits and not task.removed and ends and not comes_back(task, act)
+
+
 def _started(task: Task) -> Task:
-    return replace(task, state=State.RUNNING, end=None, runs=task.runs + 1, running=task.read)
+    return replace(task, state=State.RUNNING, sleeps=False, end=None, last=None, runs=task.runs + 1, running=task.read)
+
+
+def _updated(task: Task) -> Task:
+    """A guest that is awake; of a new run or, after the end of the one beside it, of the old one."""
+    return replace(task, state=State.RUNNING, runs=task.runs + 1)
 
 
 def _read(world: World) -> World:
@@ -465,13 +384,19 @@ def _changed(task: Task, act: Act) -> Task:
         case Act.START:
             end = _BY_ITSELF.get(task.guest)
             return replace(task, state=State.ENDED, end=end) if end else task
-        case Act.FREEZE:
-            return replace(task, state=State.FROZEN)
-        case Act.THAW:
+        case Act.SLEEP | Act.WAKE | Act.REQUEST if task.state is State.FROZEN:
+            return replace(task, sleeps=act is Act.SLEEP)
+        case Act.SLEEP:
+            return replace(task, state=State.ASLEEP)
+        case Act.WAKE | Act.REQUEST:
             return replace(task, state=State.RUNNING)
+        case Act.FREEZE:
+            return replace(task, state=State.FROZEN, sleeps=task.state is State.ASLEEP)
+        case Act.THAW:
+            return replace(task, state=State.ASLEEP if task.sleeps else State.RUNNING, sleeps=False)
         case Act.STOP:
-            return replace(task, state=State.ENDED, end=_STOPPED)
+            return replace(task, state=State.ENDED, sleeps=False, end=task.last or _STOPPED, last=None)
         case Act.TERMINATE:
-            return replace(task, state=State.ENDED, end=_TERMINATED)
+            return replace(task, state=State.ENDED, sleeps=False, end=_TERMINATED)
         case _:
-            return replace(task, state=State.ENDED, end=_KILLED)
+            return replace(task, state=State.ENDED, sleeps=False, end=_KILLED)

@@ -12,12 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 
-from tests.machine.chaos import disks
+from tests.machine.chaos import disks, sleeping
+from tests.machine.chaos.disturbances import disturb
 from tests.machine.chaos.model import (
     BY_CTL,
     FIRST_PORT,
+    OF_SLEEP,
     PORTS,
-    PREFIX,
     UPDATES,
     Act,
     Disturbance,
@@ -47,7 +48,7 @@ def perform(operation: Operation, agent: Agent) -> None:
     """Do it; what the operation does in the middle of an act is done by another thread."""
     if operation.task is None or operation.act is None:
         assert operation.disturbance
-        disturb(operation.disturbance, agent)
+        disturb(operation.disturbance, agent, _ctl.kill)
         return
     accident = Thread(target=_later, args=(operation, agent))
     accident.start()
@@ -62,13 +63,26 @@ def perform(operation: Operation, agent: Agent) -> None:
 def _door(operation: Operation) -> Callable[[Act, Task, Agent], None]:
     assert operation.act
     assert operation.task
+    if operation.act in OF_SLEEP:
+        return _sleep
     return _ON_DISKS[operation.act] if operation.act in BY_CTL else _DOORS[operation.task.door]
+
+
+def _sleep(act: Act, task: Task, agent: Agent) -> None:
+    sleeping.perform(act, task, unit_of(task), _ctl, _is_sentence)
+
+
+def unit_of(task: Task) -> str:
+    """The unit of a task that has been started."""
+    if task.door is Door.NOMAD:
+        return jobs.unit(allocation(task))
+    return f"{task.name}.service" if task.door is Door.FILE else f"solo5-task-{task.name}.service"
 
 
 def _later(operation: Operation, agent: Agent) -> None:
     if operation.disturbance:
         time.sleep(operation.delay)
-        disturb(operation.disturbance, agent)
+        disturb(operation.disturbance, agent, _ctl.kill)
 
 
 class Client:
@@ -98,7 +112,7 @@ KILLED = -signal.SIGKILL
 
 def _by_ctl(act: Act, task: Task, agent: Agent) -> None:
     if act is Act.SLAY:
-        _slay(f"solo5-task-{task.name}.service")
+        _slay(unit_of(task))
         return
     said = ""
     for _ in range(TRIES):
@@ -201,7 +215,7 @@ def _act_on_file(act: Act, task: Task, agent: Agent) -> None:
         _by_ctl(act, task, agent)
         return
     if act is Act.SLAY:
-        _slay(f"{task.name}.service")
+        _slay(unit_of(task))
         return
     path = ETC / f"{task.template if task.instance else task.name}.unikernel"
     if act in (Act.START, Act.EDIT):
@@ -219,6 +233,10 @@ def _act_on_file(act: Act, task: Task, agent: Agent) -> None:
         systemctl("show", "--property=Version")  # PID 1 may be executing itself anew
     else:
         raise AssertionError(f"{act} {task.name}: {said}")
+    if act is Act.WITHDRAW and task.state is State.DORMANT:
+        eventually(lambda: not sleeping.lease(task.name), f"{task.name} waits no longer")
+        sh("systemctl", "reset-failed", f"{task.name}.service")
+        sh("solo5ctl", "gc")  # its outcome
     if act is Act.REMOVE:
         _forget_image(task)
         if task.instance:
@@ -271,6 +289,7 @@ def _declaration(task: Task, edition: int) -> str:
     lines = [f"Image={GUESTS}/{image}.{task.tender}", *(f"Argument={word}" for word in arguments)]
     lines += [f"Publish={port}:7", f"Publish={port}:7/udp"] if task.guest is Guest.COUNTS else []
     text = "[Unit]\nStartLimitIntervalSec=0\n[Unikernel]\nWatch=0\nDrain=1s\n" + "".join(f"{line}\n" for line in lines)
+    text += "IdleSec=1h\nIdleAction=stop\n" if task.waits else ""
     text += disks.by_file(task.disk_name) if task.disk is not None else ""
     restart = "[Service]\nRestart=on-failure\nRestartSec=100ms\n" if task.restarts else ""
     return f"# {edition}\n{text}{restart}[Install]\nWantedBy=multi-user.target\n"
@@ -427,7 +446,7 @@ def _stop(task: Task) -> None:
 
 
 def _slay_of_nomad(task: Task) -> None:
-    _slay(jobs.unit(allocation(task)))
+    _slay(unit_of(task))
 
 
 def _purge(task: Task) -> None:
@@ -448,85 +467,3 @@ _DOORS: Mapping[Door, Callable[[Act, Task, Agent], None]] = {
     Door.NOMAD: _by_nomad,
     Door.FILE: _by_file,
 }
-
-
-# --- everything else --------------------------------------------------------------------------------------------------
-
-
-def disturb(disturbance: Disturbance, agent: Agent) -> None:
-    """Have an accident, and wait for what somebody else must start again before anything can be asked of it."""
-    match disturbance:
-        case Disturbance.CLIENT:
-            _ctl.kill()
-        case Disturbance.PLUGIN:
-            _kill_plugins()
-        case Disturbance.RELAY | Disturbance.NETWORKD:
-            _kill_service(disturbance.name.lower())
-        case Disturbance.PREPARATION:
-            _kill_all(r"solo5_systemd\.pid1\.(prepare|generator)")
-        case Disturbance.UPDATER:
-            _kill_all(r"solo5_systemd\.pid1\.update")
-        case Disturbance.ALL:
-            _kill_service("relay")
-            _kill_service("networkd")
-            _kill_plugins()
-        case Disturbance.AGENT:
-            eventually(_nothing_is_being_stopped, "Nomad has ended what was stopped")
-            agent.stop()
-            agent.start()
-        case Disturbance.AGENT_KILLED:
-            agent.kill()
-            agent.start()
-        case _:
-            for command in _COMMANDS[disturbance]:
-                done = sh(*command.split())
-                assert done.returncode == 0 or not command.startswith("systemctl"), f"{command}: {done.stderr}"
-            systemctl("show", "--property=Version")
-
-
-# PID 1 refuses a sixth start within ten seconds, and closes the bus's socket: reset-failed has it count anew
-_COMMANDS: Mapping[Disturbance, tuple[str, ...]] = {
-    Disturbance.FLUSH: ("nft delete table ip solo5", "nft delete table bridge solo5"),
-    Disturbance.BUS: ("systemctl reset-failed dbus", "systemctl restart dbus"),
-    Disturbance.JOURNALD: ("systemctl reset-failed systemd-journald", "systemctl restart systemd-journald"),
-    Disturbance.REEXEC: ("systemctl daemon-reexec",),
-    Disturbance.GC: ("solo5ctl gc",),
-    Disturbance.RELOAD: ("systemctl daemon-reload",),
-}
-
-
-def _kill_service(name: str) -> None:
-    """kill -9, where it runs: it is there only while it is needed."""
-    pid = int(unit_property(f"solo5-{name}.service", "MainPID"))
-    if pid:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
-def _kill_all(pattern: str) -> None:
-    """kill -9 of generators, and of preparations and what clears up after them; or of updates, and of their ends."""
-    for pid in sh("pgrep", "-f", pattern).stdout.split():
-        with suppress(ProcessLookupError):
-            os.kill(int(pid), signal.SIGKILL)
-
-
-def _nothing_is_being_stopped() -> bool:
-    """An agent that ends while it stops a task destroys the task, and tells of no end (docs/survival.md)."""
-    stopped = (job["ID"] for job in api(f"/v1/jobs?prefix={PREFIX}") if job["Stop"])
-    return all(alloc["ClientStatus"] in jobs.TERMINAL for job in stopped for alloc in jobs.allocations(job))
-
-
-TAKEN_UP = 5
-"""Seconds until a new plugin has taken up its tasks. Nomad ends those whose plugin dies before (docs/survival.md)."""
-
-
-def _age(pid: int) -> int:
-    """In seconds; none where it has ended."""
-    return int(sh("ps", "-o", "etimes=", "-p", str(pid)).stdout or TAKEN_UP)
-
-
-def _kill_plugins() -> None:
-    eventually(lambda: all(_age(pid) >= TAKEN_UP for pid in plugins()), "the plugin has taken up its tasks")
-    for pid in plugins():
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)

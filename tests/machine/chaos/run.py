@@ -7,8 +7,9 @@ from itertools import islice
 
 from tests.machine.chaos import disks
 from tests.machine.chaos.evidence import evidence
+from tests.machine.chaos.history import history
 from tests.machine.chaos.invariants import Truth
-from tests.machine.chaos.model import PREFIX, Act, Door, Operation, State, World, after, history
+from tests.machine.chaos.model import PREFIX, Act, Door, Operation, State, World, after
 from tests.machine.chaos.operations import perform
 from tests.machine.conftest import eventually, ok, sh, systemctl
 from tests.machine.declared import ETC
@@ -17,6 +18,7 @@ from tests.machine.nomad.jobs import Jobs
 
 from solo5_systemd.declared.update_files import PREVIOUS
 from solo5_systemd.network.remembered import ADDRESSES
+from solo5_systemd.networkd.waiting import SAVED
 
 SETTLING = 120.0
 """Seconds in which all must be as it should: less than one where nothing else is to be done, a hundred where the bus
@@ -63,8 +65,9 @@ def _forget() -> None:
     for path in PREVIOUS.glob(f"{PREFIX}*.json"):
         path.unlink()
         shutil.rmtree(path.with_suffix(""), ignore_errors=True)
-    for path in ADDRESSES.glob(f"{PREFIX}*"):
-        path.unlink()
+    for directory in (ADDRESSES, SAVED):
+        for path in directory.glob(f"{PREFIX}*"):
+            path.unlink()
 
 
 def _clear() -> None:

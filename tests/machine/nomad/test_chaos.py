@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 from tests.machine.chaos import disks
+from tests.machine.chaos.history import SHORT
 from tests.machine.chaos.invariants import Truth
-from tests.machine.chaos.model import SHORT, Door, Guest, Task
+from tests.machine.chaos.model import Door, Guest, Task
 from tests.machine.chaos.run import ChaosError, run
 from tests.machine.conftest import Machine, ok
 from tests.machine.nomad.agent import WATCHFUL, Agent
