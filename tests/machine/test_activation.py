@@ -28,7 +28,7 @@ def web(declare: Declarations) -> Iterator[str]:
     systemctl("enable", "web")
     systemctl("start", "web.socket")
     eventually(lambda: unit_property("web.service", "ActiveState") == "active", "it is started once")
-    eventually(lambda: is_dormant("web"), "it waits")
+    rests("stop")
     yield "web"
     systemctl("disable", "web")
     systemctl("stop", "web.socket", "web.service")
@@ -41,9 +41,9 @@ def test_nothing_runs_and_the_first_request_starts_it(web: str, outside: Outside
     assert not list(Path("/run/netns").glob("solo5-web")) or "s5-" not in ok("ip", "-o", "link")
     shown = sh("systemctl", "status", "web").stdout
     assert "TriggeredBy: ● web.socket" in shown
-    before = ok("nstat", "-asz", "TcpRetransSegs")
+    before = outside.ok("nstat", "-asz", "TcpRetransSegs")
     assert outside.tcp(outside.here, 8080)
-    assert ok("nstat", "-asz", "TcpRetransSegs") == before
+    assert outside.ok("nstat", "-asz", "TcpRetransSegs") == before
     assert " Up " in row("web")
     assert unit_property("web.service", "ActiveState") == "active"
     log = ok("journalctl", "--output=cat", "OBJECT_SYSTEMD_UNIT=web.service")
@@ -82,7 +82,7 @@ def test_it_waits_through_ends_of_the_service_and_a_new_pid_1(machine: Machine, 
     ):
         systemctl(*command)
         assert outside.tcp(outside.here, 8080), command
-        eventually(lambda: is_dormant("web"), "it waits again")
+        rests("stop")
 
 
 LATER = "task web is not started for packets until later: it has ended by itself, or not started, 4 times in 30 s"
@@ -197,21 +197,21 @@ def test_what_systemd_starts_it_for(web: str, outside: Outside) -> None:
         systemctl("daemon-reload")
         systemctl("start", name)
         eventually(lambda: " Up " in row("web"), f"{name} starts it")
-        eventually(lambda: is_dormant("web"), "it waits again")
+        rests("stop")
     assert unit_property("needs.service", "ActiveState") == "active", "the end for idleness is no stop"
     systemctl("stop", *units)
     for name in units:
         (directory / name).unlink()
     systemctl("disable", "web")
     assert outside.tcp(outside.here, 8080), "it is not started at the boot only"
-    eventually(lambda: is_dormant("web"), "it waits again")
+    rests("stop")
     systemctl("mask", "web")
     assert not outside.tcp(outside.here, 8080)
     eventually(lambda: unit_property("web.socket", "ActiveState") == "failed", "its socket unit says so")
     eventually(lambda: not is_dormant("web"), "its network is released")
     systemctl("unmask", "web")
     systemctl("restart", "web.socket")
-    eventually(lambda: is_dormant("web"), "it waits again")
+    rests("stop")
     assert outside.tcp(outside.here, 8080)
 
 
@@ -234,7 +234,7 @@ def test_without_its_declaration_it_waits_no_longer(web: str, *, dormant: bool, 
     path.write_text(f"[Unikernel]\nImage={GUESTS}/net.spt\n{STOPS}\n{INSTALL}\n")
     systemctl("daemon-reload")
     systemctl("start", "web")
-    eventually(lambda: is_dormant("web"), "it waits again")
+    rests("stop")
 
 
 def test_the_guest_beside_it_during_an_update_does_not_wait(web: str) -> None:
