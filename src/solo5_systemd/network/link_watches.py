@@ -4,11 +4,18 @@ import os
 import socket
 import struct
 import sys
-from contextlib import suppress
-from fcntl import ioctl
 
 from solo5_systemd.network import ipv6_sysctls
-from solo5_systemd.network.raw_netlink import NETLINK_ROUTE, NetlinkSocket, attributes, equals, has_bits, is_type
+from solo5_systemd.network.raw_netlink import (
+    NETLINK_ROUTE,
+    NLM_ACK,
+    NetlinkSocket,
+    attribute,
+    attributes,
+    equals,
+    has_bits,
+    is_type,
+)
 from solo5_systemd.network.sysctls import IP_FORWARD
 
 # linux/rtnetlink.h, if_link.h, if_addr.h, netconf.h
@@ -22,9 +29,8 @@ _IS_NEW = 1 << 31  # all bits are set for a new link
 _IFADDRMSG, _IFA_LABEL = 8, 3
 _NETCONFA_FORWARDING, _NO_LINK, _NEW_LINKS = 2, 0xFFFFFFFF, 0xFFFFFFFE
 _INET6 = int.from_bytes((socket.AF_INET6, 0), sys.byteorder)  # struct netconfmsg, padded
-_IFF_UP, _IFF_RUNNING, _IFF_LOWER_UP = 1, 1 << 6, 1 << 16
-_SIOCGIFFLAGS = 0x8913  # linux/sockios.h
-_IFREQ_FLAGS = struct.Struct("=16sH22x")  # struct ifreq of netdevice(7)
+_IFF_UP, _IFF_LOWER_UP = 1, 1 << 16
+_RTM_GETLINK, _IFLA_OPERSTATE, _OPERSTATE_UP = 18, 16, 6
 
 
 class LinkWatch(NetlinkSocket):
@@ -76,7 +82,7 @@ def _link_name(kind: int, body: bytes) -> str:
 class CarrierWatch(NetlinkSocket):
     """A netlink socket, readable when a link has a carrier, as a tap has while a process has it open.
 
-    The kernel drops all other messages.
+    The kernel drops all other messages. That frames pass, which is so a moment later, `passes_frames` returns.
     """
 
     def __init__(self) -> None:
@@ -89,12 +95,17 @@ class CarrierWatch(NetlinkSocket):
         return None if found is None else frozenset(_link_name(kind, body) for kind, body in found)
 
 
-def has_carrier(link: str) -> bool:
-    """Return whether a link has a carrier, as far as `CarrierWatch` has announced it by now."""
-    request = _IFREQ_FLAGS.pack(os.fsencode(link), 0)
-    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        return bool(_IFREQ_FLAGS.unpack(ioctl(any_socket, _SIOCGIFFLAGS, request))[1] & _IFF_RUNNING)
-    return False  # it does not exist
+def passes_frames(link: str) -> bool:
+    """Return whether a link has a carrier, and the kernel has activated its queue since (linkwatch_do_dev)."""
+    route = NetlinkSocket(NETLINK_ROUTE)
+    try:
+        request = bytes(_IFINFOMSG) + attribute(_IFLA_IFNAME, os.fsencode(link) + b"\0")
+        [(_, found)] = route.request(_RTM_GETLINK, NLM_ACK, request)
+        return attributes(found[_IFINFOMSG:])[_IFLA_OPERSTATE] == bytes([_OPERSTATE_UP])
+    except OSError:  # it does not exist
+        return False
+    finally:
+        route.close()
 
 
 class AddressWatch(NetlinkSocket):

@@ -15,7 +15,7 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.base.removals import RemovedEntries
 from solo5_systemd.dbus.process import log_about
 from solo5_systemd.network.guest_limits import NO_LIMITS
-from solo5_systemd.network.link_watches import CarrierWatch, has_carrier
+from solo5_systemd.network.link_watches import CarrierWatch, passes_frames
 from solo5_systemd.network.model import IpAddress, LeaseRecord, LeaseState
 from solo5_systemd.network.neighbours import LookupWatch
 from solo5_systemd.network.raw_netlink import link_index
@@ -70,7 +70,7 @@ class Activation:
         self._started: dict[TaskName, asyncio.Task[None]] = {}
         self._starts: dict[TaskName, list[float]] = {}
         self._refused: set[TaskName] = set()
-        self._opening: dict[str, TaskName] = {}
+        self._opening: dict[str, set[TaskName]] = {}
         self._carriers: CarrierWatch | None = None
         self._holding: asyncio.Task[None] | None = None
         self._lost = False
@@ -91,6 +91,7 @@ class Activation:
                 fifos.close()
             loop.remove_reader(lookups.fileno())
             lookups.close()
+            self._opening.clear()
             self._close_carriers()
             for task in [*self._started]:
                 self._forget_start(task)
@@ -270,41 +271,47 @@ class Activation:
             self._deliver(task)
 
     def _deliver(self, task: TaskName) -> None:
-        """Deliver what the kernel holds for an attached task, once its tender has its taps open."""
+        """Deliver what the kernel holds for an attached task, once its tender has its taps open.
+
+        Before, frames would be lost; also before the kernel has seen that a bridge has a carrier again.
+        """
         record = self._host.leases.get(task)
-        taps = [lease.tap for lease in record.reservation.leases] if record else []
-        self._opening |= dict.fromkeys(taps, task)
+        leases = record.reservation.leases if record else ()
+        bridges = self._host.bridges.networks
+        links = {link for each in leases for link in (each.tap, each.bridge, bridges[each.network].bridge)}
+        for link in links:
+            self._opening.setdefault(link, set()).add(task)
         if self._carriers is None:
             self._carriers = CarrierWatch()
             asyncio.get_running_loop().add_reader(self._carriers.fileno(), self._on_carriers, self._carriers)
-        self._on_open([tap for tap in taps if has_carrier(tap)])
+        self._on_links(links)
 
     def released(self, task: TaskName) -> None:
         """Forget a start: the task waits again, or is over."""
         if task in self._waiting.ending or not self._waiting.has_fifo(task):
             self._starts.pop(task, None)
         self._forget_start(task)
-        self._forget([tap for tap, each in self._opening.items() if each == task])
+        self._forget(task)
 
     def _on_carriers(self, watch: CarrierWatch) -> None:
         found = watch.up()
-        self._on_open([tap for tap in self._opening if (has_carrier(tap) if found is None else tap in found)])
+        self._on_links(self._opening.keys() if found is None else found & self._opening.keys())
 
-    def _on_open(self, opened: Sequence[str]) -> None:
-        tasks = {self._opening[tap] for tap in opened}
-        self._forget(opened)
-        for task in tasks.difference(self._opening.values()):
+    def _on_links(self, links: Iterable[str]) -> None:
+        """Deliver to the tasks for which these links were the last ones that did not pass frames."""
+        tasks = {task for link in [*links] if passes_frames(link) for task in self._opening.pop(link)}
+        for task in tasks.difference(*self._opening.values()):
             self._forget_start(task)
             self._tasks.create_task(self._have(self._waiting.deliver_packets, task))
+        self._close_carriers()
 
-    def _forget(self, taps: Sequence[str]) -> None:
-        for tap in taps:
-            self._opening.pop(tap, None)
-        if not self._opening:
-            self._close_carriers()
+    def _forget(self, task: TaskName) -> None:
+        self._opening = {link: left for link, tasks in self._opening.items() if (left := tasks - {task})}
+        self._close_carriers()
 
     def _close_carriers(self) -> None:
-        if self._carriers is not None:
+        """Close the watch, unless a link is awaited."""
+        if self._carriers is not None and not self._opening:
             asyncio.get_running_loop().remove_reader(self._carriers.fileno())
             self._carriers.close()
             self._carriers = None
