@@ -31,6 +31,9 @@ STARTS_INTERVAL_S = 30.0
 CHECK_INTERVAL_S = 1.0
 """Seconds between two looks at a start: one that has failed is repeated for a later packet."""
 
+LOOKS = 2
+"""How many find neither a run nor a job of a start that has failed: PID 1 reads no FIFO during a daemon-reload."""
+
 ATTEMPTS = 10
 """How often a FIFO is opened, or PID 1 asked to stop a socket unit, in that time."""
 
@@ -246,12 +249,12 @@ class Activation:
 
         Packets for a task that waits are kept for as long as PID 1 has a job for it.
         """
-        while True:
+        looks = 0
+        while looks < LOOKS:
             await asyncio.sleep(CHECK_INTERVAL_S)
             if not self._waiting.is_waiting(task):  # it is attached, or released
                 return
-            if await self._units.over([task]):
-                break
+            looks = looks + 1 if await self._units.over([task]) else 0
         self._started.pop(task, None)
         await self._have(self._waiting.refuse_packets, task)
         if self._waiting.is_expected(task) and not self._waiting.is_read(task):

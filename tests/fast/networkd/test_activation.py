@@ -68,8 +68,8 @@ class Units:
         return len(self.asked) > 1
 
 
-async def later() -> None:
-    await asyncio.sleep(5 * CHECK_INTERVAL_S)
+async def later(intervals: float = 5) -> None:
+    await asyncio.sleep(intervals * CHECK_INTERVAL_S)
 
 
 @pytest.fixture
@@ -109,6 +109,15 @@ async def test_a_start_that_fails_is_repeated_for_a_later_packet() -> None:
         subject.released(WEB)
         await later()
     assert waiting.packets == ["refused"], "nothing is refused after a release"
+
+
+@pytest.mark.leaps
+async def test_a_start_that_pid_1_has_not_begun_yet_has_not_failed() -> None:
+    async with activation() as (subject, waiting):
+        assert subject.start(WEB, "a packet")
+        await later(1.5)
+        assert waiting.packets == []
+        subject.released(WEB)
 
 
 @pytest.mark.leaps
