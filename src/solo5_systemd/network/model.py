@@ -98,7 +98,7 @@ class Network:
         return self.ipv6 is not None and self.join is None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NicRequest:
     """A NET_BASIC device of a manifest and its network; a None address or MAC is chosen by the service."""
 
@@ -110,7 +110,7 @@ class NicRequest:
     ipv6: IPv6Address | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PortRequest:
     """A published port: a port of the host that is forwarded to a guest.
 
@@ -124,7 +124,7 @@ class PortRequest:
     protocol: Protocol
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
     """The network, address, MAC and tap of one NIC, exclusive from the reservation until the release.
 
@@ -178,7 +178,7 @@ def destinations(port: PortRequest, lease: Lease) -> tuple[IpAddress, ...]:
     return tuple(each for each in lease.addresses if port.host_ip is None or port.host_ip.version == each.version)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
     """All leases and published ports of one task.
 
@@ -215,7 +215,7 @@ class Reservation:
         return next(lease for lease in self.leases if lease.nic == nic)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GuestNames:
     """What a guest gets by DHCP besides its lease.
 
@@ -263,7 +263,7 @@ class LeaseState(StrEnum):
     WAITING = "waiting"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseRecord:
     """A reservation with its request and its state.
 
