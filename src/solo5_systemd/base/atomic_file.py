@@ -27,10 +27,15 @@ def replace_file(
         OSError: the file cannot be written; the temporary file is removed.
     """
     new = path.with_name(f".{path.name}{f'.{os.urandom(8).hex()}' if several_writers else ''}.new")
-    if not several_writers:
-        new.unlink(missing_ok=True)
     # O_EXCL: in a directory of another user, the name could be a symbolic link of theirs.
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        descriptor = os.open(new, flags, 0o600)
+    except FileExistsError:
+        if several_writers:
+            raise
+        new.unlink(missing_ok=True)
+        descriptor = os.open(new, flags, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content if isinstance(content, bytes) else content.encode())

@@ -26,20 +26,16 @@ import json
 import os
 import shutil
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from threading import Thread
 from types import MappingProxyType
-from typing import TypeVar
 
 from solo5_systemd.base.atomic_file import replace_file
+from solo5_systemd.base.budget import Budget
 from solo5_systemd.base.declared_units import DIRECTORY, REFUSED, SOURCES
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, SettingsError, Solo5Error
 from solo5_systemd.base.names import (
@@ -52,6 +48,7 @@ from solo5_systemd.base.names import (
     prepare_service,
     template_of,
 )
+from solo5_systemd.base.processes import in_processes
 from solo5_systemd.declared.declaration import Declaration, parse_declaration
 from solo5_systemd.declared.files import (
     check_name,
@@ -105,8 +102,8 @@ FSTAB = Path("/etc/fstab")
 BUDGET_S = 1.0
 """Seconds for which the lock, images and tenders are waited for, in all; a quick one is not counted."""
 
-_QUICK_S = 0.05
-"""Seconds in which a file is read that does not hang, also on a machine with other load."""
+PROCESS_MIN = 100
+"""Declarations for which another process is started: they take 100 ms, its start 5 ms."""
 
 _IMAGES_MAX = 100
 """Images of instances that are looked at for one that can be read."""
@@ -116,45 +113,6 @@ _KVM_GROUP = "kvm"
 
 _USUAL_ABI_VERSION = 2
 """Of images of Solo5 0.9 or later."""
-
-
-T = TypeVar("T")
-L = TypeVar("L")
-
-
-class _Budget:
-    """The time for which the generator waits for what may hang."""
-
-    def __init__(self, budget_s: float) -> None:
-        self.left_s = budget_s
-
-    def within(self, call: Callable[[], T], late: L) -> T | L:
-        """Return what a call returns in a thread; `late` if it has not returned when the budget is used up.
-
-        The thread ends with the process.
-
-        Raises:
-            Exception: of the call.
-        """
-        if self.left_s <= 0:
-            return late
-        outcome: Future[T] = Future()
-        begun = time.monotonic()
-        Thread(target=_settle, args=(outcome, call), daemon=True).start()
-        try:
-            return outcome.result(timeout=self.left_s)
-        except FutureTimeoutError:
-            return late
-        finally:
-            took = time.monotonic() - begun
-            self.left_s -= took if took > _QUICK_S else 0.0
-
-
-def _settle(outcome: "Future[T]", call: Callable[[], T]) -> None:
-    try:
-        outcome.set_result(call())
-    except BaseException as error:  # noqa: BLE001 - raised where the result is read
-        outcome.set_exception(error)
 
 
 class Generator:
@@ -181,7 +139,7 @@ class Generator:
         systemd: int,
         budget_s: float = BUDGET_S,
     ) -> None:
-        self._budget = _Budget(budget_s)
+        self._budget = Budget(budget_s)
         self._given = settings
         self._etc = etc
         self._system = system
@@ -206,9 +164,10 @@ class Generator:
             yield from self._without_lock(sorted(found), f"{error}")
             return
         with lock:
-            for name in sorted(found):
-                if fault := self._generate(name):
-                    yield fault
+            for faults, surviving, left_s in in_processes(self._generate_all, sorted(found), PROCESS_MIN):
+                yield from faults
+                self._surviving |= surviving
+                self._budget.left_s = min(self._budget.left_s, left_s)
             for name in sorted(set(self._known()) - found):
                 self._remove(name, is_declared=template_of(TaskName(name)) in found)
             self._write_slice()
@@ -235,6 +194,11 @@ class Generator:
     def _known(self) -> list[str]:
         """Return the names of declarations and instances that there were."""
         return os.listdir(self._directory)  # noqa: PTH208 - for strings
+
+    def _generate_all(self, names: Sequence[str]) -> tuple[Sequence[str], bool, float]:
+        """Write the files of declarations; return why some were refused, and what this has changed of the generator."""
+        faults = [fault for name in names if (fault := self._generate(name))]
+        return faults, self._surviving, self._budget.left_s
 
     def _generate(self, name: str) -> str:
         """Write the files of a declaration; return why it was refused, or an empty text."""
@@ -481,8 +445,11 @@ def _replace(path: Path, text: str, *, mode: int = 0o644) -> None:
     with suppress(OSError):
         if path.read_text(encoding="utf-8") == text:
             return
-    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    replace_file(path, text, mode=mode)
+    try:
+        replace_file(path, text, mode=mode)
+    except FileNotFoundError:
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        replace_file(path, text, mode=mode)
 
 
 def main() -> int:

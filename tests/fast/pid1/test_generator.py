@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ from threading import Event
 import pytest
 from tests.fast.image import elfbuilder as elf
 
+from solo5_systemd.base.budget import QUICK_S
 from solo5_systemd.base.errors import HostError, ImageError, NotFoundError, SettingsError
 from solo5_systemd.base.locks import closing, lock_file
 from solo5_systemd.base.names import Target, TaskName
@@ -623,7 +625,30 @@ def test_a_tender_that_hangs_costs_the_budget_once(
     assert "ExecStart=" in (tmp_path / "system/web.service").read_text()
 
 
+def test_several_processes_write_what_one_writes(
+    make: Make, web: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = web.read_text()
+    for number in range(7):
+        own = tmp_path / f"etc/site{number}.unikernel"
+        own.write_text("[Unikernel]\nMemory=much\n" if number == 3 else text)
+        own.chmod(0o644)
+    survives = "[Unit]\nSurviveFinalKillSignal=yes\n"
+    (tmp_path / "etc/site6.unikernel").write_text(text + survives)
+    in_one = make()
+    system = tmp_path / "system"
+    written = {path: path.read_text() for path in system.rglob("*") if path.is_file()}
+    shutil.rmtree(system)
+    system.mkdir()
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(4))
+    monkeypatch.setattr(generator, "PROCESS_MIN", 2)
+    assert make() == in_one
+    assert len(in_one) == 1
+    assert {path: path.read_text() for path in system.rglob("*") if path.is_file()} == written
+    assert any(path.parent.name == "solo5.slice.d" for path in written)
+
+
 def test_what_is_quick_does_not_use_up_the_budget(make: Make, web: Path, tmp_path: Path) -> None:
     for number in range(30):
         (tmp_path / f"etc/n{number}.unikernel").write_text(web.read_text())
-    assert make(budget_s=generator._QUICK_S) == []
+    assert make(budget_s=QUICK_S) == []

@@ -1,0 +1,48 @@
+"""Parts of a list in several processes."""
+
+import os
+from collections.abc import Sequence
+
+import pytest
+
+from solo5_systemd.base.processes import in_processes
+
+
+def _of(numbers: Sequence[int]) -> tuple[Sequence[int], int]:
+    return numbers, os.getpid()
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 7, 100])
+def test_the_parts_have_all_items_in_order(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(3))
+    found = in_processes(_of, range(count), 1)
+    assert [number for part, _ in found for number in part] == list(range(count))
+    assert len({process for _, process in found}) == len(found) == max(1, min(3, count))
+    assert found[0][1] == os.getpid()
+
+
+def test_few_items_start_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(3))
+    assert in_processes(_of, range(9), 10) == [(range(9), os.getpid())]
+
+
+def test_a_result_is_larger_than_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(2))
+    assert in_processes(lambda part: "x" * 10**6, range(2), 1) == ["x" * 10**6] * 2
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_part_that_fails_is_an_error_and_no_child_remains(
+    failing: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(2))
+
+    def work(part: Sequence[int]) -> None:
+        if failing in part:
+            raise ValueError("this one")
+
+    with pytest.raises((ValueError, ChildProcessError)):
+        in_processes(work, range(2), 1)
+    assert failing == 0 or "ValueError: this one" in capfd.readouterr().err
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
