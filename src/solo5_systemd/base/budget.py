@@ -10,7 +10,7 @@ from typing import TypeVar
 T = TypeVar("T")
 L = TypeVar("L")
 
-QUICK_S = 0.05
+_QUICK_S = 0.05
 """Seconds in which a file is read that does not hang, also on a machine with other load."""
 
 
@@ -43,7 +43,7 @@ class Budget:
             return late
         finally:
             took = time.monotonic() - begun
-            self.left_s -= took if took > QUICK_S else 0.0
+            self.left_s -= took if took > _QUICK_S else 0.0
 
 
 def _settle(outcome: "Future[T]", call: Callable[[], T]) -> None:

@@ -11,7 +11,7 @@ from threading import Event
 import pytest
 from tests.fast.image import elfbuilder as elf
 
-from solo5_systemd.base.budget import QUICK_S
+from solo5_systemd.base.budget import _QUICK_S
 from solo5_systemd.base.errors import HostError, ImageError, NotFoundError, SettingsError
 from solo5_systemd.base.locks import closing, lock_file
 from solo5_systemd.base.names import Target, TaskName
@@ -651,4 +651,4 @@ def test_several_processes_write_what_one_writes(
 def test_what_is_quick_does_not_use_up_the_budget(make: Make, web: Path, tmp_path: Path) -> None:
     for number in range(30):
         (tmp_path / f"etc/n{number}.unikernel").write_text(web.read_text())
-    assert make(budget_s=QUICK_S) == []
+    assert make(budget_s=_QUICK_S) == []
