@@ -65,6 +65,7 @@ def test_a_stop_takes_it_out_of_waiting_and_a_start_starts_it_now(web: str) -> N
     systemctl("stop", "web")
     assert unit_property("web.socket", "ActiveState") == "inactive"
     eventually(lambda: not is_dormant("web"), "its network is released")
+    assert unit_property("web.service", "ExecMainExitTimestampMonotonic") != "0", "PID 1 keeps its outcome"
     systemctl("start", "web")
     assert " Up " in row("web")
     assert unit_property("web.socket", "ActiveState") == "active"

@@ -234,7 +234,11 @@ def _unit(declaration: Declaration, host: Host) -> Iterator[str]:
     yield "Documentation=man:solo5.unikernel(5)"
     yield f"SourcePath={_escaped(declaration.paths[0])}"
     # Wants=, not Requires=: a restart of the preparation would restart this unit, and reset its NRestarts=.
-    units = (prepare_service(name), outcome_target(name), *([awaited_target(name)] if declaration.instance else ()))
+    units = [prepare_service(name)]
+    if not declaration.workload.limits.idle_stops:  # else the preparation starts it: PID 1 loads a unit less at a boot
+        units.append(outcome_target(name))
+    if declaration.instance:
+        units.append(awaited_target(name))
     yield f"Wants={' '.join(units)}"
     yield f"After={prepare_service(name)}"
     yield f"AssertPathExists={host.directory}/{name}/environment"

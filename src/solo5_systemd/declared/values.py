@@ -98,8 +98,11 @@ class Declared:
         return posixpath.normpath(f"/{text.lstrip('/')}")
 
     def _parsed(self, name: str, parse: Callable[[str, str], T]) -> Iterator[T]:
+        lines = self._assignments.get(name)
+        if not lines:
+            return
         specifiers = self._specified.at_start if SETTINGS[name].at_start else self._specified.in_unit
-        for line in self._assignments.get(name, ()):
+        for line in lines:
             for text in _texts(line, specifiers):
                 yield located(line, lambda text=text: parse(text, self.shown(name)))  # type: ignore[misc]  # called at once
 

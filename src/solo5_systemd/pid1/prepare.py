@@ -107,6 +107,8 @@ async def prepare(name: TaskName) -> None:
     declaration = parse_declaration(name, sources, host=host_names(), served=served, systemd=systemd_release())
     addresses = Addresses(name)
     async with machine(lambda: settings) as backends:
+        if declaration.workload.limits.idle_stops:
+            await backends.units.begin(outcome_target(name))
         await _drop_held(name, backends.disks)
 
         async def make_room(*, dry_run: bool) -> Sequence[str]:

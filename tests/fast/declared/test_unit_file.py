@@ -179,6 +179,11 @@ def test_a_task_that_waits_without_a_process_has_its_socket_enabled_in_its_place
         assert not any("web.socket" in line for line in unit(others + INSTALL))
 
 
+def test_a_boot_loads_no_outcome_target_of_a_task_that_waits() -> None:
+    assert "Wants=solo5-prepare@web.service" in unit(WAITS)
+    assert "Wants=solo5-prepare@web.service solo5-outcome@web.target" in unit("IdleSec=5min\n")
+
+
 def test_the_socket_of_a_task_is_a_fifo_of_root_that_ends_with_a_stop_of_the_task() -> None:
     content = f"[Unikernel]\nImage=/srv/web.hvt\n{WAITS}{INSTALL}".encode()
     source = Source(path="/etc/solo5/50% é.unikernel", content=content)
