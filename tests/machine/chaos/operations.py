@@ -242,7 +242,8 @@ def _act_on_file(act: Act, task: Task, agent: Agent) -> None:
         if task.instance:
             systemctl("daemon-reload")  # its unit file is that of its template again, and not kept
         _forget_outcome(task)
-        if not task.instance or not list(DIRECTORY.glob(f"{task.template}?*")):
+        # Its own directory may be there for a moment: its preparation clears up.
+        if not task.instance or not [each for each in DIRECTORY.glob(f"{task.template}?*") if each.name != task.name]:
             path.unlink()
         systemctl("daemon-reload")
 
