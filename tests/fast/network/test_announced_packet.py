@@ -108,8 +108,9 @@ def test_the_questions_of_neighbours_are_collected_with_their_taps(monkeypatch: 
     packets = AnnouncedPackets.__new__(AnnouncedPackets)
     came, left = (struct.pack("!I", 7), struct.pack("!I", 8))
     question, other = announced(0x0806, arp(1)), announced(0x0800, ipv4(1))
-    values = ({**question, IN: came}, {**question, IN: came}, {**question, OUT: left}, question, {**other, IN: came})
-    values = (*values, {**announced(0x0806, arp(2)), IN: came})
+    answer = {**announced(0x0806, arp(2)), IN: came}
+    values = [{**question, IN: came}, {**question, IN: came}, {**question, OUT: left}, question, {**other, IN: came}]
+    values.append(answer)
     messages = [bytes(4) + b"".join(attribute(*each) for each in value.items()) for value in values]
     rounds = iter([[(4 << 8, message) for message in messages]])
 
@@ -124,7 +125,7 @@ def test_the_questions_of_neighbours_are_collected_with_their_taps(monkeypatch: 
     assert found is not None
     assert found.by_tap.keys() == {"s5-7", "s5-8"}
     assert found.questions == {("s5-7", ip_address("10.89.0.2"))}
-    assert found.answers == {answered(announced(0x0806, arp(2)))}
+    assert found.answers == {answered(answer)}
 
 
 def test_a_flood_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
