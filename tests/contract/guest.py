@@ -26,7 +26,7 @@ _TUNSETIFF = 0x400454CA
 IFF_TAP_NO_PI, IFF_VNET_HDR = 0x1002, 0x4000
 IPV4, ARP, IPV6 = 0x0800, 0x0806, 0x86DD
 ICMP, TCP, UDP = 1, 6, 17
-SYN, FIN, ACK, _PSH = 2, 1, 16, 8
+SYN, FIN, RST, ACK, _PSH = 2, 1, 4, 16, 8
 WHOLE, MORE = 0x4000, 0x2000
 """Not to be fragmented; a fragment that another one follows. Its place, in eight bytes, is added."""
 

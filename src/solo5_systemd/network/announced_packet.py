@@ -10,7 +10,7 @@ HEADER, PAYLOAD = 1, 9
 _ARP, _IPV4, _IPV6 = 0x0806, 0x0800, 0x86DD
 _PROTOCOLS = {6: "TCP", 17: "UDP"}
 
-_QUESTION, _REQUEST = "ARP of ", b"\0\1"
+_QUESTION, _REQUEST, _REPLY = "ARP of ", b"\0\1", b"\0\2"
 _NUMBER6, _SOLICIT = 58, 135
 _ICMPV6 = f"protocol {_NUMBER6} "
 
@@ -28,6 +28,13 @@ def asked(values: Mapping[int, bytes]) -> IPv4Address | IPv6Address | None:
     if kind == _IPV6 and packet[6:7] == bytes([_NUMBER6]) and packet[40:41] == bytes([_SOLICIT]) and len(packet) >= 64:
         return IPv6Address(packet[48:64])
     return None
+
+
+def answered(values: Mapping[int, bytes]) -> IPv4Address | None:
+    """Return the address of a guest that answers a question for it by ARP; None: it is no answer."""
+    kind, packet = int.from_bytes(values.get(HEADER, b"")[:2]), values.get(PAYLOAD, b"")
+    is_answer = kind == _ARP and packet[6:8] == _REPLY and len(packet) >= 28
+    return IPv4Address(packet[14:18]) if is_answer else None
 
 
 def description(values: Mapping[int, bytes]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-from solo5_systemd.network.announced_packet import asked, description
+from solo5_systemd.network.announced_packet import answered, asked, description
 from solo5_systemd.network.model import IpAddress
 from solo5_systemd.network.nft_rules import ANNOUNCEMENTS, SNAPLEN
 from solo5_systemd.network.raw_netlink import NETLINK_NETFILTER, NLM_ACK, NetlinkSocket, attribute, attributes
@@ -30,10 +30,12 @@ class Packets(NamedTuple):
     Attributes:
         by_tap: a description of the first one from or to each tap.
         questions: the tap of a guest, and the address for which it asks.
+        answers: addresses for which their guests have answered.
     """
 
     by_tap: Mapping[str, str]
     questions: frozenset[tuple[str, IpAddress]]
+    answers: frozenset[IpAddress]
 
 
 class AnnouncedPackets(NetlinkSocket):
@@ -62,6 +64,7 @@ class AnnouncedPackets(NetlinkSocket):
         """
         found: dict[str, str] = {}
         questions: set[tuple[str, IpAddress]] = set()
+        answers: set[IpAddress] = set()
         try:
             for _ in range(_READS_MAX):
                 for kind, body in self.receive():
@@ -72,11 +75,13 @@ class AnnouncedPackets(NetlinkSocket):
                             found.setdefault(name, description(values))
                             if link == _PHYSICAL_IN and (address := asked(values)) is not None:
                                 questions.add((name, address))
+                    if (own := answered(values)) is not None:
+                        answers.add(own)
         except BlockingIOError:
             pass
         except OSError:  # ENOBUFS: messages were lost; EBADMSG
             return None
-        return Packets(found, frozenset(questions))
+        return Packets(found, frozenset(questions), frozenset(answers))
 
     def _name(self, link: int) -> str:
         """Return the name of a link in the socket's namespace; raises OSError without one (netdevice(7))."""

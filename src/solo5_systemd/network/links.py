@@ -258,6 +258,12 @@ class Links:
         with _kernel_errors(f"bridge {network.bridge}"):
             self.neighbours.refuse(network.bridge, _addresses(lease))
 
+    def ask_guest(self, lease: Lease, network: Network) -> None:
+        """Ask a guest for its IPv4 address; raises as `hold_packets`."""
+        with _kernel_errors(f"bridge {network.bridge}"):
+            if lease.address is not None:
+                self.neighbours.ask(network.bridge, lease.address, lease.mac)
+
     def deliver_packets(self, lease: Lease, network: Network) -> None:
         """Have the kernel send what it holds for a guest; raises as `hold_packets`."""
         with _kernel_errors(f"bridge {network.bridge}"):

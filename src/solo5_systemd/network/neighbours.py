@@ -8,10 +8,11 @@ import socket
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from ipaddress import ip_address
+from ipaddress import IPv4Address, ip_address
 from pathlib import Path
 
 from solo5_systemd.network.model import IpAddress
+from solo5_systemd.network.nft_rules import ASKER
 from solo5_systemd.network.raw_netlink import (
     NETLINK_ROUTE,
     NLM_ACK,
@@ -36,7 +37,15 @@ _SYSCTLS_OF_LOOKUPS = (
     ("ipv6/neigh/{}/app_solicit", "1"),
     ("ipv4/conf/{}/arp_evict_nocarrier", "0"),
     ("ipv6/conf/{}/ndisc_evict_nocarrier", "0"),
+    # A guest announces its address before its stack takes packets (MirageOS), and the kernel would send what it holds.
+    ("ipv4/conf/{}/drop_gratuitous_arp", "1"),
+    ("ipv6/conf/{}/drop_unsolicited_na", "1"),
 )
+
+_ETHERNET, _IPV4, _ARP = 1, 0x0800, 0x0806
+_ARP_PACKET = struct.Struct("!HHBBH6s4s6s4s")
+_REQUEST = 1
+_NONE = bytes(6)
 
 
 class Neighbours:
@@ -111,6 +120,22 @@ class Neighbours:
                 for address in addresses
             ]
         )
+
+    @staticmethod
+    def ask(link: str, address: IPv4Address, mac: str) -> None:
+        """Ask a guest for its address; table bridge announces its answer, and keeps it from the kernel (`ASKER`).
+
+        The kernel would send what it holds at once: too early for a guest that answers before it listens to a port.
+        No sender address is in it, as in a probe of RFC 5227, so that no guest learns one with that MAC address.
+
+        Raises:
+            OSError: the kernel refused, or the link does not exist.
+        """
+        guest, asker = (bytes.fromhex(each.replace(":", "")) for each in (mac, ASKER))
+        packet = _ARP_PACKET.pack(_ETHERNET, _IPV4, 6, 4, _REQUEST, asker, bytes(4), _NONE, address.packed)
+        with socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC) as sender:  # 0: it receives nothing
+            sender.bind((link, 0))
+            sender.send(guest + asker + _ARP.to_bytes(2) + packet)
 
     def announce_lookups(self, link: str) -> None:
         """Have the kernel announce each look-up of an address on a link to `LookupWatch`, before it asks the link.

@@ -95,8 +95,14 @@ BRIDGE = """table bridge solo5 {
         meta length 46 @nh,224,128 != 0 goto dropped_unsafe
         meta length 46 @nh,352,16 != 0 goto dropped_unsafe
         arp daddr ether set ether daddr
+        arp operation reply arp daddr ether ASKER_MAC goto telling
         arp operation request arp daddr ip @waiting4 ANNOUNCED
         accept
+    }
+    # The answer to solo5-networkd's own question. The kernel would send at once what it holds for the guest.
+    chain telling {
+        update @askers { iifname limit rate over ASKERS_RATE/second burst ASKERS_BURST packets } drop
+        ANNOUNCED drop
     }
     chain passing {
         ip hdrlength != 5 return

@@ -51,6 +51,9 @@ ANNOUNCEMENTS, SNAPLEN = 5805, 64
 """The group of nfnetlink_log that has the first packets for tasks that sleep, and the bytes of each: headers of IP and
 of its transport."""
 
+ASKER = "02:73:35:00:00:00"
+"""The MAC address from which a guest that has been started for its first packet is asked for its address."""
+
 HEARD = "heard"
 """The dynamic set of table bridge of the taps that have had a router advertisement while their task slept."""
 
@@ -109,11 +112,12 @@ def tables(
     """
     text = _TABLES.replace("SEGMENTED\n", _SEGMENTED if segmented else "")
     text = text.replace("OWNED", "flags owner, persist;" if owned else "").replace("CLOSED", str(CLOSED_TIMEOUT_S))
-    text = text if announced else text.replace("ANNOUNCED accept", "accept")
+    text = text if announced else re.sub("ANNOUNCED (accept|drop)", r"\1", text)
     text = text.replace("ANNOUNCED", f"log group {ANNOUNCEMENTS} snaplen {SNAPLEN}" if announced else "continue")
     text = text.replace("NEIGHBOURS_RATE", str(NEIGHBOURS_RATE))
     text = text.replace("NEIGHBOURS_BURST", str(NEIGHBOURS_BURST)).replace("NEIGHBOUR", str(NEIGHBOUR_TIMEOUT_S))
     text = text.replace("ASKERS_RATE", str(ASKERS_RATE)).replace("ASKERS_BURST", str(ASKERS_BURST))
+    text = text.replace("ASKER_MAC", ASKER)
     ip, bridge, rest = text.partition("table bridge ")
     of_ip = ip.replace("METADATA", ", ".join(METADATA))
     of_ip = of_ip.replace("FOREIGN", _RULE_BREAK.join(foreign(forwards, forwarding)))

@@ -6,7 +6,8 @@ Its socket unit has a FIFO, as a `.socket` unit has a socket: PID 1 starts the t
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 
 from solo5_systemd.base.concurrency import KeyedLocks, SerialThread
 from solo5_systemd.base.declared_units import service_of
@@ -37,9 +38,31 @@ LOOKS = 2
 ATTEMPTS = 10
 """How often a FIFO is opened, or PID 1 asked to stop a socket unit, in that time."""
 
+ANSWER_TIMEOUT_S = 3.0
+"""Seconds in which a guest that has opened its taps has to answer a question for its address, before it gets what the
+kernel holds. MirageOS answers once its stack is complete, a second later where it has IPv6 (RFC 4862, 5.4)."""
+
+ASK_INTERVAL_S = 0.05
+
+SETTLE_S = 0.02
+"""Seconds from its answer until then: MirageOS answers just before it listens to its ports, and refuses meanwhile."""
+
 _NOTICE = 5  # priority of syslog(3)
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Asking:
+    """A guest that is asked for its addresses.
+
+    Attributes:
+        silent: those for which it has not answered.
+        answered: set once there are none.
+    """
+
+    silent: set[IpAddress]
+    answered: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Activation:
@@ -74,6 +97,7 @@ class Activation:
         self._starts: dict[TaskName, list[float]] = {}
         self._refused: set[TaskName] = set()
         self._opening: dict[str, set[TaskName]] = {}
+        self._asking: dict[TaskName, _Asking] = {}
         self._carriers: CarrierWatch | None = None
         self._holding: asyncio.Task[None] | None = None
         self._lost = False
@@ -87,6 +111,7 @@ class Activation:
         try:
             self._hold_all()
             self._look_at_all()
+            self._tasks.create_task(self._deliver_all())
             yield
         finally:
             if fifos is not None:
@@ -273,15 +298,29 @@ class Activation:
         if task in self._started:
             self._deliver(task)
 
-    def _deliver(self, task: TaskName) -> None:
-        """Deliver what the kernel holds for an attached task, once its tender has its taps open.
+    async def _deliver_all(self) -> None:
+        """Deliver what an earlier process of the service has left in the kernel for attached tasks."""
+        for record in [*self._host.leases.records]:
+            if record.state is LeaseState.ATTACHED and record.reservation.idle_stops:
+                with suppress(Solo5Error):
+                    if await self._writer.run(self._waiting.hold_packets, record):
+                        self._deliver(record.reservation.task, boots=True)
+
+    def _deliver(self, task: TaskName, boots: bool = False) -> None:
+        """Deliver what the kernel holds for an attached task, once its tender has its taps open, and its guest answers.
 
         Before, frames would be lost; also before the kernel has seen that a bridge has a carrier again.
         """
+        if task in self._asking:  # not by the kernel's own question, either
+            self._tasks.create_task(self._have(self._waiting.keep_packets, task))
+            return
         record = self._host.leases.get(task)
         leases = record.reservation.leases if record else ()
         bridges = self._host.bridges.networks
         links = {link for each in leases for link in (each.tap, each.bridge, bridges[each.network].bridge)}
+        if not boots and all(map(passes_frames, links)):  # it has run for a while
+            self._tasks.create_task(self._have(self._waiting.deliver_packets, task))
+            return
         for link in links:
             self._opening.setdefault(link, set()).add(task)
         if self._carriers is None:
@@ -305,10 +344,40 @@ class Activation:
         tasks = {task for link in [*links] if passes_frames(link) for task in self._opening.pop(link)}
         for task in tasks.difference(*self._opening.values()):
             self._forget_start(task)
-            self._tasks.create_task(self._have(self._waiting.deliver_packets, task))
+            self._ask(task)
         self._close_carriers()
 
+    def _ask(self, task: TaskName) -> None:
+        """Ask a guest until it answers, and deliver then."""
+        record = self._host.leases.get(task)
+        addresses = {each.address for each in record.reservation.leases if each.address} if record else set()
+        self._asking[task] = _Asking({*addresses})
+        self._tasks.create_task(self._deliver_to_answering(task, self._asking[task]))
+
+    async def _deliver_to_answering(self, task: TaskName, asking: "_Asking") -> None:
+        await self._have(self._waiting.keep_packets, task)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                while asking.silent and self._asking.get(task) is asking:
+                    if not await self._have(self._waiting.ask_guest, task):
+                        break
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(asking.answered.wait(), ASK_INTERVAL_S)
+                await asyncio.sleep(SETTLE_S)
+        if self._asking.get(task) is asking:  # it has not ended meanwhile
+            del self._asking[task]
+            await self._have(self._waiting.deliver_packets, task)
+
+    def answered(self, address: IpAddress) -> None:
+        """Note that a guest has answered."""
+        task = self._waiting.task_at(address)
+        if task is not None and (asking := self._asking.get(task)) is not None:
+            asking.silent.discard(address)
+            if not asking.silent:
+                asking.answered.set()
+
     def _forget(self, task: TaskName) -> None:
+        self._asking.pop(task, None)
         self._opening = {link: left for link, tasks in self._opening.items() if (left := tasks - {task})}
         self._close_carriers()
 
@@ -319,9 +388,11 @@ class Activation:
             self._carriers.close()
             self._carriers = None
 
-    async def _have(self, packets: Callable[[TaskName], None], task: TaskName) -> None:
-        """Have the kernel do something with the packets that it holds for a task."""
+    async def _have(self, packets: Callable[[TaskName], None], task: TaskName) -> bool:
+        """Have the kernel do something with the packets that it holds for a task; return whether it does."""
         try:
             await self._writer.run(packets, task)
         except Solo5Error as error:  # released meanwhile; otherwise the kernel asks the guest in a second
             _log.info("%s", error)
+            return False
+        return True

@@ -100,6 +100,7 @@ class Networkd:
                 )  # fmt: skip
                 self._releases.activation = self._activation
                 self._watches.asked = self._activation.asked_for
+                self._watches.answered = self._activation.answered
                 with self._releases.watching(), self._activation.watching(), self._waking_all_at_a_stop():
                     await self._sleep.check()  # packets that were announced before this are counted
                     maintaining = self._tasks.create_task(maintenance.run(unfinished))

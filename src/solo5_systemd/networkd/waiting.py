@@ -174,6 +174,10 @@ class Waiting:
         """Have the kernel hold packets for a task that is being started, however long; raises as `hold_packets`."""
         self._each_lease(task, self._links.keep_packets)
 
+    def ask_guest(self, task: TaskName) -> None:
+        """Ask a guest for its IPv4 addresses; raises as `hold_packets`."""
+        self._each_lease(task, self._links.ask_guest)
+
     def refuse_packets(self, task: TaskName) -> None:
         """Have the kernel drop what it holds for a task that has not started; raises as `hold_packets`."""
         self._each_lease(task, self._links.refuse_packets)

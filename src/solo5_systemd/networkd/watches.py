@@ -29,6 +29,7 @@ class Watches:
         gateway: an address of a bridge was removed.
         namespaces: the paths of other namespaces in which something changed.
         asked: called with the tap of a guest, and the address for which it asks, in the host's own namespace.
+        answered: called with an address for which its guest has answered, in the host's own namespace.
         announced: called with the packets for sleeping tasks, by tap, in a namespace; None: some were lost.
     """
 
@@ -40,6 +41,7 @@ class Watches:
         self.namespaces: set[str] = set()
         self.announced: Callable[[Mapping[str, str] | None, str], None] = _ignore
         self.asked: Callable[[str, IpAddress], None] = _ignore_question
+        self.answered: Callable[[IpAddress], None] = _ignore_answer
 
     @contextmanager
     def open(self, host: NetworkState) -> Iterator[None]:
@@ -61,8 +63,11 @@ class Watches:
         """Pass on the packets for sleeping tasks in a namespace; empty: the host's own."""
         found = announced.packets()
         self.announced(found.by_tap if found is not None else None, path)
-        for tap, address in found.questions if found is not None and not path else ():
-            self.asked(tap, address)
+        if found is not None and not path:
+            for tap, address in found.questions:
+                self.asked(tap, address)
+            for address in found.answers:
+                self.answered(address)
 
     def on_namespace(self, path: str) -> None:
         """Note a change in another namespace."""
@@ -97,6 +102,10 @@ def _ignore(packets: Mapping[str, str] | None, path: str) -> None:
 
 def _ignore_question(tap: str, address: "IpAddress") -> None:
     """Ignore a question: its sender repeats it."""
+
+
+def _ignore_answer(address: "IpAddress") -> None:
+    """Ignore an answer: nothing was asked."""
 
 
 def _watch(stack: ExitStack, watch: W, on_change: Callable[[W], None]) -> None:

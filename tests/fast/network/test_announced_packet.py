@@ -8,7 +8,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from solo5_systemd.network.announced_packet import HEADER, PAYLOAD, asked, description
+from solo5_systemd.network.announced_packet import HEADER, PAYLOAD, answered, asked, description
 from solo5_systemd.network.announcements import AnnouncedPackets
 from solo5_systemd.network.raw_netlink import attribute
 
@@ -108,7 +108,9 @@ def test_the_questions_of_neighbours_are_collected_with_their_taps(monkeypatch: 
     packets = AnnouncedPackets.__new__(AnnouncedPackets)
     came, left = (struct.pack("!I", 7), struct.pack("!I", 8))
     question, other = announced(0x0806, arp(1)), announced(0x0800, ipv4(1))
-    values = ({**question, IN: came}, {**question, IN: came}, {**question, OUT: left}, question, {**other, IN: came})
+    answer = {**announced(0x0806, arp(2)), IN: came}
+    values = [{**question, IN: came}, {**question, IN: came}, {**question, OUT: left}, question, {**other, IN: came}]
+    values.append(answer)
     messages = [bytes(4) + b"".join(attribute(*each) for each in value.items()) for value in values]
     rounds = iter([[(4 << 8, message) for message in messages]])
 
@@ -123,6 +125,7 @@ def test_the_questions_of_neighbours_are_collected_with_their_taps(monkeypatch: 
     assert found is not None
     assert found.by_tap.keys() == {"s5-7", "s5-8"}
     assert found.questions == {("s5-7", ip_address("10.89.0.2"))}
+    assert found.answers == {answered(answer)}
 
 
 def test_a_flood_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,5 +133,5 @@ def test_a_flood_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     packets = AnnouncedPackets.__new__(AnnouncedPackets)
     numbers = itertools.count()
     monkeypatch.setattr(packets, "receive", lambda: [(next(numbers), b"")])
-    assert packets.packets() == ({}, frozenset())
+    assert packets.packets() == ({}, frozenset(), frozenset())
     assert next(numbers) < 1000

@@ -521,7 +521,7 @@ def test_what_the_filter_refuses_does_not_come_to_where_it_would_be_announced() 
     of_bridge = text.partition("table bridge solo5 {")[2]
     chains = {each.partition(" {")[0]: each for each in of_bridge.split("    chain ")[1:]}
     logging = {name for name, each in chains.items() if " log group " in each.partition("\n    }")[0]}
-    assert logging == {"sent", "receiving", "received", "resolving", "seeking6"}
+    assert logging == {"sent", "receiving", "received", "resolving", "seeking6", "telling"}
     callers = {name for name, each in chains.items() if re.search(r"(jump|goto) (receiving|received)\b", each)}
     assert callers == {"postrouting", "receiving"}
     assert "hook postrouting priority filter;" in chains["postrouting"]
