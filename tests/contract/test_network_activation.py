@@ -8,7 +8,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from ipaddress import IPv4Address
 from statistics import median
 
@@ -86,10 +86,10 @@ async def over(client: Client, manager: Pid1, reservation: Reservation) -> None:
     await until(lambda: "lladdr" not in run("ip", "neigh", "show", str(reservation.leases[0].address)))
 
 
-async def started(client: Client, manager: Pid1, fifo: Socket) -> None:
+async def started(client: Client, manager: Pid1, fifo: Socket, nics: Sequence[NicRequest] = ()) -> None:
     """Start the task again, as PID 1 does."""
     await until(lambda: fifo.taken() != b"")
-    await client.have("web", tcp(8080), nics=[nic("service", limits=WAITS)])
+    await client.have("web", tcp(8080), nics=nics or [nic("service", limits=WAITS)])
     manager.begin(UNIT)
 
 
@@ -189,6 +189,33 @@ async def test_a_packet_for_a_task_that_has_not_its_tap_yet_waits_for_it(
             assert await asyncio.wait_for(answer, 5) == b"HELLO"
             assert time.monotonic() - begun < 0.9, "without a retransmission"
     fifo.close()
+
+
+@pytest.mark.parametrize("opened", [True, False], ids=["opened later", "never"])
+async def test_a_nic_whose_tap_is_not_open_keeps_no_packet_of_another(
+    service: Service, manager: Pid1, fifo: Socket, *, opened: bool
+) -> None:
+    nics = [nic("service", limits=WAITS), nic("second", network="second", limits=WAITS)]
+    async with service.running("[network.second]\n") as client:
+        await started(client, manager, fifo, nics)
+        (reservation,) = await client.reservations()
+        await until(lambda: all(link(lease.tap) != {} for lease in reservation.leases))
+        await over(client, manager, reservation)
+        answers = [asyncio.ensure_future(get(str(lease.address))) for lease in reservation.leases]
+        held = [("ip", "neigh", "show", str(lease.address)) for lease in reservation.leases]
+        await until(lambda: all("INCOMPLETE" in run(*show) for show in held))
+        await started(client, manager, fifo, nics)
+        async with Guest(reservation.leases[0]):
+            assert await asyncio.wait_for(answers[0], 5) == b"HELLO"
+            assert "INCOMPLETE" in run(*held[1])
+            if opened:
+                async with Guest(reservation.leases[1]):
+                    assert await asyncio.wait_for(answers[1], 5) == b"HELLO"
+            else:
+                await client.drop("web")
+                with pytest.raises(OSError, match="Errno 113"):
+                    await asyncio.wait_for(answers[1], 5)
+        fifo.close()
 
 
 async def test_a_start_and_an_end_leave_the_rules_of_others(client: Client, manager: Pid1, fifo: Socket) -> None:

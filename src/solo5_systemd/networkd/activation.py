@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from solo5_systemd.base.concurrency import KeyedLocks, SerialThread
 from solo5_systemd.base.declared_units import service_of
@@ -73,7 +74,7 @@ class Activation:
         self._started: dict[TaskName, asyncio.Task[None]] = {}
         self._starts: dict[TaskName, list[float]] = {}
         self._refused: set[TaskName] = set()
-        self._opening: dict[str, set[TaskName]] = {}
+        self._opening: dict[str, set[tuple[TaskName, str]]] = {}  # of each link that is to pass frames: taps
         self._carriers: CarrierWatch | None = None
         self._holding: asyncio.Task[None] | None = None
         self._lost = False
@@ -274,16 +275,16 @@ class Activation:
             self._deliver(task)
 
     def _deliver(self, task: TaskName) -> None:
-        """Deliver what the kernel holds for an attached task, once its tender has its taps open.
+        """Deliver what the kernel holds for each NIC of an attached task, once its tender has the NIC's tap open.
 
         Before, frames would be lost; also before the kernel has seen that a bridge has a carrier again.
         """
         record = self._host.leases.get(task)
-        leases = record.reservation.leases if record else ()
-        bridges = self._host.bridges.networks
-        links = {link for each in leases for link in (each.tap, each.bridge, bridges[each.network].bridge)}
-        for link in links:
-            self._opening.setdefault(link, set()).add(task)
+        links: set[str] = set()
+        for each in record.reservation.leases if record else ():
+            for link in (each.tap, each.bridge, self._host.bridges.networks[each.network].bridge):
+                self._opening.setdefault(link, set()).add((task, each.tap))
+                links.add(link)
         if self._carriers is None:
             self._carriers = CarrierWatch()
             asyncio.get_running_loop().add_reader(self._carriers.fileno(), self._on_carriers, self._carriers)
@@ -301,15 +302,16 @@ class Activation:
         self._on_links(self._opening.keys() if found is None else found & self._opening.keys())
 
     def _on_links(self, links: Iterable[str]) -> None:
-        """Deliver to the tasks for which these links were the last ones that did not pass frames."""
-        tasks = {task for link in [*links] if passes_frames(link) for task in self._opening.pop(link)}
-        for task in tasks.difference(*self._opening.values()):
+        """Deliver to the NICs for which these links were the last ones that did not pass frames."""
+        nics = {nic for link in [*links] if passes_frames(link) for nic in self._opening.pop(link)}
+        for task, tap in nics.difference(*self._opening.values()):
             self._forget_start(task)
-            self._tasks.create_task(self._have(self._waiting.deliver_packets, task))
+            self._tasks.create_task(self._have(partial(self._waiting.deliver_packets, tap=tap), task))
         self._close_carriers()
 
     def _forget(self, task: TaskName) -> None:
-        self._opening = {link: left for link, tasks in self._opening.items() if (left := tasks - {task})}
+        opening = {link: {nic for nic in nics if nic[0] != task} for link, nics in self._opening.items()}
+        self._opening = {link: nics for link, nics in opening.items() if nics}
         self._close_carriers()
 
     def _close_carriers(self) -> None:
