@@ -157,7 +157,7 @@ many: setup ## so many guests of one network, each of which answers: MANY=1050
 	$(BOOT) --backend container -- env MANY=$(MANY) python3 -m pytest -rP --timeout=7200 \
 	    /srv/tests/machine/test_many_guests.py
 
-attack_in = env PYTHONPATH=/srv python3 -m tests.attacks $1 --only '$(ONLY)'
+attack_in = env PYTHONPATH=/srv FLOOD_S=10 python3 -m tests.attacks $1 --only '$(ONLY)'
 
 .PHONY: attack
 attack: proto ## the attacks of docs/security-tests.md, a line for each; ONLY=TEXT of the row, VM=1 for those of a vm, too

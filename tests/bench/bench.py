@@ -18,6 +18,7 @@ from tests.bench import (
     attachments,
     declared,
     disks,
+    flood,
     groups,
     kernel_paths,
     paths,
@@ -237,6 +238,7 @@ def main() -> int:
         asyncio.run(disks.measure(report, rounds * 2))
         declared.measure(report)
         activation.measure(report)
+        flood.measure(report)
         consoles(report, rounds)
         groups.measure(report)
     return 0

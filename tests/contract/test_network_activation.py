@@ -8,15 +8,18 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from ipaddress import IPv4Address
+from statistics import median
 from typing import Any
 
 import pytest
-from tests.contract.guest import ACK, BROADCAST, IPV4, RST, SYN, TCP, WHOLE, Guest, _sum, _tcp
+from tests.contract.guest import ACK, BROADCAST, IPV4, RST, SYN, TCP, WHOLE, Guest, _sum, _tcp, opened_tap
 from tests.contract.guest6 import Guest6
 from tests.contract.netns import Outside, link, run
-from tests.contract.netservice import Client, Pid1, Service, nic, tcp, until
+from tests.contract.netservice import Client, Pid1, Service, nic, tcp, udp, until
+from tests.contract.syn_flood import flood
+from tests.contract.test_network_exhaustion import round_trips
 from tests.contract.test_network_sleep import UNIT, WEB, Sleeper6, get
 
 from solo5_systemd.network.guest_limits import Limits
@@ -84,10 +87,10 @@ async def over(client: Client, manager: Pid1, reservation: Reservation) -> None:
     await until(lambda: "lladdr" not in run("ip", "neigh", "show", str(reservation.leases[0].address)))
 
 
-async def started(client: Client, manager: Pid1, fifo: Socket) -> None:
+async def started(client: Client, manager: Pid1, fifo: Socket, nics: Sequence[NicRequest] = ()) -> None:
     """Start the task again, as PID 1 does."""
     await until(lambda: fifo.taken() != b"")
-    await client.have("web", tcp(8080), nics=[nic("service", limits=WAITS)])
+    await client.have("web", tcp(8080), nics=nics or [nic("service", limits=WAITS)])
     manager.begin(UNIT)
 
 
@@ -267,6 +270,33 @@ async def test_a_packet_for_a_task_that_has_not_its_tap_yet_waits_for_it(
     fifo.close()
 
 
+@pytest.mark.parametrize("opened", [True, False], ids=["opened later", "never"])
+async def test_a_nic_whose_tap_is_not_open_keeps_no_packet_of_another(
+    service: Service, manager: Pid1, fifo: Socket, *, opened: bool
+) -> None:
+    nics = [nic("service", limits=WAITS), nic("second", network="second", limits=WAITS)]
+    async with service.running("[network.second]\n") as client:
+        await started(client, manager, fifo, nics)
+        (reservation,) = await client.reservations()
+        await until(lambda: all(link(lease.tap) != {} for lease in reservation.leases))
+        await over(client, manager, reservation)
+        answers = [asyncio.ensure_future(get(str(lease.address))) for lease in reservation.leases]
+        held = [("ip", "neigh", "show", str(lease.address)) for lease in reservation.leases]
+        await until(lambda: all("INCOMPLETE" in run(*show) for show in held))
+        await started(client, manager, fifo, nics)
+        async with Guest(reservation.leases[0]):
+            assert await asyncio.wait_for(answers[0], 5) == b"HELLO"
+            assert "INCOMPLETE" in run(*held[1])
+            if opened:
+                async with Guest(reservation.leases[1]):
+                    assert await asyncio.wait_for(answers[1], 5) == b"HELLO"
+            else:
+                await client.drop("web")
+                with pytest.raises(OSError, match="Errno 113"):
+                    await asyncio.wait_for(answers[1], 5)
+        fifo.close()
+
+
 async def test_a_start_and_an_end_leave_the_rules_of_others(client: Client, manager: Pid1, fifo: Socket) -> None:
     reservation = await waiting(client, manager, fifo)
     handles = sorted(_handles())
@@ -298,9 +328,7 @@ async def test_a_start_that_fails_is_told_to_the_sender_and_repeated_for_the_nex
     fifo.close()
 
 
-async def test_a_flood_starts_it_once_and_a_sweep_starts_nothing(
-    client: Client, manager: Pid1, fifo: Socket, outside: Outside
-) -> None:
+async def test_a_sweep_starts_nothing(client: Client, manager: Pid1, fifo: Socket, outside: Outside) -> None:
     reservation = await waiting(client, manager, fifo)
     neighbours = len(run("ip", "neigh").splitlines())
     mac, network = link(f"{outside.link}-in")["address"], reservation.leases[0].ipv4
@@ -311,11 +339,45 @@ async def test_a_flood_starts_it_once_and_a_sweep_starts_nothing(
     await asyncio.sleep(0.5)
     assert fifo.taken() == b""
     assert len(run("ip", "neigh").splitlines()) <= neighbours + 1, "those of the network itself"
-    send(outside, mac, [(outside.host, 8080)] * 20_000)
-    await started(client, manager, fifo)
+    fifo.close()
+
+
+FLOOD = 100_000
+"""Packets a second."""
+
+FLOOD_S = int(os.environ.get("FLOOD_S", "2"))
+
+
+@pytest.mark.timeout(120)
+async def test_a_flood_starts_it_once_and_another_guest_answers(
+    client: Client, manager: Pid1, fifo: Socket, outside: Outside
+) -> None:
+    """For one half of the time, the start goes on; for the other, the guest does not keep up with its packets."""
+    reservation = await waiting(client, manager, fifo)
+    other = await client.have("other", udp(5353))
+    with outside.entered():
+        neighbour = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with neighbour, flood(outside, 8080, FLOOD, FLOOD_S) as flooding:
+        manager.jobs.add(UNIT)
+        begun = time.monotonic()
+        async with Guest(other.leases[0]):
+            trips = await round_trips(10, neighbour, outside.host)
+            await until(lambda: fifo.taken() != b"")
+            while time.monotonic() - begun < FLOOD_S / 2:
+                trips += await round_trips(10, neighbour, outside.host)
+            assert fifo.taken() == b"", "once"
+            manager.jobs.discard(UNIT)
+            await client.have("web", tcp(8080), nics=[nic("service", limits=WAITS)])
+            manager.begin(UNIT)
+            _, descriptor = opened_tap(reservation.leases[0].tap)
+            while flooding.goes_on:
+                trips += await round_trips(10, neighbour, outside.host)
+            os.close(descriptor)
+        sent = flooding.sent()
     async with Guest(reservation.leases[0]) as guest:
         assert await get(str(guest.ip)) == b"HELLO"
     assert fifo.taken() == b"", "once"
+    print(f"{sent.rate:.0f} packets/s; another guest answers in {median(trips):.2f} ms, at most {max(trips):.2f}")
     fifo.close()
 
 

@@ -1,6 +1,7 @@
 """Flows of UDP clients that no longer lead to the guest of a published port: each is found and deleted."""
 
 import asyncio
+import errno
 import signal
 import socket
 import struct
@@ -19,7 +20,15 @@ from tests.contract.test_network_life import _rewrite, _until_answered
 from tests.contract.test_network_paths import ask_udp
 
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.network.conntrack import RedirectedPort, delete_udp_flows, open_connections
+from solo5_systemd.network.conntrack import (
+    _DELETE,
+    _GET,
+    RedirectedPort,
+    delete_flows_of,
+    delete_udp_flows,
+    open_connections,
+)
+from solo5_systemd.network.raw_netlink import NetlinkSocket
 
 
 @pytest.fixture
@@ -66,6 +75,32 @@ def test_many_flows_and_many_ports_cost_no_more_than_either(namespace: None) -> 
     delete_udp_flows([RedirectedPort(port=port, guest=guest) for port in range(20900, 21100)])
     assert time.process_time() - begun < 3
     assert tracked() == 19900
+
+
+@pytest.mark.parametrize("refused", [False, True], ids=["", "before Linux 6.8"])
+def test_the_flows_of_one_guest_are_deleted_at_once(
+    namespace: None, monkeypatch: pytest.MonkeyPatch, *, refused: bool
+) -> None:
+    """Anyone can fill the table with flows to a guest."""
+    run("nft", "add table ip t; add chain ip t c { type filter hook output priority 0; }; add rule ip t c ct state new")
+    with closing(socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP)) as raw:
+        for guest in ("127.0.0.2", "127.0.0.3"):
+            for port in range(1000, 2000):
+                raw.sendto(struct.pack("!HHHH", 7777, port, 8, 0), (guest, 0))
+    assert tracked() == 2000
+    kinds: list[int] = []
+    send = NetlinkSocket.request
+
+    def request(netfilter: NetlinkSocket, kind: int, flags: int, payload: bytes) -> Iterator[tuple[int, bytes]]:
+        kinds.append(kind)
+        if refused and kind == _DELETE:
+            raise OSError(errno.EINVAL, "refused")
+        return send(netfilter, kind, flags, payload)
+
+    monkeypatch.setattr(NetlinkSocket, "request", request)
+    delete_flows_of([], [IPv4Address("127.0.0.2")])
+    assert tracked() == 1000
+    assert kinds == [_DELETE, _GET][: len(kinds)], "not one for each flow"
 
 
 async def test_a_flow_that_another_program_has_translated_is_found(

@@ -146,6 +146,25 @@ def test_a_refused_declaration_does_not_make_it_deaf(web: str, outside: Outside)
     assert outside.tcp(outside.here, 8080)
 
 
+def test_a_packet_for_a_refused_declaration_starts_nothing_and_one_for_the_mended_does(
+    web: str, outside: Outside
+) -> None:
+    declaration = Path("/etc/solo5/web.unikernel")
+    good, run = declaration.read_text(), unit_property("web.service", "InvocationID")
+    declaration.write_text(f"{good}Wrong=1\n")
+    systemctl("daemon-reload")
+    begun = time.monotonic()
+    assert not outside.tcp(outside.here, 8080)
+    assert time.monotonic() - begun < 5, "its client learns of it"
+    assert unit_property("web.service", "InvocationID") == run, "nothing is started"
+    assert "Wrong= is not a known setting" in status("web")
+    assert (unit_property("web.socket", "ActiveState"), is_dormant("web")) == ("active", True)
+    declaration.write_text(good)
+    systemctl("daemon-reload")
+    assert outside.tcp(outside.here, 8080)
+    rests("stop")
+
+
 BUS = {"restarted": ("restart", "dbus"), "killed": ("kill", "--signal=KILL", "dbus")}
 
 

@@ -1,6 +1,6 @@
 """What the reservations of all tasks have in use: addresses, MACs, tap names and published ports."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
@@ -27,7 +27,8 @@ class Allocations:
         self.taps: dict[str, TaskName] = {}
         self.leases: Counter[NetworkName] = Counter()
         self.ports: Counter[str] = Counter()
-        self._published: defaultdict[tuple[Protocol, int], dict[PortRequest, TaskName]] = defaultdict(dict)
+        # Tuples, since nearly always there is one: a dictionary for each port would take three times as much.
+        self._published: dict[tuple[Protocol, int], tuple[tuple[PortRequest, TaskName], ...]] = {}
         for reservation in reservations:
             self.add(reservation)
 
@@ -38,7 +39,7 @@ class Allocations:
 
     def published(self, protocol: Protocol, port: int) -> Iterator[tuple[PortRequest, TaskName]]:
         """Yield what is published at a port of the host, at any address, with its task."""
-        yield from self._published.get((protocol, port), {}).items()
+        yield from self._published.get((protocol, port), ())
 
     def add(self, reservation: Reservation) -> None:
         """Enter all values of a reservation."""
@@ -50,7 +51,9 @@ class Allocations:
             self.leases[lease.network] += 1
             self.ports[lease.bridge] += 1
         for port in reservation.ports:
-            self._published[port.protocol, port.host_port][port] = reservation.task
+            at = port.protocol, port.host_port
+            others = (each for each in self._published.get(at, ()) if each[0] != port)
+            self._published[at] = (*others, (port, reservation.task))
 
     def remove(self, reservation: Reservation) -> None:
         """Undo `add`; a value that another task has entered since stays that task's."""
@@ -63,9 +66,9 @@ class Allocations:
             self.ports[lease.bridge] -= 1
         for port in reservation.ports:
             at = port.protocol, port.host_port
-            _remove(self._published[at], port, reservation.task)
-            if not self._published[at]:
-                del self._published[at]
+            left = tuple(each for each in self._published.pop(at, ()) if each != (port, reservation.task))
+            if left:
+                self._published[at] = left
 
 
 def _remove(entries: dict[T, TaskName], value: T, task: TaskName) -> None:

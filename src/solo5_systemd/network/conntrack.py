@@ -1,8 +1,9 @@
 """Flows in the kernel's connection tracking table: counted and deleted, through nfnetlink."""
 
 import errno
+import os
 import struct
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from socket import AF_INET, AF_INET6, IPPROTO_TCP, IPPROTO_UDP
@@ -87,8 +88,7 @@ def delete_udp_flows(redirected: Collection[RedirectedPort]) -> None:
                     guests.setdefault(each.port, set()).add(each.guest)
             bodies = netfilter.request(_GET, NLM_DUMP, _NFGENMSG[version] + _filter(guests.keys()))
             flows = (body[_NFGENMSG_SIZE:] for _, body in bodies)
-            for flow in [flow for flow in flows if _is_stale(flow, guests, version)]:
-                _delete(netfilter, attributes(flow), version)
+            _delete(netfilter, [flow for flow in flows if _is_stale(flow, guests, version)], version)
     finally:
         netfilter.close()
 
@@ -98,8 +98,8 @@ def delete_flows_of(
 ) -> None:
     """Delete every flow that one of these guests has opened, or a machine behind one, and every flow to a server.
 
-    The kernel filters the dump by one address; for ranges, and for more than `_FILTERED_MAX` addresses, all flows are
-    read once.
+    The kernel deletes those of one address, 260,000 in 0.2 s; before Linux 6.8, they are read and deleted in 3 s.
+    For ranges, and for more than `_FILTERED_MAX` addresses, all flows are read once.
 
     Flows that stay would count against the next guest with that address, TCP's for days: a guest in a restart loop
     would fill the table in spite of its connection limit, and an update would wait for clients of a guest that is gone.
@@ -117,12 +117,27 @@ def delete_flows_of(
             if ranges or len(filters) > _FILTERED_MAX:
                 filters = [b""]
             for matching in filters:
+                if matching and _delete_matching(netfilter, matching, version):
+                    continue
                 bodies = netfilter.request(_GET, NLM_DUMP, _NFGENMSG[version] + matching)
                 flows = (body[_NFGENMSG_SIZE:] for _, body in bodies)
-                for flow in [flow for flow in flows if _leads(flow, opened, served, ranges, version)]:
-                    _delete(netfilter, attributes(flow), version)
+                _delete(netfilter, [flow for flow in flows if _leads(flow, opened, served, ranges, version)], version)
     finally:
         netfilter.close()
+
+
+def _delete_matching(netfilter: NetlinkSocket, matching: bytes, version: int) -> bool:
+    """Have the kernel delete the flows of a filter, which is not empty; return whether this kernel does.
+
+    Before Linux 6.8, a part of a flow is refused (EINVAL), also with a filter.
+    """
+    try:
+        list(netfilter.request(_DELETE, NLM_ACK, _NFGENMSG[version] + matching))
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return False
+    return True
 
 
 def _leads(
@@ -207,10 +222,11 @@ def _udp_port(flow: bytes) -> int:
     return int.from_bytes(attribute_of(attribute_of(attribute_of(flow, _TUPLE_ORIG), _TUPLE_PROTO), _PROTO_DST_PORT))
 
 
-def _delete(netfilter: NetlinkSocket, flow: dict[int, bytes], version: int) -> None:
-    identity = nested(_TUPLE_ORIG, flow[_TUPLE_ORIG]) + attribute(_ID, flow[_ID])
-    try:
-        list(netfilter.request(_DELETE, NLM_ACK, _NFGENMSG[version] + identity))
-    except OSError as error:
-        if error.errno != errno.ENOENT:  # the flow has timed out since the dump
-            raise
+def _delete(netfilter: NetlinkSocket, flows: Iterable[bytes], version: int) -> None:
+    requests = []
+    for flow in map(attributes, flows):
+        identity = nested(_TUPLE_ORIG, flow[_TUPLE_ORIG]) + attribute(_ID, flow[_ID])
+        requests.append((_DELETE, 0, _NFGENMSG[version] + identity))
+    for code in netfilter.run(requests):
+        if code not in (0, errno.ENOENT):  # the flow has timed out since the dump
+            raise OSError(code, os.strerror(code))

@@ -1,12 +1,16 @@
 """The lease records of tasks: in memory, and in files that a restarted service reads."""
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
+from ipaddress import IPv4Interface, IPv6Interface
+from typing import TypeVar
 
 from solo5_systemd.base.errors import NotFoundError, TakenError
-from solo5_systemd.base.names import TaskName
+from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.network.allocations import Allocations
+from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.model import (
     GuestNames,
@@ -16,8 +20,12 @@ from solo5_systemd.network.model import (
     NicRequest,
     PortRequest,
     Reservation,
+    limits_of,
 )
 from solo5_systemd.network.port_conflicts import host_ports
+
+T = TypeVar("T")
+Interface = TypeVar("Interface", IPv4Interface | None, IPv6Interface | None)
 
 RESERVATION_TIMEOUT_S = 60
 ATTACH_TIMEOUT_S = 10
@@ -99,6 +107,7 @@ class Leases:
 
     def remember(self, record: LeaseRecord) -> None:
         """Keep a record that is in its file already."""
+        record = _shared(record)
         task = record.reservation.task
         if task not in self._records:
             self.allocations.add(record.reservation)
@@ -203,6 +212,52 @@ class Leases:
         """Return the host's ports of all tasks that are not being released."""
         live = (held for held in self.records if held.state is not LeaseState.RELEASING)
         return [port for held in live for port in host_ports(held.reservation)]
+
+
+def _shared(record: LeaseRecord) -> LeaseRecord:
+    """Return an equal record, which has what others have, too, as the same objects: a third of its memory."""
+    held, nics = record.reservation, _one(record.nics)
+    limits = _limits_of(nics)
+    leases = tuple(
+        replace(
+            lease,
+            nic=_one(lease.nic),
+            network=_one(lease.network),
+            bridge=_one(lease.bridge),
+            ipv4=_in_shared_network(lease.ipv4),
+            gateway4=_one(lease.gateway4),
+            mtu=_one(lease.mtu),
+            ipv6=_in_shared_network(lease.ipv6),
+            gateway6=_one(lease.gateway6),
+        )
+        for lease in held.leases
+    )
+    ports = tuple(replace(port, nic=_one(port.nic), host_ip=_one(port.host_ip)) for port in held.ports)
+    limits = limits if held.limits == limits else held.limits
+    return replace(
+        record,
+        reservation=replace(held, leases=leases, ports=ports, limits=limits),
+        nics=nics,
+        namespace=_one(record.namespace),
+        names=_one(record.names),
+    )
+
+
+@lru_cache(maxsize=256)
+def _one(value: T) -> T:
+    """Return the first of the equal values of late: those of many tasks are looked up often, and stay."""
+    return value
+
+
+@lru_cache(maxsize=64)
+def _limits_of(nics: tuple[NicRequest, ...]) -> Mapping[DeviceName, Limits]:
+    return limits_of(nics)
+
+
+def _in_shared_network(address: Interface) -> Interface:
+    if address is not None:
+        address.network = _one(address.network)
+    return address
 
 
 def now() -> int:

@@ -182,9 +182,18 @@ class Waiting:
         """Have the kernel drop what it holds for a task that has not started; raises as `hold_packets`."""
         self._each_lease(task, self._links.refuse_packets)
 
-    def deliver_packets(self, task: TaskName) -> None:
-        """Have the kernel send what it holds for a task, whose guest has its tap; raises as `hold_packets`."""
-        self._each_lease(task, self._links.deliver_packets)
+    def deliver_packets(self, task: TaskName, tap: str | None = None) -> None:
+        """Have the kernel send what it holds for a NIC, whose tap the guest has open; raises as `hold_packets`.
+
+        Args:
+            tap: of the NIC; None: of all.
+        """
+
+        def deliver(lease: Lease, network: Network) -> None:
+            if tap in (None, lease.tap):
+                self._links.deliver_packets(lease, network)
+
+        self._each_lease(task, deliver)
 
     def _each_lease(self, task: TaskName, do: Callable[[Lease, Network], None]) -> None:
         record = self._leases.get(task)

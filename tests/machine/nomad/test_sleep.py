@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 from tests.machine.conftest import Machine, Outside, eventually, ok
 from tests.machine.nomad.agent import NODE_ADDRESS, Agent, plugins
@@ -31,6 +32,27 @@ def test_a_job_sleeps_and_a_request_wakes_it(jobs: Jobs, outside: Outside, machi
     assert outside.tcp(NODE_ADDRESS, 8080)
     ok("nomad", "job", "stop", "-detach", "resting")
     happens(alloc, "Stopped on request")
+
+
+def test_a_signal_wakes_it_only_to_end_it(jobs: Jobs, outside: Outside) -> None:
+    [alloc] = jobs.run(hcl("resting", SERVER + IDLE, group=NEVER_AGAIN + PORT))
+    happens(alloc, "Asleep: no packet for its idle time")
+    for number, event in (
+        ("SIGUSR1", "SIGUSR1 was not sent"),
+        ("SIGSTOP", "Frozen by SIGSTOP, until SIGCONT"),
+        ("SIGCONT", "Thawed by SIGCONT"),
+    ):
+        ok("nomad", "alloc", "signal", "-s", number, alloc, "guest")
+        happens(alloc, event)
+        assert (asleep(name(alloc)), task(alloc)["State"]) == (True, "running"), number
+    assert outside.tcp(NODE_ADDRESS, 8080)
+    eventually(lambda: not asleep(name(alloc)), "its record follows")
+    assert task(alloc)["State"] == "running"
+    eventually(lambda: asleep(name(alloc)), "it sleeps again")
+    begun = time.monotonic()
+    ok("nomad", "alloc", "signal", "-s", "SIGTERM", alloc, "guest")
+    eventually(lambda: task(alloc)["State"] == "dead", "it has ended")
+    assert time.monotonic() - begun < 9, "before SIGKILL"
 
 
 def test_what_has_no_meaning_under_nomad_is_refused(jobs: Jobs) -> None:

@@ -42,9 +42,11 @@ class Contents:
     packages: tuple[Path, ...] = ()
     tenders: Path | None = None
     guests: Path | None = None
+    senders: Path | None = None
 
     def key(self) -> str:
-        made = [path for folder in (self.tenders, self.guests) if folder for path in _programs(folder)]
+        folders = (self.tenders, self.guests, self.senders)
+        made = [path for folder in folders if folder for path in _programs(folder)]
         files = [*self.packages, *made, *_RUNNER, _SERVICE]
         return cache.digest(_INSTALL, *(part for file in files for part in (file.name, cache.file_digest(file))))
 
@@ -71,9 +73,10 @@ def _gather(contents: Contents, root: Path) -> None:
     (root / "srv").mkdir()
     for package in contents.packages:
         shutil.copy(package, root / "srv" / package.name)
-    for folder, place in ((contents.tenders, "usr/local/bin"), (contents.guests, "srv/guests")):
+    programs = "usr/local/bin"
+    for folder, place in ((contents.tenders, programs), (contents.senders, programs), (contents.guests, "srv/guests")):
         if folder:
-            (root / place).mkdir(parents=True)
+            (root / place).mkdir(parents=True, exist_ok=True)
             for program in _programs(folder):
                 shutil.copy(program, root / place)
 

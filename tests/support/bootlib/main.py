@@ -97,8 +97,9 @@ def _backend(name: str, wanted: Wanted, run: Path) -> AbstractContextManager[Mac
 def _contents(asked: argparse.Namespace) -> layer.Contents:
     tenders = begun(lambda: layer.made(CHECKOUT / "tests/support/standin"))
     guests = begun(lambda: layer.made(CHECKOUT / "tests/support/guests"))
+    senders = begun(lambda: layer.made(CHECKOUT / "tests/support/senders"))
     packages = () if asked.bare else tuple(package.built(asked.release).glob("*.deb"))
-    return layer.Contents(packages=packages, tenders=tenders.result(), guests=guests.result())
+    return layer.Contents(packages=packages, tenders=tenders.result(), guests=guests.result(), senders=senders.result())
 
 
 def _use(machine: Machine, asked: argparse.Namespace, copies: list[Copy], meanwhile: Meanwhile | None = None) -> int:
