@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Address
+from typing import Any
 
 import pytest
 from tests.contract.guest import IPV4, SYN, TCP, WHOLE, Guest, _sum, _tcp
@@ -31,7 +32,7 @@ isolated = false
 [network.open]
 isolated = false
 """
-WAITS = Limits(idle_s=5, idle_stops=True)
+WAITS: Any = {"idle_s": 5, "idle_stops": True}
 
 
 class Socket:
@@ -67,7 +68,7 @@ async def state(client: Client) -> LeaseState | None:
 async def waiting(client: Client, manager: Pid1, fifo: Socket) -> Reservation:
     """Run a task, end it, and wait until it waits."""
     await until(lambda: fifo.taken() != b"")  # it has not run before
-    reservation = await client.have("web", tcp(8080), nics=[nic("service", limits=WAITS)])
+    reservation = await client.have("web", tcp(8080), **WAITS)
     manager.begin(UNIT)
     await until(lambda: link(reservation.leases[0].tap) != {})
     await over(client, manager, reservation)
@@ -86,7 +87,7 @@ async def over(client: Client, manager: Pid1, reservation: Reservation) -> None:
 async def started(client: Client, manager: Pid1, fifo: Socket) -> None:
     """Start the task again, as PID 1 does."""
     await until(lambda: fifo.taken() != b"")
-    await client.have("web", tcp(8080), nics=[nic("service", limits=WAITS)])
+    await client.have("web", tcp(8080), **WAITS)
     manager.begin(UNIT)
 
 
@@ -127,7 +128,7 @@ async def test_packets_are_held_through_a_long_start(client: Client, manager: Pi
         manager.jobs.add(UNIT)
         await asyncio.sleep(4.5)
         manager.jobs.discard(UNIT)
-        await client.have("web", tcp(8080), nics=[nic("service", limits=WAITS)])
+        await client.have("web", tcp(8080), **WAITS)
         manager.begin(UNIT)
         async with Guest(reservation.leases[0]):
             assert await asyncio.wait_for(answer, 5) == b"HELLO"
@@ -174,7 +175,7 @@ async def test_a_packet_for_a_task_that_has_not_its_tap_yet_waits_for_it(
 ) -> None:
     reservation = await waiting(client, manager, fifo)
     address = str(reservation.leases[0].address)
-    await client.have("web", tcp(8080), nics=[nic("service", limits=WAITS)])
+    await client.have("web", tcp(8080), **WAITS)
     manager.begin(UNIT)
     begun = time.monotonic()
     async with asyncio.TaskGroup() as tasks:
@@ -192,7 +193,7 @@ async def test_a_start_and_an_end_leave_the_rules_of_others(client: Client, mana
     reservation = await waiting(client, manager, fifo)
     handles = sorted(_handles())
     assert handles
-    await client.have("web", tcp(8080), nics=[nic("service", limits=WAITS)])
+    await client.have("web", tcp(8080), **WAITS)
     manager.begin(UNIT)
     assert sorted(_handles()) == handles
     await over(client, manager, reservation)
@@ -296,7 +297,7 @@ async def test_a_question_of_a_guest_that_may_not_reach_it_starts_nothing(
     own = "apart" if asker.network == "apart" else "open"
     async with service.running(NETWORKS) as client:
         await until(lambda: fifo.taken() != b"")
-        reservation = await client.have("web", nics=[nic("service", network=own, limits=WAITS)])
+        reservation = await client.have("web", nics=[nic("service", network=own)], **WAITS)
         manager.begin(UNIT)
         await until(lambda: link(reservation.leases[0].tap) != {})
         await over(client, manager, reservation)
@@ -319,7 +320,7 @@ async def test_what_belongs_to_no_connection_starts_nothing(
     client: Client, manager: Pid1, fifo: Socket, outside: Outside
 ) -> None:
     await until(lambda: fifo.taken() != b"")
-    reservation = await client.have("web", tcp(8080), nics=[nic("service", limits=WAITS)])
+    reservation = await client.have("web", tcp(8080), **WAITS)
     manager.begin(UNIT)
     loop = asyncio.get_running_loop()
     with outside.entered():
@@ -408,7 +409,7 @@ async def test_what_is_held_for_a_task_ends_with_its_socket_unit(
 
 
 async def test_an_idle_task_is_ended(client: Client, manager: Pid1, fifo: Socket) -> None:
-    reservation = await client.have("web", nics=[nic("service", limits=WAITS)])
+    reservation = await client.have("web", **WAITS)
     manager.begin(UNIT)
     async with Guest(reservation.leases[0]):
         await until(lambda: (UNIT, int(signal.SIGHUP)) in manager.signals, 10)

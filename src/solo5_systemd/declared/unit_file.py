@@ -241,7 +241,7 @@ def _unit(declaration: Declaration, host: Host) -> Iterator[str]:
     yield from _mounts(declaration, host)
     if survives_soft_reboot(declaration):
         yield from SURVIVING
-    if declaration.workload.limits.idle_stops:
+    if declaration.workload.idle_stops:
         yield f"Wants={name}.socket"
     yield from (str(line) for line in declaration.unit)
 
@@ -284,7 +284,7 @@ def _service(declaration: Declaration, host: Host) -> Iterator[str]:
 
 
 def _install(declaration: Declaration) -> Iterator[str]:
-    if declaration.workload.limits.idle_stops:  # its socket is enabled in its place
+    if declaration.workload.idle_stops:  # its socket is enabled in its place
         yield "[Install]"
         yield f"Also={declaration.name}.socket"
     elif declaration.install:

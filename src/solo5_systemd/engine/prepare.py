@@ -112,20 +112,20 @@ class Preparer:
 
         A restart keeps the lease. A changed request replaces it.
         """
-        if not steps.plan.nics:
+        if not steps.plan.request.nics:
             await self._networks.release(steps.plan.parts.workload.name)
             return
         steps.plan = replace(steps.plan, lent=await self._lent_ports(steps.plan))
         steps.undo.on_failure(steps.unreserve)
-        wanted = tuple(self._remembered(steps.plan.nics))
+        wanted = tuple(self._remembered(steps.plan.request.nics))
         lost = ""
         try:
             reservation = await self._renewed(steps, wanted)
         except (TakenError, InvalidRequestError) as error:  # another task's by now, or not of the network any more
-            if wanted == tuple(steps.plan.nics):
+            if wanted == tuple(steps.plan.request.nics):
                 raise
             lost = error.sentence
-            reservation = await self._renewed(steps, steps.plan.nics)
+            reservation = await self._renewed(steps, steps.plan.request.nics)
         self._remember(reservation)
         if lost:
             now = ", ".join(str(address) for lease in reservation.leases for address in lease.addresses)
@@ -155,7 +155,7 @@ class Preparer:
             return ()
         if held is None or not held.ports or await self._networks.lender(beside) != planned.parts.workload.name:
             return ()
-        if {*held.ports} == {*planned.ports} and await self._backends.units.is_running(beside):
+        if {*held.ports} == {*planned.request.ports} and await self._backends.units.is_running(beside):
             return held.ports
         await self._backends.units.stop(task_service(beside))
         await discard(self._backends, beside, unit=task_service(beside))

@@ -8,15 +8,7 @@ from solo5_systemd.base.errors import NotFoundError, TakenError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.allocations import Allocations
 from solo5_systemd.network.lease_files import LeaseStore
-from solo5_systemd.network.model import (
-    GuestNames,
-    Lease,
-    LeaseRecord,
-    LeaseState,
-    NicRequest,
-    PortRequest,
-    Reservation,
-)
+from solo5_systemd.network.model import Lease, LeaseRecord, LeaseState, PortRequest, Request, Reservation
 from solo5_systemd.network.port_conflicts import host_ports
 
 RESERVATION_TIMEOUT_S = 60
@@ -47,7 +39,7 @@ class Leases:
         """Return the record of a task; safe in any thread."""
         return self._records.get(task)
 
-    def same(self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> Reservation | None:
+    def same(self, task: TaskName, request: Request) -> Reservation | None:
         """Return the reservation of a task, of which this is the request; None without one.
 
         Raises:
@@ -56,7 +48,7 @@ class Leases:
         held = self.get(task)
         if held is None:
             return None
-        if held.serves(nics, ports):
+        if held.serves(request):
             return held.reservation
         raise TakenError(
             f"task {task} holds another reservation: expected the same request or another name.",
@@ -77,15 +69,15 @@ class Leases:
             )
         return kept
 
-    def reserved(self, reservation: Reservation, nics: Sequence[NicRequest], names: GuestNames) -> LeaseRecord:
+    def reserved(self, reservation: Reservation, request: Request) -> LeaseRecord:
         """Return a new record of a reservation, which `save` keeps."""
         return LeaseRecord(
             reservation=reservation,
-            nics=tuple(nics),
+            nics=request.nics,
             state=LeaseState.RESERVED,
             expires=now() + RESERVATION_TIMEOUT_S,
             namespace=self._namespace,
-            names=names,
+            names=request.names,
         )
 
     def save_attached(self, record: LeaseRecord) -> None:

@@ -173,18 +173,14 @@ class Networkd:
         async with self._releases.locks[task]:
             held = self._state.record(task)
             waits = held is not None and held.waits
-            if held is None or not waits or not held.serves(request.nics, request.ports):
+            if held is None or not waits or not held.serves(request):
                 await self._releases.release_ended(task)  # starts of one name exclude each other before this call
-            reservation = await self._writer.run(
-                self._state.reserve, task, request.nics, request.ports, request.names, namespace=request.namespace
-            )
+            reservation = await self._writer.run(self._state.reserve, task, request)
         return [[*map(document, reservation.leases)]]
 
     async def _preview(self, name: str, content: object) -> Sequence[object]:
         task, request = task_name(name), record(Request, Fields(content))
-        reservation, elements = await self._writer.run(
-            self._state.preview, task, request.nics, request.ports, request.namespace
-        )
+        reservation, elements = await self._writer.run(self._state.preview, task, request)
         return [[*map(document, reservation.leases)], nft_rules.add(elements)]
 
     async def _attach(self, name: str) -> Sequence[object]:

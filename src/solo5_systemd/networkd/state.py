@@ -10,19 +10,16 @@ from solo5_systemd.base.errors import InvalidRequestError, NotFoundError, Solo5E
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import links, nft_elements
 from solo5_systemd.network.conntrack import RedirectedPort
-from solo5_systemd.network.guest_limits import NO_LIMITS
 from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.links import Links
 from solo5_systemd.network.model import (
-    UNNAMED,
-    GuestNames,
     Lease,
     LeaseRecord,
     LeaseState,
     Network,
-    NicRequest,
     PortRequest,
     Protocol,
+    Request,
     Reservation,
 )
 from solo5_systemd.network.nft_elements import Element
@@ -113,9 +110,7 @@ class NetworkState:
 
     # -- one task ------------------------------------------------------------------------------------------------
 
-    def reserve(
-        self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest], names: GuestNames = UNNAMED
-    ) -> Reservation:
+    def reserve(self, task: TaskName, request: Request) -> Reservation:
         """Reserve addresses, MACs, tap names and ports for a task; changes files and port sockets, no links or rules.
 
         Idempotent: the same request renews the reservation.
@@ -126,12 +121,12 @@ class NetworkState:
             HostError: the host lacks a resource, such as a free range.
         """
         # Without the ports of other processes, a dump of all sockets: bind(2) fails for these.
-        reservation, networks = self._find_or_choose(task, nics, ports)
+        reservation, networks = self._find_or_choose(task, request)
         if reservation.idle_s:
             self.sleepers.check(reservation, networks)
         held = self.leases.get(task)
         if held is None or held.state is LeaseState.RESERVED:
-            self._hold(reservation, nics, networks, names)
+            self._hold(reservation, request, networks)
             self._store.keep_request(task)
         if held is None:
             self._log_remembered(reservation)
@@ -158,11 +153,9 @@ class NetworkState:
                         owner,
                     )
 
-    def _hold(
-        self, reservation: Reservation, nics: Sequence[NicRequest], networks: Iterable[Network], names: GuestNames
-    ) -> LeaseRecord:
+    def _hold(self, reservation: Reservation, request: Request, networks: Iterable[Network]) -> LeaseRecord:
         """Bind the ports of a reservation and write its record, with the networks that it creates."""
-        record = self.leases.reserved(reservation, nics, names)
+        record = self.leases.reserved(reservation, request)
         ports = host_ports(reservation)
         self._ports.bind(ports)
         try:
@@ -175,11 +168,9 @@ class NetworkState:
             raise
         return record
 
-    def preview(
-        self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]
-    ) -> tuple[Reservation, Sequence[Element]]:
+    def preview(self, task: TaskName, request: Request) -> tuple[Reservation, Sequence[Element]]:
         """Return the result of `reserve` and the nftables elements that `attach` would add; changes nothing."""
-        reservation, networks = self._find_or_choose(task, nics, ports, bound_ports() if ports else ())
+        reservation, networks = self._find_or_choose(task, request, bound_ports() if request.ports else ())
         if reservation.idle_s:
             self.sleepers.check(reservation, networks)
         before = self.bridges.ruleset()
@@ -275,14 +266,14 @@ class NetworkState:
     def _reserve_again(self, task: TaskName, kept: LeaseRecord) -> LeaseRecord:
         """Reserve what a released task had: its unit's command line has these values."""
         had = kept.reservation
-        nics = [lease.request(had.limits.get(lease.nic, NO_LIMITS)) for lease in had.leases]
-        reservation, networks = self._choice.choose(task, nics, had.ports, ())
+        request = replace(had.request, names=kept.names)
+        reservation, networks = self._choice.choose(task, request, ())
         if _without_bridges(reservation) != _without_bridges(had):  # a bridge is not part of the unit
             raise TakenError(
                 f"task {task} cannot have its network again: its tap or the settings of its network have changed.",
                 f"Remove the task (`solo5ctl rm {task}`) and start it anew.",
             )
-        return self._hold(had, kept.nics, networks, kept.names)
+        return self._hold(had, replace(request, nics=kept.nics), networks)
 
     def begin_release(self, task: TaskName, *, waits: bool = False) -> Remains:
         """Remove the firewall elements and ports of a task, or with `waits` what it does not need while it waits.
@@ -445,15 +436,11 @@ class NetworkState:
         self._ports.bind_missing(self.leases.published_ports())
 
     def _find_or_choose(
-        self,
-        task: TaskName,
-        nics: Sequence[NicRequest],
-        ports: Sequence[PortRequest],
-        bound: Collection[BoundPort] = (),
+        self, task: TaskName, request: Request, bound: Collection[BoundPort] = ()
     ) -> tuple[Reservation, Sequence[Network]]:
         """Return the task's existing reservation or a new one, and the networks that it would create."""
-        held = self.leases.same(task, nics, ports)
-        return self._choice.choose(task, nics, ports, bound) if held is None else (held, ())
+        held = self.leases.same(task, request)
+        return self._choice.choose(task, request, bound) if held is None else (held, ())
 
     def _attach(self, record: LeaseRecord) -> None:
         reservation = record.reservation

@@ -19,7 +19,6 @@ from solo5_systemd.base.concurrency import KeyedLocks
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import nft_elements
-from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import LeaseRecord, LeaseState, Reservation, SleepChange
 from solo5_systemd.network.nft_elements import Element
 from solo5_systemd.networkd import sleep
@@ -139,7 +138,8 @@ class Service:
                 RESERVATION,
                 task=task,
                 leases=(lease,),
-                limits={LEASE.nic: Limits(idle_s=idle_s, idle_stops=idle_stops)},
+                idle_s=idle_s,
+                idle_stops=idle_stops,
             )
             self.leases.save(LeaseRecord(reservation=held, nics=(), state=LeaseState.ATTACHED, expires=0))
             self.tables.elements |= {*bridges.task_elements(held)}

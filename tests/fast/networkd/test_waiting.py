@@ -19,17 +19,16 @@ from tests.fast.network.test_nft_rules import RESERVATION, network
 from solo5_systemd.base.declared_units import SOURCES
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import nft_elements
-from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.lease_json import lease_record_document
-from solo5_systemd.network.model import LeaseRecord, LeaseState, NicRequest, Reservation, limits_of
+from solo5_systemd.network.model import LeaseRecord, LeaseState, NicRequest, Reservation
 from solo5_systemd.network.nft_elements import Element
 from solo5_systemd.networkd.leases import Leases
 from solo5_systemd.networkd.waiting import Waiting
 
 A = RESERVATION.task
 (LEASE,) = RESERVATION.leases
-NICS = (NicRequest(nic=LEASE.nic, limits=Limits(idle_s=60, idle_stops=True)),)
-HELD = replace(RESERVATION, limits=limits_of(NICS))
+NICS = (NicRequest(nic=LEASE.nic),)
+HELD = replace(RESERVATION, idle_s=60, idle_stops=True)
 RECORD = LeaseRecord(reservation=HELD, nics=NICS, state=LeaseState.ATTACHED, expires=12, asleep=34, wakes=5, slept=6)
 
 
