@@ -23,7 +23,6 @@ from tests.bench.dormant import (
     NETWORK,
     NO_LIMIT,
     PORT,
-    SAVED,
     SETTINGS,
     TIMEOUT_S,
     declare,
@@ -43,6 +42,7 @@ from solo5_systemd.bus.manager import Manager
 from solo5_systemd.bus.network_client import Networkd
 from solo5_systemd.network.lease_files import read_lease_record
 from solo5_systemd.network.model import LeaseState, NicRequest, Request
+from solo5_systemd.network.remembered import ADDRESSES
 
 COUNT = extent(int(os.environ.get("BENCH_DORMANT", "1000")), 3)
 """Tasks without a process beside the one that is measured, and tasks that idle."""
@@ -304,7 +304,7 @@ def _declared() -> Iterator[None]:
         for path in (
             SETTINGS,
             *ETC.glob("bench-*.unikernel"),
-            *SAVED.glob("bench-*.json"),
+            *ADDRESSES.glob("bench-*.json"),
             *SYSTEM.glob("*bench-*.socket"),
             *SYSTEM.glob(f"*{PROXY}.service"),
         ):

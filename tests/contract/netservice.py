@@ -114,8 +114,6 @@ class Service:
         self.units.mkdir()
         self.waiting = directory / "waiting"
         self.waiting.mkdir()
-        self.saved = directory / "saved"
-        self.saved.mkdir()
         self.log = directory / "log"
         self.bus = bus
         self._process: subprocess.Popen[bytes] | None = None
@@ -130,7 +128,7 @@ class Service:
         command = [sys.executable, *program, "--owner", "nobody"]
         command += ["--settings", str(self.settings), "--state", str(self.state)]
         command += ["--units", str(self.units), "--addresses", str(self.addresses)]
-        command += ["--waiting", str(self.waiting), "--saved", str(self.saved), *options]
+        command += ["--waiting", str(self.waiting), *options]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, env=environment, stderr=log)
 

@@ -22,6 +22,7 @@ from tests.contract.test_network_sleep import UNIT, WEB, Sleeper6, get
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.link_watches import passes_frames
 from solo5_systemd.network.model import LeaseState, NicRequest, Reservation
+from solo5_systemd.network.remembered import LastRequest, write_request
 from solo5_systemd.settings.egress import destination
 
 NETWORKS = """
@@ -364,6 +365,7 @@ async def test_after_a_boot_it_waits_with_what_it_had(service: Service, manager:
             path.unlink()
         run("ip", "link", "delete", reservation.leases[0].bridge)
         run("nft", "flush", "ruleset")
+        write_request(WEB, LastRequest(**vars(reservation.request)), service.addresses)  # as its preparation has
         await service.restart()
         async with asyncio.timeout(5):
             while await state(client) is not LeaseState.WAITING:  # noqa: ASYNC110 - of another process

@@ -10,7 +10,6 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.conntrack import RedirectedPort
 from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.model import (
-    UNNAMED,
     LeaseRecord,
     NetworkOverview,
     Repair,
@@ -100,14 +99,14 @@ class Namespaces:
 
     # -- one task ------------------------------------------------------------------------------------------------
 
-    def reserve(self, task: TaskName, request: Request) -> Reservation:
+    def reserve(self, task: TaskName, request: Request) -> LeaseRecord:
         """Reserve as `NetworkState.reserve`, in a namespace; raises HostError where that does not exist."""
         if not request.namespace:
             return self.host.reserve(task, request)
         with self._entered(request.namespace) as other:
-            reservation = other.state.reserve(task, replace(request, names=UNNAMED))  # it has no DHCP
+            record = other.state.reserve(task, request)
             self._tasks[task] = other
-            return reservation
+            return record
 
     def preview(self, task: TaskName, request: Request) -> tuple[Reservation, Sequence[Element]]:
         """Return as `NetworkState.preview`, for a namespace."""

@@ -175,8 +175,8 @@ class Networkd:
             waits = held is not None and held.waits
             if held is None or not waits or not held.serves(request):
                 await self._releases.release_ended(task)  # starts of one name exclude each other before this call
-            reservation = await self._writer.run(self._state.reserve, task, request)
-        return [[*map(document, reservation.leases)]]
+            reserved = await self._writer.run(self._state.reserve, task, request)
+        return [[*map(document, reserved.reservation.leases)]]
 
     async def _preview(self, name: str, content: object) -> Sequence[object]:
         task, request = task_name(name), record(Request, Fields(content))

@@ -37,7 +37,7 @@ from solo5_systemd.networkd.overview import Overview
 from solo5_systemd.networkd.recovery import Recovery
 from solo5_systemd.networkd.repairs import Repairs
 from solo5_systemd.networkd.sleepers import Sleepers
-from solo5_systemd.networkd.waiting import FIFOS, SAVED, Waiting
+from solo5_systemd.networkd.waiting import FIFOS, Waiting
 from solo5_systemd.settings.solo5_toml import Settings
 
 _log = logging.getLogger(__name__)
@@ -73,7 +73,6 @@ class NetworkState:
         remembered: RememberedAddresses | None = None,
         namespace: str = "",
         fifos: Path = FIFOS,
-        saved: Path = SAVED,
     ) -> None:
         """Take the parts of one network namespace.
 
@@ -96,11 +95,12 @@ class NetworkState:
         self._ports = ports
         self._settings = settings
         self._namespace = namespace
+        self._remembered = remembered
         self.leases = Leases(store, namespace)
         self.bridges = Bridges(store, links, tables, self.leases)
         self.repairs = Repairs(store, links, tables, self.bridges, self.leases)
         self.sleepers = Sleepers(self.leases, self.bridges, tables)
-        self.waiting = Waiting(self.leases, self.bridges, links, fifos, saved)
+        self.waiting = Waiting(self.leases, self.bridges, links, fifos)
         self._choice = Choice(links, self.bridges, self.leases, settings, reserved, remembered)
         self.overview = Overview(links, tables, self.bridges, self.leases, self._choice, settings, namespace)
 
@@ -110,7 +110,7 @@ class NetworkState:
 
     # -- one task ------------------------------------------------------------------------------------------------
 
-    def reserve(self, task: TaskName, request: Request) -> Reservation:
+    def reserve(self, task: TaskName, request: Request) -> LeaseRecord:
         """Reserve addresses, MACs, tap names and ports for a task; changes files and port sockets, no links or rules.
 
         Idempotent: the same request renews the reservation.
@@ -125,12 +125,13 @@ class NetworkState:
         if reservation.idle_s:
             self.sleepers.check(reservation, networks)
         held = self.leases.get(task)
-        if held is None or held.state is LeaseState.RESERVED:
-            self._hold(reservation, request, networks)
-            self._store.keep_request(task)
+        if held is not None and held.state is not LeaseState.RESERVED:
+            return held
+        record = self._hold(reservation, request, networks)
+        self._store.keep_request(task)
         if held is None:
             self._log_remembered(reservation)
-        return reservation
+        return record
 
     def absent_addresses(self, task: TaskName) -> Sequence[PortRequest]:
         """Return the ports of a task at an address that the host does not have yet, where no client reaches them."""
@@ -211,7 +212,6 @@ class NetworkState:
         now = self.leases.get(task) or record
         if record.waits:
             self.waiting.end(now)
-        self.waiting.keep(now)
         for each in overtaken(self.networks(), record.reservation.leases):
             self.repairs.report_unrepaired(task, str(each))
         return redirected(self._tables, [record.reservation])
@@ -250,13 +250,13 @@ class NetworkState:
         The caller then has packets for it held.
 
         Raises:
-            TakenError, InvalidRequestError: it cannot have the same values again.
+            TakenError, InvalidRequestError: it cannot have the same addresses or ports again.
             HostError: the kernel refused.
         """
-        kept = self.waiting.kept(task)
-        if kept is None:
+        request = self._remembered.request(task) if self._remembered else None
+        if request is None or not request.idle_stops:
             return False
-        record = self._reserve_again(task, kept)
+        record = self.reserve(task, request)
         for lease in record.reservation.leases:
             self.bridges.bring_up(lease)
         self.waiting.save(record)

@@ -1,22 +1,15 @@
 """The tasks of the host's networks that wait, without a process, for their first packet."""
 
-import json
-import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
 from stat import S_ISFIFO
 
-from solo5_systemd.base.atomic_file import replace_file
-from solo5_systemd.base.declared_units import DIRECTORY, SOURCES
-from solo5_systemd.base.decode import Fields, json_document
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.names import WAITING, TaskName
-from solo5_systemd.network.lease_json import lease_record_document, parse_lease_record
 from solo5_systemd.network.links import Links
 from solo5_systemd.network.model import IpAddress, Lease, LeaseRecord, LeaseState, Network, Reservation
 from solo5_systemd.networkd.bridges import Bridges
@@ -24,11 +17,6 @@ from solo5_systemd.networkd.leases import Leases
 
 FIFOS = Path(WAITING)
 """One FIFO for each task whose socket unit is active: PID 1 starts the task's service once something is in it."""
-
-SAVED = Path("/var/lib/solo5/waiting")
-"""What each such task had in its last run: after a boot it waits with the same if its declaration has not changed."""
-
-_log = logging.getLogger(__name__)
 
 
 class Waiting:
@@ -45,15 +33,11 @@ class Waiting:
         bridges: Bridges,
         links: Links,
         fifos: Path = FIFOS,
-        saved: Path = SAVED,
-        declared: Path = Path(DIRECTORY),
     ) -> None:
         self._leases = leases
         self._bridges = bridges
         self._links = links
         self.fifos = fifos
-        self._saved = saved
-        self._declared = declared
         self.ending: set[TaskName] = set()
 
     def may_wait(self, task: TaskName) -> bool:
@@ -126,39 +110,6 @@ class Waiting:
     def save(self, record: LeaseRecord) -> None:
         """Record that a task waits from now on."""
         self._leases.save(replace(record, state=LeaseState.WAITING, asleep=time.time_ns() // 1000))
-
-    def keep(self, record: LeaseRecord) -> None:
-        """Keep what a task has for the time after a boot; a failure is logged: it is started once then."""
-        if not record.reservation.idle_stops:
-            return
-        task = record.reservation.task
-        path = self._saved / f"{task}.json"
-        lease = lease_record_document(replace(record, asleep=0, expires=0, wakes=0, slept=0))
-        text = json.dumps({"declaration": self._declaration(task), "lease": lease})
-        with suppress(OSError):
-            if path.read_bytes() == text.encode():
-                return
-        try:
-            replace_file(path, text, durable=True)
-        except OSError as error:
-            _log.warning("%s cannot be written: %s", path, error.strerror)
-
-    def kept(self, task: TaskName) -> LeaseRecord | None:
-        """Return what a task had in its last run; None: unknown, or its declaration has changed since."""
-        path = self._saved / f"{task}.json"
-        try:
-            fields = Fields(json_document(path.read_bytes(), str(path)))
-            found = parse_lease_record(fields.having("lease").get("lease"))
-            return found if fields.text("declaration") == self._declaration(task) else None
-        except (OSError, Solo5Error):
-            return None
-
-    def _declaration(self, task: TaskName) -> str:
-        """Return a digest of the files of a task's declaration, which the generator keeps; empty: there are none."""
-        try:
-            return sha256((self._declared / task / SOURCES).read_bytes()).hexdigest()
-        except OSError:
-            return ""
 
     def hold_packets(self, record: LeaseRecord) -> bool:
         """Have the kernel hold packets for a task, and announce the first; return whether it holds one already.

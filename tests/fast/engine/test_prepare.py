@@ -28,11 +28,11 @@ class Records:
     """The addresses that a task had last, and what is reported."""
 
     def __init__(self) -> None:
-        self.kept: list[Reservation] = []
+        self.kept: list[Request] = []
         self.reported: list[str] = []
 
     def of(self, nics: Sequence[NicRequest]) -> Sequence[NicRequest]:
-        return tuple(lease.request() for lease in self.kept[-1].leases) if self.kept else nics
+        return self.kept[-1].nics if self.kept else nics
 
 
 @pytest.fixture
@@ -63,7 +63,8 @@ async def test_all_but_the_unit_is_made_and_the_locks_are_kept(
 ) -> None:
     prepared = await preparer.prepare(WORKLOAD)
     assert machine.holds == (set(), {WEB})
-    assert prepared.plan.parts.reservation == machine.networks.held[WEB] == records.kept[-1]
+    assert prepared.plan.parts.reservation == machine.networks.held[WEB]
+    assert records.kept[-1] == machine.networks.held[WEB].request
     assert machine.disks.owners == {"/srv/disk.img": machine.users.held[WEB]}
     assert "--net:service=tap2" in prepared.devices
     [lock] = prepared.held
