@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from ipaddress import IPv4Address
 from typing import Any
 
@@ -20,8 +21,8 @@ from tests.contract.netservice import Client, Pid1, Service, nic, tcp, until
 from tests.contract.test_network_sleep import UNIT, WEB, Sleeper6, get
 
 from solo5_systemd.network.guest_limits import Limits
-from solo5_systemd.network.link_watches import passes_frames
 from solo5_systemd.network.model import LeaseState, NicRequest, Reservation
+from solo5_systemd.network.neighbours import Neighbours
 from solo5_systemd.network.remembered import LastRequest, write_request
 from solo5_systemd.settings.egress import destination
 
@@ -162,13 +163,14 @@ async def test_a_bridge_that_loses_its_last_carrier_drops_nothing(
 
 async def test_a_link_passes_frames_once_its_other_end_is_up(client: Client) -> None:
     """Not from its first moment, before the kernel has looked at its carrier (IFF_RUNNING is set then)."""
-    for _ in range(20):
-        run("ip", "link", "add", "one", "up", "type", "veth", "peer", "name", "other")
-        assert not passes_frames("one")
-        run("ip", "link", "set", "other", "up")
-        await until(lambda: passes_frames("one"))
-        run("ip", "link", "delete", "one")
-    assert not passes_frames("one")
+    with closing(Neighbours()) as neighbours:
+        for _ in range(20):
+            run("ip", "link", "add", "one", "up", "type", "veth", "peer", "name", "other")
+            assert not neighbours.passes_frames("one")
+            run("ip", "link", "set", "other", "up")
+            await until(lambda: neighbours.passes_frames("one"))
+            run("ip", "link", "delete", "one")
+        assert not neighbours.passes_frames("one")
 
 
 async def test_a_packet_for_a_task_that_has_not_its_tap_yet_waits_for_it(

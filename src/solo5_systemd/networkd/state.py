@@ -22,6 +22,7 @@ from solo5_systemd.network.model import (
     Request,
     Reservation,
 )
+from solo5_systemd.network.neighbours import Neighbours
 from solo5_systemd.network.nft_elements import Element
 from solo5_systemd.network.nft_tables import Tables
 from solo5_systemd.network.port_conflicts import BoundPort, absent, host_ports
@@ -237,11 +238,11 @@ class NetworkState:
         if record is None or record.state is not LeaseState.ATTACHED:
             return False
         self.waiting.ending.add(task)
-        held = self.waiting.hold_packets(record)
+        held = any(self.waiting.packets(task, Neighbours.hold))
         if frames is None or (not held and self.sleepers.frames_of(record.reservation) == frames):
             return True
         self.waiting.ending.discard(task)
-        self.waiting.deliver_packets(task)
+        self.waiting.packets(task, Neighbours.deliver)
         return False
 
     def wait_again(self, task: TaskName) -> bool:

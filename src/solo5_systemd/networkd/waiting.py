@@ -7,13 +7,17 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from stat import S_ISFIFO
+from typing import TypeVar
 
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.names import WAITING, TaskName
 from solo5_systemd.network.links import Links
-from solo5_systemd.network.model import IpAddress, Lease, LeaseRecord, LeaseState, Network, Reservation
+from solo5_systemd.network.model import IpAddress, Lease, LeaseRecord, LeaseState, Reservation
+from solo5_systemd.network.neighbours import Neighbours
 from solo5_systemd.networkd.bridges import Bridges
 from solo5_systemd.networkd.leases import Leases
+
+T = TypeVar("T")
 
 FIFOS = Path(WAITING)
 """One FIFO for each task whose socket unit is active: PID 1 starts the task's service once something is in it."""
@@ -104,39 +108,32 @@ class Waiting:
         self.save(record)
         before, after = self._bridges.task_elements(reservation), self._bridges.waiting_elements(reservation)
         self._bridges.replace_elements(before, after)
-        self.hold_packets(record)
+        self.packets(reservation.task, Neighbours.hold)
         self.ending.discard(reservation.task)
 
     def save(self, record: LeaseRecord) -> None:
         """Record that a task waits from now on."""
         self._leases.save(replace(record, state=LeaseState.WAITING, asleep=time.time_ns() // 1000))
 
-    def hold_packets(self, record: LeaseRecord) -> bool:
-        """Have the kernel hold packets for a task, and announce the first; return whether it holds one already.
+    def packets(self, task: TaskName, do: Callable[[Neighbours, str, Lease], T]) -> Sequence[T]:
+        """Do what a method of `Neighbours` does with the packets for each NIC of a task.
 
         Raises:
             HostError: the kernel refused.
         """
-        networks = self._bridges.networks
-        held = [self._links.hold_packets(lease, networks[lease.network]) for lease in record.reservation.leases]
-        return any(held)
+        record, networks = self._leases.get(task), self._bridges.networks
+        leases = record.reservation.leases if record else ()
+        return [self._links.packets(lease, networks[lease.network], do) for lease in leases]
 
-    def keep_packets(self, task: TaskName) -> None:
-        """Have the kernel hold packets for a task that is being started, however long; raises as `hold_packets`."""
-        self._each_lease(task, self._links.keep_packets)
+    def links(self, task: TaskName) -> Sequence[str]:
+        """Return the links between the host and a task; safe in any thread."""
+        record, bridges = self._leases.get(task), self._bridges.networks
+        leases = record.reservation.leases if record else ()
+        return [link for each in leases for link in (each.tap, each.bridge, bridges[each.network].bridge)]
 
-    def refuse_packets(self, task: TaskName) -> None:
-        """Have the kernel drop what it holds for a task that has not started; raises as `hold_packets`."""
-        self._each_lease(task, self._links.refuse_packets)
-
-    def deliver_packets(self, task: TaskName) -> None:
-        """Have the kernel send what it holds for a task, whose guest has its tap; raises as `hold_packets`."""
-        self._each_lease(task, self._links.deliver_packets)
-
-    def _each_lease(self, task: TaskName, do: Callable[[Lease, Network], None]) -> None:
-        record = self._leases.get(task)
-        for lease in record.reservation.leases if record else ():
-            do(lease, self._bridges.networks[lease.network])
+    def closed_link(self, links: Sequence[str]) -> str:
+        """Return the first of these links that passes no frames yet, or no longer; empty: all do."""
+        return next((link for link in links if not self._links.neighbours.passes_frames(link)), "")
 
     def end(self, record: LeaseRecord) -> None:
         """Remove the elements by which questions for a task are announced; it is attached by now, or released.
@@ -150,11 +147,11 @@ class Waiting:
         self._bridges.delete_from_tables(gone)
 
     def forget(self, reservation: Reservation) -> None:
-        """Drop what the kernel holds for a task that waits no longer: after `keep_packets`, without end."""
+        """Drop what the kernel holds for a task that waits no longer: after `Neighbours.keep`, without end."""
         self.ending.discard(reservation.task)
         if reservation.idle_stops:
             with suppress(Solo5Error):  # another program has deleted the bridge, and the entries with it
-                self.refuse_packets(reservation.task)
+                self.packets(reservation.task, Neighbours.refuse)
 
     def task_at(self, address: IpAddress) -> TaskName | None:
         """Return the task of a leased address; safe in any thread."""

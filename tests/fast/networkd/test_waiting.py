@@ -17,6 +17,7 @@ from tests.fast.network.test_nft_rules import RESERVATION, network
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import nft_elements
 from solo5_systemd.network.model import LeaseRecord, LeaseState, NicRequest, Reservation
+from solo5_systemd.network.neighbours import Neighbours
 from solo5_systemd.network.nft_elements import Element
 from solo5_systemd.networkd.leases import Leases
 from solo5_systemd.networkd.waiting import Waiting
@@ -55,7 +56,7 @@ class Service:
         self.bridges, self.held = Bridges(), list[str]()
         self.leases = Leases(cast(Any, SimpleNamespace(save_lease_record=lambda record: None)))
         self.leases.save(RECORD)
-        links = SimpleNamespace(hold_packets=lambda lease, _: lease.nic in self.held)
+        links = SimpleNamespace(packets=lambda lease, network, do: lease.nic in self.held)
         self.waiting = Waiting(
             self.leases,
             cast(Any, self.bridges),
@@ -138,7 +139,7 @@ def test_a_task_that_begins_to_wait_keeps_what_lets_its_packets_pass(service: Se
     assert LEASE.address is not None
     assert service.waiting.task_at(LEASE.address) == A
     service.held.append(LEASE.nic)
-    assert service.waiting.hold_packets(record)
+    assert any(service.waiting.packets(A, Neighbours.hold))
     # Its start adds what it has while it runs, and nothing of both is removed with the rest.
     service.bridges.elements |= {*service.bridges.task_elements(HELD)}
     service.waiting.end(RECORD)
@@ -147,6 +148,6 @@ def test_a_task_that_begins_to_wait_keeps_what_lets_its_packets_pass(service: Se
 
 def test_a_task_that_is_released_while_it_waits_leaves_nothing(service: Service) -> None:
     service.waiting.begin(RECORD)
-    assert not service.waiting.hold_packets(RECORD)
+    assert not any(service.waiting.packets(A, Neighbours.hold))
     service.waiting.end(replace(RECORD, state=LeaseState.RELEASING))
     assert service.bridges.elements == set()
