@@ -23,7 +23,6 @@ from tests.bench.dormant import (
     NETWORK,
     NO_LIMIT,
     PORT,
-    SAVED,
     SETTINGS,
     TIMEOUT_S,
     declare,
@@ -41,9 +40,9 @@ from solo5_systemd.base.names import INVOCATION_LINK, UNITS, DeviceName, Network
 from solo5_systemd.bus.connection import Connection, system_bus
 from solo5_systemd.bus.manager import Manager
 from solo5_systemd.bus.network_client import Networkd
-from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.lease_files import read_lease_record
-from solo5_systemd.network.model import LeaseState, NicRequest
+from solo5_systemd.network.model import LeaseState, NicRequest, Request
+from solo5_systemd.network.remembered import ADDRESSES
 
 COUNT = extent(int(os.environ.get("BENCH_DORMANT", "1000")), 3)
 """Tasks without a process beside the one that is measured, and tasks that idle."""
@@ -242,17 +241,18 @@ class Bench:
 
     async def idle_tasks(self) -> None:
         """The processor time beside many attached networks of tasks with an idle time, which are silent."""
-        spent = [await self._attached(Limits(idle_s=idle)) for idle in (300, 0)]
+        spent = [await self._attached(idle) for idle in (300, 0)]
         self._add(f"CPU of solo5-networkd, {IDLE} awake tasks with IdleSec= (floor: without)", "ms/min", *spent)
 
-    async def _attached(self, limits: Limits) -> float:
-        """Return the milliseconds a minute of solo5-networkd beside attached tasks with these limits."""
-        nic = NicRequest(nic=DeviceName("service"), network=NetworkName(NETWORK), limits=limits)
+    async def _attached(self, idle_s: int) -> float:
+        """Return the milliseconds a minute of solo5-networkd beside attached tasks with this idle time."""
+        nic = NicRequest(nic=DeviceName("service"), network=NetworkName(NETWORK))
+        request = Request(nics=(nic,), idle_s=idle_s)
         tasks = [TaskName(f"bench-idle-{number}") for number in range(IDLE)]
         links = [Path(UNITS) / f"{INVOCATION_LINK}solo5-task-{task}.service" for task in tasks]
         try:
             for task, link in zip(tasks, links, strict=True):
-                await self._networkd.reserve(task, [nic], [])
+                await self._networkd.reserve(task, request)
                 await self._networkd.attach(task)
                 link.symlink_to("0" * 32)  # for solo5-networkd, the task has a run
             await asyncio.sleep(SETTLE_S)
@@ -304,7 +304,7 @@ def _declared() -> Iterator[None]:
         for path in (
             SETTINGS,
             *ETC.glob("bench-*.unikernel"),
-            *SAVED.glob("bench-*.json"),
+            *ADDRESSES.glob("bench-*.json"),
             *SYSTEM.glob("*bench-*.socket"),
             *SYSTEM.glob(f"*{PROXY}.service"),
         ):

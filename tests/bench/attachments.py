@@ -19,7 +19,7 @@ from solo5_systemd.base.names import DeviceName, NetworkName, TaskName, task_nam
 from solo5_systemd.bus.connection import system_bus
 from solo5_systemd.bus.network_client import Networkd
 from solo5_systemd.network import task_namespaces
-from solo5_systemd.network.model import NicRequest, PortRequest, Protocol
+from solo5_systemd.network.model import NicRequest, PortRequest, Protocol, Request
 from solo5_systemd.network.taps import BridgePort, Taps, delete
 from solo5_systemd.network.task_taps import TaskTap
 
@@ -53,7 +53,7 @@ async def attached(report: Report) -> None:
             for crowd in CROWDS:
                 while len(others) < crowd:
                     others.append(TaskName(f"bench-other-{len(others)}"))
-                    await client.reserve(others[-1], [NIC], [])
+                    await client.reserve(others[-1], Request(nics=(NIC,)))
                     await client.attach(others[-1])
                 with _bridge():
                     ours, floors = await _beside(client)
@@ -76,7 +76,7 @@ async def _beside(client: Networkd) -> tuple[list[float], list[float]]:
     ports = [PortRequest(nic=NIC.nic, host_port=7654, port=80, protocol=Protocol.TCP)]
     for _ in range(ROUNDS):
         begun = time.perf_counter()
-        await client.reserve(task, [NIC], ports)
+        await client.reserve(task, Request(nics=(NIC,), ports=tuple(ports)))
         await client.attach(task)
         await client.release(task)
         ours.append((time.perf_counter() - begun) * 1000)

@@ -3,30 +3,24 @@
 In a booted machine, as root: `python3 -m tests.bench.dormant COUNT` has so many, enabled, of which one has run.
 """
 
-import json
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from hashlib import sha256
-from ipaddress import IPv4Interface
-from pathlib import Path
+from ipaddress import IPv4Address
 
 from tests.bench.declared import ETC, IMAGE
 from tests.contract.netns import run
 
-from solo5_systemd.base.declared_units import DIRECTORY, SOURCES
-from solo5_systemd.base.decode import Fields, json_document
+from solo5_systemd.base.declared_units import declaration_digest
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.derived import guest_macs
-from solo5_systemd.network.ipam import tap_name
 from solo5_systemd.network.lease_files import read_lease_record
-from solo5_systemd.network.lease_json import lease_record_document, parse_lease_record
-from solo5_systemd.network.model import LeaseRecord, LeaseState
+from solo5_systemd.network.model import LeaseState
+from solo5_systemd.network.remembered import LastRequest, read_request, write_request
 
 NETWORK = "bench-activation"
 SETTINGS = ETC / f"{NETWORK}.toml"
-SAVED = Path("/var/lib/solo5/waiting")
 NAME = "bench-dormant-{:04}"
 FIRST = NAME.format(0)
 PORT = 21000
@@ -56,22 +50,17 @@ def write_declaration(name: str, lines: str) -> None:
 
 def keep(names: Sequence[str]) -> None:
     """Have the declared tasks known, as if each had run; the first one has."""
-    content = Fields(json_document((SAVED / f"{FIRST}.json").read_bytes(), FIRST)).having("lease")["lease"]
-    first = parse_lease_record(content)
+    first = read_request(TaskName(FIRST))
     for number, name in enumerate(names, 1):
-        (SAVED / f"{name}.json").write_text(json.dumps(_kept(first, name, number)))
+        write_request(TaskName(name), _kept(first, TaskName(name), number))
 
 
-def _kept(first: LeaseRecord, name: str, number: int) -> dict[str, object]:
-    """Return what a task would have had that ran as the first one has."""
-    task, [lease] = TaskName(name), first.reservation.leases
-    assert lease.ipv4 is not None
-    ipv4 = IPv4Interface((int(lease.ipv4.network.network_address) + 256 + number, lease.ipv4.network.prefixlen))
-    own = replace(lease, tap=tap_name(task, lease.nic), mac=next(guest_macs(task, lease.nic)), ipv4=ipv4)
-    ports = tuple(replace(port, host_port=port.host_port + number) for port in first.reservation.ports)
-    sources = Path(DIRECTORY, name, SOURCES).read_bytes()
-    record = replace(first, reservation=replace(first.reservation, task=task, leases=(own,), ports=ports))
-    return {"declaration": sha256(sources).hexdigest(), "lease": lease_record_document(record)}
+def _kept(first: LastRequest, task: TaskName, number: int) -> LastRequest:
+    """Return the request of a task that ran as the first one has."""
+    [nic], [port] = first.nics, first.ports
+    own = replace(nic, mac=next(guest_macs(task, nic.nic)), ipv4=IPv4Address("10.156.1.0") + number)
+    ports = (replace(port, host_port=port.host_port + number),)
+    return replace(first, nics=(own,), ports=ports, declaration=declaration_digest(task))
 
 
 def state(name: str) -> LeaseState | None:
@@ -94,7 +83,7 @@ def main() -> None:
     declare(names)
     run("systemctl", "daemon-reload")
     run("systemctl", "start", f"{FIRST}.socket")
-    _until(lambda: state(FIRST) is LeaseState.ATTACHED and (SAVED / f"{FIRST}.json").exists())
+    _until(lambda: state(FIRST) is LeaseState.ATTACHED)
     keep(names[1:])
     run("systemctl", "enable", *names)
 

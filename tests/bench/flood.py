@@ -14,13 +14,14 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from tests.bench.declared import ETC, reload_ms
-from tests.bench.dormant import FIRST, PORT, SAVED, SETTINGS, declare_network, state, write_declaration
+from tests.bench.dormant import FIRST, PORT, SETTINGS, declare_network, state, write_declaration
 from tests.bench.extent import extent
 from tests.bench.figures import Figure, Report
 from tests.contract.netns import Outside, run
 from tests.contract.syn_flood import flood
 
 from solo5_systemd.network.model import LeaseState
+from solo5_systemd.network.remembered import ADDRESSES
 
 RATE = 100_000
 SECONDS = extent(10, 1)
@@ -159,7 +160,7 @@ def _declared() -> Iterator[None]:
         HOLD.unlink(missing_ok=True)
         units = [f"{FIRST}.socket", f"{FIRST}.service", f"{OTHER}.service"]
         subprocess.run(["systemctl", "stop", *units], stderr=subprocess.DEVNULL)
-        for path in (SETTINGS, UNIT, *ETC.glob("bench-*.unikernel"), *SAVED.glob("bench-*.json")):
+        for path in (SETTINGS, UNIT, *ETC.glob("bench-*.unikernel"), *ADDRESSES.glob("bench-*.json")):
             path.unlink(missing_ok=True)
         reload_ms()
 

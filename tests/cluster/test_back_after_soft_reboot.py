@@ -41,7 +41,7 @@ def peer() -> Iterator[Peer]:
         for name in (*_NAMES, _DORMANT):
             subject.sh("systemctl", "disable", "--now", name)
             subject.sh("solo5ctl", "rm", "--force", name)
-        subject.sh("sh", "-c", "rm -rf /etc/solo5/*.unikernel /var/lib/solo5/declared /var/lib/solo5/waiting")
+        subject.sh("sh", "-c", "rm -rf /etc/solo5/*.unikernel /var/lib/solo5/declared")
         subject.sh("solo5ctl", "disk", "rm", "survivor")
         subject.kill()
         subject.boot()

@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
 from tests.contract.netns import run
 from tests.support.nft_listing import settled
@@ -21,7 +22,16 @@ from solo5_systemd.dbus.message_bus import connect
 from solo5_systemd.dbus.messages import Message, Variant
 from solo5_systemd.network import task_namespaces
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
-from solo5_systemd.network.model import Lease, NicRequest, PortRequest, Protocol, Reservation, mac_address
+from solo5_systemd.network.model import (
+    Lease,
+    NicRequest,
+    PortRequest,
+    Preview,
+    Protocol,
+    Request,
+    Reservation,
+    mac_address,
+)
 from solo5_systemd.network.repair_log import FILE
 from solo5_systemd.settings.address_pool import host_address, ipv4_address
 
@@ -104,8 +114,6 @@ class Service:
         self.units.mkdir()
         self.waiting = directory / "waiting"
         self.waiting.mkdir()
-        self.saved = directory / "saved"
-        self.saved.mkdir()
         self.log = directory / "log"
         self.bus = bus
         self._process: subprocess.Popen[bytes] | None = None
@@ -120,7 +128,7 @@ class Service:
         command = [sys.executable, *program, "--owner", "nobody"]
         command += ["--settings", str(self.settings), "--state", str(self.state)]
         command += ["--units", str(self.units), "--addresses", str(self.addresses)]
-        command += ["--waiting", str(self.waiting), "--saved", str(self.saved), *options]
+        command += ["--waiting", str(self.waiting), *options]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, env=environment, stderr=log)
 
@@ -246,8 +254,21 @@ async def pid1(service: Service, active: Iterable[str] = ()) -> AsyncIterator[Pi
 class Client(Networkd):
     """The engine's client, with short methods for tests."""
 
-    async def have(self, task: str, *ports: PortRequest, nics: Sequence[NicRequest] = ()) -> Reservation:
-        reservation = await self.reserve(TaskName(task), nics or (nic("service"),), ports)
+    async def reserve(  # type: ignore[override]
+        self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest], **more: Any
+    ) -> Reservation:
+        return await super().reserve(task, Request(nics=tuple(nics), ports=tuple(ports), **more))
+
+    async def preview(  # type: ignore[override]
+        self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]
+    ) -> Preview:
+        return await super().preview(task, Request(nics=tuple(nics), ports=tuple(ports)))
+
+    async def have(
+        self, task: str, *ports: PortRequest, nics: Sequence[NicRequest] = (), idle_s: int = 0, idle_stops: bool = False
+    ) -> Reservation:
+        nics = nics or (nic("service"),)
+        reservation = await self.reserve(TaskName(task), nics, ports, idle_s=idle_s, idle_stops=idle_stops)
         await self.attach(TaskName(task))
         return reservation
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from ipaddress import IPv4Address
 from statistics import median
 from typing import Any
@@ -23,8 +24,9 @@ from tests.contract.test_network_exhaustion import round_trips
 from tests.contract.test_network_sleep import UNIT, WEB, Sleeper6, get
 
 from solo5_systemd.network.guest_limits import Limits
-from solo5_systemd.network.link_watches import passes_frames
 from solo5_systemd.network.model import Lease, LeaseState, NicRequest, Reservation
+from solo5_systemd.network.neighbours import Neighbours
+from solo5_systemd.network.remembered import LastRequest, write_request
 from solo5_systemd.settings.egress import destination
 
 NETWORKS = """
@@ -35,7 +37,7 @@ isolated = false
 [network.open]
 isolated = false
 """
-WAITS = Limits(idle_s=5, idle_stops=True)
+WAITS: Any = {"idle_s": 5, "idle_stops": True}
 
 
 class Socket:
@@ -71,7 +73,7 @@ async def state(client: Client) -> LeaseState | None:
 async def waiting(client: Client, manager: Pid1, fifo: Socket) -> Reservation:
     """Run a task, end it, and wait until it waits."""
     await until(lambda: fifo.taken() != b"")  # it has not run before
-    reservation = await client.have("web", tcp(8080), nics=[nic("service", limits=WAITS)])
+    reservation = await client.have("web", tcp(8080), **WAITS)
     manager.begin(UNIT)
     await until(lambda: link(reservation.leases[0].tap) != {})
     await over(client, manager, reservation)
@@ -90,7 +92,7 @@ async def over(client: Client, manager: Pid1, reservation: Reservation) -> None:
 async def started(client: Client, manager: Pid1, fifo: Socket, nics: Sequence[NicRequest] = ()) -> None:
     """Start the task again, as PID 1 does."""
     await until(lambda: fifo.taken() != b"")
-    await client.have("web", tcp(8080), nics=nics or [nic("service", limits=WAITS)])
+    await client.have("web", tcp(8080), **{**WAITS, **({"nics": nics} if nics else {})})
     manager.begin(UNIT)
 
 
@@ -180,7 +182,8 @@ async def test_what_is_held_for_a_guest_that_boots_survives_the_service(
             answer = tasks.create_task(get(str(lease.address)))
             await started(client, manager, fifo)
             async with Booting(lease, 0.5):
-                await until(lambda: passes_frames(lease.bridge))
+                with closing(Neighbours()) as neighbours:
+                    await until(lambda: neighbours.passes_frames(lease.bridge))
                 service.kill()
                 assert "INCOMPLETE" in run("ip", "neigh", "show", str(lease.address))
                 await service.restart()
@@ -209,7 +212,7 @@ async def test_packets_are_held_through_a_long_start(client: Client, manager: Pi
         manager.jobs.add(UNIT)
         await asyncio.sleep(4.5)
         manager.jobs.discard(UNIT)
-        await client.have("web", tcp(8080), nics=[nic("service", limits=WAITS)])
+        await client.have("web", tcp(8080), **WAITS)
         manager.begin(UNIT)
         async with Guest(reservation.leases[0]):
             assert await asyncio.wait_for(answer, 5) == b"HELLO"
@@ -242,13 +245,14 @@ async def test_a_bridge_that_loses_its_last_carrier_drops_nothing(
 
 async def test_a_link_passes_frames_once_its_other_end_is_up(client: Client) -> None:
     """Not from its first moment, before the kernel has looked at its carrier (IFF_RUNNING is set then)."""
-    for _ in range(20):
-        run("ip", "link", "add", "one", "up", "type", "veth", "peer", "name", "other")
-        assert not passes_frames("one")
-        run("ip", "link", "set", "other", "up")
-        await until(lambda: passes_frames("one"))
-        run("ip", "link", "delete", "one")
-    assert not passes_frames("one")
+    with closing(Neighbours()) as neighbours:
+        for _ in range(20):
+            run("ip", "link", "add", "one", "up", "type", "veth", "peer", "name", "other")
+            assert not neighbours.passes_frames("one")
+            run("ip", "link", "set", "other", "up")
+            await until(lambda: neighbours.passes_frames("one"))
+            run("ip", "link", "delete", "one")
+        assert not neighbours.passes_frames("one")
 
 
 async def test_a_packet_for_a_task_that_has_not_its_tap_yet_waits_for_it(
@@ -256,7 +260,7 @@ async def test_a_packet_for_a_task_that_has_not_its_tap_yet_waits_for_it(
 ) -> None:
     reservation = await waiting(client, manager, fifo)
     address = str(reservation.leases[0].address)
-    await client.have("web", tcp(8080), nics=[nic("service", limits=WAITS)])
+    await client.have("web", tcp(8080), **WAITS)
     manager.begin(UNIT)
     begun = time.monotonic()
     async with asyncio.TaskGroup() as tasks:
@@ -274,7 +278,7 @@ async def test_a_packet_for_a_task_that_has_not_its_tap_yet_waits_for_it(
 async def test_a_nic_whose_tap_is_not_open_keeps_no_packet_of_another(
     service: Service, manager: Pid1, fifo: Socket, *, opened: bool
 ) -> None:
-    nics = [nic("service", limits=WAITS), nic("second", network="second", limits=WAITS)]
+    nics = [nic("service"), nic("second", network="second")]
     async with service.running("[network.second]\n") as client:
         await started(client, manager, fifo, nics)
         (reservation,) = await client.reservations()
@@ -301,7 +305,7 @@ async def test_a_start_and_an_end_leave_the_rules_of_others(client: Client, mana
     reservation = await waiting(client, manager, fifo)
     handles = sorted(_handles())
     assert handles
-    await client.have("web", tcp(8080), nics=[nic("service", limits=WAITS)])
+    await client.have("web", tcp(8080), **WAITS)
     manager.begin(UNIT)
     assert sorted(_handles()) == handles
     await over(client, manager, reservation)
@@ -367,7 +371,7 @@ async def test_a_flood_starts_it_once_and_another_guest_answers(
                 trips += await round_trips(10, neighbour, outside.host)
             assert fifo.taken() == b"", "once"
             manager.jobs.discard(UNIT)
-            await client.have("web", tcp(8080), nics=[nic("service", limits=WAITS)])
+            await client.have("web", tcp(8080), **WAITS)
             manager.begin(UNIT)
             _, descriptor = opened_tap(reservation.leases[0].tap)
             while flooding.goes_on:
@@ -437,7 +441,7 @@ async def test_a_question_of_a_guest_that_may_not_reach_it_starts_nothing(
     own = "apart" if asker.network == "apart" else "open"
     async with service.running(NETWORKS) as client:
         await until(lambda: fifo.taken() != b"")
-        reservation = await client.have("web", nics=[nic("service", network=own, limits=WAITS)])
+        reservation = await client.have("web", nics=[nic("service", network=own)], **WAITS)
         manager.begin(UNIT)
         await until(lambda: link(reservation.leases[0].tap) != {})
         await over(client, manager, reservation)
@@ -460,7 +464,7 @@ async def test_what_belongs_to_no_connection_starts_nothing(
     client: Client, manager: Pid1, fifo: Socket, outside: Outside
 ) -> None:
     await until(lambda: fifo.taken() != b"")
-    reservation = await client.have("web", tcp(8080), nics=[nic("service", limits=WAITS)])
+    reservation = await client.have("web", tcp(8080), **WAITS)
     manager.begin(UNIT)
     loop = asyncio.get_running_loop()
     with outside.entered():
@@ -504,6 +508,7 @@ async def test_after_a_boot_it_waits_with_what_it_had(service: Service, manager:
             path.unlink()
         run("ip", "link", "delete", reservation.leases[0].bridge)
         run("nft", "flush", "ruleset")
+        write_request(WEB, LastRequest(**vars(reservation.request)), service.addresses)  # as its preparation has
         await service.restart()
         async with asyncio.timeout(5):
             while await state(client) is not LeaseState.WAITING:  # noqa: ASYNC110 - of another process
@@ -549,7 +554,7 @@ async def test_what_is_held_for_a_task_ends_with_its_socket_unit(
 
 
 async def test_an_idle_task_is_ended(client: Client, manager: Pid1, fifo: Socket) -> None:
-    reservation = await client.have("web", nics=[nic("service", limits=WAITS)])
+    reservation = await client.have("web", **WAITS)
     manager.begin(UNIT)
     async with Guest(reservation.leases[0]):
         await until(lambda: (UNIT, int(signal.SIGHUP)) in manager.signals, 10)

@@ -56,7 +56,7 @@ async def client(service: Service, pid1: Pid1WithServers) -> AsyncIterator[Clien
 async def attached(
     client: Client, task: str, names: GuestNames = NAMED, ip: str | None = None, mac: str | None = None
 ) -> Lease:
-    reservation = await client.reserve(TaskName(task), (nic("service", ip=ip, mac=mac),), (), names)
+    reservation = await client.reserve(TaskName(task), (nic("service", ip=ip, mac=mac),), (), names=names)
     await client.attach(TaskName(task))
     return reservation.leases[0]
 

@@ -61,7 +61,7 @@ async def test_after_a_change_that_failed_all_is_in_doubt(no_tables: None) -> No
     tables = Tables()
     tables.replace(RULESET)
     with pytest.raises(HostError, match="nftables refused a change"):
-        tables.delete([*elements(RULESET), THERE])
+        tables.exchange([*elements(RULESET), THERE])
     assert not tables.are_intact(list)
     assert tables.are_intact(lambda: elements(RULESET))
     tables.close()

@@ -10,7 +10,7 @@ from tests.contract.netservice import Client, Service, nic
 
 from solo5_systemd.base.errors import TakenError
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.network.remembered import write_addresses
+from solo5_systemd.network.remembered import LastRequest, write_request
 
 SMALL = "[network.default]\nipv4 = '10.77.0.0/28'\n"
 GUESTS = 13
@@ -44,7 +44,7 @@ sys.exit(program.main())
 
 
 def remember(service: Service, task: str, ip: str) -> None:
-    write_addresses(TaskName(task), [nic("service", ip=ip)], service.addresses)
+    write_request(TaskName(task), LastRequest(nics=(nic("service", ip=ip),)), service.addresses)
 
 
 async def addresses(client: Client, count: int) -> list[str]:
@@ -137,7 +137,7 @@ async def test_a_network_has_the_range_of_its_declared_tasks_again(service: Serv
     async with service.running() as client:
         lease = await client.lease("web")
         assert lease.address in IPv4Network("172.29.0.0/24")
-        write_addresses(WEB, [lease.request()], service.addresses)
+        write_request(WEB, LastRequest(nics=(lease.request(),)), service.addresses)
         await client.drop("web")
         run("ip", "link", "del", "vpn")
         first = await client.lease("other")

@@ -14,7 +14,6 @@ from tests.contract.netns import Outside, run
 from tests.contract.netservice import Client, Pid1, Service, nic, tcp, until
 
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.network.guest_limits import Limits
 
 RACES = int(os.environ.get("RACES", "200"))
 WEB = TaskName("web")
@@ -39,8 +38,7 @@ class Sleeper6(Sleeper, Guest6):
 @asynccontextmanager
 async def sleeper(client: Client, manager: Pid1, idle_s: int = 0) -> AsyncIterator[Sleeper]:
     """A guest with an open tap and a published port."""
-    limits = Limits(idle_s=idle_s)
-    reservation = await client.have("web", tcp(8080), nics=[nic("service", limits=limits)])
+    reservation = await client.have("web", tcp(8080), idle_s=idle_s)
     manager.begin(UNIT)
     async with Sleeper(reservation.leases[0]) as guest:
         manager.on_signal = {signal.SIGSTOP: guest.stop, signal.SIGCONT: guest.go_on}

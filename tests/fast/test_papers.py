@@ -31,6 +31,7 @@ SMALL = {
     "engine/removal.py": "a part of starts, of preparations and of removals",
     "base/journal_entry.py": "of the network service too, which imports nothing of `journal/`",
     "base/output.py": "used by verbs alone",
+    "network/guest_limits.py": "of requests, and of Nomad's options, which import nothing else of networks",
     "network/overtaken.py": "pure; `network/routes.py` looks routes up",
     "nomad/errors.py": "which errors a restart can help against",
     "nomad/plugin.py": "imported by `nomad/__main__.py` where a missing module can be reported",

@@ -266,4 +266,4 @@ def test_without_its_declaration_it_waits_no_longer(web: str, *, dormant: bool, 
 def test_the_guest_beside_it_during_an_update_does_not_wait(web: str) -> None:
     systemctl("start", "web")
     ok("solo5ctl", "update", "web", str(GUESTS / "net.spt"), "--watch=0", "--drain=1s")
-    assert [path.name for path in Path("/var/lib/solo5/waiting").iterdir()] == ["web.json"]
+    assert [path.name for path in Path("/run/solo5/waiting").iterdir()] == ["web"]

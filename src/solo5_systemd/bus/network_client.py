@@ -24,21 +24,16 @@ from solo5_systemd.network.lease_files import (
     start_mark,
 )
 from solo5_systemd.network.model import (
-    UNNAMED,
-    GuestNames,
     IpAddress,
     Lease,
     LeaseRecord,
     NetworkOverview,
-    NicRequest,
-    PortRequest,
     Preview,
     RecordedRepair,
     Repair,
     Request,
     Reservation,
     SleepChange,
-    limits_of,
 )
 from solo5_systemd.network.repair_log import read_repairs
 from solo5_systemd.settings.records import document, record
@@ -58,34 +53,19 @@ class Networkd:
         self._service = Service(unit="solo5-networkd", interface=INTERFACE, connection=connection, timeout=_TIMEOUT_S)
         self._state = state
 
-    async def reserve(
-        self,
-        task: TaskName,
-        nics: Sequence[NicRequest],
-        ports: Sequence[PortRequest],
-        names: GuestNames = UNNAMED,
-        namespace: str = "",
-    ) -> Reservation:
+    async def reserve(self, task: TaskName, request: Request) -> Reservation:
         """Reserve addresses, MACs, taps and ports. The reservation expires after a minute unless the task attaches.
-
-        Args:
-            names: what its guest gets by DHCP besides.
-            namespace: path of the network namespace; empty: the host's own. It has no DHCP.
 
         Raises:
             InvalidRequestError: the request can never succeed.
             TakenError: an address or port is in use.
             HostError: the service is missing, or the host lacks something.
         """
-        request = Request(nics=tuple(nics), ports=tuple(ports), names=names, namespace=namespace)
         (leases,) = await self._call("Reserve", task, document(request))
         return _reservation(task, leases, request)
 
-    async def preview(
-        self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest], namespace: str = ""
-    ) -> Preview:
+    async def preview(self, task: TaskName, request: Request) -> Preview:
         """Return what `reserve` would return, and the firewall elements of `attach`; raises as `reserve`."""
-        request = Request(nics=tuple(nics), ports=tuple(ports), namespace=namespace)
         leases, nft = await self._call("Preview", task, document(request))
         return Preview(reservation=_reservation(task, leases, request), nft=nft)
 
@@ -243,5 +223,4 @@ class Networkd:
 
 
 def _reservation(task: TaskName, leases: Sequence[object], request: Request) -> Reservation:
-    found = tuple(record(Lease, Fields(lease, "lease")) for lease in leases)
-    return Reservation(task=task, leases=found, ports=request.ports, limits=limits_of(request.nics))
+    return request.reservation(task, (record(Lease, Fields(lease, "lease")) for lease in leases))

@@ -1,6 +1,7 @@
 """Text and JSON output of a task. The JSON keys are stable and documented in solo5ctl(1)."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from solo5_systemd.cli.render import moment, size
@@ -72,9 +73,25 @@ of an archive, if its files would make another one now; `change`: what has been 
 """
 
 
-def task_fields(
-    task: Task, now: int, drops: Drops | None = None, disks: Disks = (), problems: Sequence[str] = (), awake: str = ""
-) -> Iterator[tuple[str, str]]:
+@dataclass(frozen=True, kw_only=True)
+class Details:
+    """What `inspect` shows of a task that is not read with it.
+
+    Attributes:
+        problems: of its network.
+        awake: what keeps it awake; empty: nothing, or it never sleeps.
+    """
+
+    drops: Drops = field(default_factory=dict)
+    disks: Disks = ()
+    problems: Sequence[str] = ()
+    awake: str = ""
+
+
+NO_DETAILS = Details()
+
+
+def task_fields(task: Task, now: int, details: Details = NO_DETAILS) -> Iterator[tuple[str, str]]:
     """Yield the names and values that `inspect` shows; empty values are unknown."""
     yield "Name", task.name
     yield "Status", status(task, now, task.asleep)
@@ -97,7 +114,7 @@ def task_fields(
     yield from _name_service(task)
     if task.network_namespace:
         yield "Network", f"namespace {task.network_namespace}"
-    for disk in disks:
+    for disk in details.disks:
         digest = f", SHA-256 {disk['sha256']}" if "sha256" in disk else ""
         digest += ", older than its files" if disk.get("outdated") else ""
         digest += f", {disk['change']}" if "change" in disk else ""
@@ -111,11 +128,11 @@ def task_fields(
     if task.reservation is not None and task.reservation.idle_s:
         yield (
             "Ends" if task.reservation.idle_stops else "Sleeps",
-            f"after {task.reservation.idle_s} s without a packet" + (f"; {awake}" if awake else ""),
+            f"after {task.reservation.idle_s} s without a packet" + (f"; {details.awake}" if details.awake else ""),
         )
-    for nic, rules in (drops or {}).items():
+    for nic, rules in details.drops.items():
         yield "Dropped", f"{nic} {', '.join(f'{rule} {count}' for rule, count in rules.items() if count) or 'none'}"
-    for each in problems:
+    for each in details.problems:
         yield "Problem", each
     for line, request in port_lines(task.reservation.ports if task.reservation else ()):
         yield "Port", f"{line} ({request.nic})"
@@ -162,9 +179,7 @@ def lease_text(lease: "Lease") -> str:
     )
 
 
-def task_json(
-    task: Task, drops: Drops | None = None, disks: Disks = (), problems: Sequence[str] = (), awake: str = ""
-) -> dict[str, object]:
+def task_json(task: Task, details: Details = NO_DETAILS) -> dict[str, object]:
     """Return a task as a JSON object; unknown values are absent."""
     dormant = task.asleep > 0 and task.phase is Phase.ENDED
     document: dict[str, object] = {
@@ -191,17 +206,19 @@ def task_json(
     }
     if task.reservation is not None:
         document["idle_s"] = task.reservation.idle_s
-        document["awake_because"] = awake
+        document["awake_because"] = details.awake
         document["idle_action"] = "stop" if task.reservation.idle_stops else ""
     known = {key: value for key, value in document.items() if value}
     if task.outcome is not None:
         known["outcome"] = outcome_json(task.outcome)
-    counted = {"drops": {nic: dict(rules) for nic, rules in drops.items()}} if drops else {}
-    if disks:
-        known["disks"] = [dict(disk) for disk in disks]
-    if problems:
-        known["network_problems"] = [*problems]
-    return known | reservation_json(task.reservation) | counted | {"log_fields": _user_fields(task)}
+    if details.disks:
+        known["disks"] = [dict(disk) for disk in details.disks]
+    if details.problems:
+        known["network_problems"] = [*details.problems]
+    known |= reservation_json(task.reservation)
+    if details.drops:
+        known["drops"] = {nic: dict(rules) for nic, rules in details.drops.items()}
+    return known | {"log_fields": _user_fields(task)}
 
 
 def waiting_json(record: "LeaseRecord") -> dict[str, object]:
@@ -263,7 +280,7 @@ def _limits_json(limits: "Limits | None") -> dict[str, Any]:
     """Return the keys `egress`, `rate` and `routes`, as a job has them; absent without limits."""
     from solo5_systemd.settings.records import document
 
-    return document(limits.without_idle) if limits else {}
+    return document(limits) if limits else {}
 
 
 def port_json(request: "PortRequest") -> dict[str, object]:

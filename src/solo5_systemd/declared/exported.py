@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, Target, TaskName, device_name, disk_name
 from solo5_systemd.declared.writer import write_declaration
-from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
+from solo5_systemd.network.guest_limits import NO_LIMITS
 from solo5_systemd.network.model import Lease, NicRequest, Reservation
 from solo5_systemd.storage.model import NAMED_DISKS, Backing, DiskRequest, named_disk
 from solo5_systemd.task.disks import disk as parse_disk
@@ -74,7 +74,8 @@ def exported(task: RunningTask) -> str:
         cpus=task.cpus,
         cpu_weight=None if task.cpu_weight == _DEFAULT_WEIGHT else task.cpu_weight,
         nics=tuple(_nics(task.reservation, arguments)),
-        limits=_idle(task.reservation),
+        idle_s=task.reservation.idle_s if task.reservation else 0,
+        idle_stops=task.reservation is not None and task.reservation.idle_stops,
         namespace=_namespace(task, notes),
         publish=tuple(_ports(task.reservation)),
         disks=tuple(_disks(task, notes)),
@@ -117,14 +118,8 @@ def _nics(reservation: Reservation | None, arguments: Iterable[str]) -> Iterator
             network=lease.network,
             ipv4=lease.address if lease.address and str(lease.address) in text else None,
             ipv6=lease.address6 if lease.address6 and str(lease.address6) in text else None,
-            limits=reservation.limits.get(lease.nic, NO_LIMITS).without_idle,
+            limits=reservation.limits.get(lease.nic, NO_LIMITS),
         )
-
-
-def _idle(reservation: Reservation | None) -> Limits:
-    if reservation is None:
-        return NO_LIMITS
-    return Limits(idle_s=reservation.idle_s, idle_stops=reservation.idle_stops)
 
 
 def _ports(reservation: Reservation | None) -> Iterator[Publish]:

@@ -13,8 +13,7 @@ from solo5_systemd.base.sanitize import printable
 from solo5_systemd.dbus.values import RECORD, busctl_words
 from solo5_systemd.declared.exported import RunningTask
 from solo5_systemd.declared.writer import quoted_word
-from solo5_systemd.network.guest_limits import NO_LIMITS
-from solo5_systemd.network.model import Request, Reservation
+from solo5_systemd.network.model import Reservation
 from solo5_systemd.settings.records import document
 from solo5_systemd.storage.model import Backing
 from solo5_systemd.task.log_fields import NETWORK_NAMESPACE
@@ -148,11 +147,9 @@ def _programs(task: RunningTask, launcher: str) -> Iterator[str]:
 
 def _reserve(reservation: Reservation) -> Iterator[str]:
     """Yield the signature and the arguments of Reserve for busctl(1)."""
-    limits = reservation.limits
-    nics = tuple(lease.request(limits.get(lease.nic, NO_LIMITS)) for lease in reservation.leases)
     yield f"s{RECORD}"
     yield reservation.task
-    yield from busctl_words(document(Request(nics=nics, ports=reservation.ports)), RECORD)
+    yield from busctl_words(document(reservation.request), RECORD)
 
 
 def _comments(task: RunningTask) -> Iterator[str]:

@@ -235,7 +235,7 @@ def _unit(declaration: Declaration, host: Host) -> Iterator[str]:
     yield f"SourcePath={_escaped(declaration.paths[0])}"
     # Wants=, not Requires=: a restart of the preparation would restart this unit, and reset its NRestarts=.
     units = [prepare_service(name)]
-    if not declaration.workload.limits.idle_stops:  # else the preparation starts it: PID 1 loads a unit less at a boot
+    if not declaration.workload.idle_stops:  # else the preparation starts it: PID 1 loads a unit less at a boot
         units.append(outcome_target(name))
     if declaration.instance:
         units.append(awaited_target(name))
@@ -245,7 +245,7 @@ def _unit(declaration: Declaration, host: Host) -> Iterator[str]:
     yield from _mounts(declaration, host)
     if survives_soft_reboot(declaration):
         yield from SURVIVING
-    if declaration.workload.limits.idle_stops:
+    if declaration.workload.idle_stops:
         yield f"Wants={name}.socket"
     yield from (str(line) for line in declaration.unit)
 
@@ -288,7 +288,7 @@ def _service(declaration: Declaration, host: Host) -> Iterator[str]:
 
 
 def _install(declaration: Declaration) -> Iterator[str]:
-    if declaration.workload.limits.idle_stops:  # its socket is enabled in its place
+    if declaration.workload.idle_stops:  # its socket is enabled in its place
         yield "[Install]"
         yield f"Also={declaration.name}.socket"
     elif declaration.install:

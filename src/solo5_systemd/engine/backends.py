@@ -14,16 +14,13 @@ from solo5_systemd.engine.task import Endpoints
 from solo5_systemd.image.manifest import StoredImage
 from solo5_systemd.journal.lines import DroppedLines, Line
 from solo5_systemd.network.model import (
-    UNNAMED,
-    GuestNames,
     IpAddress,
     LeaseRecord,
     NetworkOverview,
-    NicRequest,
-    PortRequest,
     Preview,
     RecordedRepair,
     Repair,
+    Request,
     Reservation,
     SleepChange,
 )
@@ -121,17 +118,8 @@ class NetworkQueries(Protocol):
 class Networks(NetworkQueries, Protocol):
     """solo5-networkd, and its state on disk."""
 
-    async def reserve(
-        self,
-        task: TaskName,
-        nics: Sequence[NicRequest],
-        ports: Sequence[PortRequest],
-        names: GuestNames = UNNAMED,
-        namespace: str = "",
-    ) -> Reservation: ...
-    async def preview(
-        self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest], namespace: str = ""
-    ) -> Preview: ...
+    async def reserve(self, task: TaskName, request: Request) -> Reservation: ...
+    async def preview(self, task: TaskName, request: Request) -> Preview: ...
     async def attach(self, task: TaskName) -> None: ...
     async def move_ports(self, source: TaskName, target: TaskName) -> None: ...
     async def reservation(self, task: TaskName) -> Reservation | None: ...

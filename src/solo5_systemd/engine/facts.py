@@ -95,7 +95,7 @@ class Host:
         total_memory = await backends.usages.total_memory()
         check_workload(workload, total_memory)
         image = await find_image(workload)
-        nics, _ = connections(workload, image)
+        nics = connections(workload, image).nics
         manifest = image.facts.manifest
         by_dhcp = backends.resolvers.by_dhcp([nic.network for nic in nics])
         named, networks = needs_resolver(workload, by_dhcp=by_dhcp), resolver_networks(nics)

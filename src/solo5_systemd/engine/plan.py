@@ -14,7 +14,7 @@ from solo5_systemd.base.sanitize import MAX_QUOTE, bounded, unit_file_syntax
 from solo5_systemd.engine.operator_policy import check_policy
 from solo5_systemd.engine.task import Started
 from solo5_systemd.image.manifest import DeviceKind, StoredImage, match
-from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, PortRequest, Reservation
+from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, PortRequest, Request, Reservation
 from solo5_systemd.settings.limits import Claim, Resource
 from solo5_systemd.settings.network import DEFAULT_NETWORK, NAMESPACE_NETWORK, NO_NETWORK
 from solo5_systemd.settings.resolver import UNSET, Resolver, reachable
@@ -71,18 +71,14 @@ class Plan:
     Attributes:
         parts: the inputs of the unit. A plan has no reservation at first (a preview: as it would be made now), and
             the user is the next one.
-        nics: with all defaults filled in.
-        ports: with the NIC of each.
-        names: what the guest gets by DHCP besides its lease.
+        request: for its network, with all defaults filled in.
         lent: published ports that another guest has until they are moved, which are not reserved.
         nft: the firewall elements, as nft(8) commands; in a preview only.
         pid: of the process in a scope.
     """
 
     parts: Parts
-    nics: Sequence[NicRequest] = ()
-    ports: Sequence[PortRequest] = ()
-    names: GuestNames = UNNAMED
+    request: Request
     lent: Sequence[PortRequest] = ()
     nft: str = ""
     pid: int = 0
@@ -106,13 +102,13 @@ class Plan:
     @property
     def claim(self) -> Claim:
         """Return what the task takes of the node. Addresses in a namespace of another program are not the node's."""
-        networks = [] if self.parts.workload.namespace else [nic.network for nic in self.nics]
+        networks = [] if self.parts.workload.namespace else [nic.network for nic in self.request.nics]
         copies = [disk for disk in self.parts.disks if disk.backing is Backing.COPY]
         return Claim(
             tenant=self.parts.workload.tenant,
             amounts={
                 Resource.TASKS: 1,
-                Resource.PORTS: _number_of_ports(self.ports),
+                Resource.PORTS: _number_of_ports(self.request.ports),
                 Resource.COPIES: sum(disk.size for disk in copies),
                 Resource.COPIED: sum(disk.copied for disk in copies),
                 Resource.ARCHIVES: sum(disk.size for disk in self.parts.disks if disk.backing is Backing.ARCHIVE),
@@ -166,7 +162,7 @@ def plan(workload: Workload, facts: Facts) -> Plan:
         Solo5Error: the task cannot start. Arguments are checked with the reservation.
     """
     check_workload(workload, facts.total_memory)
-    nics, ports = connections(workload, facts.image)
+    request = connections(workload, facts.image)
     _check_security_modules(workload, facts)
     _check_disks(workload, facts)
     parts = Parts(
@@ -179,10 +175,10 @@ def plan(workload: Workload, facts: Facts) -> Plan:
         groups=facts.groups,
         disks=facts.disks,
         log_namespace=facts.log_namespace,
-        resolver=_resolver(workload, facts, nics),
+        resolver=_resolver(workload, facts, request.nics),
     )
     names = GuestNames(resolver=parts.resolver, hostname=workload.hostname) if facts.by_dhcp else UNNAMED
-    found = Plan(parts=parts, nics=nics, ports=ports, names=names)
+    found = Plan(parts=parts, request=replace(request, names=names))
     # Memory and properties do not depend on the reservation: refuse them before it is made. Arguments do.
     _ = replace(found, parts=replace(parts, workload=replace(workload, arguments=()))).unit
     return found
@@ -218,7 +214,7 @@ def _check_scope(workload: Workload) -> None:
             "systemd executes there.",
             "Run it as a service, or without a network namespace.",
         )
-    if workload.limits.idle_s:  # a stopped process whose caller ends gets SIGHUP (POSIX: orphaned process groups)
+    if workload.idle_s:  # a stopped process whose caller ends gets SIGHUP (POSIX: orphaned process groups)
         raise InvalidRequestError(
             f"task {workload.name} is a scope, and to sleep: expected a service, whose tender is a child of PID 1.",
             "Run the task as a service.",
@@ -231,18 +227,18 @@ def _check_scope(workload: Workload) -> None:
             )
 
 
-def connections(workload: Workload, image: StoredImage) -> tuple[tuple[NicRequest, ...], tuple[PortRequest, ...]]:
-    """Return the NICs in the order of the image's manifest, and the published ports, with all defaults filled in.
+def connections(workload: Workload, image: StoredImage) -> Request:
+    """Return the request for a network: NICs in the order of the image's manifest, with all defaults filled in.
 
     Raises:
         InvalidRequestError: the workload does not fit the image, or the operator's policy refuses it.
     """
     manifest = image.facts.manifest
-    if workload.limits.idle_s and not manifest.names(DeviceKind.NET_BASIC):
+    if workload.idle_s and not manifest.names(DeviceKind.NET_BASIC):
         raise InvalidRequestError(
             f"task {workload.name} is to sleep, and the image has no NIC: expected one, for whose packets it is woken."
         )
-    if workload.limits.idle_stops and workload.namespace:
+    if workload.idle_stops and workload.namespace:
         raise InvalidRequestError(
             f"task {workload.name} is to end when it is idle, and has its NICs in network namespace "
             f"{workload.namespace}: expected the host's own, whose kernel announces the next packet.",
@@ -263,7 +259,13 @@ def connections(workload: Workload, image: StoredImage) -> tuple[tuple[NicReques
         )
     ports = _ports(workload, nics)
     check_policy(workload, image, nics, _number_of_ports(ports))
-    return nics, ports
+    return Request(
+        nics=nics,
+        ports=ports,
+        namespace=workload.namespace,
+        idle_s=workload.idle_s,
+        idle_stops=workload.idle_stops,
+    )
 
 
 def needs_controllers(workload: Workload) -> bool:

@@ -17,7 +17,7 @@ from solo5_systemd.engine.plan import Plan, plan
 from solo5_systemd.engine.removal import discard
 from solo5_systemd.engine.start import Steps, start_journald
 from solo5_systemd.engine.undo import Undo
-from solo5_systemd.network.model import NicRequest, PortRequest, Reservation
+from solo5_systemd.network.model import NicRequest, PortRequest, Request, Reservation
 from solo5_systemd.storage.model import Disk
 from solo5_systemd.task.workload import Workload
 from solo5_systemd.unit.tender import device_options, lasting_path
@@ -58,7 +58,7 @@ class Preparer:
     Args:
         make_room: removes unused images from the image store.
         remembered: returns requests with the addresses that a task had last.
-        remember: keeps the addresses of a reservation.
+        remember: keeps a request with the values of its leases.
         report: logs a sentence about the task.
     """
 
@@ -68,7 +68,7 @@ class Preparer:
         make_room: MakeRoom,
         *,
         remembered: Callable[[Sequence[NicRequest]], Sequence[NicRequest]],
-        remember: Callable[[Reservation], None],
+        remember: Callable[[Request], None],
         report: Callable[[str], None],
     ) -> None:
         self._backends = backends
@@ -112,21 +112,21 @@ class Preparer:
 
         A restart keeps the lease. A changed request replaces it.
         """
-        if not steps.plan.nics:
+        if not steps.plan.request.nics:
             await self._networks.release(steps.plan.parts.workload.name)
             return
         steps.plan = replace(steps.plan, lent=await self._lent_ports(steps.plan))
         steps.undo.on_failure(steps.unreserve)
-        wanted = tuple(self._remembered(steps.plan.nics))
+        wanted = tuple(self._remembered(steps.plan.request.nics))
         lost = ""
         try:
             reservation = await self._renewed(steps, wanted)
         except (TakenError, InvalidRequestError) as error:  # another task's by now, or not of the network any more
-            if wanted == tuple(steps.plan.nics):
+            if wanted == tuple(steps.plan.request.nics):
                 raise
             lost = error.sentence
-            reservation = await self._renewed(steps, steps.plan.nics)
-        self._remember(reservation)
+            reservation = await self._renewed(steps, steps.plan.request.nics)
+        self._remember(replace(reservation.request, names=steps.plan.request.names))
         if lost:
             now = ", ".join(str(address) for lease in reservation.leases for address in lease.addresses)
             self._report(f"the task has another address than before, {now}: {lost}")
@@ -155,7 +155,7 @@ class Preparer:
             return ()
         if held is None or not held.ports or await self._networks.lender(beside) != planned.parts.workload.name:
             return ()
-        if {*held.ports} == {*planned.ports} and await self._backends.units.is_running(beside):
+        if {*held.ports} == {*planned.request.ports} and await self._backends.units.is_running(beside):
             return held.ports
         await self._backends.units.stop(task_service(beside))
         await discard(self._backends, beside, unit=task_service(beside))

@@ -64,9 +64,9 @@ class Starter:
         await self._host.check_name(workload)
         found = plan(workload, await self._host.gather(workload, self._host.preview_image))
         self._backends.users.check_claim(workload.name, found.claim)
-        if not found.nics:
+        if not found.request.nics:
             return found
-        seen = await self._backends.networks.preview(workload.name, found.nics, found.ports, workload.namespace)
+        seen = await self._backends.networks.preview(workload.name, found.request)
         return replace(found.reserved(seen.reservation), nft=seen.nft)
 
     async def check_declared(self, workload: Workload) -> None:
@@ -78,8 +78,8 @@ class Starter:
         self._host.check_declared(workload)
         found = plan(workload, await self._host.gather(workload, self._host.preview_image))
         self._backends.users.check_claim(workload.name, found.claim)
-        if found.nics and await self._backends.networks.reservation(workload.name) is None:
-            await self._backends.networks.preview(workload.name, found.nics, found.ports, workload.namespace)
+        if found.request.nics and await self._backends.networks.reservation(workload.name) is None:
+            await self._backends.networks.preview(workload.name, found.request)
 
     @asynccontextmanager
     async def service(self, planned: Plan, progress: StartCallbacks) -> AsyncGenerator[Started, None]:
@@ -213,10 +213,10 @@ class Steps:
 
     async def reserve(self) -> None:
         """Reserve addresses, MACs, taps and ports."""
-        if not self.plan.nics:
+        if not self.plan.request.nics:
             return
         try:
-            reservation = await self.request_reservation(self.plan.nics)
+            reservation = await self.request_reservation(self.plan.request.nics)
         except (HostError, asyncio.CancelledError):  # without a reply it may have been made nevertheless
             await undo(self.unreserve())
             raise
@@ -225,9 +225,9 @@ class Steps:
 
     async def request_reservation(self, nics: Sequence[NicRequest]) -> Reservation:
         """Reserve all but ports that are lent to another guest; the reservation that is returned has them too."""
-        lent, namespace = tuple(self.plan.lent), self.plan.parts.workload.namespace
-        ports = () if lent else self.plan.ports
-        reservation = await self._networks.reserve(self._name, nics, ports, self.plan.names, namespace)
+        lent, request = tuple(self.plan.lent), self.plan.request
+        wanted = replace(request, nics=tuple(nics), ports=() if lent else request.ports)
+        reservation = await self._networks.reserve(self._name, wanted)
         return replace(reservation, ports=lent or reservation.ports)
 
     async def unreserve(self) -> None:

@@ -172,11 +172,12 @@ class Updater:
             name=self._next,
             nics=tuple(map(_without_own, workload.nics)),
             hostname=workload.hostname or host_name(self._name),
-            limits=workload.limits.without_idle,  # the declaration has no socket unit for it
+            idle_s=0,
+            idle_stops=False,  # the declaration has no socket unit for it
         )
         planned = await self._starter.plan(beside)
         check_same_devices(beside.image, planned.parts.image.facts.manifest, old)
-        if tuple(planned.ports) != tuple(ports):
+        if planned.request.ports != tuple(ports):
             raise InvalidRequestError(
                 f"the published ports of {self._name} have changed since it was started: "
                 "expected the same ones for an update.",

@@ -1,9 +1,9 @@
 """Lease records and network files as JSON documents, validated when they are parsed."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from solo5_systemd.base.decode import Fields
-from solo5_systemd.network.model import LeaseRecord, Network, NicRequest, Request, limits_of
+from solo5_systemd.network.model import LeaseRecord, Network, limits_of
 from solo5_systemd.settings.network import NO_NETWORK
 from solo5_systemd.settings.records import document, record
 
@@ -29,20 +29,6 @@ def parse_lease_record(content: object) -> LeaseRecord:
     if held.limits != limits_of(found.nics):
         raise fields.wrong("reservation.limits", [*held.limits], "the limits of its own NICs")
     return found
-
-
-def remembered_document(nics: Iterable[NicRequest]) -> dict[str, object]:
-    """Return the JSON document of the addresses that a declared task had last."""
-    return document(Request(nics=tuple(nics)))
-
-
-def parse_remembered(content: object) -> tuple[NicRequest, ...]:
-    """Parse the JSON document of the addresses that a declared task had last.
-
-    Raises:
-        InvalidRequestError: it is malformed.
-    """
-    return record(Request, Fields(content)).nics
 
 
 def network_document(network: Network) -> dict[str, object]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from solo5_systemd.base.errors import InvalidRequestError, TakenError
-from solo5_systemd.network.model import Network, NicRequest, Reservation
+from solo5_systemd.network.model import Network, NicRequest, Request, Reservation
 from solo5_systemd.settings.guest_routes import IpNetwork, is_within, overlapping
 from solo5_systemd.settings.network import NO_NETWORK, NetworkSettings
 from solo5_systemd.settings.rate import check_cap
@@ -12,14 +12,14 @@ COMMON_MAX = 256
 """The most destinations of one guest: each is a rule or two of its own chain, which a new connection passes in turn."""
 
 
-def check_limits(nics: Iterable[NicRequest], networks: Iterable[Network]) -> None:
+def check_limits(request: Request, networks: Iterable[Network]) -> None:
     """Check that the limits of a request can be enforced, and are within the operator's.
 
     Raises:
         InvalidRequestError: they are not.
     """
     named = {network.name: network for network in networks}
-    for nic in nics:
+    for nic in request.nics:
         network = named[nic.network]
         if network.join is not None and nic.limits.egress is not None:
             raise InvalidRequestError(
@@ -36,25 +36,25 @@ def check_limits(nics: Iterable[NicRequest], networks: Iterable[Network]) -> Non
                 "List ranges instead of addresses, and ranges of ports, in one of the two.",
             )
         check_cap(nic.limits.rate, network.policy.rate, f"network {network.name} for NIC {nic.nic}")
-        _check_idle(nic, network)
+        _check_idle(request, nic, network)
 
 
-def _check_idle(nic: NicRequest, network: Network) -> None:
-    if nic.limits.idle_s and not network.policy.sleep:
+def _check_idle(request: Request, nic: NicRequest, network: Network) -> None:
+    if request.idle_s and not network.policy.sleep:
         raise InvalidRequestError(
             f"NIC {nic.nic} has an idle time, and network {network.name} has sleep = false: expected a task that never "
             "sleeps, or another network."
         )
-    if nic.limits.idle_stops and (network.join is not None or network.name == NO_NETWORK):
+    if request.idle_stops and (network.join is not None or network.name == NO_NETWORK):
         why = "has no packets" if network.join is None else f"joins bridge {network.bridge}, which others answer for"
         raise InvalidRequestError(
             f"NIC {nic.nic} is to wait for packets without a tap, and network {network.name} {why}: expected another "
             "network of this package.",
             "Let the task sleep: IdleAction=sleep.",
         )
-    if 0 < nic.limits.idle_s < network.policy.idle_min:
+    if 0 < request.idle_s < network.policy.idle_min:
         raise InvalidRequestError(
-            f"NIC {nic.nic} has an idle time of {nic.limits.idle_s} s, which is less than network {network.name} "
+            f"NIC {nic.nic} has an idle time of {request.idle_s} s, which is less than network {network.name} "
             f"permits: expected {network.policy.idle_min} s or more (idle_min)."
         )
 

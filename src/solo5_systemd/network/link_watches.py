@@ -8,9 +8,7 @@ import sys
 from solo5_systemd.network import ipv6_sysctls
 from solo5_systemd.network.raw_netlink import (
     NETLINK_ROUTE,
-    NLM_ACK,
     NetlinkSocket,
-    attribute,
     attributes,
     equals,
     has_bits,
@@ -30,7 +28,6 @@ _IFADDRMSG, _IFA_LABEL = 8, 3
 _NETCONFA_FORWARDING, _NO_LINK, _NEW_LINKS = 2, 0xFFFFFFFF, 0xFFFFFFFE
 _INET6 = int.from_bytes((socket.AF_INET6, 0), sys.byteorder)  # struct netconfmsg, padded
 _IFF_UP, _IFF_LOWER_UP = 1, 1 << 16
-_RTM_GETLINK, _IFLA_OPERSTATE, _OPERSTATE_UP = 18, 16, 6
 
 
 class LinkWatch(NetlinkSocket):
@@ -82,7 +79,7 @@ def _link_name(kind: int, body: bytes) -> str:
 class CarrierWatch(NetlinkSocket):
     """A netlink socket, readable when a link has a carrier, as a tap has while a process has it open.
 
-    The kernel drops all other messages. That frames pass, which is so a moment later, `passes_frames` returns.
+    The kernel drops all other messages. Frames pass a moment later: `Neighbours.passes_frames`.
     """
 
     def __init__(self) -> None:
@@ -93,19 +90,6 @@ class CarrierWatch(NetlinkSocket):
         """Return the names of links with a carrier; None after lost messages. To be called when readable."""
         found = self.queued()
         return None if found is None else frozenset(_link_name(kind, body) for kind, body in found)
-
-
-def passes_frames(link: str) -> bool:
-    """Return whether a link has a carrier, and the kernel has activated its queue since (linkwatch_do_dev)."""
-    route = NetlinkSocket(NETLINK_ROUTE)
-    try:
-        request = bytes(_IFINFOMSG) + attribute(_IFLA_IFNAME, os.fsencode(link) + b"\0")
-        [(_, found)] = route.request(_RTM_GETLINK, NLM_ACK, request)
-        return attributes(found[_IFINFOMSG:])[_IFLA_OPERSTATE] == bytes([_OPERSTATE_UP])
-    except OSError:  # it does not exist
-        return False
-    finally:
-        route.close()
 
 
 class AddressWatch(NetlinkSocket):

@@ -6,20 +6,20 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
-from typing import Any
+from typing import Any, TypeVar
 
 from solo5_systemd.base.dependencies import without_init
 from solo5_systemd.base.errors import HostError, TakenError
 from solo5_systemd.base.names import TaskName, task_namespace
 from solo5_systemd.network import ipv6_sysctls, taps
-from solo5_systemd.network.derived import bridge_mac, link_local
+from solo5_systemd.network.derived import bridge_mac
 from solo5_systemd.network.ipam import TAP_PREFIX, segment_link
 from solo5_systemd.network.joined import TAP_MTU_MAX, BridgeFacts
 from solo5_systemd.network.lease_recovery import tap_alias
-from solo5_systemd.network.model import IpAddress, Lease, Network
+from solo5_systemd.network.model import Lease, Network
 from solo5_systemd.network.modules import BRIDGE, VETH, needing
 from solo5_systemd.network.neighbours import Neighbours
 from solo5_systemd.network.raw_netlink import (
@@ -62,6 +62,9 @@ class Link:
     alias: str
     master: int
     up: bool
+
+
+T = TypeVar("T")
 
 
 class Links:
@@ -236,38 +239,16 @@ class Links:
             self._taps.make(tap, bridge=lease.bridge, alias=alias, port=_port(lease, network))
             # An earlier guest may have had such an address, with another MAC: the kernel would send to that one for
             # some eight seconds (5 s of NUD_DELAY, then three probes), unless the new guest asks for one meanwhile.
-            self.neighbours.forget(network.bridge, lease.addresses)
+            self.neighbours.forget(network.bridge, lease)
 
-    def hold_packets(self, lease: Lease, network: Network) -> bool:
-        """Have the kernel hold packets for a guest, and announce the first; return whether it holds one already.
+    def packets(self, lease: Lease, network: Network, do: Callable[[Neighbours, str, Lease], T]) -> T:
+        """Do what a method of `Neighbours` does with packets for a guest.
 
         Raises:
             HostError: the kernel refused.
         """
         with _kernel_errors(f"bridge {network.bridge}"):
-            self.neighbours.announce_lookups(network.bridge)
-            return self.neighbours.forget(network.bridge, _addresses(lease))
-
-    def keep_packets(self, lease: Lease, network: Network) -> None:
-        """Have the kernel hold packets for a guest until they are delivered or refused; raises as `hold_packets`."""
-        with _kernel_errors(f"bridge {network.bridge}"):
-            self.neighbours.keep(network.bridge, _addresses(lease))
-
-    def refuse_packets(self, lease: Lease, network: Network) -> None:
-        """Have the kernel drop what it holds for a guest, whose senders learn it; raises as `hold_packets`."""
-        with _kernel_errors(f"bridge {network.bridge}"):
-            self.neighbours.refuse(network.bridge, _addresses(lease))
-
-    def ask_guest(self, lease: Lease, network: Network) -> None:
-        """Ask a guest for its IPv4 address; raises as `hold_packets`."""
-        with _kernel_errors(f"bridge {network.bridge}"):
-            if lease.address is not None:
-                self.neighbours.ask(network.bridge, lease.address, lease.mac)
-
-    def deliver_packets(self, lease: Lease, network: Network) -> None:
-        """Have the kernel send what it holds for a guest; raises as `hold_packets`."""
-        with _kernel_errors(f"bridge {network.bridge}"):
-            self.neighbours.confirm(network.bridge, _addresses(lease), lease.mac)
+            return do(self.neighbours, network.bridge, lease)
 
     def route_behind(self, lease: Lease, network: Network, routes: Iterable[IpNetwork]) -> bool:
         """Route the ranges behind a guest to it; idempotent. Return whether a route was missing, and is added.
@@ -305,9 +286,12 @@ class Links:
             HostError: the kernel refused to show them.
         """
         with _kernel_errors(f"tap {lease.tap}"):
-            return self._taps.has_port(lease.tap, lease.bridge, _port(lease, network)) and self._taps.has_task_tap(
-                lease.tap, lease.mac, task_namespace(task)
-            )
+            return self._taps.has_tap(lease.tap, lease.bridge, _port(lease, network), task_namespace(task))
+
+    def tap_states(self) -> Mapping[str, object]:
+        """Return as `Taps.states`; raises as `has_tap`."""
+        with _kernel_errors("taps"):
+            return self._taps.states()
 
     def taps(self) -> dict[str, Link]:
         """Return the macvlans of all taps, which have the prefix `s5-`, by name."""
@@ -412,12 +396,6 @@ def _link_of(message: Any) -> Link:
 def _address(ipv4: IPv4Network, gateway4: IPv4Address | None) -> dict[str, Any]:
     """Return the address of a network's bridge, for pyroute2."""
     return {"address": str(gateway4), "prefixlen": ipv4.prefixlen, "broadcast": str(ipv4.broadcast_address)}
-
-
-def _addresses(lease: Lease) -> Sequence[IpAddress]:
-    """Return the addresses at which the host reaches a guest."""
-    own = (link_local(lease.mac),) if lease.ipv6 else ()
-    return (*lease.addresses, *own)
 
 
 def _behind(lease: Lease, network: Network, route: IpNetwork) -> dict[str, Any]:

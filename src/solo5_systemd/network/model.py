@@ -15,7 +15,6 @@ from solo5_systemd.base.names import DeviceName, NetworkName, TaskName, task_nam
 from solo5_systemd.network.drops import Dropped
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
 from solo5_systemd.settings.guest_routes import Routes
-from solo5_systemd.settings.ipv6 import Ipv6
 from solo5_systemd.settings.network import Join, NetworkSettings
 from solo5_systemd.settings.network_keys import CLOSED, MTUS, NetworkPolicy
 from solo5_systemd.settings.records import TYPES, integer, text
@@ -184,27 +183,21 @@ class Reservation:
 
     Attributes:
         limits: of the NICs that request any, whatever the network's policy.
+        idle_s: as in its request.
+        idle_stops: as in its request.
     """
 
     task: TaskName
     leases: tuple[Lease, ...] = ()
     ports: tuple[PortRequest, ...] = ()
     limits: Mapping[DeviceName, Limits] = field(default_factory=dict)
+    idle_s: int = 0
+    idle_stops: bool = False
 
     @property
     def namespace(self) -> str:
         """Return the path of the task's own network namespace, which has its taps; empty: it has no NIC."""
         return task_namespace(self.task) if self.leases else ""
-
-    @property
-    def idle_s(self) -> int:
-        """Return the seconds without a packet after which the task sleeps; 0: it never does."""
-        return max((limits.idle_s for limits in self.limits.values()), default=0)
-
-    @property
-    def idle_stops(self) -> bool:
-        """Return whether the task ends then, and waits without a process for its next packet."""
-        return any(limits.idle_stops for limits in self.limits.values())
 
     def routes(self, lease: Lease) -> Routes:
         """Return the ranges behind a NIC of this reservation."""
@@ -213,6 +206,12 @@ class Reservation:
     def lease(self, nic: DeviceName) -> Lease:
         """Return the lease of a NIC of this reservation."""
         return next(lease for lease in self.leases if lease.nic == nic)
+
+    @property
+    def request(self) -> "Request":
+        """Return the request for the same values."""
+        nics = tuple(lease.request(self.limits.get(lease.nic, NO_LIMITS)) for lease in self.leases)
+        return Request(nics=nics, ports=self.ports, idle_s=self.idle_s, idle_stops=self.idle_stops)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,12 +237,28 @@ class Request:
     Attributes:
         names: what its guest gets by DHCP.
         namespace: path of the network namespace that has taps and bridges; empty: the host's own.
+        idle_s: seconds without a packet after which the task sleeps; 0: it never does.
+        idle_stops: it ends instead, and waits without a process for its next packet.
     """
 
     nics: tuple[NicRequest, ...] = ()
     ports: tuple[PortRequest, ...] = ()
     names: GuestNames = UNNAMED
     namespace: str = ""
+    idle_s: int = 0
+    idle_stops: bool = False
+
+    def reservation(self, task: TaskName, leases: Iterable[Lease]) -> Reservation:
+        """Return the reservation of a task that requests this, with its leases."""
+        limits = limits_of(self.nics)
+        return Reservation(
+            task=task,
+            leases=(*leases,),
+            ports=self.ports,
+            limits=limits,
+            idle_s=self.idle_s,
+            idle_stops=self.idle_stops,
+        )
 
 
 def limits_of(nics: Sequence[NicRequest]) -> Mapping[DeviceName, Limits]:
@@ -302,9 +317,10 @@ class LeaseRecord:
         """Return whether the task's process is stopped until its next packet."""
         return self.asleep != 0 and not self.waits
 
-    def serves(self, nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> bool:
+    def serves(self, request: Request) -> bool:
         """Return whether this is the reservation of a request: a repeated one, or one for what it has."""
-        return self._with_leases(nics) == self._with_leases(self.nics) and self.reservation.ports == tuple(ports)
+        had = request.reservation(self.reservation.task, self.reservation.leases)
+        return self._with_leases(request.nics) == self._with_leases(self.nics) and self.reservation == had
 
     def _with_leases(self, nics: Sequence[NicRequest]) -> Sequence[NicRequest]:
         """Return requests with the addresses that they have by now, where they leave them open."""
@@ -466,26 +482,3 @@ def is_without_ipv4(network: Network | NetworkSettings) -> bool:
     if isinstance(network, NetworkSettings):
         return network.without_ipv4
     return network.ipv4 is None and network.join is None
-
-
-def configured(settings: NetworkSettings, mtu: int) -> NetworkOverview:
-    """Return the overview of a network that is not in use."""
-    ipv6 = settings.ipv6 or Ipv6()
-    return NetworkOverview(
-        name=settings.name,
-        bridge=settings.bridge,
-        ipv4=settings.ipv4,
-        gateway4=settings.gateway4,
-        mtu=settings.mtu or mtu,
-        masquerade=settings.masquerade,
-        policy=settings.policy,
-        join=settings.join,
-        ipv6=ipv6.prefix,
-        gateway6=ipv6.gateway,
-        nat66=ipv6.nat66,
-        ra=ipv6.ra,
-        without_ipv4=settings.without_ipv4,
-        up=False,
-        leases=0,
-        free=0,
-    )

@@ -4,14 +4,16 @@ A packet for an address without an entry waits in the kernel, which asks for the
 `app_solicit` is set on the link (neigh_app_ns of net/core/neighbour.c), then the link.
 """
 
+import os
 import socket
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from ipaddress import IPv4Address, ip_address
+from ipaddress import ip_address
 from pathlib import Path
 
-from solo5_systemd.network.model import IpAddress
+from solo5_systemd.network.derived import link_local
+from solo5_systemd.network.model import IpAddress, Lease
 from solo5_systemd.network.nft_rules import ASKER
 from solo5_systemd.network.raw_netlink import (
     NETLINK_ROUTE,
@@ -24,12 +26,13 @@ from solo5_systemd.network.raw_netlink import (
     is_type,
 )
 
-# linux/rtnetlink.h, neighbour.h
+# linux/rtnetlink.h, neighbour.h, if_link.h
 _NEWNEIGH, _DELNEIGH, _GETNEIGH = 28, 29, 30
 _GROUP_NEIGHBOURS = 3
 _NDMSG = struct.Struct("=BxxxiHBB")  # family, index, state, flags, type
 _NDA_DST, _NDA_LLADDR = 1, 2
 _NUD_INCOMPLETE, _NUD_REACHABLE, _NUD_PERMANENT = 0x01, 0x02, 0x80
+_GETLINK, _IFINFOMSG, _IFLA_IFNAME, _IFLA_OPERSTATE, _OPERSTATE_UP = 18, 16, 3, 16, 6
 
 _SYSCTLS = Path("/proc/sys/net")
 _SYSCTLS_OF_LOOKUPS = (
@@ -49,7 +52,10 @@ _NONE = bytes(6)
 
 
 class Neighbours:
-    """An rtnetlink socket for neighbour entries. Not thread-safe."""
+    """An rtnetlink socket for the entries of guests on a bridge. Not thread-safe.
+
+    Methods raise OSError if the kernel refuses, or the bridge does not exist.
+    """
 
     def __init__(self) -> None:
         self._route = NetlinkSocket(NETLINK_ROUTE)
@@ -58,97 +64,86 @@ class Neighbours:
         """Close the socket."""
         self._route.close()
 
-    def forget(self, link: str, addresses: Iterable[IpAddress]) -> bool:
-        """Delete the entries of addresses, as far as there are any; an operator's own (permanent) entries stay.
+    def hold(self, bridge: str, lease: Lease) -> bool:
+        """Have the kernel hold packets for a guest, and announce the first; return whether it holds one already.
+
+        It announces each look-up on the bridge to `LookupWatch`, before it asks the link. What it holds meanwhile is
+        not dropped when the link has no carrier: a bridge without a guest that runs.
+        """
+        for name, value in _SYSCTLS_OF_LOOKUPS:
+            path = _SYSCTLS / name.format(bridge)
+            if path.exists():  # not where the kernel lacks the family
+                path.write_text(value)
+        return self.forget(bridge, lease)
+
+    def forget(self, bridge: str, lease: Lease) -> bool:
+        """Delete the entries of a guest, as far as there are any; an operator's own (permanent) entries stay.
 
         An entry for which the kernel looks, and holds packets, stays, too.
 
         Returns:
             Whether there is one of these.
-
-        Raises:
-            OSError: the kernel refused, or the link does not exist.
         """
-        number, looked_for = socket.if_nametoindex(link), False
-        for entry, state in self._found(number, addresses):
+        looked_for = False
+        for entry, state in self._found(bridge, lease):
             looked_for |= state == _NUD_INCOMPLETE
             if state not in (_NUD_INCOMPLETE, _NUD_PERMANENT):
                 self._route.execute([(_DELNEIGH, 0, entry)])
         return looked_for
 
-    def keep(self, link: str, addresses: Iterable[IpAddress]) -> None:
-        """Have the kernel hold packets for addresses until `confirm` or `refuse`, instead of for four seconds.
-
-        Raises:
-            OSError: the kernel refused, or the link does not exist.
-        """
-        number = socket.if_nametoindex(link)
+    def keep(self, bridge: str, lease: Lease) -> None:
+        """Have the kernel hold packets for a guest until `deliver` or `refuse`, instead of for four seconds."""
         # An update to this state stops the timer of the entry (__neigh_update of net/core/neighbour.c).
-        for address in addresses:
-            if any(state == _NUD_INCOMPLETE for _, state in self._found(number, [address])):
-                self._route.execute([(_NEWNEIGH, NLM_REPLACE, _entry(number, address, _NUD_INCOMPLETE))])
+        for entry, state in self._found(bridge, lease):
+            if state == _NUD_INCOMPLETE:
+                self._route.execute([(_NEWNEIGH, NLM_REPLACE, _in_state(entry, state))])
 
-    def refuse(self, link: str, addresses: Iterable[IpAddress]) -> None:
-        """Drop the packets that the kernel holds for addresses: their senders learn that these are unreachable.
-
-        Raises:
-            OSError: the kernel refused, or the link does not exist.
-        """
-        number = socket.if_nametoindex(link)
-        for entry, state in self._found(number, addresses):
+    def refuse(self, bridge: str, lease: Lease) -> None:
+        """Drop the packets that the kernel holds for a guest: their senders learn that it is unreachable."""
+        for entry, state in self._found(bridge, lease):
             if state == _NUD_INCOMPLETE:
                 self._route.execute([(_DELNEIGH, 0, entry)])
 
-    def _found(self, number: int, addresses: Iterable[IpAddress]) -> Iterator[tuple[bytes, int]]:
-        """Yield the entries that exist, each with its state."""
-        for address in addresses:
+    def deliver(self, bridge: str, lease: Lease) -> None:
+        """Set the MAC address of a guest, as if it had answered: packets that wait for it are sent at once."""
+        number = socket.if_nametoindex(bridge)
+        mac = attribute(_NDA_LLADDR, bytes.fromhex(lease.mac.replace(":", "")))
+        entries = (_in_state(_entry(number, address), _NUD_REACHABLE) + mac for address in _addresses(lease))
+        self._route.execute([(_NEWNEIGH, NLM_CREATE | NLM_REPLACE, entry) for entry in entries])
+
+    def _found(self, bridge: str, lease: Lease) -> Iterator[tuple[bytes, int]]:
+        """Yield the entries of a guest that exist, each with its state."""
+        number = socket.if_nametoindex(bridge)
+        for address in _addresses(lease):
             entry = _entry(number, address)
             with suppress(FileNotFoundError):
                 [(_, found)] = self._route.request(_GETNEIGH, NLM_ACK, entry)
                 yield entry, _NDMSG.unpack_from(found)[2]
 
-    def confirm(self, link: str, addresses: Iterable[IpAddress], mac: str) -> None:
-        """Set the MAC address of addresses, as if their guest had answered: packets that wait for it are sent at once.
-
-        Raises:
-            OSError: the kernel refused, or the link does not exist.
-        """
-        number, lladdr = socket.if_nametoindex(link), attribute(_NDA_LLADDR, bytes.fromhex(mac.replace(":", "")))
-        self._route.execute(
-            [
-                (_NEWNEIGH, NLM_CREATE | NLM_REPLACE, _entry(number, address, _NUD_REACHABLE) + lladdr)
-                for address in addresses
-            ]
-        )
+    def passes_frames(self, link: str) -> bool:
+        """Return whether a link has a carrier, and the kernel has activated its queue since (linkwatch_do_dev)."""
+        try:
+            [(_, found)] = self._route.request(
+                _GETLINK, NLM_ACK, bytes(_IFINFOMSG) + attribute(_IFLA_IFNAME, os.fsencode(link) + b"\0")
+            )
+            return attributes(found[_IFINFOMSG:])[_IFLA_OPERSTATE] == bytes([_OPERSTATE_UP])
+        except OSError:  # it does not exist
+            return False
 
     @staticmethod
-    def ask(link: str, address: IPv4Address, mac: str) -> None:
-        """Ask a guest for its address; table bridge announces its answer, and keeps it from the kernel (`ASKER`).
+    def ask(bridge: str, lease: Lease) -> None:
+        """Ask a guest for its IPv4 address; table bridge announces its answer, and keeps it from the kernel (`ASKER`).
 
         The kernel would send what it holds at once: too early for a guest that answers before it listens to a port.
         No sender address is in it, as in a probe of RFC 5227, so that no guest learns one with that MAC address.
-
-        Raises:
-            OSError: the kernel refused, or the link does not exist.
         """
-        guest, asker = (bytes.fromhex(each.replace(":", "")) for each in (mac, ASKER))
-        packet = _ARP_PACKET.pack(_ETHERNET, _IPV4, 6, 4, _REQUEST, asker, bytes(4), _NONE, address.packed)
+        if lease.address is None:
+            return
+        guest, asker = (bytes.fromhex(each.replace(":", "")) for each in (lease.mac, ASKER))
+        packet = _ARP_PACKET.pack(_ETHERNET, _IPV4, 6, 4, _REQUEST, asker, bytes(4), _NONE, lease.address.packed)
         with socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC) as sender:  # 0: it receives nothing
-            sender.bind((link, 0))
+            sender.bind((bridge, 0))
             sender.send(guest + asker + _ARP.to_bytes(2) + packet)
-
-    def announce_lookups(self, link: str) -> None:
-        """Have the kernel announce each look-up of an address on a link to `LookupWatch`, before it asks the link.
-
-        What it holds meanwhile is not dropped when the link has no carrier: a bridge without a guest that runs.
-
-        Raises:
-            OSError: the link does not exist.
-        """
-        for name, value in _SYSCTLS_OF_LOOKUPS:
-            path = _SYSCTLS / name.format(link)
-            if path.exists():  # not where the kernel lacks the family
-                path.write_text(value)
 
 
 class LookupWatch(NetlinkSocket):
@@ -174,6 +169,17 @@ class LookupWatch(NetlinkSocket):
         return found
 
 
-def _entry(link: int, address: IpAddress, state: int = 0) -> bytes:
+def _addresses(lease: Lease) -> Sequence[IpAddress]:
+    """Return the addresses at which the host reaches a guest."""
+    own = (link_local(lease.mac),) if lease.ipv6 else ()
+    return (*lease.addresses, *own)
+
+
+def _entry(link: int, address: IpAddress) -> bytes:
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
-    return _NDMSG.pack(family, link, state, 0, 0) + attribute(_NDA_DST, address.packed)
+    return _NDMSG.pack(family, link, 0, 0, 0) + attribute(_NDA_DST, address.packed)
+
+
+def _in_state(entry: bytes, state: int) -> bytes:
+    family, link, *_ = _NDMSG.unpack_from(entry)
+    return _NDMSG.pack(family, link, state, 0, 0) + entry[_NDMSG.size :]

@@ -217,9 +217,7 @@ def task_elements(reservation: Reservation, networks: Sequence[Network]) -> tupl
         *(
             element
             for lease in reservation.leases
-            for element in _lease_elements(
-                lease, named.get(lease.network), reservation.limits.get(lease.nic, NO_LIMITS)
-            )
+            for element in _lease_elements(reservation, lease, named.get(lease.network))
         ),
         *(element for port in reservation.ports for element in _published(port, reservation.lease(port.nic))),
     )
@@ -257,20 +255,22 @@ def _asleep(lease: Lease) -> Iterator[Element]:
         yield _bridged("asleep6", tap, *_halves(address))
 
 
-def _lease_elements(lease: Lease, network: Network | None, wanted: Limits) -> tuple[Element, ...]:
+def _lease_elements(reservation: Reservation, lease: Lease, network: Network | None) -> tuple[Element, ...]:
     fragments = network is not None and network.policy.fragments
+    wanted, counted = reservation.limits.get(lease.nic, NO_LIMITS), reservation.idle_s > 0
     limits = wanted.under(network.policy) if network is not None else wanted
     if network is not None and network.join is not None:
         own = (*_joined_guest(lease, network.join, fragments=fragments), *_sources(lease, limits))
-        return (*own, *_rates(lease, limits))
+        return (*own, *_rates(lease, limits, counted=counted))
     served = _asking(lease) if network is not None and network.policy.dhcp else ()
     own = (*_guest(lease, fragments), *_guest6(lease, fragments), *_behind(lease, network, limits, fragments))
-    return (*own, *_plain(lease, limits), *served, *_egress(lease, limits), *_rates(lease, limits))
+    plain = () if counted else _plain(lease, limits)
+    return (*own, *plain, *served, *_egress(lease, limits), *_rates(lease, limits, counted=counted))
 
 
 def _plain(lease: Lease, limits: Limits) -> Iterator[Element]:
     """Yield the elements by which the frames of a guest without limits pass table bridge after one lookup."""
-    if limits.egress is not None or rate_values(limits.rate) or limits.idle_s:
+    if limits.egress is not None or rate_values(limits.rate):
         return
     tap = _quoted(lease.tap)
     for name, address in ((PLAIN, lease.address), (PLAIN6, lease.address6)):
@@ -329,12 +329,12 @@ def _listed(address: IpAddress, listed: Iterable[Destination]) -> tuple[Element,
     )
 
 
-def _rates(lease: Lease, limits: Limits) -> tuple[Element, ...]:
+def _rates(lease: Lease, limits: Limits, *, counted: bool) -> tuple[Element, ...]:
     values, tap = rate_values(limits.rate), _quoted(lease.tap)
     sets = (
-        *(("metered",) if values or limits.idle_s else ()),
+        *(("metered",) if values or counted else ()),
         *((OVER_SENT, OVER_RECEIVED) if values else ()),
-        *((ACTIVE,) if limits.idle_s else ()),
+        *((ACTIVE,) if counted else ()),
     )
     return (
         *(_bridged(name, tap) for name in sets),

@@ -1,33 +1,35 @@
 """The addresses that declared tasks had last, to be had again after a restart or a reboot, and left alone by others.
 
-    /var/lib/solo5/declared/NAME.json    of one task, written by its preparation whenever they change; root's
+    /var/lib/solo5/declared/NAME.json    the request of one task's last start, with the values of its leases; root's
 
-The network service reads them for each address that it chooses: one stat(2) as long as no file has changed.
+A task's preparation writes it whenever it changes. The network service reads the addresses for each one that it
+chooses: one stat(2) as long as no file has changed. A task with IdleAction=stop waits after a boot with that request.
 """
 
 import json
 import logging
 import os
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from solo5_systemd.base.atomic_file import replace_file
-from solo5_systemd.base.decode import json_document
+from solo5_systemd.base.declared_units import DIRECTORY, declaration_digest
+from solo5_systemd.base.decode import Fields, json_document
 from solo5_systemd.base.errors import HostError, Solo5Error
 from solo5_systemd.base.names import NetworkName, TaskName, is_task_name
 from solo5_systemd.base.own_files import read_own
 from solo5_systemd.network.ipam import Remembered
-from solo5_systemd.network.lease_json import parse_remembered, remembered_document
-from solo5_systemd.network.model import IpAddress, MacAddress, NicRequest
+from solo5_systemd.network.model import IpAddress, MacAddress, NicRequest, Request
+from solo5_systemd.settings.records import document, record
 
 ADDRESSES = Path("/var/lib/solo5/declared")
 
 _SUFFIX = ".json"
-_FILE_MAX_BYTES = 64 << 10
-"""A NIC takes some 100 bytes."""
+_FILE_MAX_BYTES = 256 << 10
+"""A NIC takes some 100 bytes, and a destination of its egress list some 20."""
 
 _TIME_SETTLE_S = 2.0
 """The time of a directory does not reveal a change that is younger: on some file systems it has a resolution of 1 s."""
@@ -35,8 +37,19 @@ _TIME_SETTLE_S = 2.0
 _log = logging.getLogger(__name__)
 
 
-def read_addresses(task: TaskName, directory: Path = ADDRESSES) -> tuple[NicRequest, ...]:
-    """Return the NICs of a task with the addresses that they had last; none without a file.
+@dataclass(frozen=True, kw_only=True)
+class LastRequest(Request):
+    """The request of a declared task's last start, with the values of its leases.
+
+    Attributes:
+        declaration: the digest of its declaration (`declaration_digest`).
+    """
+
+    declaration: str = ""
+
+
+def read_request(task: TaskName, directory: Path = ADDRESSES) -> LastRequest:
+    """Return the request of a task's last start; without a NIC if there is no file.
 
     Raises:
         InvalidRequestError: the file is malformed.
@@ -44,20 +57,20 @@ def read_addresses(task: TaskName, directory: Path = ADDRESSES) -> tuple[NicRequ
     """
     path = directory / f"{task}{_SUFFIX}"
     if not os.path.lexists(path):
-        return ()
-    return parse_remembered(json_document(read_own(path, _FILE_MAX_BYTES).content, "the file"))
+        return LastRequest()
+    return record(LastRequest, Fields(json_document(read_own(path, _FILE_MAX_BYTES).content, "the file")))
 
 
-def write_addresses(task: TaskName, nics: Sequence[NicRequest], directory: Path = ADDRESSES) -> None:
-    """Write the addresses of a task, to stable storage.
+def write_request(task: TaskName, request: LastRequest, directory: Path = ADDRESSES) -> None:
+    """Write the request of a task's start, to stable storage.
 
     Raises:
-        HostError: they cannot be written.
+        HostError: it cannot be written.
     """
     path = directory / f"{task}{_SUFFIX}"
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        replace_file(path, json.dumps(remembered_document(nics)), durable=True)
+        replace_file(path, json.dumps(document(request)), durable=True)
     except OSError as error:
         raise HostError(
             f"{path} cannot be written: {error.strerror}.", f"`df {directory}` shows the free space."
@@ -83,8 +96,9 @@ class RememberedAddresses:
     A damaged file is left out, with a line in the log.
     """
 
-    def __init__(self, directory: Path = ADDRESSES) -> None:
+    def __init__(self, directory: Path = ADDRESSES, declared: str = DIRECTORY) -> None:
         self._directory = directory
+        self._declared = declared
         self._stamp: tuple[int, ...] = ()
         self._files: dict[TaskName, _File] = {}
         self._remembered: Remembered = {}
@@ -109,6 +123,14 @@ class RememberedAddresses:
         """Return the addresses of one network, as they were at the last call; a new one has their range again."""
         nics = [nic for file in self._files.values() for nic in file.nics if nic.network == name]
         return frozenset(address for nic in nics for address in (nic.ipv4, nic.ipv6) if address is not None)
+
+    def request(self, task: TaskName) -> Request | None:
+        """Return the request of a task's last start; None: unknown, or its declaration has changed since."""
+        try:
+            found = read_request(task, self._directory)
+        except Solo5Error:
+            return None
+        return found if found.nics and found.declaration == declaration_digest(task, self._declared) else None
 
     def _read(self) -> None:
         """Read the files that have changed."""
@@ -139,7 +161,7 @@ class RememberedAddresses:
 
     def _nics(self, task: TaskName) -> tuple[NicRequest, ...]:
         try:
-            return read_addresses(task, self._directory)
+            return read_request(task, self._directory).nics
         except Solo5Error as error:
             _log.warning("the addresses that declared task %s had last are not known: %s", task, error)
             return ()

@@ -11,7 +11,7 @@ from solo5_systemd.network.ipam import Remembered, assign_leases, choose_network
 from solo5_systemd.network.joined import check_macs, check_room, check_unpublished, with_mtu
 from solo5_systemd.network.limit_checks import check_limits, check_routes
 from solo5_systemd.network.links import Links
-from solo5_systemd.network.model import IpAddress, Network, NicRequest, PortRequest, Reservation, limits_of
+from solo5_systemd.network.model import IpAddress, Network, NicRequest, Request, Reservation
 from solo5_systemd.network.port_conflicts import BoundPort, check_families, check_ports, check_reserved
 from solo5_systemd.network.raw_netlink import link_index
 from solo5_systemd.network.remembered import RememberedAddresses
@@ -53,11 +53,7 @@ class Choice:
         self.remembered: Remembered = {}
 
     def choose(
-        self,
-        task: TaskName,
-        nics: Sequence[NicRequest],
-        ports: Sequence[PortRequest],
-        bound: Collection[BoundPort],
+        self, task: TaskName, request: Request, bound: Collection[BoundPort]
     ) -> tuple[Reservation, Sequence[Network]]:
         """Return a reservation for a task without one, and the networks that it creates.
 
@@ -69,15 +65,15 @@ class Choice:
             TakenError: an address, MAC or port is in use.
             HostError: the host lacks a resource, such as a free range.
         """
-        names = [nic.nic for nic in nics]
+        nics, ports = request.nics, request.ports
         check_reserved(ports, self._settings() if ports else Settings())
         loops = any(str(port.host_ip) == "::1" for port in ports) and self._is_shared()
-        check_ports(ports, names, self._leases.allocations, bound, loopback6=loops)
+        check_ports(ports, [nic.nic for nic in nics], self._leases.allocations, bound, loopback6=loops)
         self.remembered = self._addresses() if self._addresses else {}
         new = self._new_networks(nics)
         networks = [self._checked(network, nics) for network in (*self._bridges.networks.values(), *new)]
         check_unpublished(networks, nics, ports)
-        check_limits(nics, networks)
+        check_limits(request, networks)
         if any(nic.limits.routes for nic in nics):
             held = [record.reservation for record in self._leases.records if record.reservation.task != task]
             own = [network.bridge for network in networks if network.join is None]
@@ -89,7 +85,7 @@ class Choice:
         leases = assign_leases(
             task, nics, networks, self._leases.allocations, lambda link: bool(link_index(link)), local, self.remembered
         )
-        reservation = Reservation(task=task, leases=leases, ports=tuple(ports), limits=limits_of(nics))
+        reservation = request.reservation(task, leases)
         check_families(reservation)
         return reservation, networks[len(self._bridges.networks) :]
 

@@ -13,12 +13,12 @@ from solo5_systemd.network.allocations import Allocations
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.model import (
-    GuestNames,
     Lease,
     LeaseRecord,
     LeaseState,
     NicRequest,
     PortRequest,
+    Request,
     Reservation,
     limits_of,
 )
@@ -55,7 +55,7 @@ class Leases:
         """Return the record of a task; safe in any thread."""
         return self._records.get(task)
 
-    def same(self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> Reservation | None:
+    def same(self, task: TaskName, request: Request) -> Reservation | None:
         """Return the reservation of a task, of which this is the request; None without one.
 
         Raises:
@@ -64,7 +64,7 @@ class Leases:
         held = self.get(task)
         if held is None:
             return None
-        if held.serves(nics, ports):
+        if held.serves(request):
             return held.reservation
         raise TakenError(
             f"task {task} holds another reservation: expected the same request or another name.",
@@ -85,15 +85,15 @@ class Leases:
             )
         return kept
 
-    def reserved(self, reservation: Reservation, nics: Sequence[NicRequest], names: GuestNames) -> LeaseRecord:
+    def reserved(self, reservation: Reservation, request: Request) -> LeaseRecord:
         """Return a new record of a reservation, which `save` keeps."""
         return LeaseRecord(
             reservation=reservation,
-            nics=tuple(nics),
+            nics=request.nics,
             state=LeaseState.RESERVED,
             expires=now() + RESERVATION_TIMEOUT_S,
             namespace=self._namespace,
-            names=names,
+            names=request.names,
         )
 
     def save_attached(self, record: LeaseRecord) -> None:

@@ -20,7 +20,7 @@ from solo5_systemd.networkd.namespaces import Namespaces
 from solo5_systemd.networkd.service import Networkd
 from solo5_systemd.networkd.state import NetworkState
 from solo5_systemd.networkd.task_units import TaskUnits
-from solo5_systemd.networkd.waiting import FIFOS, SAVED
+from solo5_systemd.networkd.waiting import FIFOS
 from solo5_systemd.settings.files import ETC, CachedSettings
 from solo5_systemd.settings.solo5_toml import of_namespace
 from solo5_systemd.users.registry import Registry
@@ -62,9 +62,6 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument(
         "--waiting", default=FIFOS, type=Path, metavar="DIR", help="directory of FIFOs of tasks that wait (%(default)s)"
     )
-    parser.add_argument(
-        "--saved", default=SAVED, type=Path, metavar="DIR", help="directory of what these had last (%(default)s)"
-    )
     shared = "create nftables tables without an owner; changes of other programs are reverted"
     parser.add_argument("--shared-tables", action="store_true", help=shared)
     return parser
@@ -89,7 +86,6 @@ async def _serve(options: argparse.Namespace) -> bool:
             dhcp=DhcpFiles(options.state / DIRECTORY),
             remembered=RememberedAddresses(options.addresses),
             fifos=options.waiting,
-            saved=options.saved,
         )
 
         def make_other(namespace: str) -> NetworkState:

@@ -10,12 +10,10 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.conntrack import RedirectedPort
 from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.model import (
-    GuestNames,
     LeaseRecord,
     NetworkOverview,
-    NicRequest,
-    PortRequest,
     Repair,
+    Request,
     Reservation,
 )
 from solo5_systemd.network.namespaces import NetworkNamespace
@@ -101,31 +99,21 @@ class Namespaces:
 
     # -- one task ------------------------------------------------------------------------------------------------
 
-    def reserve(
-        self,
-        task: TaskName,
-        nics: Sequence[NicRequest],
-        ports: Sequence[PortRequest],
-        names: GuestNames,
-        *,
-        namespace: str = "",
-    ) -> Reservation:
+    def reserve(self, task: TaskName, request: Request) -> LeaseRecord:
         """Reserve as `NetworkState.reserve`, in a namespace; raises HostError where that does not exist."""
-        if not namespace:
-            return self.host.reserve(task, nics, ports, names)
-        with self._entered(namespace) as other:
-            reservation = other.state.reserve(task, nics, ports)
+        if not request.namespace:
+            return self.host.reserve(task, request)
+        with self._entered(request.namespace) as other:
+            record = other.state.reserve(task, request)
             self._tasks[task] = other
-            return reservation
+            return record
 
-    def preview(
-        self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest], namespace: str = ""
-    ) -> tuple[Reservation, Sequence[Element]]:
+    def preview(self, task: TaskName, request: Request) -> tuple[Reservation, Sequence[Element]]:
         """Return as `NetworkState.preview`, for a namespace."""
-        if not namespace:
-            return self.host.preview(task, nics, ports)
-        with self._entered(namespace) as other:
-            return other.state.preview(task, nics, ports)
+        if not request.namespace:
+            return self.host.preview(task, request)
+        with self._entered(request.namespace) as other:
+            return other.state.preview(task, request)
 
     def attach(self, task: TaskName) -> frozenset[RedirectedPort]:
         """Attach as `NetworkState.attach`; stale flows of another namespace are deleted here."""

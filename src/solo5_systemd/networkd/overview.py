@@ -6,11 +6,12 @@ from dataclasses import replace
 from solo5_systemd.network.drops import Dropped
 from solo5_systemd.network.ipam import free_addresses
 from solo5_systemd.network.links import Links
-from solo5_systemd.network.model import Network, NetworkOverview, configured
+from solo5_systemd.network.model import Network, NetworkOverview
 from solo5_systemd.network.nft_tables import Tables
 from solo5_systemd.networkd.bridges import Bridges
 from solo5_systemd.networkd.choice import Choice
 from solo5_systemd.networkd.leases import Leases
+from solo5_systemd.settings.ipv6 import Ipv6
 from solo5_systemd.settings.network import NetworkSettings
 from solo5_systemd.settings.resolver import UNSET
 from solo5_systemd.settings.solo5_toml import Settings
@@ -80,7 +81,7 @@ class Overview:
 
     def _configured(self, settings: NetworkSettings, mtu_of: Callable[[NetworkSettings], int]) -> NetworkOverview:
         mtu = 0 if settings.mtu or settings.join else mtu_of(settings)
-        return self._with_bridge(replace(configured(settings, mtu), free=free_addresses(settings, 0)))
+        return self._with_bridge(configured(settings, mtu))
 
     def _with_bridge(self, overview: NetworkOverview) -> NetworkOverview:
         """Return an overview with the state and the MTU of a joined bridge."""
@@ -88,3 +89,26 @@ class Overview:
             return overview
         bridge = self._links.bridge(overview.bridge)
         return replace(overview, up=bridge is not None, mtu=bridge.mtu if bridge else 0)
+
+
+def configured(settings: NetworkSettings, mtu: int) -> NetworkOverview:
+    """Return the overview of a network that is not in use."""
+    ipv6 = settings.ipv6 or Ipv6()
+    return NetworkOverview(
+        name=settings.name,
+        bridge=settings.bridge,
+        ipv4=settings.ipv4,
+        gateway4=settings.gateway4,
+        mtu=settings.mtu or mtu,
+        masquerade=settings.masquerade,
+        policy=settings.policy,
+        join=settings.join,
+        ipv6=ipv6.prefix,
+        gateway6=ipv6.gateway,
+        nat66=ipv6.nat66,
+        ra=ipv6.ra,
+        without_ipv4=settings.without_ipv4,
+        up=False,
+        leases=0,
+        free=free_addresses(settings, 0),
+    )

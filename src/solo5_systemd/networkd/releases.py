@@ -2,16 +2,19 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 
 from solo5_systemd.base.concurrency import KeyedLocks, SerialThread
+from solo5_systemd.base.declared_units import service_of
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.names import TaskName
+from solo5_systemd.base.removals import RemovedEntries
+from solo5_systemd.dbus.process import log_about
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.network.port_conflicts import host_ports
-from solo5_systemd.networkd.activation import Activation
+from solo5_systemd.networkd.activation import ATTEMPTS, CHECK_INTERVAL_S, Activation
 from solo5_systemd.networkd.dhcp_servers import DhcpServers
 from solo5_systemd.networkd.flow_and_tap_deletions import Deletions, delete_elsewhere
 from solo5_systemd.networkd.held_ports import BARRIER_TIMEOUT_S, wait_until_free
@@ -21,6 +24,8 @@ from solo5_systemd.networkd.task_units import TaskUnits
 UNIT_CHECK_INTERVAL_S = 20
 END_CHECK_INTERVAL_S = 1.0
 """Interval of the first looks at a task whose run has ended, and whose unit is starting again; it doubles each time."""
+
+_NOTICE = 5  # priority of syslog(3)
 
 _log = logging.getLogger(__name__)
 
@@ -34,10 +39,7 @@ class Releases:
 
     Attributes:
         locks: of tasks; held during each change of one.
-        activation: of tasks that wait.
     """
-
-    activation: Activation
 
     def __init__(
         self,
@@ -47,6 +49,8 @@ class Releases:
         servers: DhcpServers,
         deletions: Deletions,
         tasks: asyncio.TaskGroup,
+        locks: KeyedLocks[TaskName],
+        activation: Activation,
     ) -> None:
         self._state = state
         self._writer = writer
@@ -58,7 +62,8 @@ class Releases:
         self._ended: set[TaskName] = set()
         self._without_run: dict[TaskName, asyncio.Event] = {}
         self._stopping = False
-        self.locks = KeyedLocks[TaskName]()
+        self.locks = locks
+        self._activation = activation
 
     # -- ends of runs --------------------------------------------------------------------------------------------
 
@@ -68,10 +73,15 @@ class Releases:
         loop = asyncio.get_running_loop()
         if (ends := self._units.fileno()) is not None:
             loop.add_reader(ends, self._on_ends)
+        fifos = self._watch_fifos()
         try:
             self.release_without_run(self._state.held())
+            self._look_at_all_fifos()
             yield
         finally:
+            if fifos is not None:
+                loop.remove_reader(fifos.fileno())
+                fifos.close()
             if ends is not None:
                 loop.remove_reader(ends)
             self._stopping = True
@@ -139,6 +149,52 @@ class Releases:
                 return True
             return False
 
+    # -- socket units --------------------------------------------------------------------------------------------
+
+    def _watch_fifos(self) -> RemovedEntries | None:
+        waiting = self._state.host.waiting
+        try:
+            fifos = RemovedEntries(waiting.fifos, added=True)
+        except OSError as error:
+            _log.warning("inotify: %s: %s; tasks do not wait at once", waiting.fifos, error.strerror)
+            return None
+
+        def on_change() -> None:
+            names = fifos.read()
+            if names is None:  # some are lost; this costs a look at each task
+                self._look_at_all_fifos()
+            else:
+                self._on_fifos(map(TaskName, names))
+
+        asyncio.get_running_loop().add_reader(fifos.fileno(), on_change)
+        return fifos
+
+    def _look_at_all_fifos(self) -> None:
+        host = self._state.host
+        stopping = (each.reservation for each in host.leases.records if each.reservation.idle_stops)
+        self._on_fifos(dict.fromkeys((*host.waiting.names(), *(each.task for each in stopping))))
+
+    def _on_fifos(self, tasks: Iterable[TaskName]) -> None:
+        """Have tasks wait whose socket unit is active by now, and release those of which it is no longer."""
+        host = self._state.host
+        for task in tasks:
+            record, has_fifo = host.leases.get(task), host.waiting.has_fifo(task)
+            if record is None and has_fifo:
+                self._tasks.create_task(self._activation.wait_again(task))
+            elif record is not None and record.reservation.idle_stops and not has_fifo:
+                self._tasks.create_task(self._end_waiting(task))
+
+    async def _end_waiting(self, task: TaskName) -> None:
+        """Release a task that waits without its socket unit; that unit is stopped, if its declaration was removed."""
+        for _ in range(ATTEMPTS):
+            if await self._units.stop_undeclared_socket(task):
+                break
+            await asyncio.sleep(CHECK_INTERVAL_S / ATTEMPTS)
+        if self._state.host.waiting.is_waiting(task) and not self._state.host.waiting.has_fifo(task):
+            text = f"its socket unit has ended (systemctl status {task}.socket)"
+            log_about(service_of(task), f"task {task} is dormant no longer: {text}", priority=_NOTICE)
+            self.release_without_run([task])
+
     # -- one task ------------------------------------------------------------------------------------------------
 
     async def release(self, task: TaskName) -> None:
@@ -160,7 +216,7 @@ class Releases:
 
     async def release_now(self, task: TaskName, *, waits: bool = False) -> None:
         """Release a task under its lock; with `waits`, what it does not need while it waits for its first packet."""
-        self.activation.released(task)
+        self._activation.released(task)
         remains = await self._writer.run(partial(self._state.begin_release, task, waits=waits))
         if self._state.host.dhcp.in_use:
             await self.try_serve_dhcp()  # before the bridge is deleted, on which the server's socket is
@@ -170,8 +226,8 @@ class Releases:
             deleting = [self._deletions.delete_remains(remains)]
             await asyncio.gather(*deleting, *([] if waits else [_wait_for_ports(remains.reservation)]))
         await self._writer.run(self._state.end_release, task)
-        await self.activation.hold(task)  # last: flows that are deleted later would be those of held packets
-        self.activation.on_fifos([task])  # its socket unit may have been started meanwhile
+        await self._activation.hold(task)  # last: flows that are deleted later would be those of held packets
+        self._on_fifos([task])  # its socket unit may have been started meanwhile
 
     # -- DHCP ----------------------------------------------------------------------------------------------------
 

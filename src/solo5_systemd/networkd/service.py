@@ -6,11 +6,11 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 
-from solo5_systemd.base.concurrency import SerialThread
+from solo5_systemd.base.concurrency import KeyedLocks, SerialThread
 from solo5_systemd.base.declared_units import service_of
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
-from solo5_systemd.base.names import task_name
+from solo5_systemd.base.names import TaskName, task_name
 from solo5_systemd.dbus.message_bus import MessageBus
 from solo5_systemd.dbus.network1 import INTERFACE
 from solo5_systemd.dbus.process import log_about
@@ -67,45 +67,36 @@ class Networkd:
         unfinished = await self._writer.run(self._state.recover)
         self._deletions = Deletions(lambda: self._writer.run(self._state.host.flows_remain))
         self._service = Service(self._bus, INTERFACE, self._handlers(), self._is_needed)
-        host = self._state.host
-        with closing(self._units), self._watches.open(host):
+        with closing(self._units):
             async with asyncio.TaskGroup() as self._tasks:
-                self._releases = Releases(
-                    self._state, self._writer, self._units, self._servers, self._deletions, self._tasks
-                )
-                if host.dhcp.in_use or self._servers.running():
-                    await self._releases.try_serve_dhcp()
-                self._sleep = Sleep(
-                    self._state,
-                    self._writer,
-                    self._units,
-                    self._releases.locks,
-                    self._tasks,
-                    self._watches,
-                    self._report_sleep,
-                )
-                maintenance = Maintenance(
-                    self._state,
-                    self._writer,
-                    self._releases,
-                    self._sleep,
-                    self._deletions,
-                    self._watches,
-                    self._report,
-                    END_CHECK_INTERVAL_S if self._units.fileno() is None else UNIT_CHECK_INTERVAL_S,
-                )
-                self._activation = Activation(
-                    self._state, self._writer, self._units, self._tasks,
-                    self._releases.locks, self._releases.release_without_run,
-                )  # fmt: skip
-                self._releases.activation = self._activation
-                self._watches.asked = self._activation.asked_for
-                self._watches.answered = self._activation.answered
-                with self._releases.watching(), self._activation.watching(), self._waking_all_at_a_stop():
-                    await self._sleep.check()  # packets that were announced before this are counted
-                    maintaining = self._tasks.create_task(maintenance.run(unfinished))
-                    needed = await self._service.serve(self._idle)
-                    maintaining.cancel()
+                needed = await self._serve(self._state, unfinished)
+        return needed
+
+    async def _serve(self, state: Namespaces, unfinished: Sequence[TaskName]) -> bool:
+        locks, writer, units = KeyedLocks[TaskName](), self._writer, self._units
+        self._activation = Activation(state, writer, units, self._tasks, locks)
+        self._releases = Releases(
+            state, writer, units, self._servers, self._deletions, self._tasks, locks, self._activation
+        )
+        self._sleep = Sleep(state, writer, units, locks, self._tasks, self._watches, self._report_sleep)
+        maintenance = Maintenance(
+            state,
+            writer,
+            self._releases,
+            self._sleep,
+            self._deletions,
+            self._watches,
+            self._report,
+            END_CHECK_INTERVAL_S if units.fileno() is None else UNIT_CHECK_INTERVAL_S,
+        )
+        with self._watches.open(state.host, self._sleep.on_packets, self._activation.on_packets):
+            if state.host.dhcp.in_use or self._servers.running():
+                await self._releases.try_serve_dhcp()
+            with self._releases.watching(), self._activation.watching(), self._waking_all_at_a_stop():
+                await self._sleep.check()  # packets that were announced before this are counted
+                maintaining = self._tasks.create_task(maintenance.run(unfinished))
+                needed = await self._service.serve(self._idle)
+                maintaining.cancel()
         return needed
 
     def _is_needed(self) -> bool:
@@ -174,18 +165,14 @@ class Networkd:
         async with self._releases.locks[task]:
             held = self._state.record(task)
             waits = held is not None and held.waits
-            if held is None or not waits or not held.serves(request.nics, request.ports):
+            if held is None or not waits or not held.serves(request):
                 await self._releases.release_ended(task)  # starts of one name exclude each other before this call
-            reservation = await self._writer.run(
-                self._state.reserve, task, request.nics, request.ports, request.names, namespace=request.namespace
-            )
-        return [[*map(document, reservation.leases)]]
+            reserved = await self._writer.run(self._state.reserve, task, request)
+        return [[*map(document, reserved.reservation.leases)]]
 
     async def _preview(self, name: str, content: object) -> Sequence[object]:
         task, request = task_name(name), record(Request, Fields(content))
-        reservation, elements = await self._writer.run(
-            self._state.preview, task, request.nics, request.ports, request.namespace
-        )
+        reservation, elements = await self._writer.run(self._state.preview, task, request)
         return [[*map(document, reservation.leases)], nft_rules.add(elements)]
 
     async def _attach(self, name: str) -> Sequence[object]:

@@ -109,7 +109,6 @@ class Sleep:
         self._locks = locks
         self._tasks = tasks
         self._watches = watches
-        watches.announced = self._on_packets
         self._report = report
         self._seen: dict[TaskName, _Seen] = {}
         self._busy: dict[TaskName, int] = {}
@@ -268,7 +267,8 @@ class Sleep:
 
     # -- waking --------------------------------------------------------------------------------------------------
 
-    def _on_packets(self, packets: Mapping[str, str] | None, path: str) -> None:
+    def on_packets(self, packets: Mapping[str, str] | None, path: str) -> None:
+        """Wake the tasks for which packets are announced, by their taps in a namespace; None: some were lost."""
         if packets is None:  # some are lost, which are counted
             self._next_check = time.monotonic()
             self._watches.wake.set()

@@ -10,21 +10,19 @@ from solo5_systemd.base.errors import InvalidRequestError, NotFoundError, Solo5E
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import links, nft_elements
 from solo5_systemd.network.conntrack import RedirectedPort
-from solo5_systemd.network.guest_limits import NO_LIMITS
 from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.links import Links
 from solo5_systemd.network.model import (
-    UNNAMED,
-    GuestNames,
     Lease,
     LeaseRecord,
     LeaseState,
     Network,
-    NicRequest,
     PortRequest,
     Protocol,
+    Request,
     Reservation,
 )
+from solo5_systemd.network.neighbours import Neighbours
 from solo5_systemd.network.nft_elements import Element
 from solo5_systemd.network.nft_tables import Tables
 from solo5_systemd.network.port_conflicts import BoundPort, absent, host_ports
@@ -40,7 +38,7 @@ from solo5_systemd.networkd.overview import Overview
 from solo5_systemd.networkd.recovery import Recovery
 from solo5_systemd.networkd.repairs import Repairs
 from solo5_systemd.networkd.sleepers import Sleepers
-from solo5_systemd.networkd.waiting import FIFOS, SAVED, Waiting
+from solo5_systemd.networkd.waiting import FIFOS, Waiting
 from solo5_systemd.settings.solo5_toml import Settings
 
 _log = logging.getLogger(__name__)
@@ -76,7 +74,6 @@ class NetworkState:
         remembered: RememberedAddresses | None = None,
         namespace: str = "",
         fifos: Path = FIFOS,
-        saved: Path = SAVED,
     ) -> None:
         """Take the parts of one network namespace.
 
@@ -99,11 +96,12 @@ class NetworkState:
         self._ports = ports
         self._settings = settings
         self._namespace = namespace
+        self._remembered = remembered
         self.leases = Leases(store, namespace)
         self.bridges = Bridges(store, links, tables, self.leases)
         self.repairs = Repairs(store, links, tables, self.bridges, self.leases)
         self.sleepers = Sleepers(self.leases, self.bridges, tables)
-        self.waiting = Waiting(self.leases, self.bridges, links, fifos, saved)
+        self.waiting = Waiting(self.leases, self.bridges, links, fifos)
         self._choice = Choice(links, self.bridges, self.leases, settings, reserved, remembered)
         self.overview = Overview(links, tables, self.bridges, self.leases, self._choice, settings, namespace)
 
@@ -113,9 +111,7 @@ class NetworkState:
 
     # -- one task ------------------------------------------------------------------------------------------------
 
-    def reserve(
-        self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest], names: GuestNames = UNNAMED
-    ) -> Reservation:
+    def reserve(self, task: TaskName, request: Request) -> LeaseRecord:
         """Reserve addresses, MACs, tap names and ports for a task; changes files and port sockets, no links or rules.
 
         Idempotent: the same request renews the reservation.
@@ -126,16 +122,17 @@ class NetworkState:
             HostError: the host lacks a resource, such as a free range.
         """
         # Without the ports of other processes, a dump of all sockets: bind(2) fails for these.
-        reservation, networks = self._find_or_choose(task, nics, ports)
+        reservation, networks = self._find_or_choose(task, request)
         if reservation.idle_s:
             self.sleepers.check(reservation, networks)
         held = self.leases.get(task)
-        if held is None or held.state is LeaseState.RESERVED:
-            self._hold(reservation, nics, networks, names)
-            self._store.keep_request(task)
+        if held is not None and held.state is not LeaseState.RESERVED:
+            return held
+        record = self._hold(reservation, request, networks)
+        self._store.keep_request(task)
         if held is None:
             self._log_remembered(reservation)
-        return reservation
+        return record
 
     def absent_addresses(self, task: TaskName) -> Sequence[PortRequest]:
         """Return the ports of a task at an address that the host does not have yet, where no client reaches them."""
@@ -158,11 +155,9 @@ class NetworkState:
                         owner,
                     )
 
-    def _hold(
-        self, reservation: Reservation, nics: Sequence[NicRequest], networks: Iterable[Network], names: GuestNames
-    ) -> LeaseRecord:
+    def _hold(self, reservation: Reservation, request: Request, networks: Iterable[Network]) -> LeaseRecord:
         """Bind the ports of a reservation and write its record, with the networks that it creates."""
-        record = self.leases.reserved(reservation, nics, names)
+        record = self.leases.reserved(reservation, request)
         ports = host_ports(reservation)
         self._ports.bind(ports)
         try:
@@ -175,11 +170,9 @@ class NetworkState:
             raise
         return record
 
-    def preview(
-        self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]
-    ) -> tuple[Reservation, Sequence[Element]]:
+    def preview(self, task: TaskName, request: Request) -> tuple[Reservation, Sequence[Element]]:
         """Return the result of `reserve` and the nftables elements that `attach` would add; changes nothing."""
-        reservation, networks = self._find_or_choose(task, nics, ports, bound_ports() if ports else ())
+        reservation, networks = self._find_or_choose(task, request, bound_ports() if request.ports else ())
         if reservation.idle_s:
             self.sleepers.check(reservation, networks)
         before = self.bridges.ruleset()
@@ -220,7 +213,6 @@ class NetworkState:
         now = self.leases.get(task) or record
         if record.waits:
             self.waiting.end(now)
-        self.waiting.keep(now)
         for each in overtaken(self.networks(), record.reservation.leases):
             self.repairs.report_unrepaired(task, str(each))
         return redirected(self._tables, [record.reservation])
@@ -246,11 +238,11 @@ class NetworkState:
         if record is None or record.state is not LeaseState.ATTACHED:
             return False
         self.waiting.ending.add(task)
-        held = self.waiting.hold_packets(record)
+        held = any(self.waiting.packets(task, Neighbours.hold))
         if frames is None or (not held and self.sleepers.frames_of(record.reservation) == frames):
             return True
         self.waiting.ending.discard(task)
-        self.waiting.deliver_packets(task)
+        self.waiting.packets(task, Neighbours.deliver)
         return False
 
     def wait_again(self, task: TaskName) -> bool:
@@ -259,13 +251,13 @@ class NetworkState:
         The caller then has packets for it held.
 
         Raises:
-            TakenError, InvalidRequestError: it cannot have the same values again.
+            TakenError, InvalidRequestError: it cannot have the same addresses or ports again.
             HostError: the kernel refused.
         """
-        kept = self.waiting.kept(task)
-        if kept is None:
+        request = self._remembered.request(task) if self._remembered else None
+        if request is None or not request.idle_stops:
             return False
-        record = self._reserve_again(task, kept)
+        record = self.reserve(task, request)
         for lease in record.reservation.leases:
             self.bridges.bring_up(lease)
         self.waiting.save(record)
@@ -275,14 +267,14 @@ class NetworkState:
     def _reserve_again(self, task: TaskName, kept: LeaseRecord) -> LeaseRecord:
         """Reserve what a released task had: its unit's command line has these values."""
         had = kept.reservation
-        nics = [lease.request(had.limits.get(lease.nic, NO_LIMITS)) for lease in had.leases]
-        reservation, networks = self._choice.choose(task, nics, had.ports, ())
+        request = replace(had.request, names=kept.names)
+        reservation, networks = self._choice.choose(task, request, ())
         if _without_bridges(reservation) != _without_bridges(had):  # a bridge is not part of the unit
             raise TakenError(
                 f"task {task} cannot have its network again: its tap or the settings of its network have changed.",
                 f"Remove the task (`solo5ctl rm {task}`) and start it anew.",
             )
-        return self._hold(had, kept.nics, networks, kept.names)
+        return self._hold(had, replace(request, nics=kept.nics), networks)
 
     def begin_release(self, task: TaskName, *, waits: bool = False) -> Remains:
         """Remove the firewall elements and ports of a task, or with `waits` what it does not need while it waits.
@@ -309,7 +301,7 @@ class NetworkState:
             self.waiting.forget(record.reservation)
             self._ports.release(host_ports(record.reservation))
             if attached:
-                self.bridges.delete_task_from_tables(record.reservation)
+                self.bridges.replace_elements(self.bridges.task_elements(record.reservation))
         if attached or again:
             self.dhcp.remove(record.reservation, self.bridges.networks)
         own = [lease for lease in record.reservation.leases if not self.bridges.joins(lease)]
@@ -321,7 +313,7 @@ class NetworkState:
             ports = [port for port, address in udp_ports(record.reservation) if address.version == version]
             contacted = ports if again else self._tables.contacted(ports, version)
             if attached and contacted:
-                self.bridges.delete_from_tables(self._tables.forget(contacted, version))
+                self.bridges.replace_elements(self._tables.forget(contacted, version))
             contacts |= {RedirectedPort(port=port, guest=None, version=version) for port in contacted}
         addresses = [address for lease in own for address in lease.addresses]
         return Remains(
@@ -365,9 +357,16 @@ class NetworkState:
                 )
         self.repairs.repair_tables()
         without, having = self.leases.move_ports(old, new)
-        attached = (each.reservation for each in (old, new) if each.state is LeaseState.ATTACHED)
-        moved = (each.reservation for each in (without, having) if each.state is LeaseState.ATTACHED)
-        self.bridges.exchange_in_tables(attached, moved)
+        attached, moved = (
+            [
+                element
+                for each in records
+                if each.state is LeaseState.ATTACHED
+                for element in self.bridges.task_elements(each.reservation)
+            ]
+            for records in ((old, new), (without, having))
+        )
+        self.bridges.replace_elements(attached, moved)
 
     def _return_ports(self, record: LeaseRecord) -> LeaseRecord:
         """Move the ports that a task has of another one back to it, if that has a network; return the task's record."""
@@ -445,15 +444,11 @@ class NetworkState:
         self._ports.bind_missing(self.leases.published_ports())
 
     def _find_or_choose(
-        self,
-        task: TaskName,
-        nics: Sequence[NicRequest],
-        ports: Sequence[PortRequest],
-        bound: Collection[BoundPort] = (),
+        self, task: TaskName, request: Request, bound: Collection[BoundPort] = ()
     ) -> tuple[Reservation, Sequence[Network]]:
         """Return the task's existing reservation or a new one, and the networks that it would create."""
-        held = self.leases.same(task, nics, ports)
-        return self._choice.choose(task, nics, ports, bound) if held is None else (held, ())
+        held = self.leases.same(task, request)
+        return self._choice.choose(task, request, bound) if held is None else (held, ())
 
     def _attach(self, record: LeaseRecord) -> None:
         reservation = record.reservation

@@ -22,7 +22,7 @@ from solo5_systemd.dbus.messages import Message, MessageType
 _IN_USE = ("active", "activating", "reloading", "deactivating")
 """The ActiveState= values of a unit that runs, or stops still."""
 
-_PATH = "/org/freedesktop/systemd1"
+_PATH, _MANAGER = "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager"
 _UNKNOWN = (1 << 64) - 1
 """The value of CPUUsageNSec= without accounting."""
 
@@ -67,10 +67,10 @@ class TaskUnits:
     async def over(self, tasks: Iterable[TaskName]) -> frozenset[TaskName]:
         """Return the tasks whose unit neither runs nor has a job; none where PID 1 does not reply."""
         units = {name: task for task in tasks for name in units_of(task)}
-        reply = await self._call("ListUnitsByNames", "as", list(units))
-        if reply is None:
+        found = _body(await self._call("ListUnitsByNames", "as", list(units)))
+        if found is None:
             return frozenset()
-        in_use = {units[row[0]] for row in reply[0] if row[3] in _IN_USE or row[7]}
+        in_use = {units[row[0]] for row in found[0] if row[3] in _IN_USE or row[7]}
         return frozenset(units.values()) - in_use
 
     async def stop_undeclared_socket(self, task: TaskName) -> bool:
@@ -79,10 +79,10 @@ class TaskUnits:
         PID 1 keeps such a unit active, without `PartOf=` and what it starts.
         """
         unit = f"{task}.socket"
-        reply = await self._call("ListUnitsByNames", "as", [unit])
-        if reply and any((row[2], row[3]) == ("not-found", "active") for row in reply[0]):
-            reply = await self._call("StopUnit", "ss", unit, "replace")
-        return reply is not None
+        found = _body(await self._call("ListUnitsByNames", "as", [unit]))
+        if found and any((row[2], row[3]) == ("not-found", "active") for row in found[0]):
+            found = _body(await self._call("StopUnit", "ss", unit, "replace"))
+        return found is not None
 
     async def signal(self, task: TaskName, number: signal.Signals) -> bool:
         """Send a signal to the tender of a task; return whether it runs, and the signal is sent.
@@ -93,7 +93,7 @@ class TaskUnits:
         unit = self._running(task)
         if unit is None:
             return False
-        reply = await self._reply("KillUnit", "ssi", unit, "main", int(number))
+        reply = await self._call("KillUnit", "ssi", unit, "main", int(number))
         if reply is None:
             raise HostError(f"PID 1 has not replied: whether {unit} has got {number.name} is unknown.")
         return reply.message_type is MessageType.METHOD_RETURN
@@ -113,8 +113,8 @@ class TaskUnits:
         if unit is None:
             return None
         of = {"interface": "org.freedesktop.DBus.Properties", "path": f"{_PATH}/unit/{_label(unit)}"}
-        reply = await self._call("Get", "ss", "org.freedesktop.systemd1.Service", name, **of)
-        return reply[0].value if reply else None
+        found = _body(await self._call("Get", "ss", "org.freedesktop.systemd1.Service", name, **of))
+        return found[0].value if found else None
 
     def _running(self, task: TaskName) -> str | None:
         """Return the unit of a task that runs; None: there is none."""
@@ -122,24 +122,7 @@ class TaskUnits:
         return next((unit for unit, link in units if os.path.lexists(f"{self._directory}/{link}")), None)
 
     async def _call(
-        self,
-        member: str,
-        signature: str,
-        *body: object,
-        path: str = _PATH,
-        interface: str = "org.freedesktop.systemd1.Manager",
-    ) -> Sequence[Any] | None:
-        """Call a method of PID 1, and return its reply; None where it fails, or does not reply."""
-        reply = await self._reply(member, signature, *body, path=path, interface=interface)
-        return reply.body if reply is not None and reply.message_type is MessageType.METHOD_RETURN else None
-
-    async def _reply(
-        self,
-        member: str,
-        signature: str,
-        *body: object,
-        path: str = _PATH,
-        interface: str = "org.freedesktop.systemd1.Manager",
+        self, member: str, signature: str, *body: object, path: str = _PATH, interface: str = _MANAGER
     ) -> Message | None:
         """Call a method of PID 1, and return its reply, or its error; None where it does not reply."""
         request = Message(
@@ -160,6 +143,11 @@ class TaskUnits:
         """Remove the watch."""
         if self._removed:
             self._removed.close()
+
+
+def _body(reply: Message | None) -> Sequence[Any] | None:
+    """Return the values of a reply; None where the method has failed, or PID 1 has not replied."""
+    return reply.body if reply is not None and reply.message_type is MessageType.METHOD_RETURN else None
 
 
 def _links(task: TaskName) -> Sequence[str]:

@@ -1,34 +1,26 @@
 """The tasks of the host's networks that wait, without a process, for their first packet."""
 
-import json
-import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
 from stat import S_ISFIFO
+from typing import TypeVar
 
-from solo5_systemd.base.atomic_file import replace_file
-from solo5_systemd.base.declared_units import DIRECTORY, SOURCES
-from solo5_systemd.base.decode import Fields, json_document
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.names import WAITING, TaskName
-from solo5_systemd.network.lease_json import lease_record_document, parse_lease_record
 from solo5_systemd.network.links import Links
-from solo5_systemd.network.model import IpAddress, Lease, LeaseRecord, LeaseState, Network, Reservation
+from solo5_systemd.network.model import IpAddress, Lease, LeaseRecord, LeaseState, Reservation
+from solo5_systemd.network.neighbours import Neighbours
 from solo5_systemd.networkd.bridges import Bridges
 from solo5_systemd.networkd.leases import Leases
 
+T = TypeVar("T")
+
 FIFOS = Path(WAITING)
 """One FIFO for each task whose socket unit is active: PID 1 starts the task's service once something is in it."""
-
-SAVED = Path("/var/lib/solo5/waiting")
-"""What each such task had in its last run: after a boot it waits with the same if its declaration has not changed."""
-
-_log = logging.getLogger(__name__)
 
 
 class Waiting:
@@ -45,15 +37,11 @@ class Waiting:
         bridges: Bridges,
         links: Links,
         fifos: Path = FIFOS,
-        saved: Path = SAVED,
-        declared: Path = Path(DIRECTORY),
     ) -> None:
         self._leases = leases
         self._bridges = bridges
         self._links = links
         self.fifos = fifos
-        self._saved = saved
-        self._declared = declared
         self.ending: set[TaskName] = set()
 
     def may_wait(self, task: TaskName) -> bool:
@@ -120,85 +108,30 @@ class Waiting:
         self.save(record)
         before, after = self._bridges.task_elements(reservation), self._bridges.waiting_elements(reservation)
         self._bridges.replace_elements(before, after)
-        self.hold_packets(record)
+        self.packets(reservation.task, Neighbours.hold)
         self.ending.discard(reservation.task)
 
     def save(self, record: LeaseRecord) -> None:
         """Record that a task waits from now on."""
         self._leases.save(replace(record, state=LeaseState.WAITING, asleep=time.time_ns() // 1000))
 
-    def keep(self, record: LeaseRecord) -> None:
-        """Keep what a task has for the time after a boot; a failure is logged: it is started once then."""
-        if not record.reservation.idle_stops:
-            return
-        task = record.reservation.task
-        path = self._saved / f"{task}.json"
-        lease = lease_record_document(replace(record, asleep=0, expires=0, wakes=0, slept=0))
-        text = json.dumps({"declaration": self._declaration(task), "lease": lease})
-        with suppress(OSError):
-            if path.read_bytes() == text.encode():
-                return
-        try:
-            replace_file(path, text, durable=True)
-        except OSError as error:
-            _log.warning("%s cannot be written: %s", path, error.strerror)
-
-    def kept(self, task: TaskName) -> LeaseRecord | None:
-        """Return what a task had in its last run; None: unknown, or its declaration has changed since."""
-        path = self._saved / f"{task}.json"
-        try:
-            fields = Fields(json_document(path.read_bytes(), str(path)))
-            found = parse_lease_record(fields.having("lease").get("lease"))
-            return found if fields.text("declaration") == self._declaration(task) else None
-        except (OSError, Solo5Error):
-            return None
-
-    def _declaration(self, task: TaskName) -> str:
-        """Return a digest of the files of a task's declaration, which the generator keeps; empty: there are none."""
-        try:
-            return sha256((self._declared / task / SOURCES).read_bytes()).hexdigest()
-        except OSError:
-            return ""
-
-    def hold_packets(self, record: LeaseRecord) -> bool:
-        """Have the kernel hold packets for a task, and announce the first; return whether it holds one already.
+    def packets(self, task: TaskName, do: Callable[[Neighbours, str, Lease], T]) -> Sequence[T]:
+        """Do what a method of `Neighbours` does with the packets for each NIC of a task.
 
         Raises:
             HostError: the kernel refused.
         """
-        networks = self._bridges.networks
-        held = [self._links.hold_packets(lease, networks[lease.network]) for lease in record.reservation.leases]
-        return any(held)
+        record, networks = self._leases.get(task), self._bridges.networks
+        leases = record.reservation.leases if record else ()
+        return [self._links.packets(lease, networks[lease.network], do) for lease in leases]
 
-    def keep_packets(self, task: TaskName) -> None:
-        """Have the kernel hold packets for a task that is being started, however long; raises as `hold_packets`."""
-        self._each_lease(task, self._links.keep_packets)
+    def links(self, lease: Lease) -> Sequence[str]:
+        """Return the links between the host and a guest; safe in any thread."""
+        return lease.tap, lease.bridge, self._bridges.networks[lease.network].bridge
 
-    def ask_guest(self, task: TaskName) -> None:
-        """Ask a guest for its IPv4 addresses; raises as `hold_packets`."""
-        self._each_lease(task, self._links.ask_guest)
-
-    def refuse_packets(self, task: TaskName) -> None:
-        """Have the kernel drop what it holds for a task that has not started; raises as `hold_packets`."""
-        self._each_lease(task, self._links.refuse_packets)
-
-    def deliver_packets(self, task: TaskName, tap: str | None = None) -> None:
-        """Have the kernel send what it holds for a NIC, whose tap the guest has open; raises as `hold_packets`.
-
-        Args:
-            tap: of the NIC; None: of all.
-        """
-
-        def deliver(lease: Lease, network: Network) -> None:
-            if tap in (None, lease.tap):
-                self._links.deliver_packets(lease, network)
-
-        self._each_lease(task, deliver)
-
-    def _each_lease(self, task: TaskName, do: Callable[[Lease, Network], None]) -> None:
-        record = self._leases.get(task)
-        for lease in record.reservation.leases if record else ():
-            do(lease, self._bridges.networks[lease.network])
+    def closed_link(self, links: Sequence[str]) -> str:
+        """Return the first of these links that passes no frames yet, or no longer; empty: all do."""
+        return next((link for link in links if not self._links.neighbours.passes_frames(link)), "")
 
     def end(self, record: LeaseRecord) -> None:
         """Remove the elements by which questions for a task are announced; it is attached by now, or released.
@@ -209,14 +142,14 @@ class Waiting:
         reservation = record.reservation
         kept = {*self._bridges.task_elements(reservation)} if record.state is LeaseState.ATTACHED else set()
         gone = [each for each in self._bridges.waiting_elements(reservation) if each not in kept]
-        self._bridges.delete_from_tables(gone)
+        self._bridges.replace_elements(gone)
 
     def forget(self, reservation: Reservation) -> None:
-        """Drop what the kernel holds for a task that waits no longer: after `keep_packets`, without end."""
+        """Drop what the kernel holds for a task that waits no longer: after `Neighbours.keep`, without end."""
         self.ending.discard(reservation.task)
         if reservation.idle_stops:
             with suppress(Solo5Error):  # another program has deleted the bridge, and the entries with it
-                self.refuse_packets(reservation.task)
+                self.packets(reservation.task, Neighbours.refuse)
 
     def task_at(self, address: IpAddress) -> TaskName | None:
         """Return the task of a leased address; safe in any thread."""

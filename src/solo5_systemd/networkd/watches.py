@@ -4,17 +4,20 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeAlias, TypeVar
 
-from solo5_systemd.network.announcements import AnnouncedPackets
+from solo5_systemd.network.announcements import AnnouncedPackets, Packets
 from solo5_systemd.network.link_watches import AddressWatch, LinkWatch
 from solo5_systemd.network.nft_tables import RulesetWatch
 from solo5_systemd.networkd.state import NetworkState
 
-if TYPE_CHECKING:
-    from solo5_systemd.network.model import IpAddress
-
 _log = logging.getLogger(__name__)
+
+Announced: TypeAlias = Callable[[Mapping[str, str] | None, str], None]
+"""Called with the packets for sleeping tasks, by tap, in a namespace; None: some were lost."""
+
+Heard: TypeAlias = Callable[[Packets], None]
+"""Called with what guests ask and answer in the host's own namespace."""
 
 W = TypeVar("W", LinkWatch, AddressWatch, RulesetWatch, AnnouncedPackets)
 
@@ -28,9 +31,6 @@ class Watches:
         links: names of expected links; None: unknown, after lost netlink messages.
         gateway: an address of a bridge was removed.
         namespaces: the paths of other namespaces in which something changed.
-        asked: called with the tap of a guest, and the address for which it asks, in the host's own namespace.
-        answered: called with an address for which its guest has answered, in the host's own namespace.
-        announced: called with the packets for sleeping tasks, by tap, in a namespace; None: some were lost.
     """
 
     def __init__(self) -> None:
@@ -39,13 +39,12 @@ class Watches:
         self.links: frozenset[str] | None = frozenset()
         self.gateway = False
         self.namespaces: set[str] = set()
-        self.announced: Callable[[Mapping[str, str] | None, str], None] = _ignore
-        self.asked: Callable[[str, IpAddress], None] = _ignore_question
-        self.answered: Callable[[IpAddress], None] = _ignore_answer
+        self._callees: tuple[Announced, Heard] | None = None
 
     @contextmanager
-    def open(self, host: NetworkState) -> Iterator[None]:
+    def open(self, host: NetworkState, announced: Announced, heard: Heard) -> Iterator[None]:
         """Watch the host's network namespace for the block."""
+        self._callees = announced, heard
         self._is_expected, self._is_gateway = host.repairs.is_expected, host.bridges.is_gateway
         with ExitStack() as stack:
             _watch(stack, LinkWatch(), self._on_links)
@@ -62,12 +61,12 @@ class Watches:
     def on_packets(self, announced: AnnouncedPackets, path: str = "") -> None:
         """Pass on the packets for sleeping tasks in a namespace; empty: the host's own."""
         found = announced.packets()
-        self.announced(found.by_tap if found is not None else None, path)
+        if self._callees is None:  # the first check of sleeping tasks counts them, and a question is repeated
+            return
+        of_sleeping, of_waiting = self._callees
+        of_sleeping(found.by_tap if found is not None else None, path)
         if found is not None and not path:
-            for tap, address in found.questions:
-                self.asked(tap, address)
-            for address in found.answers:
-                self.answered(address)
+            of_waiting(found)
 
     def on_namespace(self, path: str) -> None:
         """Note a change in another namespace."""
@@ -94,18 +93,6 @@ class Watches:
         if removed is None or any(map(self._is_gateway, removed)):
             self.gateway = True
             self.wake.set()
-
-
-def _ignore(packets: Mapping[str, str] | None, path: str) -> None:
-    """Ignore packets: those of before the first check of sleeping tasks are counted."""
-
-
-def _ignore_question(tap: str, address: "IpAddress") -> None:
-    """Ignore a question: its sender repeats it."""
-
-
-def _ignore_answer(address: "IpAddress") -> None:
-    """Ignore an answer: nothing was asked."""
 
 
 def _watch(stack: ExitStack, watch: W, on_change: Callable[[W], None]) -> None:

@@ -281,7 +281,7 @@ class Generator:
         others |= {f"{outcome_target(task)}.d/declared.conf": outcome(declaration)}
         if is_instance(task):
             others = {TARGET.format(name): text(awaited(declaration, host))}
-        if declaration.workload.limits.idle_stops:
+        if declaration.workload.idle_stops:
             others[f"{name}.socket"] = socket(declaration)
         found = Basis.of(host.tender, manifest, declaration.workload.arguments)
         if read is None:

@@ -24,6 +24,7 @@ from solo5_systemd.base.declared_units import (
     STDERR,
     STDERR_MAX,
     TENDER,
+    declaration_digest,
     declaration_directory,
     declared_service,
     forget_instance,
@@ -44,8 +45,8 @@ from solo5_systemd.declared.unit_file import environment, user_of
 from solo5_systemd.engine.prepare import Prepared, Preparer
 from solo5_systemd.journal.journald import namespace_path
 from solo5_systemd.network import task_namespaces
-from solo5_systemd.network.model import NicRequest, Reservation
-from solo5_systemd.network.remembered import ADDRESSES, read_addresses, write_addresses
+from solo5_systemd.network.model import NicRequest, Request
+from solo5_systemd.network.remembered import ADDRESSES, LastRequest, read_request, write_request
 from solo5_systemd.pid1.kept import (
     UNCLEARED,
     Basis,
@@ -107,7 +108,7 @@ async def prepare(name: TaskName) -> None:
     declaration = parse_declaration(name, sources, host=host_names(), served=served, systemd=systemd_release())
     addresses = Addresses(name)
     async with machine(lambda: settings) as backends:
-        if declaration.workload.limits.idle_stops:
+        if declaration.workload.idle_stops:
             await backends.units.begin(outcome_target(name))
         await _drop_held(name, backends.disks)
 
@@ -309,20 +310,20 @@ def _log_stderr(name: TaskName) -> None:
 
 
 class Addresses:
-    """The addresses that a task had last, in a file."""
+    """The addresses that a task had last, in the file with its last request."""
 
     def __init__(self, name: TaskName, directory: Path = ADDRESSES) -> None:
         self._name = name
         self._directory = directory
-        self._saved: tuple[NicRequest, ...] = ()
+        self._saved = LastRequest()
         try:
-            self._saved = read_addresses(name, directory)
+            self._saved = read_request(name, directory)
         except Solo5Error as error:
             _report(name, f"the addresses that the task had last are not known: {error}")
 
     def of(self, nics: Sequence[NicRequest]) -> Sequence[NicRequest]:
         """Return the requests with those addresses, where the request leaves them open and the network is the same."""
-        saved = {request.nic: request for request in self._saved}
+        saved = {request.nic: request for request in self._saved.nics}
         return tuple(self._merged(nic, saved.get(nic.nic)) for nic in nics)
 
     def _merged(self, nic: NicRequest, had: NicRequest | None) -> NicRequest:
@@ -330,12 +331,12 @@ class Addresses:
             return nic
         return replace(nic, ipv4=nic.ipv4 or had.ipv4, mac=nic.mac or had.mac, ipv6=nic.ipv6 or had.ipv6)
 
-    def keep(self, reservation: Reservation) -> None:
-        """Keep the addresses of a reservation, if they are others."""
-        requests = tuple(lease.request() for lease in reservation.leases)
-        if requests != self._saved:
-            write_addresses(self._name, requests, self._directory)
-            self._saved = requests
+    def keep(self, request: Request) -> None:
+        """Keep the request of this start, with the values of its leases, if it is another one."""
+        last = LastRequest(**vars(request), declaration=declaration_digest(self._name))
+        if last != self._saved:
+            write_request(self._name, last, self._directory)
+            self._saved = last
 
 
 def main(words: Sequence[str]) -> int:

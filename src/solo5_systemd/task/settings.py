@@ -76,10 +76,8 @@ def workload(task: TaskName, values: Values, served: Callable[[], Collection[Net
         Solo5Error: a setting is invalid, or has no effect; the sentence names it.
     """
     nics, limits = _limited(_nics(values), values)
-    limits = replace(
-        limits, idle_s=values.one("IdleSec", idle_time, 0), idle_stops=values.one("IdleAction", stops_when_idle, False)
-    )
-    if limits.idle_stops and not limits.idle_s:
+    idle_s, idle_stops = values.one("IdleSec", idle_time, 0), values.one("IdleAction", stops_when_idle, False)
+    if idle_stops and not idle_s:
         raise values.error("IdleAction", f"{values.shown('IdleAction')} has no effect: expected an idle time as well.")
     arguments = values.each("Argument", plain)
     memory = values.one("Memory", size, DEFAULT_MEMORY)
@@ -94,6 +92,8 @@ def workload(task: TaskName, values: Values, served: Callable[[], Collection[Net
         cpu_weight=values.one("CPUWeight", cpu_weight, None),
         nics=nics,
         limits=limits,
+        idle_s=idle_s,
+        idle_stops=idle_stops,
         namespace=values.one("NetworkNamespace", namespace_path, ""),
         publish=values.checked("Publish", lambda: _published(values)),
         resolver=_resolver(values),
@@ -128,8 +128,8 @@ def texts(task: Workload) -> Iterator[tuple[str, Sequence[str]]]:
         "Publish": [*map(publish_text, task.publish)],
         "Egress": [*_egress_texts(task.limits), *_for_each(task.nics, _egress_texts)],
         "Rate": [*_rate_texts(task.limits), *_for_each(task.nics, _rate_texts)],
-        "IdleSec": [str(task.limits.idle_s)] if task.limits.idle_s else [],
-        "IdleAction": ["stop"] if task.limits.idle_stops else [],
+        "IdleSec": [str(task.idle_s)] if task.idle_s else [],
+        "IdleAction": ["stop"] if task.idle_stops else [],
         "DNS": [*map(str, task.resolver.servers)],
         "DNSSearch": task.resolver.search,
         "HostName": [task.hostname] if task.hostname else [],

@@ -98,6 +98,8 @@ class Workload:
         namespace: path of the network namespace to run in; empty: the host's own.
         publish: ports to publish; in a namespace, of its addresses and its loopback.
         limits: of each NIC whose request has none.
+        idle_s: seconds without a packet after which it sleeps; 0: it never does.
+        idle_stops: it ends instead, and waits without a process for its next packet.
         disks: one for each BLOCK_BASIC device.
         tender: required tender; None: any.
         slice: `solo5.slice` or one below it; None: `solo5.slice`.
@@ -124,6 +126,8 @@ class Workload:
     nics: tuple[NicRequest, ...] = ()
     namespace: str = ""
     limits: Limits = NO_LIMITS
+    idle_s: int = 0
+    idle_stops: bool = False
     publish: tuple[Publish, ...] = ()
     disks: tuple[DiskRequest, ...] = ()
     tender: Target | None = None

@@ -18,7 +18,7 @@ from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.cli import disk_usage
 from solo5_systemd.cli.disk_usage import disks_json, full_disks, with_disks
 from solo5_systemd.cli.metric_families import families, openmetrics
-from solo5_systemd.cli.task_output import task_fields
+from solo5_systemd.cli.task_output import Details, task_fields
 from solo5_systemd.cli.usage_table import usage_json
 from solo5_systemd.cli.verbs import stats
 from solo5_systemd.storage import archive_sources, lock_records
@@ -88,7 +88,9 @@ def test_a_disk_has_its_devices_limits_and_counters(locks: Path) -> None:
     assert data["device_io"] == log["device_io"] == COUNTS, "the first of its devices that has counters"
     assert not {"devices", "io_limits", "device_io"} & nowhere.keys()
     full = disks_json([{"disk": "full", "backing": "file", "path": "/srv/full"}], FULL, {"full"})
-    shown = [text for key, text in task_fields(running("web"), 0, disks=[data, nowhere, *full]) if key == "Disk"]
+    shown = [
+        text for key, text in task_fields(running("web"), 0, Details(disks=[data, nowhere, *full])) if key == "Disk"
+    ]
     assert shown == [
         "data: file /srv/data, on dm-0 on vda, read_bps=10M, read 4K, written 0",
         "nowhere: file /srv/nowhere",

@@ -12,7 +12,7 @@ from tests.support.fakes.tasks import LEASE, PORTS
 from solo5_systemd.base.names import Target, TaskName
 from solo5_systemd.cli.run_modes import plain_value
 from solo5_systemd.engine.plan import Plan
-from solo5_systemd.network.model import Reservation
+from solo5_systemd.network.model import Request, Reservation
 from solo5_systemd.task.workload import Workload
 from solo5_systemd.unit.tender import Tender
 from solo5_systemd.unit.translate import Parts
@@ -26,6 +26,7 @@ PLAN = Plan(
         user=61200,
         systemd=257,
     ),
+    request=Request(),
     nft="add element a\nadd element b\n",
 )
 

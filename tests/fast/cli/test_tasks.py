@@ -14,7 +14,6 @@ from solo5_systemd.declared import update_files
 from solo5_systemd.engine.task import Phase
 from solo5_systemd.journal import stored
 from solo5_systemd.journal.lines import Stream
-from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import UNREPAIRED, LeaseRecord, LeaseState, RecordedRepair
 from solo5_systemd.storage import lock_records
 from solo5_systemd.task.workload import StopSignal
@@ -38,8 +37,7 @@ def test_ps_lists_tasks_that_have_not_ended(solo5ctl: Solo5ctl) -> None:
 def test_ps_and_inspect_show_since_when_a_task_sleeps(solo5ctl: Solo5ctl) -> None:
     known = solo5ctl.engine.known[TaskName("web")]
     assert known.reservation is not None
-    limits = {lease.nic: Limits(idle_s=600) for lease in known.reservation.leases}
-    held = replace(known.reservation, limits=limits)
+    held = replace(known.reservation, idle_s=600)
     known = replace(known, asleep=known.started + 60_000_000, reservation=held)
     solo5ctl.engine.known[TaskName("web")] = known
     _, api, web = solo5ctl("ps").out.splitlines()
@@ -61,10 +59,9 @@ def test_ps_shows_dormant_tasks(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Screen, "now", lambda _: STARTED + 172_800_000_000)
     held = solo5ctl.engine.known[TaskName("web")].reservation
     assert held is not None
-    limits = {lease.nic: Limits(idle_s=600, idle_stops=True) for lease in held.leases}
     solo5ctl.engine.dormant = [
         LeaseRecord(
-            reservation=replace(held, task=TaskName(name), limits=limits),
+            reservation=replace(held, task=TaskName(name), idle_s=600, idle_stops=True),
             nics=(), state=LeaseState.WAITING, expires=0, asleep=STARTED,
         )
         for name in ("blog", "old")
@@ -87,8 +84,7 @@ def test_ps_shows_dormant_tasks(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPa
 def test_inspect_shows_a_dormant_task(solo5ctl: Solo5ctl) -> None:
     known = solo5ctl.engine.known[TaskName("web")]
     assert known.reservation is not None
-    limits = {lease.nic: Limits(idle_s=600, idle_stops=True) for lease in known.reservation.leases}
-    held = replace(known.reservation, limits=limits)
+    held = replace(known.reservation, idle_s=600, idle_stops=True)
     solo5ctl.engine.known[TaskName("web")] = replace(known, reservation=held)
     assert "   Ends: after 600 s without a packet\n" in solo5ctl("inspect", "web").out
     [runs] = json.loads(solo5ctl("inspect", "--json", "web").out)

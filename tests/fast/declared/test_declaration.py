@@ -116,7 +116,7 @@ CPUQuotaPeriodSec=50ms
     assert workload.nics[1].limits.egress == ()
     assert (workload.limits.rate.sent, workload.nics[1].limits.rate.sent) == (10_000_000, 1_000_000)
     assert workload.nics[0].limits.egress is None
-    assert (workload.limits.idle_s, workload.limits.idle_stops) == (300, False)
+    assert (workload.idle_s, workload.idle_stops) == (300, False)
     assert workload.namespace == "/run/netns/web"
     assert [(port.host_port, port.port) for port in workload.publish] == [(8000, 80), (8001, 81), (53, 53)]
     assert [str(each) for each in workload.resolver.servers] == ["9.9.9.9", "149.112.112.112"]

@@ -59,11 +59,8 @@ def test_limits_are_those_of_the_cgroup_and_the_lease() -> None:
 
 
 def test_an_idle_time_is_that_of_the_task() -> None:
-    for limits, expected in (
-        (Limits(idle_s=60), ["IdleSec=60"]),
-        (Limits(idle_s=60, idle_stops=True), ["IdleSec=60", "IdleAction=stop"]),
-    ):
-        held = Reservation(task=TASK.name, leases=(LEASE,), limits={DeviceName("service"): limits})
+    for stops, expected in ((False, ["IdleSec=60"]), (True, ["IdleSec=60", "IdleAction=stop"])):
+        held = Reservation(task=TASK.name, leases=(LEASE,), idle_s=60, idle_stops=stops)
         assert [line for line in lines(replace(TASK, reservation=held)) if line.startswith("Idle")] == expected
     assert not any(line.startswith("Idle") for line in lines(replace(TASK, reservation=None)))
 

@@ -13,7 +13,7 @@ from solo5_systemd.declared.declaration import declared_task, parse_declaration
 from solo5_systemd.declared.specifiers import HostNames
 from solo5_systemd.declared.syntax import Source
 from solo5_systemd.declared.writer import write_declaration
-from solo5_systemd.network.guest_limits import Limits
+from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
 from solo5_systemd.network.model import MacAddress, NicRequest, Protocol
 from solo5_systemd.settings.egress import egress
 from solo5_systemd.settings.hosts import hosts
@@ -44,7 +44,8 @@ EVERYTHING = Workload(
         ),
     ),
     namespace="/run/netns/web",
-    limits=Limits(egress=egress(["10.0.0.0/8:443/tcp", "10.1.1.1"]), rate=rate(["received=1M"]), idle_s=90),
+    limits=Limits(egress=egress(["10.0.0.0/8:443/tcp", "10.1.1.1"]), rate=rate(["received=1M"])),
+    idle_s=90,
     publish=(
         Publish(host_port=443, port=443),
         Publish(nic=DeviceName("m"), host_ip=IPv4Address("127.0.0.1"), host_port=53, port=53, protocol=Protocol.UDP),
@@ -72,7 +73,7 @@ def read(text: str, name: str = "web") -> Workload:
     return parse_declaration(name, [source], host=HostNames(), served=networks).workload
 
 
-WAITS = replace(WEB, limits=Limits(idle_s=300, idle_stops=True))
+WAITS = replace(WEB, idle_s=300, idle_stops=True, limits=NO_LIMITS)
 
 
 @pytest.mark.parametrize("workload", [WEB, EVERYTHING, WAITS, replace(WEB, name=declared_task("web@1"))])

@@ -11,7 +11,6 @@ from tests.support.fakes.tasks import LEASE
 from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error
 from solo5_systemd.base.names import DeviceName, DiskName, NetworkName, Target, TaskName, UnitKind
 from solo5_systemd.engine.plan import Facts, Plan, plan, resolver_networks
-from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, Protocol, Reservation
 from solo5_systemd.settings.limits import Resource
 from solo5_systemd.settings.resolver import UNSET, Resolver
@@ -128,13 +127,13 @@ def on(backing: Backing = Backing.FILE, **changes: Any) -> Facts:
         ),
         # sleep
         (
-            {"kind": UnitKind.SCOPE, "limits": Limits(idle_s=60)},
+            {"kind": UnitKind.SCOPE, "idle_s": 60},
             facts(),
             "task web is a scope, and to sleep: expected a service",
         ),
-        ({"limits": Limits(idle_s=60)}, facts(""), "task web is to sleep, and the image has no NIC: expected one"),
+        ({"idle_s": 60}, facts(""), "task web is to sleep, and the image has no NIC: expected one"),
         (
-            {"limits": Limits(idle_s=60, idle_stops=True), "namespace": "/run/netns/blue"},
+            {"idle_s": 60, "idle_stops": True, "namespace": "/run/netns/blue"},
             facts(),
             "task web is to end when it is idle, and has its NICs in network namespace /run/netns/blue: expected",
         ),
@@ -258,9 +257,9 @@ def test_what_is_at_the_ceilings_is_planned() -> None:
     publish = tuple(Publish(host_port=1, port=1, protocol=each) for each in Protocol)
     named = named_disk(STORAGE, DiskName("web-1"), create=NewFile(size=2 * MIB))
     workload = replace(WORKLOAD, policy=policy, memory=64 * MIB, publish=publish, disks=(named,))
-    assert len(plan(workload, facts("service admin", "storage")).ports) == 2
+    assert len(plan(workload, facts("service admin", "storage")).request.ports) == 2
     group = (Publish(host_port=1, port=1, implied=True), Publish(host_port=2, port=1, implied=True))
-    assert plan(replace(workload, publish=group, disks=()), facts("", target=Target.SPT)).ports == ()
+    assert plan(replace(workload, publish=group, disks=()), facts("", target=Target.SPT)).request.ports == ()
 
 
 @pytest.mark.parametrize(
@@ -276,7 +275,7 @@ def test_nics_are_in_the_order_of_the_manifest_and_by_default_on_the_default_net
     named: str, offered: tuple[NicRequest, ...], expected: list[tuple[str, str]]
 ) -> None:
     found = plan(replace(WORKLOAD, nics=offered, publish=()), facts(named))
-    assert [(each.nic, each.network) for each in found.nics] == expected
+    assert [(each.nic, each.network) for each in found.request.nics] == expected
 
 
 @pytest.mark.parametrize(
@@ -285,7 +284,7 @@ def test_nics_are_in_the_order_of_the_manifest_and_by_default_on_the_default_net
 )
 def test_a_nic_in_a_namespace_is_on_its_network_unless_it_is_on_no_bridge(network: str, expected: str) -> None:
     found = plan(replace(WORKLOAD, namespace=GROUP, nics=(nic("service", NetworkName(network)),)), facts())
-    assert [each.network for each in found.nics] == [expected]
+    assert [each.network for each in found.request.nics] == [expected]
 
 
 @pytest.mark.parametrize(
@@ -303,7 +302,7 @@ def test_a_port_is_published_to_the_named_nic_or_to_service_or_to_the_first(
 ) -> None:
     publish = Publish(nic=DeviceName(named) if named else None, host_ip=FOUR, host_port=8080, port=80)
     found = plan(replace(WORKLOAD, publish=(publish,)), facts(nics))
-    assert found.ports == (publish.to(DeviceName(reached)),)
+    assert found.request.ports == (publish.to(DeviceName(reached)),)
 
 
 @pytest.mark.parametrize("properties", [(), (("AppArmorProfile", "-solo5"),)])
@@ -392,9 +391,9 @@ def test_in_a_namespace_the_leases_show_which_name_servers_are_reached(
 
 def test_a_guest_gets_names_by_dhcp_where_a_network_has_a_server() -> None:
     workload = replace(WORKLOAD, hostname="shop")
-    assert plan(workload, facts()).names == UNNAMED
+    assert plan(workload, facts()).request.names == UNNAMED
     served = facts(by_dhcp=True, resolver=FOUND, ip_versions=frozenset({4}))
-    assert plan(workload, served).names == GuestNames(resolver=FOUND, hostname="shop")
+    assert plan(workload, served).request.names == GuestNames(resolver=FOUND, hostname="shop")
 
 
 def claimed(found: Plan) -> dict[str, int]:

@@ -15,7 +15,7 @@ from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.declared.update_request import next_task
 from solo5_systemd.engine.prepare import Preparer
 from solo5_systemd.engine.runtime import Runtime
-from solo5_systemd.network.model import NicRequest, Reservation
+from solo5_systemd.network.model import NicRequest, Request, Reservation
 from solo5_systemd.storage.model import DiskRequest, NewFile
 from solo5_systemd.task.workload import Publish, Workload
 
@@ -28,11 +28,11 @@ class Records:
     """The addresses that a task had last, and what is reported."""
 
     def __init__(self) -> None:
-        self.kept: list[Reservation] = []
+        self.kept: list[Request] = []
         self.reported: list[str] = []
 
     def of(self, nics: Sequence[NicRequest]) -> Sequence[NicRequest]:
-        return tuple(lease.request() for lease in self.kept[-1].leases) if self.kept else nics
+        return self.kept[-1].nics if self.kept else nics
 
 
 @pytest.fixture
@@ -63,7 +63,8 @@ async def test_all_but_the_unit_is_made_and_the_locks_are_kept(
 ) -> None:
     prepared = await preparer.prepare(WORKLOAD)
     assert machine.holds == (set(), {WEB})
-    assert prepared.plan.parts.reservation == machine.networks.held[WEB] == records.kept[-1]
+    assert prepared.plan.parts.reservation == machine.networks.held[WEB]
+    assert records.kept[-1] == machine.networks.held[WEB].request
     assert machine.disks.owners == {"/srv/disk.img": machine.users.held[WEB]}
     assert "--net:service=tap2" in prepared.devices
     [lock] = prepared.held
@@ -141,13 +142,13 @@ async def test_ports_that_the_guest_of_an_update_has_are_left_to_it_while_it_ser
 async def test_an_address_that_is_lost_is_reported(machine: Machine, preparer: Preparer, records: Records) -> None:
     reserve = machine.networks.reserve
 
-    async def taken(task: TaskName, nics: Sequence[NicRequest], *rest: object) -> Reservation:
-        if nics[0].mac:
+    async def taken(task: TaskName, request: Request) -> Reservation:
+        if request.nics[0].mac:
             raise TakenError("address 10.89.0.2 is in use.")
-        return await reserve(task, nics, *rest)  # type: ignore[arg-type]
+        return await reserve(task, request)
 
     os.close(*(await preparer.prepare(WORKLOAD)).held)
     await machine.networks.release(WEB)
-    machine.networks.reserve = taken  # type: ignore[method-assign,assignment]
+    machine.networks.reserve = taken  # type: ignore[method-assign]
     os.close(*(await preparer.prepare(WORKLOAD)).held)
     assert records.reported == ["the task has another address than before, 10.89.0.2: address 10.89.0.2 is in use."]

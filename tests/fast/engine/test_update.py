@@ -16,7 +16,6 @@ from solo5_systemd.engine.restart import StoppedError
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.update import Updater
 from solo5_systemd.image.manifest import Manifest
-from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import Endpoint, Protocol
 from solo5_systemd.task.workload import Publish, Workload
 from solo5_systemd.unit.state import ActiveState, MainCode
@@ -123,7 +122,7 @@ async def test_the_guest_beside_the_task_has_no_idle_time(
         seen.append(machine.networks.held[NEXT].idle_stops)
 
     report.during_switch = look
-    await updater.update(replace(WORKLOAD, limits=Limits(idle_s=60, idle_stops=True)), QUICK, None, old)
+    await updater.update(replace(WORKLOAD, idle_s=60, idle_stops=True), QUICK, None, old)
     assert seen == [False]
 
 

@@ -254,32 +254,29 @@ def test_the_networks_limits_apply_to_every_guest() -> None:
     wanted = Limits(egress=egress(["0.0.0.0/0:53/udp"]), rate=Rate(sent=9000, received=6000))
     assert wanted.under(policy) == Limits(egress=egress(["10.0.0.0/8:53/udp"]), rate=Rate(sent=5000, received=6000))
     assert wanted.under(NetworkPolicy()) == wanted
-    assert Limits(idle_s=60).under(policy).idle_s == NO_LIMITS.or_else(Limits(idle_s=60)).idle_s == 60
     assert NO_LIMITS.or_else(wanted) == wanted.or_else(NO_LIMITS) == wanted
-    stops = Limits(idle_s=60, idle_stops=True)
-    assert NO_LIMITS.or_else(stops) == stops.or_else(NO_LIMITS) == stops.under(NetworkPolicy()) == stops
 
 
 def test_limits_are_checked_before_anything_is_made() -> None:
     capped = replace(network(), policy=NetworkPolicy(rate=Rate(sent=5000)))
     nic = NicRequest(nic=SERVICE, limits=Limits(egress=(), rate=Rate(sent=5000)))
-    check_limits([nic], [capped])
+    check_limits(Request(nics=(nic,)), [capped])
     with pytest.raises(InvalidRequestError, match="rate sent=6K is above the limit of network default for NIC service"):
-        check_limits([replace(nic, limits=Limits(rate=Rate(sent=6000)))], [capped])
+        check_limits(Request(nics=(replace(nic, limits=Limits(rate=Rate(sent=6000))),)), [capped])
     with pytest.raises(InvalidRequestError, match="egress of NIC service cannot be enforced in network default"):
-        check_limits([nic], [replace(network(), join=Join())])
+        check_limits(Request(nics=(nic,)), [replace(network(), join=Join())])
 
 
 def test_what_waits_without_a_tap_is_on_a_network_with_packets_of_its_own() -> None:
-    nic = NicRequest(nic=SERVICE, limits=Limits(idle_s=60, idle_stops=True))
-    check_limits([nic], [network()])
+    nic = NicRequest(nic=SERVICE)
+    check_limits(Request(nics=(nic,), idle_s=60, idle_stops=True), [network()])
     for other, why in (
         (replace(network(), join=Join()), "joins bridge"),
         (replace(network(), name=NO_NETWORK), "no packets"),
     ):
-        check_limits([replace(nic, network=other.name, limits=Limits(idle_s=60))], [other])
+        check_limits(Request(nics=(replace(nic, network=other.name),), idle_s=60), [other])
         with pytest.raises(InvalidRequestError, match=f"is to wait for packets without a tap, and network .* {why}"):
-            check_limits([replace(nic, network=other.name)], [other])
+            check_limits(Request(nics=(replace(nic, network=other.name),), idle_s=60, idle_stops=True), [other])
 
 
 def test_two_lists_with_too_much_in_common_are_refused() -> None:
@@ -288,8 +285,8 @@ def test_two_lists_with_too_much_in_common_are_refused() -> None:
     listed = replace(network(), policy=NetworkPolicy(egress=egress(addresses)))
     nic = NicRequest(nic=SERVICE, limits=Limits(egress=egress(ports)))
     with pytest.raises(InvalidRequestError, match="have 288 destinations in common: expected 256 or fewer"):
-        check_limits([nic], [listed])
-    check_limits([replace(nic, limits=Limits(egress=egress(ports[:28])))], [listed])
+        check_limits(Request(nics=(nic,)), [listed])
+    check_limits(Request(nics=(replace(nic, limits=Limits(egress=egress(ports[:28]))),)), [listed])
 
 
 BOTH = replace(network(), ipv6=IPv6Network("fd00:77::/64"), gateway6=IPv6Address("fd00:77::1"))
@@ -300,7 +297,7 @@ CHAIN6 = "egress-fd000077000000000000000000000005"
 def test_a_guest_with_both_addresses_has_a_chain_for_each() -> None:
     limits = Limits(egress=egress(["[2001:db8::/32]:53", "10.0.0.0/8/icmp", "[::/0]/icmp"]))
     held = replace(RESERVATION, leases=(SIX,), limits={SERVICE: limits}, ports=())
-    check_limits([NicRequest(nic=SERVICE, limits=limits)], [BOTH])
+    check_limits(Request(nics=(NicRequest(nic=SERVICE, limits=limits),)), [BOTH])
     without = task_elements(replace(held, limits={}), [BOTH])
     more = [each for each in task_elements(held, [BOTH]) if each not in without]
     assert [(each.family, each.name, each.key[0], each.value) for each in more[:6]] == [
@@ -434,14 +431,14 @@ def test_a_damaged_record_of_both_addresses_is_rebuilt_with_its_list() -> None:
 
 
 def test_the_operator_permits_idle_times_by_network() -> None:
-    nic = NicRequest(nic=SERVICE, limits=Limits(idle_s=60))
-    check_limits([nic], [replace(network(), policy=NetworkPolicy(idle_min=60))])
+    request = Request(nics=(NicRequest(nic=SERVICE),), idle_s=60)
+    check_limits(request, [replace(network(), policy=NetworkPolicy(idle_min=60))])
     with pytest.raises(
         InvalidRequestError, match="idle time of 60 s, which is less than network default permits: expec"
     ):
-        check_limits([nic], [replace(network(), policy=NetworkPolicy(idle_min=61))])
+        check_limits(request, [replace(network(), policy=NetworkPolicy(idle_min=61))])
     with pytest.raises(
         InvalidRequestError, match="NIC service has an idle time, and network default has sleep = false"
     ):
-        check_limits([nic], [replace(network(), policy=NetworkPolicy(sleep=False))])
-    check_limits([NicRequest(nic=SERVICE)], [replace(network(), policy=NetworkPolicy(sleep=False))])
+        check_limits(request, [replace(network(), policy=NetworkPolicy(sleep=False))])
+    check_limits(Request(nics=(NicRequest(nic=SERVICE),)), [replace(network(), policy=NetworkPolicy(sleep=False))])

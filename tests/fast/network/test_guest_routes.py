@@ -10,7 +10,7 @@ from solo5_systemd.base.errors import InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.limit_checks import check_limits, check_routes
-from solo5_systemd.network.model import NicRequest
+from solo5_systemd.network.model import NicRequest, Request
 from solo5_systemd.settings.egress import egress
 from solo5_systemd.settings.guest_routes import ROUTES_MAX, is_within, overlapping, routes
 from solo5_systemd.settings.ipv6 import Ipv6
@@ -77,13 +77,13 @@ def test_what_has_addresses_in_common() -> None:
 def test_a_job_has_what_the_operator_permits(policy: NetworkPolicy, route: str, error: str) -> None:
     nic = NicRequest(nic=DeviceName("service"), limits=Limits(routes=routes([route])))
     with pytest.raises(InvalidRequestError) as raised:
-        check_limits([nic], [replace(NETWORK, policy=policy)])
+        check_limits(Request(nics=(nic,)), [replace(NETWORK, policy=policy)])
     assert error in raised.value.sentence
     assert ":" in route or nic.limits.under(policy).routes == (), (
         "nor where it has one from before a change of the settings"
     )
     if policy.routes:
-        check_limits([replace(nic, limits=Limits(routes=routes(["192.168.2.0/24"])))],
+        check_limits(Request(nics=(replace(nic, limits=Limits(routes=routes(["192.168.2.0/24"]))),)),
                      [replace(NETWORK, policy=replace(policy, egress=None))])  # fmt: skip
 
 

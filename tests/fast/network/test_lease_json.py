@@ -137,19 +137,16 @@ def test_limits_are_in_a_record_with_their_nics() -> None:
 
 
 def test_a_record_has_since_when_its_task_sleeps_and_after_which_time_it_does() -> None:
-    nics = (replace(RECORD.nics[0], limits=Limits(idle_s=60)),)
-    record = replace(RECORD, nics=nics, reservation=replace(RESERVATION, limits=limits_of(nics)), asleep=1_700_000_000)
+    record = replace(RECORD, reservation=replace(RESERVATION, idle_s=60), asleep=1_700_000_000)
     assert "asleep" not in written(lease_record_document(RECORD))
-    assert written(lease_record_document(record))["nics"] == [{"nic": "service", "limits": {"idle_s": 60}}]
+    assert written(lease_record_document(record))["reservation"]["idle_s"] == 60
     assert parse_lease_record(written(lease_record_document(record))) == record
     assert (record.reservation.idle_s, RECORD.reservation.idle_s) == (60, 0)
     assert not record.reservation.idle_stops
-    nics = (replace(RECORD.nics[0], limits=Limits(idle_s=60, idle_stops=True)),)
-    waits = replace(
-        record, nics=nics, reservation=replace(RESERVATION, limits=limits_of(nics)), state=LeaseState.WAITING
-    )
+    held = replace(RESERVATION, idle_s=60, idle_stops=True)
+    waits = replace(record, reservation=held, state=LeaseState.WAITING)
     content = written(lease_record_document(waits))
-    assert (content["state"], content["nics"][0]["limits"]) == ("waiting", {"idle_s": 60, "idle_stops": True})
+    assert (content["state"], content["reservation"]["idle_stops"]) == ("waiting", True)
     assert parse_lease_record(content) == waits
     assert waits.reservation.idle_stops
 

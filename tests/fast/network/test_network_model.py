@@ -1,5 +1,6 @@
 """Conversion of the network's values to and from D-Bus."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Any, TypeVar
@@ -24,9 +25,9 @@ from solo5_systemd.network.model import (
     Protocol,
     Request,
     Reservation,
-    configured,
     mac_address,
 )
+from solo5_systemd.networkd.overview import configured
 from solo5_systemd.settings.ipv6 import Ipv6
 from solo5_systemd.settings.network import Join, NetworkSettings
 from solo5_systemd.settings.network_keys import CLOSED
@@ -161,12 +162,17 @@ def test_a_reservation_serves_its_request_and_one_for_what_it_has() -> None:
         reservation=Reservation(task=TaskName("web"), leases=(LEASE,), ports=(port,)),
         nics=(asked,), state=LeaseState.ATTACHED, expires=0,
     )  # fmt: skip
+
+    def asking(nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> Request:
+        return Request(nics=tuple(nics), ports=tuple(ports))
+
     by_value = replace(asked, ipv4=LEASE.address, mac=LEASE.mac, ipv6=LEASE.address6)
-    assert record.serves([asked], [port])
-    assert record.serves([by_value], [port])
-    assert replace(record, nics=(by_value,)).serves([asked], [port])
-    assert not record.serves([replace(asked, ipv4=IPv4Address("192.0.2.9"))], [port])
-    assert not record.serves([replace(asked, network=NetworkName("other"))], [port])
-    assert not record.serves([asked], [])
-    assert not record.serves([], [port])
-    assert not record.serves([asked, replace(asked, nic=DeviceName("second"))], [port])
+    assert record.serves(asking([asked], [port]))
+    assert record.serves(asking([by_value], [port]))
+    assert replace(record, nics=(by_value,)).serves(asking([asked], [port]))
+    assert not record.serves(asking([replace(asked, ipv4=IPv4Address("192.0.2.9"))], [port]))
+    assert not record.serves(asking([replace(asked, network=NetworkName("other"))], [port]))
+    assert not record.serves(asking([asked], []))
+    assert not record.serves(asking([], [port]))
+    assert not record.serves(replace(asking([asked], [port]), idle_s=60))
+    assert not record.serves(asking([asked, replace(asked, nic=DeviceName("second"))], [port]))

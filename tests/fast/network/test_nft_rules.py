@@ -468,7 +468,7 @@ def test_a_network_with_ipv6_alone_has_its_bridge_in_table_ip_and_no_range() -> 
 (TAP,) = (lease.tap for lease in RESERVATION.leases)
 SIX = replace(RESERVATION.leases[0], ipv6=IPv6Interface("fd00:1::7/64"), gateway6=IPv6Address("fd00:1::1"))
 HELD = replace(RESERVATION, leases=(SIX,))
-AWAKE = replace(HELD, limits={SERVICE: Limits(idle_s=60)})
+AWAKE = replace(HELD, idle_s=60)
 DUAL = replace(network(), bridge="solo5-default", ipv6=IPv6Network("fd00:1::/64"), gateway6=IPv6Address("fd00:1::1"))
 
 

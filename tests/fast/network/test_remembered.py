@@ -1,7 +1,9 @@
 """The addresses that declared tasks had last, as the network service reads them."""
 
+import json
 import os
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -11,15 +13,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fast.network.test_ipam import nic
 
+from solo5_systemd.base.declared_units import SOURCES, declaration_digest
+from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import HostError, InvalidRequestError, SettingsError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import remembered
-from solo5_systemd.network.lease_json import parse_remembered, remembered_document
-from solo5_systemd.network.model import NicRequest
-from solo5_systemd.network.remembered import RememberedAddresses, read_addresses, write_addresses
+from solo5_systemd.network.model import NicRequest, PortRequest, Protocol
+from solo5_systemd.network.remembered import LastRequest, RememberedAddresses, read_request, write_request
+from solo5_systemd.settings.records import document, record
 
 WEB, MAC = TaskName("web"), "02:00:00:00:00:09"
 NICS = (nic(ip="10.77.0.5", mac=MAC), nic("management"))
+
+
+WHOLE = json.dumps(document(LastRequest(nics=NICS), complete=True)).encode()
+
+
+def write_addresses(task: TaskName, nics: Sequence[NicRequest], directory: Path) -> None:
+    write_request(task, LastRequest(nics=tuple(nics)), directory)
 
 
 @pytest.fixture
@@ -27,19 +38,19 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[TaskName]:
     """The tasks whose file was read."""
     tasks: list[TaskName] = []
 
-    def counted(task: TaskName, directory: Path) -> tuple[NicRequest, ...]:
+    def counted(task: TaskName, directory: Path) -> LastRequest:
         tasks.append(task)
-        return read_addresses(task, directory)
+        return read_request(task, directory)
 
-    monkeypatch.setattr(remembered, "read_addresses", counted)
+    monkeypatch.setattr(remembered, "read_request", counted)
     return tasks
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     directory = tmp_path / "new"
-    assert read_addresses(WEB, directory) == ()
+    assert read_request(WEB, directory) == LastRequest()
     write_addresses(WEB, NICS, directory)
-    assert read_addresses(WEB, directory) == NICS
+    assert read_request(WEB, directory) == LastRequest(nics=NICS)
     assert RememberedAddresses(directory)() == {IPv4Address("10.77.0.5"): "web", MAC: "web"}
     assert directory.stat().st_mode & 0o777 == 0o700
 
@@ -50,11 +61,11 @@ DOCUMENTS = st.recursive(
 
 
 @given(DOCUMENTS | st.lists(st.lists(st.text(), min_size=4, max_size=5)))
-def test_any_document_is_parsed_or_refused(document: object) -> None:
-    found: tuple[NicRequest, ...] = ()
+def test_any_document_is_parsed_or_refused(document_: object) -> None:
+    found = LastRequest()
     with suppress(InvalidRequestError):
-        found = parse_remembered(document)
-    assert parse_remembered(remembered_document(found)) == found
+        found = record(LastRequest, Fields(document_))
+    assert record(LastRequest, Fields(document(found))) == found
 
 
 def test_a_file_is_read_again_only_if_the_directory_has_changed(
@@ -102,7 +113,7 @@ def test_a_damaged_file_is_left_out_with_a_line_in_the_log(
     (tmp_path / "nested.json").write_text("[" * 60_000)
     (tmp_path / "types.json").write_text('[["service", 1]]')
     (tmp_path / "values.json").write_text('[["service", "default", "10.77.0", "", ""]]')
-    (tmp_path / "large.json").write_text(" " * 70_000 + "[]")
+    (tmp_path / "large.json").write_text(" " * 300_000 + "[]")
     (tmp_path / "link.json").symlink_to("nowhere")
     (tmp_path / "directory.json").mkdir()
     os.mkfifo(tmp_path / "fifo.json")
@@ -124,7 +135,7 @@ def test_a_file_of_other_users_is_refused(tmp_path: Path) -> None:
     write_addresses(WEB, NICS, tmp_path)
     tmp_path.chmod(0o777)
     with pytest.raises(SettingsError, match=f"{tmp_path} may be changed by every user"):
-        read_addresses(WEB, tmp_path)
+        read_request(WEB, tmp_path)
     assert RememberedAddresses(tmp_path)() == {}
 
 
@@ -132,3 +143,33 @@ def test_a_directory_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(HostError, match="cannot be written: Not a directory"):
         write_addresses(WEB, NICS, tmp_path / "file/declared")
+
+
+def test_the_last_request_is_that_of_one_declaration(tmp_path: Path) -> None:
+    declared, saved = tmp_path / "declared", tmp_path / "saved"
+    sources = declared / WEB / SOURCES
+    sources.parent.mkdir(parents=True)
+    sources.write_text("Publish=80:80")
+    ports = (PortRequest(nic=NICS[0].nic, host_port=80, port=80, protocol=Protocol.TCP),)
+    digest = declaration_digest(WEB, str(declared))
+    last = LastRequest(nics=NICS, ports=ports, idle_s=60, idle_stops=True, declaration=digest)
+    subject = RememberedAddresses(saved, str(declared))
+    assert subject.request(WEB) is None
+    write_request(WEB, last, saved)
+    assert subject.request(WEB) == last
+    sources.write_text("Publish=81:80")
+    assert subject.request(WEB) is None
+    sources.unlink()
+    assert subject.request(WEB) is None
+
+
+DAMAGED = (b"", WHOLE[:-20], b"\xff" + WHOLE, b"[]", b"[" * 100_000, WHOLE.replace(b'""', b"1"))
+
+
+@pytest.mark.parametrize("content", DAMAGED)
+def test_a_damaged_request_is_unknown(tmp_path: Path, content: bytes) -> None:
+    subject = RememberedAddresses(tmp_path, "/none")
+    write_request(WEB, LastRequest(nics=NICS), tmp_path)
+    assert subject.request(WEB) is not None
+    (tmp_path / f"{WEB}.json").write_bytes(content)
+    assert subject.request(WEB) is None

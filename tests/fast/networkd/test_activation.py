@@ -11,7 +11,10 @@ import pytest
 from solo5_systemd import networkd
 from solo5_systemd.base.concurrency import KeyedLocks
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.networkd.activation import CHECK_INTERVAL_S, STARTS_INTERVAL_S, STARTS_MAX, Activation
+from solo5_systemd.network.neighbours import Neighbours
+from solo5_systemd.networkd.activation import CHECK_INTERVAL_S, Activation
+from solo5_systemd.networkd.releases import Releases
+from solo5_systemd.networkd.start_limit import STARTS_INTERVAL_S, STARTS_MAX
 
 WEB = TaskName("web")
 
@@ -24,7 +27,7 @@ class Waiting:
         self.reads = True
         self.has_file = True
         self.started = 0
-        self.packets: list[str] = []
+        self.done: list[str] = []
 
     def start(self, task: TaskName) -> bool:
         self.started += self.reads
@@ -44,8 +47,9 @@ class Waiting:
     def is_waiting(self, task: TaskName) -> bool:
         return True
 
-    def refuse_packets(self, task: TaskName) -> None:
-        self.packets.append("refused")
+    def packets(self, task: TaskName, do: object) -> None:
+        assert do is Neighbours.refuse
+        self.done.append("refused")
 
 
 class Writer:
@@ -76,7 +80,8 @@ async def later(intervals: float = 5) -> None:
 def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is logged about units."""
     lines: list[str] = []
-    monkeypatch.setattr(networkd.activation, "log_about", lambda unit, text, **_: lines.append(text))
+    for module in (networkd.activation, networkd.releases, networkd.start_limit):
+        monkeypatch.setattr(module, "log_about", lambda unit, text, **_: lines.append(text))
     return lines
 
 
@@ -87,7 +92,7 @@ async def activation() -> AsyncIterator[tuple[Activation, Waiting]]:
     units.has_job = False
     state: Any = SimpleNamespace(host=SimpleNamespace(waiting=waiting))
     async with asyncio.TaskGroup() as tasks:
-        yield Activation(state, cast(Any, Writer()), cast(Any, units), tasks, KeyedLocks(), lambda _: None), waiting
+        yield Activation(state, cast(Any, Writer()), cast(Any, units), tasks, KeyedLocks()), waiting
 
 
 @pytest.mark.leaps
@@ -96,19 +101,19 @@ async def test_a_start_that_fails_is_repeated_for_a_later_packet() -> None:
     state: Any = SimpleNamespace(host=SimpleNamespace(waiting=waiting))
     async with asyncio.TaskGroup() as tasks:
         writer: Any = Writer()
-        subject = Activation(state, writer, cast(Any, units), tasks, KeyedLocks(), lambda _: None)
+        subject = Activation(state, writer, cast(Any, units), tasks, KeyedLocks())
         assert subject.start(WEB, "a packet")
         assert subject.start(WEB, "another")
         await later()
-        assert (waiting.started, waiting.packets) == (1, [])
+        assert (waiting.started, waiting.done) == (1, [])
         units.has_job = False
         await later()
-        assert waiting.packets == ["refused"]
+        assert waiting.done == ["refused"]
         assert subject.start(WEB, "a packet")
         assert waiting.started == 2
         subject.released(WEB)
         await later()
-    assert waiting.packets == ["refused"], "nothing is refused after a release"
+    assert waiting.done == ["refused"], "nothing is refused after a release"
 
 
 @pytest.mark.leaps
@@ -116,7 +121,7 @@ async def test_a_start_that_pid_1_has_not_begun_yet_has_not_failed() -> None:
     async with activation() as (subject, waiting):
         assert subject.start(WEB, "a packet")
         await later(1.5)
-        assert waiting.packets == []
+        assert waiting.done == []
         subject.released(WEB)
 
 
@@ -128,8 +133,8 @@ async def test_a_task_that_ends_by_itself_is_not_started_more_often_than_it_may_
         while asyncio.get_running_loop().time() < begun + STARTS_INTERVAL_S:
             assert subject.start(WEB, "a packet")
             await later()
-        assert waiting.started == STARTS_MAX < len(waiting.packets)
-        assert {*waiting.packets} == {"refused"}, "at once"
+        assert waiting.started == STARTS_MAX < len(waiting.done)
+        assert {*waiting.done} == {"refused"}, "at once"
         assert len([line for line in log if "is not started for packets until later" in line]) == 1
         assert subject.start(WEB, "a packet")
         assert waiting.started == STARTS_MAX + 1
@@ -151,7 +156,7 @@ async def test_a_task_whose_fifo_is_closed_waits_no_longer(log: list[str]) -> No
         waiting.reads = False
         assert subject.start(WEB, "a packet"), "PID 1 may be about to open it"
         await later()
-        assert (waiting.packets, waiting.has_file) == (["refused"], False)
+        assert (waiting.done, waiting.has_file) == (["refused"], False)
         assert [line for line in log if "PID 1 has closed its FIFO" in line]
         assert not subject.start(WEB, "a packet")
 
@@ -159,7 +164,7 @@ async def test_a_task_whose_fifo_is_closed_waits_no_longer(log: list[str]) -> No
 @pytest.mark.leaps
 @pytest.mark.parametrize("idle_stops", [True, False])
 async def test_a_task_without_its_fifo_is_released_and_its_socket_unit_stopped_first(
-    log: list[str], idle_stops: bool
+    log: list[str], monkeypatch: pytest.MonkeyPatch, idle_stops: bool
 ) -> None:
     """The file of that unit may be gone: PID 1 is asked again where it does not reply, such as during its reload."""
     waiting, units, released = Waiting(), Units(), list[tuple[list[TaskName], int]]()
@@ -167,11 +172,10 @@ async def test_a_task_without_its_fifo_is_released_and_its_socket_unit_stopped_f
     record = SimpleNamespace(reservation=SimpleNamespace(task=WEB, idle_stops=idle_stops))
     leases = SimpleNamespace(get=lambda _: record)
     state: Any = SimpleNamespace(host=SimpleNamespace(waiting=waiting, leases=leases))
+    none: Any = None
     async with asyncio.TaskGroup() as tasks:
-        subject = Activation(
-            state, cast(Any, Writer()), cast(Any, units), tasks, KeyedLocks(),
-            lambda each: released.append(([*each], len(units.asked))),
-        )  # fmt: skip
-        subject.on_fifos([WEB])
+        subject = Releases(state, cast(Any, Writer()), cast(Any, units), none, none, tasks, KeyedLocks(), none)
+        monkeypatch.setattr(subject, "release_without_run", lambda each: released.append(([*each], len(units.asked))))
+        subject._on_fifos([WEB])
         await later()
     assert (released, len(log)) == (([([WEB], 2)], 1) if idle_stops else ([], 0))

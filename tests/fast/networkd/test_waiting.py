@@ -6,7 +6,6 @@ tests/contract/test_network_activation.py shows the same with the kernel's packe
 import fcntl
 import gc
 import json
-import logging
 import os
 import tracemalloc
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,10 +18,8 @@ from typing import Any, cast
 import pytest
 from tests.fast.network.test_nft_rules import RESERVATION, network
 
-from solo5_systemd.base.declared_units import SOURCES
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import nft_elements
-from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.lease_json import lease_record_document, parse_lease_record
 from solo5_systemd.network.model import (
     LeaseRecord,
@@ -31,17 +28,17 @@ from solo5_systemd.network.model import (
     PortRequest,
     Protocol,
     Reservation,
-    limits_of,
     mac_address,
 )
+from solo5_systemd.network.neighbours import Neighbours
 from solo5_systemd.network.nft_elements import Element
 from solo5_systemd.networkd.leases import Leases
 from solo5_systemd.networkd.waiting import Waiting
 
 A = RESERVATION.task
 (LEASE,) = RESERVATION.leases
-NICS = (NicRequest(nic=LEASE.nic, limits=Limits(idle_s=60, idle_stops=True)),)
-HELD = replace(RESERVATION, limits=limits_of(NICS))
+NICS = (NicRequest(nic=LEASE.nic),)
+HELD = replace(RESERVATION, idle_s=60, idle_stops=True)
 RECORD = LeaseRecord(reservation=HELD, nics=NICS, state=LeaseState.ATTACHED, expires=12, asleep=34, wakes=5, slept=6)
 
 
@@ -56,36 +53,26 @@ class Bridges:
     def waiting_elements(self, held: Reservation) -> Sequence[Element]:
         return nft_elements.waiting_elements(held, [*self.networks.values()])
 
-    def replace_elements(self, before: Iterable[Element], after: Iterable[Element]) -> None:
+    def replace_elements(self, before: Iterable[Element], after: Iterable[Element] = ()) -> None:
         self.elements = self.elements - {*before} | {*after}
-
-    def delete_from_tables(self, elements: Sequence[Element]) -> None:
-        self.elements -= {*elements}
 
 
 class Service:
     """The tasks that wait, with directories of their own."""
 
     def __init__(self, directory: Path) -> None:
-        self.fifos, self.saved = directory / "fifos", directory / "saved"
+        self.fifos = directory / "fifos"
         self.fifos.mkdir()
-        self.saved.mkdir()
         self.bridges, self.held = Bridges(), list[str]()
         self.leases = Leases(cast(Any, SimpleNamespace(save_lease_record=lambda record: None)))
         self.leases.save(RECORD)
-        links = SimpleNamespace(hold_packets=lambda lease, _: lease.nic in self.held)
+        links = SimpleNamespace(packets=lambda lease, network, do: lease.nic in self.held)
         self.waiting = Waiting(
             self.leases,
             cast(Any, self.bridges),
             cast(Any, links),
             fifos=self.fifos,
-            saved=self.saved,
-            declared=directory / "declared",
         )
-
-    @property
-    def kept(self) -> Path:
-        return self.saved / f"{A}.json"
 
 
 @pytest.fixture
@@ -162,7 +149,7 @@ def test_a_task_that_begins_to_wait_keeps_what_lets_its_packets_pass(service: Se
     assert LEASE.address is not None
     assert service.waiting.task_at(LEASE.address) == A
     service.held.append(LEASE.nic)
-    assert service.waiting.hold_packets(record)
+    assert any(service.waiting.packets(A, Neighbours.hold))
     # Its start adds what it has while it runs, and nothing of both is removed with the rest.
     service.bridges.elements |= {*service.bridges.task_elements(HELD)}
     service.waiting.end(RECORD)
@@ -171,76 +158,9 @@ def test_a_task_that_begins_to_wait_keeps_what_lets_its_packets_pass(service: Se
 
 def test_a_task_that_is_released_while_it_waits_leaves_nothing(service: Service) -> None:
     service.waiting.begin(RECORD)
-    assert not service.waiting.hold_packets(RECORD)
+    assert not any(service.waiting.packets(A, Neighbours.hold))
     service.waiting.end(replace(RECORD, state=LeaseState.RELEASING))
     assert service.bridges.elements == set()
-
-
-def test_what_it_has_is_kept_without_what_differs_each_time(service: Service) -> None:
-    assert service.waiting.kept(A) is None
-    service.waiting.keep(RECORD)
-    assert service.waiting.kept(A) == replace(RECORD, expires=0, asleep=0, wakes=0, slept=0)
-    before = service.kept.stat()
-    service.waiting.keep(replace(RECORD, wakes=6, slept=7, expires=8))
-    after = service.kept.stat()
-    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns), "no write each time"
-    assert after.st_mode & 0o777 == 0o600
-    moved = replace(RECORD, reservation=replace(HELD, ports=()))
-    service.waiting.keep(moved)
-    kept = service.waiting.kept(A)
-    assert kept is not None
-    assert kept.reservation == moved.reservation
-
-
-def test_of_a_task_that_is_not_to_be_ended_nothing_is_kept(service: Service) -> None:
-    service.waiting.keep(replace(RECORD, reservation=RESERVATION, nics=()))
-    assert not service.kept.exists()
-
-
-def test_what_it_has_is_that_of_one_declaration(service: Service, tmp_path: Path) -> None:
-    sources = tmp_path / "declared" / A / SOURCES
-    sources.parent.mkdir(parents=True)
-    sources.write_text("Publish=80:80")
-    service.waiting.keep(RECORD)
-    assert service.waiting.kept(A) is not None
-    sources.write_text("Publish=81:80")
-    assert service.waiting.kept(A) is None
-    service.waiting.keep(RECORD)
-    assert service.waiting.kept(A) is not None
-    sources.unlink()
-    assert service.waiting.kept(A) is None
-
-
-WHOLE = json.dumps({"declaration": "", "lease": lease_record_document(RECORD)}).encode()
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        WHOLE[:-20],
-        b"\xff" + WHOLE,
-        b"[]",
-        b"{}",
-        b"[" * 100_000,
-        WHOLE.replace(b'"version": 1', b'"version": 2'),
-        WHOLE.replace(b'"declaration": ""', b'"declaration": 1'),
-        json.dumps(lease_record_document(RECORD)).encode(),
-    ],
-    ids=["empty", "torn", "no text", "list", "no keys", "deep", "of another version", "number", "of another shape"],
-)
-def test_a_file_that_is_damaged_is_unknown_and_written_again(service: Service, content: bytes) -> None:
-    service.kept.write_bytes(content)
-    assert service.waiting.kept(A) is None
-    service.waiting.keep(RECORD)
-    assert service.waiting.kept(A) is not None
-
-
-def test_a_task_starts_where_nothing_can_be_kept(service: Service, caplog: pytest.LogCaptureFixture) -> None:
-    service.saved.rmdir()
-    with caplog.at_level(logging.WARNING):
-        service.waiting.keep(RECORD)
-    assert f"{service.kept} cannot be written: No such file or directory" in caplog.text
 
 
 def _parsed(number: int) -> LeaseRecord:

@@ -289,6 +289,6 @@ def test_limits_that_cannot_be_honoured_are_refused(block: dict[str, object], se
 
 
 def test_an_idle_time_is_that_of_the_task() -> None:
-    assert task_options(packed(unikernel="web.hvt", idle={"after": "10min"})).asked.limits.idle_s == 600
-    assert task_options(packed(unikernel="web.hvt", idle={"after": "5", "action": "sleep"})).asked.limits.idle_s == 5
-    assert task_options(packed(unikernel="web.hvt")).asked.limits.idle_s == 0
+    assert task_options(packed(unikernel="web.hvt", idle={"after": "10min"})).asked.idle_s == 600
+    assert task_options(packed(unikernel="web.hvt", idle={"after": "5", "action": "sleep"})).asked.idle_s == 5
+    assert task_options(packed(unikernel="web.hvt")).asked.idle_s == 0

@@ -18,7 +18,6 @@ from tests.machine.nomad.jobs import Jobs
 
 from solo5_systemd.declared.update_files import PREVIOUS
 from solo5_systemd.network.remembered import ADDRESSES
-from solo5_systemd.networkd.waiting import SAVED
 
 SETTLING = 120.0
 """Seconds in which all must be as it should: less than one where nothing else is to be done, a hundred where the bus
@@ -65,9 +64,8 @@ def _forget() -> None:
     for path in PREVIOUS.glob(f"{PREFIX}*.json"):
         path.unlink()
         shutil.rmtree(path.with_suffix(""), ignore_errors=True)
-    for directory in (ADDRESSES, SAVED):
-        for path in directory.glob(f"{PREFIX}*"):
-            path.unlink()
+    for path in ADDRESSES.glob(f"{PREFIX}*"):
+        path.unlink()
 
 
 def _clear() -> None:

@@ -22,20 +22,17 @@ from solo5_systemd.engine.task import Endpoints
 from solo5_systemd.image.manifest import StoredImage
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
 from solo5_systemd.network.model import (
-    UNNAMED,
     GuestNames,
     IpAddress,
     LeaseRecord,
     LeaseState,
     NetworkOverview,
-    NicRequest,
-    PortRequest,
     Preview,
     RecordedRepair,
     Repair,
+    Request,
     Reservation,
     SleepChange,
-    limits_of,
 )
 from solo5_systemd.network.tap_counters import Traffic
 from solo5_systemd.settings.limits import Claim, Node, Totals
@@ -412,28 +409,19 @@ class FakeNetworks:
         self.recorded: Sequence[RecordedRepair] = ()
         self.counted: dict[TaskName, Mapping[DeviceName, Traffic]] = {}
 
-    async def reserve(
-        self,
-        task: TaskName,
-        nics: Sequence[NicRequest],
-        ports: Sequence[PortRequest],
-        names: GuestNames = UNNAMED,
-        namespace: str = "",
-    ) -> Reservation:
-        self.namespaces[task] = namespace
+    async def reserve(self, task: TaskName, request: Request) -> Reservation:
+        self.namespaces[task] = request.namespace
         async with self._steps.step("reserve"):
-            self.names[task] = names
-            self.held[task] = self._reservation(task, nics, ports)
+            self.names[task] = request.names
+            self.held[task] = self._reservation(task, request)
         return self.held[task]
 
-    async def preview(
-        self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest], namespace: str = ""
-    ) -> Preview:
-        self.namespaces[task] = namespace
+    async def preview(self, task: TaskName, request: Request) -> Preview:
+        self.namespaces[task] = request.namespace
         async with self._steps.step("preview network"):
-            return Preview(reservation=self._reservation(task, nics, ports), nft="add element …")
+            return Preview(reservation=self._reservation(task, request), nft="add element …")
 
-    def _reservation(self, task: TaskName, nics: Sequence[NicRequest], ports: Sequence[PortRequest]) -> Reservation:
+    def _reservation(self, task: TaskName, request: Request) -> Reservation:
         leases = (
             replace(
                 LEASE,
@@ -443,9 +431,9 @@ class FakeNetworks:
                 ipv4=IPv4Interface(f"10.89.0.{i}/24"),
                 ipv6=IPv6Interface(f"{nic.ipv6}/64") if nic.ipv6 else None,
             )
-            for i, nic in enumerate(nics, 2)
+            for i, nic in enumerate(request.nics, 2)
         )
-        return Reservation(task=task, leases=tuple(leases), ports=tuple(ports), limits=limits_of(nics))
+        return request.reservation(task, leases)
 
     async def attach(self, task: TaskName) -> None:
         async with self._steps.step("attach"):

@@ -3,7 +3,7 @@
 from solo5_systemd.base.names import DeviceName, Target, TaskName
 from solo5_systemd.engine.plan import Plan
 from solo5_systemd.image.manifest import Device, DeviceKind, ImageFacts, Manifest, StoredImage
-from solo5_systemd.network.model import Reservation
+from solo5_systemd.network.model import Request, Reservation
 from solo5_systemd.storage.model import Disk
 from solo5_systemd.task.workload import MIB, Workload
 from solo5_systemd.unit.tender import Tender
@@ -43,7 +43,7 @@ def planned(nics: str = "", disks: str = "") -> Plan:
     tender = Tender(path="/usr/bin/solo5-hvt", target=Target.HVT, version="0.12.1", abi_version=2)
     reservation = Reservation(task=workload.name)
     parts = Parts(workload=workload, image=image, tender=tender, reservation=reservation, user=61200, systemd=257)
-    return Plan(parts=parts)
+    return Plan(parts=parts, request=Request())
 
 
 def disk(name: str = "storage", *, path: str = "/srv/disk.img", device: tuple[int, int] | None = None) -> Disk:

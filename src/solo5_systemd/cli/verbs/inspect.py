@@ -65,32 +65,27 @@ async def _disks(engine: "Queries", context: CommandContext, names: "Sequence[Ta
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
     async def command(engine: "Queries") -> int:
-        from solo5_systemd.cli.task_output import task_fields, task_json  # imported here for startup time
+        from solo5_systemd.cli.task_output import Details, task_fields, task_json  # imported here for startup time
 
         tasks = [await engine.task(name) for name in arguments.names]
-        limited = any(task.reservation and task.reservation.limits for task in tasks)
+        limited = any(task.reservation and (task.reservation.limits or task.reservation.idle_s) for task in tasks)
         drops = await engine.drops() if limited and context.root else {}
         problems = await engine.network_problems(tasks)
-        awake = {task.name: await engine.awake_because(task) if context.root else "" for task in tasks}
         disks = await _disks(engine, context, arguments.names)
+        details = {
+            task.name: Details(
+                drops=drops.get(task.name, {}),
+                disks=disks[task.name],
+                problems=problems.get(task.name, ()),
+                awake=await engine.awake_because(task) if context.root else "",
+            )
+            for task in tasks
+        }
         if arguments.json:
-            context.screen.json(
-                [
-                    task_json(
-                        task, drops.get(task.name, {}), disks[task.name], problems.get(task.name, ()), awake[task.name]
-                    )
-                    for task in tasks
-                ]
-            )
+            context.screen.json([task_json(task, details[task.name]) for task in tasks])
         else:
-            now = context.screen.now()
-            pairs = (
-                task_fields(
-                    task, now, drops.get(task.name, {}), disks[task.name], problems.get(task.name, ()), awake[task.name]
-                )
-                for task in tasks
-            )
-            context.screen.write("\n".join(fields(list(each)) for each in pairs))
+            shown = (task_fields(task, context.screen.now(), details[task.name]) for task in tasks)
+            context.screen.write("\n".join(fields(list(each)) for each in shown))
         return 0
 
     return context.query(command)

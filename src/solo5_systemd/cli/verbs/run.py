@@ -110,7 +110,7 @@ def _workload(arguments: Namespace) -> "Workload":
 
     name = arguments.declare or arguments.name or typed.derived_name(arguments.Image, os.urandom(2).hex())
     found = workload(name, Given(arguments), _served)
-    if found.limits.idle_stops and not arguments.declare:
+    if found.idle_stops and not arguments.declare:
         raise InvalidRequestError(
             "--idle-action stop is for declared tasks: expected sleep, since no unit file would start it again.",
             f"Declare it: solo5ctl run --declare {name} --idle-action stop …",

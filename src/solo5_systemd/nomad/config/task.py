@@ -132,7 +132,7 @@ def task_options(data: bytes) -> TaskOptions:
         raise fields.wrong("unikernel", unikernel, 'the path of an image, such as unikernel = "local/web.hvt"')
     asked = workload(TaskName(""), Shared(fields), lambda: (DEFAULT_NETWORK,))  # which has DHCP is not known here
     return TaskOptions(
-        asked=replace(asked, limits=replace(asked.limits, idle_s=_idle_s(fields))),
+        asked=replace(asked, idle_s=_idle_s(fields)),
         unikernel=unikernel,
         args=fields.texts("args", ()),
         nics=tuple(_nic(name, table) for name, table in _labelled(fields, "nic")),
