@@ -130,8 +130,7 @@ class Neighbours:
         except OSError:  # it does not exist
             return False
 
-    @staticmethod
-    def ask(bridge: str, lease: Lease) -> None:
+    def ask(self, bridge: str, lease: Lease) -> None:
         """Ask a guest for its IPv4 address; table bridge announces its answer, and keeps it from the kernel (`ASKER`).
 
         The kernel would send what it holds at once: too early for a guest that answers before it listens to a port.

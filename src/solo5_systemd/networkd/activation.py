@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, TypeAlias
 
 from solo5_systemd.base.concurrency import KeyedLocks, SerialThread, gather
 from solo5_systemd.base.declared_units import service_of
@@ -43,6 +43,9 @@ SETTLE_S = 0.02
 """Seconds from its answer until then: MirageOS answers just before it listens to its ports, and refuses meanwhile."""
 
 _NOTICE = 5  # priority of syslog(3)
+
+ForPackets: TypeAlias = Callable[[Neighbours, str, Lease], object]
+"""A method of `Neighbours` for the packets of one NIC: called with its bridge and lease."""
 
 _log = logging.getLogger(__name__)
 
@@ -262,7 +265,7 @@ class Activation:
         self._close_carriers()
 
     async def _deliver_to(self, task: TaskName, lease: Lease, boots: bool) -> None:
-        def to_nic(do: Callable[[Neighbours, str, Lease], object]) -> Coroutine[Any, Any, Sequence[object]]:
+        def to_nic(do: ForPackets) -> Coroutine[Any, Any, object]:
             return self._have(task, lambda entries, bridge, each: do(entries, bridge, each) if each == lease else None)
 
         if await self._opened(lease) or boots:  # else it has run for a while
@@ -287,7 +290,9 @@ class Activation:
             has_waited = True
             await carriers[closed].wait()
 
-    async def _answer(self, lease: Lease, to_nic: Callable[..., Coroutine[Any, Any, Sequence[object]]]) -> None:
+    async def _answer(
+        self, lease: Lease, to_nic: Callable[[ForPackets], Coroutine[Any, Any, Sequence[object]]]
+    ) -> None:
         """Ask a guest for its IPv4 address until it answers, and wait until it listens."""
         if lease.address is None:
             return
@@ -309,7 +314,7 @@ class Activation:
         for link in [*self._awaited] if found is None else found & self._awaited.keys():
             self._awaited.pop(link).set()
 
-    async def _have(self, task: TaskName, do: Callable[[Neighbours, str, Lease], object]) -> Sequence[object]:
+    async def _have(self, task: TaskName, do: ForPackets) -> Sequence[object]:
         """Have the kernel do something with the packets that it holds for a task; return the result for each NIC."""
         try:
             return await self._writer.run(self._waiting.packets, task, do)
