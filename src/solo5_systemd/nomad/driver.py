@@ -72,7 +72,7 @@ class Driver:
         if self._config_error:
             raise SettingsError(self._config_error)
         self._service_signals.subscribe()
-        await self._housekeeping.confine_to_shared_cores(task.resources.linux_resources.cpuset_cgroup)
+        await self._housekeeping.shared_cores.confine(task.resources.linux_resources.cpuset_cgroup)
         return await self.tasks.start(task, self.config)
 
     async def recover(self, handle: wire.TaskHandle) -> None:
@@ -80,7 +80,7 @@ class Driver:
         # The task runs already, so no other failure may prevent this: everything else happens in the background.
         self._service_signals.subscribe()
         self._housekeeping.remove_stale_mounts()
-        self._housekeeping.set_shared_cgroup(handle.config.resources.linux_resources.cpuset_cgroup)
+        self._housekeeping.shared_cores.note(handle.config.resources.linux_resources.cpuset_cgroup)
         await self.tasks.recover(handle)
 
     def _decode(self, data: bytes) -> None:

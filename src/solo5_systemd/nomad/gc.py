@@ -1,9 +1,8 @@
-"""Background work of the driver: the CPU set of shared cores, garbage collection, and forgotten tasks."""
+"""Background work of the driver: garbage collection, forgotten tasks, full disks, and the loop of shared cores."""
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import PurePosixPath
 
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.names import TaskName
@@ -12,29 +11,26 @@ from solo5_systemd.engine.task import Phase
 from solo5_systemd.nomad.config.plugin import ForgottenTasksConfig, PluginConfig
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.events.messages import full_disk
+from solo5_systemd.nomad.shared_cores import CPUSET_INTERVAL_S, SharedCores
 from solo5_systemd.nomad.task.forgotten_tasks import ForgottenTask, forgotten_tasks
 from solo5_systemd.nomad.task.registry import TaskRegistry
-from solo5_systemd.nomad.workload.convert import SHARED_SLICE
 from solo5_systemd.settings.files import RUN, write_networks
 from solo5_systemd.unit.state import UnitState
 
 NETWORKS = RUN / "nomad.toml"
 """The networks of the plugin configuration, as a settings file."""
 
-CPUSET_INTERVAL_S = 2.0
-"""Seconds between two reads of the CPU set of Nomad's shared partition, which is one small file."""
-
 SPACE_INTERVAL_S = 10.0
 """Seconds between two looks at the free space of the file systems of disks: one system call for each of these."""
-
-SHARED = "share.slice"
-"""Nomad's cgroup of all tasks without reserved cores (client/lib/cgroupslib)."""
 
 _log = logging.getLogger(__name__)
 
 
 class Housekeeping:
     """The driver's background loops. Each starts once.
+
+    Attributes:
+        shared_cores: of Nomad, for tasks without reserved ones.
 
     Args:
         serving: returns whether an agent is connected.
@@ -47,13 +43,12 @@ class Housekeeping:
         self._serving = serving
         self._session = session
         self._tasks = tasks
+        self.shared_cores = SharedCores(session)
         self._forgotten = ForgottenTasks(session, tasks)
         self._background = background
         self._started = False
         self._mounts_removed = False
         self._disks_reclaimed = False
-        self._shared_cgroup = ""
-        self._cpus = ""
 
     def start(self, config: Callable[[], PluginConfig]) -> None:
         """Write the configured networks, and start the loops, which read the configuration again in each iteration."""
@@ -63,7 +58,7 @@ class Housekeeping:
             _log.error("networks of plugin.solo5.config not written to %s: %s", NETWORKS, error)
         if not self._started:
             self._started = True
-            self._background.create_task(self._follow_cpuset())
+            self._background.create_task(self._follow_shared_cores())
             self._background.create_task(self._collect_garbage(config))
             self._background.create_task(self._stop_forgotten(config))
             self._background.create_task(self._watch_space())
@@ -80,34 +75,10 @@ class Housekeeping:
             self._disks_reclaimed = True
             self._background.create_task(_logged("reclaim of given disks", self._reclaim_disks()))
 
-    def set_shared_cgroup(self, cpuset_cgroup: str) -> None:
-        """Derive Nomad's shared partition from a task's cgroup; `_follow_cpuset` applies its CPU set.
-
-        Args:
-            cpuset_cgroup: Nomad's path of any task; that of a task with reserved cores is ignored.
-        """
-        parent = PurePosixPath(cpuset_cgroup).parent
-        if parent.name == SHARED:
-            self._shared_cgroup = str(parent)
-
-    async def confine_to_shared_cores(self, cpuset_cgroup: str) -> None:
-        """Apply the CPU set of the shared partition at once, before a task starts, so that it uses no reserved core."""
-        self.set_shared_cgroup(cpuset_cgroup)
-        if self._shared_cgroup:
-            await self._apply_cpuset()
-
-    async def _apply_cpuset(self) -> None:
-        engine = await self._session.engine()
-        cpus = await engine.backends.usages.cpus(self._shared_cgroup)
-        if cpus and cpus != self._cpus:
-            await engine.confine_slice(SHARED_SLICE, cpus)
-            self._cpus = cpus
-
-    async def _follow_cpuset(self) -> None:
+    async def _follow_shared_cores(self) -> None:
         while True:
             await asyncio.sleep(CPUSET_INTERVAL_S)
-            if self._shared_cgroup:
-                await _logged("update of the shared CPU set", self._apply_cpuset())
+            await _logged("update of the shared CPU set", self.shared_cores.apply())
 
     async def _watch_space(self) -> None:
         while True:
