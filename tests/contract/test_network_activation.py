@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any
 
 import pytest
-from tests.contract.guest import ACK, BROADCAST, IPV4, RST, SYN, TCP, WHOLE, Guest, _sum, _tcp, opened_tap
+from tests.contract.guest import IPV4, SYN, TCP, WHOLE, Guest, _sum, _tcp, opened_tap
 from tests.contract.guest6 import Guest6
 from tests.contract.netns import Outside, link, run
 from tests.contract.netservice import Client, Pid1, Service, nic, tcp, udp, until
@@ -24,7 +24,7 @@ from tests.contract.test_network_exhaustion import round_trips
 from tests.contract.test_network_sleep import UNIT, WEB, Sleeper6, get
 
 from solo5_systemd.network.guest_limits import Limits
-from solo5_systemd.network.model import Lease, LeaseState, NicRequest, Reservation
+from solo5_systemd.network.model import LeaseState, NicRequest, Reservation
 from solo5_systemd.network.neighbours import Neighbours
 from solo5_systemd.network.remembered import LastRequest, write_request
 from solo5_systemd.settings.egress import destination
@@ -110,85 +110,6 @@ async def test_the_first_packet_starts_the_task_and_is_answered(client: Client, 
             assert await get(str(lease.address)) == b"HELLO"
     assert (await client.reservations()) == (reservation,)
     fifo.close()
-
-
-class Booting(Guest):
-    """A guest that boots as MirageOS: it announces its address, drops what it reads until its stack is complete, and
-    then refuses connections for a moment."""
-
-    def __init__(self, lease: Lease, seconds: float) -> None:
-        super().__init__(lease)
-        self._complete = time.monotonic() + seconds
-        self._listens = 0.0
-        self.send(self.arp(1, BROADCAST, self.ip))
-
-    def _on_readable(self) -> None:
-        if time.monotonic() < self._complete:
-            os.read(self.descriptor, 65536)
-            return
-        self._listens = self._listens or time.monotonic() + 0.005
-        super()._on_readable()
-
-    def _on_tcp(self, frame: bytes, body: bytes) -> bytes:
-        if time.monotonic() >= self._listens:
-            return super()._on_tcp(frame, body)
-        source, port, sequence = struct.unpack_from("!HHI", body)
-        return _tcp(frame[30:34] + frame[26:30], port, source, 0, sequence + 1, RST | ACK)
-
-
-@pytest.mark.parametrize("seconds", [0, 0.3])
-async def test_a_guest_that_boots_gets_the_first_packet_once_it_answers(
-    client: Client, manager: Pid1, fifo: Socket, seconds: float
-) -> None:
-    reservation = await waiting(client, manager, fifo)
-    lease = reservation.leases[0]
-    async with asyncio.TaskGroup() as tasks:
-        begun = time.monotonic()
-        answer = tasks.create_task(get(str(lease.address)))
-        await started(client, manager, fifo)
-        async with Booting(lease, seconds) as guest:
-            assert await asyncio.wait_for(answer, 5) == b"HELLO"
-            assert time.monotonic() - begun < 0.9, "without a retransmission"
-            assert await get(str(guest.ip)) == b"HELLO"
-    fifo.close()
-
-
-async def test_a_guest_that_answers_no_question_gets_the_first_packet_later(
-    client: Client, manager: Pid1, fifo: Socket
-) -> None:
-    reservation = await waiting(client, manager, fifo)
-    lease = reservation.leases[0]
-
-    class Mute(Guest):
-        def arp(self, kind: int, *arguments: Any, **options: Any) -> bytes:
-            assert kind == 2
-            return bytes(60)
-
-    async with asyncio.TaskGroup() as tasks:
-        answer = tasks.create_task(get(str(lease.address)))
-        await started(client, manager, fifo)
-        async with Mute(lease):
-            assert await asyncio.wait_for(answer, 5) == b"HELLO"
-    fifo.close()
-
-
-async def test_what_is_held_for_a_guest_that_boots_survives_the_service(
-    service: Service, manager: Pid1, fifo: Socket
-) -> None:
-    async with service.running() as client:
-        reservation = await waiting(client, manager, fifo)
-        lease = reservation.leases[0]
-        async with asyncio.TaskGroup() as tasks:
-            answer = tasks.create_task(get(str(lease.address)))
-            await started(client, manager, fifo)
-            async with Booting(lease, 0.5):
-                with closing(Neighbours()) as neighbours:
-                    await until(lambda: neighbours.passes_frames(lease.bridge))
-                service.kill()
-                assert "INCOMPLETE" in run("ip", "neigh", "show", str(lease.address))
-                await service.restart()
-                assert await asyncio.wait_for(answer, 5) == b"HELLO"
-        fifo.close()
 
 
 async def test_the_first_packet_of_ipv6_starts_the_task(service: Service, manager: Pid1, fifo: Socket) -> None:

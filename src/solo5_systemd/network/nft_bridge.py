@@ -35,6 +35,12 @@ BRIDGE = """table bridge solo5 {
     set asleep { type ifname; }
     set waiting4 { type ipv4_addr; }
     set waiting6 { typeof @th,64,64 . @th,128,64; }
+    set connecting4 {
+        type ifname . ipv4_addr . inet_service . inet_service; size 65535; flags dynamic, timeout; timeout 1s;
+    }
+    set connecting6 {
+        type ifname . ipv6_addr . inet_service . inet_service; size 65535; flags dynamic, timeout; timeout 1s;
+    }
     set heard { type ifname; size 65535; flags dynamic; }
     set asleep4 { type ifname . ipv4_addr; }
     set asleep6 { typeof oifname . @th,64,64 . @th,128,64; }
@@ -316,8 +322,17 @@ BRIDGE = """table bridge solo5 {
         limit name oifname map @received_packets goto too_many
     }
     chain received {
-        oifname @active continue
+        oifname @active jump connecting
         oifname @asleep ANNOUNCED
+    }
+    # A request for a connection that was sent again while the kernel held the first one: they arrive together. MirageOS
+    # would forget the connection that it has answered, and its client would wait.
+    chain connecting {
+        tcp flags & (syn | ack) != syn return
+        ether type ip update @connecting4 \\
+            { oifname . ip saddr . tcp sport . tcp dport limit rate over 5/second burst 1 packets } drop
+        ether type ip6 update @connecting6 \\
+            { oifname . ip6 saddr . tcp sport . tcp dport limit rate over 5/second burst 1 packets } drop
     }
     # The queue of a tap has room for 500 to 1000 frames, which those for all would fill in days. One router
     # advertisement passes: the route that the guest has may time out while it sleeps.

@@ -33,7 +33,7 @@ LOOKS = 2
 ATTEMPTS = 10
 """How often a FIFO is opened, or PID 1 asked to stop a socket unit, in that time."""
 
-ANSWER_TIMEOUT_S = 3.0
+ANSWER_TIMEOUT_S = 2.0
 """Seconds in which a guest that has opened its tap has to answer a question for its address, before it gets what the
 kernel holds. MirageOS answers once its stack is complete, a second later where it has IPv6 (RFC 4862, 5.4)."""
 

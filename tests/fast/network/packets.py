@@ -245,6 +245,7 @@ _FRAMES: Mapping[str, Callable[..., bool]] = {
         frame.icmpv6 == 135 and (tap, *_halves(frame.target)) in sets[name]
     ),
     r"limit name [io]ifname map @(\w+)": lambda *_: False,
+    r"tcp flags & \(syn \| ack\) == syn": lambda *_: False,
     r"[io]ifname @(\w+)": lambda sets, tap, frame, name: (tap,) in sets[name],
 }
-"""The matches of the chains that count and announce; no frame is beyond a rate limit."""
+"""The matches of the chains that count and announce; no frame is beyond a rate limit, or begins a connection."""

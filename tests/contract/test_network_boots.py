@@ -1,0 +1,116 @@
+"""Guests that take a while to boot after they were started for their first packet, as MirageOS does."""
+
+import asyncio
+import os
+import struct
+import time
+from contextlib import closing
+from typing import Any
+
+import pytest
+from tests.contract.guest import ACK, BROADCAST, RST, SYN, TCP, Guest, _tcp
+from tests.contract.netns import run
+from tests.contract.netservice import Client, Pid1, Service, until
+from tests.contract.test_network_activation import Socket, started, waiting
+from tests.contract.test_network_sleep import get
+
+from solo5_systemd.network.model import Lease
+from solo5_systemd.network.neighbours import Neighbours
+
+
+@pytest.fixture
+def fifo(service: Service) -> Socket:
+    return Socket(service)
+
+
+class Booting(Guest):
+    """A guest that boots as MirageOS: it announces its address, drops what it reads until its stack is complete, and
+    then refuses connections for a moment."""
+
+    def __init__(self, lease: Lease, seconds: float) -> None:
+        super().__init__(lease)
+        self._complete = time.monotonic() + seconds
+        self._listens = 0.0
+        self.send(self.arp(1, BROADCAST, self.ip))
+
+    def _on_readable(self) -> None:
+        if time.monotonic() < self._complete:
+            os.read(self.descriptor, 65536)
+            return
+        self._listens = self._listens or time.monotonic() + 0.005
+        super()._on_readable()
+
+    def _on_tcp(self, frame: bytes, body: bytes) -> bytes:
+        if time.monotonic() >= self._listens:
+            return super()._on_tcp(frame, body)
+        source, port, sequence = struct.unpack_from("!HHI", body)
+        return _tcp(frame[30:34] + frame[26:30], port, source, 0, sequence + 1, RST | ACK)
+
+
+@pytest.mark.parametrize("seconds", [0, 0.3])
+async def test_a_guest_that_boots_gets_the_first_packet_once_it_answers(
+    client: Client, manager: Pid1, fifo: Socket, seconds: float
+) -> None:
+    reservation = await waiting(client, manager, fifo)
+    lease = reservation.leases[0]
+    async with asyncio.TaskGroup() as tasks:
+        begun = time.monotonic()
+        answer = tasks.create_task(get(str(lease.address)))
+        await started(client, manager, fifo)
+        async with Booting(lease, seconds) as guest:
+            assert await asyncio.wait_for(answer, 5) == b"HELLO"
+            assert time.monotonic() - begun < 0.9, "without a retransmission"
+            assert await get(str(guest.ip)) == b"HELLO"
+    fifo.close()
+
+
+async def test_a_guest_that_answers_no_question_gets_the_first_packet_later(
+    client: Client, manager: Pid1, fifo: Socket
+) -> None:
+    reservation = await waiting(client, manager, fifo)
+    lease = reservation.leases[0]
+
+    class Mute(Guest):
+        def arp(self, kind: int, *arguments: Any, **options: Any) -> bytes:
+            assert kind == 2
+            return bytes(60)
+
+    async with asyncio.TaskGroup() as tasks:
+        answer = tasks.create_task(get(str(lease.address)))
+        await started(client, manager, fifo)
+        async with Mute(lease):
+            assert await asyncio.wait_for(answer, 5) == b"HELLO"
+    fifo.close()
+
+
+async def test_what_is_held_for_a_guest_that_boots_survives_the_service(
+    service: Service, manager: Pid1, fifo: Socket
+) -> None:
+    async with service.running() as client:
+        reservation = await waiting(client, manager, fifo)
+        lease = reservation.leases[0]
+        async with asyncio.TaskGroup() as tasks:
+            answer = tasks.create_task(get(str(lease.address)))
+            await started(client, manager, fifo)
+            async with Booting(lease, 0.5):
+                with closing(Neighbours()) as neighbours:
+                    await until(lambda: neighbours.passes_frames(lease.bridge))
+                service.kill()
+                assert "INCOMPLETE" in run("ip", "neigh", "show", str(lease.address))
+                await service.restart()
+                assert await asyncio.wait_for(answer, 5) == b"HELLO"
+        fifo.close()
+
+
+async def test_a_request_for_a_connection_that_is_sent_again_while_it_is_held_comes_once(
+    client: Client, manager: Pid1, fifo: Socket
+) -> None:
+    reservation = await waiting(client, manager, fifo)
+    lease = reservation.leases[0]
+    async with asyncio.TaskGroup() as tasks:
+        answer = tasks.create_task(get(str(lease.address)))
+        await started(client, manager, fifo)
+        async with Booting(lease, 1.3) as guest:
+            assert await asyncio.wait_for(answer, 5) == b"HELLO"
+            assert len([each for each in guest.frames if each[23] == TCP and each[47] & SYN]) == 1
+    fifo.close()
