@@ -1,5 +1,9 @@
 """Races: other programs that change nftables during a change of the service, and a release that fails."""
 
+from dataclasses import replace
+from ipaddress import IPv4Interface
+from pathlib import Path
+
 import pytest
 from tests.contract.netns import link, run
 from tests.contract.netservice import Service, host_state, udp, until
@@ -181,3 +185,29 @@ async def test_a_reservation_that_is_attached_as_it_expires_is_kept(service: Ser
         assert link(lease.tap)["master"] == lease.bridge
         assert [held.task for held in await client.reservations()] == ["a"]
         await client.drop("a")
+
+
+def test_a_large_transaction_keeps_no_memory(no_tables: None) -> None:
+    """libnftables takes 11 KB for each task."""
+    tables = Tables(owned=False)
+    tables.replace(RULESET)
+    (lease,), (port, _) = RESERVATION.leases, RESERVATION.ports
+    many = [
+        replace(
+            RESERVATION,
+            leases=(replace(lease, tap=f"s5-{number:012}", ipv4=IPv4Interface((0x0A4E0000 + number, 16))),),
+            ports=(replace(port, host_port=10_000 + number),),
+        )
+        for number in range(1, 1001)
+    ]
+    ruleset = Ruleset(reservations=many)
+    before = _own_memory()
+    tables.replace(ruleset)
+    assert _own_memory() - before < 5000
+    tables.close()
+
+
+def _own_memory() -> int:
+    """Return the anonymous memory of this process in KiB (proc_pid_status(5))."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon:"))

@@ -33,6 +33,7 @@ def test_the_short_history_has_everything_in_it() -> None:
     seed, count = SHORT
     kinds = [operation.kinds for operation, _ in islice(history(seed, varied=True), count)]
     assert frozenset().union(*kinds) == {*Act, *Disturbance, *Guest, *Door, *State}
+    assert any({Act.SNAPSHOT, State.ASLEEP} <= each for each in kinds), "a snapshot of one that sleeps"
 
 
 def test_a_long_history_has_everything_in_it() -> None:
@@ -209,7 +210,7 @@ def test_nothing_is_done_to_a_task_that_it_cannot_be_done_to(seed: int) -> None:
         if operation.act and operation.task:
             assert (operation.task.name in world) == (operation.act is not Act.START)
             assert operation.task.state is not State.ENDED or operation.act in (Act.REMOVE, Act.AGAIN, Act.EDIT)
-            assert operation.task.guest is Guest.COUNTS or operation.act not in OF_SLEEP
+            assert operation.task.has_nic or operation.act not in OF_SLEEP
             assert operation.task.state in (State.ASLEEP, State.DORMANT) or operation.act is not Act.REQUEST
             assert operation.task.state is not State.DORMANT or operation.act not in NEEDS_PROCESS
             assert not operation.task.waits or operation.act is not Act.SLEEP or not operation.task.removed
@@ -230,7 +231,8 @@ def test_nothing_is_done_to_a_task_that_it_cannot_be_done_to(seed: int) -> None:
         writers += [task.disk for task in declared if task.disk is not None and task.end is not None]
         assert all(task.written >= task.read >= task.running for task in declared)
         assert len(writers) == len(set(writers)), "one at a time has a disk"
-        assert all((task.disk is not None) == (task.guest is Guest.WRITES) for task in world.values())
+        assert all((task.disk is not None) == (task.locks > 0) for task in world.values())
+        assert not any(task.guest is Guest.SERVES for task in declared), "updates of it would have to pause"
         for task in world.values():
             assert (task.end is not None) == (task.state is State.ENDED)
             assert (task.last is not None) == (task.state is State.DORMANT)

@@ -322,13 +322,13 @@ BRIDGE = """table bridge solo5 {
         limit name oifname map @received_packets goto too_many
     }
     chain received {
-        oifname @active jump connecting
+        oifname @active continue
         oifname @asleep ANNOUNCED
+        tcp flags & (syn | ack) == syn goto connecting
     }
     # A request for a connection that was sent again while the kernel held the first one: they arrive together. MirageOS
     # would forget the connection that it has answered, and its client would wait.
     chain connecting {
-        tcp flags & (syn | ack) != syn return
         ether type ip update @connecting4 \\
             { oifname . ip saddr . tcp sport . tcp dport limit rate over 5/second burst 1 packets } drop
         ether type ip6 update @connecting6 \\

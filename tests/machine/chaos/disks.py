@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.machine import records
 from tests.machine.chaos.lines import numbers
-from tests.machine.chaos.model import DISKS, PREFIX, disk_name
+from tests.machine.chaos.model import DISKS, PREFIX, SERVED, Guest, Task, disk_name
 from tests.machine.conftest import ok, systemctl
 from tests.machine.records import newest
 
@@ -27,7 +27,6 @@ FILE = Path("/srv/chaos/word")
 CONTENT = "chaos"
 SIZE = "64K"
 SECTORS = 128
-DISKS_OF_A_TASK = 3
 
 _FOR_A_WHILE = ("/run/solo5/binds", "/run/solo5/pauses")
 """Directories that have something only while a task is started, or frozen for a snapshot."""
@@ -56,14 +55,21 @@ def tear_down() -> None:
         records.unmount(PLACE)
 
 
-def by_ctl(disk: str) -> tuple[str, ...]:
-    """Return the options of `solo5ctl run` for the guest that writes."""
+def by_ctl(task: Task) -> tuple[str, ...]:
+    """Return the options of `solo5ctl run` for the disks of a task's guest."""
+    disk = task.disk_name
+    if task.guest is not Guest.WRITES:
+        return ("--block", f"storage=disk:{disk},create,size={SIZE}") if disk else ()
     blocks = (f"data=disk:{disk},create,size={SIZE}", f"scratch=disk:{GOLDEN},ephemeral", f"config=files:{FILE}")
     return tuple(word for block in blocks for word in ("--block", block))
 
 
-def by_nomad(disk: str) -> tuple[str, str]:
+def by_nomad(task: Task) -> tuple[str, str]:
     """Return the same in the task's config, and in the task."""
+    disk = task.disk_name
+    if task.guest is not Guest.WRITES:
+        config = f'block "storage" {{\n  disk   = "{disk}"\n  create = true\n  size   = "{SIZE}"\n}}\n'
+        return f"\n{config}" if disk else "", ""
     config = f"""
 block "data" {{
   disk   = "{disk}"
@@ -114,17 +120,20 @@ class Written:
                 yield f"it has not read {line!r}"
 
 
-def left(writers: Mapping[str, str], used: Collection[str], declared: int = 0) -> Iterator[str]:
+def left(
+    writers: Mapping[str, str], locks: Mapping[str, int], used: Collection[str], declared: int = 0
+) -> Iterator[str]:
     """Return what there is of disks and should not be, and the reverse.
 
     Args:
         writers: tasks that run, each with its named disk.
+        locks: how many disks each of them has.
         used: the disks of all tasks that there are.
         declared: how many of the writers are declared tasks.
     """
     held = holders()
-    if (locks := Counter(held.values())) != (expected := Counter(dict.fromkeys(writers, DISKS_OF_A_TASK))):
-        yield f"locked disks: {dict(locks)}, expected {dict(expected)}"
+    if (found := Counter(held.values())) != Counter(locks):
+        yield f"locked disks: {dict(found)}, expected {dict(locks)}"
     for task, disk in writers.items():
         with suppress(FileNotFoundError):  # the lock of another file is in the count above
             if (writer := held.get(identity((PLACE / disk).stat()))) != task:
@@ -132,8 +141,8 @@ def left(writers: Mapping[str, str], used: Collection[str], declared: int = 0) -
     for place in _FOR_A_WHILE:
         yield from (f"{path} is nobody's" for path in Path(place).glob("*"))
     for place in _OF_STARTS:
-        if len(found := sorted(map(str, Path(place).glob("*")))) != declared:
-            yield f"{place} has {found}, and {declared} declared tasks write"
+        if len(there := sorted(map(str, Path(place).glob("*")))) != declared:
+            yield f"{place} has {there}, and {declared} declared tasks write"
     for line in Path("/proc/mounts").read_text().splitlines():
         if (point := line.split()[1]).startswith(tuple(f"{place}/" for place in _FOR_A_WHILE)):
             yield f"mount {point} is nobody's"
@@ -147,7 +156,7 @@ def left(writers: Mapping[str, str], used: Collection[str], declared: int = 0) -
 
 
 def _files(used: Collection[str]) -> Iterator[str]:
-    known = {GOLDEN, *(disk_name(number) for number in range(DISKS))}
+    known = {GOLDEN, *(disk_name(number) for number in range(DISKS + SERVED))}
     for path in PLACE.iterdir():
         if path.name not in known:
             yield f"{path} is nobody's"

@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.machine.chaos import disks
 from tests.machine.chaos.lines import broken, faults, last_run, numbers
-from tests.machine.chaos.model import FIRST_PORT, PORTS, PREFIX, Door, End, Guest, State, Task, World
+from tests.machine.chaos.model import FIRST_PORT, PORTS, PREFIX, Door, End, State, Task, World
 from tests.machine.chaos.operations import allocation, images
 from tests.machine.chaos.sleeping import FIFOS, LEASES, echoes, is_dormant, lease
 from tests.machine.conftest import ok, sh, systemctl, unit_property
@@ -64,7 +64,8 @@ class Truth:
         writers = {self._names.get(task.name, "?"): task.disk_name for task in alive if task.disk is not None}
         declared = [task for task in alive if task.door is Door.FILE]
         writing = sum(task.disk is not None for task in declared)
-        yield from disks.left(writers, {task.disk_name for task in world.values()}, writing)
+        locks = {self._names.get(task.name, "?"): task.locks for task in alive if task.locks}
+        yield from disks.left(writers, locks, {task.disk_name for task in world.values()}, writing)
         yield from _left_of_files(world, {task.name for task in declared})
         yield from _waiting({task.name for task in world.values() if task.waits and not (task.end or task.removed)})
         # Nomad has the driver forget a task as soon as it has ended
@@ -152,12 +153,12 @@ class Truth:
         frozen = alive and unit_property(unit, "FreezerState") == "frozen"
         if frozen != (task.state is State.FROZEN):
             yield f"frozen: {frozen}, expected {task.state}"
-        if task.state is State.RUNNING and task.guest is Guest.COUNTS and not echoes(task.port):
+        if task.state is State.RUNNING and task.has_nic and not echoes(task.port):
             yield f"its port {task.port} does not answer"
 
     def _sleeps(self, task: Task) -> Iterator[str]:
         """Whether a task with a NIC is asleep, and nothing has woken it: no daemon, and nothing that only looks."""
-        if not task.has_process or task.guest is not Guest.COUNTS:
+        if not task.has_process or not task.has_nic:
             return
         name, asleep = self._names.get(task.name, "?"), task.state is State.ASLEEP
         yield from _differ("it is recorded as asleep", bool(lease(name).get("asleep")), asleep or task.sleeps)

@@ -21,7 +21,8 @@ def faults(log: str) -> Iterator[str]:
 
 def broken(log: str) -> list[str]:
     """Lines that are no lines of that guest's: torn, or two in one."""
-    known = r"count \d+|[a-z]+: (mac|ipv4) .*|serving|(data|scratch): newest \d+|config: '.*'|argument.*|Solo5: .*|"
+    disks = r"storage: capacity .*|sector 0: ''|(data|scratch): newest \d+|config: '.*'"
+    known = rf"count \d+|[a-z]+: (mac|ipv4) .*|serving|{disks}|argument.*|Solo5: .*|"
     return [line for line in log.splitlines() if not re.fullmatch(known, line)]
 
 

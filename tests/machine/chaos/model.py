@@ -13,8 +13,8 @@ PORTS = 1000
 
 PREFIX = "chaos-"
 
-DISKS = 4
-"""Named disks of guests that write, one after the other."""
+DISKS, SERVED = 4, 2
+"""Named disks of guests that write, one after the other; and those of guests that serve, beside them."""
 
 
 def disk_name(number: int) -> str:
@@ -30,10 +30,12 @@ class Door(StrEnum):
 
 
 class Guest(StrEnum):
-    """What a guest does; all but the first two have ended as soon as they were started."""
+    """What a guest does; all but the first three have ended as soon as they were started."""
 
     COUNTS = "counts"
     WRITES = "writes"
+    SERVES = "serves"
+    """As the first, with a disk."""
     EXITS = "exits"
     EXITS_7 = "exits with 7"
     ABORTS = "aborts"
@@ -82,7 +84,7 @@ _KILLED = End(endings=frozenset({"killed"}), statuses=frozenset({"failed"}), exi
 class Task:
     """A task as it must be; `number` is its own for ever, `end` is there when it has ended.
 
-    `disk` is the number of the named disk of a guest that writes.
+    `disk` is the number of the named disk of a guest that writes or serves.
     `sleeps`: a frozen one does so, too, once it is thawed.
 
     Of a declared task (`Door.FILE`):
@@ -133,7 +135,17 @@ class Task:
     @property
     def has_network(self) -> bool:
         """It has a lease and a published port."""
-        return self.guest is Guest.COUNTS and self.end is None
+        return self.has_nic and self.end is None
+
+    @property
+    def has_nic(self) -> bool:
+        """Its guest answers at a port, and may sleep."""
+        return self.guest in (Guest.COUNTS, Guest.SERVES)
+
+    @property
+    def locks(self) -> int:
+        """How many disks it has."""
+        return {Guest.WRITES: 3, Guest.SERVES: 1}.get(self.guest, 0)
 
     @property
     def name(self) -> str:
@@ -153,7 +165,7 @@ class Task:
     @property
     def goes_on(self) -> bool:
         """It prints numbered lines until something ends it."""
-        return self.guest in (Guest.COUNTS, Guest.WRITES)
+        return self.guest in (Guest.COUNTS, Guest.WRITES, Guest.SERVES)
 
     @property
     def disk_name(self) -> str:

@@ -37,6 +37,7 @@ from tests.machine.records import can_share_blocks, newest
 IMAGES: Mapping[Guest, tuple[str, tuple[str, ...]]] = {
     Guest.COUNTS: ("net", ("--ipv4={net.service.ipv4_cidr}", "--count=20")),
     Guest.WRITES: ("ledger", ("--count=20",)),
+    Guest.SERVES: ("netdisk", ("--ipv4={net.service.ipv4_cidr}", "--count=20")),
     Guest.EXITS: ("hello", ("exit=0",)),
     Guest.EXITS_7: ("hello", ("exit=7",)),
     Guest.ABORTS: ("aborter", ("how=call",)),
@@ -132,8 +133,8 @@ def _is_sentence(done: subprocess.CompletedProcess[str]) -> bool:
 
 def _command(act: Act, task: Task) -> tuple[str, ...]:
     image, arguments = IMAGES[task.guest]
-    ports = ("-p", f"{task.port}:7", "-p", f"{task.port}:7/udp") if task.guest is Guest.COUNTS else ()
-    blocks = disks.by_ctl(task.disk_name) if task.disk is not None else ()
+    ports = ("-p", f"{task.port}:7", "-p", f"{task.port}:7/udp") if task.has_nic else ()
+    blocks = disks.by_ctl(task)
     words: Mapping[Act, tuple[str, ...]] = {
         Act.START: ("run", "-d", "--name", task.name, *ports, *blocks, f"{GUESTS}/{image}.{task.tender}", *arguments),
         Act.STOP: ("stop", task.name),
@@ -192,7 +193,9 @@ def _intrude(act: Act, task: Task, agent: Agent) -> None:
     raise AssertionError(f"{act} {task.name}: {said}")
 
 
-INTRUDERS = 100_000
+INTRUDERS = 100_000 + PORTS // 2
+"""Above the number of a task: that of one which starts with its disk, and at a port of its own."""
+
 _ON_DISKS: Mapping[Act, Callable[[Act, Task, Agent], None]] = {Act.SNAPSHOT: _snapshot, Act.INTRUDE: _intrude}
 
 # --- declarations -----------------------------------------------------------------------------------------------------
@@ -423,8 +426,8 @@ def _submit(task: Task) -> None:
     words = ", ".join(f'"{word}"' for word in arguments)
     config = f'unikernel = "{GUESTS}/{image}.{task.tender}"\nargs = [{words}]'
     port = f'network {{\n  port "echo" {{\n    static = {task.port}\n    to = 7\n  }}\n}}\n'
-    group = jobs.NEVER_AGAIN + (port if task.guest is Guest.COUNTS else "")
-    blocks, template = disks.by_nomad(task.disk_name) if task.disk is not None else ("", "")
+    group = jobs.NEVER_AGAIN + (port if task.has_nic else "")
+    blocks, template = disks.by_nomad(task)
     text = jobs.hcl(task.name, config + blocks, kind="batch", group=group, task=template, resources="cpu = 1")
     job = api("/v1/jobs/parse", "POST", {"JobHCL": text, "Canonicalize": True})
     api("/v1/jobs", "PUT", {"Job": job})
