@@ -61,7 +61,7 @@ async def test_after_a_change_that_failed_all_is_in_doubt(no_tables: None) -> No
     tables = Tables()
     tables.replace(RULESET)
     with pytest.raises(HostError, match="nftables refused a change"):
-        tables.delete([*elements(RULESET), THERE])
+        tables.exchange([*elements(RULESET), THERE])
     assert not tables.are_intact(list)
     assert tables.are_intact(lambda: elements(RULESET))
     tables.close()
@@ -73,13 +73,13 @@ from solo5_systemd.network.nft_tables import Tables
 from solo5_systemd.networkd import main as program
 
 def meddled(change):
-    def meddle(self, elements):
+    def meddle(self, *elements):
         for family in ("ip", "bridge"):
             subprocess.run(["nft", "delete", "table", family, "solo5"], check=True)
-        change(self, elements)
+        change(self, *elements)
     return meddle
 
-Tables.add, Tables.delete = meddled(Tables.add), meddled(Tables.delete)
+Tables.exchange = meddled(Tables.exchange)
 sys.exit(program.main())
 """
 """The service, whose tables are deleted after each successful check."""

@@ -6,7 +6,7 @@ import os
 import socket
 import struct
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
 from ipaddress import IPv4Address
 from pathlib import Path
 
@@ -215,6 +215,24 @@ async def test_a_change_without_a_message_is_found_within_20_seconds(apart: Serv
         await until(lambda: any(f"tap {web.tap} was missing, down" in each.what for each in read_repairs(apart.state)))
 
 
+async def test_what_changes_after_a_check_is_found_by_the_next(apart: Service) -> None:
+    """Each compares all taps with what the last has seen, and looks at those that differ."""
+    changes = {name: change for name, change in CHANGES.items() if name not in ("master", "name")}  # with a message
+    await apart.restart(*UNTOLD)
+    async with apart.client() as client, held(client, "other") as other, AsyncExitStack() as stack:
+        guests = [await stack.enter_async_context(guest(client, f"web{number}")) for number, _ in enumerate(changes)]
+        before = [port_of(each.tap) for each in guests]
+        await asyncio.sleep(3)
+        for web, change in zip(guests, changes.values(), strict=True):
+            another = other.leases[0].tap
+            run("sh", "-ec", change.format(tap=web.tap, mac=web.mac.hex(":"), other=another, task=web.task))
+        await until(lambda: [port_of(each.tap) for each in guests] == before)
+        log = apart.log.read_text()
+        assert [
+            name for web, name in zip(guests, changes, strict=True) if f"tap {web.tap} was missing" not in log
+        ] == []
+
+
 def port_of(tap: str) -> tuple[object, ...]:
     """Return the bridge, the MAC, the settings, the guest's MAC and the FDB entries of a port."""
     found = link(tap)
@@ -225,7 +243,7 @@ def port_of(tap: str) -> tuple[object, ...]:
     return (
         *(found.get("master"), found["address"], "UP" in found["flags"]),
         *(slave.get(key) for key in keys),
-        str(found["linkinfo"]["info_data"]["macaddr_data"]),
+        str(found["linkinfo"]["info_data"].get("macaddr_data")),
         *sorted(line for line in run("bridge", "fdb", "show", "br", "solo5-default").splitlines() if tap in line),
     )
 

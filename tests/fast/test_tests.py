@@ -24,6 +24,7 @@ MEASURED = {
     "contract/test_network_activation.py::test_what_belongs_to_no_connection_starts_nothing": "nothing starts it",
     "contract/test_network_idle_exit.py::test_calls_around_each_exit_are_answered_and_leave_nothing": "of any moment",
     "contract/test_network_life.py::test_killed_again_and_again_between_any_two_steps": "of any moment",
+    "contract/test_network_task_namespaces.py::test_what_changes_after_a_check_is_found_by_the_next": "two checks",
     "machine/test_bus_messages.py::test_tasks_of_other_programs_cost_no_message": "LINGER_S, which is over then",
     "contract/test_network_sleep.py::test_a_packet_in_the_moment_of_falling_asleep_wakes": "of any moment",
     "contract/test_network_sleep.py::test_a_packet_while_the_service_is_dead_wakes_after_its_start": "nothing wakes it",

@@ -6,7 +6,7 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 from typing import Any, TypeVar
@@ -286,9 +286,12 @@ class Links:
             HostError: the kernel refused to show them.
         """
         with _kernel_errors(f"tap {lease.tap}"):
-            return self._taps.has_port(lease.tap, lease.bridge, _port(lease, network)) and self._taps.has_task_tap(
-                lease.tap, lease.mac, task_namespace(task)
-            )
+            return self._taps.has_tap(lease.tap, lease.bridge, _port(lease, network), task_namespace(task))
+
+    def tap_states(self) -> Mapping[str, object]:
+        """Return as `Taps.states`; raises as `has_tap`."""
+        with _kernel_errors("taps"):
+            return self._taps.states()
 
     def taps(self) -> dict[str, Link]:
         """Return the macvlans of all taps, which have the prefix `s5-`, by name."""

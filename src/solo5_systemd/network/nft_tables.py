@@ -188,17 +188,13 @@ class Tables:
         self._generation, self._built = None, {}
         self._flows_are_lost = False
 
-    def add(self, elements: Iterable[Element]) -> None:
-        """Add elements; raises HostError where the tables are missing."""
-        self._change(nft_rules.add(elements))
+    def exchange(self, old: Iterable[Element], new: Iterable[Element] = ()) -> None:
+        """Delete and add elements in one transaction: no packet finds neither.
 
-    def delete(self, elements: Iterable[Element]) -> None:
-        """Delete elements; raises HostError, and deletes none, where one is missing."""
-        self._change(nft_rules.delete(elements))
-
-    def exchange(self, old: Iterable[Element], new: Iterable[Element]) -> None:
-        """Delete and add elements in one transaction: no packet finds neither; raises as `delete`."""
-        self._change(f"{nft_rules.delete(old)}\n{nft_rules.add(new)}")
+        Raises:
+            HostError: the tables or an element is missing; nothing is changed.
+        """
+        self._change(f"{nft_rules.delete(old)}\n{nft_rules.add(new)}".strip("\n"))
 
     def are_intact(self, expected: Callable[[], Iterable[Element]], *, verify: bool = False) -> bool:
         """Return whether the tables have the built rules and exactly the `expected` elements.

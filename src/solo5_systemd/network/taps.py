@@ -16,10 +16,12 @@ from solo5_systemd.network.raw_netlink import (
     NETLINK_ROUTE,
     NLM_ACK,
     NLM_CREATE,
+    NLM_DUMP,
     NLM_REPLACE,
     NetlinkSocket,
     Request,
     attribute,
+    attribute_of,
     attributes,
     link_index,
     nested,
@@ -31,7 +33,16 @@ from solo5_systemd.network.task_taps import TaskTap, has_task_tap
 _NEWLINK, _DELLINK, _GETLINK, _SETLINK, _NEWNEIGH, _DELNEIGH, _GETNEIGH = 16, 17, 18, 19, 28, 29, 30
 _IFINFOMSG = struct.Struct("=BxHiII")  # family, type, index, flags, changed flags
 _NDMSG = struct.Struct("=BxxxiHBB")  # family, index, state, flags, type
-_IFLA_ADDRESS, _IFLA_MTU, _IFLA_MASTER, _IFLA_LINKINFO, _IFLA_IFALIAS, _IFLA_GROUP = 1, 4, 10, 18, 20, 27
+_IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_MASTER, _IFLA_LINKINFO, _IFLA_IFALIAS, _IFLA_GROUP = (
+    1,
+    3,
+    4,
+    10,
+    18,
+    20,
+    27,
+)
+_IFLA_EXT_MASK, _SKIP_STATS, _KIND = 29, 8, 1
 _IFLA_AF_SPEC, _VLAN_INFO, _VLAN = 26, 2, struct.Struct("=HH")  # linux/if_bridge.h: flags, VLAN
 _PVID, _UNTAGGED, _RANGE_BEGIN, _RANGE_END = 2, 4, 8, 16
 _VLANS = range(1, 4095)
@@ -42,7 +53,7 @@ _NDA_DST, _NDA_LLADDR, _NDA_VLAN, _NDA_MASTER = 1, 2, 5, 9
 _AF_BRIDGE = 7
 _NUD_NOARP, _NTF_MASTER, _NTF_STICKY = 0x40, 0x04, 0x40  # a static entry, of the port's bridge, which stays there
 _NUD_PERMANENT = 0x80
-_IFF_UP = 1
+_IFF_UP, _IFF_LOWER_UP = 1, 1 << 16
 
 _ALL_GROUPS = 0xFFFD
 """group_fwd_mask: frames to 01:80:C2:00:00:0X are forwarded, and so filtered by rules; a bridge drops X = 1 itself.
@@ -116,8 +127,10 @@ class Taps:
             settings = (*_port_vlan(number, port.vlan), *_port(number, port))
             self._route.execute([(_SETLINK, 0, first + link), *settings, *last])
 
-    def has_port(self, name: str, bridge: str, port: BridgePort) -> bool:
+    def has_tap(self, name: str, bridge: str, port: BridgePort, namespace: str) -> bool:
         """Return whether a link is up and a port of a bridge, with the MAC, settings and FDB entry that `make` sets.
+
+        And whether it is the macvlan of a tap (`task_taps`).
 
         Raises:
             OSError: the kernel refused to show it.
@@ -136,20 +149,34 @@ class Taps:
                 and found.get(_IFLA_ADDRESS) == _high_mac(port.mac)
                 and all(settings.get(key, value) == value for key, value in _settings(port).items())
             )
-            return is_port and self._has_entry(number, port)
+            return is_port and self._has_entry(number, port) and has_task_tap(self._route, found, port.mac, namespace)
         except OSError as error:
             if error.errno in (errno.ENODEV, errno.ENOENT):
                 return False
             raise
 
-    def has_task_tap(self, name: str, mac: str, namespace: str) -> bool:
-        """Return whether a macvlan and its tap are complete (`task_taps`); raises as `has_port`."""
-        try:
-            return has_task_tap(self._route, name, mac, namespace)
-        except OSError as error:
-            if error.errno == errno.ENODEV:
-                return False
-            raise
+    def states(self) -> Mapping[str, object]:
+        """Return for each macvlan with a carrier a value that is the same while nothing changes that `has_tap` reads.
+
+        Two dumps, whatever their number. A tap that is down, or is no more, takes the carrier along.
+
+        Raises:
+            OSError: the kernel refused.
+        """
+        wanted = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, 0, 0, 0) + nested(_IFLA_LINKINFO, attribute(_KIND, b"macvlan\0"))
+        wanted += attribute(_IFLA_EXT_MASK, _SKIP_STATS.to_bytes(4, sys.byteorder))
+        found: dict[int, tuple[bytes, set[tuple[object, ...]]]] = {}
+        for _, link in self._route.request(_GETLINK, NLM_DUMP, wanted):
+            _, _, number, flags, _ = _IFINFOMSG.unpack_from(link)
+            if flags & _IFF_LOWER_UP:
+                found[number] = link, set()
+        for _, entry in self._route.request(_GETNEIGH, NLM_DUMP, _NDMSG.pack(_AF_BRIDGE, 0, 0, 0, 0)):
+            _, number, state, flags, _ = _NDMSG.unpack_from(entry)
+            if flags & _NTF_MASTER and number in found:
+                values = attributes(entry[_NDMSG.size :])  # with the time of the last use, which is left out
+                found[number][1].add((state, flags, values.get(_NDA_LLADDR), values.get(_NDA_VLAN)))
+        names = {number: attribute_of(link[_IFINFOMSG.size :], _IFLA_IFNAME) for number, (link, _) in found.items()}
+        return {os.fsdecode(name.rstrip(b"\0")): found[number] for number, name in names.items()}
 
     def _has_entry(self, number: int, port: BridgePort) -> bool:
         """Return whether the static FDB entry of a port is there; raises OSError, ENOENT for none."""

@@ -19,7 +19,7 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -102,7 +102,7 @@ class TaskTap:
             up = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, tap, _IFF_UP, _IFF_UP)
             inside.execute([(_SETLINK, 0, up + _number(_IFLA_MTU, self.mtu))])
             _switch_offload_off(self.name)
-            if found and not is_new and has_task_tap(host, self.name, self.mac, self.namespace):
+            if found and not is_new and self._is_whole(host):
                 return
             if found or not is_new:  # a link of another program or of an earlier namespace, or a changed one
                 host.run([_deletion(self.name), *(() if is_new else _deletions_of_uppers(host, there, tap))])
@@ -114,6 +114,10 @@ class TaskTap:
         except OSError:
             host.run([(_DELLINK, 0, made)])  # nothing else looks for this name
             raise
+
+    def _is_whole(self, host: NetlinkSocket) -> bool:
+        [(_, link)] = host.request(_GETLINK, NLM_ACK, _named(self.name))
+        return has_task_tap(host, attributes(link[_IFINFOMSG.size :]), self.mac, self.namespace)
 
     @property
     def _first_name(self) -> str:
@@ -129,19 +133,17 @@ class TaskTap:
         return (_NEWLINK, NLM_CREATE | _NLM_EXCL, link + _number(_IFLA_NET_NS_FD, namespace) + info)
 
 
-def has_task_tap(host: NetlinkSocket, name: str, mac: str, namespace: str) -> bool:
+def has_task_tap(host: NetlinkSocket, found: Mapping[int, bytes], mac: str, namespace: str) -> bool:
     """Return whether macvlan and tap are as `make` makes them, and the tap is up; True where the namespace is no more.
 
     Args:
         host: an rtnetlink socket of the namespace of the macvlan.
-        name: of both.
+        found: the attributes of the macvlan.
         mac: of the guest.
 
     Raises:
-        OSError: the kernel refused to show them; ENODEV: there is no macvlan.
+        OSError: the kernel refused to show the tap; ENODEV: there is none.
     """
-    [(_, link)] = host.request(_GETLINK, NLM_ACK, _named(name))
-    found = attributes(link[_IFINFOMSG.size :])
     info = attributes(found.get(_IFLA_LINKINFO, b""))
     expected = {**_SETTINGS, _MACADDR_DATA: _source(mac)}
     if info.get(_KIND) != b"macvlan\0" or not expected.items() <= attributes(info.get(_DATA, b"")).items():

@@ -265,48 +265,24 @@ class Bridges:
             HostError: nftables refused them.
         """
         try:
-            self._tables.add(self.task_elements(reservation))
+            self._tables.exchange((), self.task_elements(reservation))
         except HostError:  # another program may have removed the tables since they were looked at
             ruleset = self.ruleset()
             self._tables.replace(replace(ruleset, reservations=(*ruleset.reservations, reservation)))
-
-    def delete_task_from_tables(self, reservation: Reservation) -> None:
-        """Delete the nftables elements of a task that is being released."""
-        self.delete_from_tables(self.task_elements(reservation))
-
-    def delete_from_tables(self, elements: Sequence[Element]) -> None:
-        """Delete nftables elements.
-
-        Raises:
-            HostError: nftables refused it.
-        """
-        try:
-            self._tables.delete(elements)
-        except HostError:  # as above
-            self._tables.replace(self.ruleset())
-
-    def exchange_in_tables(self, before: Iterable[Reservation], after: Iterable[Reservation]) -> None:
-        """Change the nftables elements of tasks whose records are changed already, in one transaction.
-
-        Raises:
-            HostError: nftables refused it.
-        """
-        old, new = ({each for held in tasks for each in self.task_elements(held)} for tasks in (before, after))
-        self.replace_elements(old, new)
 
     def asleep_elements(self, reservation: Reservation) -> Sequence[Element]:
         """Return the nftables elements of a task while it sleeps, besides its others."""
         return nft_elements.asleep_elements(reservation, tuple(self.networks.values()))
 
-    def replace_elements(self, before: Iterable[Element], after: Iterable[Element]) -> None:
-        """Change some nftables elements in one transaction.
+    def replace_elements(self, before: Iterable[Element], after: Iterable[Element] = ()) -> None:
+        """Change or delete some nftables elements in one transaction: no packet finds neither.
 
         Raises:
             HostError: nftables refused it.
         """
-        old, new = set(before), set(after)
+        old, new = dict.fromkeys(before), dict.fromkeys(after)
         try:
-            self._tables.exchange(old - new, new - old)
+            self._tables.exchange([each for each in old if each not in new], [each for each in new if each not in old])
         except HostError:  # as above
             self._tables.replace(self.ruleset())
 

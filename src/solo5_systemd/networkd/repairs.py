@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from solo5_systemd.base.names import NetworkName, TaskName, task_namespace
 from solo5_systemd.network import ipv6_sysctls, links, sysctls, task_namespaces
@@ -52,6 +52,7 @@ class Repairs:
         self._missing: frozenset[NetworkName] = frozenset()
         self._restored: Counter[TaskName] = Counter()
         self._reported: set[tuple[str, int, bool]] = set()
+        self._checked: Mapping[str, object] = {}
 
     # -- results -------------------------------------------------------------------------------------------------
 
@@ -91,12 +92,19 @@ class Repairs:
         return self._tables.owned
 
     def repair_unannounced(self) -> None:
-        """Restore that of whose changes there may be no message: sysctls of bridges, links in tasks' own namespaces."""
+        """Restore that of whose changes there may be no message: sysctls of bridges, links in tasks' own namespaces.
+
+        Of taps that are as they were at the last check, nothing is read but their part of two dumps.
+        """
         self._restored.clear()
-        if self._bridges.up:
-            self._repair_bridges()
         if self._leases.attached():
-            self.repair_links()
+            states, checked = self._links.tap_states(), self._checked
+            as_before = {tap for tap, state in states.items() if checked.get(tap) == state}
+            self._checked = {}
+            self.repair_links({task for task, lease in self._leases.attached_leases() if lease.tap not in as_before})
+            self._checked = {} if self._missing else states
+        elif self._bridges.up:
+            self._repair_bridges()
 
     def is_expected(self, link: str) -> bool:
         """Return whether a link belongs to a task that is not being released, or is a bridge; safe in any thread.
@@ -143,8 +151,9 @@ class Repairs:
                 tasks = self._leases.tasks(lambda lease, segment=segment: lease.bridge == segment)  # type: ignore[misc]
                 self._add(tasks, f"bridge {segment} of network {name} was incomplete: it is restored")
         for task, lease in self._leases.attached_leases():
-            is_due = self._restored[task] < RESTORED_MAX and (only is None or task in only)
-            wanted = is_due and lease.network not in self._missing
+            if only is not None and task not in only:
+                continue
+            wanted = self._restored[task] < RESTORED_MAX and lease.network not in self._missing
             network = bridges.networks[lease.network]
             if wanted and not self._links.has_tap(task, lease, network) and not self._is_gone(task, lease):
                 self._links.make_tap(task, lease, network)
@@ -155,7 +164,7 @@ class Repairs:
             held = record.reservation
             for lease in held.leases:
                 network, routes = bridges.networks[lease.network], held.routes(lease)
-                if network.join is None and self._links.route_behind(lease, network, routes):
+                if routes and network.join is None and self._links.route_behind(lease, network, routes):
                     self._add([held.task], f"a route to {', '.join(map(str, routes))} was missing: it is restored")
 
     def _is_gone(self, task: TaskName, lease: Lease) -> bool:

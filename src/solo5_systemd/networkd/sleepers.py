@@ -90,7 +90,7 @@ class Sleepers:
         asleep = self._bridges.asleep_elements(record.reservation)
         self._tables.forget_heard(lease.tap for lease in record.reservation.leases)
         try:
-            self._tables.add(asleep)
+            self._tables.exchange((), asleep)
             if frames is not None and self.frames_of(record.reservation) != frames:  # its guest may be about to answer
                 self.end(task)
                 return False
@@ -98,7 +98,7 @@ class Sleepers:
         except HostError:
             self._leases.save(record)
             with suppress(HostError):  # the first one is the reason
-                self._bridges.delete_from_tables(asleep)
+                self._bridges.replace_elements(asleep)
             raise
         return True
 
@@ -119,6 +119,6 @@ class Sleepers:
         record = self._leases.get(task)
         if record is not None and record.asleep:
             if record.sleeps:  # one that waits has no such elements
-                self._bridges.delete_from_tables(self._bridges.asleep_elements(record.reservation))
+                self._bridges.replace_elements(self._bridges.asleep_elements(record.reservation))
             slept = record.slept + max(0, time.time_ns() // 1000 - record.asleep)
             self._leases.save(replace(record, asleep=0, wakes=record.wakes + 1, slept=slept))

@@ -301,7 +301,7 @@ class NetworkState:
             self.waiting.forget(record.reservation)
             self._ports.release(host_ports(record.reservation))
             if attached:
-                self.bridges.delete_task_from_tables(record.reservation)
+                self.bridges.replace_elements(self.bridges.task_elements(record.reservation))
         if attached or again:
             self.dhcp.remove(record.reservation, self.bridges.networks)
         own = [lease for lease in record.reservation.leases if not self.bridges.joins(lease)]
@@ -313,7 +313,7 @@ class NetworkState:
             ports = [port for port, address in udp_ports(record.reservation) if address.version == version]
             contacted = ports if again else self._tables.contacted(ports, version)
             if attached and contacted:
-                self.bridges.delete_from_tables(self._tables.forget(contacted, version))
+                self.bridges.replace_elements(self._tables.forget(contacted, version))
             contacts |= {RedirectedPort(port=port, guest=None, version=version) for port in contacted}
         addresses = [address for lease in own for address in lease.addresses]
         return Remains(
@@ -357,9 +357,16 @@ class NetworkState:
                 )
         self.repairs.repair_tables()
         without, having = self.leases.move_ports(old, new)
-        attached = (each.reservation for each in (old, new) if each.state is LeaseState.ATTACHED)
-        moved = (each.reservation for each in (without, having) if each.state is LeaseState.ATTACHED)
-        self.bridges.exchange_in_tables(attached, moved)
+        attached, moved = (
+            [
+                element
+                for each in records
+                if each.state is LeaseState.ATTACHED
+                for element in self.bridges.task_elements(each.reservation)
+            ]
+            for records in ((old, new), (without, having))
+        )
+        self.bridges.replace_elements(attached, moved)
 
     def _return_ports(self, record: LeaseRecord) -> LeaseRecord:
         """Move the ports that a task has of another one back to it, if that has a network; return the task's record."""

@@ -144,7 +144,7 @@ class Waiting:
         reservation = record.reservation
         kept = {*self._bridges.task_elements(reservation)} if record.state is LeaseState.ATTACHED else set()
         gone = [each for each in self._bridges.waiting_elements(reservation) if each not in kept]
-        self._bridges.delete_from_tables(gone)
+        self._bridges.replace_elements(gone)
 
     def forget(self, reservation: Reservation) -> None:
         """Drop what the kernel holds for a task that waits no longer: after `Neighbours.keep`, without end."""

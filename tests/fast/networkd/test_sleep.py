@@ -42,19 +42,14 @@ class Tables:
         self.arriving = 0
         self.refuses: Collection[str] = ()
 
-    def add(self, elements: Iterable[Element]) -> None:
-        self._refuse("add")
-        self.elements |= {*elements}
-        self.counts = {tap: count + self.arriving for tap, count in self.counts.items()}
-
-    def delete(self, elements: Iterable[Element]) -> None:
-        self._refuse("delete")
-        self.elements -= {*elements}
-
-    def exchange(self, old: Iterable[Element], new: Iterable[Element]) -> None:
-        self._refuse("exchange")
-        self.elements = self.elements - {*old} | {*new}
-        self.counts = dict.fromkeys(self.counts, 0)
+    def exchange(self, old: Iterable[Element], new: Iterable[Element] = ()) -> None:
+        before, after = {*old}, {*new}
+        what = "delete" if not after else "exchange" if before else "add"
+        if what in self.refuses:
+            raise HostError("nftables has refused it.")
+        self.elements = self.elements - before | after
+        if what != "delete":
+            self.counts = {tap: 0 if before else count + self.arriving for tap, count in self.counts.items()}
 
     def active(self) -> Mapping[str, int]:
         return {tap: count for tap, count in self.counts.items() if count}
@@ -68,10 +63,6 @@ class Tables:
     def asleep(self) -> Sequence[str]:
         return sorted(each.name for each in self.elements if each.name.startswith("asleep"))
 
-    def _refuse(self, what: str) -> None:
-        if what in self.refuses:
-            raise HostError("nftables has refused it.")
-
 
 class Bridges:
     def __init__(self, tables: Tables, *networks: Any) -> None:
@@ -84,8 +75,8 @@ class Bridges:
     def asleep_elements(self, held: Reservation) -> Sequence[Element]:
         return nft_elements.asleep_elements(held, [*self.networks.values()])
 
-    def delete_from_tables(self, elements: Sequence[Element]) -> None:
-        self._tables.delete(elements)
+    def replace_elements(self, before: Iterable[Element], after: Iterable[Element] = ()) -> None:
+        self._tables.exchange(before, after)
 
 
 class Units:

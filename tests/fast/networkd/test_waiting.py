@@ -40,11 +40,8 @@ class Bridges:
     def waiting_elements(self, held: Reservation) -> Sequence[Element]:
         return nft_elements.waiting_elements(held, [*self.networks.values()])
 
-    def replace_elements(self, before: Iterable[Element], after: Iterable[Element]) -> None:
+    def replace_elements(self, before: Iterable[Element], after: Iterable[Element] = ()) -> None:
         self.elements = self.elements - {*before} | {*after}
-
-    def delete_from_tables(self, elements: Sequence[Element]) -> None:
-        self.elements -= {*elements}
 
 
 class Service:
