@@ -12,12 +12,11 @@ from ipaddress import IPv4Address
 from tests.bench.declared import ETC, IMAGE
 from tests.contract.netns import run
 
-from solo5_systemd.base.declared_units import declaration_digest
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.derived import guest_macs
 from solo5_systemd.network.lease_files import read_lease_record
 from solo5_systemd.network.model import LeaseState
-from solo5_systemd.network.remembered import LastRequest, read_request, write_request
+from solo5_systemd.network.remembered import LastRequest, declaration_digest, read_request, write_request
 
 NETWORK = "bench-activation"
 SETTINGS = ETC / f"{NETWORK}.toml"

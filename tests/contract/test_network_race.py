@@ -77,13 +77,13 @@ from solo5_systemd.network.nft_tables import Tables
 from solo5_systemd.networkd import main as program
 
 def meddled(change):
-    def meddle(self, elements):
+    def meddle(self, *elements):
         for family in ("ip", "bridge"):
             subprocess.run(["nft", "delete", "table", family, "solo5"], check=True)
-        change(self, elements)
+        change(self, *elements)
     return meddle
 
-Tables.add, Tables.delete = meddled(Tables.add), meddled(Tables.delete)
+Tables.exchange = meddled(Tables.exchange)
 sys.exit(program.main())
 """
 """The service, whose tables are deleted after each successful check."""

@@ -10,8 +10,6 @@ process, without a call of PID 1.
 
 import os
 from collections.abc import Iterator, Mapping
-from hashlib import sha256
-from pathlib import Path
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import (
@@ -104,14 +102,6 @@ def declaration_directory(task: TaskName, directory: str = DIRECTORY) -> str:
     own = f"{directory}/{task}"
     is_own = not is_instance(task) or any(os.path.lexists(f"{own}/{file}") for file in (SOURCES, REFUSED))
     return own if is_own else f"{directory}/{template_of(task)}"
-
-
-def declaration_digest(task: TaskName, directory: str = DIRECTORY) -> str:
-    """Return a digest of the files of a task's declaration as they are in effect; empty: there are none."""
-    try:
-        return sha256(Path(declaration_directory(task, directory), SOURCES).read_bytes()).hexdigest()
-    except OSError:
-        return ""
 
 
 def forget_instance(task: TaskName, directory: str = DIRECTORY) -> None:

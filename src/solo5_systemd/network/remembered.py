@@ -13,10 +13,11 @@ import time
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 from solo5_systemd.base.atomic_file import replace_file
-from solo5_systemd.base.declared_units import DIRECTORY, declaration_digest
+from solo5_systemd.base.declared_units import DIRECTORY, SOURCES, declaration_directory
 from solo5_systemd.base.decode import Fields, json_document
 from solo5_systemd.base.errors import HostError, Solo5Error
 from solo5_systemd.base.names import NetworkName, TaskName, is_task_name
@@ -46,6 +47,14 @@ class LastRequest(Request):
     """
 
     declaration: str = ""
+
+
+def declaration_digest(task: TaskName, directory: str = DIRECTORY) -> str:
+    """Return a digest of the files of a task's declaration as they are in effect; empty: there are none."""
+    try:
+        return sha256(Path(declaration_directory(task, directory), SOURCES).read_bytes()).hexdigest()
+    except OSError:
+        return ""
 
 
 def read_request(task: TaskName, directory: Path = ADDRESSES) -> LastRequest:

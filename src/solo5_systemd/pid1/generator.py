@@ -32,7 +32,6 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from types import MappingProxyType
 
 from solo5_systemd.base.atomic_file import replace_file
 from solo5_systemd.base.budget import Budget
@@ -225,7 +224,7 @@ class Generator:
         if not is_ours(self._system / f"{name}.service"):
             return
         if is_active(f"{name}.service", prepare_service(TaskName(name))):
-            self._refuse(name, path, sentence)
+            self._refuse(name, path, sentence, {})
         else:
             remove_files(name, self._system, Path(self._directory))
 
@@ -234,7 +233,7 @@ class Generator:
         own = self._system / f"{name}.socket"
         return {own.name: own.read_text(encoding="utf-8")} if is_ours(own) else {}
 
-    def _refuse(self, name: str, path: str, sentence: str, others: Mapping[str, str] = MappingProxyType({})) -> None:
+    def _refuse(self, name: str, path: str, sentence: str, others: Mapping[str, str]) -> None:
         """Write the unit file of a refused declaration; that of a running task keeps what keeps its preparation."""
         own = self._unit_of(name)
         if not is_active(f"{name}.service", prepare_service(TaskName(name))) or not is_ours(own):
@@ -363,7 +362,7 @@ class Generator:
         prepared = any(Path(self._directory).glob(f"{tasks}/{UNCLEARED}"))
         if is_active(f"{name}.service", *([prepare_service(task)] if prepared else [])):
             if is_ours(own):  # else an instance that has the unit file of its template
-                self._refuse(name, f"{self._etc}/{name}.unikernel", removed_sentence(task, self._etc))
+                self._refuse(name, f"{self._etc}/{name}.unikernel", removed_sentence(task, self._etc), {})
                 _replace(Path(self._directory) / name / REMOVED, "", mode=0o600)
             return
         if is_template(name) or not UpdateFiles(task, directory=Path(self._directory)).under_way:

@@ -24,7 +24,6 @@ from solo5_systemd.base.declared_units import (
     STDERR,
     STDERR_MAX,
     TENDER,
-    declaration_digest,
     declaration_directory,
     declared_service,
     forget_instance,
@@ -46,7 +45,7 @@ from solo5_systemd.engine.prepare import Prepared, Preparer
 from solo5_systemd.journal.journald import namespace_path
 from solo5_systemd.network import task_namespaces
 from solo5_systemd.network.model import NicRequest, Request
-from solo5_systemd.network.remembered import ADDRESSES, LastRequest, read_request, write_request
+from solo5_systemd.network.remembered import ADDRESSES, LastRequest, declaration_digest, read_request, write_request
 from solo5_systemd.pid1.kept import (
     UNCLEARED,
     Basis,

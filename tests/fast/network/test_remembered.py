@@ -13,13 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fast.network.test_ipam import nic
 
-from solo5_systemd.base.declared_units import SOURCES, declaration_digest
+from solo5_systemd.base.declared_units import SOURCES
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import HostError, InvalidRequestError, SettingsError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import remembered
 from solo5_systemd.network.model import NicRequest, PortRequest, Protocol
-from solo5_systemd.network.remembered import LastRequest, RememberedAddresses, read_request, write_request
+from solo5_systemd.network.remembered import (
+    LastRequest,
+    RememberedAddresses,
+    declaration_digest,
+    read_request,
+    write_request,
+)
 from solo5_systemd.settings.records import document, record
 
 WEB, MAC = TaskName("web"), "02:00:00:00:00:09"
