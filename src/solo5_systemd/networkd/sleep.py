@@ -281,7 +281,11 @@ class Sleep:
                 self._waking[task].add(what)
             else:
                 self._waking[task] = _Packets(what)
-                self._tasks.create_task(self._wake_for(task, self._waking[task]))
+                waking = self._wake_for(task, self._waking[task])
+                try:
+                    self._tasks.create_task(waking)
+                except RuntimeError:  # this service ends, without the bus; the counter remains for the next one
+                    waking.close()
 
     def _is_asleep(self, task: TaskName) -> bool:
         record = self._state.record(task)
