@@ -2,10 +2,9 @@
 
 import os
 import pickle
-import sys
 import traceback
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -23,7 +22,7 @@ def in_processes(work: Callable[[Sequence[T]], R], items: Sequence[T], least: in
         least: items for which a process is worth its start.
 
     Raises:
-        ChildProcessError: the function has raised an exception in a child, which has printed it to stderr.
+        ChildProcessError: the function has raised an exception in a child, whose traceback is the message.
     """
     count = max(1, min(len(os.sched_getaffinity(0)), len(items) // least))
     size = -(-len(items) // count)
@@ -32,31 +31,36 @@ def in_processes(work: Callable[[Sequence[T]], R], items: Sequence[T], least: in
     try:
         results = [work(first)]
     finally:
-        contents = [_ended(*child) for child in children]
-    if not all(contents):
-        raise ChildProcessError(f"{contents.count(b'')} of {len(children)} processes have failed.")
-    return [*results, *map(pickle.loads, contents)]
+        found = [_ended(*child) for child in children]
+    for result, failure in found:
+        if failure:
+            raise ChildProcessError(failure)
+        results.append(result)
+    return results
 
 
 def _started(work: Callable[[Sequence[T]], R], part: Sequence[T]) -> tuple[int, int]:
-    """Return a child's PID and the pipe with its pickled result, which is empty if it has failed."""
+    """Return a child's PID and the pipe with its pickled result and its traceback."""
     reads, writes = os.pipe()
     child = os.fork()
     if child:
         os.close(writes)
         return child, reads
     try:
+        try:
+            content = pickle.dumps((work(part), ""))
+        except BaseException:  # noqa: BLE001 - the parent raises it
+            content = pickle.dumps((None, traceback.format_exc()))
         with os.fdopen(writes, "wb") as pipe:
-            pipe.write(pickle.dumps(work(part)))
-    except BaseException:  # noqa: BLE001 - the parent raises one
-        traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(1)
-    os._exit(0)
+            pipe.write(content)
+    finally:
+        os._exit(0)
 
 
-def _ended(child: int, reads: int) -> bytes:
+def _ended(child: int, reads: int) -> tuple[Any, str]:
     """Return what a child has written, once it has ended."""
     with os.fdopen(reads, "rb") as pipe:
         content = pipe.read()
-    return content if os.waitpid(child, 0)[1] == 0 else b""
+    os.waitpid(child, 0)
+    result: tuple[Any, str] = pickle.loads(content) if content else (None, "A process was killed.")  # noqa: S301 - ours
+    return result

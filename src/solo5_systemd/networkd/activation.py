@@ -265,7 +265,7 @@ class Activation:
         self._close_carriers()
 
     async def _deliver_to(self, task: TaskName, lease: Lease, boots: bool) -> None:
-        def to_nic(do: ForPackets) -> Coroutine[Any, Any, object]:
+        def to_nic(do: ForPackets) -> Coroutine[Any, Any, Sequence[object]]:
             return self._have(task, lambda entries, bridge, each: do(entries, bridge, each) if each == lease else None)
 
         if await self._opened(lease) or boots:  # else it has run for a while

@@ -2,9 +2,10 @@
 
 import asyncio
 import os
+import pickle
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Event
 
@@ -625,7 +626,7 @@ def test_a_tender_that_hangs_costs_the_budget_once(
     assert "ExecStart=" in (tmp_path / "system/web.service").read_text()
 
 
-def test_several_processes_write_what_one_writes(
+def test_parts_of_the_declarations_become_what_all_become(
     make: Make, web: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = web.read_text()
@@ -640,8 +641,11 @@ def test_several_processes_write_what_one_writes(
     written = {path: path.read_text() for path in system.rglob("*") if path.is_file()}
     shutil.rmtree(system)
     system.mkdir()
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(4))
-    monkeypatch.setattr(generator, "PROCESS_MIN", 2)
+
+    def parts(work: Callable[[Sequence[str]], object], names: Sequence[str], _: int) -> list[object]:
+        return [pickle.loads(pickle.dumps(work([name]))) for name in names]
+
+    monkeypatch.setattr(generator, "in_processes", parts)
     assert make() == in_one
     assert len(in_one) == 1
     assert {path: path.read_text() for path in system.rglob("*") if path.is_file()} == written
