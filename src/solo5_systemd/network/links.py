@@ -239,7 +239,7 @@ class Links:
             self._taps.make(tap, bridge=lease.bridge, alias=alias, port=_port(lease, network))
             # An earlier guest may have had such an address, with another MAC: the kernel would send to that one for
             # some eight seconds (5 s of NUD_DELAY, then three probes), unless the new guest asks for one meanwhile.
-            self.neighbours.forget(network.bridge, lease)
+            self.neighbours.forget(network.bridge, lease.addresses)
 
     def packets(self, lease: Lease, network: Network, do: Callable[[Neighbours, str, Lease], T]) -> T:
         """Do what a method of `Neighbours` does with packets for a guest.

@@ -7,7 +7,7 @@ A packet for an address without an entry waits in the kernel, which asks for the
 import os
 import socket
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
@@ -74,10 +74,10 @@ class Neighbours:
             path = _SYSCTLS / name.format(bridge)
             if path.exists():  # not where the kernel lacks the family
                 path.write_text(value)
-        return self.forget(bridge, lease)
+        return self.forget(bridge, _addresses(lease))
 
-    def forget(self, bridge: str, lease: Lease) -> bool:
-        """Delete the entries of a guest, as far as there are any; an operator's own (permanent) entries stay.
+    def forget(self, bridge: str, addresses: Iterable[IpAddress]) -> bool:
+        """Delete the entries of addresses, as far as there are any; an operator's own (permanent) entries stay.
 
         An entry for which the kernel looks, and holds packets, stays, too.
 
@@ -85,7 +85,7 @@ class Neighbours:
             Whether there is one of these.
         """
         looked_for = False
-        for entry, state in self._found(bridge, lease):
+        for entry, state in self._found(bridge, addresses):
             looked_for |= state == _NUD_INCOMPLETE
             if state not in (_NUD_INCOMPLETE, _NUD_PERMANENT):
                 self._route.execute([(_DELNEIGH, 0, entry)])
@@ -94,13 +94,13 @@ class Neighbours:
     def keep(self, bridge: str, lease: Lease) -> None:
         """Have the kernel hold packets for a guest until `deliver` or `refuse`, instead of for four seconds."""
         # An update to this state stops the timer of the entry (__neigh_update of net/core/neighbour.c).
-        for entry, state in self._found(bridge, lease):
+        for entry, state in self._found(bridge, _addresses(lease)):
             if state == _NUD_INCOMPLETE:
                 self._route.execute([(_NEWNEIGH, NLM_REPLACE, _in_state(entry, state))])
 
     def refuse(self, bridge: str, lease: Lease) -> None:
         """Drop the packets that the kernel holds for a guest: their senders learn that it is unreachable."""
-        for entry, state in self._found(bridge, lease):
+        for entry, state in self._found(bridge, _addresses(lease)):
             if state == _NUD_INCOMPLETE:
                 self._route.execute([(_DELNEIGH, 0, entry)])
 
@@ -111,10 +111,10 @@ class Neighbours:
         entries = (_in_state(_entry(number, address), _NUD_REACHABLE) + mac for address in _addresses(lease))
         self._route.execute([(_NEWNEIGH, NLM_CREATE | NLM_REPLACE, entry) for entry in entries])
 
-    def _found(self, bridge: str, lease: Lease) -> Iterator[tuple[bytes, int]]:
-        """Yield the entries of a guest that exist, each with its state."""
+    def _found(self, bridge: str, addresses: Iterable[IpAddress]) -> Iterator[tuple[bytes, int]]:
+        """Yield the entries that exist, each with its state."""
         number = socket.if_nametoindex(bridge)
-        for address in _addresses(lease):
+        for address in addresses:
             entry = _entry(number, address)
             with suppress(FileNotFoundError):
                 [(_, found)] = self._route.request(_GETNEIGH, NLM_ACK, entry)
