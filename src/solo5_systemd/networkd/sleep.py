@@ -152,7 +152,10 @@ class Sleep:
         task = record.reservation.task
         if record.asleep:
             if frames or not self._state.announces:  # while this service did not run, or of a lost message
-                await self.wake(task, "a packet" if frames else "packets are not announced")
+                for _ in range(2):  # an announcement that can be read by now is handled, and names the packet
+                    await asyncio.sleep(0)
+                if task not in self._waking:
+                    await self.wake(task, "a packet" if frames else "packets are not announced")
         elif self._state.announces and await self._is_idle(record, frames):
             await self._sleep(task, IDLE, frames)
 

@@ -5,6 +5,7 @@ tests/contract/test_network_sleep.py shows the same with the kernel's packets.
 
 import asyncio
 import logging
+import os
 import signal
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
@@ -241,6 +242,24 @@ async def test_a_frame_between_the_check_and_the_signal_keeps_a_task_awake(servi
     service.tables.arriving = 0
     assert await service.after(1) == []
     assert await service.after(60) == [STOP]
+
+
+async def test_a_packet_that_a_check_counts_before_its_announcement_is_read_has_its_name(service: Service) -> None:
+    await service.sleep.sleep(A)
+    service.tables.counts[LEASE.tap] += 1
+    reads, writes = os.pipe()
+    loop = asyncio.get_running_loop()
+
+    def announced() -> None:
+        loop.remove_reader(reads)
+        service.sleep.on_packets({LEASE.tap: "TCP 192.0.2.9:1 to 10.89.0.2:80"}, "")
+
+    loop.add_reader(reads, announced)
+    os.write(writes, b"x")
+    await service.after(1)
+    for descriptor in (reads, writes):
+        os.close(descriptor)
+    assert [change.reason for change in service.changes if not change.asleep] == ["TCP 192.0.2.9:1 to 10.89.0.2:80"]
 
 
 async def test_where_no_packets_are_announced_no_task_sleeps(service: Service) -> None:
