@@ -13,6 +13,15 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+def begin(group: asyncio.TaskGroup, coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T] | None":
+    """Begin a task of a group, for a callback of the event loop; None: the group ends, as after a task's error."""
+    try:
+        return group.create_task(coroutine)
+    except RuntimeError:
+        coroutine.close()
+        return None
+
+
 async def gather(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Await all coroutines concurrently and return their results in order.
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias
 
-from solo5_systemd.base.concurrency import KeyedLocks, SerialThread, gather
+from solo5_systemd.base.concurrency import KeyedLocks, SerialThread, begin, gather
 from solo5_systemd.base.declared_units import service_of
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.names import TaskName
@@ -150,9 +150,9 @@ class Activation:
                 continue
             if record.waits:
                 self.start(task, f"a packet for {address}")
-                self._tasks.create_task(self._have(task, Neighbours.keep))
+                begin(self._tasks, self._have(task, Neighbours.keep))
             elif record.state is LeaseState.ATTACHED and task in self._started:
-                self._tasks.create_task(self._have(task, Neighbours.keep))  # else the kernel asks the guest
+                begin(self._tasks, self._have(task, Neighbours.keep))  # else the kernel asks the guest
             elif record.state is LeaseState.ATTACHED and task not in self._waiting.ending:
                 self._begin_step(task, self._deliver(task))
 
@@ -200,7 +200,8 @@ class Activation:
     def _begin_step(self, task: TaskName, step: Coroutine[Any, Any, None]) -> None:
         """Begin the next step of a start: `_watch` until its unit has a run, then `_deliver`."""
         self._end_step(task)
-        self._started[task] = self._tasks.create_task(step)
+        if (begun := begin(self._tasks, step)) is not None:
+            self._started[task] = begun
 
     def _end_step(self, task: TaskName) -> None:
         if step := self._started.pop(task, None):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 
-from solo5_systemd.base.concurrency import KeyedLocks, SerialThread
+from solo5_systemd.base.concurrency import KeyedLocks, SerialThread, begin
 from solo5_systemd.base.declared_units import service_of
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.names import TaskName
@@ -113,7 +113,7 @@ class Releases:
             self._without_run[task].set()
         else:
             self._without_run[task] = asyncio.Event()
-            self._tasks.create_task(self._wait_and_release(task, self._without_run[task]))
+            begin(self._tasks, self._wait_and_release(task, self._without_run[task]))
 
     async def _wait_and_release(self, task: TaskName, news: asyncio.Event) -> None:
         interval = END_CHECK_INTERVAL_S
@@ -180,9 +180,9 @@ class Releases:
         for task in tasks:
             record, has_fifo = host.leases.get(task), host.waiting.has_fifo(task)
             if record is None and has_fifo:
-                self._tasks.create_task(self._activation.wait_again(task))
+                begin(self._tasks, self._activation.wait_again(task))
             elif record is not None and record.reservation.idle_stops and not has_fifo:
-                self._tasks.create_task(self._end_waiting(task))
+                begin(self._tasks, self._end_waiting(task))
 
     async def _end_waiting(self, task: TaskName) -> None:
         """Release a task that waits without its socket unit; that unit is stopped, if its declaration was removed."""

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from solo5_systemd.base.concurrency import KeyedLocks, SerialThread
+from solo5_systemd.base.concurrency import KeyedLocks, SerialThread, begin
 from solo5_systemd.base.declared_units import service_of
 from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error
 from solo5_systemd.base.names import TaskName
@@ -284,11 +284,7 @@ class Sleep:
                 self._waking[task].add(what)
             else:
                 self._waking[task] = _Packets(what)
-                waking = self._wake_for(task, self._waking[task])
-                try:
-                    self._tasks.create_task(waking)
-                except RuntimeError:  # this service ends, without the bus; the counter remains for the next one
-                    waking.close()
+                begin(self._tasks, self._wake_for(task, self._waking[task]))  # or the next service does: it is counted
 
     def _is_asleep(self, task: TaskName) -> bool:
         record = self._state.record(task)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
-from solo5_systemd.base.concurrency import KeyedLocks, gather, reaped, retry
+from solo5_systemd.base.concurrency import KeyedLocks, begin, gather, reaped, retry
 
 
 async def wait(ended: list[str]) -> None:
@@ -15,6 +15,26 @@ async def wait(ended: list[str]) -> None:
         await asyncio.Event().wait()
     finally:
         ended.append("wait")
+
+
+async def test_no_task_begins_in_a_group_that_ends() -> None:
+    ran: list[str] = []
+
+    async def work(name: str) -> None:
+        ran.append(name)
+
+    async def fail() -> None:
+        raise ValueError("the bus is gone")
+
+    async def serve() -> None:
+        async with asyncio.TaskGroup() as group:
+            begin(group, work("before"))
+            group.create_task(fail()).add_done_callback(lambda _: ran.append(f"{begin(group, work('after'))}"))
+            await asyncio.Event().wait()
+
+    with pytest.raises(ExceptionGroup):
+        await serve()
+    assert ran == ["before", "None"]
 
 
 async def test_results_are_in_order() -> None:
