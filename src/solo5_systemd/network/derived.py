@@ -37,6 +37,10 @@ def guest_macs(*nic: str) -> Iterator[MacAddress]:
     return map(mac_of, count(number_of("mac", *nic)))
 
 
+ASKER = MacAddress("02:73:35:00:00:00")
+"""The MAC address from which a guest that has been started for its first packet is asked for its address."""
+
+
 def bridge_mac(name: NetworkName, bridge: str = "") -> MacAddress:
     """Return the fixed MAC of a network's bridge, which also identifies the bridge as made by this service.
 

@@ -14,7 +14,7 @@ from typing import TypeVar
 from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.allocations import Allocations
-from solo5_systemd.network.derived import bridge_mac, digest_of, guest_macs, number_of, slaac_address
+from solo5_systemd.network.derived import ASKER, bridge_mac, digest_of, guest_macs, number_of, slaac_address
 from solo5_systemd.network.ipam6 import bounds6, free_address
 from solo5_systemd.network.model import (
     IpAddress,
@@ -239,7 +239,7 @@ class _Choice:
         self._taps: set[str] = set()
         self._ports: Counter[str] = Counter()
         self._addresses: dict[IpAddress, str] = dict.fromkeys(local, "this host")
-        self._macs: dict[MacAddress, str] = {}
+        self._macs: dict[MacAddress, str] = {ASKER: "solo5-networkd"}
         for network in networks:
             for gateway in (network.gateway4, network.gateway6):
                 if gateway is not None:

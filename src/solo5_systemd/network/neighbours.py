@@ -12,9 +12,8 @@ from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
 
-from solo5_systemd.network.derived import link_local
+from solo5_systemd.network.derived import ASKER, link_local
 from solo5_systemd.network.model import IpAddress, Lease
-from solo5_systemd.network.nft_rules import ASKER
 from solo5_systemd.network.raw_netlink import (
     NETLINK_ROUTE,
     NLM_ACK,

@@ -36,10 +36,10 @@ BRIDGE = """table bridge solo5 {
     set waiting4 { type ipv4_addr; }
     set waiting6 { typeof @th,64,64 . @th,128,64; }
     set connecting4 {
-        type ifname . ipv4_addr . inet_service . inet_service; size 65535; flags dynamic, timeout; timeout 1s;
+        type ipv4_addr . inet_service . ipv4_addr . inet_service; size 65535; flags dynamic, timeout; timeout 1s;
     }
     set connecting6 {
-        type ifname . ipv6_addr . inet_service . inet_service; size 65535; flags dynamic, timeout; timeout 1s;
+        type ipv6_addr . inet_service . ipv6_addr . inet_service; size 65535; flags dynamic, timeout; timeout 1s;
     }
     set heard { type ifname; size 65535; flags dynamic; }
     set asleep4 { type ifname . ipv4_addr; }
@@ -54,6 +54,7 @@ BRIDGE = """table bridge solo5 {
     map asking { typeof iifname . ether saddr . @th,288,48 . @th,160,32 : ether daddr; }
     set answered { typeof oifname . @th,288,48; }
     set askers { type ifname; size 65535; flags dynamic, timeout; timeout 1m; }
+    set tellers { type ifname; size 65535; flags dynamic, timeout; timeout 1m; }
     map strangers { type ifname : ipv4_addr; size 4096; flags dynamic, timeout; timeout 1h; }
     set unserved { type ifname; size 4096; flags dynamic, timeout; timeout 1h; }
 
@@ -107,7 +108,7 @@ BRIDGE = """table bridge solo5 {
     }
     # The answer to solo5-networkd's own question. The kernel would send at once what it holds for the guest.
     chain telling {
-        update @askers { iifname limit rate over ASKERS_RATE/second burst ASKERS_BURST packets } drop
+        update @tellers { iifname limit rate over ASKERS_RATE/second burst ASKERS_BURST packets } drop
         ANNOUNCED drop
     }
     chain passing {
@@ -330,9 +331,9 @@ BRIDGE = """table bridge solo5 {
     # would forget the connection that it has answered, and its client would wait.
     chain connecting {
         ether type ip update @connecting4 \\
-            { oifname . ip saddr . tcp sport . tcp dport limit rate over 5/second burst 1 packets } drop
+            { ip saddr . tcp sport . ip daddr . tcp dport limit rate over 5/second burst 1 packets } drop
         ether type ip6 update @connecting6 \\
-            { oifname . ip6 saddr . tcp sport . tcp dport limit rate over 5/second burst 1 packets } drop
+            { ip6 saddr . tcp sport . ip6 daddr . tcp dport limit rate over 5/second burst 1 packets } drop
     }
     # The queue of a tap has room for 500 to 1000 frames, which those for all would fill in days. One router
     # advertisement passes: the route that the guest has may time out while it sleeps.

@@ -11,6 +11,7 @@ into a set, and crashes at the first rule that uses it.
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from solo5_systemd.network.derived import ASKER
 from solo5_systemd.network.drops import RULES
 from solo5_systemd.network.model import Network
 from solo5_systemd.network.nft_bridge import BRIDGE
@@ -50,9 +51,6 @@ last, and the set of those that have sent a DHCP request without a server."""
 ANNOUNCEMENTS, SNAPLEN = 5805, 64
 """The group of nfnetlink_log that has the first packets for tasks that sleep, and the bytes of each: headers of IP and
 of its transport."""
-
-ASKER = "02:73:35:00:00:00"
-"""The MAC address from which a guest that has been started for its first packet is asked for its address."""
 
 HEARD = "heard"
 """The dynamic set of table bridge of the taps that have had a router advertisement while their task slept."""

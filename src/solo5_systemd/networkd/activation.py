@@ -80,6 +80,7 @@ class Activation:
         self._carriers: CarrierWatch | None = None
         self._awaited: dict[str, asyncio.Event] = {}
         self._asked: dict[IpAddress, asyncio.Event] = {}
+        self._releasing: set[TaskName] = set()
         self._lost = asyncio.Event()
 
     @contextmanager
@@ -151,10 +152,12 @@ class Activation:
             if record.waits:
                 self.start(task, f"a packet for {address}")
                 begin(self._tasks, self._have(task, Neighbours.keep))
-            elif record.state is LeaseState.ATTACHED and task in self._started:
-                begin(self._tasks, self._have(task, Neighbours.keep))  # else the kernel asks the guest
-            elif record.state is LeaseState.ATTACHED and task not in self._waiting.ending:
+            elif record.state is not LeaseState.ATTACHED or task in (*self._waiting.ending, *self._releasing):
+                continue
+            elif not self._is_started(task):
                 self._begin_step(task, self._deliver(task))
+            elif record.reservation.idle_stops:
+                begin(self._tasks, self._have(task, Neighbours.keep))  # else the kernel asks the guest
 
     def _is_of(self, record: LeaseRecord, link: int, address: IpAddress) -> bool:
         """Return whether a link is that by which the host reaches a leased address."""
@@ -185,7 +188,7 @@ class Activation:
 
     def start(self, task: TaskName, reason: str) -> bool:
         """Have PID 1 start a task that waits, unless it does, and return whether it does."""
-        if task in self._started:
+        if self._is_started(task):
             return True
         if self._limit.admits(task):
             if self._waiting.start(task):
@@ -196,6 +199,10 @@ class Activation:
                 return False
         self._begin_step(task, self._watch(task))
         return True
+
+    def _is_started(self, task: TaskName) -> bool:
+        """Return whether a step of a start is under way; a `_watch` may have found that the start left nothing."""
+        return task in self._started and not self._started[task].done()
 
     def _begin_step(self, task: TaskName, step: Coroutine[Any, Any, None]) -> None:
         """Begin the next step of a start: `_watch` until its unit has a run, then `_deliver`."""
@@ -227,6 +234,7 @@ class Activation:
                 return
             looks = looks + 1 if await self._units.over([task]) else 0
         self._started.pop(task, None)
+        self._close_carriers()
         await self._have(task, Neighbours.refuse)
         if self._waiting.is_expected(task) and not self._waiting.is_read(task):
             text = "PID 1 has closed its FIFO, as for a changed declaration at a daemon-reload"
@@ -240,18 +248,24 @@ class Activation:
         if task in self._started:
             self._begin_step(task, self._deliver(task))
 
-    def released(self, task: TaskName) -> None:
-        """Forget a start: the task waits again, or is over."""
+    @contextmanager
+    def releasing(self, task: TaskName) -> Iterator[None]:
+        """Forget a start: the task waits again, or is over. No packet begins a delivery to its taps, for the block."""
         if task in self._waiting.ending or not self._waiting.has_fifo(task):
             self._limit.forget(task)
         self._end_step(task)
+        self._releasing.add(task)
+        try:
+            yield
+        finally:
+            self._releasing.discard(task)
 
     async def _deliver_held(self) -> None:
         """Deliver what an earlier process of the service has left in the kernel for attached tasks."""
         for record in [*self._host.leases.records]:
             task = record.reservation.task
             is_attached = record.state is LeaseState.ATTACHED and record.reservation.idle_stops
-            if is_attached and task not in self._started and any(await self._have(task, Neighbours.hold)):
+            if is_attached and any(await self._have(task, Neighbours.hold)) and not self._is_started(task):
                 self._begin_step(task, self._deliver(task, boots=True))
 
     async def _deliver(self, task: TaskName, *, boots: bool = False) -> None:
@@ -261,7 +275,8 @@ class Activation:
             boots: the guest may boot, though its taps are open.
         """
         record = self._host.leases.get(task)
-        await gather(self._deliver_to(task, lease, boots) for lease in (record.reservation.leases if record else ()))
+        if record is not None and record.state is LeaseState.ATTACHED and task not in self._releasing:
+            await gather(self._deliver_to(task, lease, boots) for lease in record.reservation.leases)
         self._started.pop(task, None)
         self._close_carriers()
 

@@ -216,16 +216,16 @@ class Releases:
 
     async def release_now(self, task: TaskName, *, waits: bool = False) -> None:
         """Release a task under its lock; with `waits`, what it does not need while it waits for its first packet."""
-        self._activation.released(task)
-        remains = await self._writer.run(partial(self._state.begin_release, task, waits=waits))
-        if self._state.host.dhcp.in_use:
-            await self.try_serve_dhcp()  # before the bridge is deleted, on which the server's socket is
-        if remains.namespace is not None:
-            await asyncio.to_thread(delete_elsewhere, remains, remains.namespace)
-        else:
-            deleting = [self._deletions.delete_remains(remains)]
-            await asyncio.gather(*deleting, *([] if waits else [_wait_for_ports(remains.reservation)]))
-        await self._writer.run(self._state.end_release, task)
+        with self._activation.releasing(task):
+            remains = await self._writer.run(partial(self._state.begin_release, task, waits=waits))
+            if self._state.host.dhcp.in_use:
+                await self.try_serve_dhcp()  # before the bridge is deleted, on which the server's socket is
+            if remains.namespace is not None:
+                await asyncio.to_thread(delete_elsewhere, remains, remains.namespace)
+            else:
+                deleting = [self._deletions.delete_remains(remains)]
+                await asyncio.gather(*deleting, *([] if waits else [_wait_for_ports(remains.reservation)]))
+            await self._writer.run(self._state.end_release, task)
         await self._activation.hold(task)  # last: flows that are deleted later would be those of held packets
         self._on_fifos([task])  # its socket unit may have been started meanwhile
 

@@ -126,6 +126,8 @@ class NetworkState:
         if reservation.idle_s:
             self.sleepers.check(reservation, networks)
         held = self.leases.get(task)
+        if held is not None and held.waits and held.names != request.names:
+            self.leases.save(held := replace(held, names=request.names))
         if held is not None and held.state is not LeaseState.RESERVED:
             return held
         record = self._hold(reservation, request, networks)

@@ -85,6 +85,11 @@ def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return lines
 
 
+def released(subject: Activation) -> None:
+    with subject.releasing(WEB):
+        pass
+
+
 @asynccontextmanager
 async def activation() -> AsyncIterator[tuple[Activation, Waiting]]:
     """Of a task whose starts are over at once."""
@@ -111,7 +116,7 @@ async def test_a_start_that_fails_is_repeated_for_a_later_packet() -> None:
         assert waiting.done == ["refused"]
         assert subject.start(WEB, "a packet")
         assert waiting.started == 2
-        subject.released(WEB)
+        released(subject)
         await later()
     assert waiting.done == ["refused"], "nothing is refused after a release"
 
@@ -122,7 +127,7 @@ async def test_a_start_that_pid_1_has_not_begun_yet_has_not_failed() -> None:
         assert subject.start(WEB, "a packet")
         await later(1.5)
         assert waiting.done == []
-        subject.released(WEB)
+        released(subject)
 
 
 @pytest.mark.leaps
@@ -146,7 +151,7 @@ async def test_a_task_that_is_ended_for_idleness_is_started_each_time() -> None:
         waiting.ending.add(WEB)
         for _ in range(3 * STARTS_MAX):
             assert subject.start(WEB, "a packet")
-            subject.released(WEB)
+            released(subject)
         assert waiting.started == 3 * STARTS_MAX
 
 
