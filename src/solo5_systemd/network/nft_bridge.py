@@ -35,12 +35,8 @@ BRIDGE = """table bridge solo5 {
     set asleep { type ifname; }
     set waiting4 { type ipv4_addr; }
     set waiting6 { typeof @th,64,64 . @th,128,64; }
-    set connecting4 {
-        type ipv4_addr . inet_service . ipv4_addr . inet_service; size 65535; flags dynamic, timeout; timeout 1s;
-    }
-    set connecting6 {
-        type ipv6_addr . inet_service . ipv6_addr . inet_service; size 65535; flags dynamic, timeout; timeout 1s;
-    }
+    set syn4 { typeof ip saddr . tcp sport . ip daddr . tcp dport; size 65535; flags dynamic, timeout; timeout 1s; }
+    set syn6 { typeof ip6 saddr . tcp sport . ip6 daddr . tcp dport; size 65535; flags dynamic, timeout; timeout 1s; }
     set heard { type ifname; size 65535; flags dynamic; }
     set asleep4 { type ifname . ipv4_addr; }
     set asleep6 { typeof oifname . @th,64,64 . @th,128,64; }
@@ -330,9 +326,9 @@ BRIDGE = """table bridge solo5 {
     # A request for a connection that was sent again while the kernel held the first one: they arrive together. MirageOS
     # would forget the connection that it has answered, and its client would wait.
     chain connecting {
-        ether type ip update @connecting4 \\
+        ether type ip update @syn4 \\
             { ip saddr . tcp sport . ip daddr . tcp dport limit rate over 5/second burst 1 packets } drop
-        ether type ip6 update @connecting6 \\
+        ether type ip6 update @syn6 \\
             { ip6 saddr . tcp sport . ip6 daddr . tcp dport limit rate over 5/second burst 1 packets } drop
     }
     # The queue of a tap has room for 500 to 1000 frames, which those for all would fill in days. One router

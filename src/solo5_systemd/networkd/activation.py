@@ -246,7 +246,7 @@ class Activation:
     def attached(self, task: TaskName) -> None:
         """Deliver what the kernel holds for a task that has waited."""
         if task in self._started:
-            self._begin_step(task, self._deliver(task))
+            self._begin_step(task, self._deliver(task, boots=True))
 
     @contextmanager
     def releasing(self, task: TaskName) -> Iterator[None]:

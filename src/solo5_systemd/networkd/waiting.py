@@ -147,8 +147,9 @@ class Waiting:
     def forget(self, reservation: Reservation) -> None:
         """Drop what the kernel holds for a task that waits no longer: after `Neighbours.keep`, without end."""
         self.ending.discard(reservation.task)
-        with suppress(Solo5Error):  # another program has deleted the bridge, and the entries with it
-            self.packets(reservation.task, Neighbours.refuse)
+        if reservation.idle_stops:
+            with suppress(Solo5Error):  # another program has deleted the bridge, and the entries with it
+                self.packets(reservation.task, Neighbours.refuse)
 
     def task_at(self, address: IpAddress) -> TaskName | None:
         """Return the task of a leased address; safe in any thread."""
