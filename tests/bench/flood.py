@@ -152,7 +152,7 @@ def _declared() -> Iterator[None]:
     write_declaration(OTHER, f"Publish={OTHER_PORT}:7/udp\n")
     reload_ms()
     try:
-        run("systemctl", "start", f"{FIRST}.socket", f"{OTHER}.service")
+        run("systemctl", "start", f"{FIRST}.socket", f"{FIRST}.service", f"{OTHER}.service")
         _until(lambda: state(FIRST) is LeaseState.ATTACHED)
         _rest()
         yield
