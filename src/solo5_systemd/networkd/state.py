@@ -359,16 +359,11 @@ class NetworkState:
                 )
         self.repairs.repair_tables()
         without, having = self.leases.move_ports(old, new)
-        attached, moved = (
-            [
-                element
-                for each in records
-                if each.state is LeaseState.ATTACHED
-                for element in self.bridges.task_elements(each.reservation)
-            ]
-            for records in ((old, new), (without, having))
-        )
-        self.bridges.replace_elements(attached, moved)
+        self.bridges.replace_elements(self._attached_elements(old, new), self._attached_elements(without, having))
+
+    def _attached_elements(self, *records: LeaseRecord) -> Sequence[Element]:
+        attached = (each.reservation for each in records if each.state is LeaseState.ATTACHED)
+        return [element for reservation in attached for element in self.bridges.task_elements(reservation)]
 
     def _return_ports(self, record: LeaseRecord) -> LeaseRecord:
         """Move the ports that a task has of another one back to it, if that has a network; return the task's record."""

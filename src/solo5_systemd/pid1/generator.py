@@ -336,8 +336,6 @@ class Generator:
         for file, content in files.own.items():
             _replace(directory / file, content, mode=0o600)
         for path, content in files.others.items():
-            if "/" in path:
-                (self._system / path).parent.mkdir(mode=0o755, exist_ok=True)
             _replace(self._system / path, content)
         own = self._system / f"{name}.socket"
         if own.name not in files.others and is_ours(own):
