@@ -86,7 +86,7 @@ async def over(client: Client, manager: Pid1, reservation: Reservation) -> None:
     assert await state(client) is LeaseState.WAITING
     assert await client.orphans() == ()
     # Last, the kernel holds packets: its neighbour entry is deleted.
-    await until(lambda: "lladdr" not in run("ip", "neigh", "show", str(reservation.leases[0].address)))
+    await until(lambda: "lladdr" not in run("ip", "neigh", "show", str(reservation.leases[0].first_address)))
 
 
 async def started(client: Client, manager: Pid1, fifo: Socket, nics: Sequence[NicRequest] = ()) -> None:

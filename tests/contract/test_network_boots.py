@@ -6,10 +6,12 @@ import struct
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
+from ipaddress import IPv6Address
 from typing import Any
 
 import pytest
-from tests.contract.guest import ACK, BROADCAST, RST, SYN, TCP, Guest, _tcp
+from tests.contract.guest import ACK, BROADCAST, IPV4, RST, SYN, TCP, Guest, _tcp
+from tests.contract.guest6 import Guest6
 from tests.contract.netns import run
 from tests.contract.netservice import Client, Pid1, Service, until
 from tests.contract.test_network_activation import Socket, started, waiting
@@ -32,6 +34,9 @@ class Booting(Guest):
         super().__init__(lease)
         self._complete = time.monotonic() + seconds
         self._listens = 0.0
+        self._announce()
+
+    def _announce(self) -> None:
         self.send(self.arp(1, BROADCAST, self.ip))
 
     def _on_readable(self) -> None:
@@ -45,7 +50,15 @@ class Booting(Guest):
         if time.monotonic() >= self._listens:
             return super()._on_tcp(frame, body)
         source, port, sequence = struct.unpack_from("!HHI", body)
-        return _tcp(frame[30:34] + frame[26:30], port, source, 0, sequence + 1, RST | ACK)
+        ends = frame[30:34] + frame[26:30] if frame[12:14] == IPV4.to_bytes(2) else frame[38:54] + frame[22:38]
+        return _tcp(ends, port, source, 0, sequence + 1, RST | ACK)
+
+
+class Booting6(Booting, Guest6):
+    """The same with IPv6 alone."""
+
+    def _announce(self) -> None:
+        self.send(self.advertise(self.ip6))
 
 
 @asynccontextmanager
@@ -56,7 +69,7 @@ async def answering(
     [lease] = (await waiting(client, manager, fifo)).leases
     async with asyncio.TaskGroup() as tasks:
         begun = time.monotonic()
-        answer = tasks.create_task(get(str(lease.address)))
+        answer = tasks.create_task(get(str(lease.first_address)))
         await started(client, manager, fifo)
         async with guest_of(lease) as guest:
             assert await asyncio.wait_for(answer, 5) == b"HELLO"
@@ -71,6 +84,18 @@ async def test_a_guest_that_boots_gets_the_first_packet_once_it_answers(
     async with answering(client, manager, fifo, lambda lease: Booting(lease, seconds)) as (guest, took):
         assert took < 0.9, "without a retransmission"
         assert await get(str(guest.ip)) == b"HELLO"
+
+
+@pytest.mark.parametrize("seconds", [0, 0.3])
+async def test_a_guest_with_ipv6_alone_gets_the_first_packet_once_it_answers(
+    service: Service, manager: Pid1, fifo: Socket, seconds: float
+) -> None:
+    async with (
+        service.running("[network.default]\nipv4 = false\nipv6 = true\n") as client,
+        answering(client, manager, fifo, lambda lease: Booting6(lease, seconds)) as (guest, took),
+    ):
+        assert took < 0.9, "without a retransmission"
+        assert await get(str(guest.own(IPv6Address(0)))) == b"HELLO"
 
 
 async def test_a_guest_that_answers_no_question_gets_the_first_packet_later(

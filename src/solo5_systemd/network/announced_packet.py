@@ -11,7 +11,7 @@ _ARP, _IPV4, _IPV6 = 0x0806, 0x0800, 0x86DD
 _PROTOCOLS = {6: "TCP", 17: "UDP"}
 
 _QUESTION, _REQUEST, _REPLY = "ARP of ", b"\0\1", b"\0\2"
-_NUMBER6, _SOLICIT = 58, 135
+_NUMBER6, _SOLICIT, _ADVERT = 58, 135, 136
 _ICMPV6 = f"protocol {_NUMBER6} "
 
 
@@ -22,19 +22,24 @@ def is_question(what: str) -> bool:
 
 def asked(values: Mapping[int, bytes]) -> IPv4Address | IPv6Address | None:
     """Return the address for which a packet asks, by ARP or neighbour discovery; None: it is no question."""
+    return _target(values, _REQUEST, 24, _SOLICIT)
+
+
+def answered(values: Mapping[int, bytes]) -> IPv4Address | IPv6Address | None:
+    """Return the address of a guest that answers a question for it; None: it is no answer."""
+    return _target(values, _REPLY, 14, _ADVERT)
+
+
+def _target(
+    values: Mapping[int, bytes], operation: bytes, offset: int, message: int
+) -> IPv4Address | IPv6Address | None:
+    """Return the address that an ARP packet of an operation has at an offset, or an ICMPv6 message as its target."""
     kind, packet = int.from_bytes(values.get(HEADER, b"")[:2]), values.get(PAYLOAD, b"")
-    if kind == _ARP and packet[6:8] == _REQUEST and len(packet) >= 28:
-        return IPv4Address(packet[24:28])
-    if kind == _IPV6 and packet[6:7] == bytes([_NUMBER6]) and packet[40:41] == bytes([_SOLICIT]) and len(packet) >= 64:
+    if kind == _ARP and packet[6:8] == operation and len(packet) >= 28:
+        return IPv4Address(packet[offset : offset + 4])
+    if kind == _IPV6 and packet[6:7] == bytes([_NUMBER6]) and packet[40:41] == bytes([message]) and len(packet) >= 64:
         return IPv6Address(packet[48:64])
     return None
-
-
-def answered(values: Mapping[int, bytes]) -> IPv4Address | None:
-    """Return the address of a guest that answers a question for it by ARP; None: it is no answer."""
-    kind, packet = int.from_bytes(values.get(HEADER, b"")[:2]), values.get(PAYLOAD, b"")
-    is_answer = kind == _ARP and packet[6:8] == _REPLY and len(packet) >= 28
-    return IPv4Address(packet[14:18]) if is_answer else None
 
 
 def description(values: Mapping[int, bytes]) -> str:

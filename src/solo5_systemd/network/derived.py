@@ -38,7 +38,7 @@ def guest_macs(*nic: str) -> Iterator[MacAddress]:
 
 
 ASKER = MacAddress("02:73:35:00:00:00")
-"""The sender of solo5-networkd's ARP requests to a guest that boots (`Neighbours.ask`)."""
+"""The sender of solo5-networkd's questions to a guest that boots (`Neighbours.ask`)."""
 
 
 def bridge_mac(name: NetworkName, bridge: str = "") -> MacAddress:

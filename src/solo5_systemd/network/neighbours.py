@@ -44,10 +44,12 @@ _SYSCTLS_OF_LOOKUPS = (
     ("ipv6/conf/{}/drop_unsolicited_na", "1"),
 )
 
-_ETHERNET, _IPV4, _ARP = 1, 0x0800, 0x0806
+_ETHERNET, _IPV4, _ARP, _IPV6 = 1, 0x0800, 0x0806, 0x86DD
 _ARP_PACKET = struct.Struct("!HHBBH6s4s6s4s")
 _REQUEST = 1
 _NONE = bytes(6)
+_IPV6_HEAD = struct.Struct("!IHBB")  # version, length, next header, hop limit
+_ICMPV6, _SOLICIT, _SOURCE = 58, 135, b"\1\1"
 
 
 class Neighbours:
@@ -130,18 +132,15 @@ class Neighbours:
             return False
 
     def ask(self, bridge: str, lease: Lease) -> None:
-        """Ask a guest for its IPv4 address; table bridge announces its answer, and keeps it from the kernel (`ASKER`).
+        """Ask a guest for its first address; table bridge announces its answer, and keeps it from the kernel (`ASKER`).
 
         The kernel would send what it holds at once: too early for a guest that answers before it listens to a port.
-        No sender address is in it, as in a probe of RFC 5227, so that no guest learns one with that MAC address.
         """
-        if lease.address is None:
+        if lease.first_address is None:
             return
-        guest, asker = (bytes.fromhex(each.replace(":", "")) for each in (lease.mac, ASKER))
-        packet = _ARP_PACKET.pack(_ETHERNET, _IPV4, 6, 4, _REQUEST, asker, bytes(4), _NONE, lease.address.packed)
         with socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC) as sender:  # 0: it receives nothing
             sender.bind((bridge, 0))
-            sender.send(guest + asker + _ARP.to_bytes(2) + packet)
+            sender.send(question(lease.mac, lease.first_address))
 
 
 class LookupWatch(NetlinkSocket):
@@ -165,6 +164,23 @@ class LookupWatch(NetlinkSocket):
             if len(address) in (4, 16):
                 found.append((_NDMSG.unpack_from(body)[1], ip_address(address)))
         return found
+
+
+def question(mac: str, address: IpAddress) -> bytes:
+    """Return the frame that asks a guest for its address: of ARP, or of neighbour discovery (RFC 4861, 4.3).
+
+    No sender address is in that of ARP, as in a probe of RFC 5227, so that no guest learns one with that MAC address.
+    """
+    guest, asker = (bytes.fromhex(each.replace(":", "")) for each in (mac, ASKER))
+    if address.version == 4:
+        packet = _ARP_PACKET.pack(_ETHERNET, _IPV4, 6, 4, _REQUEST, asker, bytes(4), _NONE, address.packed)
+        return guest + asker + _ARP.to_bytes(2) + packet
+    ends, body = link_local(ASKER).packed + address.packed, bytes(4) + address.packed + _SOURCE + asker
+    size = 4 + len(body)
+    # The sum of 16-bit words in one's complement is the remainder of the number that they are together.
+    total = int.from_bytes(ends + struct.pack("!IIBBH", size, _ICMPV6, _SOLICIT, 0, 0) + body)
+    message = struct.pack("!BBH", _SOLICIT, 0, -total % 0xFFFF) + body
+    return guest + asker + _IPV6.to_bytes(2) + _IPV6_HEAD.pack(6 << 28, size, _ICMPV6, 255) + ends + message
 
 
 def _addresses(lease: Lease) -> Sequence[IpAddress]:

@@ -185,8 +185,12 @@ BRIDGE = """table bridge solo5 {
         icmpv6 type nd-neighbor-solicit ip6 saddr :: iifname . ether saddr @ipv6 \\
             iifname . @th,64,64 . @th,128,64 @advertised accept
         icmpv6 type nd-neighbor-advert iifname . ether saddr . ip6 saddr @guests6 \\
-            iifname . @th,64,64 . @th,128,64 @advertised accept
+            iifname . @th,64,64 . @th,128,64 @advertised goto advertising6
         drop
+    }
+    chain advertising6 {
+        ether daddr ASKER_MAC goto telling
+        accept
     }
     chain seeking6 {
         @th,64,64 . @th,128,64 @waiting6 ANNOUNCED

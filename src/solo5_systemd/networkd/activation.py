@@ -309,10 +309,13 @@ class Activation:
     async def _answer(
         self, lease: Lease, to_nic: Callable[[ForPackets], Coroutine[Any, Any, Sequence[object]]]
     ) -> None:
-        """Ask a guest for its IPv4 address until it answers, and wait until it listens."""
-        if lease.address is None:
+        """Ask a guest for its first address until it answers, and wait until it listens.
+
+        With both families, by ARP: one with `--ipv4-only=true` has no use of its IPv6 address.
+        """
+        if lease.first_address is None:
             return
-        answered = self._asked[lease.address] = asyncio.Event()
+        answered = self._asked[lease.first_address] = asyncio.Event()
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 while not answered.is_set():
@@ -323,7 +326,7 @@ class Activation:
         except TimeoutError:
             pass  # a guest that takes packets all the same, or none
         finally:
-            self._asked.pop(lease.address, None)
+            self._asked.pop(lease.first_address, None)
 
     def _on_carriers(self, watch: CarrierWatch) -> None:
         found = watch.up()

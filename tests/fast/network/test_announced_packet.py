@@ -94,6 +94,23 @@ def test_a_question_is_for_one_address(kind: int, packet: bytes, address: str | 
     assert asked(announced(kind, packet)) == (address and ip_address(address))
 
 
+ADVERTISEMENT = SOLICITATION.replace(bytes([135]), bytes([136]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "packet", "address"),
+    [
+        (0x0806, arp(2), "192.0.2.9"),
+        (0x86DD, ADVERTISEMENT + bytes(8), "fd00::2"),
+        (0x0806, arp(1), None),
+        (0x86DD, SOLICITATION, None),
+        (0x86DD, ADVERTISEMENT[:63], None),
+    ],
+)
+def test_an_answer_is_of_the_address_that_was_asked_for(kind: int, packet: bytes, address: str | None) -> None:
+    assert answered(announced(kind, packet)) == (address and ip_address(address))
+
+
 def test_whatever_bytes_are_announced_are_a_question_or_none() -> None:
     generator = random.Random(0)
     for _ in range(5000):
