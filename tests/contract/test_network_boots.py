@@ -6,17 +6,18 @@ import struct
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
-from ipaddress import IPv6Address
+from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
 import pytest
-from tests.contract.guest import ACK, BROADCAST, IPV4, RST, SYN, TCP, Guest, _tcp
+from tests.contract.guest import ACK, ARP, BROADCAST, IPV4, RST, SYN, TCP, Guest, _tcp
 from tests.contract.guest6 import Guest6
 from tests.contract.netns import run
 from tests.contract.netservice import Client, Pid1, Service, until
 from tests.contract.test_network_activation import Socket, started, waiting
 from tests.contract.test_network_sleep import get
 
+from solo5_systemd.network.derived import ASKER
 from solo5_systemd.network.model import Lease
 from solo5_systemd.network.neighbours import Neighbours
 
@@ -41,10 +42,13 @@ class Booting(Guest):
 
     def _on_readable(self) -> None:
         if time.monotonic() < self._complete:
-            os.read(self.descriptor, 65536)
+            self._on_early(os.read(self.descriptor, 65536))
             return
         self._listens = self._listens or time.monotonic() + 0.005
         super()._on_readable()
+
+    def _on_early(self, frame: bytes) -> None:
+        """Drop a frame."""
 
     def _on_tcp(self, frame: bytes, body: bytes) -> bytes:
         if time.monotonic() >= self._listens:
@@ -52,6 +56,14 @@ class Booting(Guest):
         source, port, sequence = struct.unpack_from("!HHI", body)
         ends = frame[30:34] + frame[26:30] if frame[12:14] == IPV4.to_bytes(2) else frame[38:54] + frame[22:38]
         return _tcp(ends, port, source, 0, sequence + 1, RST | ACK)
+
+
+class Detecting(Booting):
+    """One that gives its address up for what it takes for another machine's probe (RFC 5227, section 2.1.1)."""
+
+    def _on_early(self, frame: bytes) -> None:
+        if frame[12:14] == ARP.to_bytes(2) and frame[28:32] in (bytes(4), self.ip.packed):
+            self._complete += 60
 
 
 class Booting6(Booting, Guest6):
@@ -96,6 +108,15 @@ async def test_a_guest_with_ipv6_alone_gets_the_first_packet_once_it_answers(
     ):
         assert took < 0.9, "without a retransmission"
         assert await get(str(guest.own(IPv6Address(0)))) == b"HELLO"
+
+
+async def test_a_guest_that_detects_conflicts_takes_no_question_for_one(
+    client: Client, manager: Pid1, fifo: Socket
+) -> None:
+    async with answering(client, manager, fifo, lambda lease: Detecting(lease, 0.3)) as (guest, _):
+        asker = bytes.fromhex(ASKER.replace(":", ""))
+        senders = {IPv4Address(each[28:32]) for each in guest.frames if each[6:14] == asker + ARP.to_bytes(2)}
+        assert senders == {IPv4Address("192.0.0.8")}, "no guest learns the MAC address of the question for its gateway"
 
 
 async def test_a_guest_that_answers_no_question_gets_the_first_packet_later(

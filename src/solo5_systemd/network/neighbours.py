@@ -48,6 +48,9 @@ _ETHERNET, _IPV4, _ARP, _IPV6 = 1, 0x0800, 0x0806, 0x86DD
 _ARP_PACKET = struct.Struct("!HHBBH6s4s6s4s")
 _REQUEST = 1
 _NONE = bytes(6)
+# Of no machine (RFC 7600): a guest may learn this sender, but not the gateway with the MAC address of `ASKER`, which it
+# would send to. Without one (0.0.0.0), the question would be a probe, for the guest a conflict (RFC 5227, 2.1.1).
+_DUMMY = bytes([192, 0, 0, 8])
 _IPV6_HEAD = struct.Struct("!IHBB")  # version, length, next header, hop limit
 _ICMPV6, _SOLICIT, _SOURCE = 58, 135, b"\1\1"
 
@@ -167,13 +170,10 @@ class LookupWatch(NetlinkSocket):
 
 
 def question(mac: str, address: IpAddress) -> bytes:
-    """Return the frame that asks a guest for its address: of ARP, or of neighbour discovery (RFC 4861, 4.3).
-
-    No sender address is in that of ARP, as in a probe of RFC 5227, so that no guest learns one with that MAC address.
-    """
+    """Return the frame that asks a guest for its address: of ARP, or of neighbour discovery (RFC 4861, 4.3)."""
     guest, asker = (bytes.fromhex(each.replace(":", "")) for each in (mac, ASKER))
     if address.version == 4:
-        packet = _ARP_PACKET.pack(_ETHERNET, _IPV4, 6, 4, _REQUEST, asker, bytes(4), _NONE, address.packed)
+        packet = _ARP_PACKET.pack(_ETHERNET, _IPV4, 6, 4, _REQUEST, asker, _DUMMY, _NONE, address.packed)
         return guest + asker + _ARP.to_bytes(2) + packet
     ends, body = link_local(ASKER).packed + address.packed, bytes(4) + address.packed + _SOURCE + asker
     size = 4 + len(body)
