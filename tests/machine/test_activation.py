@@ -136,6 +136,24 @@ def test_a_client_that_makes_it_crash_does_not_take_it_down_for_good(
     eventually(lambda: over in status("web"), "an operator is told")
 
 
+def test_only_runs_that_end_by_themselves_count_for_the_limit_of_its_declaration(
+    machine: Machine, declare: Declarations
+) -> None:
+    machine.expect("web.service: Failed with result|web.socket: Failed with result|Main process exited, code=dumped")
+    declare("web", STOPS, rest="[Unit]\nStartLimitIntervalSec=1h\nStartLimitBurst=3")
+    systemctl("start", "web")
+    for _ in range(4):
+        rests("stop")
+        assert udp("127.0.0.1", 7007, "from here") == "from here"
+    for _ in range(3):
+        assert unit_property("web.socket", "ActiveState") == "active"
+        eventually(lambda: " Up " in row("web"), "it is started")
+        systemctl("kill", "--signal=SEGV", "web.service")
+        eventually(lambda: is_dormant("web"), "it waits again")
+        sh("solo5ctl", "wake", "web")
+    eventually(lambda: unit_property("web.socket", "Result") == "service-start-limit-hit", "it has crashed three times")
+
+
 def test_a_refused_declaration_does_not_make_it_deaf(web: str, outside: Outside) -> None:
     declaration = Path("/etc/solo5/web.unikernel")
     good = declaration.read_text()

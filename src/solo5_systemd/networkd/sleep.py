@@ -258,6 +258,7 @@ class Sleep:
                     host.waiting.ending.discard(task)
             if not ends:
                 return
+            await self._units.forget_starts(task)
         self._seen.pop(task, None)
         log_about(service_of(task), f"task {task} ends until its next packet", priority=_NOTICE)
 

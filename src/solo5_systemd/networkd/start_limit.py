@@ -9,8 +9,8 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.dbus.process import log_about
 
 STARTS_MAX = 4
-"""Starts for packets in `STARTS_INTERVAL_S`, of a task that ends by itself each time. The service's StartLimitBurst= is
-not reached by them, which would fail it and its socket unit until an operator comes."""
+"""Starts for packets in `STARTS_INTERVAL_S`, of a task that ends by itself each time. PID 1's default of
+StartLimitBurst= is not reached by them, which would fail it and its socket unit until an operator comes."""
 
 STARTS_INTERVAL_S = 30.0
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from solo5_systemd.base.declared_units import task_of, units_of
+from solo5_systemd.base.declared_units import service_of, task_of, units_of
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import INVOCATION_LINK, UNITS, TaskName
 from solo5_systemd.base.removals import RemovedEntries
@@ -97,6 +97,10 @@ class TaskUnits:
         if reply is None:
             raise HostError(f"PID 1 has not replied: whether {unit} has got {number.name} is unknown.")
         return reply.message_type is MessageType.METHOD_RETURN
+
+    async def forget_starts(self, task: TaskName) -> None:
+        """Have PID 1 count no start of a task until now: StartLimitBurst= is for those that end by themselves."""
+        await self._call("ResetFailedUnit", "s", service_of(task))
 
     async def processor_time(self, task: TaskName) -> float | None:
         """Return the processor time of the run of a task in seconds; None: unknown."""
