@@ -457,6 +457,27 @@ async def test_without_its_socket_unit_the_network_is_released(client: Client, m
     assert await client.record(WEB) is None
 
 
+@pytest.mark.parametrize("changed", [True, False], ids=["changed", "unchanged"])
+async def test_a_socket_unit_that_is_started_again_at_once_has_the_declaration_of_now(
+    service: Service, client: Client, manager: Pid1, fifo: Socket, *, changed: bool
+) -> None:
+    reservation = await waiting(client, manager, fifo)
+    if not changed:
+        write_request(WEB, LastRequest(**vars(reservation.request)), service.addresses)  # as its preparation has
+    fifo.close()
+    again = Socket(service)
+    if changed:
+        await until(lambda: again.taken() != b"")
+        assert await client.record(WEB) is None, "it is started once, and then has another lease"
+    else:
+        async with asyncio.TaskGroup() as tasks:
+            answer = tasks.create_task(get(str(reservation.leases[0].address)))
+            await started(client, manager, again)
+            async with Guest(reservation.leases[0]):
+                assert await asyncio.wait_for(answer, 5) == b"HELLO"
+    again.close()
+
+
 async def test_what_is_held_for_a_task_ends_with_its_socket_unit(
     service: Service, client: Client, manager: Pid1, fifo: Socket
 ) -> None:

@@ -164,7 +164,7 @@ class Releases:
             if names is None:  # some are lost; this costs a look at each task
                 self._look_at_all_fifos()
             else:
-                self._on_fifos(map(TaskName, names))
+                self._on_fifos(map(TaskName, names), changed=True)
 
         asyncio.get_running_loop().add_reader(fifos.fileno(), on_change)
         return fifos
@@ -174,23 +174,35 @@ class Releases:
         stopping = (each.reservation for each in host.leases.records if each.reservation.idle_stops)
         self._on_fifos(dict.fromkeys((*host.waiting.names(), *(each.task for each in stopping))))
 
-    def _on_fifos(self, tasks: Iterable[TaskName]) -> None:
-        """Have tasks wait whose socket unit is active by now, and release those of which it is no longer."""
+    def _on_fifos(self, tasks: Iterable[TaskName], *, changed: bool = False) -> None:
+        """Have tasks wait whose socket unit is active by now, and release those of which it is no longer.
+
+        Args:
+            changed: their FIFOs were added or removed, perhaps both.
+        """
         host = self._state.host
         for task in tasks:
             record, has_fifo = host.leases.get(task), host.waiting.has_fifo(task)
             if record is None and has_fifo:
                 begin(self._tasks, self._activation.wait_again(task))
-            elif record is not None and record.reservation.idle_stops and not has_fifo:
+            elif record is not None and record.reservation.idle_stops and (changed or not has_fifo):
                 begin(self._tasks, self._end_waiting(task))
 
     async def _end_waiting(self, task: TaskName) -> None:
-        """Release a task that waits without its socket unit; that unit is stopped, if its declaration was removed."""
+        """Release a task whose socket unit has ended while it waits; that unit is stopped without its declaration.
+
+        If it was started again at once, the task stays, unless it has another declaration by now.
+        """
         for _ in range(ATTEMPTS):
             if await self._units.stop_undeclared_socket(task):
                 break
             await asyncio.sleep(CHECK_INTERVAL_S / ATTEMPTS)
-        if self._state.host.waiting.is_waiting(task) and not self._state.host.waiting.has_fifo(task):
+        waiting = self._state.host.waiting
+        if waiting.is_expected(task):
+            async with self.locks[task]:
+                if waiting.is_waiting(task) and not await self._writer.run(self._state.host.last_request, task):
+                    await self.release_ended(task)
+        elif waiting.is_waiting(task):
             text = f"its socket unit has ended (systemctl status {task}.socket)"
             log_about(service_of(task), f"task {task} is dormant no longer: {text}", priority=_NOTICE)
             self.release_without_run([task])

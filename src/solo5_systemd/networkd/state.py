@@ -247,6 +247,11 @@ class NetworkState:
         self.waiting.packets(task, Neighbours.deliver)
         return False
 
+    def last_request(self, task: TaskName) -> Request | None:
+        """Return the request of a task that may wait again; None: unknown, or its declaration has changed since."""
+        request = self._remembered.request(task) if self._remembered else None
+        return request if request and request.idle_stops else None
+
     def wait_again(self, task: TaskName) -> bool:
         """Have a task wait as it did before a boot; return whether it is known what it had.
 
@@ -256,8 +261,8 @@ class NetworkState:
             TakenError, InvalidRequestError: it cannot have the same addresses or ports again.
             HostError: the kernel refused.
         """
-        request = self._remembered.request(task) if self._remembered else None
-        if request is None or not request.idle_stops:
+        request = self.last_request(task)
+        if request is None:
             return False
         record = self.reserve(task, request)
         for lease in record.reservation.leases:
