@@ -154,6 +154,16 @@ def test_only_runs_that_end_by_themselves_count_for_the_limit_of_its_declaration
     eventually(lambda: unit_property("web.socket", "Result") == "service-start-limit-hit", "it has crashed three times")
 
 
+def test_its_end_is_known_without_the_message_of_pid_1_which_is_lost_while_journald_restarts(web: str) -> None:
+    systemctl("start", "web")
+    ok("systemctl", "log-level", "notice")
+    try:
+        rests("stop")
+    finally:
+        ok("systemctl", "log-level", "info")
+    eventually(lambda: "stopped on request" in ok("solo5ctl", "inspect", "web"), "it was ended for idleness")
+
+
 def test_a_refused_declaration_does_not_make_it_deaf(web: str, outside: Outside) -> None:
     declaration = Path("/etc/solo5/web.unikernel")
     good = declaration.read_text()

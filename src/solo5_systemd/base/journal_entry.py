@@ -8,6 +8,9 @@ from solo5_systemd.base.errors import HostError
 NATIVE_SOCKET = "/run/systemd/journal/socket"
 """The datagram socket of the host's journald."""
 
+IDLE_END = "4033d3696eeb4b798013fa1cf68f0a89"
+"""MESSAGE_ID= of the entry that solo5-networkd has ended an idle task."""
+
 
 def write_entry(fields: Mapping[str, object], path: str) -> None:
     """Send one entry to journald.

@@ -74,12 +74,14 @@ def _log_to_journal() -> None:
     logging.basicConfig(format="%(levelname)s%(message)s", level=logging.INFO, stream=sys.stderr)
 
 
-def log_about(unit: str, text: str, *, priority: int = 3) -> None:
+def log_about(unit: str, text: str, *, priority: int = 3, message_id: str = "") -> None:
     """Log an error about a unit of systemd, for `journalctl -u` and `systemctl status` of that unit (_UID=0 only).
 
     `priority`: another one, as in syslog(3).
     """
     identifier = {"SYSLOG_IDENTIFIER": "solo5-systemd", "OBJECT_SYSTEMD_UNIT": unit}
+    if message_id:
+        identifier["MESSAGE_ID"] = message_id
     with suppress(HostError):
         write_entry({"MESSAGE": text, "PRIORITY": priority, **identifier}, NATIVE_SOCKET)
 

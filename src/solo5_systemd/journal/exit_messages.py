@@ -3,6 +3,7 @@
 from contextlib import closing
 
 from solo5_systemd.base.declared_units import declared_task, stderr_lines
+from solo5_systemd.base.journal_entry import IDLE_END
 from solo5_systemd.journal.journald import HUNG_MESSAGE_ID
 from solo5_systemd.journal.lines import Line, Stream
 from solo5_systemd.journal.reader import CONSOLE_MATCHES, JournalReader, this_boot
@@ -32,6 +33,7 @@ def read_exit_messages(state: UnitState) -> ExitMessages:
         console=[_text(line) for line in console] if len(console) > len(guest) else [*guest, *tender],
         systemd=_unit_messages(state),
         hung=bool(_last(state, 1, f"MESSAGE_ID={HUNG_MESSAGE_ID}", f"SOLO5_TASK={state.task}", ROOT_MATCH)),
+        idle=bool(_last(state, 1, f"MESSAGE_ID={IDLE_END}", f"OBJECT_SYSTEMD_UNIT={state.unit}", ROOT_MATCH)),
     )
 
 

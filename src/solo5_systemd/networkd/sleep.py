@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from solo5_systemd.base.concurrency import KeyedLocks, SerialThread, begin
 from solo5_systemd.base.declared_units import service_of
 from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error
+from solo5_systemd.base.journal_entry import IDLE_END
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.dbus.process import log_about
 from solo5_systemd.network.announced_packet import is_question
@@ -260,7 +261,8 @@ class Sleep:
                 return
             await self._units.forget_starts(task)
         self._seen.pop(task, None)
-        log_about(service_of(task), f"task {task} ends until its next packet", priority=_NOTICE)
+        text = f"task {task} ends until its next packet"
+        log_about(service_of(task), text, priority=_NOTICE, message_id=IDLE_END)
 
     async def _reclaim(self, task: TaskName) -> None:
         group = await self._units.control_group(task)

@@ -56,6 +56,7 @@ class ExitMessages:
         console: both, in order of arrival.
         systemd: PID 1's messages about the unit; empty if the journal cannot be read, since each unit has some.
         hung: the tender was found hung and killed (`Console.log_hung`).
+        idle: solo5-networkd has ended it for idleness. PID 1's own message is lost while journald restarts.
     """
 
     guest: Sequence[str] = ()
@@ -63,6 +64,7 @@ class ExitMessages:
     console: Sequence[str] = ()
     systemd: Sequence[UnitMessage] = ()
     hung: bool = False
+    idle: bool = False
 
     @property
     def caught_signal(self) -> int | None:

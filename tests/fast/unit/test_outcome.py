@@ -68,6 +68,7 @@ class Row:
     tender: tuple[str, ...] = ()
     systemd: tuple[UnitMessage, ...] = ()
     hung: bool = False
+    idle: bool = False
     down: bool = False
     code: int | None = None
     signal: int | None = None
@@ -200,6 +201,10 @@ ROWS = [
     Row(
         killed(1), Ending.STOPPED, "stopped on request (SIGTERM)", 143, True, systemd=(*BEGUN, sent("SIGHUP")),
         signal=15, futile=STOP_REQUESTED, claim="an idle task's end",
+    ),
+    Row(
+        killed(1), Ending.STOPPED, "stopped on request (SIGTERM)", 143, True, systemd=BEGUN, idle=True,
+        signal=15, futile=STOP_REQUESTED, claim="the same, of which PID 1's message is lost",
     ),
     Row(stop(killed(9)), Ending.STOPPED, "stopped on request (SIGKILL)", 137, True, signal=9, futile=STOP_REQUESTED),
     Row(
@@ -337,7 +342,7 @@ ROWS = [
 
 
 def row_outcome(row: Row) -> Outcome:
-    messages = ExitMessages(guest=row.guest, tender=row.tender, systemd=row.systemd, hung=row.hung)
+    messages = ExitMessages(guest=row.guest, tender=row.tender, systemd=row.systemd, hung=row.hung, idle=row.idle)
     return outcome(row.state, messages, shutting_down=row.down)
 
 
