@@ -14,10 +14,10 @@ def in_processes(work: Callable[[Sequence[T]], R], items: Sequence[T], least: in
     """Call a function with the parts of a list at the same time, and return its results in order.
 
     The first part is this process's own, each other one a forked child's: what the function changes in memory is lost
-    there. The caller has no threads.
+    there. A part whose child cannot be forked, or is killed, is done here in the end. The caller has no threads.
 
     Args:
-        work: returns what can be pickled.
+        work: returns what can be pickled; may be called again for what a child has done in part.
         items: are split into as many parts as there are processors, in order.
         least: items for which a process is worth its start.
 
@@ -31,18 +31,26 @@ def in_processes(work: Callable[[Sequence[T]], R], items: Sequence[T], least: in
     try:
         results = [work(first)]
     finally:
-        found = [_ended(*child) for child in children]
-    for result, failure in found:
-        if failure:
-            raise ChildProcessError(failure)
-        results.append(result)
+        found = [_ended(*child) if child else None for child in children]
+    for part, result in zip(others, found, strict=True):
+        if result is None:
+            results.append(work(part))
+        elif result[1]:
+            raise ChildProcessError(result[1])
+        else:
+            results.append(result[0])
     return results
 
 
-def _started(work: Callable[[Sequence[T]], R], part: Sequence[T]) -> tuple[int, int]:
-    """Return a child's PID and the pipe with its pickled result and its traceback."""
+def _started(work: Callable[[Sequence[T]], R], part: Sequence[T]) -> tuple[int, int] | None:
+    """Return a child's PID and the pipe with its pickled result and its traceback; None: no process can be started."""
     reads, writes = os.pipe()
-    child = os.fork()
+    try:
+        child = os.fork()
+    except OSError:  # EAGAIN, ENOMEM
+        os.close(reads)
+        os.close(writes)
+        return None
     if child:
         os.close(writes)
         return child, reads
@@ -53,14 +61,15 @@ def _started(work: Callable[[Sequence[T]], R], part: Sequence[T]) -> tuple[int, 
             content = pickle.dumps((None, traceback.format_exc()))
         with os.fdopen(writes, "wb") as pipe:
             pipe.write(content)
-    finally:
         os._exit(0)
+    finally:
+        os._exit(1)
 
 
-def _ended(child: int, reads: int) -> tuple[Any, str]:
-    """Return what a child has written, once it has ended."""
+def _ended(child: int, reads: int) -> tuple[Any, str] | None:
+    """Return what a child has written, once it has ended; None: it has not written all."""
     with os.fdopen(reads, "rb") as pipe:
         content = pipe.read()
-    os.waitpid(child, 0)
-    result: tuple[Any, str] = pickle.loads(content) if content else (None, "A process was killed.")  # noqa: S301 - ours
+    _, status = os.waitpid(child, 0)
+    result: tuple[Any, str] | None = None if status else pickle.loads(content)  # noqa: S301 - ours
     return result

@@ -1,8 +1,10 @@
 """Parts of a list in several processes."""
 
+import errno
 import os
 import signal
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -46,12 +48,28 @@ def test_a_part_that_fails_is_an_error_and_no_child_remains(failing: int, monkey
         os.waitpid(-1, os.WNOHANG)
 
 
-def test_a_child_that_is_killed_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(2))
+def test_the_part_of_a_child_that_is_killed_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(3))
+    own = os.getpid()
 
-    def work(part: Sequence[int]) -> None:
-        if 1 in part:
+    def work(part: Sequence[int]) -> tuple[Sequence[int], int]:
+        if 1 in part and os.getpid() != own:
             os.kill(os.getpid(), signal.SIGKILL)
+        return _of(part)
 
-    with pytest.raises(ChildProcessError, match="killed"):
-        in_processes(work, range(2), 1)
+    (first, _), second, (third, other) = in_processes(work, range(3), 1)
+    assert (first, second, third) == (range(1), (range(1, 2), own), range(2, 3))
+    assert other != own
+
+
+@pytest.mark.parametrize("error", [errno.EAGAIN, errno.ENOMEM])
+def test_without_a_further_process_all_is_done_here(monkeypatch: pytest.MonkeyPatch, error: int) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(3))
+    opened = [*Path("/proc/self/fd").iterdir()]
+
+    def fork() -> int:
+        raise OSError(error, "")
+
+    monkeypatch.setattr(os, "fork", fork)
+    assert in_processes(_of, range(3), 1) == [(range(each, each + 1), os.getpid()) for each in range(3)]
+    assert [*Path("/proc/self/fd").iterdir()] == opened
