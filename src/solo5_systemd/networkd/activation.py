@@ -82,6 +82,7 @@ class Activation:
         self._asked: dict[IpAddress, asyncio.Event] = {}
         self._releasing: set[TaskName] = set()
         self._lost = asyncio.Event()
+        self._stopping = False
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -97,6 +98,7 @@ class Activation:
                 step.cancel()
             loop.remove_reader(lookups.fileno())
             lookups.close()
+            self._stopping = True
             for task in [*self._started]:
                 self._end_step(task)
 
@@ -205,9 +207,14 @@ class Activation:
         return task in self._started and not self._started[task].done()
 
     def _begin_step(self, task: TaskName, step: Coroutine[Any, Any, None]) -> None:
-        """Begin the next step of a start: `_watch` until its unit has a run, then `_deliver`."""
+        """Begin the next step of a start: `_watch` until its unit has a run, then `_deliver`.
+
+        None at the end of the service: the start may wait for the next one, which waits for this end.
+        """
         self._end_step(task)
-        if (begun := begin(self._tasks, step)) is not None:
+        if self._stopping:
+            step.close()
+        elif (begun := begin(self._tasks, step)) is not None:
             self._started[task] = begun
 
     def _end_step(self, task: TaskName) -> None:

@@ -334,10 +334,14 @@ class Sleep:
         await self._report(SleepChange(task=task, asleep=False, reason=reason))
 
     async def wake_all(self) -> None:
-        """Wake all tasks, since no packet could do so from here on."""
+        """Wake all tasks, since no packet could do so from here on.
+
+        One without a run is being released, which may take longer than a stop of the service.
+        """
         for record in self._state.sleepers():
-            if record.asleep:
-                await self._wake_for(record.reservation.task, _Packets("the end of solo5-networkd"))
+            task = record.reservation.task
+            if record.asleep and self._units.has_run(task):
+                await self._wake_for(task, _Packets("the end of solo5-networkd"))
 
 
 def _interval(record: LeaseRecord) -> float:

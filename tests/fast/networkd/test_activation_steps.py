@@ -1,6 +1,7 @@
 """What begins and ends the steps of a start for a packet; test_activation.py has what they do."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -137,6 +138,18 @@ async def test_a_task_that_waits_by_the_time_its_held_packets_are_found_is_start
         await found.hold(A)
         assert kernel.starts == 1
         assert "deliver" not in kernel.done
+
+
+async def test_the_end_of_the_service_waits_for_no_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be begun last by a release, and itself wait for the next service."""
+    monkeypatch.setattr(activation, "LookupWatch", lambda: socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+    kernel = Kernel(WAITS)
+    async with subject(kernel) as found:
+        with found.watching():
+            await settled()
+        await found.hold(A)
+        assert kernel.starts == 2, "PID 1 starts it"
+        assert A not in found._started
 
 
 async def test_a_start_that_left_no_lease_is_made_again() -> None:

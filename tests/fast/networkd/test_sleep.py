@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import pytest
 from tests.fast.network.test_nft_rules import JOINED, RESERVATION, network
+from tests.support.fakes.background import yields
 
 from solo5_systemd.base.concurrency import KeyedLocks
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError
@@ -344,6 +345,19 @@ async def test_a_task_is_put_to_sleep_by_hand_and_woken(monkeypatch: pytest.Monk
     service.units.runs = False
     with pytest.raises(InvalidRequestError, match="task a does not run"):
         await service.sleep.sleep(A)
+
+
+async def test_the_end_of_the_service_wakes_a_task_and_waits_for_no_release(service: Service) -> None:
+    await service.after(0)
+    assert await service.after(60) == [STOP]
+    service.units.runs = False
+    async with service.sleep._locks[A]:
+        waking = asyncio.ensure_future(service.sleep.wake_all())
+        await yields()
+        assert waking.done()
+    service.units.runs = True
+    await service.sleep.wake_all()
+    assert service.units.signals == [STOP, CONT]
 
 
 async def test_what_nothing_could_wake_is_refused(service: Service) -> None:
