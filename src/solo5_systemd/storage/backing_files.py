@@ -22,7 +22,7 @@ from solo5_systemd.base.procfs import (
 from solo5_systemd.base.sanitize import is_plain_path
 from solo5_systemd.storage.archive import size_of
 from solo5_systemd.storage.archive_files import scan
-from solo5_systemd.storage.bind_mounts import BindMounts
+from solo5_systemd.storage.bind_mounts import BINDS, bind
 from solo5_systemd.storage.block_devices import devices_of
 from solo5_systemd.storage.created_on import check_mounted, remember_mount
 from solo5_systemd.storage.disk_claims import DiskClaims
@@ -74,7 +74,7 @@ class ImageFiles:
 
     Args:
         recorded: of the disks that tasks have.
-        archives: the directories of archives, in memory.
+        binds: the directories of bind mounts; `archives`: of archives, in memory.
         quotas: returns the quotas of directories.
     """
 
@@ -82,7 +82,7 @@ class ImageFiles:
         self,
         recorded: Recorded = no_records,
         locks: Path = LOCKS,
-        mounts: BindMounts | None = None,
+        binds: StartDirectories | None = None,
         copies: StartDirectories | None = None,
         archives: StartDirectories | None = None,
         quotas: GetQuotas = no_quotas,
@@ -90,11 +90,11 @@ class ImageFiles:
     ) -> None:
         self._quotas = quotas
         self._claims = claims or DiskClaims()
+        self._binds = binds or StartDirectories(BINDS, what="bind mounts of disks")
         self._copies = copies or StartDirectories(Path(COPIES))
         self._archives = archives or StartDirectories(ARCHIVES, memory=MEMORY)
         self._recorded = recorded
         self._locks = locks
-        self._mounts = mounts or BindMounts()
 
     async def inspect(self, request: DiskRequest) -> Disk:
         """Check a disk before a start; see the function `inspect`."""
@@ -159,15 +159,15 @@ class ImageFiles:
         return await asyncio.to_thread(_give, disk, user)
 
     async def bind(self, disks: Sequence[Disk]) -> BoundDisks:
-        """Bind disks with an exposed path below /run/solo5/binds, until `unbind`; see `BindMounts.bind`."""
+        """Bind disks with an exposed path below /run/solo5/binds, until `unbind`; see `bind_mounts.bind`."""
         if not any(disk.exposed for disk in disks):
             return BoundDisks(disks=tuple(disks))
-        return await asyncio.to_thread(self._mounts.bind, disks, reopen)
+        return await asyncio.to_thread(bind, disks, self._binds)
 
     async def unbind(self, bound: BoundDisks) -> None:
         """Remove the bind mounts of a start; mounts that systemd has made from them stay."""
         if bound.directory is not None:
-            await asyncio.to_thread(self._mounts.unbind, bound)
+            await asyncio.to_thread(self._binds.remove, Path(bound.directory), bound.descriptor)
 
     async def check_bound(self, disks: Sequence[tuple[Disk, str]], pid: int) -> None:
         """Check the disks in a tender's mount namespace, unless it has ended (`pid` 0); see `check_bound`."""
@@ -175,10 +175,10 @@ class ImageFiles:
             await asyncio.to_thread(check_bound, disks, pid)
 
     async def sweep(self, *, dry_run: bool = False) -> Sequence[str]:
-        """Remove the bind mounts and private disks of killed starts; see `BindMounts.sweep`."""
-        mounts = await asyncio.to_thread(self._mounts.sweep, dry_run=dry_run)
-        copies = await asyncio.to_thread(self._copies.sweep, dry_run=dry_run)
-        return (*mounts, *copies, *await asyncio.to_thread(self._archives.sweep, dry_run=dry_run))
+        """Remove the bind mounts and private disks of killed starts; see `StartDirectories.sweep`."""
+        starts = (self._binds, self._copies, self._archives)
+        found = [await asyncio.to_thread(each.sweep, dry_run=dry_run) for each in starts]
+        return [path for paths in found for path in paths]
 
 
 def inspect(request: DiskRequest, recorded: Recorded = no_records, *, user: str = USER, how: int = READ_WRITE) -> Disk:
