@@ -53,7 +53,6 @@ from solo5_systemd.storage.private_disks import (
     planned_archive,
     planned_copy,
 )
-from solo5_systemd.storage.quota import GetQuotas, Quotas, admitted, check, no_quotas
 from solo5_systemd.storage.same_disk import check_bound, reopen
 from solo5_systemd.storage.start_directories import StartDirectories
 from solo5_systemd.storage.title import (
@@ -75,7 +74,7 @@ class ImageFiles:
     Args:
         recorded: of the disks that tasks have.
         binds: the directories of bind mounts; `archives`: of archives, in memory.
-        quotas: returns the quotas of directories.
+        claims: what disks may take that are created.
     """
 
     def __init__(
@@ -85,10 +84,8 @@ class ImageFiles:
         binds: StartDirectories | None = None,
         copies: StartDirectories | None = None,
         archives: StartDirectories | None = None,
-        quotas: GetQuotas = no_quotas,
         claims: DiskClaims | None = None,
     ) -> None:
-        self._quotas = quotas
         self._claims = claims or DiskClaims()
         self._binds = binds or StartDirectories(BINDS, what="bind mounts of disks")
         self._copies = copies or StartDirectories(Path(COPIES))
@@ -102,8 +99,7 @@ class ImageFiles:
         def checked() -> Disk:
             disk = inspect(request, self._recorded)
             if request.create is not None and disk.planned and not disk.is_private:
-                check(self._quotas(), disk.path, request.create.size, f"disk {request.disk}")
-                self._claims.check(disk.path, disk.size, request.create.tenant, f"disk {request.disk}")
+                self._claims.check(disk.path, disk.size, f"disk {request.disk}", request.create.tenant)
             if request.private:
                 disk = replace(disk, copied=copied_bytes(disk, self._copies.directory))
             return with_devices(disk, request)
@@ -121,7 +117,7 @@ class ImageFiles:
         if request.private:
             original = inspect(replace(request, private=False, create=None), self._recorded, how=READ)
             return make_copy(request, original, self._copies, self._locks, planned)
-        return make(request, self._recorded, quotas=self._quotas(), claims=self._claims)
+        return make(request, self._recorded, claims=self._claims)
 
     async def release(self, made: MadeDisk) -> None:
         """Remove the names that a private disk needs during a start only."""
@@ -259,7 +255,6 @@ def make(
     recorded: Recorded = no_records,
     *,
     user: str = USER,
-    quotas: Quotas | None = None,
     claims: DiskClaims | None = None,
 ) -> MadeDisk:
     """Create the file of a disk unless it exists by now, and check it as `inspect`.
@@ -273,24 +268,19 @@ def make(
         Solo5Error: as `inspect`; HostError also if it cannot be created, such as on a full or read-only file system, or
             beyond a quota.
     """
-    rules = quotas or {}, claims or DiskClaims()
-    created = request.create is not None and _create(request, request.create, *rules)
+    created = request.create is not None and _create(request, request.create, claims or DiskClaims())
     return MadeDisk(disk=inspect(replace(request, create=None), recorded, user=user), created=created)
 
 
-def _create(request: DiskRequest, new: NewFile, quotas: Quotas, claims: DiskClaims) -> bool:
+def _create(request: DiskRequest, new: NewFile, claims: DiskClaims) -> bool:
     check_size(request, new.size)
-    what = f"disk {request.disk}"
     try:
         with find_place(request) as place:
             if place.exists:
                 return False
             check_mounted(place.path, str(request))
             remember_mount(place.path)
-            with (
-                admitted(quotas, place.path, new.size, what),
-                claims.admitted(place.path, new.size, new.size, new.tenant, what),
-            ):
+            with claims.admitted(place.path, new.size, new.size, f"disk {request.disk}", new.tenant):
                 return create_file(place.directory, Path(place.path).name, new, ROOT)
     except OSError as error:
         raise HostError(f"{request} cannot be created with {new.size} bytes: {error.strerror}.") from error
