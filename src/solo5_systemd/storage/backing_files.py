@@ -55,14 +55,7 @@ from solo5_systemd.storage.private_disks import (
 )
 from solo5_systemd.storage.same_disk import check_bound, reopen
 from solo5_systemd.storage.start_directories import StartDirectories
-from solo5_systemd.storage.title import (
-    USER,
-    Recorded,
-    check_single_link,
-    check_title,
-    is_in_allocation,
-    no_records,
-)
+from solo5_systemd.storage.title import Recorded, check_single_link, check_title, is_in_allocation, no_records
 
 _OPEN = os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _OPEN_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -117,7 +110,7 @@ class ImageFiles:
         if request.private:
             original = inspect(replace(request, private=False, create=None), self._recorded, how=READ)
             return make_copy(request, original, self._copies, self._locks, planned)
-        return make(request, self._recorded, claims=self._claims)
+        return make(request, self._recorded, self._claims)
 
     async def release(self, made: MadeDisk) -> None:
         """Remove the names that a private disk needs during a start only."""
@@ -177,12 +170,11 @@ class ImageFiles:
         return [path for paths in found for path in paths]
 
 
-def inspect(request: DiskRequest, recorded: Recorded = no_records, *, user: str = USER, how: int = READ_WRITE) -> Disk:
+def inspect(request: DiskRequest, recorded: Recorded = no_records, *, how: int = READ_WRITE) -> Disk:
     """Check a disk by the rules of tenders, and the title of the task to it (`check_title`).
 
     Args:
         recorded: of the disks that tasks have.
-        user: whose permission marks disks for tasks.
         how: READ for a file that is only copied.
 
     Raises:
@@ -203,7 +195,7 @@ def inspect(request: DiskRequest, recorded: Recorded = no_records, *, user: str 
         status = os.fstat(descriptor)
         filesystem = os.fstatvfs(descriptor).f_fsid
         check_size(request, os.lseek(descriptor, 0, os.SEEK_END))
-        owner, holder = check_title(request, path, descriptor, how, user, recorded)
+        owner, holder = check_title(request, path, descriptor, how, recorded)
     finally:
         os.close(descriptor)
     block = stat.S_ISBLK(status.st_mode)
@@ -250,26 +242,17 @@ def _planned(request: DiskRequest, new: NewFile, sector: int) -> Disk | None:
         )
 
 
-def make(
-    request: DiskRequest,
-    recorded: Recorded = no_records,
-    *,
-    user: str = USER,
-    claims: DiskClaims | None = None,
-) -> MadeDisk:
+def make(request: DiskRequest, recorded: Recorded = no_records, claims: DiskClaims | None = None) -> MadeDisk:
     """Create the file of a disk unless it exists by now, and check it as `inspect`.
 
     The file appears complete, on stable storage: neither a failure nor a kill leaves a part of it.
-
-    Args:
-        user: as of `inspect`.
 
     Raises:
         Solo5Error: as `inspect`; HostError also if it cannot be created, such as on a full or read-only file system, or
             beyond a quota.
     """
     created = request.create is not None and _create(request, request.create, claims or DiskClaims())
-    return MadeDisk(disk=inspect(replace(request, create=None), recorded, user=user), created=created)
+    return MadeDisk(disk=inspect(replace(request, create=None), recorded), created=created)
 
 
 def _create(request: DiskRequest, new: NewFile, claims: DiskClaims) -> bool:
