@@ -83,7 +83,7 @@ def write_archive(request: DiskRequest, archive: ArchiveRequest, target: int) ->
     """
     _forbid_core_dumps()
     entries: list[Entry] = []
-    with open(target, "r+b", closefd=False) as file:  # noqa: PTH123 - a descriptor
+    with open(target, "r+b", closefd=False) as file:
         # It is not closed, since that would fill it up to 20 blocks.
         tar = tarfile.TarFile(mode="w", fileobj=file, format=tarfile.USTAR_FORMAT, encoding="utf-8")
 

@@ -134,9 +134,7 @@ def _check_holder(request: DiskRequest, title: str, holder: str) -> None:
         )
 
 
-def _check_mark(
-    request: DiskRequest, path: str, descriptor: int, status: os.stat_result, owner: int, how: int
-) -> None:
+def _check_mark(request: DiskRequest, path: str, descriptor: int, status: os.stat_result, owner: int, how: int) -> None:
     """Check that user solo5 may write a file, or read one that is only copied: the operator marks disks by that."""
     acl = None
     with suppress(OSError):  # ENODATA: no ACL; EOPNOTSUPP: the file system has none
