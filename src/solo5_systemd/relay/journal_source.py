@@ -4,9 +4,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from solo5_systemd.journal.lines import DROPPED_MATCHES, Stream
+from solo5_systemd.journal.lines import Stream
 from solo5_systemd.journal.reader import CONSOLE_MATCHES, JournalReader, console_matches
 from solo5_systemd.relay.line_queue import LineQueue
+from solo5_systemd.relay.notices import DROPPED_MATCHES
 
 if TYPE_CHECKING:
     from solo5_systemd.journal.lines import JournalPosition, Line

@@ -4,11 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from solo5_systemd.journal.lines import JournalPosition, Stream, removed_notice
+from solo5_systemd.journal.lines import JournalPosition, Stream
 from solo5_systemd.journal.reader import JournalReader
 from solo5_systemd.relay.fifo_writer import ConsoleDescriptors, FifoWriter, StagingPipe
 from solo5_systemd.relay.journal_source import JournalCatchup, OpenJournal, matches
-from solo5_systemd.relay.state_json import ConsoleState, Delivery
+from solo5_systemd.relay.notices import removed_notice
+from solo5_systemd.relay.state import ConsoleState
 
 
 class TaskConsole:
@@ -39,13 +40,13 @@ class TaskConsole:
         open_journal: OpenJournal,
     ) -> None:
         self.task, self.unit, self.number = state.task, state.unit, state.number
-        self.since_monotonic, self.namespace, self.ended = state.since_monotonic, state.namespace, state.ended
+        self.since_monotonic, self.namespace, self.ended = state.began, state.namespace, state.ended
         self._initial = state
         self._open_any_journal = open_journal
         self.writers: dict[Stream, FifoWriter] = {}
-        for stream, delivery in state.streams.items():
+        for stream, delivery in state.progress.items():
             staging = StagingPipe(stored.staging[stream] if stored else None)
-            known = delivery if stored else Delivery(confirmed=delivery.confirmed)
+            known = delivery if stored else replace(delivery, staged=None)
             self.writers[stream] = FifoWriter(known, catch_up_to, staging, partial(save, self))
         self.generation = stored.generation if stored else 0
         self._catchups: dict[Stream, JournalCatchup] = {}
@@ -53,8 +54,8 @@ class TaskConsole:
     @property
     def state(self) -> ConsoleState:
         """The state to save."""
-        streams = {stream: writer.delivery for stream, writer in self.writers.items()}
-        return replace(self._initial, streams=streams, ended=self.ended)
+        progress = {stream: writer.delivery for stream, writer in self.writers.items()}
+        return replace(self._initial, progress=progress, ended=self.ended)
 
     @property
     def is_open(self) -> bool:
