@@ -21,6 +21,15 @@ SUFFIX = ".unikernel"
 NEWEST = 257
 """The newest release of systemd whose settings are known."""
 
+READY_TIMEOUT_S = 20.0
+"""The default of Timeout=; a reload may end sooner."""
+
+UPDATE_DRAIN_S = 60.0
+"""The default of Drain=."""
+
+UPDATE_WATCH_S = 10.0
+"""The default of Watch=."""
+
 UPDATE_MAX_S = 86400.0
 """Seconds; the longest Timeout=, Drain= and Watch=."""
 
@@ -46,9 +55,9 @@ class Declaration:
         service: those of [Service], without the settings that are properties of the workload.
         install: those of [Install].
         ready: what makes an updated guest ready; None: not set.
-        timeout: seconds in which an updated guest has to become ready; None: not set.
-        drain: seconds that connections of an old guest may last after an update; None: not set.
-        watch: seconds in which an updated guest must not end; None: not set.
+        timeout: seconds in which an updated guest has to become ready.
+        drain: seconds that connections of an old guest may last after an update.
+        watch: seconds in which an updated guest must not end.
         paths: of the files, the declaration first.
     """
 
@@ -58,9 +67,9 @@ class Declaration:
     service: tuple[Assignment, ...] = ()
     install: tuple[Assignment, ...] = ()
     ready: Ready | None = None
-    timeout: float | None = None
-    drain: float | None = None
-    watch: float | None = None
+    timeout: float = READY_TIMEOUT_S
+    drain: float = UPDATE_DRAIN_S
+    watch: float = UPDATE_WATCH_S
     paths: tuple[str, ...] = ()
 
     @property
@@ -128,9 +137,9 @@ def parse_declaration(
         service=tuple(passed_on["Service"]),
         install=tuple(passed_on["Install"]),
         ready=values.one("Ready", parse_ready, None),
-        timeout=values.one("Timeout", _update_time, None),
-        drain=values.one("Drain", _update_time, None),
-        watch=values.one("Watch", _update_time, None),
+        timeout=values.one("Timeout", update_time, READY_TIMEOUT_S),
+        drain=values.one("Drain", update_time, UPDATE_DRAIN_S),
+        watch=values.one("Watch", update_time, UPDATE_WATCH_S),
         paths=tuple(source.path for source in sources),
     )
 
@@ -209,7 +218,12 @@ def _workload(task: TaskName, values: Declared, sources: Sequence[Source], serve
     return workload(task, values, lambda: served)
 
 
-def _update_time(text: str, _: str) -> float:
+def update_time(text: str, _: str = "") -> float:
+    """Return the seconds of Timeout=, Drain= or Watch=, or of an option like them.
+
+    Raises:
+        ValueError: malformed, or longer than a day; the message is the end of a sentence.
+    """
     try:
         seconds = parse_time_span(text) / 10**6
     except ValueError as error:

@@ -20,11 +20,11 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundEr
 from solo5_systemd.base.names import TaskName, is_instance
 from solo5_systemd.dbus.fdstore import notify
 from solo5_systemd.dbus.process import log_about
-from solo5_systemd.declared.declaration import Declaration, declared_task, parse_declaration
+from solo5_systemd.declared.declaration import READY_TIMEOUT_S, Declaration, declared_task, parse_declaration
 from solo5_systemd.declared.files import host_names, read_sources
 from solo5_systemd.declared.syntax import Source, parse_file
 from solo5_systemd.declared.update_files import DROP_IN, Phase, UpdateFiles, sha256
-from solo5_systemd.declared.update_request import READY_TIMEOUT_S, UpdateRequest, ready_by
+from solo5_systemd.declared.update_request import UpdateRequest, ready_by
 from solo5_systemd.engine.restart import StoppedError
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.update import Updater
@@ -215,7 +215,7 @@ async def _end(updater: Updater, images: ImageSwitch, declaration: Declaration |
     if declaration is None or files.phase in (Phase.BESIDE, Phase.DRAINING):
         await updater.abandon()
     else:
-        request = (files.request() or UpdateRequest()).completed(declaration.ready, timeout=declaration.timeout)
+        request = (files.request() or UpdateRequest()).completed(declaration)
         condition = ready_by(request.ready, await updater.ports())
         try:
             await updater.complete(condition, request.timeout or 0.0)
@@ -238,9 +238,7 @@ def _requested(files: UpdateFiles, declaration: Declaration) -> UpdateRequest:
     if request is None:
         request = UpdateRequest()
         files.write_request(request)  # there is one as long as an update is under way
-    return request.completed(
-        declaration.ready, timeout=declaration.timeout, drain=declaration.drain, watch=declaration.watch
-    )
+    return request.completed(declaration)
 
 
 def check_in_effect(name: TaskName) -> None:

@@ -62,7 +62,7 @@ def test_a_declaration_is_a_task_and_lines_for_systemd() -> None:
     ]
     assert [str(each) for each in found.service] == ["Restart=on-failure"]
     assert [str(each) for each in found.install] == ["WantedBy=multi-user.target"]
-    assert (found.ready, found.drain, found.watch) == (None, None, None)
+    assert (found.ready, found.timeout, found.drain, found.watch) == (None, 20.0, 60.0, 10.0)
 
 
 def test_each_key_is_in_the_task() -> None:

@@ -93,28 +93,17 @@ def requested(arguments: Namespace, image: str) -> "UpdateRequest":
     return UpdateRequest(
         image=image,
         ready=parse_ready(arguments.ready, "--ready") if arguments.ready else None,
-        timeout=seconds(arguments.timeout, "--timeout"),
-        drain=seconds(arguments.drain, "--drain"),
-        watch=seconds(arguments.watch, "--watch"),
+        timeout=_seconds(arguments.timeout, "--timeout"),
+        drain=_seconds(arguments.drain, "--drain"),
+        watch=_seconds(arguments.watch, "--watch"),
         pause=arguments.pause,
     )
 
 
-def seconds(text: str | None, option: str) -> float | None:
-    """Return a time span of an option in seconds; None without one.
+def _seconds(text: str | None, option: str) -> float | None:
+    from solo5_systemd.declared.declaration import update_time
 
-    Raises:
-        InvalidRequestError: malformed, or longer than a day.
-    """
-    from solo5_systemd.declared.declaration import UPDATE_MAX_S
-    from solo5_systemd.task.time_span import parse_time_span
-
-    if text is None:
-        return None
     try:
-        found = parse_time_span(text) / 10**6
+        return None if text is None else update_time(text)
     except ValueError as error:
-        raise InvalidRequestError(f"{option} {text!r} is not a time span: expected one such as 60s or 5min.") from error
-    if found > UPDATE_MAX_S:
-        raise InvalidRequestError(f"{option} {text!r} is longer than expected: at most 1d.")
-    return found
+        raise InvalidRequestError(f"{option} {text!r} {error}.") from error
