@@ -112,9 +112,9 @@ async def prepare(name: TaskName) -> None:
         await _drop_held(name, backends.disks)
 
         async def make_room(*, dry_run: bool) -> Sequence[str]:
-            from solo5_systemd.engine.runtime import IMAGE_MIN_AGE_S, Runtime
+            from solo5_systemd.engine.runtime import Runtime
 
-            return await Runtime(backends).gc.images(min_age=IMAGE_MIN_AGE_S, dry_run=dry_run)
+            return await Runtime(backends).make_room(dry_run=dry_run)
 
         preparer = Preparer(
             backends, make_room, remembered=addresses.of, remember=addresses.keep, report=partial(_report, name)
