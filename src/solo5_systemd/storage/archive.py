@@ -146,8 +146,8 @@ def check_entry(request: DiskRequest, count: int, size: int) -> None:
         )
     if size > ARCHIVE_MAX:
         raise InvalidRequestError(
-            f"disk {request.disk}: its files have more than {ARCHIVE_MAX >> 20} MiB, which would be in memory: expected "
-            "as much or less.",
+            f"disk {request.disk}: its files have more than {ARCHIVE_MAX >> 20} MiB, which would be in memory: "
+            "expected as much or less.",
             "Use a disk image.",
         )
 
