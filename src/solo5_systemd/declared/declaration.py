@@ -77,15 +77,6 @@ class Declaration:
         return self.name.partition("@")[2]
 
 
-def declared_task(name: str) -> TaskName:
-    """Return the task of a declaration: `web` of `web`, `web@1` of an instance of the template `web@`.
-
-    Raises:
-        InvalidRequestError: malformed, or a template without its instance.
-    """
-    return task_name(name)
-
-
 def parse_declaration(
     name: str,
     sources: Sequence[Source],
@@ -98,7 +89,7 @@ def parse_declaration(
     """Return a declaration.
 
     Args:
-        name: as of `declared_task`.
+        name: `web`, or `web@1` of an instance of the template `web@`.
         sources: the file and its drop-ins, in the order in which they override each other.
         host: facts of the host, for specifiers.
         served: the networks with a DHCP server.
@@ -109,7 +100,7 @@ def parse_declaration(
         InvalidRequestError: the name is malformed.
         SettingsError: a file is malformed, with its path and the number of the line.
     """
-    task = declared_task(name)
+    task = task_name(name)
     lines = tuple(line for source in sources for line in parse_file(source))
     for line in lines:
         _check_place(line, systemd)

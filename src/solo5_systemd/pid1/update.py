@@ -17,10 +17,10 @@ from pathlib import Path
 
 from solo5_systemd.base.declared_units import declared_service, forget_instance, is_declared, prepared_fields
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error
-from solo5_systemd.base.names import TaskName, is_instance
+from solo5_systemd.base.names import TaskName, is_instance, task_name
 from solo5_systemd.dbus.fdstore import notify
 from solo5_systemd.dbus.process import log_about
-from solo5_systemd.declared.declaration import READY_TIMEOUT_S, Declaration, declared_task, parse_declaration
+from solo5_systemd.declared.declaration import READY_TIMEOUT_S, Declaration, parse_declaration
 from solo5_systemd.declared.files import host_names, read_sources
 from solo5_systemd.declared.syntax import Source, parse_file
 from solo5_systemd.declared.update_files import DROP_IN, Phase, UpdateFiles, sha256
@@ -313,7 +313,7 @@ def main(words: Sequence[str]) -> int:
     act = ends.get("".join(words[:1]), update)
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
     try:
-        name = declared_task(words[-1])
+        name = task_name(words[-1])
         if not is_declared(name):
             raise NotFoundError(f"there is no declared task {name!r}: expected one of /etc/solo5.")
         asyncio.run(act(name))

@@ -4,6 +4,7 @@ from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.errors import InvalidRequestError, NotFoundError
+from solo5_systemd.base.names import task_name
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 
@@ -26,7 +27,7 @@ in time, or ends within the watch, the old one has its ports, and nothing else h
 
 def configure(parser: Parser) -> None:
     parser.epilog = EPILOG
-    parser.add_argument("name", metavar="NAME", help="declared task that runs")
+    parser.add_argument("name", metavar="NAME", type=task_name, help="declared task that runs")
     parser.add_argument(
         "image", metavar="IMAGE", nargs="?", default="",
         help="new image (default: that of the declaration, which was replaced)",
@@ -64,10 +65,8 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
     from pathlib import Path
 
     from solo5_systemd.cli import updates
-    from solo5_systemd.declared.declaration import declared_task
 
-    name = declared_task(arguments.name)
-    files = updates.files_of(name, context)
+    files = updates.files_of(arguments.name, context)
     image = str(Path(arguments.image).resolve()) if arguments.image else ""
     if image and not Path(image).is_file():
         error = InvalidRequestError if Path(image).exists() else NotFoundError
@@ -78,7 +77,8 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
             f"{', '.join(_PASSING)}.",
             "Move it to a directory such as /srv/unikernels.",
         )
-    return updates.update(name, requested(arguments, image), files, context, block=not arguments.no_block)
+    request = requested(arguments, image)
+    return updates.update(arguments.name, request, files, context, block=not arguments.no_block)
 
 
 def requested(arguments: Namespace, image: str) -> "UpdateRequest":
