@@ -95,7 +95,11 @@ class UpdateFiles:
         self, name: TaskName, *, etc: Path = ETC, directory: Path = Path(DIRECTORY), previous: Path = PREVIOUS
     ) -> None:
         self._name = name
-        self._own = directory / name
+        self._image = directory / name / "image"
+        self._request = directory / name / UPDATE
+        self._phase = directory / name / "update.phase"
+        self._kept = directory / name / "update.previous"
+        self._log = directory / name / "update.log"
         self.drop_in = etc / f"{name}{SUFFIX}.d" / DROP_IN
         self._copies = previous / name
         self._record = previous / f"{name}.json"
@@ -191,7 +195,7 @@ class UpdateFiles:
     @property
     def running_image(self) -> Path:
         """The image that the task runs, in the image store."""
-        return (self._own / "image").resolve()
+        return self._image.resolve()
 
     def keep(self, path: str) -> None:
         """Copy the image that the task runs, which was at `path`, and record it and the drop-in, for `revert`.
@@ -313,22 +317,6 @@ Image={path.replace("%", "%%")}
         with suppress(SettingsError):
             return read_own(self.drop_in, FILE_MAX_BYTES).content.decode()
         return ""
-
-    @property
-    def _kept(self) -> Path:
-        return self._own / "update.previous"
-
-    @property
-    def _request(self) -> Path:
-        return self._own / UPDATE
-
-    @property
-    def _phase(self) -> Path:
-        return self._own / "update.phase"
-
-    @property
-    def _log(self) -> Path:
-        return self._own / "update.log"
 
 
 def collect_previous(
