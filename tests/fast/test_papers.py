@@ -36,6 +36,7 @@ SMALL = {
     "nomad/errors.py": "which errors a restart can help against",
     "nomad/plugin.py": "imported by `nomad/__main__.py` where a missing module can be reported",
     "unit/console.py": "one of the subjects of `unit/translate.py`, with the rate of a task's journal",
+    "relay/notices.py": "what operators search for: the words of the relay in a task's stderr",
     "storage/archive_sources.py": "imported by `inspect` alone, when a task has archives",
 }
 """The modules under CRUMB lines, and why each is one of its own. Verbs, `__main__` and `dbus/` need no reason."""

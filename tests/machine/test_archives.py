@@ -323,7 +323,7 @@ def test_a_starter_that_is_killed_leaves_an_archive_until_the_next_start(run: Ru
     done = subprocess.run(["python3", "-c", KILLED], cwd="/srv", check=False, capture_output=True)
     assert done.returncode == -9, done.stderr.decode()
     [left] = ARCHIVES.iterdir()
-    assert (MEMORY / left.name / "storage").exists()
+    assert len(list((MEMORY / left.name).iterdir())) == 1
     assert f"private disk {left}: left by a start that was killed" in ok("solo5ctl", "gc", "--dry-run")
     name = run("tar.spt", options=options(files))
     ok("solo5ctl", "wait", name)
@@ -343,7 +343,7 @@ def test_no_other_user_reaches_the_private_disks_of_a_declared_task(declare: Dec
         blocks = f"Block=first={golden},ephemeral\nBlock=second=files:{golden}"
         unit = declare("pair", blocks, image="sequence.spt")
         ok("systemctl", "start", unit)
-        disks = [*MEMORY.glob("*/second"), *Path("/var/lib/solo5/copies").glob("*/files/first")]
+        disks = [*MEMORY.glob("*/*"), *Path("/var/lib/solo5/copies").glob("*/files/*")]
         assert len(disks) == 2
         user = disks[0].stat().st_uid
         for disk in disks:

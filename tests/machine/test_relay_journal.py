@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.machine.conftest import Machine, eventually, ok, remove_namespace, unit_property
@@ -12,8 +13,11 @@ from tests.machine.fifos import Reader
 
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.bus.relay_client import Relay
-from solo5_systemd.journal.lines import DroppedLines, dropped_notice
 from solo5_systemd.journal.reader import JournalReader
+from solo5_systemd.relay.notices import dropped_notice
+
+if TYPE_CHECKING:
+    from solo5_systemd.journal.lines import DroppedLines
 
 COUNTING = "i=1; while [ $i -le %d ]; do echo line $i; i=$((i+1)); sleep %s; done"
 

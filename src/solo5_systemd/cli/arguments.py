@@ -70,13 +70,6 @@ def kill_signal(text: str) -> int:
     return number
 
 
-def declaration_name(text: str) -> TaskName:
-    """Parse the name of a declaration, `web` or `web@1`."""
-    from solo5_systemd.declared.declaration import declared_task
-
-    return declared_task(text)
-
-
 def derived_name(image: str, suffix: str) -> TaskName:
     """Return the default task name: the file name's stem and a suffix that makes it unique."""
     stem = image.rpartition("/")[2].partition(".")[0]

@@ -39,6 +39,9 @@ VERBS = {
     "gc": "remove orphaned resources",
 }
 
+FOR_EACH_TASK = ("restart", "sleep", "wake", "freeze", "thaw")
+"""The verbs of one module, `verbs.each_task`: methods of the engine's `Runtime` without other arguments than a name."""
+
 
 class Verb(Protocol):
     """The interface of a verb's module."""
@@ -113,7 +116,8 @@ class VerbParser(Parser):
         """Import the verb's module and call its `configure`; later calls have no effect."""
         if not self._loaded:
             self._loaded = True
-            module = cast("Verb", import_module(f"solo5_systemd.cli.verbs.{self._verb}"))
+            name = "each_task" if self._verb in FOR_EACH_TASK else self._verb
+            module = cast("Verb", import_module(f"solo5_systemd.cli.verbs.{name}"))
             module.configure(self)
             self.set_defaults(execute=module.execute)
 

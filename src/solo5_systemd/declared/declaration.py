@@ -5,11 +5,10 @@ from dataclasses import dataclass, replace
 
 from solo5_systemd.base.errors import SettingsError
 from solo5_systemd.base.names import NetworkName, TaskName, task_name
-from solo5_systemd.declared.passed_on import check_value
 from solo5_systemd.declared.readiness import Ready, parse_ready
 from solo5_systemd.declared.specifiers import HostNames, Specified, expand, specifiers
 from solo5_systemd.declared.syntax import Assignment, Source, parse_file
-from solo5_systemd.declared.unit_keys import CHECKS, SERVICE_PASSED_ON, refusal, section_refusal
+from solo5_systemd.declared.unit_keys import CHECKS, SERVICE_PASSED_ON, check_value, refusal, section_refusal
 from solo5_systemd.declared.values import Declared, effective, located
 from solo5_systemd.task.assignments import unit_property
 from solo5_systemd.task.option_table import SECTION
@@ -20,6 +19,15 @@ from solo5_systemd.task.workload import Workload
 SUFFIX = ".unikernel"
 NEWEST = 257
 """The newest release of systemd whose settings are known."""
+
+READY_TIMEOUT_S = 20.0
+"""The default of Timeout=; a reload may end sooner."""
+
+UPDATE_DRAIN_S = 60.0
+"""The default of Drain=."""
+
+UPDATE_WATCH_S = 10.0
+"""The default of Watch=."""
 
 UPDATE_MAX_S = 86400.0
 """Seconds; the longest Timeout=, Drain= and Watch=."""
@@ -46,9 +54,9 @@ class Declaration:
         service: those of [Service], without the settings that are properties of the workload.
         install: those of [Install].
         ready: what makes an updated guest ready; None: not set.
-        timeout: seconds in which an updated guest has to become ready; None: not set.
-        drain: seconds that connections of an old guest may last after an update; None: not set.
-        watch: seconds in which an updated guest must not end; None: not set.
+        timeout: seconds in which an updated guest has to become ready.
+        drain: seconds that connections of an old guest may last after an update.
+        watch: seconds in which an updated guest must not end.
         paths: of the files, the declaration first.
     """
 
@@ -58,24 +66,15 @@ class Declaration:
     service: tuple[Assignment, ...] = ()
     install: tuple[Assignment, ...] = ()
     ready: Ready | None = None
-    timeout: float | None = None
-    drain: float | None = None
-    watch: float | None = None
+    timeout: float = READY_TIMEOUT_S
+    drain: float = UPDATE_DRAIN_S
+    watch: float = UPDATE_WATCH_S
     paths: tuple[str, ...] = ()
 
     @property
     def instance(self) -> str:
         """Return the instance of a template; empty without one."""
         return self.name.partition("@")[2]
-
-
-def declared_task(name: str) -> TaskName:
-    """Return the task of a declaration: `web` of `web`, `web@1` of an instance of the template `web@`.
-
-    Raises:
-        InvalidRequestError: malformed, or a template without its instance.
-    """
-    return task_name(name)
 
 
 def parse_declaration(
@@ -90,7 +89,7 @@ def parse_declaration(
     """Return a declaration.
 
     Args:
-        name: as of `declared_task`.
+        name: `web`, or `web@1` of an instance of the template `web@`.
         sources: the file and its drop-ins, in the order in which they override each other.
         host: facts of the host, for specifiers.
         served: the networks with a DHCP server.
@@ -101,7 +100,7 @@ def parse_declaration(
         InvalidRequestError: the name is malformed.
         SettingsError: a file is malformed, with its path and the number of the line.
     """
-    task = declared_task(name)
+    task = task_name(name)
     lines = tuple(line for source in sources for line in parse_file(source))
     for line in lines:
         _check_place(line, systemd)
@@ -128,9 +127,9 @@ def parse_declaration(
         service=tuple(passed_on["Service"]),
         install=tuple(passed_on["Install"]),
         ready=values.one("Ready", parse_ready, None),
-        timeout=values.one("Timeout", _update_time, None),
-        drain=values.one("Drain", _update_time, None),
-        watch=values.one("Watch", _update_time, None),
+        timeout=values.one("Timeout", update_time, READY_TIMEOUT_S),
+        drain=values.one("Drain", update_time, UPDATE_DRAIN_S),
+        watch=values.one("Watch", update_time, UPDATE_WATCH_S),
         paths=tuple(source.path for source in sources),
     )
 
@@ -209,7 +208,12 @@ def _workload(task: TaskName, values: Declared, sources: Sequence[Source], serve
     return workload(task, values, lambda: served)
 
 
-def _update_time(text: str, _: str) -> float:
+def update_time(text: str, _: str = "") -> float:
+    """Return the seconds of Timeout=, Drain= or Watch=, or of an option like them.
+
+    Raises:
+        ValueError: malformed, or longer than a day; the message is the end of a sentence.
+    """
     try:
         seconds = parse_time_span(text) / 10**6
     except ValueError as error:

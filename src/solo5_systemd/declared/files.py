@@ -15,8 +15,9 @@ from pathlib import Path
 
 from solo5_systemd.base.atomic_file import replace_file
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, SettingsError
+from solo5_systemd.base.names import task_name
 from solo5_systemd.base.own_files import check_own, is_mask, list_own, read_own
-from solo5_systemd.declared.declaration import SUFFIX, declared_task
+from solo5_systemd.declared.declaration import SUFFIX
 from solo5_systemd.declared.specifiers import HostNames
 from solo5_systemd.declared.syntax import FILE_MAX_BYTES, Source
 from solo5_systemd.host.drop_ins import names_of_drop_ins
@@ -60,7 +61,7 @@ def check_name(name: str) -> None:
     Raises:
         InvalidRequestError: it is malformed.
     """
-    declared_task(f"{name}1" if name.endswith("@") else name)
+    task_name(f"{name}1" if name.endswith("@") else name)
 
 
 def read_sources(name: str, directory: Path = ETC) -> tuple[Source, ...]:
@@ -114,7 +115,7 @@ def write_source(name: str, text: str, directory: Path = ETC, *, replace: bool =
         SettingsError: users other than root may change the directory, or which one it is.
         HostError: it cannot be written.
     """
-    declared_task(name)
+    task_name(name)
     path = directory / f"{name}{SUFFIX}"
     try:
         directory.mkdir(exist_ok=True)

@@ -280,7 +280,7 @@ def _service(declaration: Declaration, host: Host) -> Iterator[str]:
     yield f"RestartPreventExitStatus={NOT_RETRIED}"
     for entry in declared(parts, f"{own}/image", user_of(declaration.workload.name)):
         yield from lines(entry)
-    reload = (declaration.timeout or 0.0) + _RELOAD_MARGIN_S
+    reload = declaration.timeout + _RELOAD_MARGIN_S
     if reload > _START_TIMEOUT_S:  # the limit of ExecReload= as well
         yield f"TimeoutStartSec={reload:g}"
     yield from (f"DeviceAllow={disk.path} rw" for disk in declaration.workload.disks if disk.path.startswith("/dev/"))

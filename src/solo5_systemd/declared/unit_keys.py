@@ -2,83 +2,139 @@
 
 [Unit] may have what systemd.unit(5) has, except what gets in the way of a task. [Service] has a closed list: when to
 start again, timeouts, resource control. Command line, user, sandbox and console are those of every task.
+
+systemd logs a warning for a malformed value and starts the unit without it, which an operator does not see. So a
+setting that is passed on has a check of its value.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from solo5_systemd.task.option_table import KEYS, SECTION
 from solo5_systemd.task.properties import SETTABLE
+from solo5_systemd.task.property_types import BOOLEAN
+from solo5_systemd.task.time_span import parse_time_span
 
-UNIT_LISTS = frozenset(
-    """
-    Documentation Wants Requires Requisite BindsTo PartOf Upholds Conflicts Before After OnFailure OnSuccess
-    PropagatesReloadTo ReloadPropagatedFrom PropagatesStopTo StopPropagatedFrom RequiresMountsFor WantsMountsFor
-    """.split()
-)
-"""Settings of [Unit] whose assignments add up."""
+Check = Callable[[str], object]
+"""Checks a value that is not empty; raises ValueError with what was expected."""
 
-_CHECKS = """
+_STATUS = re.compile(r"[0-9]{1,3}|SIG[A-Z0-9+-]{2,12}|[A-Z][A-Z_]{2,30}", re.ASCII)
+_UNIT_NAME = re.compile(r"[A-Za-z0-9:_.\\@%-]{1,255}\.[a-z]{3,9}", re.ASCII)
+_INSTANCE = re.compile(r"[A-Za-z0-9_.-]{1,128}", re.ASCII)
+_INTEGER = re.compile(r"[0-9]{1,9}", re.ASCII)
+
+
+def _one_of(*known: str) -> Check:
+    def check(value: str) -> None:
+        if value not in known:
+            raise ValueError(f"one of {', '.join(known)}")
+
+    return check
+
+
+def _time(value: str) -> None:
+    if value != "infinity":
+        parse_time_span(value)
+
+
+def _number(value: str) -> None:
+    if not _INTEGER.fullmatch(value):
+        raise ValueError("a whole number")
+
+
+def _statuses(value: str) -> None:
+    for word in value.split():
+        if not _STATUS.fullmatch(word) or (word.isdigit() and int(word) > 255):
+            raise ValueError("exit statuses and signals, such as 64 SIGKILL")
+
+
+def _units(value: str) -> None:
+    if not all(_UNIT_NAME.fullmatch(_unquoted(word)) for word in value.split()):
+        raise ValueError("names of units, such as multi-user.target")
+
+
+def _unquoted(word: str) -> str:
+    """Return a unit's name without the quotes that systemd.syntax(7) permits: a name has no blank."""
+    return word[1:-1] if len(word) > 2 and word[0] == word[-1] and word[0] in "'\"" else word
+
+
+def _instance(value: str) -> None:
+    if not _INSTANCE.fullmatch(value):
+        raise ValueError("the name of an instance, of letters, digits, '_', '.' and '-'")
+
+
+_CONDITIONS = """
     Architecture Virtualization Host KernelCommandLine KernelVersion Credential Environment Security
     Capability ACPower NeedsUpdate FirstBoot PathExists PathExistsGlob PathIsDirectory PathIsSymbolicLink
     PathIsMountPoint PathIsReadWrite PathIsEncrypted DirectoryNotEmpty FileNotEmpty FileIsExecutable User Group
     ControlGroupController Memory CPUs CPUFeature OSRelease MemoryPressure CPUPressure IOPressure
     """.split()
 
-UNIT_SINGLE = frozenset(
-    """
-    Description OnSuccessJobMode OnFailureJobMode IgnoreOnIsolate StopWhenUnneeded AllowIsolate DefaultDependencies
-    SurviveFinalKillSignal FailureAction SuccessAction FailureActionExitStatus SuccessActionExitStatus JobTimeoutSec
-    JobRunningTimeoutSec JobTimeoutAction JobTimeoutRebootArgument StartLimitIntervalSec StartLimitBurst
-    StartLimitAction RebootArgument
-    """.split()
-)
-
-UNIT = UNIT_LISTS | UNIT_SINGLE | {f"{kind}{check}" for kind in ("Condition", "Assert") for check in _CHECKS}
-UNIT |= {"ConditionFirmware"}
-"""Settings of [Unit] that are passed on to systemd (257 and earlier: one that is unknown there would be ignored)."""
-
-CHECKS = frozenset(name for name in UNIT if name.startswith(("Condition", "Assert")))
+CHECKS = frozenset(f"{kind}{name}" for kind in ("Condition", "Assert") for name in _CONDITIONS) | {"ConditionFirmware"}
 """Settings of [Unit] of which an empty one resets all of its kind."""
 
-SERVICE_PASSED_ON = frozenset(
-    """
-    Restart RestartSec RestartSteps RestartMaxDelaySec RestartMode RestartPreventExitStatus RestartForceExitStatus
-    SuccessExitStatus TimeoutStartSec RuntimeRandomizedExtraSec
-    """.split()
+_SINGLE: tuple[tuple[str, Check | None, str], ...] = (
+    ("Unit", None, "Description OnSuccessJobMode OnFailureJobMode FailureAction SuccessAction StartLimitAction"),
+    ("Unit", None, "FailureActionExitStatus SuccessActionExitStatus JobTimeoutAction JobTimeoutRebootArgument"),
+    ("Unit", None, "RebootArgument"),
+    ("Unit", BOOLEAN.parse, "IgnoreOnIsolate StopWhenUnneeded AllowIsolate DefaultDependencies SurviveFinalKillSignal"),
+    ("Unit", _time, "JobTimeoutSec JobRunningTimeoutSec StartLimitIntervalSec"),
+    ("Unit", _number, "StartLimitBurst"),
+    # Without `on-watchdog`: a guest has no watchdog.
+    ("Service", _one_of("no", "on-success", "on-failure", "on-abnormal", "on-abort", "always"), "Restart"),
+    ("Service", _one_of("normal", "direct"), "RestartMode"),
+    ("Service", _number, "RestartSteps"),
+    ("Service", _time, "RestartSec RestartMaxDelaySec RuntimeRandomizedExtraSec TimeoutStartSec"),
+    ("Install", _instance, "DefaultInstance"),
 )
-"""Settings of [Service] that are passed on to systemd; `SETTABLE` are part of the task as with --property."""
-
-SERVICE_LISTS = frozenset(
-    """
-    RestartPreventExitStatus RestartForceExitStatus SuccessExitStatus SystemCallFilter IOReadBandwidthMax
-    IOWriteBandwidthMax IOReadIOPSMax IOWriteIOPSMax
-    """.split()
+_LISTS: tuple[tuple[str, Check | None, str], ...] = (
+    ("Unit", None, "Documentation RequiresMountsFor WantsMountsFor"),
+    ("Unit", None, " ".join(CHECKS)),
+    ("Unit", _units, "Wants Requires Requisite BindsTo PartOf Upholds Conflicts Before After OnFailure OnSuccess"),
+    ("Unit", _units, "PropagatesReloadTo ReloadPropagatedFrom PropagatesStopTo StopPropagatedFrom"),
+    ("Service", _statuses, "RestartPreventExitStatus RestartForceExitStatus SuccessExitStatus"),
+    ("Install", _units, "WantedBy RequiredBy UpheldBy Also Alias"),
 )
-"""Settings of [Service] whose assignments add up."""
+"""The settings that are passed on to systemd (257 and earlier: one that is unknown there would be ignored), by section.
 
-SERVICE = SERVICE_PASSED_ON | frozenset(SETTABLE)
+Those of `_LISTS` may be repeated in a file. One without a check is systemd's to check.
+"""
 
-INSTALL = frozenset("WantedBy RequiredBy UpheldBy Also Alias DefaultInstance".split())
+_PASSED_ON = {name: (section, check) for section, check, names in (*_SINGLE, *_LISTS) for name in names.split()}
+
+UNIT, SERVICE_PASSED_ON, INSTALL = (
+    frozenset(name for name, (section, _) in _PASSED_ON.items() if section == which)
+    for which in ("Unit", "Service", "Install")
+)
 
 SECTIONS: Mapping[str, frozenset[str]] = {
     "Unit": UNIT,
     SECTION: frozenset(KEYS),
-    "Service": SERVICE,
+    "Service": SERVICE_PASSED_ON | frozenset(SETTABLE),
     "Install": INSTALL,
 }
-"""The settings of each section."""
+"""The settings of each section; those of [Service] that are not passed on are part of the task as with --property."""
 
 LISTS = frozenset(
     {
-        *UNIT_LISTS,
-        *CHECKS,
-        *SERVICE_LISTS,
+        *(name for _, _, names in _LISTS for name in names.split()),
+        *("SystemCallFilter", "IOReadBandwidthMax", "IOWriteBandwidthMax", "IOReadIOPSMax", "IOWriteIOPSMax"),
         *(name for name, key in KEYS.items() if key.is_list),
-        *(INSTALL - {"DefaultInstance"}),
     }
 )
 """Settings that may be repeated in a file; they are unique among the sections."""
+
+
+def check_value(key: str, value: str) -> None:
+    """Check the value of a line, which is not empty.
+
+    Raises:
+        ValueError: malformed; the message is what was expected.
+    """
+    _, check = _PASSED_ON.get(key, ("", None))
+    if check:
+        check(value)
+
 
 SINCE: Mapping[str, int] = {
     "RestartMaxDelaySec": 254,

@@ -34,8 +34,9 @@ from solo5_systemd.base.names import TaskName, template_of
 from solo5_systemd.base.own_files import check_own, read_own
 from solo5_systemd.declared.declaration import SUFFIX
 from solo5_systemd.declared.syntax import FILE_MAX_BYTES
-from solo5_systemd.declared.update_request import UpdateRequest, parse_request
+from solo5_systemd.declared.update_request import UpdateRequest
 from solo5_systemd.settings.files import ETC
+from solo5_systemd.settings.records import document, record
 
 PREVIOUS = Path("/var/lib/solo5/previous")
 DROP_IN = "50-update.conf"
@@ -94,7 +95,11 @@ class UpdateFiles:
         self, name: TaskName, *, etc: Path = ETC, directory: Path = Path(DIRECTORY), previous: Path = PREVIOUS
     ) -> None:
         self._name = name
-        self._own = directory / name
+        self._image = directory / name / "image"
+        self._request = directory / name / UPDATE
+        self._phase = directory / name / "update.phase"
+        self._kept = directory / name / "update.previous"
+        self._log = directory / name / "update.log"
         self.drop_in = etc / f"{name}{SUFFIX}.d" / DROP_IN
         self._copies = previous / name
         self._record = previous / f"{name}.json"
@@ -108,7 +113,7 @@ class UpdateFiles:
             TakenError: an update is under way.
             HostError: it cannot be written.
         """
-        text = json.dumps(request.document())
+        text = json.dumps(document(request))
         try:
             descriptor = os.open(self._request, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except FileExistsError:
@@ -129,7 +134,7 @@ class UpdateFiles:
             HostError: it cannot be read.
         """
         try:
-            return parse_request(json_document(self._request.read_bytes(), str(self._request)))
+            return record(UpdateRequest, Fields(json_document(self._request.read_bytes(), str(self._request))))
         except FileNotFoundError:
             return None
         except (OSError, InvalidRequestError) as error:
@@ -190,7 +195,7 @@ class UpdateFiles:
     @property
     def running_image(self) -> Path:
         """The image that the task runs, in the image store."""
-        return (self._own / "image").resolve()
+        return self._image.resolve()
 
     def keep(self, path: str) -> None:
         """Copy the image that the task runs, which was at `path`, and record it and the drop-in, for `revert`.
@@ -249,8 +254,7 @@ class UpdateFiles:
         replaced, present = self.kept(), sha256(self.running_image)
         if replaced is None or replaced.sha256 == present:
             return
-        text = {"path": replaced.path, "sha256": replaced.sha256, "copy": replaced.copy}
-        replace_file(self._record, json.dumps(text), durable=True)
+        replace_file(self._record, json.dumps(document(replaced)), durable=True)
         for copy in self._copies.iterdir():
             if not copy.name.startswith((replaced.sha256, present)):
                 copy.unlink(missing_ok=True)
@@ -314,22 +318,6 @@ Image={path.replace("%", "%%")}
             return read_own(self.drop_in, FILE_MAX_BYTES).content.decode()
         return ""
 
-    @property
-    def _kept(self) -> Path:
-        return self._own / "update.previous"
-
-    @property
-    def _request(self) -> Path:
-        return self._own / UPDATE
-
-    @property
-    def _phase(self) -> Path:
-        return self._own / "update.phase"
-
-    @property
-    def _log(self) -> Path:
-        return self._own / "update.log"
-
 
 def collect_previous(
     *, dry_run: bool, etc: Path = ETC, directory: Path = Path(DIRECTORY), previous: Path = PREVIOUS
@@ -354,5 +342,4 @@ def collect_previous(
 
 
 def _previous(path: Path) -> Previous:
-    fields = Fields(json_document(path.read_bytes(), str(path)))
-    return Previous(path=fields.text("path"), sha256=fields.text("sha256"), copy=fields.text("copy"))
+    return record(Previous, Fields(json_document(path.read_bytes(), str(path))))

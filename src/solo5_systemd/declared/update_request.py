@@ -2,99 +2,49 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Annotated
 
-from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import TaskName, is_task_name
+from solo5_systemd.declared.declaration import UPDATE_MAX_S, Declaration
 from solo5_systemd.declared.readiness import Ready, ReadyPort, parse_ready
 from solo5_systemd.image.manifest import Manifest
 from solo5_systemd.network.model import PortRequest, Protocol
+from solo5_systemd.settings.records import Type, text
 from solo5_systemd.task.workload import Workload
 
-READY_TIMEOUT_S = 20.0
-"""Seconds in which a new guest has to become ready, unless Timeout= or the request has others, or a reload ends sooner.
-"""
-
-UPDATE_DRAIN_S = 60.0
-"""Seconds that connections of a guest may last after its ports were moved, unless Drain= or the request has others."""
-
-UPDATE_WATCH_S = 10.0
-"""Seconds for which a new guest is watched before the old one is stopped, unless Watch= or the request has others."""
-
 _SUFFIX = ".next"
-_LONGEST = 86_400_000
+_MILLISECONDS = Type(
+    lambda fields, key: fields.integer(key, low=0, high=round(1000 * UPDATE_MAX_S)) / 1000,
+    lambda seconds: round(1000 * seconds),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateRequest:
-    """What an operator has requested.
+    """What an operator has requested; what is None is that of the declaration.
 
     Attributes:
         image: path of the new image; empty: that of the declaration, which may have changed.
-        ready: what makes the new guest ready; None: Ready=, or its first published TCP port.
-        timeout: seconds in which it has to become ready; None: Timeout=, or `READY_TIMEOUT_S`.
-        drain: seconds that connections may last after their ports were moved; None: Drain=, or `UPDATE_DRAIN_S`.
-        watch: seconds of the new guest before the old one is stopped; None: Watch=, or `UPDATE_WATCH_S`.
+        ready: what makes the new guest ready.
+        timeout: seconds in which it has to become ready.
+        drain: seconds that connections may last after their ports were moved.
+        watch: seconds of the new guest before the old one is stopped.
         pause: stop the old guest before the new one is started.
     """
 
     image: str = ""
-    ready: Ready | None = None
-    timeout: float | None = None
-    drain: float | None = None
-    watch: float | None = None
+    ready: Annotated[Ready | None, text(partial(parse_ready, option="ready"))] = None
+    timeout: Annotated[float | None, _MILLISECONDS] = None
+    drain: Annotated[float | None, _MILLISECONDS] = None
+    watch: Annotated[float | None, _MILLISECONDS] = None
     pause: bool = False
 
-    def completed(
-        self,
-        ready: Ready | None,
-        *,
-        timeout: float | None = None,
-        drain: float | None = None,
-        watch: float | None = None,
-    ) -> "UpdateRequest":
-        """Return the request with the values of the declaration, or the defaults, where it has none."""
-        return replace(
-            self,
-            ready=self.ready or ready,
-            timeout=next(each for each in (self.timeout, timeout, READY_TIMEOUT_S) if each is not None),
-            drain=next(each for each in (self.drain, drain, UPDATE_DRAIN_S) if each is not None),
-            watch=next(each for each in (self.watch, watch, UPDATE_WATCH_S) if each is not None),
-        )
-
-    def document(self) -> dict[str, object]:
-        """Return the request as a JSON document."""
-        return {
-            "image": self.image,
-            "ready": str(self.ready) if self.ready else "",
-            **{key: round(1000 * each) for key, each in self._times().items() if each is not None},
-            "pause": self.pause,
-        }
-
-    def _times(self) -> dict[str, float | None]:
-        return {"timeout_ms": self.timeout, "drain_ms": self.drain, "watch_ms": self.watch}
-
-
-def parse_request(document: object) -> UpdateRequest:
-    """Return the request of a JSON document.
-
-    Raises:
-        InvalidRequestError: malformed.
-    """
-    fields = Fields(document)
-    ready = fields.text("ready")
-    return UpdateRequest(
-        image=fields.text("image"),
-        ready=parse_ready(ready, "ready") if ready else None,
-        timeout=_seconds(fields, "timeout_ms"),
-        drain=_seconds(fields, "drain_ms"),
-        watch=_seconds(fields, "watch_ms"),
-        pause=fields.boolean("pause"),
-    )
-
-
-def _seconds(fields: Fields, key: str) -> float | None:
-    return fields.integer(key, low=0, high=_LONGEST) / 1000 if fields.has(key) else None
+    def completed(self, declaration: Declaration) -> "UpdateRequest":
+        """Return the request with the values of the declaration where it has none."""
+        keys = [key for key in ("ready", "timeout", "drain", "watch") if getattr(self, key) is None]
+        return replace(self, **{key: getattr(declaration, key) for key in keys})
 
 
 def next_task(task: TaskName) -> TaskName:

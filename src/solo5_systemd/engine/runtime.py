@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from solo5_systemd.journal.lines import Line
     from solo5_systemd.unit.outcome import Outcome
 
-IMAGE_MIN_AGE_S = 10.0
-"""Age below which an unused image is kept where room is made for a start: `Images.hold` may not have it yet."""
-
 
 class Runtime(Queries):
     """The engine."""
@@ -61,7 +58,9 @@ class Runtime(Queries):
 
     async def make_room(self, *, dry_run: bool) -> Sequence[str]:
         """Remove images that no task runs, for one that is about to start; see `engine.facts.MakeRoom`."""
-        return await self.gc.images(min_age=IMAGE_MIN_AGE_S, dry_run=dry_run)
+        from solo5_systemd.image.store import ROOM_MIN_AGE_S
+
+        return await self.gc.images(min_age=ROOM_MIN_AGE_S, dry_run=dry_run)
 
     # --- start -----------------------------------------------------------------------------------------------
 

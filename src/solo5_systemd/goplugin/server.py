@@ -154,7 +154,7 @@ class Broker:
 
 
 class Health:
-    """The service grpc.health.v1.Health."""
+    """The service grpc.health.v1.Health, of which hosts call one method."""
 
     async def check(self, request: HealthCheckRequest) -> HealthCheckResponse:
         """Return that the plugin is serving.
@@ -164,18 +164,7 @@ class Health:
         """
         if request.service not in _SERVED:
             raise NotFoundError(f"no service {request.service!r} here: expected “plugin”.")
-        return _serving()
-
-    async def list(self, _: health_pb2.HealthListRequest) -> health_pb2.HealthListResponse:
-        """Return the status of all services."""
-        return health_pb2.HealthListResponse(statuses=dict.fromkeys(_SERVED, _serving()))
-
-    async def watch(self, request: HealthCheckRequest) -> AsyncIterator[HealthCheckResponse]:
-        """Stream the status of a service, which never changes."""
-        served = request.service in _SERVED
-        yield _serving() if served else HealthCheckResponse(status=HealthCheckResponse.SERVICE_UNKNOWN)
-        async for _ in _IdleStream():
-            pass
+        return HealthCheckResponse(status=HealthCheckResponse.SERVING)
 
 
 class _IdleStream:
@@ -187,10 +176,6 @@ class _IdleStream:
     async def __anext__(self) -> Never:
         await asyncio.Event().wait()
         raise StopAsyncIteration
-
-
-def _serving() -> HealthCheckResponse:
-    return HealthCheckResponse(status=HealthCheckResponse.SERVING)
 
 
 def _to_failure(error: Exception) -> Failure | None:

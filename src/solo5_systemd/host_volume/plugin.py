@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from solo5_systemd.base.atomic_file import replace_file, sync_directory
 from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error, TakenError
@@ -33,7 +32,7 @@ from solo5_systemd.storage.model import Disk, NewFile
 from solo5_systemd.storage.new_file import create_file
 from solo5_systemd.storage.overlaps import check_unused
 from solo5_systemd.storage.owner import LOCK_INTERVAL_S, LOCK_TIMEOUT_S
-from solo5_systemd.storage.quota import GetQuotas, admitted
+from solo5_systemd.storage.quota import GetQuotas
 from solo5_systemd.storage.title import holder_of_volume, read_title
 from solo5_systemd.users.registry import Registry
 
@@ -97,8 +96,9 @@ def create(
         if not created:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
-            claims = DiskClaims(limits, Registry().copies, state.with_name(CLAIMS.name), own=(directory.parent,))
-            size = _create_image(request, directory, _Rules(quotas, claims), is_new=not created)
+            place, own = state.with_name(CLAIMS.name), (directory.parent,)
+            claims = DiskClaims(limits, Registry().copies, place, own, quotas)
+            size = _create_image(request, directory, claims, is_new=not created)
         except BaseException:
             if not created:
                 with suppress(OSError):  # it has files that are not of this call
@@ -156,14 +156,7 @@ def _recorded(record: Path) -> str:
 # --- create ------------------------------------------------------------------------------------------------------
 
 
-class _Rules(NamedTuple):
-    """What limits a volume."""
-
-    quotas: GetQuotas
-    claims: DiskClaims
-
-
-def _create_image(request: CreateRequest, directory: Path, rules: _Rules, *, is_new: bool) -> int:
+def _create_image(request: CreateRequest, directory: Path, claims: DiskClaims, *, is_new: bool) -> int:
     path = directory / IMAGE
     try:  # O_NONBLOCK: another user of the volume may have put a FIFO there
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
@@ -173,7 +166,7 @@ def _create_image(request: CreateRequest, directory: Path, rules: _Rules, *, is_
                 f"volume {request.name} has lost its disk image {path}: expected the file that was created with it.",
                 "Mount its file system and restart the agent; without the data: nomad volume delete -type host ID",
             ) from error
-        return _new_image(request, directory, rules)
+        return _new_image(request, directory, claims)
     except OSError as error:
         raise _no_image(request, path, os.strerror(error.errno or 0)) from error
     try:
@@ -189,10 +182,7 @@ def _create_image(request: CreateRequest, directory: Path, rules: _Rules, *, is_
             )
         if status.st_size < request.size:
             more, what = request.size - status.st_size, f"volume {request.name}"
-            with (
-                admitted(rules.quotas(), path, more, what),
-                rules.claims.admitted(str(path), request.size, more, request.tenant, what),
-            ):
+            with claims.admitted(str(path), request.size, more, what, request.tenant):
                 _grow(request, descriptor)
         return max(status.st_size, request.size)
     finally:
@@ -205,14 +195,11 @@ def _no_image(request: CreateRequest, path: Path, reason: str) -> InvalidRequest
     )
 
 
-def _new_image(request: CreateRequest, directory: Path, rules: _Rules) -> int:
+def _new_image(request: CreateRequest, directory: Path, claims: DiskClaims) -> int:
     with closing(os.open(directory, _DIRECTORY)) as descriptor:
         new = NewFile(size=request.size, preallocate=request.preallocate)
         path, what = directory / IMAGE, f"volume {request.name}"
-        with (
-            admitted(rules.quotas(), path, request.size, what),
-            rules.claims.admitted(str(path), request.size, request.size, request.tenant, what),
-        ):
+        with claims.admitted(str(path), request.size, request.size, what, request.tenant):
             create_file(descriptor, IMAGE, new, owner=os.geteuid())
     return request.size
 

@@ -5,7 +5,6 @@ are ignored here as well: this reader and the tender must get the same manifest 
 """
 
 import os
-import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO
 
@@ -29,14 +28,6 @@ LOWEST_ADDRESS = 0x100000
 MAX_SEGMENTS = 512
 """A Solo5 linker script makes about ten. The limit bounds the work for a hostile file; ELF allows 65535."""
 
-MAX_SECTIONS = 4096
-"""A Solo5 linker script makes some thirty; `-ffunction-sections` makes one for each function."""
-
-SURPLUS = 1 << 20
-"""The most bytes after the last byte that headers account for, such as a signature."""
-
-_SECTION = struct.Struct("<4xI16xQQ24x")  # type, offset and size: Elf64_Shdr of elf(5)
-_NOBITS = 8  # SHT_NOBITS: without bytes in the file
 _NOTE_SIZE = 20
 _ET_EXEC, _EV_CURRENT = 2, 1
 _MACHINES = {"x86_64": 62, "aarch64": 183}  # EM_X86_64, EM_AARCH64
@@ -59,7 +50,6 @@ def read_manifest(file: BinaryIO, size: int, *, machine: str | None = None) -> I
     """
     image = _Image(file, size)
     entry, segments = image.header(machine or os.uname().machine)
-    image.check_extent()
     if entry < LOWEST_ADDRESS:
         raise ImageError(f"its entry point is {entry:#x}: expected {LOWEST_ADDRESS:#x} or above.")
     target, version = decode_abi(image.note(segments, _ABI_NOTE, "ABI"))
@@ -79,8 +69,6 @@ class _Image:
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file = file
         self._size = size
-        self._extent = 0
-        self._sections = (0, 0)
 
     def header(self, machine: str) -> tuple[int, Sequence[Segment]]:
         """Return the entry point and the program headers."""
@@ -93,34 +81,8 @@ class _Image:
         _check_header(header, machine)
         if not 1 <= header.e_phnum <= MAX_SEGMENTS:
             raise ImageError(f"it has {header.e_phnum} program headers: expected 1 to {MAX_SEGMENTS}.")
-        segments = parse_segments(self._read(header.e_phoff, header.e_phnum * SEGMENT_SIZE, "program headers"))
-        ends = (it.offset + it.file_size for it in segments)
-        self._extent = max(HEADER_SIZE, header.e_phoff + header.e_phnum * SEGMENT_SIZE, *ends)
-        self._sections = (header.e_shoff, header.e_shnum)
-        return header.e_entry, segments
-
-    def check_extent(self) -> None:
-        """Check that the file is not longer than its headers account for: the rest would only fill the store.
-
-        Section headers are read for this only: most linkers write them last, and tenders ignore them.
-        """
-        if self._size <= self._extent + SURPLUS:
-            return
-        extent = max((self._extent, *self._section_ends()))
-        if self._size > extent + SURPLUS:
-            raise ImageError(
-                f"it has {self._size} bytes, and its headers account for {extent}: expected at most {SURPLUS} more."
-            )
-
-    def _section_ends(self) -> Iterator[int]:
-        offset, number = self._sections
-        end = offset + number * _SECTION.size
-        if number > MAX_SECTIONS or end > self._size:
-            return
-        yield end
-        for kind, start, size in _SECTION.iter_unpack(self._read(offset, end - offset, "section headers")):
-            if kind != _NOBITS and start + size <= self._size:
-                yield start + size
+        table = self._read(header.e_phoff, header.e_phnum * SEGMENT_SIZE, "program headers")
+        return header.e_entry, parse_segments(table)
 
     def note(self, segments: Iterable[Segment], note_type: int, name: str) -> bytes:
         """Return the descriptor of the note that a tender finds: the first of its type among the first notes."""

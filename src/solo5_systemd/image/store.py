@@ -50,6 +50,9 @@ LARGE_AT_ONCE = 2
 MIN_AGE_S = 60.0
 """How long after its last use an image without a task is kept: its start may be in progress. See also `hold`."""
 
+ROOM_MIN_AGE_S = 10.0
+"""The same where room is made for a start."""
+
 _STORE, _ADD = "store", "add"
 _SIZE_HINT = "The operator sets the size of images in plugin.solo5.config.ceilings.image_mb."
 _MEMO_MAX_AGE_S = 30 * 86400.0

@@ -1,4 +1,4 @@
-"""Lines of a task's console, with the bytes that the guest wrote, and notices about missing lines."""
+"""Lines of a task's console, with the bytes that the guest wrote."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -40,9 +40,9 @@ class Line:
     """One line.
 
     Attributes:
-        data: the bytes that the guest wrote, with the terminator; or a notice.
+        data: the bytes that the guest wrote, with the terminator; or a notice of the relay.
         realtime: the time when journald received it, in µs since the epoch.
-        dropped: the number of lines that journald dropped, if `data` is the notice of that; else 0.
+        dropped: the number of lines that journald dropped here, in the place of data; else 0.
         is_synthetic: a notice that is not in the journal, to be written after the line of `position`.
     """
 
@@ -65,29 +65,9 @@ def original_bytes(message: bytes, line_break: bytes) -> bytes:
     return message + _LINE_BREAKS.get(line_break, b"")
 
 
-DROPPED_MATCHES = ("MESSAGE_ID=a596d6fe7bfa4994828e72309e95d61e", "_TRANSPORT=driver")
-"""Matches journald's messages about lines that it dropped: SD_MESSAGE_JOURNAL_DROPPED of sd-messages(3), from journald
-itself. It writes one when it accepts lines of the unit again, before the first of them and for stdout and stderr apart;
-never, if no line follows. There is no message about lines of removed files (vacuuming): the relay counts these."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class DroppedLines:
     """The number of lines of a task that journald dropped at once."""
 
     task: TaskName
     lines: int
-
-
-def dropped_notice(lines: int) -> bytes:
-    """Return the line that is written in the place of lines that journald dropped."""
-    return f"solo5-relay: journald dropped {_lines(lines)} of this task here (rate limit exceeded)\n".encode()
-
-
-def removed_notice(lines: int, stream: Stream) -> bytes:
-    """Return the line about skipped lines that were removed from the journal before they were read."""
-    return f"solo5-relay: journald removed {_lines(lines)} of this task's {stream} before delivery\n".encode()
-
-
-def _lines(count: int) -> str:
-    return "1 line" if count == 1 else f"{count} lines"

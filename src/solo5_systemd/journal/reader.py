@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import journald_of
 from solo5_systemd.base.procfs import boot_id
-from solo5_systemd.journal.lines import JournalPosition, Line, Stream, dropped_notice, original_bytes
+from solo5_systemd.journal.lines import JournalPosition, Line, Stream, original_bytes
 from solo5_systemd.task.log_fields import FACILITY, STDERR_PRIORITY, STDOUT_PRIORITY
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ class JournalReader:
     def _line(self) -> Line:
         unit = self._text(b"_SYSTEMD_UNIT")
         if unit == self._journald:
-            return self._dropped_line()
+            return self._dropped_lines()
         return Line(
             unit=unit,
             stream=Stream.STDERR if self._field(b"PRIORITY") == b"%d" % STDERR_PRIORITY else Stream.STDOUT,
@@ -231,16 +231,15 @@ class JournalReader:
             realtime=self._realtime(),
         )
 
-    def _dropped_line(self) -> Line:
-        """Return a notice for journald's message about dropped lines, as stderr: stdout has the guest's bytes only."""
-        count = _count(self._field(b"N_DROPPED"))
+    def _dropped_lines(self) -> Line:
+        """Return what journald's message about dropped lines stands for."""
         return Line(
             unit=self._text(b"OBJECT_SYSTEMD_UNIT"),
             stream=Stream.STDERR,
-            data=dropped_notice(count),
+            data=b"",
             position=self._position(),
             realtime=self._realtime(),
-            dropped=count,
+            dropped=_count(self._field(b"N_DROPPED")),
         )
 
     def _text(self, name: bytes) -> str:

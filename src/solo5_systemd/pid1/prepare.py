@@ -33,11 +33,19 @@ from solo5_systemd.base.declared_units import (
 from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error
 from solo5_systemd.base.journal_entry import NATIVE_SOCKET, write_entry
 from solo5_systemd.base.mounts import detach, mount_bounded
-from solo5_systemd.base.names import TaskName, is_instance, is_task_name, outcome_target, task_namespace, template_of
+from solo5_systemd.base.names import (
+    TaskName,
+    is_instance,
+    is_task_name,
+    outcome_target,
+    task_name,
+    task_namespace,
+    template_of,
+)
 from solo5_systemd.base.sanitize import printable
 from solo5_systemd.dbus import fdstore
 from solo5_systemd.dbus.process import log_about
-from solo5_systemd.declared.declaration import declared_task, parse_declaration
+from solo5_systemd.declared.declaration import parse_declaration
 from solo5_systemd.declared.files import host_names
 from solo5_systemd.declared.restarts import is_withheld, may_be_withheld, not_restarted
 from solo5_systemd.declared.unit_file import environment, user_of
@@ -112,9 +120,9 @@ async def prepare(name: TaskName) -> None:
         await _drop_held(name, backends.disks)
 
         async def make_room(*, dry_run: bool) -> Sequence[str]:
-            from solo5_systemd.engine.runtime import IMAGE_MIN_AGE_S, Runtime
+            from solo5_systemd.engine.runtime import Runtime
 
-            return await Runtime(backends).gc.images(min_age=IMAGE_MIN_AGE_S, dry_run=dry_run)
+            return await Runtime(backends).make_room(dry_run=dry_run)
 
         preparer = Preparer(
             backends, make_room, remembered=addresses.of, remember=addresses.keep, report=partial(_report, name)
@@ -345,7 +353,7 @@ def main(words: Sequence[str]) -> int:
         asyncio.run(_stop_outcome(TaskName(words[-1])))
         return 0
     try:
-        name = declared_task(words[-1])
+        name = task_name(words[-1])
         asyncio.run(act(name))
     except (Solo5Error, OSError) as error:
         failed = error if isinstance(error, Solo5Error) else HostError(f"{act.__name__} failed: {error}.")

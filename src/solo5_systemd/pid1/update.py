@@ -17,14 +17,14 @@ from pathlib import Path
 
 from solo5_systemd.base.declared_units import declared_service, forget_instance, is_declared, prepared_fields
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error
-from solo5_systemd.base.names import TaskName, is_instance
+from solo5_systemd.base.names import TaskName, is_instance, task_name
 from solo5_systemd.dbus.fdstore import notify
 from solo5_systemd.dbus.process import log_about
-from solo5_systemd.declared.declaration import Declaration, declared_task, parse_declaration
+from solo5_systemd.declared.declaration import READY_TIMEOUT_S, Declaration, parse_declaration
 from solo5_systemd.declared.files import host_names, read_sources
 from solo5_systemd.declared.syntax import Source, parse_file
 from solo5_systemd.declared.update_files import DROP_IN, Phase, UpdateFiles, sha256
-from solo5_systemd.declared.update_request import READY_TIMEOUT_S, UpdateRequest, ready_by
+from solo5_systemd.declared.update_request import UpdateRequest, ready_by
 from solo5_systemd.engine.restart import StoppedError
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.update import Updater
@@ -215,7 +215,7 @@ async def _end(updater: Updater, images: ImageSwitch, declaration: Declaration |
     if declaration is None or files.phase in (Phase.BESIDE, Phase.DRAINING):
         await updater.abandon()
     else:
-        request = (files.request() or UpdateRequest()).completed(declaration.ready, timeout=declaration.timeout)
+        request = (files.request() or UpdateRequest()).completed(declaration)
         condition = ready_by(request.ready, await updater.ports())
         try:
             await updater.complete(condition, request.timeout or 0.0)
@@ -238,9 +238,7 @@ def _requested(files: UpdateFiles, declaration: Declaration) -> UpdateRequest:
     if request is None:
         request = UpdateRequest()
         files.write_request(request)  # there is one as long as an update is under way
-    return request.completed(
-        declaration.ready, timeout=declaration.timeout, drain=declaration.drain, watch=declaration.watch
-    )
+    return request.completed(declaration)
 
 
 def check_in_effect(name: TaskName) -> None:
@@ -315,7 +313,7 @@ def main(words: Sequence[str]) -> int:
     act = ends.get("".join(words[:1]), update)
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
     try:
-        name = declared_task(words[-1])
+        name = task_name(words[-1])
         if not is_declared(name):
             raise NotFoundError(f"there is no declared task {name!r}: expected one of /etc/solo5.")
         asyncio.run(act(name))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from solo5_systemd.dbus import fdstore
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
 from solo5_systemd.relay.line_queue import LineQueue
-from solo5_systemd.relay.state_json import Delivery
+from solo5_systemd.relay.state import Delivery, StreamPosition
 
 READER_RETRY_INTERVAL_S = 0.5
 """Between two checks for a new reader of a FIFO: the kernel has no notification for it."""
@@ -102,8 +102,8 @@ class FifoWriter:
         if delivery.staged is None:
             staging.discard()
         self._staged_bytes = staging.size()
-        self.queue = LineQueue(position=delivery.staged or delivery.confirmed, catch_up_to=catch_up_to)
-        self._confirmed = delivery.confirmed if self._staged_bytes else self.queue.position
+        self.queue = LineQueue(position=delivery.staged or delivery, catch_up_to=catch_up_to)
+        self._confirmed: StreamPosition = delivery if self._staged_bytes else self.queue.position
         self._staging = staging
         self._save = save
         self._loop = asyncio.get_running_loop()
@@ -114,7 +114,8 @@ class FifoWriter:
     @property
     def delivery(self) -> Delivery:
         """How far the stream was delivered."""
-        return Delivery(confirmed=self._confirmed, staged=self.queue.position if self._staged_bytes else None)
+        staged = self.queue.position if self._staged_bytes else None
+        return Delivery(cursor=self._confirmed.cursor, written=self._confirmed.written, staged=staged)
 
     @property
     def is_open(self) -> bool:

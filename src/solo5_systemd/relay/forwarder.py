@@ -16,8 +16,8 @@ from solo5_systemd.journal.reader import JournalReader
 from solo5_systemd.relay import journal_source
 from solo5_systemd.relay.fifo_writer import ConsoleDescriptors, FifoWriter, StoredDescriptors, remove_stored
 from solo5_systemd.relay.journal_source import BATCH_SIZE, JournalFollower, OpenJournal
+from solo5_systemd.relay.state import VERSION, ConsoleState, Delivery
 from solo5_systemd.relay.state_files import StateFiles
-from solo5_systemd.relay.state_json import ConsoleState, Delivery
 from solo5_systemd.relay.task_console import TaskConsole
 
 UNREACHABLE_CHECK_INTERVAL_S = 10.0
@@ -193,15 +193,16 @@ class Forwarder:
 
     def _create(self, task: TaskName, unit: str, since: int, namespace: str) -> TaskConsole:
         state = ConsoleState(
+            version=VERSION,
             task=task,
             unit=unit,
             since=since,
-            since_monotonic=max(0, journal_source.to_monotonic(since)),
-            streams=dict.fromkeys(Stream, Delivery()),
+            began=max(0, journal_source.to_monotonic(since)),
+            progress=dict.fromkeys(Stream, Delivery()),
             number=self._free_number(),
             namespace=namespace,
         )
-        catch_up_to = self._follower(namespace).read_past(state.since_monotonic)
+        catch_up_to = self._follower(namespace).read_past(state.began)
         console = self._add(state, catch_up_to, None)
         try:
             self._state_files.save(state)

@@ -4,9 +4,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from solo5_systemd.journal.lines import DROPPED_MATCHES, Stream
+from solo5_systemd.journal.lines import Stream
 from solo5_systemd.journal.reader import CONSOLE_MATCHES, JournalReader, console_matches
 from solo5_systemd.relay.line_queue import LineQueue
+from solo5_systemd.relay.notices import DROPPED_MATCHES
 
 if TYPE_CHECKING:
     from solo5_systemd.journal.lines import JournalPosition, Line
@@ -20,9 +21,6 @@ ALL_MATCHES = (*CONSOLE_MATCHES, "+", *DROPPED_MATCHES)
 
 OpenJournal = Callable[[Sequence[str], str], JournalReader]
 """Opens a reader, given matches and a journal namespace; empty: the host's journal."""
-
-OpenMatching = Callable[[Sequence[str]], JournalReader]
-"""Opens a reader of one journal, given matches."""
 
 
 def clock_times() -> tuple[int, int]:
@@ -62,16 +60,12 @@ class JournalCatchup:
 
     Args:
         queue: gets the lines; reading starts after its `last_cursor`.
-        line_matches: the matches of the stream.
         since: where reading starts without a cursor, as (CLOCK_REALTIME, CLOCK_MONOTONIC) in µs.
-        open_journal: opens a reader of the journal, given matches.
+        open_journal: opens a reader of the stream's lines.
     """
 
-    def __init__(
-        self, queue: LineQueue, line_matches: Sequence[str], since: tuple[int, int], open_journal: OpenMatching
-    ) -> None:
+    def __init__(self, queue: LineQueue, since: tuple[int, int], open_journal: Callable[[], JournalReader]) -> None:
         self._queue = queue
-        self._matches = line_matches
         self._since, self._since_monotonic = since
         self._open_journal = open_journal
         self._journal: JournalReader | None = None
@@ -99,7 +93,7 @@ class JournalCatchup:
         self._journal = None
 
     def _open(self, after: str) -> None:
-        self._journal = self._open_journal(self._matches)
+        self._journal = self._open_journal()
         self._lines = self._journal.lines_after(after) if after else self._from_start(self._journal)
 
     def _from_start(self, journal: JournalReader) -> "Iterator[Line]":

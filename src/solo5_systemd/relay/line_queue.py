@@ -2,9 +2,11 @@
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
-from solo5_systemd.relay.state_json import START, StreamPosition
+from solo5_systemd.relay.notices import dropped_notice
+from solo5_systemd.relay.state import START, StreamPosition
 
 MEMORY_LIMIT = 1 << 18
 """Bytes of memory for the lines of a queue together; a single line may be longer."""
@@ -162,6 +164,8 @@ class LineQueue:
         return bool(self._lines) and self._size + _cost(line) > MEMORY_LIMIT
 
     def _append(self, line: Line) -> None:
+        if line.dropped:
+            line = replace(line, data=dropped_notice(line.dropped))
         if line.data:
             if self._lines is NO_LINES:
                 self._lines = deque()

@@ -8,10 +8,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from solo5_systemd.base.atomic_file import replace_file
-from solo5_systemd.base.decode import json_document
+from solo5_systemd.base.decode import Fields, json_document
 from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.relay.state_json import ConsoleState, document, parse
+from solo5_systemd.journal.lines import Stream
+from solo5_systemd.relay.state import ConsoleState
+from solo5_systemd.settings.records import document, record
 
 STATE_DIRECTORY = Path("/run/solo5/relay")
 
@@ -33,7 +35,7 @@ class StateFiles:
         """Yield the state of all consoles; files that cannot be parsed are removed, with a warning."""
         for path in sorted(self._directory.glob("*.json")):
             try:
-                yield parse(json_document(path.read_bytes(), "the file"))
+                yield _parsed(path.read_bytes())
             except (OSError, Solo5Error) as error:
                 _log.warning("removing unreadable state file %s (%s), console is not forwarded any more", path, error)
                 with suppress(OSError):
@@ -71,6 +73,13 @@ class StateFiles:
 
     def _path(self, task: TaskName) -> Path:
         return self._directory / f"{task}.json"
+
+
+def _parsed(page: bytes) -> ConsoleState:
+    state = record(ConsoleState, Fields(json_document(page, "the file")))
+    if {*state.progress} != {*Stream}:
+        raise InvalidRequestError(f"progress has {len(state.progress)} streams: expected {' and '.join(Stream)}.")
+    return state
 
 
 def _page(state: ConsoleState) -> bytes:

@@ -1,14 +1,14 @@
 """The console of one task: a FIFO writer and a catch-up reader for each stream."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from solo5_systemd.journal.lines import JournalPosition, Stream, removed_notice
-from solo5_systemd.journal.reader import JournalReader
+from solo5_systemd.journal.lines import JournalPosition, Stream
 from solo5_systemd.relay.fifo_writer import ConsoleDescriptors, FifoWriter, StagingPipe
 from solo5_systemd.relay.journal_source import JournalCatchup, OpenJournal, matches
-from solo5_systemd.relay.state_json import ConsoleState, Delivery
+from solo5_systemd.relay.notices import removed_notice
+from solo5_systemd.relay.state import ConsoleState
 
 
 class TaskConsole:
@@ -26,7 +26,7 @@ class TaskConsole:
     """
 
     __slots__ = (
-        "_catchups", "_initial", "_open_any_journal", "ended", "generation", "namespace", "number", "since_monotonic",
+        "_catchups", "_initial", "_open_journal", "ended", "generation", "namespace", "number", "since_monotonic",
         "task", "unit", "writers",
     )  # fmt: skip
 
@@ -39,13 +39,13 @@ class TaskConsole:
         open_journal: OpenJournal,
     ) -> None:
         self.task, self.unit, self.number = state.task, state.unit, state.number
-        self.since_monotonic, self.namespace, self.ended = state.since_monotonic, state.namespace, state.ended
+        self.since_monotonic, self.namespace, self.ended = state.began, state.namespace, state.ended
         self._initial = state
-        self._open_any_journal = open_journal
+        self._open_journal = open_journal
         self.writers: dict[Stream, FifoWriter] = {}
-        for stream, delivery in state.streams.items():
+        for stream, delivery in state.progress.items():
             staging = StagingPipe(stored.staging[stream] if stored else None)
-            known = delivery if stored else Delivery(confirmed=delivery.confirmed)
+            known = delivery if stored else replace(delivery, staged=None)
             self.writers[stream] = FifoWriter(known, catch_up_to, staging, partial(save, self))
         self.generation = stored.generation if stored else 0
         self._catchups: dict[Stream, JournalCatchup] = {}
@@ -53,8 +53,8 @@ class TaskConsole:
     @property
     def state(self) -> ConsoleState:
         """The state to save."""
-        streams = {stream: writer.delivery for stream, writer in self.writers.items()}
-        return replace(self._initial, streams=streams, ended=self.ended)
+        progress = {stream: writer.delivery for stream, writer in self.writers.items()}
+        return replace(self._initial, progress=progress, ended=self.ended)
 
     @property
     def is_open(self) -> bool:
@@ -117,8 +117,8 @@ class TaskConsole:
     def _catchup(self, stream: Stream) -> JournalCatchup:
         if stream not in self._catchups:
             since = (self._initial.since, self.since_monotonic)
-            queue = self.writers[stream].queue
-            self._catchups[stream] = JournalCatchup(queue, matches(self.unit, stream), since, self._open_journal)
+            opened = partial(self._open_journal, matches(self.unit, stream), self.namespace)
+            self._catchups[stream] = JournalCatchup(self.writers[stream].queue, since, opened)
         return self._catchups[stream]
 
     def _close_catchups(self) -> None:
@@ -132,9 +132,6 @@ class TaskConsole:
                 stderr.queue.append_notice(removed_notice(writer.queue.removed, stream))
                 writer.queue.removed = 0
                 stderr.pump()
-
-    def _open_journal(self, line_matches: Sequence[str]) -> JournalReader:
-        return self._open_any_journal(line_matches, self.namespace)
 
     def close(self) -> None:
         """Close the FIFOs, the staging pipes and the journal."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 BLOCK = 512
 """Bytes; headers and contents of a tar archive begin at multiples of it."""
 
-BYTES_MAX = 16 << 20
+ARCHIVE_MAX = 16 << 20
 """Largest content of an archive, and largest size of a task's archives in all.
 
 They are memory of the host that no limit of the task counts.
@@ -121,11 +121,11 @@ def check_total(disks: Iterable[Disk]) -> None:
         InvalidRequestError: they are too large in all.
     """
     archives = [disk for disk in disks if disk.backing is Backing.ARCHIVE]
-    if (total := sum(disk.size for disk in archives)) > BYTES_MAX:
+    if (total := sum(disk.size for disk in archives)) > ARCHIVE_MAX:
         names = ", ".join(disk.disk for disk in archives)
         raise InvalidRequestError(
             f"the archives of disks ({names}) have {total} bytes, which would be in memory: expected at most "
-            f"{BYTES_MAX} in all.",
+            f"{ARCHIVE_MAX} in all.",
             "Use a disk image.",
         )
 
@@ -144,10 +144,10 @@ def check_entry(request: DiskRequest, count: int, size: int) -> None:
             f"disk {request.disk}: its archive has more than {ENTRIES_MAX} entries: expected as many or fewer.",
             "Use a disk image.",
         )
-    if size > BYTES_MAX:
+    if size > ARCHIVE_MAX:
         raise InvalidRequestError(
-            f"disk {request.disk}: its files have more than {BYTES_MAX >> 20} MiB, which would be in memory: expected "
-            "as much or less.",
+            f"disk {request.disk}: its files have more than {ARCHIVE_MAX >> 20} MiB, which would be in memory: "
+            "expected as much or less.",
             "Use a disk image.",
         )
 

@@ -7,7 +7,6 @@ change between a check and the read.
 import ctypes
 import errno
 import hashlib
-import io
 import os
 import stat
 import subprocess
@@ -16,9 +15,8 @@ from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path, PurePath
-from typing import IO, NamedTuple, cast
+from typing import NamedTuple
 
-from solo5_systemd.base.copies import write_all
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError
 from solo5_systemd.base.locks import closing
 from solo5_systemd.base.procfs import changers_in, open_path, way_of
@@ -73,11 +71,8 @@ def _check_raw(request: DiskRequest, entries: Sequence[Entry]) -> None:
         )
 
 
-def write_archive(request: DiskRequest, archive: ArchiveRequest, target: int | None) -> str:
-    """Write an archive to an empty file, or only hash it.
-
-    Args:
-        target: descriptor of a file in memory; None: write nothing.
+def write_archive(request: DiskRequest, archive: ArchiveRequest, target: int) -> str:
+    """Write an archive to an empty file in memory, given by its descriptor.
 
     Returns:
         The SHA-256 of all bytes, in hexadecimal digits.
@@ -87,23 +82,25 @@ def write_archive(request: DiskRequest, archive: ArchiveRequest, target: int | N
         OSError: a directory cannot be read, or the file cannot be written.
     """
     _forbid_core_dumps()
-    sink, entries = _Sink(target), list[Entry]()
-    # It is not closed, since that would fill it up to 20 blocks.
-    tar = tarfile.TarFile(mode="w", fileobj=cast("IO[bytes]", sink), format=tarfile.USTAR_FORMAT, encoding="utf-8")
+    entries: list[Entry] = []
+    with open(target, "r+b", closefd=False) as file:
+        # It is not closed, since that would fill it up to 20 blocks.
+        tar = tarfile.TarFile(mode="w", fileobj=file, format=tarfile.USTAR_FORMAT, encoding="utf-8")
 
-    def add(entry: Entry, source: int) -> None:
-        entries.append(entry)
-        content = None if entry.is_directory else open(source, "rb", closefd=False)  # noqa: SIM115 - stays open
-        if archive.format is ArchiveFormat.TAR:
-            tar.addfile(tar_info(entry), content)
-        elif content is not None:
-            sink.write(content.read(entry.size))
+        def add(entry: Entry, source: int) -> None:
+            entries.append(entry)
+            content = None if entry.is_directory else open(source, "rb", closefd=False)  # noqa: SIM115 - stays open
+            if archive.format is ArchiveFormat.TAR:
+                tar.addfile(tar_info(entry), content)
+            elif content is not None:
+                file.write(content.read(entry.size))
 
-    _visit_all(request, archive, add, target)
-    if archive.format is ArchiveFormat.RAW:
-        _check_raw(request, entries)
-    sink.write(bytes(size_of(archive, entries, sector_size(request)) - sink.tell()))
-    return sink.digest()
+        _visit_all(request, archive, add, target)
+        if archive.format is ArchiveFormat.RAW:
+            _check_raw(request, entries)
+        file.write(bytes(size_of(archive, entries, sector_size(request)) - file.tell()))
+        file.seek(0)
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _visit_all(request: DiskRequest, archive: ArchiveRequest, visit: Visit, target: int | None) -> None:
@@ -340,36 +337,6 @@ def _decrypted(name: str, path: Path, target: int) -> int:
         raise HostError(f"credential {name!r} cannot be decrypted: {error}.") from error
     finally:
         os.close(file)
-
-
-class _Sink(io.RawIOBase):
-    """Where an archive is written; hashes what passes.
-
-    Args:
-        target: descriptor of an empty file; None: the archive is hashed only.
-    """
-
-    def __init__(self, target: int | None) -> None:
-        self._target = target
-        self._hash = hashlib.sha256()
-        self._size = 0
-
-    def tell(self) -> int:
-        """Return the bytes so far."""
-        return self._size
-
-    def write(self, data: bytes | bytearray | memoryview) -> int:  # type: ignore[override]  # any buffer, for tarfile
-        """Write all of `data`."""
-        data = bytes(data)
-        self._hash.update(data)
-        if self._target is not None:
-            write_all(self._target, data, self._size)
-        self._size += len(data)
-        return len(data)
-
-    def digest(self) -> str:
-        """Return the SHA-256, in hexadecimal digits."""
-        return self._hash.hexdigest()
 
 
 def _forbid_core_dumps() -> None:

@@ -3,11 +3,13 @@
 The lock file of a task has the SHA-256 of its archives, and how to read their files again.
 """
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from solo5_systemd.base.errors import Solo5Error
+from solo5_systemd.base.locks import closing
 from solo5_systemd.storage.archive import parse_sources
 from solo5_systemd.storage.archive_files import write_archive
 from solo5_systemd.storage.lock_records import LOCKS, disks_in, records_of_tasks
@@ -37,6 +39,6 @@ def _archives(record: Mapping[str, object]) -> Iterator[tuple[DiskRequest, str]]
 
 
 def _digest_now(request: DiskRequest) -> str:
-    with suppress(Solo5Error, OSError):
-        return write_archive(request, request.archive or ArchiveRequest(), None)
+    with suppress(Solo5Error, OSError), closing(os.memfd_create("archive")) as nowhere:
+        return write_archive(request, request.archive or ArchiveRequest(), nowhere)
     return ""

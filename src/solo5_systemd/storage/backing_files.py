@@ -22,7 +22,6 @@ from solo5_systemd.base.procfs import (
 from solo5_systemd.base.sanitize import is_plain_path
 from solo5_systemd.storage.archive import size_of
 from solo5_systemd.storage.archive_files import scan
-from solo5_systemd.storage.bind_mounts import BindMounts
 from solo5_systemd.storage.block_devices import devices_of
 from solo5_systemd.storage.created_on import check_mounted, remember_mount
 from solo5_systemd.storage.disk_claims import DiskClaims
@@ -53,17 +52,9 @@ from solo5_systemd.storage.private_disks import (
     planned_archive,
     planned_copy,
 )
-from solo5_systemd.storage.quota import GetQuotas, Quotas, admitted, check, no_quotas
-from solo5_systemd.storage.same_disk import check_bound, reopen
+from solo5_systemd.storage.same_disk import BINDS, bind, check_bound, reopen
 from solo5_systemd.storage.start_directories import StartDirectories
-from solo5_systemd.storage.title import (
-    USER,
-    Recorded,
-    check_single_link,
-    check_title,
-    is_in_allocation,
-    no_records,
-)
+from solo5_systemd.storage.title import Recorded, check_single_link, check_title, is_in_allocation, no_records
 
 _OPEN = os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _OPEN_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -74,27 +65,25 @@ class ImageFiles:
 
     Args:
         recorded: of the disks that tasks have.
-        archives: the directories of archives, in memory.
-        quotas: returns the quotas of directories.
+        binds: the directories of bind mounts; `archives`: of archives, in memory.
+        claims: what disks may take that are created.
     """
 
     def __init__(
         self,
         recorded: Recorded = no_records,
         locks: Path = LOCKS,
-        mounts: BindMounts | None = None,
+        binds: StartDirectories | None = None,
         copies: StartDirectories | None = None,
         archives: StartDirectories | None = None,
-        quotas: GetQuotas = no_quotas,
         claims: DiskClaims | None = None,
     ) -> None:
-        self._quotas = quotas
         self._claims = claims or DiskClaims()
+        self._binds = binds or StartDirectories(BINDS, what="bind mounts of disks")
         self._copies = copies or StartDirectories(Path(COPIES))
         self._archives = archives or StartDirectories(ARCHIVES, memory=MEMORY)
         self._recorded = recorded
         self._locks = locks
-        self._mounts = mounts or BindMounts()
 
     async def inspect(self, request: DiskRequest) -> Disk:
         """Check a disk before a start; see the function `inspect`."""
@@ -102,8 +91,7 @@ class ImageFiles:
         def checked() -> Disk:
             disk = inspect(request, self._recorded)
             if request.create is not None and disk.planned and not disk.is_private:
-                check(self._quotas(), disk.path, request.create.size, f"disk {request.disk}")
-                self._claims.check(disk.path, disk.size, request.create.tenant, f"disk {request.disk}")
+                self._claims.check(disk.path, disk.size, f"disk {request.disk}", request.create.tenant)
             if request.private:
                 disk = replace(disk, copied=copied_bytes(disk, self._copies.directory))
             return with_devices(disk, request)
@@ -121,7 +109,7 @@ class ImageFiles:
         if request.private:
             original = inspect(replace(request, private=False, create=None), self._recorded, how=READ)
             return make_copy(request, original, self._copies, self._locks, planned)
-        return make(request, self._recorded, quotas=self._quotas(), claims=self._claims)
+        return make(request, self._recorded, self._claims)
 
     async def release(self, made: MadeDisk) -> None:
         """Remove the names that a private disk needs during a start only."""
@@ -159,15 +147,15 @@ class ImageFiles:
         return await asyncio.to_thread(_give, disk, user)
 
     async def bind(self, disks: Sequence[Disk]) -> BoundDisks:
-        """Bind disks with an exposed path below /run/solo5/binds, until `unbind`; see `BindMounts.bind`."""
+        """Bind disks with an exposed path below /run/solo5/binds, until `unbind`; see `same_disk.bind`."""
         if not any(disk.exposed for disk in disks):
             return BoundDisks(disks=tuple(disks))
-        return await asyncio.to_thread(self._mounts.bind, disks, reopen)
+        return await asyncio.to_thread(bind, disks, self._binds)
 
     async def unbind(self, bound: BoundDisks) -> None:
         """Remove the bind mounts of a start; mounts that systemd has made from them stay."""
         if bound.directory is not None:
-            await asyncio.to_thread(self._mounts.unbind, bound)
+            await asyncio.to_thread(self._binds.remove, Path(bound.directory), bound.descriptor)
 
     async def check_bound(self, disks: Sequence[tuple[Disk, str]], pid: int) -> None:
         """Check the disks in a tender's mount namespace, unless it has ended (`pid` 0); see `check_bound`."""
@@ -175,18 +163,17 @@ class ImageFiles:
             await asyncio.to_thread(check_bound, disks, pid)
 
     async def sweep(self, *, dry_run: bool = False) -> Sequence[str]:
-        """Remove the bind mounts and private disks of killed starts; see `BindMounts.sweep`."""
-        mounts = await asyncio.to_thread(self._mounts.sweep, dry_run=dry_run)
-        copies = await asyncio.to_thread(self._copies.sweep, dry_run=dry_run)
-        return (*mounts, *copies, *await asyncio.to_thread(self._archives.sweep, dry_run=dry_run))
+        """Remove the bind mounts and private disks of killed starts; see `StartDirectories.sweep`."""
+        starts = (self._binds, self._copies, self._archives)
+        found = [await asyncio.to_thread(each.sweep, dry_run=dry_run) for each in starts]
+        return [path for paths in found for path in paths]
 
 
-def inspect(request: DiskRequest, recorded: Recorded = no_records, *, user: str = USER, how: int = READ_WRITE) -> Disk:
+def inspect(request: DiskRequest, recorded: Recorded = no_records, *, how: int = READ_WRITE) -> Disk:
     """Check a disk by the rules of tenders, and the title of the task to it (`check_title`).
 
     Args:
         recorded: of the disks that tasks have.
-        user: whose permission marks disks for tasks.
         how: READ for a file that is only copied.
 
     Raises:
@@ -207,7 +194,7 @@ def inspect(request: DiskRequest, recorded: Recorded = no_records, *, user: str 
         status = os.fstat(descriptor)
         filesystem = os.fstatvfs(descriptor).f_fsid
         check_size(request, os.lseek(descriptor, 0, os.SEEK_END))
-        owner, holder = check_title(request, path, descriptor, how, user, recorded)
+        owner, holder = check_title(request, path, descriptor, how, recorded)
     finally:
         os.close(descriptor)
     block = stat.S_ISBLK(status.st_mode)
@@ -254,43 +241,28 @@ def _planned(request: DiskRequest, new: NewFile, sector: int) -> Disk | None:
         )
 
 
-def make(
-    request: DiskRequest,
-    recorded: Recorded = no_records,
-    *,
-    user: str = USER,
-    quotas: Quotas | None = None,
-    claims: DiskClaims | None = None,
-) -> MadeDisk:
+def make(request: DiskRequest, recorded: Recorded = no_records, claims: DiskClaims | None = None) -> MadeDisk:
     """Create the file of a disk unless it exists by now, and check it as `inspect`.
 
     The file appears complete, on stable storage: neither a failure nor a kill leaves a part of it.
-
-    Args:
-        user: as of `inspect`.
 
     Raises:
         Solo5Error: as `inspect`; HostError also if it cannot be created, such as on a full or read-only file system, or
             beyond a quota.
     """
-    rules = quotas or {}, claims or DiskClaims()
-    created = request.create is not None and _create(request, request.create, *rules)
-    return MadeDisk(disk=inspect(replace(request, create=None), recorded, user=user), created=created)
+    created = request.create is not None and _create(request, request.create, claims or DiskClaims())
+    return MadeDisk(disk=inspect(replace(request, create=None), recorded), created=created)
 
 
-def _create(request: DiskRequest, new: NewFile, quotas: Quotas, claims: DiskClaims) -> bool:
+def _create(request: DiskRequest, new: NewFile, claims: DiskClaims) -> bool:
     check_size(request, new.size)
-    what = f"disk {request.disk}"
     try:
         with find_place(request) as place:
             if place.exists:
                 return False
             check_mounted(place.path, str(request))
             remember_mount(place.path)
-            with (
-                admitted(quotas, place.path, new.size, what),
-                claims.admitted(place.path, new.size, new.size, new.tenant, what),
-            ):
+            with claims.admitted(place.path, new.size, new.size, f"disk {request.disk}", new.tenant):
                 return create_file(place.directory, Path(place.path).name, new, ROOT)
     except OSError as error:
         raise HostError(f"{request} cannot be created with {new.size} bytes: {error.strerror}.") from error

@@ -1,4 +1,6 @@
-"""What jobs and volumes have created of disks, which stay when their tasks have ended: limits for each namespace.
+"""What a disk may take that is made or grows: of the quotas of directories, and of the limits of its namespace.
+
+Disks that jobs and volumes have created stay when their tasks have ended.
 
     /var/lib/solo5/claims/DIGEST    a symbolic link; its target has path, inode and claim of a file, as JSON
 
@@ -19,6 +21,7 @@ from typing import NamedTuple
 from solo5_systemd.base.locks import closing, lock_directory
 from solo5_systemd.base.procfs import existing, mount_point_of
 from solo5_systemd.settings.limits import OPERATOR, Claim, Limits, Node, Resource, Space, Tenant, Totals, check_space
+from solo5_systemd.storage import quota
 from solo5_systemd.storage.model import NAMED_DISKS
 
 CLAIMS = Path("/var/lib/solo5/claims")
@@ -36,11 +39,12 @@ class _Disk(NamedTuple):
 
 
 class DiskClaims:
-    """The disks that jobs and volumes have created.
+    """The disks that jobs and volumes have created, and what limits new ones; the operator's have quotas alone.
 
     Args:
         limits: returns the limits of the node.
         copies: returns the bytes that private copies of tasks can take of the file system of STATE.
+        quotas: returns those of directories.
         own: paths on the node's own file systems; others are volumes, which are given to jobs entirely.
     """
 
@@ -50,35 +54,46 @@ class DiskClaims:
         copies: Callable[[], int] = lambda: 0,
         directory: Path = CLAIMS,
         own: Sequence[Path] = (Path("/"), STATE, Path(NAMED_DISKS)),
+        quotas: quota.GetQuotas = quota.no_quotas,
     ) -> None:
+        self._quotas = quotas
         self._limits = limits
         self._copies = copies
         self._directory = directory
         self._own = own
 
-    def check(self, path: str, size: int, tenant: Tenant, what: str) -> None:
-        """Check whether a tenant may create a file; nothing is recorded.
-
-        Raises:
-            InvalidRequestError, TakenError, HostError: a limit would be exceeded.
-        """
+    def check(self, path: str, more: int, what: str, tenant: Tenant = OPERATOR) -> None:
+        """Check whether a tenant may create a file, or make it larger; nothing is recorded. Raises as `admitted`."""
+        quota.check(self._quotas(), path, more, what)
         if self._is_limited(path, tenant):
-            self._check(path, size, tenant, what, self._others(prune=False))
+            self._check(path, more, tenant, what, self._others(prune=False))
+
+    def check_reserve(self, directory: Path, size: int, what: str) -> None:
+        """Check that blocks for a disk of the operator's leave the reserve of the file system; raises HostError."""
+        check_space(self._limits(), space_of(directory), size, what, str(directory))
 
     @contextmanager
-    def admitted(self, path: str, size: int, more: int, tenant: Tenant, what: str) -> Iterator[None]:
+    def admitted(
+        self, path: str, size: int, more: int, what: str, tenant: Tenant = OPERATOR, *, new: int = -1
+    ) -> Iterator[None]:
         """Check a file that the block creates or makes larger, and record it.
 
         Args:
             path: of the file, without symbolic links.
             size: its bytes after the block.
             more: those of them that are new.
-            tenant: whose it is; the operator's are not limited.
             what: the file in an error, such as `disk web`.
+            tenant: whose it is.
+            new: descriptor of the file, which may have a name in the directory already; -1: none.
 
         Raises:
             InvalidRequestError, TakenError, HostError: a limit would be exceeded, or the claims cannot be used.
         """
+        with quota.admitted(self._quotas(), path, more, what, new=new), self._claimed(path, size, more, what, tenant):
+            yield
+
+    @contextmanager
+    def _claimed(self, path: str, size: int, more: int, what: str, tenant: Tenant) -> Iterator[None]:
         if not self._is_limited(path, tenant):
             yield
             return

@@ -16,15 +16,12 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundEr
 from solo5_systemd.base.locks import closing
 from solo5_systemd.base.names import DeviceName, DiskName, disk_name
 from solo5_systemd.base.procfs import identity
-from solo5_systemd.settings.limits import Limits, check_space
-from solo5_systemd.storage.disk_claims import space_of
+from solo5_systemd.storage.disk_claims import DiskClaims
 from solo5_systemd.storage.lock_records import LOCKS, holders
 from solo5_systemd.storage.locks import lock, lock_shared
 from solo5_systemd.storage.model import NAMED_DISKS, SECTOR_SIZE, Backing, Disk, NewFile
 from solo5_systemd.storage.new_file import create_file
 from solo5_systemd.storage.overlaps import check_unused
-from solo5_systemd.storage.quota import GetQuotas, admitted, no_quotas
-from solo5_systemd.storage.quota import check as check_quotas
 
 _ROOT = 0
 
@@ -53,8 +50,7 @@ class NamedDisks:
 
     Args:
         owner: UID of disks that no task has.
-        quotas: returns the quotas of directories; called when a disk is made or grows.
-        limits: returns those of the node; called before blocks are allocated.
+        claims: what a disk may take that is made or grows.
     """
 
     def __init__(
@@ -62,11 +58,9 @@ class NamedDisks:
         directory: Path = Path(NAMED_DISKS),
         locks: Path = LOCKS,
         owner: int = _ROOT,
-        quotas: GetQuotas = no_quotas,
-        limits: Callable[[], Limits] = Limits,
+        claims: DiskClaims | None = None,
     ) -> None:
-        self._limits = limits
-        self.quotas = quotas
+        self.claims = claims or DiskClaims()
         self.directory = directory
         self.locks = locks
         self.owner = owner
@@ -112,10 +106,9 @@ class NamedDisks:
             HostError: it cannot be created, such as on a full file system or beyond a quota.
         """
         _check_size(name, size)
-        with admitted(self.quotas(), self.directory / name, size, f"disk {name!r}"):
+        with self.claims.admitted(f"{self.directory}/{name}", size, size, f"disk {name!r}"):
             if preallocate:
-                space = space_of(self.directory)
-                check_space(self._limits(), space, size, f"disk {name!r}", str(self.directory))
+                self.claims.check_reserve(self.directory, size, f"disk {name!r}")
             self._create(name, NewFile(size=size, preallocate=preallocate))
         return self.get(name)
 
@@ -140,7 +133,7 @@ class NamedDisks:
                     f"disk {name!r} has {now} bytes: expected as many or more, since {size} would lose its end.",
                     "To lose it: solo5ctl disk resize --shrink",
                 )
-            with admitted(self.quotas(), self.directory / name, size - now, f"disk {name!r}"):
+            with self.claims.admitted(f"{self.directory}/{name}", size, size - now, f"disk {name!r}"):
                 os.ftruncate(descriptor, size)
             os.fsync(descriptor)
         return self.get(name)
@@ -177,16 +170,17 @@ class NamedDisks:
         """
         status = os.fstat(source)
         regular = stat.S_ISREG(status.st_mode)
-        quotas, path, what = self.quotas(), self.directory / name, f"disk {name!r}"
+        path, what = f"{self.directory}/{name}", f"disk {name!r}"
         if regular:
             _check_size(name, status.st_size)
-            check_quotas(quotas, path, status.st_size, what)
+            self.claims.check(path, status.st_size, what)
         digest: list[str] = []
 
         def write(target: int) -> None:
             digest.append(receive(target))
             # On a file system without O_TMPFILE, the new file has a name by now.
-            admission.enter_context(admitted(quotas, path, os.fstat(target).st_size, what, new=target))
+            size = os.fstat(target).st_size
+            admission.enter_context(self.claims.admitted(path, size, size, what, new=target))
 
         def receive(target: int) -> str:
             if regular:

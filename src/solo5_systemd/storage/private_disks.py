@@ -15,6 +15,7 @@ from solo5_systemd.base.locks import closing
 from solo5_systemd.base.procfs import existing, identity
 from solo5_systemd.base.sanitize import MAX_QUOTE, bounded
 from solo5_systemd.storage.archive_files import write_archive
+from solo5_systemd.storage.lock_records import name_of
 from solo5_systemd.storage.locks import lock_shared
 from solo5_systemd.storage.model import (
     COPIES,
@@ -68,8 +69,7 @@ def make_copy(request: DiskRequest, original: Disk, copies: StartDirectories, lo
     with closing(lock_shared(original, directory=locks)), copies.filled() as made:
         path = made.files / request.disk
         _copy(request, original, path, planned)
-        status, filesystem = path.stat(), os.statvfs(path).f_fsid
-    return _made(planned_copy(request, original.path), made, status, filesystem)
+        return _made(planned_copy(request, original.path), made, path)
 
 
 def _copy(request: DiskRequest, original: Disk, path: Path, planned: Disk) -> None:
@@ -124,17 +124,26 @@ def make_archive(request: DiskRequest, archive: ArchiveRequest, archives: StartD
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
-        with archives.filled() as made, closing(os.open(made.files / request.disk, flags, 0o600)) as target:
-            sha256 = write_archive(request, archive, target)
-            status, filesystem = os.fstat(target), os.fstatvfs(target).f_fsid
-            check_size(request, status.st_size)
+        with archives.filled() as made:
+            path = made.files / request.disk
+            with closing(os.open(path, flags, 0o600)) as target:
+                sha256 = write_archive(request, archive, target)
+                check_size(request, os.fstat(target).st_size)
+            return _made(replace(planned_archive(request, archive), sha256=sha256, sources=request), made, path)
     except OSError as error:
         raise HostError(f"disk {request.disk}: its archive cannot be written: {error.strerror}.") from error
-    planned = replace(planned_archive(request, archive), sha256=sha256, sources=request)
-    return _made(planned, made, status, filesystem)
 
 
-def _made(planned: Disk, made: StartDirectory, status: os.stat_result, filesystem: int) -> MadeDisk:
-    path, size = str(made.files / planned.disk), status.st_size
-    disk = replace(planned, path=path, identity=identity(status), size=size, filesystem=filesystem, planned=False)
+def _made(planned: Disk, made: StartDirectory, path: Path) -> MadeDisk:
+    """Give a disk that was made the name of its lock."""
+    status = path.stat()
+    path = path.rename(made.files / name_of(identity(status)))
+    disk = replace(
+        planned,
+        path=str(path),
+        identity=identity(status),
+        size=status.st_size,
+        filesystem=os.statvfs(path).f_fsid,
+        planned=False,
+    )
     return MadeDisk(disk=disk, directory=made.path, descriptor=made.descriptor)

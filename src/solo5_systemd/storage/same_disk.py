@@ -1,13 +1,25 @@
-"""That the disk which was checked is the disk that a task gets: its path may resolve to another file at any moment."""
+"""That the disk which was checked is the disk that a task gets: its path may resolve to another file at any moment.
+
+systemd's BindPaths= resolves a disk's path and follows symbolic links. Where a user other than root may change a
+directory on that path, the disk is bound by its verified file descriptor to a path below /run/solo5/binds, which only
+root may change, and the unit binds it from there.
+"""
 
 import os
 import stat
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from solo5_systemd.base.errors import HostError, StartError
+from solo5_systemd.base.locks import closing
+from solo5_systemd.base.mounts import bind_mount
 from solo5_systemd.base.procfs import identity, path_of
-from solo5_systemd.storage.model import Disk
+from solo5_systemd.storage.lock_records import name_of
+from solo5_systemd.storage.model import BoundDisks, Disk, check_distinct
+from solo5_systemd.storage.start_directories import StartDirectories, StartDirectory
+
+BINDS = Path("/run/solo5/binds")
 
 
 def reopen(disk: Disk) -> int:
@@ -37,6 +49,31 @@ def reopen(disk: Disk) -> int:
 
 def _has_other_size(disk: Disk, status: os.stat_result) -> bool:
     return bool(disk.size) and stat.S_ISREG(status.st_mode) and status.st_size != disk.size
+
+
+def bind(disks: Sequence[Disk], binds: StartDirectories) -> BoundDisks:
+    """Bind the disks whose path a user other than root may change, until `ImageFiles.unbind`.
+
+    Raises:
+        InvalidRequestError: two disks are one file.
+        HostError: a file was replaced since its check, or cannot be bound.
+    """
+    check_distinct(disks)
+    with binds.filled() as made, binds.host_errors():
+        bound = tuple(_bind(disk, binds, made) if disk.exposed else disk for disk in disks)
+    return BoundDisks(disks=bound, directory=made.path, descriptor=made.descriptor)
+
+
+def _bind(disk: Disk, binds: StartDirectories, made: StartDirectory) -> Disk:
+    target = made.files / name_of(disk.identity)
+    with closing(reopen(disk)) as descriptor:
+        try:
+            os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+            bind_mount(f"/proc/self/fd/{descriptor}", str(target))
+        except OSError as error:
+            raise HostError(f"{disk} cannot be bound to {target}: {error.strerror}.") from error
+    binds.check_seen(target, disk.identity)
+    return replace(disk, path=str(target))
 
 
 def check_bound(disks: Sequence[tuple[Disk, str]], pid: int) -> None:

@@ -23,8 +23,6 @@ from solo5_systemd.storage.lock_records import disks_of, holders
 from solo5_systemd.storage.model import PRIVATE, SNAPSHOTS, Backing, NewFile
 from solo5_systemd.storage.named_disks import NamedDisk, NamedDisks, not_opened, write_content
 from solo5_systemd.storage.new_file import create_file
-from solo5_systemd.storage.quota import admitted
-from solo5_systemd.storage.quota import check as check_quotas
 
 _NEW = ".{}.solo5-restore"
 
@@ -152,14 +150,15 @@ class Snapshots:
             self.get(disk, name)
             source = _opened(stack, self._place(disk) / name)
             size = os.fstat(source).st_size
-            quotas, path, what = self._disks.quotas(), self._directory / disk, f"disk {disk!r}"
+            claims, path, what = self._disks.claims, f"{self._directory}/{disk}", f"disk {disk!r}"
             more = size - os.fstat(replaced).st_size
-            check_quotas(quotas, path, more, what)
+            claims.check(path, more, what)
 
             def write(target: int) -> None:
                 if not share(source, target):
                     copy_data(source, target, size, progress, hashed=False)
-                stack.enter_context(admitted(quotas, path, more, what, new=target))  # until the file has replaced it
+                # Until the file has replaced it.
+                stack.enter_context(claims.admitted(path, size, more, what, new=target))
 
             new = self._directory / _NEW.format(disk)
             new.unlink(missing_ok=True)  # of a restore that was killed

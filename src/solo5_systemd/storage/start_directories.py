@@ -1,8 +1,8 @@
 """Directories of starts in progress, with what a unit gets by a path: private disks, and bind mounts of disks.
 
     DIRECTORY/startXXXXXXXX                one for each start, locked (flock(2)) by its process
-    DIRECTORY/startXXXXXXXX/files/NAME     the disk
-    MEMORY/startXXXXXXXX/NAME              the disk, if it is to be in memory: on one ramfs of all starts
+    DIRECTORY/startXXXXXXXX/files/LOCK     the disk, by the name of its lock
+    MEMORY/startXXXXXXXX/LOCK              the disk, if it is to be in memory: on one ramfs of all starts
 
 The ramfs is mounted by the first start and stays. A mount for each start would take as long as all other steps for its
 disk: PID 1 makes a unit of each mount and removes it again, and umount2(2) waits for a grace period of the kernel.
@@ -13,7 +13,7 @@ unit's mount namespace, and the kernel frees it with the last process of the tas
 The kernel drops the lock with the process, so a directory without a lock is a killed start's. Its unit may be about to
 start nevertheless, if the start was killed after its StartTransientUnit call: PID 1 has yet to mount what is in the
 directory, and has the locks of the disks since the call. So a directory stays as long as one of its disks is locked:
-until the task ends, if it has come to one.
+until the task ends, if it has come to one. A name shows the lock, since stat(2) of a remote file may hang.
 """
 
 import os
@@ -25,9 +25,9 @@ from typing import NamedTuple
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.locks import closing, lock, lock_directory, try_lock
-from solo5_systemd.base.mounts import mount_memory
+from solo5_systemd.base.mounts import detach, mount_memory
 from solo5_systemd.base.procfs import identity
-from solo5_systemd.storage.lock_records import LOCKS, is_any_locked, name_of
+from solo5_systemd.storage.lock_records import LOCKS, is_any_locked
 
 PID1_ROOT = "/proc/1/root"
 """The root directory of PID 1's mount namespace."""
@@ -43,10 +43,6 @@ class StartDirectory(NamedTuple):
     files: Path
 
 
-def _by_inode(file: Path) -> str:
-    return name_of(identity(file.stat()))
-
-
 class StartDirectories:
     """The directories of starts in progress below one directory, which only root can open.
 
@@ -55,8 +51,6 @@ class StartDirectories:
         what: of the disks in it, for errors.
         memory: the mount point of the file system in memory that has the disks; None: they are in `directory`.
         mount: mounts that file system.
-        unmount: is called with each file before it is removed.
-        lock_name: returns the name of the lock of the disk at a path.
         root: the root directory of PID 1's mount namespace.
     """
 
@@ -67,8 +61,6 @@ class StartDirectories:
         what: str = "disks of starts",
         memory: Path | None = None,
         mount: Callable[[str], None] = mount_memory,
-        unmount: Callable[[str], None] = lambda _: None,
-        lock_name: Callable[[Path], str] = _by_inode,
         root: str = PID1_ROOT,
         locks: Path = LOCKS,
     ) -> None:
@@ -77,8 +69,6 @@ class StartDirectories:
         self._what = what
         self._memory = memory
         self._mount = mount
-        self._unmount = unmount
-        self._lock_name = lock_name
         self._root = root
         self._locks = locks
 
@@ -178,7 +168,7 @@ class StartDirectories:
 
     def _lock_names(self, path: Path) -> list[str]:
         with suppress(FileNotFoundError):  # the start was killed before
-            return [self._lock_name(file) for file in self._files(path).iterdir()]
+            return [file.name for file in self._files(path).iterdir()]
         return []
 
     def _mount_once(self, memory: Path) -> None:
@@ -191,8 +181,8 @@ class StartDirectories:
         with suppress(OSError):
             for directory in (path / _FILES, self._files(path)):
                 for file in directory.iterdir() if directory.is_dir() else ():
-                    with suppress(OSError):  # EINVAL: not a mount point, since the start was killed before the mount
-                        self._unmount(str(file))
+                    with suppress(OSError):  # EINVAL: no bind mount
+                        detach(str(file))
                     file.unlink()
                 with suppress(FileNotFoundError):  # the start was killed before it was made
                     directory.rmdir()

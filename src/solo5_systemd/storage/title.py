@@ -21,6 +21,8 @@ from solo5_systemd.storage.file_access import READ_WRITE, Credentials, may_open
 from solo5_systemd.storage.model import DiskRequest
 
 USER = "solo5"
+"""Whose permission is the operator's mark."""
+
 TITLE = "trusted.solo5.disk"
 OFFERED = "offered"
 """The holder of a disk below `block_paths`: any job may use it."""
@@ -34,14 +36,13 @@ def no_records(_uid: int, _status: os.stat_result, _filesystem: int) -> None:
 
 
 def check_title(
-    request: DiskRequest, path: str, descriptor: int, how: int, user: str = USER, recorded: Recorded = no_records
+    request: DiskRequest, path: str, descriptor: int, how: int, recorded: Recorded = no_records
 ) -> tuple[int, str]:
     """Check that a task may have an open file as its disk.
 
     Args:
         path: of the file, without symbolic links.
         how: READ for a file that is only copied.
-        user: whose permission is the operator's mark.
         recorded: of the disks that tasks have.
 
     Returns:
@@ -80,7 +81,7 @@ def check_title(
     if (way.changers or way.is_shared) and is_file:
         check_single_link(request, status)
     if (request.roots or not is_file) and title != OFFERED:
-        _check_mark(request, path, descriptor, status, owner, how, user)
+        _check_mark(request, path, descriptor, status, owner, how)
     if request.roots and is_file and not way.changers:
         return owner, OFFERED
     return owner if way.changers or not is_file else ROOT, ""
@@ -133,19 +134,17 @@ def _check_holder(request: DiskRequest, title: str, holder: str) -> None:
         )
 
 
-def _check_mark(
-    request: DiskRequest, path: str, descriptor: int, status: os.stat_result, owner: int, how: int, user: str
-) -> None:
+def _check_mark(request: DiskRequest, path: str, descriptor: int, status: os.stat_result, owner: int, how: int) -> None:
     """Check that user solo5 may write a file, or read one that is only copied: the operator marks disks by that."""
     acl = None
     with suppress(OSError):  # ENODATA: no ACL; EOPNOTSUPP: the file system has none
         acl = os.getxattr(descriptor, "system.posix_acl_access")
-    if may_open(_credentials(user), owner=owner, group=status.st_gid, mode=status.st_mode, acl=acl, how=how):
+    if may_open(_credentials(), owner=owner, group=status.st_gid, mode=status.st_mode, acl=acl, how=how):
         return
     verb, noun, letters = ("written", "write", "rw") if how == READ_WRITE else ("read", "read", "r")
     raise HostError(
-        f"{request} cannot be {verb} by user {user}: expected {noun} permission.",
-        f"Run: chown {user} {path}   or: setfacl -m u:{user}:{letters} {path}",
+        f"{request} cannot be {verb} by user {USER}: expected {noun} permission.",
+        f"Run: chown {USER} {path}   or: setfacl -m u:{USER}:{letters} {path}",
     )
 
 
@@ -181,10 +180,10 @@ def write_title(descriptor: int, holder: str) -> None:
             raise
 
 
-def _credentials(user: str) -> Credentials:
+def _credentials() -> Credentials:
     try:
-        entry = pwd.getpwnam(user)
+        entry = pwd.getpwnam(USER)
     except KeyError as error:
-        sentence = f"user {user} does not exist: expected the user of tenders."
+        sentence = f"user {USER} does not exist: expected the user of tenders."
         raise HostError(sentence, "Run: systemd-sysusers") from error
-    return Credentials(user=entry.pw_uid, groups=os.getgrouplist(user, entry.pw_gid))
+    return Credentials(user=entry.pw_uid, groups=os.getgrouplist(USER, entry.pw_gid))

@@ -83,11 +83,10 @@ class Machine(KernelReads):
         from solo5_systemd.storage.disk_claims import DiskClaims
         from solo5_systemd.users.registry import Registry
 
-        return ImageFiles(
-            _recorded_owner,
-            quotas=lambda: self._settings().disk_quotas,
-            claims=DiskClaims(lambda: self._settings().limits, Registry().copies),
+        claims = DiskClaims(
+            lambda: self._settings().limits, Registry().copies, quotas=lambda: self._settings().disk_quotas
         )
+        return ImageFiles(_recorded_owner, claims=claims)
 
     @cached_property
     def users(self) -> "Users":

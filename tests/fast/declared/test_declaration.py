@@ -7,8 +7,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from solo5_systemd.base.errors import InvalidRequestError, SettingsError
-from solo5_systemd.base.names import NetworkName
-from solo5_systemd.declared.declaration import Declaration, declared_task, parse_declaration
+from solo5_systemd.base.names import NetworkName, TaskName
+from solo5_systemd.declared.declaration import Declaration, parse_declaration
 from solo5_systemd.declared.readiness import ReadyLine, ReadyPort
 from solo5_systemd.declared.specifiers import HostNames
 from solo5_systemd.declared.syntax import Source
@@ -62,7 +62,7 @@ def test_a_declaration_is_a_task_and_lines_for_systemd() -> None:
     ]
     assert [str(each) for each in found.service] == ["Restart=on-failure"]
     assert [str(each) for each in found.install] == ["WantedBy=multi-user.target"]
-    assert (found.ready, found.drain, found.watch) == (None, None, None)
+    assert (found.ready, found.timeout, found.drain, found.watch) == (None, 20.0, 60.0, 10.0)
 
 
 def test_each_key_is_in_the_task() -> None:
@@ -137,7 +137,7 @@ CPUQuotaPeriodSec=50ms
 
 
 def test_defaults_are_those_of_run() -> None:
-    assert task("") == Workload(name=declared_task("web"), image="/a.hvt")
+    assert task("") == Workload(name=TaskName("web"), image="/a.hvt")
 
 
 def test_a_drop_in_overrides_single_values_and_adds_to_lists() -> None:
@@ -193,7 +193,7 @@ def test_an_expanded_value_is_one_argument() -> None:
 
 @pytest.mark.parametrize("name", ["web", "web@1", "a.b_c-d@x.y_z-1"])
 def test_a_declaration_names_its_task(name: str) -> None:
-    assert declared_task(name) == name
+    assert task("", name=name).name == name
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_a_declaration_names_its_task(name: str) -> None:
 )
 def test_a_name_that_no_unit_can_have_is_refused(name: str) -> None:
     with pytest.raises(InvalidRequestError, match="expected"):
-        declared_task(name)
+        task("", name=name)
 
 
 @pytest.mark.parametrize(

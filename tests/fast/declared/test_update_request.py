@@ -9,24 +9,23 @@ from pathlib import Path
 
 import pytest
 
+from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, SettingsError, TakenError
 from solo5_systemd.base.names import DeviceName, Target, TaskName, is_instance, is_task_name
+from solo5_systemd.declared.declaration import Declaration
 from solo5_systemd.declared.readiness import ReadyLine, ReadyPort
 from solo5_systemd.declared.syntax import Source, parse_file
 from solo5_systemd.declared.update_files import Phase, UpdateFiles, collect_previous, sha256
 from solo5_systemd.declared.update_request import (
-    READY_TIMEOUT_S,
-    UPDATE_DRAIN_S,
-    UPDATE_WATCH_S,
     UpdateRequest,
     check_beside,
     check_same_devices,
     next_task,
-    parse_request,
     ready_by,
 )
 from solo5_systemd.image.manifest import Device, DeviceKind, Manifest
 from solo5_systemd.network.model import PortRequest, Protocol
+from solo5_systemd.settings.records import document, record
 from solo5_systemd.storage.model import DiskRequest
 from solo5_systemd.task.workload import Workload
 
@@ -46,23 +45,22 @@ TCP_443 = ReadyPort(protocol=Protocol.TCP, port=443)
     ],
 )
 def test_a_request_as_a_document_is_the_same_request(request_: UpdateRequest) -> None:
-    assert parse_request(json.loads(json.dumps(request_.document()))) == request_
+    assert record(UpdateRequest, Fields(json.loads(json.dumps(document(request_))))) == request_
 
 
 def test_a_request_is_completed_by_the_declaration_and_then_by_defaults() -> None:
-    assert UpdateRequest().completed(None) == UpdateRequest(
-        timeout=READY_TIMEOUT_S, drain=UPDATE_DRAIN_S, watch=UPDATE_WATCH_S
-    )
-    declared = UpdateRequest().completed(TCP_443, timeout=90.0, drain=0.0, watch=5.0)
-    assert declared == UpdateRequest(ready=TCP_443, timeout=90.0, drain=0.0, watch=5.0)
+    plain = Declaration(name="web", workload=WEB)
+    assert UpdateRequest().completed(plain) == UpdateRequest(timeout=20.0, drain=60.0, watch=10.0)
+    declared = replace(plain, ready=TCP_443, timeout=90.0, drain=0.0, watch=5.0)
+    assert UpdateRequest().completed(declared) == UpdateRequest(ready=TCP_443, timeout=90.0, drain=0.0, watch=5.0)
     own = UpdateRequest(ready=ReadyLine(pattern="up"), timeout=0.0, drain=1.0, watch=0.0)
-    assert own.completed(TCP_443, timeout=90.0, drain=0.0, watch=5.0) == own
+    assert own.completed(declared) == own
 
 
-@pytest.mark.parametrize("wrong", [{"timeout_ms": -1}, {"ready": "http"}, {"pause": "yes"}, {"watch_ms": 1e9}])
+@pytest.mark.parametrize("wrong", [{"timeout": -1}, {"ready": "http"}, {"pause": "yes"}, {"watch": 1e9}])
 def test_a_damaged_request_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidRequestError):
-        parse_request(UpdateRequest().document() | wrong)
+        record(UpdateRequest, Fields(wrong))
 
 
 def test_the_name_of_the_second_guest_is_one() -> None:

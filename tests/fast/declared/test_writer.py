@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.base.names import DeviceName, DiskName, NetworkName, Target, UnitKind
-from solo5_systemd.declared.declaration import declared_task, parse_declaration
+from solo5_systemd.base.names import DeviceName, DiskName, NetworkName, Target, TaskName, UnitKind
+from solo5_systemd.declared.declaration import parse_declaration
 from solo5_systemd.declared.specifiers import HostNames
 from solo5_systemd.declared.syntax import Source
 from solo5_systemd.declared.writer import write_declaration
@@ -25,9 +25,9 @@ from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, DiskReque
 from solo5_systemd.task.property_types import INFINITY
 from solo5_systemd.task.workload import Publish, Workload
 
-WEB = Workload(name=declared_task("web"), image="/srv/web.hvt")
+WEB = Workload(name=TaskName("web"), image="/srv/web.hvt")
 EVERYTHING = Workload(
-    name=declared_task("web"),
+    name=TaskName("web"),
     image="/srv/a b 100%.hvt",
     arguments=("{mirage}", "", "a b", "it's \"x\" \\ 50% é\n\x07", "--dns={dns} {search} {hostname} {hosts}"),
     memory=(64 << 20) + 1,
@@ -76,7 +76,7 @@ def read(text: str, name: str = "web") -> Workload:
 WAITS = replace(WEB, idle_s=300, idle_stops=True, limits=NO_LIMITS)
 
 
-@pytest.mark.parametrize("workload", [WEB, EVERYTHING, WAITS, replace(WEB, name=declared_task("web@1"))])
+@pytest.mark.parametrize("workload", [WEB, EVERYTHING, WAITS, replace(WEB, name=TaskName("web@1"))])
 def test_a_task_is_the_same_after_it_was_written_and_read(workload: Workload) -> None:
     assert read(write_declaration(workload), workload.name) == workload
 

@@ -14,7 +14,7 @@ from solo5_systemd.engine.plan import Facts, Plan, plan, resolver_networks
 from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, Protocol, Reservation
 from solo5_systemd.settings.limits import Resource
 from solo5_systemd.settings.resolver import UNSET, Resolver
-from solo5_systemd.storage.archive import BYTES_MAX, archive_disk, member
+from solo5_systemd.storage.archive import ARCHIVE_MAX, archive_disk, member
 from solo5_systemd.storage.io_limits import BlockDevice, IoLimits
 from solo5_systemd.storage.model import ArchiveRequest, Backing, DiskRequest, NewFile, named_disk
 from solo5_systemd.task.property_types import INFINITY
@@ -108,7 +108,11 @@ def on(backing: Backing = Backing.FILE, **changes: Any) -> Facts:
             "which this host does not enforce: expected the io controller of cgroup v2.",
         ),
         ({"disks": (ARCHIVE,), "kind": UnitKind.SCOPE}, on(Backing.ARCHIVE), "of a scope is an archive of files"),
-        ({"disks": (ARCHIVE,)}, on(Backing.ARCHIVE, size=BYTES_MAX + 1), "archives of disks (storage) have 16777217"),
+        (
+            {"disks": (ARCHIVE,)},
+            on(Backing.ARCHIVE, size=ARCHIVE_MAX + 1),
+            "archives of disks (storage) have 16777217",
+        ),
         (
             {"disks": (ARCHIVE,), "memory": 17 * MIB},
             on(Backing.ARCHIVE, size=16 * MIB - 512),

@@ -34,7 +34,7 @@ from solo5_systemd.network.model import GuestNames
 from solo5_systemd.settings.hosts import hosts
 from solo5_systemd.settings.limits import OPERATOR, Limits, Node, Resource, Scope, Share, tenant
 from solo5_systemd.settings.resolver import Resolver
-from solo5_systemd.storage.archive import BYTES_MAX, archive_disk, member
+from solo5_systemd.storage.archive import ARCHIVE_MAX, archive_disk, member
 from solo5_systemd.storage.io_limits import BlockDevice, IoLimits
 from solo5_systemd.storage.model import ArchiveRequest, DiskRequest, NewFile
 from solo5_systemd.task.workload import Policy, Publish, Workload
@@ -460,13 +460,13 @@ async def test_a_removal_leaves_a_start_of_its_name_alone_that_begins_meanwhile(
 @pytest.mark.parametrize("when", ["in preflight", "once they are made"])
 async def test_archives_of_a_task_are_limited_in_all(machine: Machine, runtime: Runtime, when: str) -> None:
     archive = archive_disk(DeviceName("storage"), ArchiveRequest(members=(member("a", "/a"),)))
-    machine.disks.archive_size = (BYTES_MAX, BYTES_MAX + 1) if when != "in preflight" else (BYTES_MAX + 1, 0)
+    machine.disks.archive_size = (ARCHIVE_MAX, ARCHIVE_MAX + 1) if when != "in preflight" else (ARCHIVE_MAX + 1, 0)
     workload = replace(WORKLOAD, disks=(archive,))
     with pytest.raises(InvalidRequestError, match="archives of disks \\(storage\\) have 16777217 bytes"):
         await runtime.start(workload)
     assert ("make disk" in machine.steps.taken) is (when != "in preflight")
     assert (machine.disks.private, machine.disks.files, machine.holds) == (set(), set(), NOTHING)
-    machine.disks.archive_size = BYTES_MAX, BYTES_MAX
+    machine.disks.archive_size = ARCHIVE_MAX, ARCHIVE_MAX
     await runtime.start(workload)
 
 

@@ -97,17 +97,6 @@ def test_health_is_that_of_the_service_named_plugin(caller: Host) -> None:
         assert caller.call(f"{HEALTH}/Check", request(service=service), response).status == response.SERVING
     unknown = refusal(lambda: caller.call(f"{HEALTH}/Check", request(service="other"), response))
     assert unknown.code() is grpc.StatusCode.NOT_FOUND
-    listed = caller.call(f"{HEALTH}/List", health_pb2.HealthListRequest(), health_pb2.HealthListResponse)
-    assert listed.statuses["plugin"].status == response.SERVING
-
-
-def test_health_can_be_watched(caller: Host) -> None:
-    request, response = health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse
-    for service, status in (("plugin", response.SERVING), ("other", response.SERVICE_UNKNOWN)):
-        watch = caller.stream(f"{HEALTH}/Watch", request(service=service), response)
-        assert next(watch).status == status
-        assert watch.is_active()
-        watch.cancel()
 
 
 def test_stdio_and_broker_stay_open_and_silent(caller: Host) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.hostile.claim import value_or_refusal
 from tests.hostile.values import DOCUMENTS, changed
 
+from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError, SettingsError, Solo5Error
 from solo5_systemd.image.manifest import Memo
 from solo5_systemd.network.lease_files import LeaseStore, all_readable, read_lease_records, read_networks
@@ -25,8 +26,9 @@ from solo5_systemd.network.lease_json import (
 from solo5_systemd.nomad.config.plugin import plugin_config
 from solo5_systemd.nomad.config.task import task_options
 from solo5_systemd.nomad.handle import decode
+from solo5_systemd.relay.state import ConsoleState
 from solo5_systemd.relay.state_files import StateFiles
-from solo5_systemd.relay.state_json import document, parse
+from solo5_systemd.settings.records import document, record
 from solo5_systemd.settings.solo5_toml import parse_settings
 
 LEASE_RECORD: dict[str, Any] = {
@@ -103,6 +105,10 @@ def as_msgpack(value: object) -> bytes:
     return packed
 
 
+def console_state(value: object) -> ConsoleState:
+    return record(ConsoleState, Fields(value))
+
+
 Reader = Callable[..., object]
 READERS: dict[str, tuple[Reader, type[Solo5Error], Callable[[object], object], object]] = {
     "memo": (Memo.decode, InvalidRequestError, as_json, MEMO),
@@ -110,7 +116,7 @@ READERS: dict[str, tuple[Reader, type[Solo5Error], Callable[[object], object], o
     "holding": (parse_lease_record, InvalidRequestError, lambda value: value, LEASE_RECORD),
     "network": (parse_network, InvalidRequestError, lambda value: value, NETWORK),
     "sysctls": (parse_texts, InvalidRequestError, lambda value: value, {"ip_forward": "0"}),
-    "record": (parse, InvalidRequestError, lambda value: value, RECORD),
+    "record": (console_state, InvalidRequestError, lambda value: value, RECORD),
     "options": (task_options, InvalidRequestError, as_msgpack, OPTIONS),
     "config": (plugin_config, SettingsError, as_msgpack, CONFIG),
     "settings": (parse_settings, SettingsError, lambda value: value, SETTINGS),
@@ -211,17 +217,15 @@ def test_a_damaged_record_stops_no_relay(directory: Path, content: bytes) -> Non
 def test_what_was_read_is_written_as_it_was() -> None:
     assert lease_record_document(parse_lease_record(LEASE_RECORD)) == LEASE_RECORD
     assert network_document(parse_network(NETWORK)) == NETWORK
-    assert document(parse(RECORD)) == RECORD
-    of_the_host = {key: value for key, value in RECORD.items() if key != "namespace"}
-    assert document(parse(of_the_host)) == of_the_host
+    assert document(console_state(RECORD), complete=True) == RECORD
     assert json.loads(Memo.decode(as_json(MEMO)).encode()) == MEMO
 
 
 @given(changed(LEASE_RECORD), changed(NETWORK), changed(RECORD))
-def test_what_can_be_read_can_be_written_and_read_again(holding: object, network: object, record: object) -> None:
+def test_what_can_be_read_can_be_written_and_read_again(holding: object, network: object, console: object) -> None:
     held = value_or_refusal(parse_lease_record, holding)
     assert held is None or parse_lease_record(json.loads(json.dumps(lease_record_document(held)))) == held
     of_all = value_or_refusal(parse_network, network)
     assert of_all is None or parse_network(json.loads(json.dumps(network_document(of_all)))) == of_all
-    kept = value_or_refusal(parse, record)
-    assert kept is None or parse(json.loads(json.dumps(document(kept)))) == kept
+    kept = value_or_refusal(console_state, console)
+    assert kept is None or console_state(json.loads(json.dumps(document(kept)))) == kept

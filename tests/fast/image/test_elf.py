@@ -1,5 +1,4 @@
 import re
-import struct
 from collections.abc import Sequence
 from dataclasses import replace
 from io import BytesIO
@@ -11,7 +10,7 @@ from tests.fast.image import elfbuilder as elf
 
 from solo5_systemd.base.errors import ImageError
 from solo5_systemd.base.names import Target
-from solo5_systemd.image.elf import SURPLUS, read_manifest
+from solo5_systemd.image.elf import read_manifest
 from solo5_systemd.image.manifest import DeviceKind, ImageFacts
 
 SOUND = elf.Elf()
@@ -50,40 +49,6 @@ def test_a_sound_image_tells_its_tender_devices_and_size() -> None:
     assert facts.manifest.names(DeviceKind.BLOCK_BASIC) == ("storage",)
     assert facts.manifest.names(DeviceKind.NET_BASIC) == ("service",)
     assert (facts.entry, facts.load_end, facts.memory_end) == (0x100020, 0x103000, 0x103000 + 0x203CB0)
-
-
-def with_sections(*sections: tuple[int, int, int]) -> bytes:
-    """A valid image with section headers (type, offset, size) at its end."""
-    content = SOUND.build()
-    table = b"".join(struct.pack("<IIQQQQIIQQ", 0, kind, 0, 0, at, size, 0, 0, 1, 0) for kind, at, size in sections)
-    return SOUND.with_header(shoff=len(content), shnum=len(sections)).build() + table
-
-
-LARGE = 64 << 20
-PROGBITS, NOBITS = 1, 8
-
-
-@pytest.mark.parametrize(
-    ("content", "size", "fits"),
-    [
-        (SOUND.build(), len(SOUND.build()) + SURPLUS, True),
-        (SOUND.build(), len(SOUND.build()) + SURPLUS + 1, False),
-        (with_sections((PROGBITS, 8192, LARGE)), LARGE, False),
-        (with_sections((PROGBITS, 8192, LARGE)), LARGE + 8192 + SURPLUS, True),
-        (with_sections((PROGBITS, 8192, LARGE)), LARGE + 8192 + SURPLUS + 1, False),
-        (with_sections((NOBITS, 8192, LARGE)), LARGE, False),
-        (SOUND.with_header(shoff=LARGE - 1, shnum=1).build(), LARGE, False),
-        (SOUND.with_header(shoff=64, shnum=0xFFFF).build(), LARGE, False),
-    ],
-    ids="at-most too-much truncated-section section-and-signature after-sections zeros no-table many".split(),
-)
-def test_a_file_is_no_longer_than_its_headers_account_for(content: bytes, size: int, fits: bool) -> None:
-    """At most a mebibyte may follow, such as a signature."""
-    content = content.ljust(size, b"\0")
-    if fits:
-        assert read(content).manifest.target is Target.HVT
-    else:
-        assert "its headers account for" in refusal(content)
 
 
 def test_the_machine_is_this_one_where_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -432,7 +432,6 @@ async def test_holes_of_an_image_are_none_of_its_copy(
 ) -> None:
     """Data before, between and after two holes; and a hole at the end."""
     image = written(tmp_path / "image", CONTENT)
-    monkeypatch.setattr(elf_module, "SURPLUS", 1 << 40)
     with image.open("r+b") as file:
         for place in (64 << 20, 128 << 20):
             file.seek(place)

@@ -7,18 +7,17 @@ import pytest
 from solo5_systemd.base.errors import HostError, InvalidRequestError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.journal.lines import Stream
+from solo5_systemd.relay.state import VERSION, ConsoleState, Delivery, StreamPosition
 from solo5_systemd.relay.state_files import PAGE_SIZE, StateFiles
-from solo5_systemd.relay.state_json import ConsoleState, Delivery, StreamPosition
 
 RECORD = ConsoleState(
+    version=VERSION,
     task=TaskName("web"),
     unit="solo5-task-web.service",
     since=1_700_000_000_000_000,
-    since_monotonic=5_000_000,
-    streams={
-        Stream.STDOUT: Delivery(
-            confirmed=StreamPosition(cursor="s=1;i=2", written=3), staged=StreamPosition(cursor="s=1;i=9")
-        ),
+    began=5_000_000,
+    progress={
+        Stream.STDOUT: Delivery(cursor="s=1;i=2", written=3, staged=StreamPosition(cursor="s=1;i=9")),
         Stream.STDERR: Delivery(),
     },
     number=7,
@@ -34,7 +33,7 @@ def test_saved_state_is_loaded(tmp_path: Path) -> None:
 
 
 def test_a_second_save_overwrites_the_file_in_place(tmp_path: Path) -> None:
-    shorter = replace(RECORD, streams=dict.fromkeys(Stream, Delivery()), ended=False)
+    shorter = replace(RECORD, progress=dict.fromkeys(Stream, Delivery()), ended=False)
     with closing(StateFiles(tmp_path)) as records:
         records.save(RECORD)
         before = (tmp_path / "web.json").stat()
@@ -58,7 +57,11 @@ def test_remove_deletes_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{", '{"version": 2}', '{"version": 1, "task": "../x", "unit": "u", "since": 0, "progress": {}}']
+    "text",
+    [
+        *("", "[]", "{", '{"version": 2}', '{"version": 1, "task": "../x", "unit": "u", "since": 0, "progress": {}}'),
+        '{"version": 1, "task": "x", "unit": "u", "since": 0, "began": 0, "number": 1, "progress": {"stdout": {}}}',
+    ],
 )
 def test_an_unreadable_file_is_removed_and_the_others_are_loaded(tmp_path: Path, text: str) -> None:
     with closing(StateFiles(tmp_path)) as records:

@@ -7,7 +7,7 @@ import pytest
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.storage.archive import (
-    BYTES_MAX,
+    ARCHIVE_MAX,
     ENTRIES_MAX,
     Entry,
     archive_disk,
@@ -72,15 +72,15 @@ def test_sizes_are_whole_sectors() -> None:
 
 def test_limits() -> None:
     request = archive_disk(DISK, ArchiveRequest(members=(member("a", "/a"),)))
-    check_entry(request, ENTRIES_MAX, BYTES_MAX)
+    check_entry(request, ENTRIES_MAX, ARCHIVE_MAX)
     with pytest.raises(InvalidRequestError, match="more than 4096 entries"):
         check_entry(request, ENTRIES_MAX + 1, 0)
     with pytest.raises(InvalidRequestError, match="more than 16 MiB"):
-        check_entry(request, 1, BYTES_MAX + 1)
+        check_entry(request, 1, ARCHIVE_MAX + 1)
 
 
 def test_archives_of_a_task_are_limited_in_all() -> None:
-    half = Disk(disk=DISK, path="/x", identity=(1, 1), size=BYTES_MAX // 2)
+    half = Disk(disk=DISK, path="/x", identity=(1, 1), size=ARCHIVE_MAX // 2)
     half = replace(half, backing=Backing.ARCHIVE)
     other = replace(half, backing=Backing.FILE)
     check_total([half, other, half, other])

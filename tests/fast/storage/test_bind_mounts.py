@@ -11,14 +11,15 @@ from solo5_systemd.base import procfs
 from solo5_systemd.base.errors import HostError, InvalidRequestError, StartError
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.procfs import identity, is_exposed
+from solo5_systemd.storage import same_disk
 from solo5_systemd.storage.backing_files import ImageFiles
-from solo5_systemd.storage.bind_mounts import BindMounts
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import BoundDisks, Disk
-from solo5_systemd.storage.same_disk import check_bound, reopen
+from solo5_systemd.storage.same_disk import bind, check_bound
+from solo5_systemd.storage.start_directories import StartDirectories
 
 
-def bind(source: str, target: str) -> None:
+def link(source: str, target: str) -> None:
     """Imitate a bind mount by a hard link of the descriptor's file at the target."""
     Path(target).unlink()
     directory = os.open(Path(target).parent, os.O_PATH)
@@ -26,13 +27,10 @@ def bind(source: str, target: str) -> None:
     os.close(directory)
 
 
-def unmount(target: str) -> None:
-    assert Path(target).exists()
-
-
 @pytest.fixture
-def mounts(tmp_path: Path) -> BindMounts:
-    return BindMounts(tmp_path / "run" / "disks", mount=bind, unmount=unmount, root="")
+def binds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StartDirectories:
+    monkeypatch.setattr(same_disk, "bind_mount", link)
+    return StartDirectories(tmp_path / "run" / "disks", root="", locks=tmp_path / "locks")
 
 
 def disk(path: Path, name: str = "storage", *, is_exposed: bool = True) -> Disk:
@@ -45,8 +43,8 @@ def left(tmp_path: Path) -> list[Path]:
     return list((tmp_path / "run" / "disks").iterdir())
 
 
-async def test_exposed_disks_have_another_path_until_they_are_unbound(tmp_path: Path, mounts: BindMounts) -> None:
-    files = ImageFiles(mounts=mounts)
+async def test_exposed_disks_have_another_path_until_they_are_unbound(tmp_path: Path, binds: StartDirectories) -> None:
+    files = ImageFiles(binds=binds)
     one, two = disk(tmp_path / "1.img", "one"), disk(tmp_path / "2.img", "two", is_exposed=False)
     bound = await files.bind([one, two])
     assert [each.disk for each in bound.disks] == ["one", "two"]
@@ -58,9 +56,9 @@ async def test_exposed_disks_have_another_path_until_they_are_unbound(tmp_path: 
     assert Path(one.path).stat().st_nlink == 1
 
 
-async def test_nothing_is_made_where_only_root_may_change_the_paths(tmp_path: Path, mounts: BindMounts) -> None:
+async def test_nothing_is_made_where_only_root_may_change_the_paths(tmp_path: Path, binds: StartDirectories) -> None:
     safe = disk(tmp_path / "1.img", is_exposed=False)
-    assert await ImageFiles(mounts=mounts).bind([safe]) == BoundDisks(disks=(safe,))
+    assert await ImageFiles(binds=binds).bind([safe]) == BoundDisks(disks=(safe,))
     assert not (tmp_path / "run").exists()
 
 
@@ -80,7 +78,7 @@ def directory_replaced(path: Path) -> None:
 
 
 @pytest.mark.parametrize("replace", [replaced_by_link, replaced_by_file, directory_replaced])
-def test_replaced_disk_is_not_bound(tmp_path: Path, mounts: BindMounts, replace: object) -> None:
+def test_replaced_disk_is_not_bound(tmp_path: Path, binds: StartDirectories, replace: object) -> None:
     directory = tmp_path / "local"
     directory.mkdir()
     found = disk(directory / "disk.img")
@@ -88,62 +86,69 @@ def test_replaced_disk_is_not_bound(tmp_path: Path, mounts: BindMounts, replace:
     assert callable(replace)
     replace(directory / "disk.img")
     with pytest.raises(HostError, match="was replaced during the start"):
-        mounts.bind([found], reopen)
+        bind([found], binds)
     assert left(tmp_path) == []
 
 
-def test_a_mount_that_pid_1_does_not_see_is_refused(tmp_path: Path) -> None:
+def test_a_mount_that_pid_1_does_not_see_is_refused(
+    tmp_path: Path, binds: StartDirectories, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As in a mount namespace of the agent: PID 1 has the file below the mount point."""
-    mounts = BindMounts(tmp_path / "run" / "disks", mount=lambda *_: None, unmount=unmount, root="")
+    monkeypatch.setattr(same_disk, "bind_mount", lambda *_: None)
     with pytest.raises(HostError, match="PID 1 has another file at .* expected both in one mount namespace"):
-        mounts.bind([disk(tmp_path / "1.img")], reopen)
+        bind([disk(tmp_path / "1.img")], binds)
     assert left(tmp_path) == []
 
 
-def test_a_failing_mount_is_an_error_of_one_sentence(tmp_path: Path) -> None:
+def test_a_failing_mount_is_an_error_of_one_sentence(
+    tmp_path: Path, binds: StartDirectories, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: str) -> None:
         raise OSError(22, "Invalid argument")
 
+    monkeypatch.setattr(same_disk, "bind_mount", refuse)
     with pytest.raises(HostError, match="'.*1.img' cannot be bound to .*: Invalid argument"):
-        BindMounts(tmp_path / "run", mount=refuse, unmount=unmount, root="").bind([disk(tmp_path / "1.img")], reopen)
-    assert list((tmp_path / "run").iterdir()) == []
+        bind([disk(tmp_path / "1.img")], binds)
+    assert left(tmp_path) == []
 
 
 def test_a_start_that_ends_while_others_are_looked_at_is_none_that_was_killed(
-    tmp_path: Path, mounts: BindMounts, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, binds: StartDirectories, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bound = mounts.bind([disk(tmp_path / "1.img")], reopen)
+    bound = bind([disk(tmp_path / "1.img")], binds)
     real = Path.glob
 
     def late(path: Path, pattern: str) -> list[Path]:
         found = list(real(path, pattern))
-        mounts.unbind(bound)
+        assert bound.directory is not None
+        binds.remove(Path(bound.directory), bound.descriptor)
         return found
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "glob", late)
-        assert mounts.sweep() == ()
+        assert binds.sweep() == ()
 
 
-def test_a_killed_start_keeps_what_its_unit_is_to_mount_as_long_as_a_disk_is_locked(tmp_path: Path) -> None:
+def test_a_killed_start_keeps_what_its_unit_is_to_mount_as_long_as_a_disk_is_locked(
+    tmp_path: Path, binds: StartDirectories
+) -> None:
     """PID 1 has the locks from the message on that starts the unit, and mounts the disks later."""
-    locks = tmp_path / "locks"
-    mounts = BindMounts(tmp_path / "run", mount=bind, unmount=unmount, root="", locks=locks)
     one = disk(tmp_path / "1.img")
-    killed = mounts.bind([one], reopen)
-    held = lock([one], directory=locks, task="one")
+    killed = bind([one], binds)
+    held = lock([one], directory=tmp_path / "locks", task="one")
     os.close(killed.descriptor)
-    assert mounts.sweep() == ()
-    mounts.unbind(mounts.bind([disk(tmp_path / "2.img")], reopen))
+    assert binds.sweep() == ()
+    next_start = bind([disk(tmp_path / "2.img")], binds)
     assert Path(killed.disks[0].path).samefile(one.path)
     os.close(held)
-    assert mounts.sweep() == (str(killed.directory),)
+    assert binds.sweep() == (str(killed.directory),)
+    os.close(next_start.descriptor)
 
 
-def test_one_file_is_bound_for_one_disk(tmp_path: Path, mounts: BindMounts) -> None:
+def test_one_file_is_bound_for_one_disk(tmp_path: Path, binds: StartDirectories) -> None:
     one = disk(tmp_path / "1.img")
     with pytest.raises(InvalidRequestError, match="two"):
-        mounts.bind([one, replace(one, disk=DeviceName("two"))], reopen)
+        bind([one, replace(one, disk=DeviceName("two"))], binds)
     assert not (tmp_path / "run").exists()
 
 

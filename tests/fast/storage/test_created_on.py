@@ -2,7 +2,6 @@
 
 import errno
 import os
-import pwd
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,6 @@ from solo5_systemd.base.errors import HostError
 from solo5_systemd.storage import created_on
 from solo5_systemd.storage.backing_files import inspect, make
 from solo5_systemd.storage.created_on import check_mounted, remember_mount
-
-USER = pwd.getpwuid(os.getuid()).pw_name
 
 
 @pytest.fixture
@@ -46,28 +43,28 @@ def test_no_disk_is_created_where_its_file_system_is_not_mounted(
 ) -> None:
     mounted.found.add(str(volume))
     wanted = request(volume / "disk")
-    assert make(wanted, user=USER).created
+    assert make(wanted).created
     (volume / "disk").unlink()
     mounted.found.clear()
     sentence = f"'{volume}/disk' does not exist, and nothing is mounted at '{volume}': expected the file system that"
     with pytest.raises(HostError, match=sentence):
-        inspect(wanted, user=USER)
+        inspect(wanted)
     with pytest.raises(HostError, match=sentence) as error:
-        make(wanted, user=USER)
+        make(wanted)
     assert list(volume.iterdir()) == []
     [record] = mounts.iterdir()
     assert error.value.hint == f"Mount it; to create disks without it: rm {record}"
     assert inspect(request(volume.with_name("elsewhere"))).planned
     mounted.found.add(str(volume))
-    assert make(wanted, user=USER).created
+    assert make(wanted).created
     (volume / "disk").unlink()
     mounted.found.clear()
     record.unlink()
-    assert make(wanted, user=USER).created
+    assert make(wanted).created
 
 
 def test_the_file_system_of_the_root_directory_has_no_record(volume: Path, mounted: Mounts, mounts: Path) -> None:
-    assert make(request(volume / "disk"), user=USER).created
+    assert make(request(volume / "disk")).created
     assert not mounts.exists()
 
 

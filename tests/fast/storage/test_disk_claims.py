@@ -24,7 +24,7 @@ def claims(tmp_path: Path, limits: Limits = LIMITS) -> DiskClaims:
 
 
 def create(of: DiskClaims, path: Path, size: int = 4096) -> None:
-    with of.admitted(str(path), size, size, WEB, f"disk {path.name}"), path.open("wb") as file:
+    with of.admitted(str(path), size, size, f"disk {path.name}", WEB), path.open("wb") as file:
         file.truncate(size)
 
 
@@ -35,9 +35,9 @@ def test_what_a_job_has_created_counts_as_long_as_it_is_there(tmp_path: Path) ->
     with pytest.raises(TakenError, match="disk other would have 512 bytes of disks in .*: expected at most 0"):
         create(of, tmp_path / "other", 512)
     with pytest.raises(TakenError, match="expected at most 0"):
-        of.check(str(tmp_path / "other"), 512, WEB, "disk other")
-    of.check(str(tmp_path / "other"), 512, tenant("shop", "api"), "another job")
-    of.check(str(tmp_path / "other"), 512, OPERATOR, "root")
+        of.check(str(tmp_path / "other"), 512, "disk other", WEB)
+    of.check(str(tmp_path / "other"), 512, "another job", tenant("shop", "api"))
+    of.check(str(tmp_path / "other"), 512, "root", OPERATOR)
     first.write_bytes(bytes(4096))
     assert of.unwritten(tmp_path) == 0
     first.unlink()
@@ -75,7 +75,7 @@ def test_a_disk_of_another_file_system_is_not_looked_at(tmp_path: Path, monkeypa
 
 def test_a_file_that_is_gone_at_once_has_no_claim(tmp_path: Path) -> None:
     of = claims(tmp_path)
-    with of.admitted(str(tmp_path / "first"), 512, 512, WEB, "disk first"):
+    with of.admitted(str(tmp_path / "first"), 512, 512, "disk first", WEB):
         pass
     assert not list((tmp_path / "claims").iterdir())
 
@@ -83,7 +83,7 @@ def test_a_file_that_is_gone_at_once_has_no_claim(tmp_path: Path) -> None:
 def test_a_volume_of_its_own_and_what_root_creates_are_not_limited(tmp_path: Path) -> None:
     of = DiskClaims(lambda: LIMITS, directory=tmp_path / "claims", own=(Path("/proc"),))
     create(of, tmp_path / "first", 1 << 20)
-    with claims(tmp_path).admitted(str(tmp_path / "second"), 1 << 20, 1 << 20, OPERATOR, "disk second"):
+    with claims(tmp_path).admitted(str(tmp_path / "second"), 1 << 20, 1 << 20, "disk second", OPERATOR):
         pass
     assert not (tmp_path / "claims").exists()
 
@@ -102,7 +102,7 @@ def test_a_lock_is_awaited_and_not_for_ever(tmp_path: Path, monkeypatch: pytest.
 def test_a_disk_is_recorded_before_it_is_there(tmp_path: Path) -> None:
     """A process that is killed in between leaves no disk without a claim, and no disk is made that has none."""
     first = tmp_path / "first"
-    with claims(tmp_path).admitted(str(first), 4096, 4096, WEB, "disk first"), first.open("wb") as file:
+    with claims(tmp_path).admitted(str(first), 4096, 4096, "disk first", WEB), first.open("wb") as file:
         file.truncate(4096)
         assert claims(tmp_path).unwritten(tmp_path) == 4096
     assert claims(tmp_path).unwritten(tmp_path) == 4096

@@ -13,6 +13,7 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundEr
 from solo5_systemd.base.names import DeviceName, DiskName, disk_name
 from solo5_systemd.storage import named_disks, quota
 from solo5_systemd.storage.backing_files import ImageFiles, inspect
+from solo5_systemd.storage.disk_claims import DiskClaims
 from solo5_systemd.storage.lock_records import disks_of
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import Disk, DiskRequest, NewFile, named_disk
@@ -154,7 +155,8 @@ def limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NamedDisks:
     """Disks of at most 4096 bytes altogether."""
     monkeypatch.setattr(quota, "LOCK", tmp_path / "quota.lock")
     quotas = {str(tmp_path / "disks"): 4096}
-    return NamedDisks(tmp_path / "disks", tmp_path / "locks", os.getuid(), lambda: quotas)
+    claims = DiskClaims(quotas=lambda: quotas)
+    return NamedDisks(tmp_path / "disks", tmp_path / "locks", os.getuid(), claims)
 
 
 @pytest.mark.parametrize("is_unnamed", [True, False], ids=["unnamed", "temporary name"])
@@ -192,7 +194,7 @@ async def test_a_start_creates_no_disk_beyond_the_quota(
     request = DiskRequest(disk=DeviceName("storage"), path=str(tmp_path / "disks/other"), create=NewFile(size=2560))
     me = SimpleNamespace(pw_uid=os.getuid(), pw_gid=os.getgid())
     monkeypatch.setattr("pwd.getpwnam", {"solo5": me}.__getitem__)
-    files = ImageFiles(quotas=lambda: {str(tmp_path / "disks"): 4096})
+    files = ImageFiles(claims=DiskClaims(quotas=lambda: {str(tmp_path / "disks"): 4096}))
     planned = await ImageFiles().inspect(request)
     for act in (lambda: files.inspect(request), lambda: files.make(request, planned)):
         with pytest.raises(HostError, match="disk storage would take 2560 bytes: expected at most 2048"):

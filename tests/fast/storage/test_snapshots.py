@@ -12,6 +12,7 @@ from solo5_systemd.base.atomic_file import link_unnamed
 from solo5_systemd.base.errors import HostError, NotFoundError, TakenError
 from solo5_systemd.base.names import DeviceName, DiskName, SnapshotName
 from solo5_systemd.storage import quota, snapshots
+from solo5_systemd.storage.disk_claims import DiskClaims
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import Backing, Disk
 from solo5_systemd.storage.named_disks import NamedDisks
@@ -132,7 +133,8 @@ def test_a_snapshot_that_exceeds_the_quota_is_not_restored(
     """A disk that was made smaller would otherwise give its space to another one, and take it back."""
     monkeypatch.setattr(quota, "LOCK", tmp_path / "quota.lock")
     quotas = {str(tmp_path / "disks"): 12288}  # of which the snapshot takes 8192 here
-    limited = Snapshots(NamedDisks(tmp_path / "disks", tmp_path / "locks", os.getuid(), lambda: quotas))
+    claims = DiskClaims(quotas=lambda: quotas)
+    limited = Snapshots(NamedDisks(tmp_path / "disks", tmp_path / "locks", os.getuid(), claims))
     disks.resize(DATA, 8192)
     subject.take(DATA, ONE, copy=True)
     disks.resize(DATA, 512, shrink=True)

@@ -9,6 +9,7 @@ import pytest
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.procfs import identity
+from solo5_systemd.storage.lock_records import name_of
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import Disk
 from solo5_systemd.storage.start_directories import StartDirectories
@@ -46,9 +47,10 @@ def test_a_killed_start_keeps_a_disk_that_its_unit_is_to_mount_as_long_as_it_is_
     locks, memory = tmp_path / "locks", tmp_path / "memory" if is_in_memory else None
     directories = StartDirectories(tmp_path / "s", memory=memory, mount=lambda _: None, root="", locks=locks)
     killed = directories.make()
-    path = killed.files / "storage"
-    path.write_bytes(b"x")
-    disk = Disk(disk=DeviceName("storage"), path=str(path), identity=identity(path.stat()))
+    (killed.files / "storage").write_bytes(b"x")
+    found = identity((killed.files / "storage").stat())
+    path = (killed.files / "storage").rename(killed.files / name_of(found))
+    disk = Disk(disk=DeviceName("storage"), path=str(path), identity=found)
     held = lock([disk], directory=locks, task="one")
     os.close(killed.descriptor)
     assert directories.sweep() == ()

@@ -15,11 +15,10 @@ from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.render import fields, moment, size, span, table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from solo5_systemd.base.names import DiskName, SnapshotName
     from solo5_systemd.engine.runtime import Runtime
-    from solo5_systemd.settings.solo5_toml import Settings
     from solo5_systemd.storage.disk_paths import DiskPath
     from solo5_systemd.storage.named_disks import NamedDisk, NamedDisks
     from solo5_systemd.storage.snapshots import Snapshot, Snapshots
@@ -118,25 +117,18 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
 
 
 def _disks() -> "NamedDisks":
+    from solo5_systemd.settings.files import read_settings
+    from solo5_systemd.storage.disk_claims import DiskClaims
     from solo5_systemd.storage.named_disks import NamedDisks  # imported here for startup time: `--help` needs none
 
-    return NamedDisks(quotas=_quotas, limits=lambda: _settings().limits)
+    claims = DiskClaims(lambda: read_settings().limits, quotas=lambda: read_settings().disk_quotas)
+    return NamedDisks(claims=claims)
 
 
 def _snapshots() -> "Snapshots":
     from solo5_systemd.storage.snapshots import Snapshots
 
     return Snapshots(_disks())
-
-
-def _quotas() -> "Mapping[str, int]":
-    return _settings().disk_quotas
-
-
-def _settings() -> "Settings":
-    from solo5_systemd.settings.files import read_settings
-
-    return read_settings()
 
 
 def _create(arguments: Namespace, context: CommandContext) -> int:

@@ -2,6 +2,7 @@
 
 from argparse import Namespace
 
+from solo5_systemd.base.names import task_name
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.cli.verbs.update import add_update_options, requested
@@ -15,16 +16,15 @@ It is an update like any other, without a lost connection; a second rollback ret
 
 def configure(parser: Parser) -> None:
     parser.epilog = EPILOG
-    parser.add_argument("name", metavar="NAME", help="declared task that runs")
+    parser.add_argument("name", metavar="NAME", type=task_name, help="declared task that runs")
     add_update_options(parser)
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
     from solo5_systemd.cli import updates
-    from solo5_systemd.declared.declaration import declared_task
 
-    name = declared_task(arguments.name)
-    files = updates.files_of(name, context)
+    files = updates.files_of(arguments.name, context)
     previous = files.previous()
-    context.screen.write(f"{name}: back to {previous.present} (SHA-256 {previous.sha256[:16]}…)\n")
-    return updates.update(name, requested(arguments, previous.present), files, context, block=not arguments.no_block)
+    context.screen.write(f"{arguments.name}: back to {previous.present} (SHA-256 {previous.sha256[:16]}…)\n")
+    request = requested(arguments, previous.present)
+    return updates.update(arguments.name, request, files, context, block=not arguments.no_block)

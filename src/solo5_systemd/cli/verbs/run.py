@@ -5,7 +5,7 @@ from argparse import REMAINDER, Namespace
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.base.names import UnitKind, own_task_name
+from solo5_systemd.base.names import UnitKind, own_task_name, task_name
 from solo5_systemd.cli import arguments as typed
 from solo5_systemd.cli.context import CommandContext, remove_existing
 from solo5_systemd.cli.parser import Parser
@@ -42,7 +42,7 @@ def configure(parser: Parser) -> None:
     parser.add_argument("--scope", action="store_true", help="run the tender as a child of the caller, in a scope")
     parser.add_argument("--dry-run", action="store_true", help="print the plan without starting the task")
     parser.add_argument(
-        "--declare", metavar="NAME", type=typed.declaration_name,
+        "--declare", metavar="NAME", type=task_name,
         help="write the task to /etc/solo5/NAME.unikernel instead of starting it; with --dry-run: print it",
     )  # fmt: skip
     for setting in SETTINGS.values():

@@ -4,6 +4,7 @@ from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.errors import InvalidRequestError, NotFoundError
+from solo5_systemd.base.names import task_name
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 
@@ -26,7 +27,7 @@ in time, or ends within the watch, the old one has its ports, and nothing else h
 
 def configure(parser: Parser) -> None:
     parser.epilog = EPILOG
-    parser.add_argument("name", metavar="NAME", help="declared task that runs")
+    parser.add_argument("name", metavar="NAME", type=task_name, help="declared task that runs")
     parser.add_argument(
         "image", metavar="IMAGE", nargs="?", default="",
         help="new image (default: that of the declaration, which was replaced)",
@@ -64,10 +65,8 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
     from pathlib import Path
 
     from solo5_systemd.cli import updates
-    from solo5_systemd.declared.declaration import declared_task
 
-    name = declared_task(arguments.name)
-    files = updates.files_of(name, context)
+    files = updates.files_of(arguments.name, context)
     image = str(Path(arguments.image).resolve()) if arguments.image else ""
     if image and not Path(image).is_file():
         error = InvalidRequestError if Path(image).exists() else NotFoundError
@@ -78,7 +77,8 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
             f"{', '.join(_PASSING)}.",
             "Move it to a directory such as /srv/unikernels.",
         )
-    return updates.update(name, requested(arguments, image), files, context, block=not arguments.no_block)
+    request = requested(arguments, image)
+    return updates.update(arguments.name, request, files, context, block=not arguments.no_block)
 
 
 def requested(arguments: Namespace, image: str) -> "UpdateRequest":
@@ -93,28 +93,17 @@ def requested(arguments: Namespace, image: str) -> "UpdateRequest":
     return UpdateRequest(
         image=image,
         ready=parse_ready(arguments.ready, "--ready") if arguments.ready else None,
-        timeout=seconds(arguments.timeout, "--timeout"),
-        drain=seconds(arguments.drain, "--drain"),
-        watch=seconds(arguments.watch, "--watch"),
+        timeout=_seconds(arguments.timeout, "--timeout"),
+        drain=_seconds(arguments.drain, "--drain"),
+        watch=_seconds(arguments.watch, "--watch"),
         pause=arguments.pause,
     )
 
 
-def seconds(text: str | None, option: str) -> float | None:
-    """Return a time span of an option in seconds; None without one.
+def _seconds(text: str | None, option: str) -> float | None:
+    from solo5_systemd.declared.declaration import update_time
 
-    Raises:
-        InvalidRequestError: malformed, or longer than a day.
-    """
-    from solo5_systemd.declared.declaration import UPDATE_MAX_S
-    from solo5_systemd.task.time_span import parse_time_span
-
-    if text is None:
-        return None
     try:
-        found = parse_time_span(text) / 10**6
+        return None if text is None else update_time(text)
     except ValueError as error:
-        raise InvalidRequestError(f"{option} {text!r} is not a time span: expected one such as 60s or 5min.") from error
-    if found > UPDATE_MAX_S:
-        raise InvalidRequestError(f"{option} {text!r} is longer than expected: at most 1d.")
-    return found
+        raise InvalidRequestError(f"{option} {text!r} {error}.") from error

@@ -1,4 +1,4 @@
-"""`solo5ctl restart`: stops and starts tasks, which keep their addresses and ports."""
+"""The verbs that call the method of their name for each task: `parser.FOR_EACH_TASK`."""
 
 from argparse import Namespace
 
@@ -12,4 +12,4 @@ def configure(parser: Parser) -> None:
 
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
-    return context.for_each(arguments.names, lambda engine, name: engine.restart(name))
+    return context.for_each(arguments.names, lambda engine, name: getattr(engine, arguments.verb)(name))
