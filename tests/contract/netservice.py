@@ -168,6 +168,13 @@ class Service:
     def is_alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def processor_time(self) -> float:
+        """The seconds of processor time of the process."""
+        assert self._process is not None
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # utime and stime of proc(5)
+
     def wait(self, seconds: float) -> int:
         """Wait for the process to exit and return its exit status."""
         assert self._process is not None

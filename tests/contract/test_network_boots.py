@@ -12,14 +12,19 @@ from typing import Any
 import pytest
 from tests.contract.guest import ACK, ARP, BROADCAST, IPV4, RST, SYN, TCP, Guest, _tcp
 from tests.contract.guest6 import Guest6
-from tests.contract.netns import run
-from tests.contract.netservice import Client, Pid1, Service, until
-from tests.contract.test_network_activation import Socket, started, waiting
-from tests.contract.test_network_sleep import get
+from tests.contract.netns import Outside, link, run
+from tests.contract.netservice import Client, Pid1, Service, nic, tcp, until
+from tests.contract.test_network_activation import Socket, send, started, waiting
+from tests.contract.test_network_exhaustion import flood
+from tests.contract.test_network_rates import at
+from tests.contract.test_network_sleep import WEB, get, sleeper
 
+from solo5_systemd.base.errors import TakenError
 from solo5_systemd.network.derived import ASKER
 from solo5_systemd.network.model import Lease
 from solo5_systemd.network.neighbours import Neighbours
+
+ASKING = bytes.fromhex(ASKER.replace(":", ""))
 
 
 @pytest.fixture
@@ -114,8 +119,7 @@ async def test_a_guest_that_detects_conflicts_takes_no_question_for_one(
     client: Client, manager: Pid1, fifo: Socket
 ) -> None:
     async with answering(client, manager, fifo, lambda lease: Detecting(lease, 0.3)) as (guest, _):
-        asker = bytes.fromhex(ASKER.replace(":", ""))
-        senders = {IPv4Address(each[28:32]) for each in guest.frames if each[6:14] == asker + ARP.to_bytes(2)}
+        senders = {IPv4Address(each[28:32]) for each in guest.frames if each[6:14] == ASKING + ARP.to_bytes(2)}
         assert senders == {IPv4Address("192.0.0.8")}, "no guest learns the MAC address of the question for its gateway"
 
 
@@ -155,3 +159,74 @@ async def test_a_request_for_a_connection_that_is_sent_again_while_it_is_held_co
 ) -> None:
     async with answering(client, manager, fifo, lambda lease: Booting(lease, 1.3)) as (guest, _):
         assert len([each for each in guest.frames if each[23] == TCP and each[47] & SYN]) == 1
+
+
+async def test_a_request_for_a_connection_that_is_repeated_at_once_reaches_a_guest_that_never_waits(
+    client: Client, outside: Outside
+) -> None:
+    [lease] = (await client.have("web", tcp(8080), nics=(nic("service", limits=at("received=10M")),))).leases
+    async with Guest(lease) as guest:
+        for _ in range(2):
+            send(outside, link(f"{outside.link}-in")["address"], [(outside.host, 8080)])
+        assert await get(str(guest.ip)) == b"HELLO"
+        ports = [each[34:36] for each in guest.frames if each[23] == TCP and each[47] & SYN]
+        assert ports[0] == ports[1]
+
+
+# -- attacks ----------------------------------------------------------------------------------------------------------
+
+
+async def test_answers_without_end_cost_the_service_and_a_task_that_sleeps_nothing(
+    service: Service, client: Client, manager: Pid1
+) -> None:
+    async with sleeper(client, manager) as asleep:
+        async with Guest(await client.lease("other")) as flooder:
+            answer = flooder.arp(2, ASKING, IPv4Address(0))
+        with flood(flooder, answer) as sent:
+            await until(lambda: sent() > 1000)
+            before, begun = service.processor_time, sent()
+            await until(lambda: sent() - begun > 100_000, 30)
+            assert service.processor_time - before < 0.2, "of 100,000 it is told few"
+            await client.sleep(WEB)
+            async with asyncio.timeout(0.9):
+                assert await get(str(asleep.ip)) == b"HELLO", "without a retransmission"
+
+
+@pytest.mark.parametrize("network", ["default", "lan"])
+async def test_a_guest_that_answers_for_another_does_not_have_it_called_ready(
+    service: Service, manager: Pid1, fifo: Socket, network: str
+) -> None:
+    """Neither a neighbour does, nor a guest on a bridge of others, without a leased address: it may announce any."""
+    run("ip", "link", "add", "br0", "up", "type", "bridge")
+    async with service.running('[network.lan]\njoin = "br0"\n') as client:
+        forger = (await client.have("forger", nics=(nic("service", network),))).leases[0]
+        async with Guest(forger) as forging:
+
+            class Beset(Booting):
+                """Whoever is asked for, the other guest answers."""
+
+                def _on_readable(self) -> None:
+                    super()._on_readable()
+                    for mac in (self.mac, forging.mac):
+                        forging.send(forging.arp(2, ASKING, IPv4Address(0), mac=mac, ip=self.ip))
+
+            async with answering(client, manager, fifo, lambda lease: Beset(lease, 0.3)) as (_, took):
+                assert took < 0.9, "without a retransmission"
+    run("ip", "link", "del", "br0")
+
+
+async def test_no_guest_has_the_mac_address_by_which_it_is_asked(client: Client) -> None:
+    with pytest.raises(TakenError, match=f"^MAC address {ASKER} for NIC service is taken by solo5-networkd: expected"):
+        await client.have("web", nics=(nic("service", mac=ASKER),))
+    async with Guest(await client.lease("web")) as guest, Guest(await client.lease("other")) as other:
+        for frame in (
+            guest.arp(1, BROADCAST, other.ip),
+            guest.arp(2, other.mac, other.ip),
+            guest.udp(other.mac, other.ip, 7, b"forged"),
+        ):
+            guest.send(frame[:6] + ASKING + frame[12:])
+        guest.send(guest.arp(1, BROADCAST, other.ip, mac=ASKING))
+        guest.send(guest.frame(BROADCAST, ARP, guest.arp(1, BROADCAST, other.ip, mac=ASKING)[14:], source=ASKING))
+        guest.send(guest.udp(other.mac, other.ip, 7, b"sincere"))
+        await other.heard_udp(b"sincere")
+        assert [each for each in other.frames if ASKING in each] == []

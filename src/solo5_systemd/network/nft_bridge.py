@@ -98,11 +98,12 @@ BRIDGE = """table bridge solo5 {
         meta length 46 @nh,224,128 != 0 goto dropped_unsafe
         meta length 46 @nh,352,16 != 0 goto dropped_unsafe
         arp daddr ether set ether daddr
-        arp operation reply arp daddr ether ASKER_MAC goto telling
+        arp operation reply arp daddr ether ASKER_MAC iifname . ether saddr . arp saddr ip @guests goto telling
         arp operation request arp daddr ip @waiting4 ANNOUNCED
         accept
     }
-    # The answer to solo5-networkd's own question. The kernel would send at once what it holds for the guest.
+    # The answer to solo5-networkd's own question, for the guest's own address: one without a lease may announce any.
+    # The kernel would send at once what it holds for the guest.
     chain telling {
         update @tellers { iifname limit rate over ASKERS_RATE/second burst ASKERS_BURST packets } drop
         ANNOUNCED drop
@@ -325,7 +326,7 @@ BRIDGE = """table bridge solo5 {
     chain received {
         oifname @active continue
         oifname @asleep ANNOUNCED
-        tcp flags & (syn | ack) == syn goto connecting
+        tcp flags & (syn | ack) == syn oifname @active goto connecting
     }
     # A request for a connection that was sent again while the kernel held the first one: they arrive together. MirageOS
     # would forget the connection that it has answered, and its client would wait.

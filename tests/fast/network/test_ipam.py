@@ -11,8 +11,9 @@ from tests.support.fakes.tasks import LEASE, PORTS
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
+from solo5_systemd.network import ipam
 from solo5_systemd.network.allocations import Allocations
-from solo5_systemd.network.derived import bridge_mac
+from solo5_systemd.network.derived import ASKER, bridge_mac
 from solo5_systemd.network.ipam import (
     CANDIDATES,
     SEGMENTS,
@@ -218,6 +219,11 @@ def test_a_taken_mac_is_followed_by_the_next() -> None:
     assert int(leases("a", held=held)[0].mac.replace(":", ""), 16) == int(first.replace(":", ""), 16) + 1
 
 
+def test_no_mac_is_derived_that_the_service_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ipam, "guest_macs", lambda *_: iter((ASKER, LEASE.mac)))
+    assert leases("a")[0].mac == LEASE.mac
+
+
 @given(st.text("abc9", min_size=1, max_size=67))
 def test_a_mac_is_locally_administered_and_unicast(device: str) -> None:
     mac = leases("a", nic(device))[0].mac
@@ -266,6 +272,7 @@ def test_an_address_that_no_guest_can_have(ip: str, words: str) -> None:
         (nic(ip="10.77.0.5"), "address 10.77.0.5 for NIC service is taken by task b"),
         (nic(mac="02:00:00:00:00:09"), "MAC address 02:00:00:00:00:09 for NIC service is taken by task b"),
         (nic(mac=bridge_mac(DEFAULT)), "taken by network default, as its bridge's"),
+        (nic(mac=ASKER), "taken by solo5-networkd"),
     ],
 )
 def test_a_value_in_use_is_taken(asked: NicRequest, words: str) -> None:
