@@ -1,13 +1,15 @@
 """A flood of first packets of TCP connections to a published port: its rate, and what another guest's clients notice.
 
-In a booted machine, as root:  python3 -m tests.bench.flood
+In a booted machine, as root:  python3 -m tests.bench.flood ROUNDS
 
 The sender's processor does all that the kernel does with a packet, as that of a network card. The floor of its
-rate is a link that drops its packets at once; the floor of another guest's answers is the time before the flood.
+rate, and of its processor time, is a link that drops its packets at once; the floor of another guest's answers is the
+time before the flood. What the sender alone takes from the other guest is seen beside floods that are dropped.
 """
 
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -16,9 +18,9 @@ from pathlib import Path
 from tests.bench.declared import ETC, reload_ms
 from tests.bench.dormant import FIRST, PORT, SETTINGS, declare_network, state, write_declaration
 from tests.bench.extent import extent
-from tests.bench.figures import Figure, Report
+from tests.bench.figures import Report, times
 from tests.contract.netns import Outside, run
-from tests.contract.syn_flood import flood
+from tests.contract.syn_flood import Sent, flood
 
 from solo5_systemd.network.model import LeaseState
 from solo5_systemd.network.remembered import ADDRESSES
@@ -34,7 +36,12 @@ HOLD = Path("/run/bench-hold")
 
 UNIT = Path("/run/systemd/system/bench-hold.service")
 WAITS = f"while [ -e {HOLD} ]; do sleep 0.1; done"
-DROPS = 'table netdev bench {{ chain drops {{ type filter hook ingress device "{}" priority 0; drop; }}; }}'
+DROPS = {
+    "netdev": 'type filter hook ingress device "{}" priority 0; drop;',
+    "ip": 'type filter hook prerouting priority raw; iifname "{}" drop;',
+}
+"""The earliest rules that drop the flood, by the family of their table: at its link, and before connection tracking."""
+
 TIMEOUT_S = 60.0
 
 
@@ -53,10 +60,15 @@ class Flooded:
         with near.entered():
             self._client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._client.settimeout(1)
+        self._values: dict[tuple[str, str], tuple[list[float], list[float]]] = {}
 
     def measure(self) -> None:
-        """Add all figures."""
-        floor = self._dropped()
+        """Measure all figures once."""
+        with self._dropped("netdev"), flood(self._far, PORT, 0, SECONDS) as sending:
+            floor = sending.sent()
+        for family, where in (("netdev", "by its link"), ("ip", "before connection tracking")):
+            with self._dropped(family):
+                self._beside(f"what is dropped {where}", floor)
         HOLD.touch()
         self._beside("a dormant guest whose start takes longer", floor)
         HOLD.unlink()
@@ -68,22 +80,29 @@ class Flooded:
         self._beside("a dormant guest", floor)
         self._add("starts of a dormant guest by a flood", "", _starts() - before)
         self._beside("a guest that is awake", floor)
+        _rest()
 
-    def _dropped(self) -> float:
-        """Return the packets a second of the sender alone."""
-        run("nft", DROPS.format(f"{self._far.link}-in"))
+    def report(self) -> None:
+        """Add all figures."""
+        for (name, unit), (ours, floor) in self._values.items():
+            self._report.add(times(name, ours, floor, unit=unit))
+
+    @contextmanager
+    def _dropped(self, family: str) -> Iterator[None]:
+        """Drop the flood, for the block."""
+        run("nft", f"table {family} bench {{ chain drops {{ {DROPS[family].format(f'{self._far.link}-in')} }}; }}")
         try:
-            with flood(self._far, PORT, 0, SECONDS) as sending:
-                return sending.sent().rate
+            yield
         finally:
-            run("nft", "delete", "table", "netdev", "bench")
+            run("nft", "delete", "table", family, "bench")
 
-    def _beside(self, what: str, floor: float) -> None:
+    def _beside(self, what: str, floor: Sent) -> None:
         calm = self._answers()
         with flood(self._far, PORT, RATE, SECONDS) as sending:
             found = self._answers()
-            rate = sending.sent().rate
-        self._add(f"flood of {what} (floor: dropped at once)", "/s", rate, floor)
+            sent = sending.sent()
+        self._add(f"flood of {what} (floor: dropped at once)", "/s", sent.rate, floor.rate)
+        self._add(f"processor time of the kernel, {what} (same floor)", "µs", sent.kernel_us, floor.kernel_us)
         self._compare(f"beside a flood of {what}", found, calm)
 
     def _beside_a_start(self) -> None:
@@ -115,8 +134,10 @@ class Flooded:
         assert self._client.recv(100)
         return (time.perf_counter() - begun) * 1000
 
-    def _add(self, name: str, unit: str, ours: float, floor: float | None = None) -> None:
-        self._report.add(Figure(name=name, unit=unit, ours=ours, floor=floor))
+    def _add(self, name: str, unit: str, ours: float, *floor: float) -> None:
+        values, floors = self._values.setdefault((name, unit), ([], []))
+        values.append(ours)
+        floors.extend(floor)
 
 
 def _quantile(values: Sequence[float], part: float) -> float:
@@ -165,8 +186,8 @@ def _declared() -> Iterator[None]:
         reload_ms()
 
 
-def measure(report: Report) -> None:
-    """Add the figures."""
+def measure(report: Report, rounds: int = 1) -> None:
+    """Add the figures: medians of so many rounds, of two minutes each."""
     with ExitStack() as stack:
         far, near = Outside("far"), Outside("near", "192.0.3.1", "192.0.3.2")
         for each in (far, near):
@@ -174,8 +195,11 @@ def measure(report: Report) -> None:
         near.ip("route", "add", "default", "via", near.host)
         run("ip", "route", "add", "198.18.0.0/15", "via", far.address)  # where the answers go
         stack.enter_context(_declared())
-        Flooded(report, far, near).measure()
+        flooded = Flooded(report, far, near)
+        for _ in range(rounds):
+            flooded.measure()
+        flooded.report()
 
 
 if __name__ == "__main__":
-    measure(Report())
+    measure(Report(), int(sys.argv[1]))
