@@ -357,6 +357,13 @@ def test_a_change_touches_what_differs_alone() -> None:
     assert "limited" not in nft_rules.change(after, replace(after, reservations=[RESERVATION]))
 
 
+def test_of_rules_that_stay_no_element_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each changed link is a reason to compare them, and a thousand tasks have as many elements as take a second."""
+    monkeypatch.setattr(nft_rules, "elements", lambda ruleset: pytest.fail("all elements"))
+    held = Ruleset(networks=(DUAL,), reservations=(HELD,))
+    assert nft_rules.change(held, replace(held)) == ""
+
+
 JOINED = replace(network(), name=NetworkName("default"), bridge="br0", join=Join())
 
 
