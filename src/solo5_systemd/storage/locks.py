@@ -14,7 +14,8 @@ A disk that is only read, such as one that is copied, has a shared lock: any num
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from solo5_systemd.base.atomic_file import link_unnamed, open_unnamed
@@ -42,7 +43,13 @@ def lock(disks: Sequence[Disk], *, directory: Path = LOCKS, task: str = "") -> i
         HostError: the directory cannot be used.
     """
     check_distinct(disks)
-    return _guarded(directory, lambda: _lock(disks, directory, task))
+    names = [directory / name_of(disk.identity) for disk in disks]
+    with _guarded(directory):
+        for disk, name in zip(disks, names, strict=True):
+            if is_locked(name) or any(is_locked(directory / name_of(each)) for each in overlapping(disk)):
+                raise taken(disk)
+        record = {"task": task, "disks": [_disk_record(disk) for disk in disks], **_archives(disks)} if task else {}
+        return _linked(directory, names, json.dumps(record))
 
 
 def lock_shared(disk: Disk, *, directory: Path = LOCKS) -> int:
@@ -52,14 +59,23 @@ def lock_shared(disk: Disk, *, directory: Path = LOCKS) -> int:
         TakenError: a task has the disk, and may write it.
         HostError: the directory cannot be used.
     """
-    return _guarded(directory, lambda: _lock_shared(disk, directory))
+    name = directory / name_of(disk.identity)
+    with _guarded(directory):
+        if not is_locked(name):
+            return _linked(directory, [name], "{}", shared=True)
+        descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        if not try_lock(descriptor, shared=True):
+            os.close(descriptor)
+            raise taken(disk)
+        return descriptor
 
 
-def _guarded(directory: Path, act: Callable[[], int]) -> int:
+@contextmanager
+def _guarded(directory: Path) -> Iterator[None]:
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with closing(lock_directory(directory)):
-            return act()
+            yield
     except OSError as error:
         raise HostError(f"disks cannot be locked in {directory}: {error.strerror}.") from error
 
@@ -79,26 +95,6 @@ def remove_stale(directory: Path = LOCKS) -> None:
         return
     except OSError as error:
         raise HostError(f"disks cannot be unlocked in {directory}: {error.strerror}.") from error
-
-
-def _lock(disks: Sequence[Disk], directory: Path, task: str) -> int:
-    names = [directory / name_of(disk.identity) for disk in disks]
-    for disk, name in zip(disks, names, strict=True):
-        if is_locked(name) or any(is_locked(directory / name_of(each)) for each in overlapping(disk)):
-            raise taken(disk)
-    record = {"task": task, "disks": [_disk_record(disk) for disk in disks], **_archives(disks)} if task else {}
-    return _linked(directory, names, json.dumps(record))
-
-
-def _lock_shared(disk: Disk, directory: Path) -> int:
-    name = directory / name_of(disk.identity)
-    if not is_locked(name):
-        return _linked(directory, [name], "{}", shared=True)
-    descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    if not try_lock(descriptor, shared=True):
-        os.close(descriptor)
-        raise taken(disk)
-    return descriptor
 
 
 def taken(disk: Disk) -> TakenError:
