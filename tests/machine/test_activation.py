@@ -291,7 +291,9 @@ def test_without_its_declaration_it_waits_no_longer(web: str, *, dormant: bool, 
     rests("stop")
 
 
-def test_the_guest_beside_it_during_an_update_does_not_wait(web: str) -> None:
+def test_an_update_without_packets_outlasts_the_idle_time(web: str, outside: Outside) -> None:
     systemctl("start", "web")
-    ok("solo5ctl", "update", "web", str(GUESTS / "net.spt"), "--watch=0", "--drain=1s")
-    assert [path.name for path in Path("/run/solo5/waiting").iterdir()] == ["web"]
+    ok("solo5ctl", "update", "web", str(GUESTS / "net.spt"), "--watch=8s", "--drain=1s")
+    assert [path.name for path in Path("/run/solo5/waiting").iterdir()] == ["web"], "the guest beside it does not wait"
+    assert outside.tcp(outside.here, 8080)
+    eventually(lambda: is_dormant("web"), "it waits again")

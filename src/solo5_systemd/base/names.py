@@ -227,6 +227,11 @@ def prepare_service(task: TaskName) -> str:
     return f"solo5-prepare@{task}.service"
 
 
+def update_service(task: TaskName) -> str:
+    """Return the unit that updates a declared task."""
+    return f"solo5-update@{task}.service"
+
+
 def thaw_service(unit: str) -> str:
     """Return the unit that thaws the unit of a task if the process that has frozen it ends."""
     return f"solo5-thaw@{unit}.service"

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError
-from solo5_systemd.base.names import INVOCATION_LINK, UNITS
+from solo5_systemd.base.names import INVOCATION_LINK, UNITS, update_service
 from solo5_systemd.cli.context import CommandContext
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def update(
         TakenError: an update is under way.
         HostError: systemd did not start it.
     """
-    unit = f"solo5-update@{name}.service"
+    unit = update_service(name)
 
     async def command(engine: "Runtime") -> int:
         from solo5_systemd.unit.state import OVER

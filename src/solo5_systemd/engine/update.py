@@ -147,8 +147,8 @@ class Updater:
             usual=ready_by(usual, ports),
             dependents=await self._units.dependents(self._service),
         )
-        if update.dependents:
-            self._progress.step(f"units that are restarted with {self._service}: {', '.join(update.dependents)}")
+        if others := sorted({*update.dependents} - {f"{self._name}.socket"}):
+            self._progress.step(f"units that are restarted with {self._service}: {', '.join(others)}")
         if isinstance(update.condition, ReadyLine):
             from solo5_systemd.engine.probe import check_pattern
 

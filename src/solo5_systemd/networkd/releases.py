@@ -203,8 +203,9 @@ class Releases:
                 if waiting.is_waiting(task) and not await self._writer.run(self._state.host.last_request, task):
                     await self.release_ended(task)
         elif waiting.is_waiting(task):
-            text = f"its socket unit has ended (systemctl status {task}.socket)"
-            log_about(service_of(task), f"task {task} is dormant no longer: {text}", priority=_NOTICE)
+            if task not in self._without_run:  # else its run has just ended, or this was logged already
+                text = f"its socket unit has ended (systemctl status {task}.socket)"
+                log_about(service_of(task), f"task {task} is dormant no longer: {text}", priority=_NOTICE)
             self.release_without_run([task])
 
     # -- one task ------------------------------------------------------------------------------------------------

@@ -162,7 +162,8 @@ class Sleep:
 
     async def _is_idle(self, record: LeaseRecord, frames: int) -> bool:
         task, now = record.reservation.task, time.monotonic()
-        if self._is_new(record, frames):
+        # During an update, packets are another guest's.
+        if self._is_new(record, frames) or self._units.is_updated(task):
             self._note(record, frames, await self._units.processor_time(task))
             return False
         seen = self._seen[task]
@@ -187,6 +188,8 @@ class Sleep:
         record, seen = self._state.record(task), self._seen.get(task)
         if record is None or record.asleep or seen is None:
             return ""
+        if self._units.is_updated(task):
+            return "it is being updated"
         if seen.busy:
             return f"it uses more than {SHARE_MAX:.0%} of a processor"
         return f"its last packet was seen {time.monotonic() - seen.since:.0f} s ago"
@@ -208,6 +211,10 @@ class Sleep:
         """
         if not self._units.has_run(task):
             raise InvalidRequestError(f"task {task} does not run: expected one that does.")
+        if self._units.is_updated(task):
+            raise InvalidRequestError(
+                f"task {task} is being updated: expected the end of its update.", f"See: solo5ctl logs --follow {task}"
+            )
         record = self._state.record(task)
         if record is not None and record.reservation.idle_stops and not self._state.host.waiting.may_wait(task):
             raise InvalidRequestError(

@@ -14,7 +14,7 @@ from typing import Any
 
 from solo5_systemd.base.declared_units import service_of, task_of, units_of
 from solo5_systemd.base.errors import HostError
-from solo5_systemd.base.names import INVOCATION_LINK, UNITS, TaskName
+from solo5_systemd.base.names import INVOCATION_LINK, UNITS, TaskName, update_service
 from solo5_systemd.base.removals import RemovedEntries
 from solo5_systemd.dbus.message_bus import CALL_TIMEOUT_S, MessageBus
 from solo5_systemd.dbus.messages import Message, MessageType
@@ -56,6 +56,10 @@ class TaskUnits:
     def has_run(self, task: TaskName) -> bool:
         """Return whether the task's unit runs: its link exists."""
         return any(os.path.lexists(f"{self._directory}/{link}") for link in _links(task))
+
+    def is_updated(self, task: TaskName) -> bool:
+        """Return whether an update of the task is under way."""
+        return os.path.lexists(f"{self._directory}/{INVOCATION_LINK}{update_service(task)}")
 
     def without_run(self, tasks: Iterable[TaskName]) -> Sequence[TaskName]:
         """Return those of many tasks whose unit does not run; the directory is read once."""

@@ -87,6 +87,7 @@ class Units:
     def __init__(self) -> None:
         self.signals: list[tuple[str, int]] = []
         self.runs = True
+        self.updated = False
         self.heeds = True
         self.replies = True
         self.cpu: float | None = 0.0
@@ -94,6 +95,9 @@ class Units:
 
     def has_run(self, task: TaskName) -> bool:
         return self.runs
+
+    def is_updated(self, task: TaskName) -> bool:
+        return self.updated
 
     async def signal(self, task: TaskName, number: int) -> bool:
         self.signals.append((task, number))
@@ -201,6 +205,19 @@ async def test_a_task_falls_asleep_after_its_time_without_frames(service: Servic
     service.tables.counts[LEASE.tap] = 1  # while no service ran, or of a lost message
     assert await service.after(1) == [STOP, CONT]
     assert (service.tables.asleep(), service.asleep) == ([], 0)
+
+
+async def test_a_task_that_is_updated_is_not_idle(service: Service) -> None:
+    """Its packets are those of the guest beside it by then."""
+    await service.after(0)
+    service.units.updated = True
+    assert await service.after(60) == []
+    assert service.sleep.awake_because(A) == "it is being updated"
+    with pytest.raises(InvalidRequestError, match="task a is being updated: expected the end of its update"):
+        await service.sleep.sleep(A)
+    service.units.updated = False
+    assert await service.after(59) == []
+    assert await service.after(1) == [STOP]
 
 
 @pytest.mark.parametrize(("share", "signals"), [(0.009, [STOP]), (0.011, [])])
