@@ -27,6 +27,9 @@ HUNG_CHECK_INTERVAL_S = 20.0
 
 With 500 tasks, a check every 5 seconds took a fifth of the processor time of an idle plugin."""
 
+HUNG_LOOK_INTERVAL_S = 0.5
+"""Between two looks at a tender that seems to hang: for a moment of an ordinary end, its main thread alone has ended."""
+
 
 class Stopper:
     """Stops tasks and waits for their end."""
@@ -41,15 +44,17 @@ class Stopper:
         While the bus or PID 1 restarts, the wait goes on. A hung tender (`is_hung`), which PID 1 does not report, would
         never end by itself; it is killed.
         """
+        seen = False
         async with self._units.watched(state) as unit:
             while (now := unit.state) is not None and now.invocation == state.invocation:
                 if now.over:
                     return now
-                if await is_hung(now, self._backends.usages):
+                before, seen = seen, await is_hung(now, self._backends.usages)
+                if before and seen:
                     with suppress(HostError):  # without the note, the outcome is `killed`
                         await self._backends.console.log_hung(now)
                     await self._units.kill(now.unit, SIGKILL, everyone=True)
-                await unit.changed(HUNG_CHECK_INTERVAL_S)
+                await unit.changed(HUNG_LOOK_INTERVAL_S if seen and not before else HUNG_CHECK_INTERVAL_S)
         return None
 
     async def stop(self, state: UnitState, signal: StopSignal, timeout_s: float) -> None:

@@ -172,6 +172,7 @@ async def test_another_task_of_the_same_name_is_not_the_one_that_was_waited_for(
             await waiting
 
 
+@pytest.mark.leaps
 async def test_who_waits_for_a_hung_tender_ends_it(machine: Machine, runtime: Runtime, web: Task) -> None:
     machine.usages.zombies = {web.pid}
     task = await runtime.wait(WEB)
@@ -187,8 +188,20 @@ async def test_a_tender_that_hangs_during_the_wait_is_killed(machine: Machine, r
         await passed(stop.HUNG_CHECK_INTERVAL_S / 2)
         machine.usages.zombies = {web.pid}
         assert machine.units.sent == []
-        assert await taken(waiting) <= stop.HUNG_CHECK_INTERVAL_S
+        assert await taken(waiting) <= stop.HUNG_CHECK_INTERVAL_S + stop.HUNG_LOOK_INTERVAL_S
     assert machine.units.sent == [(UNIT, 9, True)]
+
+
+@pytest.mark.leaps
+async def test_a_main_thread_that_ends_a_moment_before_the_others_is_no_hung_tender(
+    machine: Machine, runtime: Runtime, web: Task
+) -> None:
+    machine.usages.zombies = {web.pid}
+    async with Background(runtime.wait(WEB)):
+        await passed(stop.HUNG_LOOK_INTERVAL_S / 2)
+        machine.usages.zombies = set()
+        await passed(3 * stop.HUNG_CHECK_INTERVAL_S)
+        assert machine.units.sent == []
 
 
 # --- console -------------------------------------------------------------------------------------------------
