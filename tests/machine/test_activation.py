@@ -161,7 +161,7 @@ def test_its_end_is_known_without_the_message_of_pid_1_which_is_lost_while_journ
         rests("stop")
     finally:
         ok("systemctl", "log-level", "info")
-    eventually(lambda: "stopped on request" in ok("solo5ctl", "inspect", "web"), "it was ended for idleness")
+    eventually(lambda: "ended until its next packet" in ok("solo5ctl", "inspect", "web"), "it was idle")
 
 
 def test_a_refused_declaration_does_not_make_it_deaf(web: str, outside: Outside) -> None:

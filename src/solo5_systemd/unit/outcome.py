@@ -337,7 +337,11 @@ def _final_signal(state: UnitState) -> int:
 
 def _killed(state: UnitState, messages: ExitMessages) -> Outcome:
     number = _final_signal(state)
-    if number == signals.SIGHUP and (messages.idle or messages.sent_by_systemd(number)):  # solo5-networkd's
+    if number == signals.SIGHUP and messages.idle:
+        return Outcome(
+            ending=Ending.STOPPED, signal=number, sentence="ended until its next packet", futile=STOP_REQUESTED
+        )
+    if number == signals.SIGHUP and messages.sent_by_systemd(number):
         return _stopped(signals.SIGTERM)
     # First, since a stop that ends with SIGKILL has the result "timeout" too; RuntimeMaxSec= sends SIGTERM first.
     if state.stop_requested and number == signals.SIGKILL:

@@ -200,11 +200,11 @@ ROWS = [
     Row(killed(1), Ending.KILLED, f"killed by SIGHUP{SENT_NOT}", 129, systemd=BEGUN, signal=1),
     Row(
         killed(1), Ending.STOPPED, "stopped on request (SIGTERM)", 143, True, systemd=(*BEGUN, sent("SIGHUP")),
-        signal=15, futile=STOP_REQUESTED, claim="an idle task's end",
+        signal=15, futile=STOP_REQUESTED, claim="an idle task's end, before the message of solo5-networkd",
     ),
     Row(
-        killed(1), Ending.STOPPED, "stopped on request (SIGTERM)", 143, True, systemd=BEGUN, idle=True,
-        signal=15, futile=STOP_REQUESTED, claim="the same, of which PID 1's message is lost",
+        killed(1), Ending.STOPPED, "ended until its next packet", 129, True, systemd=BEGUN, idle=True,
+        signal=1, futile=STOP_REQUESTED, claim="the same, by the message of solo5-networkd",
     ),
     Row(stop(killed(9)), Ending.STOPPED, "stopped on request (SIGKILL)", 137, True, signal=9, futile=STOP_REQUESTED),
     Row(
