@@ -146,7 +146,7 @@ def _quantile(values: Sequence[float], part: float) -> float:
 
 def _starts() -> int:
     log = run("journalctl", "--output=cat", f"OBJECT_SYSTEMD_UNIT={FIRST}.service")
-    return log.count("is started for its first packet")
+    return log.count(" is started: ")
 
 
 def _rest() -> None:

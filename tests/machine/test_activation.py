@@ -52,7 +52,7 @@ def test_nothing_runs_and_the_first_request_starts_it(web: str, outside: Outside
     assert " Up " in row("web")
     assert unit_property("web.service", "ActiveState") == "active"
     log = ok("journalctl", "--output=cat", "OBJECT_SYSTEMD_UNIT=web.service")
-    assert "task web is started for its first packet: a packet for" in log
+    assert "task web is started: a packet for" in log
     eventually(lambda: is_dormant("web"), "it waits again")
 
 

@@ -195,7 +195,7 @@ class Activation:
         if self._limit.admits(task):
             if self._waiting.start(task):
                 self._limit.count(task)
-                text = f"task {task} is started for its first packet: {reason}"
+                text = f"task {task} is started: {reason}"
                 log_about(service_of(task), text, priority=_NOTICE)
             elif not self._waiting.is_expected(task):
                 return False
