@@ -28,7 +28,7 @@ HUNG_CHECK_INTERVAL_S = 20.0
 With 500 tasks, a check every 5 seconds took a fifth of the processor time of an idle plugin."""
 
 HUNG_LOOK_INTERVAL_S = 0.5
-"""Between two looks at a tender that seems to hang: for a moment of an ordinary end, its main thread alone has ended."""
+"""Between two looks at a tender that seems to hang: an ordinary end of its main thread may precede that of others."""
 
 
 class Stopper:
