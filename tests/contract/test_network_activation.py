@@ -24,7 +24,7 @@ from tests.contract.test_network_exhaustion import round_trips
 from tests.contract.test_network_sleep import UNIT, WEB, Sleeper6, get
 
 from solo5_systemd.network.guest_limits import Limits
-from solo5_systemd.network.model import LeaseState, NicRequest, Reservation
+from solo5_systemd.network.model import Lease, LeaseState, NicRequest, Reservation
 from solo5_systemd.network.neighbours import Neighbours
 from solo5_systemd.network.remembered import LastRequest, write_request
 from solo5_systemd.settings.egress import destination
@@ -94,6 +94,15 @@ async def started(client: Client, manager: Pid1, fifo: Socket, nics: Sequence[Ni
     await until(lambda: fifo.taken() != b"")
     await client.have("web", tcp(8080), **{**WAITS, **({"nics": nics} if nics else {})})
     manager.begin(UNIT)
+
+
+async def answers(client: Client, manager: Pid1, fifo: Socket, lease: Lease) -> None:
+    """Have the task started by a request, which its guest answers."""
+    async with asyncio.TaskGroup() as tasks:
+        answer = tasks.create_task(get(str(lease.address)))
+        await started(client, manager, fifo)
+        async with Guest(lease):
+            assert await asyncio.wait_for(answer, 5) == b"HELLO"
 
 
 async def test_the_first_packet_starts_the_task_and_is_answered(client: Client, manager: Pid1, fifo: Socket) -> None:
@@ -435,11 +444,7 @@ async def test_after_a_boot_it_waits_with_what_it_had(service: Service, manager:
             while await state(client) is not LeaseState.WAITING:  # noqa: ASYNC110 - of another process
                 await asyncio.sleep(0.02)
         assert await client.reservations() == (reservation,)
-        async with asyncio.TaskGroup() as tasks:
-            answer = tasks.create_task(get(str(reservation.leases[0].address)))
-            await started(client, manager, fifo)
-            async with Guest(reservation.leases[0]):
-                assert await asyncio.wait_for(answer, 5) == b"HELLO"
+        await answers(client, manager, fifo, reservation.leases[0])
         fifo.close()
 
 
@@ -470,11 +475,7 @@ async def test_a_socket_unit_that_is_started_again_at_once_has_the_declaration_o
         await until(lambda: again.taken() != b"")
         assert await client.record(WEB) is None, "it is started once, and then has another lease"
     else:
-        async with asyncio.TaskGroup() as tasks:
-            answer = tasks.create_task(get(str(reservation.leases[0].address)))
-            await started(client, manager, again)
-            async with Guest(reservation.leases[0]):
-                assert await asyncio.wait_for(answer, 5) == b"HELLO"
+        await answers(client, manager, again, reservation.leases[0])
     again.close()
 
 
