@@ -536,7 +536,7 @@ def test_what_cannot_be_updated_is_refused_in_one_sentence(declare: Declarations
     text.write_text("no image")
     assert "is not" in update(str(text)).stderr
     assert "is not a condition" in update(newer, "--ready", "http").stderr
-    assert "is not a time span" in update(newer, "--watch", "soon").stderr
+    assert "is not a time: expected a time span such as" in update(newer, "--watch", "soon").stderr
     assert sh("solo5ctl", "run", "--detach", "--name", "web.next", f"{GUESTS}/sleeper.spt").returncode == 0
     assert "task name 'web.next' is taken" in update(newer).stderr
     ok("solo5ctl", "rm", "--force", "web.next")
