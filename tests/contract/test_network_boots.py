@@ -2,15 +2,16 @@
 
 import asyncio
 import os
+import socket
 import struct
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
 import pytest
-from tests.contract.guest import ACK, ARP, BROADCAST, IPV4, RST, SYN, TCP, Guest, _tcp
+from tests.contract.guest import ACK, ARP, BROADCAST, ICMP, IPV4, RST, SYN, TCP, Guest, _sum, _tcp
 from tests.contract.guest6 import Guest6
 from tests.contract.netns import Outside, link, run
 from tests.contract.netservice import Client, Pid1, Service, nic, tcp, until
@@ -34,7 +35,9 @@ def fifo(service: Service) -> Socket:
 
 class Booting(Guest):
     """A guest that boots as MirageOS: it announces its address, drops what it reads until its stack is complete, and
-    then refuses connections for a moment."""
+    then refuses connections and datagrams until it listens."""
+
+    listens_after_s = 0.005
 
     def __init__(self, lease: Lease, seconds: float) -> None:
         super().__init__(lease)
@@ -49,7 +52,7 @@ class Booting(Guest):
         if time.monotonic() < self._complete:
             self._on_early(os.read(self.descriptor, 65536))
             return
-        self._listens = self._listens or time.monotonic() + 0.005
+        self._listens = self._listens or time.monotonic() + self.listens_after_s
         super()._on_readable()
 
     def _on_early(self, frame: bytes) -> None:
@@ -61,6 +64,14 @@ class Booting(Guest):
         source, port, sequence = struct.unpack_from("!HHI", body)
         ends = frame[30:34] + frame[26:30] if frame[12:14] == IPV4.to_bytes(2) else frame[38:54] + frame[22:38]
         return _tcp(ends, port, source, 0, sequence + 1, RST | ACK)
+
+    def _on_udp(self, frame: bytes, body: bytes) -> bytes:
+        if time.monotonic() >= self._listens:
+            return super()._on_udp(frame, body)
+        unreachable = b"\3\3", bytes(4) + frame[14:42]
+        message = _sum(b"".join(unreachable)).join(unreachable)
+        self.send(self.ipv4(frame[6:12], IPv4Address(frame[26:30]), ICMP, message))
+        return b""
 
 
 class Detecting(Booting):
@@ -76,6 +87,23 @@ class Booting6(Booting, Guest6):
 
     def _announce(self) -> None:
         self.send(self.advertise(self.ip6))
+
+
+class Late(Booting):
+    """One that has other work before it listens."""
+
+    listens_after_s = 0.5
+
+
+class Late6(Booting6):
+    """The same with IPv6 alone."""
+
+    listens_after_s = 0.5
+
+
+def is_connecting(frame: bytes) -> bool:
+    protocol, flags = (23, 47) if frame[12:14] == IPV4.to_bytes(2) else (20, 67)
+    return frame[protocol] == TCP and frame[flags] & SYN > 0
 
 
 @asynccontextmanager
@@ -113,6 +141,38 @@ async def test_a_guest_with_ipv6_alone_gets_the_first_packet_once_it_answers(
     ):
         assert took < 0.9, "without a retransmission"
         assert await get(str(guest.own(IPv6Address(0)))) == b"HELLO"
+
+
+@pytest.mark.parametrize(("settings", "guest_of"), [("", Late), ("ipv4 = false\nipv6 = true\n", Late6)])
+async def test_a_guest_that_listens_late_refuses_no_client(
+    service: Service, manager: Pid1, fifo: Socket, settings: str, guest_of: type[Booting]
+) -> None:
+    async with (
+        service.running(f"[network.default]\n{settings}") as client,
+        answering(client, manager, fifo, lambda lease: guest_of(lease, 0.1)) as (guest, _),
+    ):
+        assert len([*filter(is_connecting, guest.frames)]) > 1, "the first request came too early"
+
+
+async def test_a_datagram_that_comes_before_the_guest_listens_is_lost(
+    client: Client, manager: Pid1, fifo: Socket
+) -> None:
+    [lease] = (await waiting(client, manager, fifo)).leases
+    with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as datagrams:
+        datagrams.connect((str(lease.address), 7))
+        datagrams.settimeout(0.1)
+        datagrams.send(b"hello")
+        await started(client, manager, fifo)
+
+        def answered() -> bool:
+            datagrams.send(b"hello")
+            with suppress(TimeoutError):
+                return datagrams.recv(100) == b"HELLO"
+            return False
+
+        async with Late(lease, 0.1):
+            assert await asyncio.to_thread(lambda: any(answered() for _ in range(30)))
+    fifo.close()
 
 
 async def test_a_guest_that_detects_conflicts_takes_no_question_for_one(
@@ -158,7 +218,7 @@ async def test_a_request_for_a_connection_that_is_sent_again_while_it_is_held_co
     client: Client, manager: Pid1, fifo: Socket
 ) -> None:
     async with answering(client, manager, fifo, lambda lease: Booting(lease, 1.3)) as (guest, _):
-        assert len([each for each in guest.frames if each[23] == TCP and each[47] & SYN]) == 1
+        assert len([*filter(is_connecting, guest.frames)]) == 1
 
 
 async def test_a_request_for_a_connection_that_is_repeated_at_once_reaches_a_guest_that_never_waits(
@@ -169,7 +229,7 @@ async def test_a_request_for_a_connection_that_is_repeated_at_once_reaches_a_gue
         for _ in range(2):
             send(outside, link(f"{outside.link}-in")["address"], [(outside.host, 8080)])
         assert await get(str(guest.ip)) == b"HELLO"
-        ports = [each[34:36] for each in guest.frames if each[23] == TCP and each[47] & SYN]
+        ports = [each[34:36] for each in guest.frames if is_connecting(each)]
         assert ports[0] == ports[1]
 
 

@@ -37,6 +37,7 @@ BRIDGE = """table bridge solo5 {
     set waiting6 { typeof @th,64,64 . @th,128,64; }
     set syn4 { typeof ip saddr . tcp sport . ip daddr . tcp dport; size 65535; flags dynamic, timeout; timeout 1s; }
     set syn6 { typeof ip6 saddr . tcp sport . ip6 daddr . tcp dport; size 65535; flags dynamic, timeout; timeout 1s; }
+    set booting { type ifname; size 65535; flags dynamic, timeout; timeout 10s; }
     set heard { type ifname; size 65535; flags dynamic; }
     set asleep4 { type ifname . ipv4_addr; }
     set asleep6 { typeof oifname . @th,64,64 . @th,128,64; }
@@ -312,6 +313,14 @@ BRIDGE = """table bridge solo5 {
     chain sent {
         iifname @active continue
         iifname @asleep ANNOUNCED
+        iifname @booting goto early
+    }
+    # A guest that was started for a packet may take it before it listens, as one that works first. Its refusal (RFC
+    # 9293, 3.10.7.1: the sequence number is 0) reaches no client, which asks again.
+    chain early {
+        tcp flags & (syn | rst | ack) == (rst | ack) tcp sequence 0 drop
+        icmp type destination-unreachable drop
+        icmpv6 type destination-unreachable drop
     }
     chain receiving {
         ether daddr & 01:00:00:00:00:00 == 00:00:00:00:00:00 ether type ip jump received
@@ -319,6 +328,7 @@ BRIDGE = """table bridge solo5 {
         ether daddr & 01:00:00:00:00:00 == 00:00:00:00:00:00 icmpv6 type != 133-137 jump received
         arp operation request oifname . arp daddr ip @asleep4 ANNOUNCED accept
         icmpv6 type nd-neighbor-solicit oifname . @th,64,64 . @th,128,64 @asleep6 ANNOUNCED accept
+        ether saddr ASKER_MAC update @booting { oifname }
         oifname @asleep ether daddr & 01:00:00:00:00:00 != 00:00:00:00:00:00 goto unheard
         limit name oifname map @received_bytes goto too_many
         limit name oifname map @received_packets goto too_many

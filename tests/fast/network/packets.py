@@ -246,6 +246,7 @@ _FRAMES: Mapping[str, Callable[..., bool]] = {
     ),
     r"limit name [io]ifname map @(\w+)": lambda *_: False,
     r"tcp flags & \(syn \| ack\) == syn": lambda *_: False,
+    r"ether saddr (?:[0-9a-f]{2}:){5}[0-9a-f]{2}": lambda *_: False,  # a question of solo5-networkd
     r"[io]ifname @(\w+)": lambda sets, tap, frame, name: (tap,) in sets[name],
 }
 """The matches of the chains that count and announce; no frame is beyond a rate limit, or begins a connection."""
