@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import GUESTS, Machine, Outside, eventually, ok, sh, systemctl, udp, unit_property
+from tests.machine.conftest import GUESTS, Machine, Outside, eventually, inspect, ok, sh, systemctl, udp, unit_property
 from tests.machine.declared import Declarations, status
 from tests.machine.test_network import GATEWAY, IPV4
 
@@ -232,8 +232,10 @@ def test_what_only_looks_starts_nothing(web: str) -> None:
         ["sleep", "web"],
     ):
         ok("solo5ctl", *verb)
-    for verb in (["export", "web"], ["update", "web"], ["rollback", "web"], ["freeze", "web"]):
-        assert sh("solo5ctl", *verb).returncode != 0
+    assert f"Image={GUESTS}/net.spt\n{STOPS}\n" in ok("solo5ctl", "export", "web")
+    for verb in (["export", "--unit", "web"], ["rollback", "web"], ["freeze", "web"]):
+        refused = sh("solo5ctl", *verb)
+        assert (refused.returncode in (125, 127), refused.stdout) == (True, ""), refused.stderr
     assert "orphan " not in ok("solo5ctl", "doctor")
     assert "network leftover" not in ok("solo5ctl", "gc", "--dry-run")
     systemctl("daemon-reload")
@@ -297,3 +299,48 @@ def test_an_update_without_packets_outlasts_the_idle_time(web: str, outside: Out
     assert [path.name for path in Path("/run/solo5/waiting").iterdir()] == ["web"], "the guest beside it does not wait"
     assert outside.tcp(outside.here, 8080)
     eventually(lambda: is_dormant("web"), "it waits again")
+
+
+@pytest.fixture
+def newer() -> Iterator[str]:
+    """The same guest as another image, which is there at the next boot."""
+    path = Path("/srv/newer.spt")
+    path.write_bytes((GUESTS / "net.spt").read_bytes() + b"\0newer")
+    yield str(path)
+    path.unlink()
+
+
+def test_an_update_and_a_rollback_start_it_first(web: str, outside: Outside, newer: str) -> None:
+    for words, image in ((("update", "web", newer), newer), (("rollback", "web"), str(GUESTS / "net.spt"))):
+        done = ok("solo5ctl", *words, "--watch=8s", "--drain=0")
+        assert done.splitlines()[0].endswith(" s  task web, which was dormant, is started")
+        assert inspect("web")["image"] == image
+        assert outside.tcp(outside.here, 8080)
+        rests("stop")
+    assert done.splitlines()[-1].startswith(f"web: back to {image} (SHA-256 ")
+
+
+@pytest.mark.parametrize("verb", ["wake", "update", "rollback"])
+def test_a_verb_returns_once_it_runs_or_says_why_it_does_not(
+    machine: Machine, web: str, newer: str, outside: Outside, verb: str
+) -> None:
+    machine.expect("solo5-update@web.service|Failed to start solo5-update@web.service|web.service did not start")
+    if verb == "rollback":
+        ok("solo5ctl", "update", "web", newer, "--watch=0", "--drain=0")
+        rests("stop")
+    words = [verb, "web", *([newer] if verb == "update" else []), *([] if verb == "wake" else ["--watch=0"])]
+    declaration = Path("/etc/solo5/web.unikernel")
+    good = declaration.read_text()
+    declaration.write_text(good.replace(STOPS, f"{STOPS}\nBlock=data=/srv/none.img"))
+    systemctl("daemon-reload")
+    refused = sh("solo5ctl", *words)
+    assert (refused.returncode, refused.stdout) == (125, "")
+    sentence = "solo5ctl: web.service did not start: its preparation has failed, or was being stopped."
+    assert refused.stderr.split() == [*sentence.split(), *"See: systemctl status web.service".split()]
+    assert "data" in status("web"), status("web")
+    eventually(lambda: is_dormant("web"), "it waits again")
+    declaration.write_text(good)
+    systemctl("daemon-reload")
+    ok("solo5ctl", *words)
+    assert unit_property("web.service", "ActiveState") == "active"
+    assert outside.tcp(outside.here, 8080)

@@ -366,7 +366,8 @@ def _check_started(unit: str, result: str) -> None:
     if result == "canceled":
         raise JobCanceledError(f"{unit} was stopped before it was started.")
     if result == "assert":
-        raise JobAssertError(f"{unit} did not start: its preparation has failed, or was being stopped.")
+        sentence = f"{unit} did not start: its preparation has failed, or was being stopped."
+        raise JobAssertError(sentence, f"See: systemctl status {unit}")
     if result != "done":
         raise HostError(f"{unit} did not start: job result {result!r}.", f"See: systemctl status {unit}")
 

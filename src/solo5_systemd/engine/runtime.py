@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.concurrency import gather
+from solo5_systemd.base.declared_units import declared_service
 from solo5_systemd.base.errors import InvalidRequestError, NoSuchTaskError, TakenError
 from solo5_systemd.base.names import TaskName, UnitKind
 from solo5_systemd.engine.callbacks import SpawnProcess, StartCallbacks
@@ -220,7 +221,7 @@ class Runtime(Queries):
         """
         state = await self._state(name)
         if state.over:
-            if await self._waits(name):
+            if await self.is_dormant(name):
                 await self._units.stop(state.unit)  # a stop of its socket unit, too
             return await self._view(state)
         await self._stopper.stop(state, signal, timeout_s)
@@ -311,7 +312,7 @@ class Runtime(Queries):
             NotFoundError: it has no NIC on a network of the host.
             HostError: the kernel or PID 1 refused.
         """
-        if await self._waits(name):
+        if await self.is_dormant(name):
             return
         state = await self._running(name)
         if state.kind is UnitKind.SCOPE:
@@ -322,15 +323,18 @@ class Runtime(Queries):
         await self.backends.networks.sleep(name)
 
     async def wake(self, name: TaskName) -> None:
-        """Wake a task that sleeps, or start one that is dormant.
+        """Wake a task that sleeps; start one that is dormant, and wait for the job.
 
         Raises:
             InvalidRequestError: it has ended.
             NoSuchTaskError: there is none of this name.
+            HostError: it did not start.
         """
-        if not await self._waits(name):
+        if await self.is_dormant(name):
+            await self._units.ensure_started(declared_service(name))
+        else:
             await self._running(name)
-        await self.backends.networks.wake(name)
+            await self.backends.networks.wake(name)
 
     async def while_frozen(
         self, name: TaskName, act: Callable[[], None], before: Callable[[], None] = lambda: None
@@ -354,7 +358,7 @@ class Runtime(Queries):
             seconds = await while_frozen(self._units, state, act, before)
         return seconds if measured.seconds is None or not seconds else measured.seconds
 
-    async def _waits(self, name: TaskName) -> bool:
+    async def is_dormant(self, name: TaskName) -> bool:
         """Return whether a task has no process, and is started for its first packet."""
         record = await self.backends.networks.record(name)
         return record is not None and record.waits
@@ -373,7 +377,7 @@ class Runtime(Queries):
             TakenError: it is running, and `force` is not given.
         """
         state = await self._state(name)
-        dormant = state.over and await self._waits(name)
+        dormant = state.over and await self.is_dormant(name)
         if dormant or not state.over:
             if not force:
                 raise TakenError(

@@ -118,8 +118,16 @@ class Updater:
         self._progress = progress
         self._publishes = publishes
 
-    async def check_running(self) -> None:
-        """Refuse a task that does not run; raises InvalidRequestError."""
+    async def ensure_runs(self) -> None:
+        """Start a dormant task.
+
+        Raises:
+            InvalidRequestError: another task that does not run.
+            HostError: it did not start.
+        """
+        if await self._runtime.is_dormant(self._name):
+            await self._runtime.wake(self._name)
+            self._progress.step(f"task {self._name}, which was dormant, is started")
         await self._task.present()
 
     async def update(self, declared: Workload, request: UpdateRequest, usual: Ready | None, old: Manifest) -> None:

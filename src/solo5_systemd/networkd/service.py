@@ -218,11 +218,7 @@ class Networkd:
         return []
 
     async def _wake(self, name: str) -> Sequence[object]:
-        task = task_name(name)
-        if self._state.host.waiting.is_waiting(task):
-            self._activation.start(task, "a request")
-        else:
-            await self._sleep.wake(task, "a request")
+        await self._sleep.wake(task_name(name), "a request")
         return []
 
     async def _awake(self, name: str) -> Sequence[object]:

@@ -143,7 +143,7 @@ async def update(name: TaskName) -> None:
             _check_precedence(name, image, files)
             images = ImageSwitch(name, files, runtime, image)
             updater = _updater(runtime, name, declaration, images, reporter)
-            await updater.check_running()
+            await updater.ensure_runs()
             old = read_facts(str(files.running_image)).manifest
             try:
                 with unseen(kept_sources(name)):

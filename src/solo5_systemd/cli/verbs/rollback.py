@@ -25,6 +25,8 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
 
     files = updates.files_of(arguments.name, context)
     previous = files.previous()
-    context.screen.write(f"{arguments.name}: back to {previous.present} (SHA-256 {previous.sha256[:16]}…)\n")
     request = requested(arguments, previous.present)
-    return updates.update(arguments.name, request, files, context, block=not arguments.no_block)
+    status = updates.update(arguments.name, request, files, context, block=not arguments.no_block)
+    if status == 0 and not arguments.no_block:
+        context.screen.write(f"{arguments.name}: back to {request.image} (SHA-256 {previous.sha256[:16]}…)\n")
+    return status
