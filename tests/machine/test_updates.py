@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -108,12 +109,14 @@ def test_a_new_image_takes_the_place_of_the_old_one_at_its_address_until_a_rollb
     assert "update: task web runs the new image" in ok("journalctl", "--quiet", "-u", web, "--output=cat")
     ok("systemctl", "restart", web)
     assert image_of("web") == newer
+    begun = f"--since=@{time.time():.6f}"
     for image in (str(GUESTS / "net.spt"), newer):
         back = sh("solo5ctl", "rollback", "web", "--watch", "0", timeout=120)
         assert back.returncode == 0, back.stderr
         assert f"web: back to {image} (SHA-256 " in back.stdout
         assert image_of("web") == image
         whole(web)
+    assert "Failed to open" not in ok("journalctl", "--quiet", begun, "-u", "solo5-task-web.next", "--output=cat")
 
 
 def test_a_guest_that_routes_keeps_its_routes(declare: Declarations, newer: str) -> None:

@@ -9,6 +9,7 @@ The unit is started once the new guest has the published ports, and runs until t
 
 import asyncio
 import logging
+import os
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
@@ -35,6 +36,7 @@ from solo5_systemd.task.option_table import SECTION
 from solo5_systemd.wiring.engine import connect
 
 _NOTICE = 5
+_UNIT_FILES = "/run/systemd/system"
 
 
 class Reporter:
@@ -60,6 +62,9 @@ class Reporter:
     def end(self) -> None:
         """Remove the record of the phase."""
         self._files.phase = None
+        # Its daemon-reload was while NAME.next had a unit file, for which PID 1 would look at the next update: it reads
+        # the names again once a directory has changed.
+        os.utime(_UNIT_FILES)
 
     def failed(self, error: Solo5Error) -> None:
         """Report the end of an update that failed."""
