@@ -181,10 +181,9 @@ def lease_text(lease: "Lease") -> str:
 
 def task_json(task: Task, details: Details = NO_DETAILS) -> dict[str, object]:
     """Return a task as a JSON object; unknown values are absent."""
-    dormant = task.asleep > 0 and task.phase is Phase.ENDED
     document: dict[str, object] = {
         "name": task.name,
-        "phase": "dormant" if dormant else task.phase.value,
+        "phase": "dormant" if task.dormant else task.phase.value,
         "kind": task.kind.value,
         "unit": task.unit,
         "invocation_id": task.invocation,
@@ -195,7 +194,7 @@ def task_json(task: Task, details: Details = NO_DETAILS) -> dict[str, object]:
         "pid": task.pid,
         "started": moment(task.started) if task.started else "",
         "ended": moment(task.ended) if task.ended else "",
-        "dormant_since" if dormant else "asleep_since": moment(task.asleep) if task.asleep else "",
+        "dormant_since" if task.dormant else "asleep_since": moment(task.asleep) if task.asleep else "",
         "control_group": task.control_group,
         "log_namespace": task.state.log_namespace,
         "network_namespace": task.network_namespace,

@@ -75,13 +75,18 @@ class Task(_OfUnit):
     Attributes:
         outcome: None until it has ended.
         reservation: its leases and ports; None without any.
-        asleep: since when it sleeps, in microseconds since the epoch; 0: it is awake.
+        asleep: since when it sleeps or is dormant, in microseconds since the epoch; 0: it is awake, or over.
     """
 
     phase: Phase
     outcome: "Outcome | None" = None
     reservation: "Reservation | None" = None
     asleep: int = 0
+
+    @property
+    def dormant(self) -> bool:
+        """Return whether it has no process, and is started for its first packet."""
+        return self.asleep > 0 and self.phase is Phase.ENDED
 
     @property
     def ended(self) -> int:

@@ -1,17 +1,19 @@
 """`export`: what is read of a task, and what is refused."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.fast.cli.conftest import Solo5ctl
-from tests.support.fakes.tasks import ended, running
+from tests.support.fakes.tasks import STARTED, ended, running
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import UnitKind
 from solo5_systemd.cgroup import cgroupfs
 from solo5_systemd.cli.verbs import export
 from solo5_systemd.cli.verbs.export import running_task
+from solo5_systemd.declared import files
 from solo5_systemd.storage import lock_records
 from solo5_systemd.task.property_types import INFINITY
 
@@ -59,6 +61,25 @@ def test_only_services_that_run_are_exported_by_root(solo5ctl: Solo5ctl) -> None
     assert "is a scope" in solo5ctl("export", "web").err
     assert "no task is named" in solo5ctl("export", "none").err
     assert "requires root" in solo5ctl("export", "web", root=False).err
+
+
+def test_a_dormant_task_is_its_declaration(solo5ctl: Solo5ctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "read_sources", partial(files.read_sources, directory=tmp_path))
+    (tmp_path / "old.unikernel.d").mkdir()
+    for name, text in (("", "# mine\n[Unikernel]\nImage=/srv/old.hvt"), (".d/50-a.conf", "[Service]\nTasksMax=7\n")):
+        (tmp_path / f"old.unikernel{name}").write_text(text)
+    solo5ctl.engine.known = {task.name: task for task in (replace(ended("old"), asleep=STARTED),)}
+    result = solo5ctl("export", "old")
+    assert (result.status, result.err) == (0, "")
+    assert [line for line in result.out.splitlines() if line] == [
+        *(f"# {tmp_path}/old.unikernel", "# mine", "[Unikernel]", "Image=/srv/old.hvt"),
+        *(f"# {tmp_path}/old.unikernel.d/50-a.conf", "[Service]", "TasksMax=7"),
+    ]
+    refused = solo5ctl("export", "--unit", "old")
+    assert (refused.status, refused.out) == (125, "")
+    assert refused.err == "solo5ctl: task old is dormant: expected one that runs.\nStart it: solo5ctl wake old\n"
+    (tmp_path / "old.unikernel").unlink()
+    assert "there is no declaration 'old'" in solo5ctl("export", "old").err
 
 
 def test_a_declaration_is_printed(host: Path, solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:

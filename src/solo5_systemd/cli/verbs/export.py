@@ -47,6 +47,9 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
         from solo5_systemd.declared.exported import exported
 
         task = await engine.task(arguments.name)
+        if task.dormant and not arguments.unit:
+            context.screen.write(_declaration(task))
+            return 0
         running = running_task(task)
         if arguments.unit:
             from solo5_systemd.declared.exported_unit import exported_unit
@@ -59,6 +62,17 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
         return 0
 
     return context.query(command)
+
+
+def _declaration(task: "Task") -> str:
+    """Return the files of a task's declaration as one text, which is a declaration as well.
+
+    Raises:
+        NotFoundError, SettingsError: as `read_sources`.
+    """
+    from solo5_systemd.declared.files import read_sources
+
+    return "\n".join(f"# {each.path}\n{each.content.decode('utf-8-sig', 'replace')}" for each in read_sources(task.name))
 
 
 def _check_paths(task: "RunningTask") -> None:
@@ -112,6 +126,10 @@ def running_task(task: "Task", proc: "Path | None" = None) -> "RunningTask":
 
     if task.kind is UnitKind.SCOPE:
         raise InvalidRequestError(f"task {task.name} is a scope, which ends with its caller: expected a service.")
+    if task.dormant:
+        raise InvalidRequestError(
+            f"task {task.name} is dormant: expected one that runs.", f"Start it: solo5ctl wake {task.name}"
+        )
     if not task.pid:
         raise InvalidRequestError(f"task {task.name} does not run: expected one that does.", "See: solo5ctl ps")
     try:
