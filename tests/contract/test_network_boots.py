@@ -5,7 +5,7 @@ import os
 import socket
 import struct
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, suppress
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
@@ -17,11 +17,12 @@ from tests.contract.netns import Outside, link, run
 from tests.contract.netservice import Client, Pid1, Service, nic, tcp, until
 from tests.contract.test_network_activation import Socket, send, started, waiting
 from tests.contract.test_network_exhaustion import flood
+from tests.contract.test_network_joined import _addressed
 from tests.contract.test_network_rates import at
 from tests.contract.test_network_sleep import WEB, get, sleeper
 
 from solo5_systemd.base.errors import TakenError
-from solo5_systemd.network.derived import ASKER
+from solo5_systemd.network.derived import ASKER, link_local
 from solo5_systemd.network.model import Lease
 from solo5_systemd.network.neighbours import Neighbours
 
@@ -236,12 +237,26 @@ async def test_a_request_for_a_connection_that_is_repeated_at_once_reaches_a_gue
 # -- attacks ----------------------------------------------------------------------------------------------------------
 
 
+def answers_for(guest: Guest, of: Guest) -> Iterator[bytes]:
+    """Yield a guest's answers to the question of the service for a guest: for itself, or all for another one."""
+    for mac in {of.mac, guest.mac}:
+        if isinstance(guest, Guest6) and isinstance(of, Guest6):
+            for source in {of.ip6, guest.ip6}:
+                yield guest.advertise(of.ip6, mac=mac, source=source, to=link_local(ASKER), to_mac=ASKING)
+        else:
+            yield guest.arp(2, ASKING, IPv4Address(0), mac=mac, ip=of.ip)
+
+
+@pytest.mark.parametrize("guest", [Guest, Guest6], ids=["ARP", "IPv6"])
 async def test_answers_without_end_cost_the_service_and_a_task_that_sleeps_nothing(
-    service: Service, client: Client, manager: Pid1
+    service: Service, manager: Pid1, guest: type[Guest]
 ) -> None:
-    async with sleeper(client, manager) as asleep:
-        async with Guest(await client.lease("other")) as flooder:
-            answer = flooder.arp(2, ASKING, IPv4Address(0))
+    async with (
+        service.running("[network.default]\nipv6 = true\n") as client,
+        sleeper(client, manager) as asleep,
+    ):
+        async with guest(await client.lease("other")) as flooder:
+            [answer] = answers_for(flooder, flooder)
         with flood(flooder, answer) as sent:
             await until(lambda: sent() > 1000)
             before, begun = service.processor_time, sent()
@@ -252,25 +267,45 @@ async def test_answers_without_end_cost_the_service_and_a_task_that_sleeps_nothi
                 assert await get(str(asleep.ip)) == b"HELLO", "without a retransmission"
 
 
+class Beset(Booting):
+    """A guest that boots, for which another one answers whenever a frame comes to it."""
+
+    def __init__(self, lease: Lease, seconds: float, other: Guest) -> None:
+        super().__init__(lease, seconds)
+        self._other = other
+
+    def _on_readable(self) -> None:
+        super()._on_readable()
+        for frame in answers_for(self._other, self):
+            self._other.send(frame)
+
+
+class Beset6(Beset, Booting6):
+    """The same with IPv6 alone."""
+
+
 @pytest.mark.parametrize("network", ["default", "lan"])
+@pytest.mark.parametrize(
+    ("guest", "beset", "options"),
+    [(Guest, Beset, ""), (Guest6, Beset6, "ipv4 = false\nipv6 = true\n")],
+    ids=["ARP", "IPv6"],
+)
 async def test_a_guest_that_answers_for_another_does_not_have_it_called_ready(
-    service: Service, manager: Pid1, fifo: Socket, network: str
+    service: Service,
+    manager: Pid1,
+    fifo: Socket,
+    network: str,
+    guest: type[Guest],
+    beset: Callable[[Lease, float, Guest], Guest],
+    options: str,
 ) -> None:
     """Neither a neighbour does, nor a guest on a bridge of others, without a leased address: it may announce any."""
     run("ip", "link", "add", "br0", "up", "type", "bridge")
-    async with service.running('[network.lan]\njoin = "br0"\n') as client:
-        forger = (await client.have("forger", nics=(nic("service", network),))).leases[0]
-        async with Guest(forger) as forging:
-
-            class Beset(Booting):
-                """Whoever is asked for, the other guest answers."""
-
-                def _on_readable(self) -> None:
-                    super()._on_readable()
-                    for mac in (self.mac, forging.mac):
-                        forging.send(forging.arp(2, ASKING, IPv4Address(0), mac=mac, ip=self.ip))
-
-            async with answering(client, manager, fifo, lambda lease: Beset(lease, 0.3)) as (_, took):
+    lan = '[network.lan]\njoin = "br0"\nipv6 = true\n'
+    async with service.running(f"[network.default]\n{options}{lan}") as client:
+        [forger] = (await client.have("forger", nics=(nic("service", network),))).leases
+        async with guest(_addressed(forger) if network == "lan" else forger) as forging:
+            async with answering(client, manager, fifo, lambda lease: beset(lease, 0.3, forging)) as (_, took):
                 assert took < 0.9, "without a retransmission"
     run("ip", "link", "del", "br0")
 
