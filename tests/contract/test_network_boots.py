@@ -304,9 +304,11 @@ async def test_a_guest_that_answers_for_another_does_not_have_it_called_ready(
     lan = '[network.lan]\njoin = "br0"\nipv6 = true\n'
     async with service.running(f"[network.default]\n{options}{lan}") as client:
         [forger] = (await client.have("forger", nics=(nic("service", network),))).leases
-        async with guest(_addressed(forger) if network == "lan" else forger) as forging:
-            async with answering(client, manager, fifo, lambda lease: beset(lease, 0.3, forging)) as (_, took):
-                assert took < 0.9, "without a retransmission"
+        async with (
+            guest(_addressed(forger) if network == "lan" else forger) as other,
+            answering(client, manager, fifo, lambda lease: beset(lease, 0.3, other)) as (_, took),
+        ):
+            assert took < 0.9, "without a retransmission"
     run("ip", "link", "del", "br0")
 
 

@@ -311,13 +311,17 @@ def newer() -> Iterator[str]:
 
 
 def test_an_update_and_a_rollback_start_it_first(web: str, outside: Outside, newer: str) -> None:
-    for words, image in ((("update", "web", newer), newer), (("rollback", "web"), str(GUESTS / "net.spt"))):
-        done = ok("solo5ctl", *words, "--watch=8s", "--drain=0")
-        assert done.splitlines()[0].endswith(" s  task web, which was dormant, is started")
+    earlier = str(GUESTS / "net.spt")
+    for words, image, last in (
+        (("update", "web", newer), newer, "task web is updated"),
+        (("rollback", "web"), earlier, f"web: back to {earlier} (SHA-256 "),
+    ):
+        steps = ok("solo5ctl", *words, "--watch=8s", "--drain=0").splitlines()
+        assert steps[0].endswith(" s  task web, which was dormant, is started")
+        assert last in steps[-1]
         assert inspect("web")["image"] == image
         assert outside.tcp(outside.here, 8080)
         rests("stop")
-    assert done.splitlines()[-1].startswith(f"web: back to {image} (SHA-256 ")
 
 
 @pytest.mark.parametrize("verb", ["wake", "update", "rollback"])

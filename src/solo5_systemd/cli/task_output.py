@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from solo5_systemd.cli.render import moment, size
 from solo5_systemd.cli.task_status import status
-from solo5_systemd.engine.task import Endpoints, Phase, Task
+from solo5_systemd.engine.task import Endpoints, Task
 
 if TYPE_CHECKING:
     from solo5_systemd.base.names import DeviceName

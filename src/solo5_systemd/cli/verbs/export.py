@@ -1,4 +1,4 @@
-"""`solo5ctl export`: prints the declaration of a task that runs, or a static unit."""
+"""`solo5ctl export`: prints the declaration of a task, or a static unit."""
 
 from argparse import Namespace
 from typing import TYPE_CHECKING
@@ -31,7 +31,7 @@ _PLACES = ("/run/systemd/transient", "/run/systemd/system")
 
 def configure(parser: Parser) -> None:
     parser.epilog = EPILOG
-    parser.add_argument("name", metavar="NAME", type=task_name, help="name of a task that runs")
+    parser.add_argument("name", metavar="NAME", type=task_name, help="name of a task that runs or is dormant")
     parser.add_argument(
         "--unit",
         action="store_true",
@@ -72,7 +72,8 @@ def _declaration(task: "Task") -> str:
     """
     from solo5_systemd.declared.files import read_sources
 
-    return "\n".join(f"# {each.path}\n{each.content.decode('utf-8-sig', 'replace')}" for each in read_sources(task.name))
+    texts = ((each.path, each.content.decode("utf-8-sig", "replace")) for each in read_sources(task.name))
+    return "\n".join(f"# {path}\n{text}" for path, text in texts)
 
 
 def _check_paths(task: "RunningTask") -> None:

@@ -16,7 +16,7 @@ It is an update like any other, without a lost connection; a second rollback ret
 
 def configure(parser: Parser) -> None:
     parser.epilog = EPILOG
-    parser.add_argument("name", metavar="NAME", type=task_name, help="declared task that runs")
+    parser.add_argument("name", metavar="NAME", type=task_name, help="declared task that runs or is dormant")
     add_update_options(parser)
 
 

@@ -27,7 +27,7 @@ in time, or ends within the watch, the old one has its ports, and nothing else h
 
 def configure(parser: Parser) -> None:
     parser.epilog = EPILOG
-    parser.add_argument("name", metavar="NAME", type=task_name, help="declared task that runs")
+    parser.add_argument("name", metavar="NAME", type=task_name, help="declared task that runs or is dormant")
     parser.add_argument(
         "image", metavar="IMAGE", nargs="?", default="",
         help="new image (default: that of the declaration, which was replaced)",
