@@ -71,6 +71,7 @@ def test_ps_shows_dormant_tasks(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPa
         assert [row[0] for row in rows] == ["api", "blog", "old", "web"]
         assert rows[1] == ["blog", "-", "Dormant", "2", "days", "-", *rows[3][-3:]]
         assert rows[2][1:] == rows[1][1:]
+    assert solo5ctl("ps", "--quiet").out == "api\nblog\nold\nweb\n"
     found = {task["name"]: task for task in json.loads(solo5ctl("ps", "--all", "--json").out)}
     assert found.keys() == {"api", "blog", "old", "web"}
     assert (found["blog"]["phase"], found["blog"]["idle_s"]) == ("dormant", 600)

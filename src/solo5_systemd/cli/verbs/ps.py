@@ -27,13 +27,13 @@ def configure(parser: Parser) -> None:
 
 def execute(arguments: Namespace, context: CommandContext) -> int:
     async def command(engine: "Queries") -> int:
+        endpoints = await engine.endpoints()
+        waiting = {name for name, each in endpoints.items() if each.waits}
         if arguments.quiet and not arguments.json:
-            names = await engine.names(ended=arguments.all)
+            names = sorted({*await engine.names(ended=arguments.all), *waiting})
             context.screen.write("".join(f"{name}\n" for name in names))
             return 0
         tasks = await engine.tasks(ended=arguments.all, reservations=arguments.json)
-        endpoints = await engine.endpoints()
-        waiting = {name for name, each in endpoints.items() if each.waits}
         tasks = tuple(task for task in tasks if task.name not in waiting)
         if arguments.json:
             context.screen.json(_json(tasks, await engine.waiting() if waiting else ()))
