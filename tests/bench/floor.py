@@ -27,7 +27,7 @@ from solo5_systemd.bus.manager import Manager
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.network.lease_recovery import tap_alias
 from solo5_systemd.network.model import Lease, MacAddress, PortRequest, Protocol, Reservation
-from solo5_systemd.network.nft_elements import TABLE, task_elements
+from solo5_systemd.network.nft_elements import TABLE, Ruleset, task_elements
 from solo5_systemd.network.nft_rules import tables
 from solo5_systemd.network.raw_netlink import link_index
 from solo5_systemd.nomad.config.plugin import PluginConfig
@@ -217,7 +217,7 @@ def _sets() -> Iterator[None]:
 
     Rules are left out, since a transaction with elements does not touch them.
     """
-    ours = tables((), forwards=True, owned=False).replace(f" {TABLE} {{", f" {FLOOR_TABLE} {{").splitlines()
+    ours = "".join(tables(Ruleset(), owned=False).values()).replace(f" {TABLE} {{", f" {FLOOR_TABLE} {{").splitlines()
     _nft(line for line in ours if line.startswith(("table ", "    set ", "    map ", "}")))
     try:
         yield

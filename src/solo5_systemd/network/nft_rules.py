@@ -9,7 +9,7 @@ into a set, and crashes at the first rule that uses it.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from solo5_systemd.network.derived import ASKER
 from solo5_systemd.network.drops import RULES
@@ -84,53 +84,40 @@ _SEGMENTED_RULE = "iifname @segments notrack accept"
 _SEGMENTED = f"    chain segmented {{\n        {_SEGMENTED_HOOK}\n        {_SEGMENTED_RULE}\n    }}\n"
 
 
-def tables(
-    networks: Sequence[Network],
-    *,
-    forwards: bool,
-    owned: bool,
-    forwards6: bool = False,
-    forwarding: Sequence[str] = (),
-    only6: bool = False,
-    segmented: bool = False,
-    announced: bool = True,
-) -> str:
-    """Return the tables without their elements; table ip6 if one of the networks has IPv6.
+def tables(ruleset: Ruleset, *, owned: bool, announced: bool = True) -> Mapping[str, str]:
+    """Return the tables without their elements, by family; table ip6 if one of the networks has IPv6.
 
     Args:
-        networks: the networks that are up.
-        forwards: the host forwards IPv4 packets for others; packets between other links are accepted.
         owned: set `flags owner, persist` (Linux 6.9, nftables 1.1.0): only this process may change the tables, and they
             stay after its exit.
-        forwards6: as `forwards`, of IPv6.
-        forwarding: as of `Ruleset`.
-        only6: table ip6 alone.
-        segmented: a network has segments.
         announced: packets for tasks that sleep are announced (nfnetlink_log).
     """
-    text = _TABLES.replace("SEGMENTED\n", _SEGMENTED if segmented else "")
+    text = _TABLES.replace("SEGMENTED\n", _SEGMENTED if ruleset.segments else "")
     text = text.replace("OWNED", "flags owner, persist;" if owned else "").replace("CLOSED", str(CLOSED_TIMEOUT_S))
     text = text if announced else re.sub("ANNOUNCED (accept|drop)", r"\1", text)
     text = text.replace("ANNOUNCED", f"log group {ANNOUNCEMENTS} snaplen {SNAPLEN}" if announced else "continue")
     text = text.replace("NEIGHBOURS_RATE", str(NEIGHBOURS_RATE))
     text = text.replace("NEIGHBOURS_BURST", str(NEIGHBOURS_BURST)).replace("NEIGHBOUR", str(NEIGHBOUR_TIMEOUT_S))
     text = text.replace("ASKERS_RATE", str(ASKERS_RATE)).replace("ASKERS_BURST", str(ASKERS_BURST))
-    text = text.replace("ASKER_MAC", ASKER)
-    ip, bridge, rest = text.partition("table bridge ")
-    of_ip = ip.replace("METADATA", ", ".join(METADATA))
-    of_ip = of_ip.replace("FOREIGN", _RULE_BREAK.join(foreign(forwards, forwarding)))
-    of_ip = of_ip.replace("LIMITED", _RULE_BREAK.join(limited(networks)))
-    of_ip6 = (
-        ip6(ip)
-        .replace("FOREIGN", _RULE_BREAK.join(foreign(forwards6)))
-        .replace("LIMITED", _RULE_BREAK.join(limited6(networks)))
-    )
-    if only6:
-        return of_ip6
-    return of_ip + (of_ip6 if has_ipv6(networks) else "") + bridge + rest
+    ip, bridge, rest = text.replace("ASKER_MAC", ASKER).partition("table bridge ")
+    made = {"ip": ip.replace("METADATA", ", ".join(METADATA)), "ip6": ip6(ip), "bridge": bridge + rest}
+    if not has_ipv6(ruleset.networks):
+        del made["ip6"]
+    for (family, chain), rules in _varying(ruleset).items():
+        made[family] = made[family].replace(chain.upper(), "\n        ".join(rules))
+    return made
 
 
-_RULE_BREAK = "\n        "
+def _varying(ruleset: Ruleset) -> Mapping[tuple[str, str], Sequence[str]]:
+    """Return the rules of the chains whose rules depend on more than elements, by family and chain."""
+    found = {
+        ("ip", LIMITED): limited(ruleset.networks),
+        ("ip", "foreign"): foreign(ruleset.forwards, ruleset.forwarding),
+    }
+    if has_ipv6(ruleset.networks):
+        of_ipv6 = limited([network for network in ruleset.networks if network.ipv6])
+        found |= {("ip6", LIMITED): [*map(ip6, of_ipv6)], ("ip6", "foreign"): foreign(ruleset.forwards6)}
+    return found
 
 
 def foreign(forwards: bool, forwarding: Sequence[str] = ()) -> Sequence[str]:
@@ -143,11 +130,6 @@ def foreign(forwards: bool, forwarding: Sequence[str] = ()) -> Sequence[str]:
         return ()
     links = ", ".join(f'"{link}"' for link in forwarding)
     return (*((f"iifname {{ {links} }} accept",) if links else ()), "drop")
-
-
-def limited6(networks: Sequence[Network]) -> Sequence[str]:
-    """Return the rules of the chain `limited` of table ip6."""
-    return [ip6(rule) for rule in limited([network for network in networks if network.ipv6])]
 
 
 def limited(networks: Sequence[Network]) -> Sequence[str]:
@@ -183,15 +165,7 @@ def _limit(connections: int, networks: Sequence[Network], *, behind: bool = Fals
 
 def replace(ruleset: Ruleset, *, owned: bool, announced: bool = True) -> str:
     """Return the transaction that replaces all tables, whatever their state."""
-    made = tables(
-        ruleset.networks,
-        forwards=ruleset.forwards,
-        forwards6=ruleset.forwards6,
-        forwarding=ruleset.forwarding,
-        owned=owned,
-        segmented=bool(ruleset.segments),
-        announced=announced,
-    )
+    made = "".join(tables(ruleset, owned=owned, announced=announced).values())
     return f"{remove(owned=owned)}\n{made}\n{add(elements(ruleset))}"
 
 
@@ -209,31 +183,15 @@ def change(before: Ruleset, after: Ruleset, *, owned: bool = True) -> str:
     if had6 and not has6:
         commands.append(_remove("ip6", owned=owned))
     if has6 and not had6:
-        new6 = tables(
-            after.networks,
-            forwards=False,
-            forwards6=after.forwards6,
-            owned=owned,
-            only6=True,
-            segmented=bool(after.segments),
-        )
-        commands.append(new6)
-    for chain, present, rules in _changing(before, after, six=had6 and has6):
-        if present != rules:
-            commands.append(f"flush chain {chain}")
-            commands += [f"add rule {chain} {rule}" for rule in rules]
+        commands.append(tables(after, owned=owned)["ip6"])
+    present = _varying(before)
+    for (family, chain), rules in _varying(after).items():
+        if (family, chain) in present and present[family, chain] != rules:
+            commands.append(f"flush chain {family} {TABLE} {chain}")
+            commands += [f"add rule {family} {TABLE} {chain} {rule}" for rule in rules]
     commands += _segmented(before, after, ("ip", "ip6") if had6 and has6 else ("ip",))
     added = set(new) - set(old)
     return "\n".join([*commands, add(each for each in new if each in added)]).strip()
-
-
-def _changing(before: Ruleset, after: Ruleset, *, six: bool) -> Iterator[tuple[str, Sequence[str], Sequence[str]]]:
-    """Yield the chains whose rules depend on more than elements, with the present and the new rules."""
-    yield f"ip {TABLE} {LIMITED}", limited(before.networks), limited(after.networks)
-    yield f"ip {TABLE} foreign", *(foreign(each.forwards, each.forwarding) for each in (before, after))  # type: ignore[misc]
-    if six:
-        yield f"ip6 {TABLE} {LIMITED}", limited6(before.networks), limited6(after.networks)
-        yield f"ip6 {TABLE} foreign", foreign(before.forwards6), foreign(after.forwards6)
 
 
 def _segmented(before: Ruleset, after: Ruleset, families: Sequence[str]) -> Iterator[str]:

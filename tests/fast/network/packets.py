@@ -47,8 +47,7 @@ class Packet:
 
 def verdict(plan: Ruleset, packet: Packet, family: str = "ip") -> str:
     """Return `accept`, `drop` or `reject`, by the filter chains of table ip or ip6 at the input or forward hook."""
-    text = nft_rules.tables(plan.networks, forwards=plan.forwards, forwards6=plan.forwards6, owned=True)
-    rules = _Rules(text, nft_elements.elements(plan), family)
+    rules = _Rules(nft_rules.tables(plan, owned=True)[family], nft_elements.elements(plan), family)
     to = packet.to or (
         GUESTS.get(packet.oif, "192.0.2.9") if family == "ip" else GUESTS6.get(packet.oif, "2001:db8::9")
     )
@@ -71,8 +70,7 @@ class Frame:
 
 def seen(plan: Ruleset, tap: str, frame: Frame, *, sent: bool) -> set[str]:
     """Return what table bridge does with a frame from or to a tap: `counted`, as activity, `announced`, `dropped`."""
-    text = nft_rules.tables(plan.networks, forwards=True, forwards6=True, owned=True)
-    rules = _Rules(text, nft_elements.elements(plan), "bridge")
+    rules = _Rules(nft_rules.tables(plan, owned=True)["bridge"], nft_elements.elements(plan), "bridge")
     begin = "iifname @metered jump sending" if sent else "oifname @metered jump receiving"
     assert begin in rules.chain("prerouting" if sent else "postrouting")
     found: set[str] = set()
@@ -82,8 +80,7 @@ def seen(plan: Ruleset, tap: str, frame: Frame, *, sent: bool) -> set[str]:
 
 
 class _Rules:
-    def __init__(self, text: str, elements: Sequence[Element], family: str) -> None:
-        table = text.partition(f"table {family} solo5 {{")[2].partition("\ntable ")[0]
+    def __init__(self, table: str, elements: Sequence[Element], family: str) -> None:
         self._chains = dict(_chain(match) for match in re.finditer(r"chain (\w+) \{(.*?)\n    \}", table, re.DOTALL))
         self._sets: dict[str, set[tuple[str, ...]]] = {
             name: set() for name in re.findall(r"(?:set|map) (\w+) \{", table)

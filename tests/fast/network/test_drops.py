@@ -13,6 +13,7 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import nft_rules
 from solo5_systemd.network.drops import DESCRIPTIONS, OF_GUESTS, OF_TAPS, RULES, Dropped
 from solo5_systemd.network.model import Repair
+from solo5_systemd.network.nft_elements import Ruleset
 from solo5_systemd.network.repair_log import FILE, REPAIRS_MAX, TASKS_MAX, read_repairs, record_repair
 from solo5_systemd.settings.records import document, record
 
@@ -50,7 +51,7 @@ def test_counts_are_read_as_they_were_written() -> None:
 
 
 def test_every_rule_is_in_the_tables_and_in_the_documentation() -> None:
-    text = nft_rules.tables([], forwards=False, owned=False)
+    text = "".join(nft_rules.tables(Ruleset(), owned=False).values())
     assert {f"dropped_{rule}" for rule in RULES} == set(re.findall(r"goto (dropped_\w+)", text))
     for rule in RULES:
         assert f"set dropped_{rule} {{ type ifname;" in text

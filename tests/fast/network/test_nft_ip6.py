@@ -104,7 +104,7 @@ def test_a_host_that_forwards_ipv6_by_itself_goes_on() -> None:
 
 
 def test_no_word_of_ipv4_is_left() -> None:
-    text = nft_rules.tables(plan().networks, forwards=False, owned=True, only6=True)
+    text = nft_rules.tables(plan(), owned=True)["ip6"]
     rules = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     assert [line for line in rules if re.search(r"\bip\b|ipv4|icmp\b|127\.|METADATA|FOREIGN|LIMITED", line)] == []
     assert ip6("ip daddr { METADATA } drop") == f"ip6 daddr {{ {', '.join(METADATA6)} }} drop"
@@ -116,7 +116,7 @@ def test_table_ip6_is_there_for_networks_with_ipv6_alone() -> None:
     without = replace(
         both, networks=(replace(front, ipv6=None, gateway6=None), replace(back, ipv6=None, gateway6=None))
     )
-    assert "table ip6" not in nft_rules.tables(without.networks, forwards=False, owned=True)
+    assert [*nft_rules.tables(without, owned=True)] == ["ip", "bridge"]
     for owned in (True, False):
         made = nft_rules.change(without, both, owned=owned)
         assert made.count("table ip6 solo5 {") == 1

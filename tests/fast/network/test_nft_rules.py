@@ -524,8 +524,7 @@ def test_what_the_filter_refuses_does_not_come_to_where_it_would_be_announced() 
     A guest without a process has no tap: its neighbours' questions are announced where their own are accepted.
     """
     assert verdict(plan(), Packet(iif=LAN, oif=FRONT)) == "drop"
-    text = nft_rules.tables((DUAL,), forwards=True, forwards6=True, owned=True)
-    of_bridge = text.partition("table bridge solo5 {")[2]
+    of_bridge = nft_rules.tables(Ruleset(networks=(DUAL,)), owned=True)["bridge"]
     chains = {each.partition(" {")[0]: each for each in of_bridge.split("    chain ")[1:]}
     logging = {name for name, each in chains.items() if " log group " in each.partition("\n    }")[0]}
     assert logging == {"sent", "receiving", "received", "resolving", "seeking6", "telling"}
