@@ -77,6 +77,11 @@ def slaac_address(prefix: IPv6Network, mac: str) -> IPv6Address:
     return IPv6Address(int(prefix.network_address) | _interface_identifier(mac))
 
 
+def octets(mac: str) -> bytes:
+    """Return the six bytes of a MAC address."""
+    return bytes.fromhex(mac.replace(":", ""))
+
+
 def _interface_identifier(mac: str) -> int:
-    octets = bytes.fromhex(mac.replace(":", ""))
-    return int.from_bytes(bytes([octets[0] ^ 2]) + octets[1:3] + b"\xff\xfe" + octets[3:])
+    own = octets(mac)
+    return int.from_bytes(bytes([own[0] ^ 2]) + own[1:3] + b"\xff\xfe" + own[3:])

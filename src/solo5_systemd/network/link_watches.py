@@ -6,6 +6,7 @@ import struct
 import sys
 
 from solo5_systemd.network import ipv6_sysctls
+from solo5_systemd.network import rtnetlink as rt
 from solo5_systemd.network.raw_netlink import (
     NETLINK_ROUTE,
     NetlinkSocket,
@@ -16,18 +17,16 @@ from solo5_systemd.network.raw_netlink import (
 )
 from solo5_systemd.network.sysctls import IP_FORWARD
 
-# linux/rtnetlink.h, if_link.h, if_addr.h, netconf.h
-_GROUP_LINK, _GROUP_IPV4_ADDRESS, _GROUP_IPV4_NETCONF, _GROUP_IPV6_NETCONF = 1, 5, 24, 25
-_RTM_NEWLINK, _RTM_DELLINK, _RTM_DELADDR, _RTM_NEWNETCONF = 16, 17, 21, 80
+# linux/rtnetlink.h, if_addr.h, netconf.h
+_GROUP_IPV4_ADDRESS, _GROUP_IPV4_NETCONF, _GROUP_IPV6_NETCONF = 5, 24, 25
+_RTM_DELADDR, _RTM_NEWNETCONF = 21, 80
 _GROUP_IPV6_ADDRESS = 9
 _IFADDRMSG6 = struct.Struct("=BBBBI")  # family, prefix length, flags, scope, index
-_IFINFOMSG, _IFLA_IFNAME = 16, 3
 _FLAGS, _CHANGE = 24, 28  # of struct ifinfomsg, from the message's header on
 _IS_NEW = 1 << 31  # all bits are set for a new link
 _IFADDRMSG, _IFA_LABEL = 8, 3
 _NETCONFA_FORWARDING, _NO_LINK, _NEW_LINKS = 2, 0xFFFFFFFF, 0xFFFFFFFE
 _INET6 = int.from_bytes((socket.AF_INET6, 0), sys.byteorder)  # struct netconfmsg, padded
-_IFF_UP, _IFF_LOWER_UP = 1, 1 << 16
 
 
 class LinkWatch(NetlinkSocket):
@@ -38,16 +37,16 @@ class LinkWatch(NetlinkSocket):
     """
 
     def __init__(self) -> None:
-        super().__init__(NETLINK_ROUTE, _GROUP_LINK, _GROUP_IPV4_ADDRESS, _GROUP_IPV4_NETCONF, _GROUP_IPV6_NETCONF)
+        super().__init__(NETLINK_ROUTE, rt.GROUP_LINK, _GROUP_IPV4_ADDRESS, _GROUP_IPV4_NETCONF, _GROUP_IPV6_NETCONF)
         forwarding = equals(30, _NETCONFA_FORWARDING, 2)
         self.receive_only(
-            [is_type(_RTM_DELLINK)],
+            [is_type(rt.DELLINK)],
             [is_type(_RTM_DELADDR)],
             [
-                is_type(_RTM_NEWLINK),
-                has_bits(_CHANGE, _IFF_UP),
+                is_type(rt.NEWLINK),
+                has_bits(_CHANGE, rt.IFF_UP),
                 has_bits(_CHANGE, _IS_NEW, negated=True),
-                has_bits(_FLAGS, _IFF_UP, negated=True),
+                has_bits(_FLAGS, rt.IFF_UP, negated=True),
             ],
             # Behind the header: the family, the attribute of the link, which is none (all), and that of the sysctl. Of
             # IPv6 also that of new links: a write of 1 where there is one changes no other (`ipv6_sysctls`).
@@ -72,8 +71,7 @@ def _link_name(kind: int, body: bytes) -> str:
     """Return the name of the link in a message on a link or an address, whose label may have a suffix (`eth0:1`)."""
     if kind == _RTM_DELADDR:
         return os.fsdecode(attributes(body[_IFADDRMSG:]).get(_IFA_LABEL, b"").rstrip(b"\0").partition(b":")[0])
-    # A link name may have any bytes except / and white space.
-    return os.fsdecode(attributes(body[_IFINFOMSG:]).get(_IFLA_IFNAME, b"").rstrip(b"\0"))
+    return os.fsdecode(rt.link_attributes(body).get(rt.IFLA_IFNAME, b"").rstrip(b"\0"))
 
 
 class CarrierWatch(NetlinkSocket):
@@ -83,8 +81,8 @@ class CarrierWatch(NetlinkSocket):
     """
 
     def __init__(self) -> None:
-        super().__init__(NETLINK_ROUTE, _GROUP_LINK)
-        self.receive_only([is_type(_RTM_NEWLINK), has_bits(_FLAGS, _IFF_LOWER_UP)])
+        super().__init__(NETLINK_ROUTE, rt.GROUP_LINK)
+        self.receive_only([is_type(rt.NEWLINK), has_bits(_FLAGS, rt.IFF_LOWER_UP)])
 
     def up(self) -> frozenset[str] | None:
         """Return the names of links with a carrier; None after lost messages. To be called when readable."""

@@ -2,10 +2,7 @@
 
 import contextlib
 import errno
-import os
 import socket
-import struct
-import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
@@ -15,6 +12,7 @@ from solo5_systemd.base.dependencies import without_init
 from solo5_systemd.base.errors import HostError, TakenError
 from solo5_systemd.base.names import TaskName, task_namespace
 from solo5_systemd.network import ipv6_sysctls, taps
+from solo5_systemd.network import rtnetlink as rt
 from solo5_systemd.network.derived import bridge_mac
 from solo5_systemd.network.ipam import TAP_PREFIX, segment_link
 from solo5_systemd.network.joined import TAP_MTU_MAX, BridgeFacts
@@ -22,14 +20,7 @@ from solo5_systemd.network.lease_recovery import tap_alias
 from solo5_systemd.network.model import Lease, Network
 from solo5_systemd.network.modules import BRIDGE, VETH, needing
 from solo5_systemd.network.neighbours import Neighbours
-from solo5_systemd.network.raw_netlink import (
-    NETLINK_ROUTE,
-    NLM_DUMP,
-    NetlinkSocket,
-    attribute,
-    attribute_of,
-    link_index,
-)
+from solo5_systemd.network.raw_netlink import NETLINK_ROUTE, NLM_DUMP, NetlinkSocket, link_index
 from solo5_systemd.network.routes import LOCAL_TABLE, LOOPBACK6, MAIN_TABLE, Routes
 from solo5_systemd.network.sysctls import is_set_for_link, set_for_link
 from solo5_systemd.network.taps import BridgePort, Taps
@@ -40,10 +31,7 @@ with without_init("pyroute2"):  # a database and a command line: 7 MB of memory,
     from pyroute2 import iproute
     from pyroute2.netlink.exceptions import NetlinkError
 
-# linux/rtnetlink.h, if_link.h, if_addr.h
-_RTM_GETLINK, _IFINFOMSG, _IFLA_IFNAME, _IFLA_MASTER = 18, 16, 3, 10
-_IFA_F_NODAD = 2
-_IFF_UP = 1
+_IFA_F_NODAD = 2  # linux/if_addr.h
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,9 +207,9 @@ class Links:
         forwarding database, and the kernel's time for a list of it grows with the square of its length.
         """
         with _kernel_errors(f"bridge {bridge}"):
-            number = link_index(bridge)
+            index = link_index(bridge)
             return frozenset(
-                mac for mac in macs for vlan in vlans if _is_of_others(self._taps.link_of_mac(number, mac, vlan))
+                mac for mac in macs for vlan in vlans if _is_of_others(self._taps.link_of_mac(index, mac, vlan))
             )
 
     def make_tap(self, task: TaskName, lease: Lease, network: Network) -> None:
@@ -330,13 +318,13 @@ class Links:
         message = self._message(link_index(name))
         return None if message is None else _link_of(message)
 
-    def _message(self, number: int) -> Any | None:
+    def _message(self, index: int) -> Any | None:
         try:
-            return self._route.get_links(number)[0] if number else None
+            return self._route.get_links(index)[0] if index else None
         except (NetlinkError, OSError) as error:
             if isinstance(error, NetlinkError) and error.code == errno.ENODEV:  # deleted after if_nametoindex(3)
                 return None
-            raise HostError(f"the kernel refused to show link {number}: {_reason(error)}.") from error
+            raise HostError(f"the kernel refused to show link {index}: {_reason(error)}.") from error
 
 
 def delete_links(names: Iterable[str]) -> None:
@@ -345,7 +333,7 @@ def delete_links(names: Iterable[str]) -> None:
     Raises:
         HostError: the kernel refused.
     """
-    indexes = {name: number for name in names if (number := link_index(name))}
+    indexes = {name: index for name in names if (index := link_index(name))}
     if indexes:
         with _kernel_errors(f"links {', '.join(indexes)}"):
             taps.delete(indexes.values())
@@ -353,14 +341,9 @@ def delete_links(names: Iterable[str]) -> None:
 
 def _ports(bridge: int) -> Iterator[str]:
     """Yield the names of all ports of a bridge. pyroute2 would decode each of a thousand in full."""
-    route = NetlinkSocket(NETLINK_ROUTE)
-    header = struct.pack("=BxHiII", socket.AF_UNSPEC, 0, 0, 0, 0)
-    of_bridge = attribute(_IFLA_MASTER, bridge.to_bytes(4, sys.byteorder))
-    try:
-        for _, body in route.request(_RTM_GETLINK, NLM_DUMP, header + of_bridge):
-            yield os.fsdecode(attribute_of(body[_IFINFOMSG:], _IFLA_IFNAME).rstrip(b"\0"))
-    finally:
-        route.close()
+    with contextlib.closing(NetlinkSocket(NETLINK_ROUTE)) as route:
+        for _, body in route.request(rt.GETLINK, NLM_DUMP, rt.ifinfo(0, rt.number(rt.IFLA_MASTER, bridge))):
+            yield rt.link_name(body)
 
 
 def _is_of_others(link: int) -> bool:
@@ -389,7 +372,7 @@ def _link_of(message: Any) -> Link:
         mac=message.get_attr("IFLA_ADDRESS") or "",
         alias=message.get_attr("IFLA_IFALIAS") or "",
         master=message.get_attr("IFLA_MASTER") or 0,
-        up=bool(message["flags"] & _IFF_UP),
+        up=bool(message["flags"] & rt.IFF_UP),
     )
 
 

@@ -4,7 +4,6 @@ A packet for an address without an entry waits in the kernel, which asks for the
 `app_solicit` is set on the link (neigh_app_ns of net/core/neighbour.c), then the link.
 """
 
-import os
 import socket
 import struct
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,7 +11,8 @@ from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
 
-from solo5_systemd.network.derived import ASKER, link_local
+from solo5_systemd.network import rtnetlink as rt
+from solo5_systemd.network.derived import ASKER, link_local, octets
 from solo5_systemd.network.model import IpAddress, Lease
 from solo5_systemd.network.raw_netlink import (
     NETLINK_ROUTE,
@@ -26,12 +26,9 @@ from solo5_systemd.network.raw_netlink import (
 )
 
 # linux/rtnetlink.h, neighbour.h, if_link.h
-_NEWNEIGH, _DELNEIGH, _GETNEIGH = 28, 29, 30
 _GROUP_NEIGHBOURS = 3
-_NDMSG = struct.Struct("=BxxxiHBB")  # family, index, state, flags, type
-_NDA_DST, _NDA_LLADDR = 1, 2
 _NUD_INCOMPLETE, _NUD_REACHABLE, _NUD_PERMANENT = 0x01, 0x02, 0x80
-_GETLINK, _IFINFOMSG, _IFLA_IFNAME, _IFLA_OPERSTATE, _OPERSTATE_UP = 18, 16, 3, 16, 6
+_IFLA_OPERSTATE, _OPERSTATE_UP = 16, 6
 
 _SYSCTLS = Path("/proc/sys/net")
 _SYSCTLS_OF_LOOKUPS = (
@@ -92,7 +89,7 @@ class Neighbours:
         for entry, state in self._found(bridge, addresses):
             looked_for |= state == _NUD_INCOMPLETE
             if state not in (_NUD_INCOMPLETE, _NUD_PERMANENT):
-                self._route.execute([(_DELNEIGH, 0, entry)])
+                self._route.execute([(rt.DELNEIGH, 0, entry)])
         return looked_for
 
     def keep(self, bridge: str, lease: Lease) -> None:
@@ -100,20 +97,20 @@ class Neighbours:
         # An update to this state stops the timer of the entry (__neigh_update of net/core/neighbour.c).
         for entry, state in self._found(bridge, _addresses(lease)):
             if state == _NUD_INCOMPLETE:
-                self._route.execute([(_NEWNEIGH, NLM_REPLACE, _in_state(entry, state))])
+                self._route.execute([(rt.NEWNEIGH, NLM_REPLACE, _in_state(entry, state))])
 
     def refuse(self, bridge: str, lease: Lease) -> None:
         """Drop the packets that the kernel holds for a guest: their senders learn that it is unreachable."""
         for entry, state in self._found(bridge, _addresses(lease)):
             if state == _NUD_INCOMPLETE:
-                self._route.execute([(_DELNEIGH, 0, entry)])
+                self._route.execute([(rt.DELNEIGH, 0, entry)])
 
     def deliver(self, bridge: str, lease: Lease) -> None:
         """Set the MAC address of a guest, as if it had answered: packets that wait for it are sent at once."""
         number = socket.if_nametoindex(bridge)
-        mac = attribute(_NDA_LLADDR, bytes.fromhex(lease.mac.replace(":", "")))
+        mac = attribute(rt.NDA_LLADDR, octets(lease.mac))
         entries = (_in_state(_entry(number, address), _NUD_REACHABLE) + mac for address in _addresses(lease))
-        self._route.execute([(_NEWNEIGH, NLM_CREATE | NLM_REPLACE, entry) for entry in entries])
+        self._route.execute([(rt.NEWNEIGH, NLM_CREATE | NLM_REPLACE, entry) for entry in entries])
 
     def _found(self, bridge: str, addresses: Iterable[IpAddress]) -> Iterator[tuple[bytes, int]]:
         """Yield the entries that exist, each with its state."""
@@ -121,16 +118,14 @@ class Neighbours:
         for address in addresses:
             entry = _entry(number, address)
             with suppress(FileNotFoundError):
-                [(_, found)] = self._route.request(_GETNEIGH, NLM_ACK, entry)
-                yield entry, _NDMSG.unpack_from(found)[2]
+                [(_, found)] = self._route.request(rt.GETNEIGH, NLM_ACK, entry)
+                yield entry, rt.NDMSG.unpack_from(found)[2]
 
     def passes_frames(self, link: str) -> bool:
         """Return whether a link has a carrier, and the kernel has activated its queue since (linkwatch_do_dev)."""
         try:
-            [(_, found)] = self._route.request(
-                _GETLINK, NLM_ACK, bytes(_IFINFOMSG) + attribute(_IFLA_IFNAME, os.fsencode(link) + b"\0")
-            )
-            return attributes(found[_IFINFOMSG:])[_IFLA_OPERSTATE] == bytes([_OPERSTATE_UP])
+            [(_, found)] = self._route.request(rt.GETLINK, NLM_ACK, rt.ifinfo(0, rt.named(link)))
+            return rt.link_attributes(found)[_IFLA_OPERSTATE] == bytes([_OPERSTATE_UP])
         except OSError:  # it does not exist
             return False
 
@@ -154,7 +149,7 @@ class LookupWatch(NetlinkSocket):
 
     def __init__(self) -> None:
         super().__init__(NETLINK_ROUTE, _GROUP_NEIGHBOURS)
-        self.receive_only([is_type(_GETNEIGH)])
+        self.receive_only([is_type(rt.GETNEIGH)])
 
     def looked_up(self) -> Sequence[tuple[int, IpAddress]] | None:
         """Return the links, by their indexes, and addresses; None after lost messages. To be called when readable."""
@@ -163,15 +158,15 @@ class LookupWatch(NetlinkSocket):
             return None
         found: list[tuple[int, IpAddress]] = []
         for _, body in queued:
-            address = attributes(body[_NDMSG.size :]).get(_NDA_DST, b"")
+            address = attributes(body[rt.NDMSG.size :]).get(rt.NDA_DST, b"")
             if len(address) in (4, 16):
-                found.append((_NDMSG.unpack_from(body)[1], ip_address(address)))
+                found.append((rt.NDMSG.unpack_from(body)[1], ip_address(address)))
         return found
 
 
 def question(mac: str, address: IpAddress) -> bytes:
     """Return the frame that asks a guest for its address: of ARP, or of neighbour discovery (RFC 4861, 4.3)."""
-    guest, asker = (bytes.fromhex(each.replace(":", "")) for each in (mac, ASKER))
+    guest, asker = octets(mac), octets(ASKER)
     if address.version == 4:
         packet = _ARP_PACKET.pack(_ETHERNET, _IPV4, 6, 4, _REQUEST, asker, _DUMMY, _NONE, address.packed)
         return guest + asker + _ARP.to_bytes(2) + packet
@@ -191,9 +186,9 @@ def _addresses(lease: Lease) -> Sequence[IpAddress]:
 
 def _entry(link: int, address: IpAddress) -> bytes:
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
-    return _NDMSG.pack(family, link, 0, 0, 0) + attribute(_NDA_DST, address.packed)
+    return rt.NDMSG.pack(family, link, 0, 0, 0) + attribute(rt.NDA_DST, address.packed)
 
 
 def _in_state(entry: bytes, state: int) -> bytes:
-    family, link, *_ = _NDMSG.unpack_from(entry)
-    return _NDMSG.pack(family, link, state, 0, 0) + entry[_NDMSG.size :]
+    family, link, *_ = rt.NDMSG.unpack_from(entry)
+    return rt.NDMSG.pack(family, link, state, 0, 0) + entry[rt.NDMSG.size :]

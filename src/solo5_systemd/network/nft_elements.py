@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ipaddress import IPv6Address
 
 from solo5_systemd.base.names import NetworkName
-from solo5_systemd.network.derived import bridge_mac, link_local
+from solo5_systemd.network.derived import bridge_mac, link_local, octets
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
 from solo5_systemd.network.ipam import segment_link
 from solo5_systemd.network.model import (
@@ -421,7 +421,7 @@ def _halves(address: IPv6Address) -> tuple[str, str]:
 
 def _number(mac: str) -> str:
     """Return a MAC as a decimal number: nftables has no names for the fields of these sets, and lists them so."""
-    return str(int(mac.replace(":", ""), 16))
+    return str(int.from_bytes(octets(mac)))
 
 
 def _published(port: PortRequest, lease: Lease) -> Iterator[Element]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
 
 from solo5_systemd.base.errors import HostError
+from solo5_systemd.network import rtnetlink as rt
 from solo5_systemd.network.model import IpAddress, Lease, Network
 from solo5_systemd.network.overtaken import Overtaken
 from solo5_systemd.network.raw_netlink import (
@@ -24,9 +25,8 @@ from solo5_systemd.network.raw_netlink import (
     link_index,
 )
 
-# linux/rtnetlink.h, if_link.h, if_addr.h
-_RTM_GETLINK, _RTM_GETADDR, _RTM_GETROUTE = 18, 22, 26
-_IFINFOMSG, _IFLA_MTU = struct.Struct("=BxHiII"), 4
+# linux/rtnetlink.h, if_addr.h
+_RTM_GETADDR, _RTM_GETROUTE = 22, 26
 _IFADDRMSG, _IFA_ADDRESS, _IFA_LOCAL = struct.Struct("=BBBBI"), 1, 2  # family, prefix length, flags, scope, link
 _RTMSG = struct.Struct("=BBBBBBBBI")  # family, bits of the destination, of the source, TOS, table, …, flags
 _RTA_DST, _RTA_OIF, _RTA_TABLE = 1, 4, 15
@@ -102,10 +102,10 @@ class Routes:
         if not number:
             return None
         try:
-            [(_, body)] = self._netlink.request(_RTM_GETLINK, NLM_ACK, _IFINFOMSG.pack(0, 0, number, 0, 0))
+            [(_, body)] = self._netlink.request(rt.GETLINK, NLM_ACK, rt.ifinfo(number))
         except OSError:  # deleted meanwhile
             return None
-        return int.from_bytes(attributes(body[_IFINFOMSG.size :])[_IFLA_MTU], sys.byteorder)
+        return int.from_bytes(rt.link_attributes(body)[rt.IFLA_MTU], sys.byteorder)
 
     def uplink_has_ipv6(self) -> bool:
         """Return whether that link has an IPv6 address besides link-local ones."""

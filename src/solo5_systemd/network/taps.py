@@ -10,8 +10,11 @@ import struct
 import sys
 import threading
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
+from solo5_systemd.network import rtnetlink as rt
+from solo5_systemd.network.derived import octets
 from solo5_systemd.network.raw_netlink import (
     NETLINK_ROUTE,
     NLM_ACK,
@@ -21,7 +24,6 @@ from solo5_systemd.network.raw_netlink import (
     NetlinkSocket,
     Request,
     attribute,
-    attribute_of,
     attributes,
     link_index,
     nested,
@@ -30,30 +32,16 @@ from solo5_systemd.network.sysctls import set_for_link
 from solo5_systemd.network.task_taps import TaskTap, has_task_tap
 
 # linux/rtnetlink.h, if_link.h, neighbour.h
-_NEWLINK, _DELLINK, _GETLINK, _SETLINK, _NEWNEIGH, _DELNEIGH, _GETNEIGH = 16, 17, 18, 19, 28, 29, 30
-_IFINFOMSG = struct.Struct("=BxHiII")  # family, type, index, flags, changed flags
-_NDMSG = struct.Struct("=BxxxiHBB")  # family, index, state, flags, type
-_IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_MASTER, _IFLA_LINKINFO, _IFLA_IFALIAS, _IFLA_GROUP = (
-    1,
-    3,
-    4,
-    10,
-    18,
-    20,
-    27,
-)
-_IFLA_EXT_MASK, _SKIP_STATS, _KIND = 29, 8, 1
+_IFLA_GROUP, _IFLA_EXT_MASK, _SKIP_STATS = 27, 29, 8
 _IFLA_AF_SPEC, _VLAN_INFO, _VLAN = 26, 2, struct.Struct("=HH")  # linux/if_bridge.h: flags, VLAN
 _PVID, _UNTAGGED, _RANGE_BEGIN, _RANGE_END = 2, 4, 8, 16
 _VLANS = range(1, 4095)
 _SLAVE_KIND, _SLAVE_DATA = 4, 5
 _HAIRPIN, _LEARNING, _UNICAST_FLOOD, _GROUP_FWD_MASK, _ISOLATED = 4, 8, 9, 31, 33
 _MULTICAST_ROUTER, _MCAST_MAX_GROUPS = 25, 42
-_NDA_DST, _NDA_LLADDR, _NDA_VLAN, _NDA_MASTER = 1, 2, 5, 9
+_NDA_VLAN, _NDA_MASTER = 5, 9
 _AF_BRIDGE = 7
 _NUD_NOARP, _NTF_MASTER, _NTF_STICKY = 0x40, 0x04, 0x40  # a static entry, of the port's bridge, which stays there
-_NUD_PERMANENT = 0x80
-_IFF_UP, _IFF_LOWER_UP = 1, 1 << 16
 
 _ALL_GROUPS = 0xFFFD
 """group_fwd_mask: frames to 01:80:C2:00:00:0X are forwarded, and so filtered by rules; a bridge drops X = 1 itself.
@@ -116,16 +104,13 @@ class Taps:
             tap.make(self._route)
             set_for_link("ipv6", tap.name, "disable_ipv6", "1")
             set_for_link("ipv6", tap.name, "addr_gen_mode", "1")  # none: no link-local address
-            number = socket.if_nametoindex(tap.name)
-            link = attribute(_IFLA_MASTER, socket.if_nametoindex(bridge).to_bytes(4, sys.byteorder))
-            link += attribute(_IFLA_MTU, tap.mtu.to_bytes(4, sys.byteorder))
-            link += attribute(_IFLA_IFALIAS, alias.encode()) + attribute(_IFLA_ADDRESS, _high_mac(port.mac))
-            up = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, number, _IFF_UP, _IFF_UP)
-            unchanged = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, number, 0, 0)
+            index = socket.if_nametoindex(tap.name)
+            link = rt.number(rt.IFLA_MASTER, socket.if_nametoindex(bridge)) + rt.number(rt.IFLA_MTU, tap.mtu)
+            link += attribute(rt.IFLA_IFALIAS, alias.encode()) + attribute(rt.IFLA_ADDRESS, _high_mac(port.mac))
             # On a joined bridge it is set up last: before, a port has the bridge's VLAN, learns and is flooded.
-            first, last = (unchanged, [(_SETLINK, 0, up)]) if port.joined else (up, [])
-            settings = (*_port_vlan(number, port.vlan), *_port(number, port))
-            self._route.execute([(_SETLINK, 0, first + link), *settings, *last])
+            first = (rt.SETLINK, 0, rt.ifinfo(index, link, up=not port.joined))
+            last = [(rt.SETLINK, 0, rt.ifinfo(index, up=True))] if port.joined else []
+            self._route.execute([first, *_port_vlan(index, port.vlan), *_port(index, port), *last])
 
     def has_tap(self, name: str, bridge: str, port: BridgePort, namespace: str) -> bool:
         """Return whether a link is up and a port of a bridge, with the MAC, settings and FDB entry that `make` sets.
@@ -135,21 +120,20 @@ class Taps:
         Raises:
             OSError: the kernel refused to show it.
         """
-        number, master = link_index(name), link_index(bridge)
-        if not (number and master):
+        index, master = link_index(name), link_index(bridge)
+        if not (index and master):
             return False
         try:
-            header = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, number, 0, 0)
-            [(_, link)] = self._route.request(_GETLINK, NLM_ACK, header)
-            flags, found = _IFINFOMSG.unpack_from(link)[3], attributes(link[_IFINFOMSG.size :])
-            settings = attributes(attributes(found.get(_IFLA_LINKINFO, b"")).get(_SLAVE_DATA, b""))
+            [(_, link)] = self._route.request(rt.GETLINK, NLM_ACK, rt.ifinfo(index))
+            flags, found = rt.IFINFOMSG.unpack_from(link)[3], rt.link_attributes(link)
+            settings = attributes(attributes(found.get(rt.IFLA_LINKINFO, b"")).get(_SLAVE_DATA, b""))
             is_port = (
-                bool(flags & _IFF_UP)
-                and found.get(_IFLA_MASTER) == master.to_bytes(4, sys.byteorder)
-                and found.get(_IFLA_ADDRESS) == _high_mac(port.mac)
+                bool(flags & rt.IFF_UP)
+                and found.get(rt.IFLA_MASTER) == master.to_bytes(4, sys.byteorder)
+                and found.get(rt.IFLA_ADDRESS) == _high_mac(port.mac)
                 and all(settings.get(key, value) == value for key, value in _settings(port).items())
             )
-            return is_port and self._has_entry(number, port) and has_task_tap(self._route, found, port.mac, namespace)
+            return is_port and self._has_entry(index, port) and has_task_tap(self._route, found, port.mac, namespace)
         except OSError as error:
             if error.errno in (errno.ENODEV, errno.ENOENT):
                 return False
@@ -163,29 +147,27 @@ class Taps:
         Raises:
             OSError: the kernel refused.
         """
-        wanted = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, 0, 0, 0) + nested(_IFLA_LINKINFO, attribute(_KIND, b"macvlan\0"))
-        wanted += attribute(_IFLA_EXT_MASK, _SKIP_STATS.to_bytes(4, sys.byteorder))
+        wanted = rt.ifinfo(0, nested(rt.IFLA_LINKINFO, rt.MACVLAN), rt.number(_IFLA_EXT_MASK, _SKIP_STATS))
         found: dict[int, tuple[bytes, set[tuple[object, ...]]]] = {}
-        for _, link in self._route.request(_GETLINK, NLM_DUMP, wanted):
-            _, _, number, flags, _ = _IFINFOMSG.unpack_from(link)
-            if flags & _IFF_LOWER_UP:
-                found[number] = link, set()
-        for _, entry in self._route.request(_GETNEIGH, NLM_DUMP, _NDMSG.pack(_AF_BRIDGE, 0, 0, 0, 0)):
-            _, number, state, flags, _ = _NDMSG.unpack_from(entry)
-            if flags & _NTF_MASTER and number in found:
-                values = attributes(entry[_NDMSG.size :])  # with the time of the last use, which is left out
-                found[number][1].add((state, flags, values.get(_NDA_LLADDR), values.get(_NDA_VLAN)))
-        names = {number: attribute_of(link[_IFINFOMSG.size :], _IFLA_IFNAME) for number, (link, _) in found.items()}
-        return {os.fsdecode(name.rstrip(b"\0")): found[number] for number, name in names.items()}
+        for _, link in self._route.request(rt.GETLINK, NLM_DUMP, wanted):
+            _, _, index, flags, _ = rt.IFINFOMSG.unpack_from(link)
+            if flags & rt.IFF_LOWER_UP:
+                found[index] = link, set()
+        for _, entry in self._route.request(rt.GETNEIGH, NLM_DUMP, rt.NDMSG.pack(_AF_BRIDGE, 0, 0, 0, 0)):
+            _, index, state, flags, _ = rt.NDMSG.unpack_from(entry)
+            if flags & _NTF_MASTER and index in found:
+                values = attributes(entry[rt.NDMSG.size :])  # with the time of the last use, which is left out
+                found[index][1].add((state, flags, values.get(rt.NDA_LLADDR), values.get(_NDA_VLAN)))
+        return {rt.link_name(link): (link, entries) for link, entries in found.values()}
 
-    def _has_entry(self, number: int, port: BridgePort) -> bool:
+    def _has_entry(self, index: int, port: BridgePort) -> bool:
         """Return whether the static FDB entry of a port is there; raises OSError, ENOENT for none."""
-        wanted = _NDMSG.pack(_AF_BRIDGE, number, 0, _NTF_MASTER, 0) + attribute(_NDA_LLADDR, _bytes(port.mac))
+        wanted = rt.NDMSG.pack(_AF_BRIDGE, index, 0, _NTF_MASTER, 0) + attribute(rt.NDA_LLADDR, octets(port.mac))
         if port.vlan:
             wanted += attribute(_NDA_VLAN, port.vlan.to_bytes(2, sys.byteorder))
-        [(_, entry)] = self._route.request(_GETNEIGH, NLM_ACK, wanted)
-        _, found, state, flags, _ = _NDMSG.unpack_from(entry)
-        return found == number and bool(state & _NUD_NOARP) and bool(flags & _NTF_STICKY) == port.joined
+        [(_, entry)] = self._route.request(rt.GETNEIGH, NLM_ACK, wanted)
+        _, found, state, flags, _ = rt.NDMSG.unpack_from(entry)
+        return found == index and bool(state & _NUD_NOARP) and bool(flags & _NTF_STICKY) == port.joined
 
     def link_of_mac(self, bridge: int, mac: str, vlan: int) -> int:
         """Return the index of the link at which a bridge has a MAC address in a VLAN, 0 where it has it nowhere.
@@ -193,15 +175,15 @@ class Taps:
         Raises:
             OSError: the kernel refused.
         """
-        wanted = _NDMSG.pack(_AF_BRIDGE, 0, 0, 0, 0) + attribute(_NDA_LLADDR, _bytes(mac))
-        wanted += attribute(_NDA_MASTER, bridge.to_bytes(4, sys.byteorder))
+        wanted = rt.NDMSG.pack(_AF_BRIDGE, 0, 0, 0, 0)
+        wanted += attribute(rt.NDA_LLADDR, octets(mac)) + rt.number(_NDA_MASTER, bridge)
         if vlan:
             wanted += attribute(_NDA_VLAN, vlan.to_bytes(2, sys.byteorder))
         try:
-            [(_, entry)] = self._route.request(_GETNEIGH, NLM_ACK, wanted)
+            [(_, entry)] = self._route.request(rt.GETNEIGH, NLM_ACK, wanted)
         except FileNotFoundError:
             return 0
-        return int(_NDMSG.unpack_from(entry)[1])
+        return int(rt.NDMSG.unpack_from(entry)[1])
 
     def set_port(self, name: str, port: BridgePort) -> None:
         """Set hairpin mode (see nft_rules), isolation, forwarded groups, VLAN and the static FDB entry of a port.
@@ -225,15 +207,11 @@ def delete(indexes: Collection[int]) -> None:
     Raises:
         OSError: the kernel refused.
     """
-    group = attribute(_IFLA_GROUP, _DELETION_GROUP.to_bytes(4, sys.byteorder))
-    requests = [(_SETLINK, 0, _IFINFOMSG.pack(socket.AF_UNSPEC, 0, index, 0, 0) + group) for index in indexes]
-    requests.append((_DELLINK, 0, _IFINFOMSG.pack(socket.AF_UNSPEC, 0, 0, 0, 0) + group))
-    route = NetlinkSocket(NETLINK_ROUTE)
-    try:
-        with _RTNL:
-            codes = route.run(requests)
-    finally:
-        route.close()
+    group = rt.number(_IFLA_GROUP, _DELETION_GROUP)
+    requests = [(rt.SETLINK, 0, rt.ifinfo(index, group)) for index in indexes]
+    requests.append((rt.DELLINK, 0, rt.ifinfo(0, group)))
+    with closing(NetlinkSocket(NETLINK_ROUTE)) as route, _RTNL:
+        codes = route.run(requests)
     for code in codes:
         if code not in (0, errno.ENODEV):  # ENODEV: another program has deleted the link
             raise OSError(code, os.strerror(code))
@@ -245,19 +223,14 @@ def _high_mac(mac: str) -> bytes:
     A joined bridge without a MAC of its own takes the lowest of its ports. It differs from the guest's, whose frames
     the bridge would otherwise take for the host's.
     """
-    octets = _bytes(mac)
-    return (b"\xee" if octets[:1] == b"\xfe" else b"\xfe") + octets[1:]
-
-
-def _bytes(mac: str) -> bytes:
-    return bytes.fromhex(mac.replace(":", ""))
+    first, *others = octets(mac)
+    return bytes([0xEE if first == 0xFE else 0xFE, *others])
 
 
 def _port_vlan(tap: int, vlan: int) -> Sequence[Request]:
     """Return the requests that make a VLAN the only one of a port; none for 0."""
     if not vlan:
         return ()
-    link = _IFINFOMSG.pack(_AF_BRIDGE, 0, tap, 0, 0)
     ours = attribute(_VLAN_INFO, _VLAN.pack(_PVID | _UNTAGGED, vlan))
     others = b"".join(
         attribute(_VLAN_INFO, _VLAN.pack(_RANGE_BEGIN, span[0]))
@@ -265,7 +238,8 @@ def _port_vlan(tap: int, vlan: int) -> Sequence[Request]:
         for span in (_VLANS[: vlan - 1], _VLANS[vlan:])
         if span
     )
-    return (_SETLINK, 0, link + nested(_IFLA_AF_SPEC, ours)), (_DELLINK, 0, link + nested(_IFLA_AF_SPEC, others))
+    both = ((rt.SETLINK, ours), (rt.DELLINK, others))
+    return [(kind, 0, rt.ifinfo(tap, nested(_IFLA_AF_SPEC, vlans), family=_AF_BRIDGE)) for kind, vlans in both]
 
 
 def _settings(port: BridgePort) -> Mapping[int, bytes]:
@@ -283,12 +257,8 @@ def _settings(port: BridgePort) -> Mapping[int, bytes]:
 def _port(tap: int, port: BridgePort) -> Sequence[Request]:
     settings = nested(_SLAVE_DATA, *(attribute(key, value) for key, value in _settings(port).items()))
     # Of a link that is a port already: so not in the message that makes it one.
-    link = nested(_IFLA_LINKINFO, attribute(_SLAVE_KIND, b"bridge\0"), settings)
+    link = nested(rt.IFLA_LINKINFO, attribute(_SLAVE_KIND, b"bridge\0"), settings)
     # Other ports of a joined bridge learn: without NTF_STICKY, one frame there with this MAC would move the entry.
     flags = _NTF_MASTER | _NTF_STICKY if port.joined else _NTF_MASTER
-    entry = _NDMSG.pack(_AF_BRIDGE, tap, _NUD_NOARP, flags, 0)
-    entry += attribute(_NDA_LLADDR, _bytes(port.mac))
-    return (
-        (_NEWLINK, 0, _IFINFOMSG.pack(socket.AF_UNSPEC, 0, tap, 0, 0) + link),
-        (_NEWNEIGH, NLM_CREATE | NLM_REPLACE, entry),
-    )
+    entry = rt.NDMSG.pack(_AF_BRIDGE, tap, _NUD_NOARP, flags, 0) + attribute(rt.NDA_LLADDR, octets(port.mac))
+    return (rt.NEWLINK, 0, rt.ifinfo(tap, link)), (rt.NEWNEIGH, NLM_CREATE | NLM_REPLACE, entry)

@@ -8,16 +8,15 @@ neither used nor removed.
 """
 
 import os
-import socket
 import stat
-import struct
 from contextlib import closing, suppress
 from pathlib import Path
 
 from solo5_systemd.base.errors import HostError, TakenError
 from solo5_systemd.base.mounts import bind_mount, detach
+from solo5_systemd.network import rtnetlink as rt
 from solo5_systemd.network.namespaces import NetworkNamespace, in_new_namespace
-from solo5_systemd.network.raw_netlink import NETLINK_ROUTE, NLM_ACK, NetlinkSocket, attribute, attributes
+from solo5_systemd.network.raw_netlink import NETLINK_ROUTE, NLM_ACK, NetlinkSocket, attribute
 
 _OWN = "/proc/thread-self/ns/net"
 _SYSCTLS = (
@@ -27,10 +26,7 @@ _SYSCTLS = (
     *(("ipv4/ipfrag_low_thresh", "0"), ("ipv4/ipfrag_high_thresh", "0")),
 )
 
-# linux/rtnetlink.h, if_link.h, include/net/flow.h
-_GETLINK, _SETLINK, _IFLA_IFALIAS, _LOOPBACK = 18, 19, 20, 1
-_IFINFOMSG = struct.Struct("=BxHiII")  # family, type, index, flags, changed flags
-_LOOPBACK_LINK = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, _LOOPBACK, 0, 0)
+_LOOPBACK = 1  # LOOPBACK_IFINDEX of include/net/flow.h
 
 
 def make(path: str) -> None:
@@ -61,7 +57,7 @@ def _make(path: str) -> None:
         with suppress(OSError):  # a kernel without IPv6
             Path(f"/proc/sys/net/{name}").write_text(value, encoding="ascii")
     with closing(NetlinkSocket(NETLINK_ROUTE)) as route:
-        route.execute([(_SETLINK, 0, _LOOPBACK_LINK + attribute(_IFLA_IFALIAS, _mark(path)))])
+        route.execute([(rt.SETLINK, 0, rt.ifinfo(_LOOPBACK, attribute(rt.IFLA_IFALIAS, _mark(path))))])
     bind_mount(_OWN, path)
 
 
@@ -80,8 +76,8 @@ def is_own(path: str) -> bool:
             namespace.entered(),
             closing(NetlinkSocket(NETLINK_ROUTE)) as route,
         ):
-            [(_, link)] = route.request(_GETLINK, NLM_ACK, _LOOPBACK_LINK)
-            return attributes(link[_IFINFOMSG.size :]).get(_IFLA_IFALIAS, b"").rstrip(b"\0") == _mark(path)
+            [(_, link)] = route.request(rt.GETLINK, NLM_ACK, rt.ifinfo(_LOOPBACK))
+            return rt.link_attributes(link).get(rt.IFLA_IFALIAS, b"").rstrip(b"\0") == _mark(path)
     except (HostError, OSError):
         return False
 

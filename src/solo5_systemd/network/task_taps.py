@@ -24,6 +24,8 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from solo5_systemd.base.errors import HostError
+from solo5_systemd.network import rtnetlink as rt
+from solo5_systemd.network.derived import octets
 from solo5_systemd.network.modules import MACVLAN, TUN, needing
 from solo5_systemd.network.namespaces import NetworkNamespace
 from solo5_systemd.network.raw_netlink import (
@@ -40,15 +42,10 @@ from solo5_systemd.network.raw_netlink import (
 )
 
 # linux/rtnetlink.h, if_link.h, net_namespace.h
-_NEWLINK, _DELLINK, _GETLINK, _SETLINK, _GETNSID = 16, 17, 18, 19, 90
-_IFINFOMSG = struct.Struct("=BxHiII")  # family, type, index, flags, changed flags
-_IFLA_IFNAME, _IFLA_MTU, _IFLA_LINK, _IFLA_LINKINFO = 3, 4, 5, 18
-_IFLA_NET_NS_FD, _IFLA_LINK_NETNSID, _IFLA_TARGET_NETNSID, _NETNSA_NSID, _NETNSA_FD = 28, 37, 46, 1, 3
-_KIND, _DATA = 1, 2
+_GETNSID, _IFLA_NET_NS_FD, _IFLA_LINK_NETNSID, _IFLA_TARGET_NETNSID, _NETNSA_NSID, _NETNSA_FD = 90, 28, 37, 46, 1, 3
 _MODE, _FLAGS, _MACADDR_MODE, _MACADDR, _MACADDR_DATA = 1, 2, 3, 4, 5
 _SOURCE, _NODST, _ADD = 16, 2, 0  # NODST: the namespace's own stack does not get these frames as well
 _SETTINGS = {_MODE: _SOURCE.to_bytes(4, sys.byteorder), _FLAGS: _NODST.to_bytes(2, sys.byteorder)}
-_IFF_UP = 1
 _NLM_EXCL = 0x200
 _SIOCETHTOOL = 0x8946
 _ETHTOOL_SGSO, _ETHTOOL_SGRO = 0x24, 0x2C
@@ -99,25 +96,25 @@ class TaskTap:
         ):
             is_new = _create_tap(self.name, self.uid)
             tap = socket.if_nametoindex(self.name)
-            up = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, tap, _IFF_UP, _IFF_UP)
-            inside.execute([(_SETLINK, 0, up + _number(_IFLA_MTU, self.mtu))])
+            inside.execute([(rt.SETLINK, 0, rt.ifinfo(tap, rt.number(rt.IFLA_MTU, self.mtu), up=True))])
             _switch_offload_off(self.name)
             if found and not is_new and self._is_whole(host):
                 return
             if found or not is_new:  # a link of another program or of an earlier namespace, or a changed one
-                host.run([_deletion(self.name), *(() if is_new else _deletions_of_uppers(host, there, tap))])
+                uppers = () if is_new else _deletions_of_uppers(host, there, tap)
+                host.run([(rt.DELLINK, 0, rt.ifinfo(0, rt.named(self.name))), *uppers])
             with needing(MACVLAN, f"link {self.name}"):
                 inside.execute([self._macvlan(tap, own.descriptor)])
-        made = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, socket.if_nametoindex(self._first_name), 0, 0)
+        made = socket.if_nametoindex(self._first_name)
         try:
-            host.execute([(_SETLINK, 0, made + attribute(_IFLA_IFNAME, self.name.encode(), b"\0"))])
+            host.execute([(rt.SETLINK, 0, rt.ifinfo(made, rt.named(self.name)))])
         except OSError:
-            host.run([(_DELLINK, 0, made)])  # nothing else looks for this name
+            host.run([(rt.DELLINK, 0, rt.ifinfo(made))])  # nothing else looks for this name
             raise
 
     def _is_whole(self, host: NetlinkSocket) -> bool:
-        [(_, link)] = host.request(_GETLINK, NLM_ACK, _named(self.name))
-        return has_task_tap(host, attributes(link[_IFINFOMSG.size :]), self.mac, self.namespace)
+        [(_, link)] = host.request(rt.GETLINK, NLM_ACK, rt.ifinfo(0, rt.named(self.name)))
+        return has_task_tap(host, rt.link_attributes(link), self.mac, self.namespace)
 
     @property
     def _first_name(self) -> str:
@@ -126,11 +123,10 @@ class TaskTap:
 
     def _macvlan(self, tap: int, namespace: int) -> Request:
         settings = (attribute(key, value) for key, value in _SETTINGS.items())
-        source = (_number(_MACADDR_MODE, _ADD), _source(self.mac))
-        info = nested(_IFLA_LINKINFO, attribute(_KIND, b"macvlan\0"), nested(_DATA, *settings, *source))
-        link = _named(self._first_name)
-        link += _number(_IFLA_LINK, tap) + _number(_IFLA_MTU, self.mtu)
-        return (_NEWLINK, NLM_CREATE | _NLM_EXCL, link + _number(_IFLA_NET_NS_FD, namespace) + info)
+        source = (rt.number(_MACADDR_MODE, _ADD), _source(self.mac))
+        info = nested(rt.IFLA_LINKINFO, rt.MACVLAN, nested(rt.INFO_DATA, *settings, *source))
+        link = rt.named(self._first_name) + rt.number(rt.IFLA_LINK, tap) + rt.number(rt.IFLA_MTU, self.mtu)
+        return (rt.NEWLINK, NLM_CREATE | _NLM_EXCL, rt.ifinfo(0, link, rt.number(_IFLA_NET_NS_FD, namespace), info))
 
 
 def has_task_tap(host: NetlinkSocket, found: Mapping[int, bytes], mac: str, namespace: str) -> bool:
@@ -144,42 +140,41 @@ def has_task_tap(host: NetlinkSocket, found: Mapping[int, bytes], mac: str, name
     Raises:
         OSError: the kernel refused to show the tap; ENODEV: there is none.
     """
-    info = attributes(found.get(_IFLA_LINKINFO, b""))
+    info = attributes(found.get(rt.IFLA_LINKINFO, b""))
     expected = {**_SETTINGS, _MACADDR_DATA: _source(mac)}
-    if info.get(_KIND) != b"macvlan\0" or not expected.items() <= attributes(info.get(_DATA, b"")).items():
+    settings = attributes(info.get(rt.INFO_DATA, b""))
+    if info.get(rt.INFO_KIND) != b"macvlan\0" or not expected.items() <= settings.items():
         return False
     try:
         with closing(NetworkNamespace(namespace)) as there:
-            number = _number_of(host, there)
+            its_id = _id_of(host, there)
     except HostError:
         return True
-    if found.get(_IFLA_LINK_NETNSID) != number:  # the tap is in an earlier namespace
+    if found.get(_IFLA_LINK_NETNSID) != its_id:  # the tap is in an earlier namespace
         return False
-    tap = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, int.from_bytes(found[_IFLA_LINK], sys.byteorder), 0, 0)
-    [(_, lower)] = host.request(_GETLINK, NLM_ACK, tap + attribute(_IFLA_TARGET_NETNSID, number))
-    return bool(_IFINFOMSG.unpack_from(lower)[3] & _IFF_UP)
+    tap = rt.ifinfo(int.from_bytes(found[rt.IFLA_LINK], sys.byteorder), attribute(_IFLA_TARGET_NETNSID, its_id))
+    [(_, lower)] = host.request(rt.GETLINK, NLM_ACK, tap)
+    return bool(rt.IFINFOMSG.unpack_from(lower)[3] & rt.IFF_UP)
 
 
 def _deletions_of_uppers(host: NetlinkSocket, namespace: NetworkNamespace, tap: int) -> Sequence[Request]:
     """Return the requests that delete all macvlans of a tap: another program may have renamed one."""
-    of_kind = nested(_IFLA_LINKINFO, attribute(_KIND, b"macvlan\0"))
-    wanted = {_IFLA_LINK: tap.to_bytes(4, sys.byteorder), _IFLA_LINK_NETNSID: _number_of(host, namespace)}
-    links = host.request(_GETLINK, NLM_DUMP, _IFINFOMSG.pack(socket.AF_UNSPEC, 0, 0, 0, 0) + of_kind)
+    wanted = {rt.IFLA_LINK: tap.to_bytes(4, sys.byteorder), _IFLA_LINK_NETNSID: _id_of(host, namespace)}
     return [
-        (_DELLINK, 0, _IFINFOMSG.pack(socket.AF_UNSPEC, 0, _IFINFOMSG.unpack_from(link)[2], 0, 0))
-        for _, link in links
-        if wanted.items() <= attributes(link[_IFINFOMSG.size :]).items()
+        (rt.DELLINK, 0, rt.ifinfo(rt.IFINFOMSG.unpack_from(link)[2]))
+        for _, link in host.request(rt.GETLINK, NLM_DUMP, rt.ifinfo(0, nested(rt.IFLA_LINKINFO, rt.MACVLAN)))
+        if wanted.items() <= rt.link_attributes(link).items()
     ]
 
 
-def _number_of(host: NetlinkSocket, namespace: NetworkNamespace) -> bytes:
-    """Return the number of a namespace in that of a socket, as links have it."""
-    [(_, answer)] = host.request(_GETNSID, NLM_ACK, bytes(4) + _number(_NETNSA_FD, namespace.descriptor))
+def _id_of(host: NetlinkSocket, namespace: NetworkNamespace) -> bytes:
+    """Return the ID of a namespace in that of a socket, as links have it."""
+    [(_, answer)] = host.request(_GETNSID, NLM_ACK, bytes(4) + rt.number(_NETNSA_FD, namespace.descriptor))
     return attributes(answer[4:])[_NETNSA_NSID]
 
 
 def _source(mac: str) -> bytes:
-    return attribute(_MACADDR, bytes.fromhex(mac.replace(":", "")))
+    return attribute(_MACADDR, octets(mac))
 
 
 def _create_tap(name: str, uid: int) -> bool:
@@ -205,18 +200,6 @@ def _create_tap(name: str, uid: int) -> bool:
     finally:
         os.close(first)
     return _create_tap(name, uid) if found else True  # a found one was deleted with the last descriptor
-
-
-def _number(kind: int, value: int) -> bytes:
-    return attribute(kind, value.to_bytes(4, sys.byteorder))
-
-
-def _named(link: str) -> bytes:
-    return _IFINFOMSG.pack(socket.AF_UNSPEC, 0, 0, 0, 0) + attribute(_IFLA_IFNAME, link.encode(), b"\0")
-
-
-def _deletion(link: str) -> Request:
-    return (_DELLINK, 0, _named(link))
 
 
 def _switch_offload_off(tap: str) -> None:
