@@ -163,7 +163,7 @@ async def test_a_guest_opens_connections_to_what_is_listed_and_to_nothing_else(
             assert not await attempts.reaches(where, what), (where, what)
         assert unlisted(guest, family) == len(refused)
         [network] = await client.networks()
-        assert network.dropped.egress == {family.own(guest): len(refused)}
+        assert network.dropped.by_guest("egress") == {family.own(guest): len(refused)}
         if family is SIX:
             by_ipv4 = Attempts(guest)
             assert await by_ipv4.reaches(OUTSIDE, "8/udp")

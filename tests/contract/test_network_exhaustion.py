@@ -55,8 +55,8 @@ async def test_one_guest_does_not_fill_the_table_of_connections(service: Service
             full = tracked()
             assert 4096 <= full < 4200, "one guest's limit, and a few of others"
             (network,) = await client.networks()
-            assert network.dropped.refused.keys() == {a.ip}
-            assert 12_000 - 4096 <= network.dropped.refused[a.ip] < 12_000
+            assert network.dropped.by_guest("connections").keys() == {a.ip}
+            assert 12_000 - 4096 <= network.dropped.by_guest("connections")[a.ip] < 12_000
             arrived(listener)
             await a.send_udp(IPv4Address(outside.address), 7, b"goes on", source_port=9)
             await a.send_udp(IPv4Address(outside.address), 7, b"is new", source_port=8)
@@ -147,7 +147,7 @@ async def test_closed_connections_do_not_fill_the_table_either(service: Service)
         print(f"{len(ports)} connections opened and closed: at most {max(most, tracked())} in the table")
         assert 256 < max(most, tracked()) <= 3 * 256 + 10, "three times its limit, and a few of the host's"
         (network,) = await client.networks()
-        assert network.dropped.refused[a.ip] > 0
+        assert network.dropped.by_guest("connections")[a.ip] > 0
         again = [each for port in ports for each in later(port)]
 
         def is_empty() -> bool:
@@ -170,7 +170,7 @@ async def test_the_count_outlives_a_change_of_networks(service: Service, outside
         await client.drop("b")
         await send_many(a, IPv4Address(outside.address), 300)
         assert 32 <= tracked() < 40
-        refused = [network.dropped.refused.get(a.ip, 0) for network in await client.networks()]
+        refused = [network.dropped.by_guest("connections").get(a.ip, 0) for network in await client.networks()]
         assert sum(refused) == 68 + 168 + 268
 
 
@@ -181,7 +181,7 @@ async def test_what_is_dropped_is_not_tracked(service: Service, outside: Outside
         for to in (a.gateway, IPv4Address(outside.host), IPv4Address("169.254.169.254")):
             await send_many(a, to, 3000)
         assert tracked() <= before + 3, "or as good as none"
-        assert (await client.networks())[0].dropped.refused == {}
+        assert (await client.networks())[0].dropped.by_guest("connections") == {}
 
 
 def incomplete() -> int:
@@ -207,7 +207,7 @@ async def test_fragments_of_a_guest_take_no_memory_of_the_hosts(
         await until_answered(a)
         assert incomplete() == 0
         (network,) = await client.networks()
-        assert network.dropped.fragments == {a.ip: 200 * len(ways)}
+        assert network.dropped.by_guest("fragments") == {a.ip: 200 * len(ways)}
 
 
 async def test_fragments_pass_where_a_network_permits_them(service: Service, outside: Outside) -> None:
@@ -224,7 +224,7 @@ async def test_fragments_pass_where_a_network_permits_them(service: Service, out
             async with asyncio.timeout(30):
                 assert len(await asyncio.get_running_loop().sock_recv(listener, 3000)) == 2000
             (network,) = await client.networks()
-            assert network.dropped.fragments == {}
+            assert network.dropped.by_guest("fragments") == {}
         await client.drop("a")
     listener.close()
 

@@ -197,7 +197,7 @@ async def test_forged_frames_are_dropped(service: Service, bridge_nf: None) -> N
             assert [what for what, frame in forged.items() if frame[6:] in everything] == []
             assert [what for what, frame in proper.items() if frame[6:] not in everything] == []
         (network,) = await client.networks()
-        assert network.dropped.fragments == {first.address6: 1}
+        assert network.dropped.by_guest("fragments") == {first.address6: 1}
 
 
 def sniffer(link: str) -> socket.socket:
@@ -418,7 +418,7 @@ async def test_the_connection_limit_holds_for_the_leased_address(service: Servic
                     while len(found) < 15:
                         found.append(await asyncio.get_running_loop().sock_recv(listener, 100))
                 assert arrived(listener) == []
-            assert (await client.networks())[0].dropped.refused == {lease.address6: 25}
+            assert (await client.networks())[0].dropped.by_guest("connections") == {lease.address6: 25}
             await client.drop("a")
 
 

@@ -4,10 +4,10 @@ They begin with the tables: a repair that replaces these, and a restart of the s
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
-from typing import Annotated, Any
+from typing import Annotated
 
 from solo5_systemd.base.names import DeviceName, NetworkName
 from solo5_systemd.settings.records import text
@@ -44,15 +44,14 @@ OF_GUESTS: Mapping[str, str] = {
     "sent_rate": "sent frames above the rate limit",
     "received_rate": "received frames above the rate limit",
 }
-"""The rules whose drops are counted by guest."""
+"""The rules whose drops are counted by guest: the first three by its address, the others by its tap."""
+
+_OF_ADDRESSES = tuple(OF_GUESTS)[:3]
 
 DESCRIPTIONS: Mapping[str, str] = {**OF_GUESTS, **{name: text for name, (_, _, text) in RULES.items()}}
 
-Counts = Mapping[IPv4Address | IPv6Address, int]
-_RuleAndLink = Annotated[tuple[str, str], text(lambda key: (*key.split(" ", 1), "")[:2], " ".join)]
-"""As a key: separated by a blank, which no link's name has."""
-
-Ranges = Sequence[IPv4Network | IPv6Network | None]
+_RuleAndKey = Annotated[tuple[str, str], text(lambda key: (*key.split(" ", 1), "")[:2], " ".join)]
+"""As a key: separated by a blank, which neither an address nor a link's name has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,49 +59,35 @@ class Dropped:
     """Counts of dropped packets.
 
     Attributes:
-        refused: packets of new connections above the connection limit, by the guest's address.
-        fragments: IPv4 fragments, by the guest's address.
-        egress: packets for destinations that a guest's egress omits, by the guest's address.
-        sent: frames above the rate limit, by tap.
-        received: the same.
-        rules: by rule (RULES) and link.
+        rules: by rule (DESCRIPTIONS), and by what it counts: a guest's address, or a link.
     """
 
-    refused: Counts = field(default_factory=dict)
-    fragments: Counts = field(default_factory=dict)
-    egress: Counts = field(default_factory=dict)
-    sent: Mapping[str, int] = field(default_factory=dict)
-    received: Mapping[str, int] = field(default_factory=dict)
-    rules: Mapping[_RuleAndLink, int] = field(default_factory=dict)
+    rules: Mapping[_RuleAndKey, int] = field(default_factory=dict)
 
-    def within(self, ranges: Ranges, taps: Collection[str] = (), links: Collection[str] = ()) -> "Dropped":
+    def within(self, ranges: Iterable[IPv4Network | IPv6Network | None], links: Collection[str] = ()) -> "Dropped":
         """Return the counts of one network: of its ranges (None: it has none), its taps, and its bridges."""
-        return Dropped(
-            refused=_within(self.refused, ranges),
-            fragments=_within(self.fragments, ranges),
-            egress=_within(self.egress, ranges),
-            sent={tap: count for tap, count in self.sent.items() if tap in taps},
-            received={tap: count for tap, count in self.received.items() if tap in taps},
-            rules={(rule, link): count for (rule, link), count in self.rules.items() if link in links or link in taps},
-        )
+        known = [each for each in ranges if each is not None]
+
+        def is_of(rule: str, key: str) -> bool:
+            return any(ip_address(key) in each for each in known) if rule in _OF_ADDRESSES else key in links
+
+        return Dropped(rules={each: count for each, count in self.rules.items() if is_of(*each)})
+
+    def by_guest(self, rule: str) -> Mapping[IPv4Address | IPv6Address, int]:
+        """Return the counts of a rule that counts by the guest's address."""
+        return {ip_address(key): count for (of, key), count in self.rules.items() if of == rule}
 
     def of_guest(self, addresses: Iterable[IPv4Address | IPv6Address], tap: str) -> Mapping[str, int]:
         """Return the counts of one NIC, by OF_GUESTS and OF_TAPS: those of its tap, and of all of its addresses."""
-        own = tuple(addresses)
-        by_address = (self.refused, self.fragments, self.egress)
-        counts = [sum(each.get(address, 0) for address in own) for each in by_address]
-        by_tap = {rule: self.rules.get((rule, tap), 0) for rule in OF_TAPS}
-        limits = zip(OF_GUESTS, (*counts, self.sent.get(tap, 0), self.received.get(tap, 0)), strict=True)
-        return {**dict(limits), **by_tap}
+        own = (tap, *map(str, addresses))
+        return {rule: sum(self.rules.get((rule, key), 0) for key in own) for rule in (*OF_GUESTS, *OF_TAPS)}
 
     def by_rule(self) -> Mapping[str, int]:
         """Return the sum of each rule, in the order of DESCRIPTIONS."""
-        by_key: Sequence[Mapping[Any, int]] = (self.refused, self.fragments, self.egress, self.sent, self.received)
-        sums = {name: sum(counts.values()) for name, counts in zip(OF_GUESTS, by_key, strict=True)}
-        of_links = Counter(dict.fromkeys(RULES, 0))
+        sums = Counter(dict.fromkeys(DESCRIPTIONS, 0))
         for (rule, _), count in self.rules.items():
-            of_links[rule] += count
-        return sums | of_links
+            sums[rule] += count
+        return sums
 
 
 def of_nics(
@@ -119,8 +104,3 @@ def of_nics(
         for nic, network, ipv4, tap, ipv6 in nics
         if network in dropped
     }
-
-
-def _within(counts: Counts, ranges: Ranges) -> Counts:
-    known = [each for each in ranges if each is not None]
-    return {address: count for address, count in counts.items() if any(address in each for each in known)}

@@ -8,8 +8,7 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from ipaddress import ip_address
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import nftables
 
@@ -66,7 +65,18 @@ _NFGENMSG = struct.Struct("=BBH")
 
 _MODULES = ("nf_tables", "nft_chain_nat", "nft_ct", "nft_masq", "nft_nat", "nft_limit", "nft_connlimit")
 
-K = TypeVar("K")
+_COUNTED: Mapping[str, Sequence[tuple[str, str]]] = {
+    "connections": (("ip", REFUSED), ("ip6", REFUSED)),
+    "fragments": (("bridge", FRAGMENTS), ("bridge", FRAGMENTS6)),
+    "egress": (("ip", UNLISTED), ("ip6", UNLISTED), ("bridge", UNLISTED), ("bridge", UNLISTED6)),
+    "sent_rate": (("bridge", OVER_SENT),),
+    "received_rate": (("bridge", OVER_RECEIVED),),
+    **{
+        rule: [(family, f"dropped_{rule}") for family in (("ip", "ip6") if of == "ip" else (of,))]
+        for rule, (of, _, _) in RULES.items()
+    },
+}
+"""The sets, with their families, whose elements count what a rule has dropped."""
 
 _TABLE_OF = {4: "ip", 6: "ip6"}
 _BRIDGE, _IFNAMSIZ = 0, 16
@@ -229,23 +239,16 @@ class Tables:
 
     def dropped(self) -> Dropped:
         """Return the counts of dropped packets since the tables were made, by guest."""
-        egress = Counter[IpAddress]()
-        for family, name in (("ip", UNLISTED), ("ip6", UNLISTED), ("bridge", UNLISTED), ("bridge", UNLISTED6)):
-            egress.update(self._counted(family, name, ip_address))
-        refused = (self._counted(family, REFUSED, ip_address) for family in ("ip", "ip6"))
-        fragments = (self._counted("bridge", name, ip_address) for name in (FRAGMENTS, FRAGMENTS6))
-        return Dropped(
-            refused={address: count for counts in refused for address, count in counts.items()},
-            fragments={address: count for counts in fragments for address, count in counts.items()},
-            egress=egress,
-            sent=self._counted("bridge", OVER_SENT, str),
-            received=self._counted("bridge", OVER_RECEIVED, str),
-            rules=self._by_rule(),
-        )
+        counts = Counter[tuple[str, str]]()
+        for rule, sets in _COUNTED.items():
+            for family, name in sets:
+                for key, count in self._counted(family, name).items():
+                    counts[rule, key] += count
+        return Dropped(rules=counts)
 
     def active(self) -> Mapping[str, int]:
         """Return the frames from and to guests that may sleep, since they were attached, by tap; without zeros."""
-        return self._counted("bridge", ACTIVE, str)
+        return self._counted("bridge", ACTIVE)
 
     def active_of(self, tap: str) -> int:
         """Return the same of one tap; costs one netlink message.
@@ -262,16 +265,7 @@ class Tables:
                 raise HostError(f"nftables cannot be read: {error.strerror}.") from error
         return 0
 
-    def _by_rule(self) -> Mapping[tuple[str, str], int]:
-        """Return the counts of both families, by rule and link."""
-        counts = Counter[tuple[str, str]]()
-        for rule, (table, _, _) in RULES.items():
-            for family in ("ip", "ip6") if table == "ip" else (table,):
-                for link, count in self._counted(family, f"dropped_{rule}", str).items():
-                    counts[rule, link] += count
-        return counts
-
-    def _counted(self, family: str, name: str, key: Callable[[str], K]) -> Mapping[K, int]:
+    def _counted(self, family: str, name: str) -> Mapping[str, int]:
         """Return the packet counters of a set above 0, by key."""
         self._nft.set_stateless_output(False)
         try:
@@ -279,7 +273,7 @@ class Tables:
         finally:
             self._nft.set_stateless_output(True)
         return {
-            key(each["elem"]["val"]): count
+            each["elem"]["val"]: count
             for item in objects
             for each in item.get("set", {}).get("elem", ())
             if (count := each["elem"]["counter"]["packets"])

@@ -66,16 +66,13 @@ class Overview:
     def _in_use(self, network: Network, dropped: Dropped) -> NetworkOverview:
         leases = self._leases.allocations.leases.get(network.name, 0)
         segments = (segment for segment, name in self._bridges.segments.items() if name == network.name)
+        taps = (lease.tap for _, lease in self._leases.attached_leases() if lease.network == network.name)
         overview = NetworkOverview.of(
             network,
             up=network.name in self._bridges.up,
             leases=leases,
             free=free_addresses(network, leases),
-            dropped=dropped.within(
-                (network.ipv4, network.ipv6),
-                {lease.tap for _, lease in self._leases.attached_leases() if lease.network == network.name},
-                (network.bridge, *segments),
-            ),
+            dropped=dropped.within((network.ipv4, network.ipv6), {network.bridge, *segments, *taps}),
         )
         return self._with_bridge(replace(overview, namespace=self._namespace))
 

@@ -24,7 +24,7 @@ PLAIN = NetworkOverview(
 
 SENT = [
     PLAIN,
-    replace(PLAIN, name=NetworkName("counted"), dropped=Dropped(sent={"s5tap": 3})),
+    replace(PLAIN, name=NetworkName("counted"), dropped=Dropped(rules={("sent_rate", "s5tap"): 3})),
     replace(PLAIN, name=NetworkName("joined"), join=Join()),
     replace(PLAIN, name=NetworkName("own"), policy=replace(PLAIN.policy, dhcp=True), ipv4=IPv4Network("192.0.2.0/24")),
 ]

@@ -27,7 +27,7 @@ from solo5_systemd.settings.resolver import resolver
 WEB = TaskName("web")
 LIMITS = Limits(egress=egress(["10.0.0.0/8:5432/tcp"]), rate=Rate(sent=10**6))
 ADDRESS = IPv4Address("10.89.0.2")
-COUNTED = Dropped(egress={ADDRESS: 7}, sent={LEASE.tap: 8}, rules={("spoofed", LEASE.tap): 9})
+COUNTED = Dropped(rules={("egress", str(ADDRESS)): 7, ("sent_rate", LEASE.tap): 8, ("spoofed", LEASE.tap): 9})
 REPAIRS = (
     RecordedRepair(time=1_700_000_000_000_000, what="tap s5-x was missing", tasks=(WEB,), others=2),
     RecordedRepair(time=1_600_000_000_000_000, what="bridge b of network default was missing", tasks=()),
@@ -156,7 +156,7 @@ def test_metrics_count_filtered_packets_by_nic_and_by_network() -> None:
 def test_metrics_count_filtered_packets_of_guests_in_namespaces_of_other_programs() -> None:
     """Guests of several namespaces may have the same address."""
     counted = [
-        replace(NETWORK, namespace=path, dropped=replace(COUNTED, egress={address: count}))
+        replace(NETWORK, namespace=path, dropped=Dropped(rules={**COUNTED.rules, ("egress", str(address)): count}))
         for path, count in (("/run/a", 1), ("/run/b", 2))
         for address in LEASE.addresses
     ]

@@ -10,6 +10,7 @@ from tests.support.fakes.engine import FakeRuntime
 from tests.support.fakes.tasks import LEASE, NETWORK, running
 
 from solo5_systemd.base.names import NetworkName, TaskName
+from solo5_systemd.network.drops import Dropped
 from solo5_systemd.network.model import NetworkOverview, Reservation
 from solo5_systemd.settings.network import Join
 
@@ -190,7 +191,7 @@ def test_a_joined_network_with_leased_ipv6_addresses_is_shown_with_their_source(
 def test_a_network_with_ipv6_is_shown_with_its_prefix(solo5ctl: Solo5ctl, engine: FakeRuntime) -> None:
     task = running("web", networked=True)
     address, gateway = IPv6Address("fd00:1::7"), IPv6Address("fd00:1::1")
-    counts = replace(NETWORK.dropped, refused={address: 3, IPv4Address("10.89.0.2"): 17})
+    counts = Dropped(rules={("connections", str(address)): 3, **NETWORK.dropped.rules})
     six = replace(NETWORK, ipv6=IPv6Network("fd00:1::/64"), gateway6=gateway, nat66=True, dropped=counts)
     six = replace(six, ra=True)
     engine.machine.networks.overview = (six,)

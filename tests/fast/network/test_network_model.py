@@ -140,11 +140,13 @@ def test_an_overview_of_a_network_with_ipv6_has_its_prefix() -> None:
 
 
 def test_dropped_packets_are_counted_per_network() -> None:
-    front, back = IPv4Address("10.77.0.2"), IPv4Address("10.78.0.2")
-    dropped = Dropped(refused={front: 3, back: 4}, fragments={back: 5})
-    assert dropped.within([IPv4Network("10.77.0.0/24")]) == Dropped(refused={front: 3})
+    front, back = "10.77.0.2", "10.78.0.2"
+    dropped = Dropped(rules={("connections", front): 3, ("connections", back): 4, ("fragments", back): 5})
+    assert dropped.within([IPv4Network("10.77.0.0/24")]) == Dropped(rules={("connections", front): 3})
     assert dropped.within([None]) == Dropped()
-    assert dropped.within([IPv4Network("10.78.0.0/24")]) == replace(dropped, refused={back: 4})
+    assert dropped.within([IPv4Network("10.78.0.0/24")]) == Dropped(
+        rules={("connections", back): 4, ("fragments", back): 5}
+    )
 
 
 def test_overview_has_the_fields_of_a_network_in_use_and_its_counts() -> None:

@@ -42,7 +42,7 @@ NETWORK = NetworkOverview(
     leases=1,
     free=252,
     policy=NetworkPolicy(reach=(NetworkName("lab"),), host=(HostPort(port=53, protocol="udp"),), connections=64),
-    dropped=Dropped(refused={IPv4Address("10.89.0.2"): 17}, fragments={IPv4Address("10.89.0.2"): 5}),
+    dropped=Dropped(rules={("connections", "10.89.0.2"): 17, ("fragments", "10.89.0.2"): 5}),
 )
 """The network of `LEASE`."""
 

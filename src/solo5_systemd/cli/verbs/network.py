@@ -128,7 +128,7 @@ def _fields(
     from solo5_systemd.cli.task_output import port_lines
     from solo5_systemd.network.drops import DESCRIPTIONS
 
-    refused, fragments = _sorted(network.dropped.refused), _sorted(network.dropped.fragments)
+    refused, fragments = (_sorted(network.dropped.by_guest(rule)) for rule in ("connections", "fragments"))
     return [
         ("Name", network.name),
         *(_own_fields(network) if network.join is None else _joined_fields(network, network.join)),
@@ -317,13 +317,9 @@ def _leases_json(network: "NetworkOverview", tasks: "Sequence[Task]") -> list[di
             **({"ipv6": str(lease.address6)} if lease.address6 else {}),
             "mac": lease.mac,
             "tap": lease.tap,
-            "refused": _count(network.dropped.refused, lease),
-            "fragments": _count(network.dropped.fragments, lease),
-            "drops": network.dropped.of_guest(lease.addresses, lease.tap),
+            "refused": (drops := network.dropped.of_guest(lease.addresses, lease.tap))["connections"],
+            "fragments": drops["fragments"],
+            "drops": drops,
         }
         for task, lease in _leases(network, tasks)
     ]
-
-
-def _count(counts: "Mapping[IpAddress, int]", lease: "Lease") -> int:
-    return sum(counts.get(address, 0) for address in lease.addresses)
