@@ -6,7 +6,7 @@ values unless they are in use by then, so that neighbours' ARP caches and peers'
 
 from base64 import b32encode
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
 from typing import TypeVar
@@ -15,7 +15,7 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.allocations import Allocations
 from solo5_systemd.network.derived import ASKER, bridge_mac, digest_of, guest_macs, number_of, slaac_address
-from solo5_systemd.network.ipam6 import bounds6, free_address
+from solo5_systemd.network.ipam6 import bounds6, check_overlap
 from solo5_systemd.network.model import (
     IpAddress,
     Lease,
@@ -24,12 +24,12 @@ from solo5_systemd.network.model import (
     NicRequest,
     is_without_ipv4,
 )
-from solo5_systemd.settings.address_pool import Pool6
 from solo5_systemd.settings.ipv6 import is_host6
 from solo5_systemd.settings.network import DEFAULT_NETWORK, MTU, NO_NETWORK, NetworkSettings, default_bridge
-from solo5_systemd.settings.reserved_addresses import Reserved, is_reserved, number_within
+from solo5_systemd.settings.reserved_addresses import is_reserved, number_within
 
 T = TypeVar("T")
+Address = TypeVar("Address", IPv4Address, IPv6Address)
 
 Remembered = Mapping[IpAddress | MacAddress, TaskName]
 """The addresses that declared tasks had last, each with its task: another task gets one only if no other is free."""
@@ -80,23 +80,15 @@ def choose_network(
     """
     busy = {network.ipv4: f"network {network.name}" for network in used if network.ipv4}
     if settings.join is not None:  # its range is one of the host's routes
-        _check_overlap(settings, settings.ipv4, busy)
+        if settings.ipv4 is not None:
+            check_overlap(settings.name, settings.ipv4, busy.items())
         return _network(settings, settings.ipv4, settings.gateway4)
     if settings.without_ipv4:
         return _network(settings, None, None)
     busy |= {destination: "the host's own routes" for destination in routed if destination.prefixlen}
     ipv4 = settings.ipv4 or _free_range(settings.name, tuple(busy), remembered)
-    _check_overlap(settings, ipv4, busy)
+    check_overlap(settings.name, ipv4, busy.items())
     return _network(settings, ipv4, settings.gateway4 or ipv4[1])
-
-
-def _check_overlap(settings: NetworkSettings, ipv4: IPv4Network | None, busy: Mapping[IPv4Network, str]) -> None:
-    for other, owner in busy.items():
-        if ipv4 is not None and ipv4.overlaps(other):
-            raise HostError(
-                f"network {settings.name} cannot use {ipv4}: it overlaps {other} of {owner}.",
-                f"Set another range as network.{settings.name}.ipv4 below /etc/solo5.",
-            )
 
 
 def _network(settings: NetworkSettings, ipv4: IPv4Network | None, gateway4: IPv4Address | None) -> Network:
@@ -117,7 +109,7 @@ def _free_range(name: NetworkName, busy: Sequence[IPv4Network], remembered: Coll
     # The default network has the same range on all hosts with free routes: the first candidate.
     first = 0 if name == DEFAULT_NETWORK else number_of("network", name) % 256
     had = [candidate for candidate in CANDIDATES if any(address in candidate for address in remembered)]
-    for candidate in (*had, *_from(CANDIDATES, first)):
+    for candidate in (*had, *CANDIDATES[first:], *CANDIDATES[:first]):
         if not any(candidate.overlaps(other) for other in busy):
             return candidate
     raise HostError(
@@ -286,7 +278,7 @@ class _Choice:
         """Return the requested address or a chosen one; None where the network leases none."""
         if network.ipv4 is None:
             return None
-        return IPv4Interface((nic.ipv4 or self._address(nic.nic, network, network.ipv4), network.ipv4.prefixlen))
+        return IPv4Interface((nic.ipv4 or self._address4(nic.nic, network, network.ipv4), network.ipv4.prefixlen))
 
     def interface6(self, nic: NicRequest, network: Network, mac: MacAddress) -> IPv6Interface | None:
         """Return the requested IPv6 address or a chosen one; None where the network has no IPv6."""
@@ -294,7 +286,7 @@ class _Choice:
             return None
         if network.ra:
             return self._slaac(nic, network, network.ipv6, mac)
-        address = nic.ipv6 or self._address6(nic.nic, bounds6(network, network.ipv6), network.policy.reserved_addresses)
+        address = nic.ipv6 or self._free(nic.nic, network, bounds6(network, network.ipv6))
         if address is None:
             pool = network.join.pool6_text if network.join else ""
             larger = f"a larger pool6 of network.{network.name}" if pool else f"a shorter network.{network.name}.ipv6"
@@ -303,18 +295,7 @@ class _Choice:
                 "taken.",
                 f"End a task, or set {larger} below /etc/solo5.",
             )
-        self._addresses[address] = f"task {self._task}"
         return IPv6Interface((address, network.ipv6.prefixlen))
-
-    def _address6(self, nic: DeviceName, pool: Pool6, reserved: Reserved) -> IPv6Address | None:
-        used = self._allocations.addresses
-
-        def is_taken(address: IPv6Address) -> bool:
-            return bool(self._owner(address, self._addresses, used)) or is_reserved(address, reserved)
-
-        words = self._task, nic
-        free = free_address(pool, words, lambda each: is_taken(each) or self._is_remembered(each))
-        return free or free_address(pool, words, is_taken)
 
     def _slaac(self, nic: NicRequest, network: Network, prefix: IPv6Network, mac: MacAddress) -> IPv6Interface:
         """Return the address that the guest gives itself: with another one it would have two, one of them dropped."""
@@ -329,31 +310,14 @@ class _Choice:
             )
         return IPv6Interface((address, prefix.prefixlen))
 
-    def _address(self, nic: DeviceName, network: Network, ipv4: IPv4Network) -> IPv4Address:
-        """Return the first free address of a network, from the one derived from task and NIC on.
-
-        One that is remembered of another task is the last choice: no address is lost to tasks that are never started.
-        """
+    def _address4(self, nic: DeviceName, network: Network, ipv4: IPv4Network) -> IPv4Address:
         if network.join is not None and network.join.pool is None:
             raise InvalidRequestError(
                 f"NIC {nic} requests no address in network {network.name}, which has no pool: expected one in {ipv4}.",
                 f"Request one, or set network.{network.name}.pool below /etc/solo5.",
             )
-        lowest, highest = _bounds(network, ipv4)
-        hosts = int(highest) - int(lowest) + 1
-        first = number_of("ipv4", self._task, nic) % hosts
-        candidates = (lowest + offset for offset in _from(range(hosts), first))
-        last_choice: IPv4Address | None = None
-        for address in candidates:
-            if self._owner(address, self._addresses, self._allocations.addresses):
-                continue
-            if is_reserved(address, network.policy.reserved_addresses):
-                continue
-            if not self._is_remembered(address):
-                return self._take(address)
-            last_choice = last_choice or address
-        if last_choice is not None:
-            return self._take(last_choice)
+        if address := self._free(nic, network, _bounds(network, ipv4)):
+            return address
         raise TakenError(
             f"network {network.name} has no free address for NIC {nic}: all {_capacity(network, ipv4)} of "
             f"{network.join.pool_text if network.join else ipv4} are taken.",
@@ -361,9 +325,25 @@ class _Choice:
             "/etc/solo5.",
         )
 
-    def _take(self, address: IPv4Address) -> IPv4Address:
-        self._addresses[address] = f"task {self._task}"
-        return address
+    def _free(self, nic: DeviceName, network: Network, pool: tuple[Address, Address]) -> Address | None:
+        """Take the first free address of a pool, from the one derived from task and NIC on; None: all are taken.
+
+        One that is remembered of another task is the last choice: no address is lost to tasks that are never started.
+        """
+        lowest, hosts = pool[0], int(pool[1]) - int(pool[0]) + 1
+        first = number_of(f"ipv{lowest.version}", self._task, nic)
+        found: Address | None = None
+        for address in (lowest + (first + offset) % hosts for offset in range(hosts)):
+            taken = self._owner(address, self._addresses, self._allocations.addresses)
+            if taken or is_reserved(address, network.policy.reserved_addresses):
+                continue
+            if not self._is_remembered(address):
+                found = address
+                break
+            found = found or address
+        if found is not None:
+            self._addresses[found] = f"task {self._task}"
+        return found
 
     def bridge(self, network: Network) -> str:
         """Return the first bridge of a network that has a free port: a segment where all earlier ones are full."""
@@ -483,8 +463,3 @@ def _check_usable6(address: IPv6Address, nic: DeviceName, network: Network) -> N
         raise InvalidRequestError(
             f"address {address} for NIC {nic} is outside network {network.name}: expected one in {lowest}-{highest}."
         )
-
-
-def _from(items: Sequence[T], first: int) -> Iterator[T]:
-    yield from items[first:]
-    yield from items[:first]

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
-from ipaddress import IPv6Address, IPv6Network
+from ipaddress import IPv6Network
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import NetworkName
 from solo5_systemd.network.derived import number_of
 from solo5_systemd.network.model import IpAddress, Network
 from solo5_systemd.settings.address_pool import Pool6
+from solo5_systemd.settings.guest_routes import IpNetwork
 from solo5_systemd.settings.ipv6 import Ipv6
 from solo5_systemd.settings.network import DEFAULT_NETWORK
 
@@ -39,12 +40,7 @@ def with_ipv6(
     busy = {other.ipv6: f"network {other.name}" for other in used if other.ipv6}
     busy |= {prefix: "the host's own routes" for prefix in routed if prefix.prefixlen > _WIDE}
     prefix = ipv6.prefix or _free_prefix(network.name, local(), busy, remembered)
-    for other, owner in busy.items():
-        if prefix.overlaps(other):
-            raise HostError(
-                f"network {network.name} cannot use {prefix}: it overlaps {other} of {owner}.",
-                f"Set another prefix as network.{network.name}.ipv6 below /etc/solo5.",
-            )
+    check_overlap(network.name, prefix, busy.items())
     gateway = ipv6.gateway or prefix[1]
     return replace(network, ipv6=prefix, gateway6=gateway, nat66=ipv6.nat66, ra=ipv6.ra)
 
@@ -68,12 +64,19 @@ def _free_prefix(
     )
 
 
-def free_address(pool: Pool6, words: Iterable[str], taken: Callable[[IPv6Address], bool]) -> IPv6Address | None:
-    """Return the first free address of a pool, from the one derived from these words on; None: all are taken."""
-    hosts = int(pool[1]) - int(pool[0]) + 1
-    first = number_of("ipv6", *words)
-    addresses = (pool[0] + (first + offset) % hosts for offset in range(hosts))
-    return next((address for address in addresses if not taken(address)), None)
+def check_overlap(name: NetworkName, chosen: IpNetwork, busy: Iterable[tuple[IpNetwork, str]]) -> None:
+    """Check that the range or prefix of a network overlaps none that is in use.
+
+    Raises:
+        HostError: it does one of these, each with its owner.
+    """
+    what = "range" if chosen.version == 4 else "prefix"
+    for other, owner in busy:
+        if chosen.overlaps(other):
+            raise HostError(
+                f"network {name} cannot use {chosen}: it overlaps {other} of {owner}.",
+                f"Set another {what} as network.{name}.ipv{chosen.version} below /etc/solo5.",
+            )
 
 
 def bounds6(network: Network, prefix: IPv6Network) -> Pool6:
