@@ -51,7 +51,7 @@ from solo5_systemd.network.raw_netlink import (
 )
 
 # linux/netfilter/nfnetlink.h, nf_tables.h: subsystem 10, its messages, the group that announces them.
-_NEWGEN, _GETGEN, _NEWELEMENT, _GETELEMENT = 10 << 8 | 15, 10 << 8 | 16, 10 << 8 | 12, 10 << 8 | 13
+_GETGEN, _GETELEMENT = 10 << 8 | 16, 10 << 8 | 13
 _LOOKUPS_MAX = 32
 """Lookups of elements in one system call: replies and acknowledgements of all fit into the receive buffer."""
 _GROUP_NFTABLES = 7
@@ -257,13 +257,12 @@ class Tables:
             HostError: the kernel failed to look it up.
         """
         try:
-            for kind, body in self._netfilter.request(_GETELEMENT, 0, _lookup(ACTIVE, _BRIDGE, _link_key(tap))):
-                if kind == _NEWELEMENT:
-                    return _packets(body[_NFGENMSG.size :])
+            _, body = next(self._netfilter.request(_GETELEMENT, 0, _lookup(ACTIVE, _BRIDGE, _link_key(tap))))
         except OSError as error:
             if error.errno != errno.ENOENT:
                 raise HostError(f"nftables cannot be read: {error.strerror}.") from error
-        return 0
+            return 0
+        return _packets(body[_NFGENMSG.size :])
 
     def _counted(self, family: str, name: str) -> Mapping[str, int]:
         """Return the packet counters of a set above 0, by key."""
@@ -314,7 +313,7 @@ class Tables:
         """
         if self._flows_are_lost:
             return True
-        return self._has(FLOWS, address.packed, address.version)
+        return self._look_up(FLOWS, [address.packed], address.version)[0]
 
     def contacted(self, ports: Collection[int], version: int = 4) -> Sequence[int]:
         """Return those of the host's UDP ports that may have flows; costs one netlink message for each, many at once.
@@ -343,10 +342,6 @@ class Tables:
     def reread_flows(self) -> None:
         """Have the next `contacted` read the UDP flows again, such as after a deletion of flows that failed."""
         self._earlier = {}
-
-    def _has(self, name: str, value: bytes, version: int) -> bool:
-        """Return whether a set of table ip or ip6 has an element; True if the kernel fails to look it up."""
-        return self._look_up(name, [value], version)[0]
 
     def _recorded(self, ports: Collection[int], version: int) -> Sequence[int]:
         """Return those of the host's UDP ports that are in the set of contacted ones."""
@@ -409,13 +404,11 @@ class Tables:
     def _current_generation(self) -> int:
         # Without NLM_F_DUMP and NLM_F_ACK the reply is a single NEWGEN message.
         try:
-            for kind, body in self._netfilter.request(_GETGEN, 0, _NFGENMSG.pack(0, 0, 0)):
-                if kind == _NEWGEN:
-                    return int.from_bytes(attributes(body[_NFGENMSG.size :])[_GEN_ID])
+            _, body = next(self._netfilter.request(_GETGEN, 0, _NFGENMSG.pack(0, 0, 0)))
         except OSError as error:
             hint = remedy(NF_TABLES) if error.errno == errno.EINVAL else "`nft list ruleset` shows whether others can."
             raise HostError(f"nftables cannot be read: {error.strerror}.", hint) from error
-        raise HostError("nftables has no ruleset generation: expected Linux 4.3 or later.")
+        return int.from_bytes(attributes(body[_NFGENMSG.size :])[_GEN_ID])
 
 
 class RulesetWatch(NetlinkSocket):
@@ -426,16 +419,11 @@ class RulesetWatch(NetlinkSocket):
 
     def changed(self) -> bool:
         """Return whether a commit concerned the tables of this service. To be called when readable."""
-        changed = False
-        try:
-            while True:
-                for _, body in self.receive():
-                    name = attributes(body[_NFGENMSG.size :]).get(_TABLE_NAME, b"")
-                    changed |= name == TABLE.encode() + b"\0"
-        except BlockingIOError:
-            return changed
-        except OSError:  # ENOBUFS: messages were lost, so the tables may have changed
+        queued = self.queued()
+        if queued is None:  # messages were lost, so the tables may have changed
             return True
+        own = TABLE.encode() + b"\0"
+        return any(attributes(body[_NFGENMSG.size :]).get(_TABLE_NAME) == own for _, body in queued)
 
 
 def _lookup(name: str, version: int, value: bytes) -> bytes:
