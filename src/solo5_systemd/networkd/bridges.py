@@ -33,7 +33,7 @@ class Bridges:
         self._leases = leases
         self.ipv6 = Ipv6(store, links)
         self.networks: dict[NetworkName, Network] = {}
-        self.up: set[NetworkName] = set()
+        self.up = set[NetworkName]()
         self.segments: dict[str, NetworkName] = {}
         self._is_router = self._is_router6 = False
         self._neighbours = 0
@@ -58,7 +58,7 @@ class Bridges:
             self._bring_up_segment(network, lease.bridge)
 
     def _bring_up(self, network: Network) -> None:
-        if self.is_up(network.name):
+        if network.name in self.up:
             return
         before = self.ruleset()
         if network.join is None:
@@ -140,19 +140,18 @@ class Bridges:
 
     # -- what is there -------------------------------------------------------------------------------------------
 
-    def is_up(self, network: NetworkName) -> bool:
-        """Return whether a network has its bridge, rules and forwarding."""
-        return network in self.up
+    def _up(self) -> Sequence[Network]:
+        return [network for network in self.networks.values() if network.name in self.up]
 
     @property
     def own(self) -> Sequence[Network]:
         """The networks that are up, but for those that join an existing bridge."""
-        return [network for network in self.networks.values() if self.is_up(network.name) and not network.join]
+        return [network for network in self._up() if not network.join]
 
     @property
     def joined(self) -> Sequence[Network]:
         """The networks that are up and join an existing bridge."""
-        return [network for network in self.networks.values() if self.is_up(network.name) and network.join]
+        return [network for network in self._up() if network.join]
 
     def joins(self, lease: Lease) -> bool:
         """Return whether a lease is of a network that joins an existing bridge."""
@@ -189,12 +188,12 @@ class Bridges:
     @property
     def forwarding(self) -> bool:
         """Whether a network with a bridge of this service is up: the host forwards packets for it."""
-        return any(network.join is None for name, network in self.networks.items() if self.is_up(name))
+        return bool(self.own)
 
     @property
     def forwarding6(self) -> bool:
         """Whether a network with IPv6 and a bridge of this service is up: the host forwards IPv6 packets for it."""
-        return any(network.routes6 for name, network in self.networks.items() if self.is_up(name))
+        return any(network.routes6 for network in self.own)
 
     @property
     def loopback6(self) -> bool:
@@ -240,7 +239,7 @@ class Bridges:
     def ruleset(self) -> Ruleset:
         """Return the rules of the networks that are up, and of the tasks attached to them."""
         return Ruleset(
-            networks=[network for network in self.networks.values() if self.is_up(network.name)],
+            networks=self._up(),
             reservations=[held.reservation for held in self._leases.attached()],
             segments=tuple(self.segments.items()),
             forwards=not self.forwarding or self._is_router,

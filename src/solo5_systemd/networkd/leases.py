@@ -43,7 +43,6 @@ class Leases:
         self._store = store
         self._namespace = namespace
         self._records: dict[TaskName, LeaseRecord] = {}
-        self._reserved: dict[TaskName, LeaseRecord] = {}
         self.allocations = Allocations()
 
     @property
@@ -112,10 +111,6 @@ class Leases:
         if task not in self._records:
             self.allocations.add(record.reservation)
         self._records[task] = record
-        if record.state is LeaseState.RESERVED:
-            self._reserved[task] = record
-        else:
-            self._reserved.pop(task, None)
 
     def move_ports(self, source: LeaseRecord, target: LeaseRecord) -> tuple[LeaseRecord, LeaseRecord]:
         """Save two records with the ports of the first as those of the second, and return them.
@@ -156,22 +151,25 @@ class Leases:
 
     def forget(self, task: TaskName) -> None:
         """Drop a record, whose file the caller removes as the last step of a release."""
-        self._reserved.pop(task, None)
         record = self._records.pop(task, None)
         if record is not None:
             self.allocations.remove(record.reservation)
 
+    def _in(self, state: LeaseState) -> Sequence[LeaseRecord]:
+        """Return the records in a state; safe in any thread."""
+        return [record for record in self.records if record.state is state]
+
     def attached(self) -> Sequence[LeaseRecord]:
         """Return the records of tasks with an attached network."""
-        return [record for record in self.records if record.state is LeaseState.ATTACHED]
+        return self._in(LeaseState.ATTACHED)
 
     def waiting(self) -> Sequence[LeaseRecord]:
         """Return the records of tasks without a process, which wait for their first packet."""
-        return [record for record in self.records if record.waits]
+        return self._in(LeaseState.WAITING)
 
     def releasing(self) -> Sequence[TaskName]:
         """Return the tasks of which a release was begun and has not ended."""
-        return [each.reservation.task for each in self.records if each.state is LeaseState.RELEASING]
+        return [each.reservation.task for each in self._in(LeaseState.RELEASING)]
 
     def attached_leases(self) -> Sequence[tuple[TaskName, Lease]]:
         """Return each attached lease with its task."""
@@ -183,7 +181,7 @@ class Leases:
 
     def held(self) -> Sequence[TaskName]:
         """Return the tasks with an attached network, or one whose release has not ended."""
-        return [task for task, record in list(self._records.items()) if record.state is not LeaseState.RESERVED]
+        return [each.reservation.task for each in self.records if each.state is not LeaseState.RESERVED]
 
     def is_held(self, task: TaskName) -> bool:
         """Return whether the task has an attached network, or one whose release has not ended."""
@@ -197,7 +195,7 @@ class Leases:
 
     def expired(self) -> Sequence[TaskName]:
         """Return the tasks whose reservation has expired."""
-        return tuple(task for task, record in list(self._reserved.items()) if record.expires <= now())
+        return [each.reservation.task for each in self._in(LeaseState.RESERVED) if each.expires <= now()]
 
     def is_due(self, task: TaskName) -> bool:
         """Return whether the time of the last reservation or attach of a task is over."""
@@ -206,7 +204,7 @@ class Leases:
 
     def next_expiry(self) -> int | None:
         """Return the second of CLOCK_BOOTTIME in which the next reservation expires; None without a reservation."""
-        return min((record.expires for record in list(self._reserved.values())), default=None)
+        return min((each.expires for each in self._in(LeaseState.RESERVED)), default=None)
 
     def published_ports(self) -> Sequence[PortRequest]:
         """Return the host's ports of all tasks that are not being released."""
