@@ -22,6 +22,7 @@ from solo5_systemd.dbus.message_bus import connect
 from solo5_systemd.dbus.messages import Message, Variant
 from solo5_systemd.network import task_namespaces
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
+from solo5_systemd.network.lease_files import REPAIRS
 from solo5_systemd.network.model import (
     Lease,
     NicRequest,
@@ -32,7 +33,6 @@ from solo5_systemd.network.model import (
     Reservation,
     mac_address,
 )
-from solo5_systemd.network.repair_log import FILE
 from solo5_systemd.settings.address_pool import host_address, ipv4_address
 
 NAME = "org.solo5.Network1"
@@ -343,7 +343,7 @@ def leaving_nothing(directory: Path, bus: PrivateBus) -> Iterator[Service]:
         task_namespaces.remove(str(path))
     assert host_state() == before
     # A request has the life of its task's unit, which has none here.
-    files = (path for path in service.state.rglob("*") if path.is_file() and path.name != FILE)
+    files = (path for path in service.state.rglob("*") if path.is_file() and path.name != REPAIRS)
     assert [path for path in files if path.parent.name != "requests"] == []
     assert "Traceback" not in service.log.read_text()
 

@@ -10,7 +10,7 @@ from tests.contract.netns import Outside, run
 from tests.contract.netservice import UNTOLD, Client, Service, nic, until
 from tests.contract.test_network_policy import datagram
 
-from solo5_systemd.network.repair_log import REPAIRS_MAX, read_repairs
+from solo5_systemd.network.lease_files import REPAIRS_MAX, read_repairs
 
 EVERYONE = IPv4Address("255.255.255.255")
 

@@ -16,10 +16,9 @@ from tests.contract.test_network_ipv6 import refused
 from tests.contract.test_network_paths import ask_udp
 
 from solo5_systemd.base.names import NetworkName, TaskName
-from solo5_systemd.network.lease_files import read_lease_records, read_networks
+from solo5_systemd.network.lease_files import read_lease_records, read_networks, read_repairs
 from solo5_systemd.network.links import Links
 from solo5_systemd.network.model import UNREPAIRED, Lease, Network
-from solo5_systemd.network.repair_log import read_repairs
 from solo5_systemd.network.routes import overtaken
 
 BRIDGE = "solo5-default"

@@ -19,8 +19,8 @@ from tests.contract.test_network_paths import ask_tcp, ask_udp
 from solo5_systemd.base.errors import HostError, TakenError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import task_namespaces
+from solo5_systemd.network.lease_files import read_repairs
 from solo5_systemd.network.model import PortRequest, Reservation
-from solo5_systemd.network.repair_log import read_repairs
 from solo5_systemd.network.tap_counters import Traffic, parse_net_dev
 from solo5_systemd.networkd.releases import UNIT_CHECK_INTERVAL_S
 from solo5_systemd.networkd.repairs import RESTORED_MAX

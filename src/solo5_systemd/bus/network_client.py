@@ -20,6 +20,7 @@ from solo5_systemd.network.lease_files import (
     STATE,
     read_lease_record,
     read_lease_records,
+    read_repairs,
     remove_request,
     start_mark,
 )
@@ -35,7 +36,6 @@ from solo5_systemd.network.model import (
     Reservation,
     SleepChange,
 )
-from solo5_systemd.network.repair_log import read_repairs
 from solo5_systemd.settings.records import document, record
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@
     networks/NAME.json     a network in use
     sysctls/before.json    the saved sysctls
     namespaces/KEY/        networks and sysctls of another network namespace than the host's
-    repairs.json           the last repairs
+    repairs.json           the last repairs, newest first, with their times; the journal has all
 
 The network service writes them. Engines make the marks, and remove a request with its task.
 """
@@ -15,13 +15,14 @@ import hashlib
 import json
 import logging
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
 from solo5_systemd.base.atomic_file import replace_file
-from solo5_systemd.base.decode import json_document
+from solo5_systemd.base.decode import Fields, json_document
 from solo5_systemd.base.errors import HostError, Solo5Error
 from solo5_systemd.base.names import NetworkName, TaskName
 from solo5_systemd.network.lease_json import (
@@ -31,10 +32,15 @@ from solo5_systemd.network.lease_json import (
     parse_network,
     parse_texts,
 )
-from solo5_systemd.network.model import LeaseRecord, Network, Repair
-from solo5_systemd.network.repair_log import record_repair
+from solo5_systemd.network.model import LeaseRecord, Network, RecordedRepair, Repair
+from solo5_systemd.settings.records import document, record
 
 STATE = Path("/run/solo5/network")
+
+REPAIRS = "repairs.json"
+REPAIRS_MAX = 50
+REPAIRED_TASKS_MAX = 20
+"""Names of tasks of one repair that are recorded. A repair of the tables concerns every task."""
 
 _DAMAGED = ".damaged"
 _REQUESTS = "requests"
@@ -56,6 +62,14 @@ def read_lease_record(task: TaskName, directory: Path = STATE) -> LeaseRecord | 
 def read_networks(directory: Path = STATE) -> tuple[Network, ...]:
     """Return the networks in use, ordered by name; unreadable files are skipped."""
     return tuple(_read(_files(directory / "networks"), parse_network))
+
+
+def read_repairs(directory: Path = STATE) -> tuple[RecordedRepair, ...]:
+    """Return the recorded repairs, newest first; none where the file is missing or damaged."""
+    with suppress(OSError, Solo5Error):
+        fields = Fields(json_document((directory / REPAIRS).read_bytes(), REPAIRS))
+        return tuple(record(RecordedRepair, each) for each in fields.tables("repairs"))
+    return ()
 
 
 def has_lease(task: TaskName, directory: Path = STATE) -> bool:
@@ -233,8 +247,17 @@ class LeaseStore:
         (self._sysctls / "before.json").unlink(missing_ok=True)
 
     def record_repair(self, repair: Repair) -> None:
-        """Add a repair to the file of the last ones."""
-        record_repair(repair, self._directory)
+        """Add a repair to the file of the last ones; one that cannot be written is in the journal only."""
+        new = RecordedRepair(
+            time=time.time_ns() // 1000,
+            what=repair.what,
+            tasks=tuple(repair.tasks[:REPAIRED_TASKS_MAX]),
+            others=max(0, len(repair.tasks) - REPAIRED_TASKS_MAX),
+        )
+        kept = (new, *read_repairs(self._directory))[:REPAIRS_MAX]
+        text = json.dumps({"repairs": [document(each, complete=True) for each in kept]})
+        with suppress(OSError):
+            replace_file(self._directory / REPAIRS, text)
 
     def damaged_tasks(self) -> tuple[TaskName, ...]:
         """Return the tasks with a damaged lease record."""

@@ -140,10 +140,9 @@ class RecordedNetworks:
         """Return the last repairs, newest first; nothing is imported where there was none."""
         if not os.path.exists("/run/solo5/network/repairs.json"):  # noqa: PTH110 - pathlib is imported late, too
             return ()
-        from solo5_systemd.network.lease_files import STATE
-        from solo5_systemd.network.repair_log import read_repairs
+        from solo5_systemd.network.lease_files import read_repairs
 
-        return read_repairs(STATE)
+        return read_repairs()
 
     async def traffic(self) -> "Mapping[TaskName, Mapping[DeviceName, Traffic]]":
         from solo5_systemd.network.namespaces import read_traffic_elsewhere

@@ -12,9 +12,9 @@ from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import nft_rules
 from solo5_systemd.network.drops import DESCRIPTIONS, OF_GUESTS, OF_TAPS, RULES, Dropped
+from solo5_systemd.network.lease_files import REPAIRED_TASKS_MAX, REPAIRS, REPAIRS_MAX, LeaseStore, read_repairs
 from solo5_systemd.network.model import Repair
 from solo5_systemd.network.nft_elements import Ruleset
-from solo5_systemd.network.repair_log import FILE, REPAIRS_MAX, TASKS_MAX, read_repairs, record_repair
 from solo5_systemd.settings.records import document, record
 
 FIRST, SECOND = IPv4Address("10.77.0.2"), IPv4Address("10.78.0.2")
@@ -73,23 +73,23 @@ def test_every_rule_is_in_the_tables_and_in_the_documentation() -> None:
 
 def test_the_last_repairs_are_kept_newest_first(tmp_path: Path) -> None:
     assert read_repairs(tmp_path) == ()
-    tasks = [TaskName(f"t{number}") for number in range(TASKS_MAX + 2)]
+    tasks = [TaskName(f"t{number}") for number in range(REPAIRED_TASKS_MAX + 2)]
     for number in range(REPAIRS_MAX + 1):
-        record_repair(Repair(tasks=tasks, what=f"repair {number}"), tmp_path)
+        LeaseStore(tmp_path).record_repair(Repair(tasks=tasks, what=f"repair {number}"))
     recorded = read_repairs(tmp_path)
     assert [each.what for each in recorded] == [f"repair {number}" for number in range(REPAIRS_MAX, 0, -1)]
-    assert (recorded[0].tasks, recorded[0].others) == (tuple(tasks[:TASKS_MAX]), 2)
+    assert (recorded[0].tasks, recorded[0].others) == (tuple(tasks[:REPAIRED_TASKS_MAX]), 2)
     assert recorded[0].time >= recorded[-1].time > 1_600_000_000_000_000
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"repairs": [{"time": "now"}]}', '{"repairs": [{"time": 1}]}'])
 def test_a_damaged_record_of_repairs_is_none(tmp_path: Path, content: str) -> None:
-    (tmp_path / FILE).write_text(content)
+    (tmp_path / REPAIRS).write_text(content)
     assert read_repairs(tmp_path) == ()
-    record_repair(Repair(tasks=[], what="later"), tmp_path)
+    LeaseStore(tmp_path).record_repair(Repair(tasks=[], what="later"))
     assert [each.what for each in read_repairs(tmp_path)] == ["later"]
 
 
 def test_a_record_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
-    record_repair(Repair(tasks=[], what="lost"), tmp_path / "missing")
+    LeaseStore(tmp_path / "missing").record_repair(Repair(tasks=[], what="lost"))
     assert read_repairs(tmp_path / "missing") == ()
