@@ -18,10 +18,10 @@ import pytest
 from tests.machine.conftest import GUESTS, Machine, ok, sh, systemctl
 
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
-from solo5_systemd.base.names import DeviceName, TaskName, UnitKind, task_service
+from solo5_systemd.base.names import DeviceName, TaskName, UnitKind, task_service, unit_path
 from solo5_systemd.bus.connection import system_bus
 from solo5_systemd.bus.manager import Manager
-from solo5_systemd.bus.peers import PROPERTIES, UNIT, unit_path
+from solo5_systemd.bus.peers import PROPERTIES, UNIT
 from solo5_systemd.bus.unit_states import INTERFACES
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.settings.files import read_settings

@@ -270,3 +270,13 @@ def declared_task_of_unit(unit: str) -> TaskName | None:
     stem, dot, suffix = unit.rpartition(".")
     ours = dot and suffix == "service" and is_task_name(stem) and not stem.startswith(TASK_PREFIX)
     return TaskName(stem) if ours else None
+
+
+def unit_path(unit: str) -> str:
+    """Return a unit's D-Bus object path: all but letters and digits escaped as `_` and two hexadecimal digits.
+
+    A first digit is escaped as well (sd_bus_path_encode(3)).
+    """
+    plain = (char.isascii() and char.isalnum() and not (i == 0 and char.isdigit()) for i, char in enumerate(unit))
+    escaped = (char if each else f"_{ord(char):02x}" for char, each in zip(unit, plain, strict=True))
+    return f"/org/freedesktop/systemd1/unit/{''.join(escaped)}"

@@ -18,6 +18,7 @@ from solo5_systemd.base.names import (
     is_instance,
     task_scope,
     task_service,
+    unit_path,
 )
 from solo5_systemd.base.removals import Removals
 from solo5_systemd.bus import unit_file_text
@@ -32,7 +33,6 @@ from solo5_systemd.bus.peers import (
     Call,
     ListedUnit,
     RemoteError,
-    unit_path,
 )
 from solo5_systemd.bus.unit_reader import READ_RETRIES, UnitReader
 from solo5_systemd.bus.unit_states import INTERFACES, ExportedState

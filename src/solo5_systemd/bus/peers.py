@@ -18,8 +18,6 @@ PROPERTIES = "org.freedesktop.DBus.Properties"
 TASK_PATTERNS = (f"{TASK_PREFIX}*.service", f"{TASK_PREFIX}*.scope")
 """The units of tasks, as patterns of ListUnitsByPatterns."""
 
-_ALNUM = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
-
 _DENIED = (
     "org.freedesktop.DBus.Error.AccessDenied",
     "org.freedesktop.DBus.Error.InteractiveAuthorizationRequired",
@@ -33,14 +31,6 @@ PEER_LOST = frozenset(
 
 ABSENT = frozenset({"NoSuchUnit", "UnknownInterface", "UnknownMethod", "UnknownObject", "UnknownProperty"})
 """Last words of the errors that mean that a property does not exist."""
-
-
-def unit_path(unit: str) -> str:
-    """Return a unit's D-Bus object path: all but letters and digits escaped as `_` and two hexadecimal digits."""
-    escaped = "".join(
-        c if c in _ALNUM and not (i == 0 and c.isdigit()) else f"_{ord(c):02x}" for i, c in enumerate(unit)
-    )
-    return f"{MANAGER_PATH}/unit/{escaped}"
 
 
 RETRY_INTERVAL_S = 0.2

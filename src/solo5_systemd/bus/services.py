@@ -9,6 +9,7 @@ from typing import Any
 from solo5_systemd.base.concurrency import retry
 from solo5_systemd.base.dependencies import EXIT_CONFIG
 from solo5_systemd.base.errors import DependencyError, HostError
+from solo5_systemd.base.names import unit_path
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.peers import (
     MANAGER,
@@ -18,7 +19,6 @@ from solo5_systemd.bus.peers import (
     SYSTEMD,
     WATCH_INTERVAL_S,
     RemoteError,
-    unit_path,
 )
 from solo5_systemd.dbus.message_bus import BUS, BUS_PATH, CALL_TIMEOUT_S
 from solo5_systemd.dbus.messages import Interface, Message, MessageType, SignatureTree, from_wire, to_wire

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from solo5_systemd.base.declared_units import declared_service, declared_tasks, units_of
 from solo5_systemd.base.errors import HostError
-from solo5_systemd.base.names import TaskName
+from solo5_systemd.base.names import TaskName, unit_path
 from solo5_systemd.bus.peers import (
     ABSENT,
     MANAGER,
@@ -24,7 +24,6 @@ from solo5_systemd.bus.peers import (
     RemoteError,
     loaded,
     task_names,
-    unit_path,
 )
 
 if TYPE_CHECKING:

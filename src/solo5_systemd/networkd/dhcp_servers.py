@@ -10,7 +10,8 @@ from solo5_systemd.base.dependencies import DHCP_SERVER
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import INVOCATION_LINK, UNITS, NetworkName, dhcp_service
 from solo5_systemd.dbus.message_bus import MessageBus
-from solo5_systemd.dbus.messages import Message, MessageType
+from solo5_systemd.dbus.messages import MessageType
+from solo5_systemd.networkd.task_units import call_pid1
 
 JOB_TIMEOUT_S = 15.0
 """For a start or stop of a server; longer than TimeoutStartSec= and TimeoutStopSec= of its unit."""
@@ -19,7 +20,6 @@ _JOB_INTERVAL_S = 0.005
 """Interval of the looks at a job. A start takes some 30 ms, once for all guests of a network."""
 
 _PREFIX, _, _SUFFIX = f"{INVOCATION_LINK}{dhcp_service(NetworkName('@'))}".rpartition("@")
-_MANAGER = "org.freedesktop.systemd1.Manager"
 
 
 class DhcpServers:
@@ -90,24 +90,11 @@ class DhcpServers:
         return ""
 
     async def _call(self, member: str, signature: str, body: list[object], network: NetworkName | None) -> list[Any]:
-        message = Message(
-            destination="org.freedesktop.systemd1",
-            path="/org/freedesktop/systemd1",
-            interface=_MANAGER,
-            member=member,
-            signature=signature,
-            body=body,
+        reply = await call_pid1(self._bus, member, signature, *body, timeout_s=JOB_TIMEOUT_S)
+        if reply is not None and reply.message_type is MessageType.METHOD_RETURN:
+            return list(reply.body)
+        reason = "no reply" if reply is None else str(reply.body[0]) if reply.body else reply.error_name
+        where = f" of network {network}" if network else ""
+        raise HostError(
+            f"{member} of the DHCP server{where} failed: {reason}.", "`systemctl list-jobs` shows all jobs."
         )
-        try:
-            async with asyncio.timeout(JOB_TIMEOUT_S):
-                reply = await self._bus.call(message)
-        except (TimeoutError, OSError, EOFError) as error:
-            raise _refused(member, network, str(error) or "no reply") from error
-        if reply.message_type is not MessageType.METHOD_RETURN:
-            raise _refused(member, network, str(reply.body[0]) if reply.body else reply.error_name)
-        return list(reply.body)
-
-
-def _refused(member: str, network: NetworkName | None, reason: str) -> HostError:
-    where = f" of network {network}" if network else ""
-    return HostError(f"{member} of the DHCP server{where} failed: {reason}.", "`systemctl list-jobs` shows all jobs.")

@@ -14,7 +14,7 @@ from typing import Any
 
 from solo5_systemd.base.declared_units import service_of, task_of, units_of
 from solo5_systemd.base.errors import HostError
-from solo5_systemd.base.names import INVOCATION_LINK, UNITS, TaskName, update_service
+from solo5_systemd.base.names import INVOCATION_LINK, UNITS, TaskName, unit_path, update_service
 from solo5_systemd.base.removals import RemovedEntries
 from solo5_systemd.dbus.message_bus import CALL_TIMEOUT_S, MessageBus
 from solo5_systemd.dbus.messages import Message, MessageType
@@ -71,7 +71,7 @@ class TaskUnits:
     async def over(self, tasks: Iterable[TaskName]) -> frozenset[TaskName]:
         """Return the tasks whose unit neither runs nor has a job; none where PID 1 does not reply."""
         units = {name: task for task in tasks for name in units_of(task)}
-        found = _body(await self._call("ListUnitsByNames", "as", list(units)))
+        found = _body(await call_pid1(self._bus, "ListUnitsByNames", "as", list(units)))
         if found is None:
             return frozenset()
         in_use = {units[row[0]] for row in found[0] if row[3] in _IN_USE or row[7]}
@@ -83,9 +83,9 @@ class TaskUnits:
         PID 1 keeps such a unit active, without `PartOf=` and what it starts.
         """
         unit = f"{task}.socket"
-        found = _body(await self._call("ListUnitsByNames", "as", [unit]))
+        found = _body(await call_pid1(self._bus, "ListUnitsByNames", "as", [unit]))
         if found and any((row[2], row[3]) == ("not-found", "active") for row in found[0]):
-            found = _body(await self._call("StopUnit", "ss", unit, "replace"))
+            found = _body(await call_pid1(self._bus, "StopUnit", "ss", unit, "replace"))
         return found is not None
 
     async def signal(self, task: TaskName, number: signal.Signals) -> bool:
@@ -97,14 +97,14 @@ class TaskUnits:
         unit = self._running(task)
         if unit is None:
             return False
-        reply = await self._call("KillUnit", "ssi", unit, "main", int(number))
+        reply = await call_pid1(self._bus, "KillUnit", "ssi", unit, "main", int(number))
         if reply is None:
             raise HostError(f"PID 1 has not replied: whether {unit} has got {number.name} is unknown.")
         return reply.message_type is MessageType.METHOD_RETURN
 
     async def forget_starts(self, task: TaskName) -> None:
         """Have PID 1 count no start of a task until now: StartLimitBurst= is for those that end by themselves."""
-        await self._call("ResetFailedUnit", "s", service_of(task))
+        await call_pid1(self._bus, "ResetFailedUnit", "s", service_of(task))
 
     async def processor_time(self, task: TaskName) -> float | None:
         """Return the processor time of the run of a task in seconds; None: unknown."""
@@ -120,8 +120,16 @@ class TaskUnits:
         unit = self._running(task)
         if unit is None:
             return None
-        of = {"interface": "org.freedesktop.DBus.Properties", "path": f"{_PATH}/unit/{_label(unit)}"}
-        found = _body(await self._call("Get", "ss", "org.freedesktop.systemd1.Service", name, **of))
+        reply = await call_pid1(
+            self._bus,
+            "Get",
+            "ss",
+            "org.freedesktop.systemd1.Service",
+            name,
+            path=unit_path(unit),
+            interface="org.freedesktop.DBus.Properties",
+        )
+        found = _body(reply)
         return found[0].value if found else None
 
     def _running(self, task: TaskName) -> str | None:
@@ -129,28 +137,35 @@ class TaskUnits:
         units = zip(units_of(task), _links(task), strict=True)
         return next((unit for unit, link in units if os.path.lexists(f"{self._directory}/{link}")), None)
 
-    async def _call(
-        self, member: str, signature: str, *body: object, path: str = _PATH, interface: str = _MANAGER
-    ) -> Message | None:
-        """Call a method of PID 1, and return its reply, or its error; None where it does not reply."""
-        request = Message(
-            destination="org.freedesktop.systemd1",
-            path=path,
-            interface=interface,
-            member=member,
-            signature=signature,
-            body=[*body],
-        )
-        try:
-            async with asyncio.timeout(CALL_TIMEOUT_S):
-                return await self._bus.call(request)
-        except (TimeoutError, OSError, EOFError):  # without the bus, the service is about to end
-            return None
-
     def close(self) -> None:
         """Remove the watch."""
         if self._removed:
             self._removed.close()
+
+
+async def call_pid1(
+    bus: MessageBus,
+    member: str,
+    signature: str,
+    *body: object,
+    path: str = _PATH,
+    interface: str = _MANAGER,
+    timeout_s: float = CALL_TIMEOUT_S,
+) -> Message | None:
+    """Call a method of PID 1, and return its reply, or its error; None where it does not reply."""
+    request = Message(
+        destination="org.freedesktop.systemd1",
+        path=path,
+        interface=interface,
+        member=member,
+        signature=signature,
+        body=[*body],
+    )
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await bus.call(request)
+    except (TimeoutError, OSError, EOFError):  # without the bus, the service is about to end
+        return None
 
 
 def _body(reply: Message | None) -> Sequence[Any] | None:
@@ -160,8 +175,3 @@ def _body(reply: Message | None) -> Sequence[Any] | None:
 
 def _links(task: TaskName) -> Sequence[str]:
     return [f"{INVOCATION_LINK}{unit}" for unit in units_of(task)]
-
-
-def _label(unit: str) -> str:
-    """Return the last part of a unit's object path (sd_bus_path_encode(3))."""
-    return "".join(char if char.isascii() and char.isalnum() else f"_{ord(char):02x}" for char in unit)

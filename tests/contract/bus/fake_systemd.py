@@ -9,7 +9,8 @@ from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Any
 
-from solo5_systemd.bus.peers import MANAGER, MANAGER_PATH, SYSTEMD, unit_path
+from solo5_systemd.base.names import unit_path
+from solo5_systemd.bus.peers import MANAGER, MANAGER_PATH, SYSTEMD
 from solo5_systemd.dbus.message_bus import MessageBus, connect
 from solo5_systemd.dbus.messages import Message, MessageType, Variant
 

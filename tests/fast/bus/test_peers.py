@@ -5,9 +5,9 @@ from itertools import product
 import pytest
 
 from solo5_systemd.base.errors import HostError, TakenError
-from solo5_systemd.base.names import TASK_PREFIX, task_scope, task_service
+from solo5_systemd.base.names import TASK_PREFIX, task_scope, task_service, unit_path
 from solo5_systemd.base.names import TaskName as Name
-from solo5_systemd.bus.peers import Call, ListedUnit, RemoteError, loaded, remote_error, task_names, unit_path
+from solo5_systemd.bus.peers import Call, ListedUnit, RemoteError, loaded, remote_error, task_names
 from solo5_systemd.unit.state import ActiveState, unit_state
 
 

@@ -1,9 +1,14 @@
 """Which units of a task are active, by PID 1's links."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from solo5_systemd.base.names import TaskName
+from solo5_systemd.dbus.messages import Message
+from solo5_systemd.networkd import task_units
 from solo5_systemd.networkd.task_units import TaskUnits
 
 
@@ -20,3 +25,24 @@ def test_a_task_is_updated_as_long_as_the_unit_of_its_update_is_active(tmp_path:
         assert not units.is_updated(TaskName("web"))
     finally:
         units.close()
+
+
+def test_a_declared_task_whose_name_begins_with_a_digit_has_its_properties(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[Message] = []
+
+    class Bus:
+        async def call(self, message: Message) -> Message:
+            called.append(message)
+            raise OSError
+
+    monkeypatch.setattr(task_units, "units_of", lambda task: (f"{task}.service",))
+    bus: Any = Bus()
+    (tmp_path / "invocation:1web.service").symlink_to("f" * 32)
+    units = TaskUnits(bus, tmp_path)
+    try:
+        assert asyncio.run(units.processor_time(TaskName("1web"))) is None
+    finally:
+        units.close()
+    assert [each.path for each in called] == ["/org/freedesktop/systemd1/unit/_31web_2eservice"]
