@@ -3,7 +3,8 @@
 import errno
 import os
 import struct
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from ipaddress import ip_address
 from socket import AF_INET, AF_INET6, IPPROTO_TCP, IPPROTO_UDP
@@ -60,12 +61,8 @@ def udp_ports(version: int) -> frozenset[int]:
     Raises:
         OSError: nfnetlink refused a request.
     """
-    netfilter = NetlinkSocket(NETLINK_NETFILTER)
-    try:
-        bodies = netfilter.request(_GET, NLM_DUMP, _NFGENMSG[version] + _filter(()))
-        return frozenset(_udp_port(body[_NFGENMSG_SIZE:]) for _, body in bodies)
-    finally:
-        netfilter.close()
+    with closing(NetlinkSocket(NETLINK_NETFILTER)) as netfilter:
+        return frozenset(map(_udp_port, _flows(netfilter, version, _filter(()))))
 
 
 def delete_udp_flows(redirected: Collection[RedirectedPort]) -> None:
@@ -79,18 +76,14 @@ def delete_udp_flows(redirected: Collection[RedirectedPort]) -> None:
     Raises:
         OSError: nfnetlink refused a request.
     """
-    netfilter = NetlinkSocket(NETLINK_NETFILTER)
-    try:
+    with closing(NetlinkSocket(NETLINK_NETFILTER)) as netfilter:
         for version in sorted({each.version for each in redirected}):
             guests: dict[int, set[IpAddress | None]] = {}
             for each in redirected:
                 if each.version == version:
                     guests.setdefault(each.port, set()).add(each.guest)
-            bodies = netfilter.request(_GET, NLM_DUMP, _NFGENMSG[version] + _filter(guests.keys()))
-            flows = (body[_NFGENMSG_SIZE:] for _, body in bodies)
+            flows = _flows(netfilter, version, _filter(guests.keys()))
             _delete(netfilter, [flow for flow in flows if _is_stale(flow, guests, version)], version)
-    finally:
-        netfilter.close()
 
 
 def delete_flows_of(
@@ -107,8 +100,7 @@ def delete_flows_of(
     Raises:
         OSError: nfnetlink refused a request.
     """
-    netfilter = NetlinkSocket(NETLINK_NETFILTER)
-    try:
+    with closing(NetlinkSocket(NETLINK_NETFILTER)) as netfilter:
         for version in (4, 6):
             opened = {each.packed: _from(each) for each in clients if each.version == version}
             served = {each.packed: _answered_by(each) for each in servers if each.version == version}
@@ -119,11 +111,14 @@ def delete_flows_of(
             for matching in filters:
                 if matching and _delete_matching(netfilter, matching, version):
                     continue
-                bodies = netfilter.request(_GET, NLM_DUMP, _NFGENMSG[version] + matching)
-                flows = (body[_NFGENMSG_SIZE:] for _, body in bodies)
+                flows = _flows(netfilter, version, matching)
                 _delete(netfilter, [flow for flow in flows if _leads(flow, opened, served, ranges, version)], version)
-    finally:
-        netfilter.close()
+
+
+def _flows(netfilter: NetlinkSocket, version: int, matching: bytes) -> Iterator[bytes]:
+    """Yield the flows of IPv4 or IPv6 that the kernel's filter passes; all with an empty one."""
+    for _, body in netfilter.request(_GET, NLM_DUMP, _NFGENMSG[version] + matching):
+        yield body[_NFGENMSG_SIZE:]
 
 
 def _delete_matching(netfilter: NetlinkSocket, matching: bytes, version: int) -> bool:
@@ -163,15 +158,12 @@ def open_connections(addresses: Collection[IpAddress]) -> int:
     Raises:
         OSError: nfnetlink refused a request.
     """
-    netfilter = NetlinkSocket(NETLINK_NETFILTER)
-    try:
+    with closing(NetlinkSocket(NETLINK_NETFILTER)) as netfilter:
         return sum(
-            _is_open(body[_NFGENMSG_SIZE:])
+            _is_open(flow)
             for address in addresses
-            for _, body in netfilter.request(_GET, NLM_DUMP, _NFGENMSG[address.version] + _answered_by(address))
+            for flow in _flows(netfilter, address.version, _answered_by(address))
         )
-    finally:
-        netfilter.close()
 
 
 def _is_open(flow: bytes) -> bool:

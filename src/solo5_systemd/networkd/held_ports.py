@@ -10,6 +10,7 @@ import socket
 import struct
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from solo5_systemd.base.errors import TakenError
@@ -36,16 +37,13 @@ def bound_ports() -> frozenset[BoundPort]:
     Raises:
         OSError: the kernel refused a request.
     """
-    diag = NetlinkSocket(NETLINK_SOCK_DIAG)
-    try:
+    with closing(NetlinkSocket(NETLINK_SOCK_DIAG)) as diag:
         return frozenset(
             port
             for protocol, number, states in _QUERIES
             for family in (socket.AF_INET, socket.AF_INET6)
             for port in _bound(diag, family, protocol, _REQUEST.pack(family, number, 0, states))
         )
-    finally:
-        diag.close()
 
 
 def _bound(diag: NetlinkSocket, family: int, protocol: Protocol, request: bytes) -> Iterator[BoundPort]:
