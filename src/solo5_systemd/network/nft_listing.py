@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from solo5_systemd.network.nft_elements import Element
-from solo5_systemd.network.nft_objects import is_of_guest, listed_objects, object_name
+from solo5_systemd.network.nft_objects import is_of_guest, listed_objects, object_name, words
 from solo5_systemd.network.nft_rules import DYNAMIC
 
 _PROTOCOLS = {"6": "tcp", "17": "udp"}
@@ -46,32 +46,18 @@ def _elements(item: Mapping[str, Mapping[str, object]]) -> Iterable[Element]:
             yield Element(
                 family=str(body["family"]),
                 name=str(body["name"]),
-                key=_with_protocol_names(_words(key), body["type"]),
-                value=() if value is None else _words(value),
+                key=_with_protocol_names(words(key), body["type"]),
+                value=() if value is None else words(value),
             )
 
 
-def _with_protocol_names(words: tuple[str, ...], types: object) -> tuple[str, ...]:
+def _with_protocol_names(key: tuple[str, ...], types: object) -> tuple[str, ...]:
     """Replace protocol numbers by names: nftables 1.0.6 prints numbers without an /etc/protocols."""
     if isinstance(types, dict):  # `typeof`, by nftables 1.1: bytes of the payload, and no protocol
-        return words
+        return key
     kinds = types if isinstance(types, list) else [types]
-    pairs = zip(words, kinds, strict=True)
+    pairs = zip(key, kinds, strict=True)
     return tuple(_PROTOCOLS.get(word, word) if kind == "inet_proto" else word for word, kind in pairs)
-
-
-def _words(value: object) -> tuple[str, ...]:
-    match value:
-        case {"concat": [*parts]}:
-            return tuple(word for part in parts for word in _words(part))
-        case {"prefix": {"addr": address, "len": length}}:
-            return (f"{address}/{length}",)
-        case {"elem": {"val": key}}:  # an element with a counter
-            return _words(key)
-        case int() if value < 0:  # JSON output has 64 bits as a signed number
-            return (str(value + (1 << 64)),)
-        case _:
-            return (str(value),)
 
 
 def unquoted(element: Element) -> Element:

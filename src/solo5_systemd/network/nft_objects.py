@@ -139,9 +139,9 @@ def _listed_entry(expressions: Sequence[Mapping[str, Any]], every: str) -> Seque
     for expression in expressions:
         match expression:
             case {"match": {"left": {"ct": {"key": "proto-dst"}}, "right": right}}:
-                ports = f":{_words(right)}"
+                ports = f":{''.join(words(right))}"
             case {"match": {"left": {"ct": _}, "right": right}}:
-                where = _words(right)
+                (where,) = words(right)
             case {"match": {"right": right}}:
                 protocol = f"/{_PROTOCOLS.get(str(right), right)}"
             case _:
@@ -149,11 +149,18 @@ def _listed_entry(expressions: Sequence[Mapping[str, Any]], every: str) -> Seque
     return (f"[{where}]{ports}{protocol}" if where.count(":") > 1 else f"{where}{ports}{protocol}",)
 
 
-def _words(value: object) -> str:
+def words(value: object) -> tuple[str, ...]:
+    """Return the words of a value in an nft listing, of which only a concatenation has several."""
     match value:
+        case {"concat": [*parts]}:
+            return tuple(word for part in parts for word in words(part))
         case {"prefix": {"addr": address, "len": length}}:
-            return f"{address}/{length}"
+            return (f"{address}/{length}",)
         case {"range": [first, last]}:
-            return f"{first}-{last}"
+            return (f"{first}-{last}",)
+        case {"elem": {"val": key}}:  # an element with a counter
+            return words(key)
+        case int() if value < 0:  # JSON output has 64 bits as a signed number
+            return (str(value + (1 << 64)),)
         case _:
-            return str(value)
+            return (str(value),)
