@@ -82,16 +82,17 @@ def choose_network(
     if settings.join is not None:  # its range is one of the host's routes
         if settings.ipv4 is not None:
             check_overlap(settings.name, settings.ipv4, busy.items())
-        return _network(settings, settings.ipv4, settings.gateway4)
+        return network_of(settings, settings.ipv4, settings.gateway4)
     if settings.without_ipv4:
-        return _network(settings, None, None)
+        return network_of(settings, None, None)
     busy |= {destination: "the host's own routes" for destination in routed if destination.prefixlen}
     ipv4 = settings.ipv4 or _free_range(settings.name, tuple(busy), remembered)
     check_overlap(settings.name, ipv4, busy.items())
-    return _network(settings, ipv4, settings.gateway4 or ipv4[1])
+    return network_of(settings, ipv4, settings.gateway4 or ipv4[1])
 
 
-def _network(settings: NetworkSettings, ipv4: IPv4Network | None, gateway4: IPv4Address | None) -> Network:
+def network_of(settings: NetworkSettings, ipv4: IPv4Network | None, gateway4: IPv4Address | None) -> Network:
+    """Return a network of its settings, with a range and a gateway, without IPv6."""
     return Network(
         name=settings.name,
         bridge=settings.bridge,

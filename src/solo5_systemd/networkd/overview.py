@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from solo5_systemd.network.drops import Dropped
-from solo5_systemd.network.ipam import free_addresses
+from solo5_systemd.network.ipam import free_addresses, network_of
 from solo5_systemd.network.links import Links
 from solo5_systemd.network.model import Network, NetworkOverview
 from solo5_systemd.network.nft_tables import Tables
@@ -91,21 +91,12 @@ class Overview:
 def configured(settings: NetworkSettings, mtu: int) -> NetworkOverview:
     """Return the overview of a network that is not in use."""
     ipv6 = settings.ipv6 or Ipv6()
-    return NetworkOverview(
-        name=settings.name,
-        bridge=settings.bridge,
-        ipv4=settings.ipv4,
-        gateway4=settings.gateway4,
+    network = replace(
+        network_of(settings, settings.ipv4, settings.gateway4),
         mtu=settings.mtu or mtu,
-        masquerade=settings.masquerade,
-        policy=settings.policy,
-        join=settings.join,
         ipv6=ipv6.prefix,
         gateway6=ipv6.gateway,
         nat66=ipv6.nat66,
         ra=ipv6.ra,
-        without_ipv4=settings.without_ipv4,
-        up=False,
-        leases=0,
-        free=free_addresses(settings, 0),
     )
+    return replace(NetworkOverview.of(network, free=free_addresses(settings, 0)), without_ipv4=settings.without_ipv4)
