@@ -234,13 +234,11 @@ class LeaseStore:
 
     def remove_lease_record(self, task: TaskName) -> None:
         """Remove the lease record of a task, intact or damaged; idempotent."""
-        (self._tasks / f"{task}.json").unlink(missing_ok=True)
-        (self._tasks / f"{task}.json{_DAMAGED}").unlink(missing_ok=True)
+        _remove(self._tasks / f"{task}.json")
 
     def remove_network(self, name: NetworkName) -> None:
         """Remove the file of a network, intact or damaged; idempotent."""
-        (self._networks / f"{name}.json").unlink(missing_ok=True)
-        (self._networks / f"{name}.json{_DAMAGED}").unlink(missing_ok=True)
+        _remove(self._networks / f"{name}.json")
 
     def remove_sysctls(self) -> None:
         """Remove the saved sysctl values; idempotent."""
@@ -268,6 +266,11 @@ class LeaseStore:
 
     def _load(self, directory: Path, parse: Callable[[object], T]) -> Iterator[T]:
         return _read(_files(directory), parse, _rename_damaged)
+
+
+def _remove(path: Path) -> None:
+    for each in (path, path.with_name(path.name + _DAMAGED)):
+        each.unlink(missing_ok=True)
 
 
 def _remove_tree(directory: Path) -> None:

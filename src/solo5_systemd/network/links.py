@@ -22,7 +22,7 @@ from solo5_systemd.network.modules import BRIDGE, VETH, needing
 from solo5_systemd.network.neighbours import Neighbours
 from solo5_systemd.network.raw_netlink import NETLINK_ROUTE, NLM_DUMP, NetlinkSocket, link_index
 from solo5_systemd.network.routes import LOCAL_TABLE, LOOPBACK6, MAIN_TABLE, Routes
-from solo5_systemd.network.sysctls import is_set_for_link, set_for_link
+from solo5_systemd.network.sysctls import read_sysctl, set_for_link
 from solo5_systemd.network.taps import BridgePort, Taps
 from solo5_systemd.network.task_taps import TaskTap
 from solo5_systemd.settings.guest_routes import IpNetwork
@@ -97,7 +97,7 @@ class Links:
         if network.ipv4 is None:
             return True
         has_gateway = network.gateway4 in self.routes.addresses(link=network.bridge)
-        return has_gateway and is_set_for_link("ipv4", network.bridge, "route_localnet", "1")
+        return has_gateway and read_sysctl(f"ipv4/conf/{network.bridge}/route_localnet") == "1"
 
     def has_segment(self, network: Network, segment: str) -> bool:
         """Return whether a segment exists, and is joined to the network's first bridge by links that are up."""

@@ -151,11 +151,6 @@ def write_sysctl(name: str, value: str) -> None:
         raise HostError(f"sysctl net/{name} cannot be set to {value}: {error.strerror}.") from error
 
 
-def is_set_for_link(family: str, link: str, name: str, value: str) -> bool:
-    """Return whether `conf/LINK/NAME` has a value; False without the link."""
-    return read_sysctl(f"{family}/conf/{link}/{name}") == value
-
-
 def set_for_link(family: str, link: str, name: str, value: str) -> None:
     """Set `conf/LINK/NAME`; a no-op where the kernel lacks the family (`ipv6.disable=1`)."""
     path = _ROOT / family / "conf" / link / name

@@ -13,7 +13,7 @@ from solo5_systemd.network.nft_tables import Tables
 from solo5_systemd.network.raw_netlink import link_index
 from solo5_systemd.settings.guest_routes import Routes
 
-_FLOW_BATCH_INTERVAL_S = 0.2
+FLOW_BATCH_INTERVAL_S = 0.2
 """Delay of the deletion of stale flows after an attach, so that one dump of the conntrack table serves many tasks."""
 
 _log = logging.getLogger(__name__)
@@ -91,15 +91,10 @@ class Deletions:
             if batch or any(link_index(lease.tap) for lease in remains.reservation.leases):
                 await asyncio.to_thread(_delete, batch or [remains])
 
-    async def delete_flows_later(self, redirected: frozenset[RedirectedPort]) -> None:
-        """Delete the stale flows of UDP ports after `_FLOW_BATCH_INTERVAL_S`."""
+    async def delete_flows(self, redirected: frozenset[RedirectedPort], after_s: float = 0) -> None:
+        """Delete the stale flows of UDP ports, after some seconds."""
         self._redirected |= redirected
-        await asyncio.sleep(_FLOW_BATCH_INTERVAL_S)
-        await self._delete_queued(redirected)
-
-    async def delete_flows(self, redirected: frozenset[RedirectedPort]) -> None:
-        """Delete the stale flows of UDP ports."""
-        self._redirected |= redirected
+        await asyncio.sleep(after_s)
         await self._delete_queued(redirected)
 
     async def _delete_queued(self, mine: frozenset[RedirectedPort]) -> None:

@@ -20,7 +20,7 @@ from solo5_systemd.network.model import Repair, Request, SleepChange
 from solo5_systemd.network.port_conflicts import show_port
 from solo5_systemd.networkd.activation import Activation
 from solo5_systemd.networkd.dhcp_servers import DhcpServers
-from solo5_systemd.networkd.flow_and_tap_deletions import Deletions
+from solo5_systemd.networkd.flow_and_tap_deletions import FLOW_BATCH_INTERVAL_S, Deletions
 from solo5_systemd.networkd.leases import now
 from solo5_systemd.networkd.maintenance import Maintenance
 from solo5_systemd.networkd.namespace_watches import NamespaceWatches
@@ -197,7 +197,7 @@ class Networkd:
         # Deferred, since the dump of all flows would be most of the cost of an attach. Flows to this guest stay; a UDP
         # client with a flow to an earlier guest reaches this one after the interval.
         if redirected:
-            self._tasks.create_task(self._deletions.delete_flows_later(redirected))
+            self._tasks.create_task(self._deletions.delete_flows(redirected, FLOW_BATCH_INTERVAL_S))
         return []
 
     async def _move_ports(self, source: str, target: str) -> Sequence[object]:
