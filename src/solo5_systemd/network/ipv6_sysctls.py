@@ -32,13 +32,18 @@ def is_available() -> bool:
     return _CONF.exists()
 
 
-def values_to_restore() -> dict[str, str]:
+def values_to_restore(*, shared: bool) -> dict[str, str]:
     """Return the values that `restore` needs to undo `enable_forwarding`; only `forwarding` where that is 1 already.
+
+    Args:
+        shared: with that to undo `receive_untranslated`; there is none without br_netfilter.
 
     Raises:
         HostError: a value cannot be read.
     """
     before = {FORWARDING: read_sysctl(FORWARDING)}
+    if shared and (bridged := read_sysctl(BRIDGED)):
+        before[BRIDGED] = bridged
     if was_forwarding(before):
         return before
     names = (f"ipv6/conf/{link}/{name}" for link in _links() for name in ("forwarding", _ACCEPT_RA))
@@ -86,13 +91,15 @@ def enable_forwarding() -> bool:
 
 
 def restore(before: Mapping[str, str]) -> None:
-    """Restore the saved values, unless the host is a router for others or `forwarding` has been set to 0 since.
+    """Restore the saved values; forwarding not if the host is a router for others, or it has been set to 0 since.
 
     `accept_ra` becomes 1 again where it still is 2, also on links that are newer than the saved values.
 
     Raises:
         HostError: a setting cannot be written.
     """
+    if BRIDGED in before and read_sysctl(BRIDGED) not in ("", before[BRIDGED]):
+        write_sysctl(BRIDGED, before[BRIDGED])
     if FORWARDING not in before or is_router(before) or read_sysctl(FORWARDING) != "1":
         return
     write_sysctl(FORWARDING, before[FORWARDING])
@@ -104,16 +111,6 @@ def restore(before: Mapping[str, str]) -> None:
         earlier = before.get(accept_ra, _AS_HOST if was_host else "")
         if earlier == _AS_HOST and read_sysctl(accept_ra) == _AS_ROUTER:
             write_sysctl(accept_ra, _AS_HOST)
-
-
-def bridged_to_restore() -> dict[str, str]:
-    """Return the value that `restore_bridged` needs to undo `receive_untranslated`; none without br_netfilter.
-
-    Raises:
-        HostError: the value cannot be read.
-    """
-    value = read_sysctl(BRIDGED)
-    return {BRIDGED: value} if value else {}
 
 
 def receive_untranslated() -> bool:
@@ -128,12 +125,6 @@ def receive_untranslated() -> bool:
         return False
     write_sysctl(BRIDGED, "0")
     return True
-
-
-def restore_bridged(before: Mapping[str, str]) -> None:
-    """Restore the saved value; raises as `restore`."""
-    if BRIDGED in before and read_sysctl(BRIDGED) not in ("", before[BRIDGED]):
-        write_sysctl(BRIDGED, before[BRIDGED])
 
 
 def _links() -> Iterator[str]:

@@ -78,8 +78,7 @@ class Ipv6:
         """
         before = self._store.sysctls()
         if ipv6_sysctls.FORWARDING not in before:
-            bridged = ipv6_sysctls.bridged_to_restore() if shared else {}
-            self._store.save_sysctls({**before, **ipv6_sysctls.values_to_restore(), **bridged})
+            self._store.save_sysctls({**before, **ipv6_sysctls.values_to_restore(shared=shared)})
 
     def is_router(self) -> bool:
         """Return whether the host forwards IPv6 packets for others than this service."""
@@ -90,7 +89,6 @@ class Ipv6:
         before = self._store.sysctls()
         if ipv6_sysctls.FORWARDING in before:
             ipv6_sysctls.restore(before)
-            ipv6_sysctls.restore_bridged(before)
             rest = {name: value for name, value in before.items() if not name.startswith(("ipv6/", "bridge/"))}
             self._store.save_sysctls(rest)
 
