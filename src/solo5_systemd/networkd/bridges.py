@@ -257,24 +257,17 @@ class Bridges:
         """Make the nftables tables anew."""
         self._tables.replace(self.ruleset())
 
-    def add_to_tables(self, reservation: Reservation) -> None:
-        """Add the nftables elements of a task that is being attached.
-
-        Raises:
-            HostError: nftables refused them.
-        """
-        try:
-            self._tables.exchange((), self.task_elements(reservation))
-        except HostError:  # another program may have removed the tables since they were looked at
-            ruleset = self.ruleset()
-            self._tables.replace(replace(ruleset, reservations=(*ruleset.reservations, reservation)))
-
     def asleep_elements(self, reservation: Reservation) -> Sequence[Element]:
         """Return the nftables elements of a task while it sleeps, besides its others."""
         return nft_elements.asleep_elements(reservation, tuple(self.networks.values()))
 
-    def replace_elements(self, before: Iterable[Element], after: Iterable[Element] = ()) -> None:
+    def replace_elements(
+        self, before: Iterable[Element], after: Iterable[Element] = (), attaching: Sequence[Reservation] = ()
+    ) -> None:
         """Change or delete some nftables elements in one transaction: no packet finds neither.
+
+        Args:
+            attaching: the reservations of tasks that are not attached yet.
 
         Raises:
             HostError: nftables refused it.
@@ -282,8 +275,9 @@ class Bridges:
         old, new = dict.fromkeys(before), dict.fromkeys(after)
         try:
             self._tables.exchange([each for each in old if each not in new], [each for each in new if each not in old])
-        except HostError:  # as above
-            self._tables.replace(self.ruleset())
+        except HostError:  # another program may have removed the tables since they were looked at
+            ruleset = self.ruleset()
+            self._tables.replace(replace(ruleset, reservations=(*ruleset.reservations, *attaching)))
 
     def waiting_elements(self, reservation: Reservation) -> Sequence[Element]:
         """Return the nftables elements of a task while it waits for its first packet, instead of its others."""

@@ -105,10 +105,6 @@ class NetworkState:
         self._choice = Choice(links, self.bridges, self.leases, settings, reserved, remembered)
         self.overview = Overview(links, tables, self.bridges, self.leases, self._choice, settings, namespace)
 
-    def networks(self) -> Sequence[Network]:
-        """Return the networks in use."""
-        return tuple(self.bridges.networks.values())
-
     # -- one task ------------------------------------------------------------------------------------------------
 
     def reserve(self, task: TaskName, request: Request) -> LeaseRecord:
@@ -215,7 +211,7 @@ class NetworkState:
         now = self.leases.get(task) or record
         if record.waits:
             self.waiting.end(now)
-        for each in overtaken(self.networks(), record.reservation.leases):
+        for each in overtaken(self.bridges.networks.values(), record.reservation.leases):
             self.repairs.report_unrepaired(task, str(each))
         return redirected(self._tables, [record.reservation])
 
@@ -420,7 +416,7 @@ class NetworkState:
         ).read()
         self._ports.restore(self.leases.published_ports())
         self.bridges.up = {
-            network.name for network in self.networks() if not network.join and self._links.has_bridge(network)
+            name for name, each in self.bridges.networks.items() if not each.join and self._links.has_bridge(each)
         }
         self.repairs.remove_orphaned_taps()
         self.bridges.read_routers()
@@ -461,7 +457,7 @@ class NetworkState:
         self.dhcp.add(record, self.bridges.networks)
         for lease in reservation.leases:
             self._make_tap(reservation, lease)
-        self.bridges.add_to_tables(reservation)
+        self.bridges.replace_elements((), self.bridges.task_elements(reservation), [reservation])
         self.leases.save_attached(record)
         self.bridges.make_room_for_neighbours(reservation)
 
