@@ -300,9 +300,10 @@ class Sleep:
         record = self._state.record(task)
         return record is not None and record.sleeps
 
-    async def _wake_for(self, task: TaskName, packets: "_Packets") -> None:
+    async def _wake_for(self, task: TaskName, packets: _Packets) -> None:
         try:
-            await self._wake(task, packets)
+            async with self._locks[task]:
+                await self._wake(task, packets)
         except Solo5Error as error:  # nftables, PID 1; the counter remains, so that the next check repeats it
             _log.error("task %s cannot be woken: %s", task, error)
         finally:
@@ -314,18 +315,15 @@ class Sleep:
         Raises:
             HostError: nftables refused it, or PID 1 has not replied; it sleeps on, and its next packet wakes it.
         """
-        await self._wake(task, _Packets(reason))
+        async with self._locks[task]:
+            await self._wake(task, _Packets(reason))
 
     async def wake_for_attach(self, task: TaskName) -> None:
         """Wake a task, under its lock, whose network is attached again while it runs; raises as `wake`."""
         if self._is_asleep(task):
-            await self._wake_locked(task, _Packets("its network is attached again"))
+            await self._wake(task, _Packets("its network is attached again"))
 
-    async def _wake(self, task: TaskName, packets: "_Packets") -> None:
-        async with self._locks[task]:
-            await self._wake_locked(task, packets)
-
-    async def _wake_locked(self, task: TaskName, packets: "_Packets") -> None:
+    async def _wake(self, task: TaskName, packets: _Packets) -> None:
         begun = time.monotonic()
         await self._units.signal(task, signal.SIGCONT)
         record = self._state.record(task)

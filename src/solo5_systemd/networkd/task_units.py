@@ -55,7 +55,7 @@ class TaskUnits:
 
     def has_run(self, task: TaskName) -> bool:
         """Return whether the task's unit runs: its link exists."""
-        return any(os.path.lexists(f"{self._directory}/{link}") for link in _links(task))
+        return self._running(task) is not None
 
     def is_updated(self, task: TaskName) -> bool:
         """Return whether an update of the task is under way."""
@@ -66,7 +66,7 @@ class TaskUnits:
         existing = frozenset[str]()
         with suppress(OSError):
             existing = frozenset(os.listdir(self._directory))  # noqa: PTH208 - for strings
-        return [task for task in tasks if existing.isdisjoint(_links(task))]
+        return [task for task in tasks if existing.isdisjoint(f"{INVOCATION_LINK}{unit}" for unit in units_of(task))]
 
     async def over(self, tasks: Iterable[TaskName]) -> frozenset[TaskName]:
         """Return the tasks whose unit neither runs nor has a job; none where PID 1 does not reply."""
@@ -134,8 +134,8 @@ class TaskUnits:
 
     def _running(self, task: TaskName) -> str | None:
         """Return the unit of a task that runs; None: there is none."""
-        units = zip(units_of(task), _links(task), strict=True)
-        return next((unit for unit, link in units if os.path.lexists(f"{self._directory}/{link}")), None)
+        path = f"{self._directory}/{INVOCATION_LINK}"
+        return next((unit for unit in units_of(task) if os.path.lexists(f"{path}{unit}")), None)
 
     def close(self) -> None:
         """Remove the watch."""
@@ -171,7 +171,3 @@ async def call_pid1(
 def _body(reply: Message | None) -> Sequence[Any] | None:
     """Return the values of a reply; None where the method has failed, or PID 1 has not replied."""
     return reply.body if reply is not None and reply.message_type is MessageType.METHOD_RETURN else None
-
-
-def _links(task: TaskName) -> Sequence[str]:
-    return [f"{INVOCATION_LINK}{unit}" for unit in units_of(task)]
