@@ -4,40 +4,35 @@ import os
 import socket
 import struct
 import sys
+from contextlib import suppress
 
 from solo5_systemd.network import ipv6_sysctls
 from solo5_systemd.network import rtnetlink as rt
-from solo5_systemd.network.raw_netlink import (
-    NETLINK_ROUTE,
-    NetlinkSocket,
-    attributes,
-    equals,
-    has_bits,
-    is_type,
-)
+from solo5_systemd.network.raw_netlink import NETLINK_ROUTE, NetlinkSocket, attributes, equals, has_bits, is_type
 from solo5_systemd.network.sysctls import IP_FORWARD
 
 # linux/rtnetlink.h, if_addr.h, netconf.h
-_GROUP_IPV4_ADDRESS, _GROUP_IPV4_NETCONF, _GROUP_IPV6_NETCONF = 5, 24, 25
+_GROUP_IPV4_ADDRESS, _GROUP_IPV6_ADDRESS, _GROUP_IPV4_NETCONF, _GROUP_IPV6_NETCONF = 5, 9, 24, 25
 _RTM_DELADDR, _RTM_NEWNETCONF = 21, 80
-_GROUP_IPV6_ADDRESS = 9
-_IFADDRMSG6 = struct.Struct("=BBBBI")  # family, prefix length, flags, scope, index
+_IFADDRMSG = struct.Struct("=BBBBI")  # family, prefix length, flags, scope, index
 _FLAGS, _CHANGE = 24, 28  # of struct ifinfomsg, from the message's header on
 _IS_NEW = 1 << 31  # all bits are set for a new link
-_IFADDRMSG, _IFA_LABEL = 8, 3
+_IFA_LABEL = 3
 _NETCONFA_FORWARDING, _NO_LINK, _NEW_LINKS = 2, 0xFFFFFFFF, 0xFFFFFFFE
 _INET6 = int.from_bytes((socket.AF_INET6, 0), sys.byteorder)  # struct netconfmsg, padded
 
 
 class LinkWatch(NetlinkSocket):
-    """A netlink socket, readable when a link is removed, leaves its bridge or is set down, or loses an IPv4 address.
+    """A netlink socket, readable when a link is removed, leaves its bridge or is set down, or loses an address.
 
-    Also when net.ipv4.ip_forward or net.ipv6.conf.all.forwarding is set. The kernel drops all other messages:
-    every step of an attach changes a link, and a new link has its sysctls announced.
+    The kernel removes the IPv6 addresses of all links when a program sets disable_ipv6. Also readable when
+    net.ipv4.ip_forward or net.ipv6.conf.all.forwarding is set. The kernel drops all other messages: every step of an
+    attach changes a link, and a new link has its sysctls announced.
     """
 
     def __init__(self) -> None:
-        super().__init__(NETLINK_ROUTE, rt.GROUP_LINK, _GROUP_IPV4_ADDRESS, _GROUP_IPV4_NETCONF, _GROUP_IPV6_NETCONF)
+        addresses, forwards = (_GROUP_IPV4_ADDRESS, _GROUP_IPV6_ADDRESS), (_GROUP_IPV4_NETCONF, _GROUP_IPV6_NETCONF)
+        super().__init__(NETLINK_ROUTE, rt.GROUP_LINK, *addresses, *forwards)
         forwarding = equals(30, _NETCONFA_FORWARDING, 2)
         self.receive_only(
             [is_type(rt.DELLINK)],
@@ -68,9 +63,16 @@ def _sysctl(body: bytes) -> str:
 
 
 def _link_name(kind: int, body: bytes) -> str:
-    """Return the name of the link in a message on a link or an address, whose label may have a suffix (`eth0:1`)."""
+    """Return the name of the link in a message on a link or an address, empty of one that is gone.
+
+    The label of an IPv4 address may have a suffix (`eth0:1`); one of IPv6 has an index, of the watch's own namespace.
+    """
+    if kind == _RTM_DELADDR and body[:1] == bytes([socket.AF_INET6]):
+        with suppress(OSError):
+            return socket.if_indextoname(_IFADDRMSG.unpack_from(body)[-1])
+        return ""
     if kind == _RTM_DELADDR:
-        return os.fsdecode(attributes(body[_IFADDRMSG:]).get(_IFA_LABEL, b"").rstrip(b"\0").partition(b":")[0])
+        return os.fsdecode(attributes(body[_IFADDRMSG.size :]).get(_IFA_LABEL, b"").rstrip(b"\0").partition(b":")[0])
     return os.fsdecode(rt.link_attributes(body).get(rt.IFLA_IFNAME, b"").rstrip(b"\0"))
 
 
@@ -88,21 +90,3 @@ class CarrierWatch(NetlinkSocket):
         """Return the names of links with a carrier; None after lost messages. To be called when readable."""
         found = self.queued()
         return None if found is None else frozenset(_link_name(kind, body) for kind, body in found)
-
-
-class AddressWatch(NetlinkSocket):
-    """A netlink socket in RTNLGRP_IPV6_IFADDR, readable when an IPv6 address is removed.
-
-    The kernel removes those of all links when a program sets disable_ipv6, or sets them down.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(NETLINK_ROUTE, _GROUP_IPV6_ADDRESS)
-        self.receive_only([is_type(_RTM_DELADDR)])
-
-    def removed(self) -> frozenset[int] | None:
-        """Return the indexes of links that lost an address; None after lost messages. To be called when readable."""
-        found = self.queued()
-        if found is None:
-            return None
-        return frozenset(_IFADDRMSG6.unpack_from(body)[-1] for kind, body in found if kind == _RTM_DELADDR)

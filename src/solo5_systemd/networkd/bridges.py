@@ -13,7 +13,6 @@ from solo5_systemd.network.links import Links
 from solo5_systemd.network.model import Lease, Network, Reservation
 from solo5_systemd.network.nft_elements import Element, Ruleset
 from solo5_systemd.network.nft_tables import Tables
-from solo5_systemd.network.raw_netlink import link_index
 from solo5_systemd.networkd.ipv6 import Ipv6
 from solo5_systemd.networkd.leases import Leases
 
@@ -179,11 +178,6 @@ class Bridges:
         if any(network.bridge == link for network in list(self.networks.values())):
             return True
         return any(link in (segment, *segment_link(segment)) for segment in list(self.segments))
-
-    def is_gateway(self, link: int) -> bool:
-        """Return whether a link, by its index, is a bridge with an IPv6 address; safe in any thread."""
-        networks = list(self.networks.values())
-        return any(network.routes6 and link_index(network.bridge) == link for network in networks)
 
     @property
     def forwarding(self) -> bool:

@@ -100,9 +100,6 @@ class Maintenance:
                 await self._writer.run(self._state.repair)
             if repairs.awaits_bridge:
                 await self._writer.run(repairs.repair_joined)
-            if watches.gateway:
-                watches.gateway = False
-                await self._writer.run(repairs.repair_gateways)
             if watches.links != frozenset():  # None: unknown, after lost netlink messages
                 await asyncio.sleep(_LINKS_SETTLE_S)
                 changed, watches.links = watches.links, frozenset()

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 
 from solo5_systemd.network.announcements import AnnouncedPackets
-from solo5_systemd.network.link_watches import AddressWatch, LinkWatch
+from solo5_systemd.network.link_watches import LinkWatch
 from solo5_systemd.network.namespaces import NetworkNamespace
 from solo5_systemd.network.nft_tables import RulesetWatch
 
-_Watch = LinkWatch | AddressWatch | RulesetWatch | AnnouncedPackets
+_Watch = LinkWatch | RulesetWatch | AnnouncedPackets
 
 
 class NamespaceWatches:
@@ -46,7 +46,7 @@ class NamespaceWatches:
         if path in self._open:
             return
         with closing(NetworkNamespace(path)) as namespace, namespace.entered():
-            watches: list[_Watch] = [LinkWatch(), AddressWatch(), *((RulesetWatch(),) if rules else ())]
+            watches: list[_Watch] = [LinkWatch(), *((RulesetWatch(),) if rules else ())]
             with suppress(OSError):  # the kernel lacks nfnetlink_log: no task sleeps
                 watches.append(AnnouncedPackets())
         self._open[path] = tuple(watches)
@@ -70,6 +70,6 @@ class NamespaceWatches:
         if isinstance(watch, AnnouncedPackets):
             self._announced(watch, path)
             return
-        found = watch.removed() if isinstance(watch, AddressWatch) else watch.changed()
+        found = watch.changed()
         if found or found is None:  # None: messages were lost
             self._changed(path)

@@ -144,7 +144,7 @@ class Repairs:
         bridges = self._bridges
         self._missing = frozenset(network.name for network in bridges.joined if not bridges.is_usable(network))
         self._repair_bridges()
-        self.repair_gateways()
+        self._repair_gateways()
         for segment, name in bridges.segments.items():
             if not self._links.has_segment(bridges.networks[name], segment):
                 self._links.make_segment(bridges.networks[name], segment)
@@ -179,7 +179,7 @@ class Repairs:
                 what = f"bridge {network.bridge} of network {network.name} {state}: it is restored"
                 self._add(self._tasks_of(network.name), what)
 
-    def repair_gateways(self) -> None:
+    def _repair_gateways(self) -> None:
         """Restore the IPv6 addresses of bridges that have lost them, such as by a change of disable_ipv6."""
         for network in (*self._bridges.own, *self._bridges.joined):
             if not self._links.has_gateway6(network):

@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing, contextmanager
 from typing import TypeAlias, TypeVar
 
 from solo5_systemd.network.announcements import AnnouncedPackets, Packets
-from solo5_systemd.network.link_watches import AddressWatch, LinkWatch
+from solo5_systemd.network.link_watches import LinkWatch
 from solo5_systemd.network.nft_tables import RulesetWatch
 from solo5_systemd.networkd.state import NetworkState
 
@@ -19,7 +19,7 @@ Announced: TypeAlias = Callable[[Mapping[str, str] | None, str], None]
 Heard: TypeAlias = Callable[[Packets], None]
 """Called with what guests ask and answer in the host's own namespace."""
 
-W = TypeVar("W", LinkWatch, AddressWatch, RulesetWatch, AnnouncedPackets)
+W = TypeVar("W", LinkWatch, RulesetWatch, AnnouncedPackets)
 
 
 class Watches:
@@ -29,7 +29,6 @@ class Watches:
         wake: set when something changes.
         rules: nftables, where the tables have no owner.
         links: names of expected links; None: unknown, after lost netlink messages.
-        gateway: an address of a bridge was removed.
         namespaces: the paths of other namespaces in which something changed.
     """
 
@@ -37,7 +36,6 @@ class Watches:
         self.wake = asyncio.Event()
         self.rules = False
         self.links: frozenset[str] | None = frozenset()
-        self.gateway = False
         self.namespaces: set[str] = set()
         self._callees: tuple[Announced, Heard] | None = None
 
@@ -45,10 +43,9 @@ class Watches:
     def open(self, host: NetworkState, announced: Announced, heard: Heard) -> Iterator[None]:
         """Watch the host's network namespace for the block."""
         self._callees = announced, heard
-        self._is_expected, self._is_gateway = host.repairs.is_expected, host.bridges.is_gateway
+        self._is_expected = host.repairs.is_expected
         with ExitStack() as stack:
             _watch(stack, LinkWatch(), self._on_links)
-            _watch(stack, AddressWatch(), self._on_addresses)
             if not host.repairs.owns_tables:
                 _watch(stack, RulesetWatch(), self._on_rules)
             try:
@@ -87,12 +84,6 @@ class Watches:
         else:
             self.links |= changed
         self.wake.set()
-
-    def _on_addresses(self, watch: AddressWatch) -> None:
-        removed = watch.removed()
-        if removed is None or any(map(self._is_gateway, removed)):
-            self.gateway = True
-            self.wake.set()
 
 
 def _watch(stack: ExitStack, watch: W, on_change: Callable[[W], None]) -> None:
