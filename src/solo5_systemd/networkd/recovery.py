@@ -48,20 +48,16 @@ class Recovery:
         damaged = [task for task in self.store.damaged_tasks() if self.leases.get(task) is None]
         if not damaged:
             return
-        bridges = {
-            link_index(network.bridge): network.name for network in self.bridges.networks.values()
-        }  # IFLA_MASTER is an index
-        bridges |= {
-            link_index(segment): network.name
-            for network in self.bridges.networks.values()
-            for segment in self.bridges.found_segments(network)
+        networks = self.bridges.networks
+        bridges = {  # by index, as IFLA_MASTER has it
+            link_index(bridge): name
+            for name, network in networks.items()
+            for bridge in (network.bridge, *self.bridges.found_segments(network))
         }
-        links_found = self.links.taps()
-        found = {name: (tap.alias, bridges.get(tap.master)) for name, tap in links_found.items()}
         taps = {
-            name: (alias, self.bridges.networks[network])
-            for name, (alias, bridge) in found.items()
-            if (network := tap_network(alias) or bridge) in self.bridges.networks
+            name: (tap.alias, networks[own])
+            for name, tap in self.links.taps().items()
+            if (own := tap_network(tap.alias) or bridges.get(tap.master)) in networks
         }
         elements = self.tables.elements()
         for task in damaged:
