@@ -87,7 +87,7 @@ class ScopeFields:
 
 
 class CgroupFs:
-    """The unified cgroup hierarchy, with /proc and /sys for what it lacks; implements `backends.Usages`."""
+    """The unified cgroup hierarchy, with /proc and /sys for what it lacks."""
 
     def __init__(self, mount: Path = MOUNT, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> None:
         self._root = unified(mount)

@@ -13,7 +13,8 @@ from solo5_systemd.base.names import DeviceName, TaskName
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 
-    from solo5_systemd.engine.backends import QueryBackends, Usages
+    from solo5_systemd.cgroup.cgroupfs import CgroupFs
+    from solo5_systemd.engine.backends import QueryBackends
     from solo5_systemd.engine.task import Endpoints, Sample, Task
     from solo5_systemd.journal.lines import Line
     from solo5_systemd.network.model import LeaseRecord
@@ -152,6 +153,6 @@ class Queries:
         return with_lost_disks(found, await self.backends.disk_space.lost_disks(state.task))
 
 
-async def is_hung(state: "UnitState", usages: "Usages") -> bool:
+async def is_hung(state: "UnitState", usages: "CgroupFs") -> bool:
     """Return whether the tender hangs: its main thread is a zombie, and other threads live."""
     return bool(state.main_pid) and not state.over and await usages.stalled(state.main_pid)

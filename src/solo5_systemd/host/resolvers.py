@@ -28,7 +28,7 @@ _EVERY = {4: ip_network("0.0.0.0/0"), 6: ip_network("::/0")}
 
 
 class HostResolvers:
-    """The name servers of networks and of this host; implements `backends.Resolvers`.
+    """The name servers of networks and of this host.
 
     Args:
         settings: returns the settings, with those of networks.

@@ -74,7 +74,7 @@ _ABI = re.compile(r"^ABI version ([0-9]+)$", re.MULTILINE)
 
 
 class TenderPath:
-    """The search path of tenders; implements `backends.Tenders`."""
+    """The search path of tenders."""
 
     def __init__(self, directories: Sequence[str], cache: Path = VERSION_CACHE, root: Path = Path(ROOT)) -> None:
         self._directories = directories

@@ -71,7 +71,7 @@ class _LargeImageError(Exception):
 
 
 class ImageStore:
-    """The image store, safe for concurrent use by threads and processes; implements `backends.Images`."""
+    """The image store, safe for concurrent use by threads and processes."""
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Journal:
-    """Implements `backends.Console`.
+    """The journal, for the consoles of tasks. A namespace is a journal namespace; empty: the host's journal.
 
     Args:
         namespace: returns the journal namespace for the consoles of new tasks; empty: the host's journal.

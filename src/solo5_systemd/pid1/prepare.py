@@ -74,7 +74,7 @@ from solo5_systemd.users.user_record import user_record
 from solo5_systemd.wiring.engine import machine
 
 if TYPE_CHECKING:
-    from solo5_systemd.engine.backends import Disks
+    from solo5_systemd.storage.backing_files import ImageFiles
     from solo5_systemd.wiring.engine import Machine
 
 ENVIRONMENT = "environment"
@@ -212,7 +212,7 @@ async def _stop_outcome(name: TaskName) -> None:
         await backends.units.stop(outcome_target(name))
 
 
-async def _drop_held(name: TaskName, disks: "Disks") -> None:
+async def _drop_held(name: TaskName, disks: "ImageFiles") -> None:
     """Release the locks of the last start, whose tender has ended, and remove what they protected."""
     for fds in fdstore.restored().values():
         for fd in fds:

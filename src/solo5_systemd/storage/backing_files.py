@@ -61,7 +61,7 @@ _OPEN_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class ImageFiles:
-    """Disks on this host; implements `backends.Disks`. System calls run in threads: a disk may be remote or spun down.
+    """Disks on this host. System calls run in threads: a disk may be remote or spun down.
 
     Args:
         recorded: of the disks that tasks have.

@@ -29,7 +29,7 @@ FULL_MAX = 1 << 20
 
 
 class DiskSpace:
-    """The space of disks on this host; implements `backends.DiskSpace`. An event loop goes on meanwhile."""
+    """The space of disks on this host. An event loop goes on meanwhile."""
 
     def __init__(self, locks: Path = LOCKS, copies: Path = Path(COPIES), timeout: float = TIMEOUT_S) -> None:
         self._locks = locks

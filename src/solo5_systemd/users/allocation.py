@@ -46,7 +46,7 @@ class _StartingError(TakenError):
 
 
 class Users:
-    """The users of tasks; implements `backends.Users`.
+    """The users of tasks.
 
     Args:
         uids: returns the operator's range; called at the first allocation.

@@ -13,20 +13,17 @@ from solo5_systemd.bus.manager import Manager
 from solo5_systemd.wiring.queries import KernelReads
 
 if TYPE_CHECKING:
-    from solo5_systemd.engine.backends import (
-        Console,
-        Directories,
-        Disks,
-        Images,
-        Networks,
-        Relay,
-        Resolvers,
-        Tenders,
-        Users,
-    )
+    from solo5_systemd.bus.network_client import Networkd
+    from solo5_systemd.bus.relay_client import Relay
     from solo5_systemd.engine.runtime import Runtime
+    from solo5_systemd.host.resolvers import HostResolvers
+    from solo5_systemd.host.tenders import TenderPath
+    from solo5_systemd.image.store import ImageStore
+    from solo5_systemd.journal.console import Journal
     from solo5_systemd.settings.limits import Node, Space
     from solo5_systemd.settings.solo5_toml import Settings
+    from solo5_systemd.storage.backing_files import ImageFiles
+    from solo5_systemd.users.allocation import Users
     from solo5_systemd.users.user_record import GivenDisk
 
 
@@ -62,7 +59,7 @@ class Machine(KernelReads):
         self.units = Manager(connection)
 
     @cached_property
-    def images(self) -> "Images":
+    def images(self) -> "ImageStore":
         from solo5_systemd.image.store import ImageStore
 
         def room() -> int:
@@ -72,13 +69,13 @@ class Machine(KernelReads):
         return ImageStore(quota=lambda: self._settings().image_store_mb << 20, room=room)
 
     @cached_property
-    def tenders(self) -> "Tenders":
+    def tenders(self) -> "TenderPath":
         from solo5_systemd.host.tenders import TenderPath
 
         return TenderPath(self._settings().tender_paths)
 
     @cached_property
-    def disks(self) -> "Disks":
+    def disks(self) -> "ImageFiles":
         from solo5_systemd.storage.backing_files import ImageFiles
         from solo5_systemd.storage.disk_claims import DiskClaims
         from solo5_systemd.users.registry import Registry
@@ -95,13 +92,13 @@ class Machine(KernelReads):
         return Users(lambda: self._settings().task_uids, _reclaim_disk, node=lambda: _node(self._settings()))
 
     @cached_property
-    def networks(self) -> "Networks":
+    def networks(self) -> "Networkd":
         from solo5_systemd.bus.network_client import Networkd
 
         return Networkd(self._connection)
 
     @cached_property
-    def console(self) -> "Console":
+    def console(self) -> "Journal":
         from solo5_systemd.journal.console import Journal
 
         return Journal(lambda: self._settings().log_namespace)
@@ -113,13 +110,13 @@ class Machine(KernelReads):
         return Relay(self._connection, self.console.sync)
 
     @cached_property
-    def resolvers(self) -> "Resolvers":
+    def resolvers(self) -> "HostResolvers":
         from solo5_systemd.host.resolvers import HostResolvers
 
         return HostResolvers(self._settings)
 
     @cached_property
-    def directories(self) -> "Directories":
+    def directories(self) -> "HostDirectories":
         return HostDirectories()
 
 

@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from solo5_systemd.base.names import DeviceName, TaskName
     from solo5_systemd.bus.blocking import BlockingBus
     from solo5_systemd.bus.unit_reader import BlockingReader
-    from solo5_systemd.engine.backends import DiskSpace, Usages
+    from solo5_systemd.cgroup.cgroupfs import CgroupFs
     from solo5_systemd.engine.task import Endpoints
     from solo5_systemd.journal.lines import Line
     from solo5_systemd.network.model import LeaseRecord, NetworkOverview, RecordedRepair
     from solo5_systemd.network.tap_counters import Traffic
+    from solo5_systemd.storage.disk_space import DiskSpace
     from solo5_systemd.unit.exit_messages import ExitMessages
     from solo5_systemd.unit.state import UnitState
 
@@ -32,16 +33,16 @@ class KernelReads:
     """The backends that read what the kernel has of tasks: the same with and without an event loop."""
 
     @cached_property
-    def usages(self) -> "Usages":
+    def usages(self) -> "CgroupFs":
         from solo5_systemd.cgroup.cgroupfs import CgroupFs
 
         return CgroupFs()
 
     @cached_property
     def disk_space(self) -> "DiskSpace":
-        from solo5_systemd.storage import disk_space
+        from solo5_systemd.storage.disk_space import DiskSpace
 
-        return disk_space.DiskSpace()
+        return DiskSpace()
 
 
 class QueryMachine(KernelReads):

@@ -2,8 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from ipaddress import IPv4Interface, IPv6Interface
 from pathlib import PurePosixPath
@@ -16,10 +16,17 @@ from tests.support.fakes.tasks import LEASE, STARTED, endpoints
 
 from solo5_systemd.base.errors import NotFoundError, StoreFullError, TakenError
 from solo5_systemd.base.names import DeviceName, NetworkName, Target, TaskName
+from solo5_systemd.cgroup.cgroupfs import CgroupFs
+from solo5_systemd.cgroup.freezer import FrozenTime
+from solo5_systemd.cgroup.meter import Meter
 from solo5_systemd.cgroup.usage import Usage
 from solo5_systemd.engine.backends import Backends
 from solo5_systemd.engine.task import Endpoints
+from solo5_systemd.host.resolvers import HostResolvers
+from solo5_systemd.host.tenders import TenderPath
 from solo5_systemd.image.manifest import StoredImage
+from solo5_systemd.image.store import ImageStore
+from solo5_systemd.journal.console import Journal
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
 from solo5_systemd.network.model import (
     GuestNames,
@@ -37,6 +44,8 @@ from solo5_systemd.network.model import (
 from solo5_systemd.network.tap_counters import Traffic
 from solo5_systemd.settings.limits import Claim, Node, Totals
 from solo5_systemd.settings.resolver import UNSET, Resolver
+from solo5_systemd.storage.backing_files import ImageFiles
+from solo5_systemd.storage.disk_space import DiskSpace
 from solo5_systemd.storage.io_limits import BlockDevice  # noqa: TC001
 from solo5_systemd.storage.model import (
     Backing,
@@ -52,10 +61,11 @@ from solo5_systemd.storage.model import (
 from solo5_systemd.unit.exit_messages import ExitMessages
 from solo5_systemd.unit.state import UnitState
 from solo5_systemd.unit.tender import Tender
+from solo5_systemd.users.allocation import Users
 from solo5_systemd.users.user_record import AllocatedUser, GivenDisk, RangeUsedUpError
 
 
-class FakeImages:
+class FakeImages(ImageStore):
     """An image store.
 
     Attributes:
@@ -72,13 +82,17 @@ class FakeImages:
         self.largest: int | None = None
         self.full = False
         self.makes_room = True
-        self.collected: frozenset[str] | None = None
+        self.collected: Set[str] | None = None
         self.min_age = 0.0
         self.opened: list[int] = []
         self.held: list[int] = []
 
     async def take(
-        self, path: str, roots: Sequence[str], largest: int | None, admit: Callable[[int], None]
+        self,
+        path: str,
+        roots: Sequence[str] = (),
+        largest: int | None = None,
+        admit: Callable[[int], None] = lambda _: None,
     ) -> StoredImage:
         async with self._steps.step("take image"):
             if self.full:
@@ -90,7 +104,7 @@ class FakeImages:
             return self.files[path]
 
     async def preview(
-        self, path: str, roots: Sequence[str], largest: int | None, *, removable: Collection[str] = ()
+        self, path: str, roots: Sequence[str] = (), largest: int | None = None, *, removable: Collection[str] = ()
     ) -> StoredImage:
         async with self._steps.step("preview image"):
             if self.full and not (self.makes_room and removable):
@@ -109,14 +123,14 @@ class FakeImages:
         self.opened.append(os.open("/dev/null", os.O_RDONLY))
         return self.opened[-1]
 
-    async def collect(self, keep: frozenset[str], *, dry_run: bool, min_age: float = 60.0) -> Sequence[str]:
+    async def collect(self, keep: Set[str], *, min_age: float = 60.0, dry_run: bool = False) -> tuple[str, ...]:
         async with self._steps.step("list unused images" if dry_run else "collect images"):
             self.collected, self.min_age = keep, min_age
             self.full = self.full and (dry_run or not self.makes_room)
             return ("ab" * 32,)
 
 
-class FakeTenders:
+class FakeTenders(TenderPath):
     """Tenders; `modules`: the enabled security modules; `launcher`: path of solo5-confine."""
 
     def __init__(self, steps: Steps) -> None:
@@ -138,7 +152,7 @@ class FakeTenders:
             return ("kvm",) if target is Target.HVT else ()
 
 
-class FakeDisks:
+class FakeDisks(ImageFiles):
     """Disks.
 
     Attributes:
@@ -273,7 +287,11 @@ class Spawn:
             raise
 
 
-class FakeUsers:
+async def _nothing(_: TaskName) -> None:
+    pass
+
+
+class FakeUsers(Users):
     """Task users.
 
     Attributes:
@@ -357,7 +375,7 @@ class FakeUsers:
     async def collect(
         self,
         loaded: Callable[[], Awaitable[Collection[TaskName]]],
-        before: Callable[[TaskName], Awaitable[None]],
+        before: Callable[[TaskName], Awaitable[None]] = _nothing,
     ) -> Sequence[TaskName]:
         async with self._steps.step("collect users"):
             stale = sorted(self.held.keys() - self.starting - {*await loaded()})
@@ -536,7 +554,7 @@ class FakeNetworks:
             yield await self.slept.get()
 
 
-class FakeConsole:
+class FakeConsole(Journal):
     """A journal.
 
     Attributes:
@@ -625,7 +643,7 @@ def console_line(text: str, stream: Stream = Stream.STDOUT) -> Line:
     return Line(unit="", stream=stream, data=text.encode() + b"\n", position=position, realtime=STARTED)
 
 
-class FakeMeter:
+class FakeMeter(Meter):
     """A meter; `removed`: the removed control groups."""
 
     def __init__(self, steps: Steps, control_group: str, removed: set[str]) -> None:
@@ -641,11 +659,18 @@ class FakeMeter:
         self._steps.taken.append(f"metered {self._control_group}")
 
 
-class FakeFrozenTime:
-    seconds: float | None = 0.002
+class FakeFrozenTime(FrozenTime):
+    def __init__(self) -> None:
+        self.seconds = 0.002
+
+    def __enter__(self) -> "FakeFrozenTime":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
 
-class FakeUsages:
+class FakeUsages(CgroupFs):
     """Cgroups and processes.
 
     Attributes:
@@ -667,8 +692,8 @@ class FakeUsages:
     def meter(self, control_group: str) -> "FakeMeter":
         return FakeMeter(self._steps, control_group, self.removed)
 
-    def frozen_time(self, control_group: str) -> AbstractContextManager[FakeFrozenTime]:
-        return nullcontext(FakeFrozenTime())
+    def frozen_time(self, control_group: str) -> FakeFrozenTime:
+        return FakeFrozenTime()
 
     async def usages(self) -> Mapping[TaskName, Usage]:
         async with self._steps.step("usages"):
@@ -691,20 +716,20 @@ class FakeUsages:
             return pid in self.zombies
 
 
-class FakeDiskSpace:
+class FakeDiskSpace(DiskSpace):
     """The file systems of disks; `full` and `lost`: by task."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
-        self.full: dict[TaskName, tuple[FullDisk, ...]] = {}
-        self.lost: dict[TaskName, tuple[LostDisk, ...]] = {}
+        self.full: dict[str, tuple[FullDisk, ...]] = {}
+        self.lost: dict[str, tuple[LostDisk, ...]] = {}
         self.changed: list[FullDiskChange] = []
 
-    async def full_disks(self, task: TaskName) -> Sequence[FullDisk]:
+    async def full_disks(self, task: str) -> Sequence[FullDisk]:
         async with self._steps.step("look for full disks"):
             return self.full.get(task, ())
 
-    async def lost_disks(self, task: TaskName) -> Sequence[LostDisk]:
+    async def lost_disks(self, task: str) -> Sequence[LostDisk]:
         async with self._steps.step("look for lost disks"):
             return self.lost.get(task, ())
 
@@ -726,7 +751,7 @@ class FakeDirectories:
             return frozenset(directories) & self.missing
 
 
-class FakeResolvers:
+class FakeResolvers(HostResolvers):
     """Name servers of networks and of the host; `found`: all that they have, `networks`: argument of the last call,
     `serving`: the networks with a DHCP server."""
 

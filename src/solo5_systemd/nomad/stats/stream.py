@@ -16,8 +16,8 @@ from solo5_systemd.nomad.stats import message
 from solo5_systemd.nomad.task.registry import TaskEntry
 
 if TYPE_CHECKING:
+    from solo5_systemd.cgroup.meter import Meter
     from solo5_systemd.cgroup.usage import Usage
-    from solo5_systemd.engine.backends import Meter
 
 T = TypeVar("T")
 
