@@ -83,6 +83,7 @@ class Streams(DriverService):
             state=cast("Any", None),
             run=replace(RUN, control_group=_control_group(request.task_id)),
             network=None,
+            ended=cast("Any", never),
             end=cast("Any", never),
         )
         samples = self._statistics.samples(known, 1.0, 2500.0)

@@ -10,7 +10,7 @@ from tests.machine.conftest import GUESTS, Runner, eventually, ok, sh
 
 from solo5_systemd.bus.connection import system_bus
 from solo5_systemd.bus.manager import Manager
-from solo5_systemd.bus.unit_states import ExportedState
+from solo5_systemd.bus.unit_states import ExportedState, UnitStates
 from solo5_systemd.unit.state import UnitState
 
 
@@ -27,7 +27,7 @@ class Counting(Manager):
 async def states(exports: ExportedState) -> tuple[Sequence[UnitState], int, int]:
     """Return the states of running tasks by name, and the reads for them: as listed, and as recovered."""
     async with system_bus() as connection:
-        listing, recovery = Counting(connection, exports), Counting(connection, exports)
+        listing, recovery = (Counting(connection, UnitStates(exports)) for _ in range(2))
         found = sorted(await listing.states(ended=False), key=lambda state: state.unit)
         recovered = await recovery.running_states()
         assert {state.invocation for state in recovered} == {state.invocation for state in found}

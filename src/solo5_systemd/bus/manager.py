@@ -35,9 +35,9 @@ from solo5_systemd.bus.peers import (
     RemoteError,
 )
 from solo5_systemd.bus.unit_reader import READ_RETRIES, UnitReader
-from solo5_systemd.bus.unit_states import INTERFACES, ExportedState
+from solo5_systemd.bus.unit_states import INTERFACES, UnitStates
 from solo5_systemd.bus.unit_watch import WatchedUnit
-from solo5_systemd.cgroup.cgroupfs import ScopeFields, control_group
+from solo5_systemd.cgroup.cgroupfs import control_group
 from solo5_systemd.dbus.messages import Variant
 from solo5_systemd.task.properties import (
     JobAssertError,
@@ -87,17 +87,13 @@ class Manager(UnitReader):
     """systemd's Manager over one connection; implements `backends.Units`.
 
     Args:
-        exports: properties of units in files; None: those of this host.
-        marks: fields of scopes; None: those of this host.
+        states: as of `UnitReader`.
     """
 
-    def __init__(
-        self, connection: Connection, exports: ExportedState | None = None, marks: ScopeFields | None = None
-    ) -> None:
+    def __init__(self, connection: Connection, states: UnitStates | None = None) -> None:
+        super().__init__(states)
         self._connection = connection
-        self._exports = exports or ExportedState()
-        self._marks = marks or ScopeFields()
-        super().__init__(self._exports, self._marks)
+        self._exports = self._states.exports
         self._jobs = Jobs(connection)
         self._removals = Removals()
         self._release: tuple[int, int] | None = None
@@ -124,7 +120,7 @@ class Manager(UnitReader):
         begun = await self._new_run(unit)
         # Only now, since the start job creates the cgroup.
         if unit.marks and begun.control_group:
-            self._marks.write(begun.control_group, unit.marks)
+            self._states.marks.write(begun.control_group, unit.marks)
         self._exports.record_start(begun)
         return begun
 

@@ -165,11 +165,6 @@ class Networkd:
         lease = await self.record(task)
         return lease.reservation if lease else None
 
-    async def lender(self, task: TaskName) -> str:
-        """Return the task whose published ports a task has (`move_ports`), from its lease record; empty: none."""
-        lease = await self.record(task)
-        return lease.lender if lease else ""
-
     async def endpoints(self) -> Mapping[TaskName, Endpoints]:
         """Return the addresses and ports of all lease records."""
         return await asyncio.to_thread(read_endpoints, str(self._state / "tasks"))

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from solo5_systemd.bus.blocking import BlockingBus
-    from solo5_systemd.bus.unit_states import ExportedState, UnitStates
-    from solo5_systemd.cgroup.cgroupfs import ScopeFields
+    from solo5_systemd.bus.unit_states import UnitStates
     from solo5_systemd.unit.state import UnitState
 
 READ_RETRIES = 25
@@ -45,13 +44,11 @@ class UnitReader(ABC):
     are half of the imports of `solo5ctl ps`.
 
     Args:
-        exports: properties of units in files; None: those of this host.
-        marks: fields of scopes; None: those of this host.
+        states: makes the states of units; None: from the files of this host.
     """
 
-    def __init__(self, exports: "ExportedState | None" = None, marks: "ScopeFields | None" = None) -> None:
-        self._given_exports = exports
-        self._given_marks = marks
+    def __init__(self, states: "UnitStates | None" = None) -> None:
+        self._given = states
 
     @abstractmethod
     async def _call_all(self, calls: Sequence[Call]) -> Sequence[list[Any] | Exception]:
@@ -66,10 +63,9 @@ class UnitReader(ABC):
 
     @cached_property
     def _states(self) -> "UnitStates":
-        from solo5_systemd.bus.unit_states import ExportedState, UnitStates
-        from solo5_systemd.cgroup.cgroupfs import ScopeFields
+        from solo5_systemd.bus.unit_states import UnitStates
 
-        return UnitStates(self._given_exports or ExportedState(), self._given_marks or ScopeFields())
+        return self._given or UnitStates()
 
     async def is_shutting_down(self) -> bool:
         """Return whether SystemState is `stopping`."""
@@ -208,17 +204,11 @@ class BlockingReader(UnitReader):
 
     Args:
         bus: returns the connection to the system bus.
-        exports: as of `UnitReader`.
-        marks: as of `UnitReader`.
+        states: as of `UnitReader`.
     """
 
-    def __init__(
-        self,
-        bus: "Callable[[], BlockingBus]",
-        exports: "ExportedState | None" = None,
-        marks: "ScopeFields | None" = None,
-    ) -> None:
-        super().__init__(exports, marks)
+    def __init__(self, bus: "Callable[[], BlockingBus]", states: "UnitStates | None" = None) -> None:
+        super().__init__(states)
         self._bus = bus
 
     async def _call_all(self, calls: Sequence[Call]) -> Sequence[list[Any] | Exception]:

@@ -186,19 +186,24 @@ def wanted(row: ListedUnit) -> Sequence[tuple[str, str]]:
 
 
 class UnitStates:
-    """Makes states of units from rows and properties."""
+    """Makes states of units from rows and properties.
 
-    def __init__(self, exports: ExportedState, marks: ScopeFields) -> None:
-        self._exports = exports
-        self._marks = marks
+    Attributes:
+        exports: properties of units in files.
+        marks: fields of scopes.
+    """
+
+    def __init__(self, exports: ExportedState | None = None, marks: ScopeFields | None = None) -> None:
+        self.exports = exports or ExportedState()
+        self.marks = marks or ScopeFields()
 
     def exported(self, rows: Sequence[ListedUnit]) -> dict[str, dict[str, object]]:
         """Return the properties of running units, by unit, if files contain all but the start time."""
-        control_groups = self._exports.control_groups()
+        control_groups = self.exports.control_groups()
         found: dict[str, dict[str, object]] = {}
         for row in rows:
             if not row.over and row.unit in control_groups:
-                properties = self._exports.properties(row.unit, control_groups[row.unit])
+                properties = self.exports.properties(row.unit, control_groups[row.unit])
                 if _in_files(row.kind) <= properties.keys():
                     found[row.unit] = properties
         return found
@@ -216,7 +221,7 @@ class UnitStates:
         if state is None:
             return None
         if row.kind is UnitKind.SCOPE and state.control_group:
-            return replace(state, log_fields=self._marks.read(state.control_group))
+            return replace(state, log_fields=self.marks.read(state.control_group))
         if declared_task(row.unit) is not None:
             return replace(state, log_fields={**state.log_fields, **prepared_fields(state.task)})
         return state

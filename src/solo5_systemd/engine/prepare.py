@@ -150,11 +150,12 @@ class Preparer:
         """
         try:
             beside = next_task(planned.parts.workload.name)
-            held = await self._networks.reservation(beside)
+            found = await self._networks.record(beside)
         except InvalidRequestError:  # the name is too long: there is none
             return ()
-        if held is None or not held.ports or await self._networks.lender(beside) != planned.parts.workload.name:
+        if found is None or not found.reservation.ports or found.lender != planned.parts.workload.name:
             return ()
+        held = found.reservation
         if {*held.ports} == {*planned.request.ports} and await self._backends.units.is_running(beside):
             return held.ports
         await self._backends.units.stop(task_service(beside))

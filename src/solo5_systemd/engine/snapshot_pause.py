@@ -25,15 +25,11 @@ PAUSES = Path("/run/solo5/pauses")
 """A directory that only root can open: another user's lock would keep a task frozen."""
 
 
-def nothing() -> None:
-    """Do nothing."""
-
-
 async def while_frozen(
     units: "Units",
     state: UnitState,
     act: Callable[[], None],
-    before: Callable[[], None] = nothing,
+    before: Callable[[], None],
     directory: Path = PAUSES,
 ) -> float:
     """Call a function while no process of a task runs; a task that is frozen already stays so.

@@ -6,7 +6,6 @@ Probes are imported when a job first has a `ready` block: Nomad launches the plu
 import asyncio
 import logging
 from contextlib import suppress
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.errors import InvalidRequestError, NoSuchTaskError, Solo5Error, StartError
@@ -162,7 +161,7 @@ class ReadinessWatch:
         self._name = name
         self._probe = probe
         self._publish = publish
-        self._pulse = Pulse()
+        self._failed = 0  # probes in sequence
         self._lost_at = 0.0
         self.stop_reason = ""
 
@@ -177,26 +176,25 @@ class ReadinessWatch:
             try:
                 await self._count(failure)
             except Solo5Error as error:
-                self._pulse = Pulse()  # count again, so that the loss is handled again
+                self._failed = 0  # count again, so that the loss is handled again
                 _log.warning("handling the loss of task %s (%s) failed, retrying: %s", self._name, failure, error)
             except Exception:  # noqa: BLE001 - an exception in the group's task would end the plugin
                 _log.exception("readiness probe of task %s: internal error", self._name)
 
     async def _count(self, failure: str) -> None:
+        """Count a probe: lost after `LOST_AFTER_PROBES` failed ones in sequence, ready after one success."""
         now = asyncio.get_running_loop().time()
-        match self._pulse.count(answered=not failure):
-            case Change.LOST:
-                self._lost_at = now
-                await self._handle_loss(failure)
-            case Change.REGAINED:
-                self._publish(messages.ready_again(f"{self._probe} answers", now - self._lost_at))
-            case None:
-                pass
+        before, self._failed = self._failed, self._failed + 1 if failure else 0
+        if self._failed == LOST_AFTER_PROBES:
+            self._lost_at = now
+            await self._handle_loss(failure)
+        elif not failure and before >= LOST_AFTER_PROBES:
+            self._publish(messages.ready_again(f"{self._probe} answers", now - self._lost_at))
 
     async def _handle_loss(self, failure: str) -> None:
         engine = await self._session.engine()
         if await self._is_frozen(engine):
-            self._pulse = Pulse()  # a frozen guest cannot answer, and that is no loss
+            self._failed = 0  # a frozen guest cannot answer, and that is no loss
             return
         restart = self._probe.on_loss is OnLoss.RESTART
         self._publish(messages.not_ready(str(self._probe), failure, restart=restart))
@@ -209,24 +207,3 @@ class ReadinessWatch:
         with suppress(NoSuchTaskError):
             return (await engine.task(self._name)).phase is Phase.FROZEN
         return False
-
-
-class Change(StrEnum):
-    """A change of a task's readiness."""
-
-    LOST = "lost"
-    REGAINED = "regained"
-
-
-class Pulse:
-    """The readiness of one task: lost after `LOST_AFTER_PROBES` failed probes in sequence, ready after one success."""
-
-    def __init__(self) -> None:
-        self._failed = 0
-
-    def count(self, *, answered: bool) -> Change | None:
-        """Count the result of one probe, and return the change that it makes, if any."""
-        before, self._failed = self._failed, 0 if answered else self._failed + 1
-        if answered:
-            return Change.REGAINED if before >= LOST_AFTER_PROBES else None
-        return Change.LOST if self._failed == LOST_AFTER_PROBES else None

@@ -10,7 +10,7 @@ from tests.support.settled import no_task_left, pytest_configure, pytest_itemcol
 from solo5_systemd.bus import manager as manager_module
 from solo5_systemd.bus.connection import Connection, system_bus
 from solo5_systemd.bus.manager import Manager
-from solo5_systemd.bus.unit_states import ExportedState
+from solo5_systemd.bus.unit_states import ExportedState, UnitStates
 from solo5_systemd.cgroup.cgroupfs import ScopeFields
 
 __all__ = ["no_task_left", "pytest_configure", "pytest_itemcollected", "pytest_runtest_call"]
@@ -59,4 +59,4 @@ def marks(exports: ExportedState, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture
 def manager(connection: Connection, exports: ExportedState, marks: ScopeFields) -> Manager:
-    return Manager(connection, exports, marks)
+    return Manager(connection, UnitStates(exports, marks))

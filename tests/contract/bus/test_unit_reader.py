@@ -21,7 +21,7 @@ from solo5_systemd.bus.blocking import BlockingBus
 from solo5_systemd.bus.manager import Manager
 from solo5_systemd.bus.peers import MANAGER, SYSTEMD, Call
 from solo5_systemd.bus.unit_reader import BlockingReader, UnitReader
-from solo5_systemd.bus.unit_states import ExportedState
+from solo5_systemd.bus.unit_states import ExportedState, UnitStates
 from solo5_systemd.cgroup.cgroupfs import ScopeFields
 from solo5_systemd.cli.context import finished
 from solo5_systemd.dbus.messages import Message, Variant
@@ -45,7 +45,7 @@ def read(exports: ExportedState, marks: ScopeFields, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(reader_module, "RETRY_INTERVAL_S", 0.01)
 
     async def read(work: Callable[[UnitReader], Coroutine[Any, Any, T]]) -> T:
-        return await with_bus(lambda bus: finished(work(BlockingReader(lambda: bus, exports, marks))))
+        return await with_bus(lambda bus: finished(work(BlockingReader(lambda: bus, UnitStates(exports, marks)))))
 
     return read
 

@@ -178,7 +178,7 @@ async def test_a_full_disk_of_a_guest_that_goes_on_is_an_event_of_its_task(
             for task, full_now in ((state.task, True), ("other", True), (state.task, False))
         ]
         await yields(100)
-        events = [each.event for each in nomad.driver.events._buffer][-2:]
+        events = [event for _, event in nomad.driver.events._buffer][-2:]
     where = "the file system of disk data (/srv/data.img)"
     assert [each.message.partition(":")[0] for each in events] == [
         f"No space is left in {where}",

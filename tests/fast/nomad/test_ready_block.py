@@ -24,7 +24,6 @@ from solo5_systemd.nomad.config.ready import (
     parse_rule,
 )
 from solo5_systemd.nomad.config.task import task_options
-from solo5_systemd.nomad.readiness import LOST_AFTER_PROBES, Change, Pulse
 from solo5_systemd.nomad.workload import ports
 from solo5_systemd.settings.records import document, record
 
@@ -142,22 +141,6 @@ def test_a_damaged_rule_in_a_handle_is_an_error_of_ours(change: dict[str, object
     requested = ReadinessProbe(**vars(endpoint(HTTP)), interval=1.0, on_loss=OnLoss.EVENT)
     with pytest.raises(InvalidRequestError, match=f"driver_state.ready.{next(iter(change))}"):
         record(ReadinessProbe, Fields({**document(requested), **change}, "driver_state.ready"))
-
-
-def beats(answers: str) -> list[Change | None]:
-    pulse = Pulse()
-    return [pulse.count(answered=answer == "+") for answer in answers]
-
-
-def test_changes_alone_are_reported_and_one_missed_answer_is_none() -> None:
-    assert beats("+-+--+") == [None] * 6
-    assert beats("-" * (LOST_AFTER_PROBES + 5)).count(Change.LOST) == 1
-    assert beats("-" * LOST_AFTER_PROBES + "++") == [
-        *[None] * (LOST_AFTER_PROBES - 1),
-        Change.LOST,
-        Change.REGAINED,
-        None,
-    ]
 
 
 def test_the_option_is_the_rule() -> None:

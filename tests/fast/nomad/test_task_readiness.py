@@ -227,6 +227,28 @@ async def test_loss_and_return_are_events_and_change_nothing_else(machine: Machi
         assert not machine.units.loaded[UNIT].over
 
 
+async def test_changes_alone_are_events_and_one_missed_answer_is_none(
+    machine: Machine, guest: Guest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = "-" * readiness.LOST_AFTER_PROBES
+    answers = [*f"+-+--+{lost}-----+{lost}++"]
+
+    async def failure(endpoint: Endpoint, _: float) -> str:
+        await asyncio.sleep(0)
+        return "connection refused" if answers and answers.pop(0) == "-" else ""
+
+    async with agent() as nomad:
+        await ready(nomad, guest)
+        monkeypatch.setattr(probe, "failure", failure)
+        await event(nomad, "No longer")
+        assert len(answers) == 5 + 1 + len(lost) + 2
+        while answers:
+            await passed(0.1)
+        await passed(1.0)
+        later = [message[:11] for message in await nomad.messages()]
+    assert later == ["Ready again", "No longer r", "Ready again"]
+
+
 async def test_loss_ends_a_task_whose_job_says_so(machine: Machine, guest: Guest) -> None:
     async with agent() as nomad:
         await ready(nomad, guest, on_loss="restart")

@@ -491,9 +491,6 @@ class FakeNetworks:
         async with self._steps.step("reservation"):
             return self.held.get(task)
 
-    async def lender(self, task: TaskName) -> str:
-        return self.lenders.get(task, "")
-
     async def record(self, task: TaskName) -> LeaseRecord | None:
         held = await self.reservation(task)
         return self._record(held) if held is not None else None
@@ -504,7 +501,12 @@ class FakeNetworks:
 
     def _record(self, held: Reservation) -> LeaseRecord:
         return LeaseRecord(
-            reservation=held, nics=(), state=LeaseState.ATTACHED, expires=0, asleep=self.asleep.get(held.task, 0)
+            reservation=held,
+            nics=(),
+            state=LeaseState.ATTACHED,
+            expires=0,
+            asleep=self.asleep.get(held.task, 0),
+            lender=self.lenders.get(held.task, ""),
         )
 
     async def sleep(self, task: TaskName) -> None:

@@ -49,17 +49,11 @@ REFILL_INTERVAL_S = 60.0
 """Seconds until one more recurring event may be published."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Buffered:
-    number: int
-    event: wire.DriverTaskEvent
-
-
 class EventStream:
     """The task events of all tasks: a bounded buffer with at most one reader."""
 
     def __init__(self) -> None:
-        self._buffer: deque[_Buffered] = deque(maxlen=BUFFER_EVENTS)
+        self._buffer: deque[tuple[int, wire.DriverTaskEvent]] = deque(maxlen=BUFFER_EVENTS)  # by their numbers
         self._number = 0
         self._written = 0
         self._arrived = asyncio.Event()
@@ -80,7 +74,7 @@ class EventStream:
             annotations={key: bounded(text, TEXT_MAX) for key, text in event.annotations.items()},
         )
         self._number += 1
-        self._buffer.append(_Buffered(number=self._number, event=message))
+        self._buffer.append((self._number, message))
         self._arrived.set()
 
     def publish_throttled(self, task: wire.TaskConfig, event: TaskEvent) -> None:
@@ -132,11 +126,11 @@ class EventStream:
                     await asyncio.Event().wait()  # Nomad reopens an ended stream at once
                 self._arrived.clear()
                 # A list, since events may be published while gRPC writes.
-                for buffered in [each for each in self._buffer if each.number > self._written]:
-                    yield buffered.event
+                for number, event in [each for each in self._buffer if each[0] > self._written]:
+                    yield event
                     if self._reader is not me:  # replaced during the write
                         break
-                    self._written = buffered.number
+                    self._written = number
                     self._wrote.set()
                 settling = [timer for timer in settling if timer.when() > loop.time()]
                 settling.append(loop.call_later(SETTLE_TIMEOUT_S, self._drop_delivered, self._written))
@@ -148,7 +142,7 @@ class EventStream:
                 self._wrote.set()
 
     def _drop_delivered(self, last: int) -> None:
-        while self._buffer and self._buffer[0].number <= last:
+        while self._buffer and self._buffer[0][0] <= last:
             self._buffer.popleft()
 
 

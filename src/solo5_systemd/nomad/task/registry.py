@@ -36,7 +36,7 @@ from solo5_systemd.nomad.readiness import ReadinessWatch
 from solo5_systemd.nomad.scope import ScopeChildren
 from solo5_systemd.nomad.task import signals
 from solo5_systemd.nomad.task.forgotten_tasks import Claims
-from solo5_systemd.nomad.task.start import TaskStarter, sibling_conflict
+from solo5_systemd.nomad.task.start import StartedTask, TaskStarter, sibling_conflict
 from solo5_systemd.nomad.task.unit_cache import UnitCache
 from solo5_systemd.nomad.wait import ExitWaiter, TaskEnd
 from solo5_systemd.nomad.workload import ports
@@ -52,20 +52,15 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskEntry:
+class TaskEntry(StartedTask):
     """A task in the registry.
 
     Attributes:
         config: Nomad's configuration of the task, as far as `_identity` keeps it.
-        run: its unit at the start or the recovery.
-        network: the guest's address and ports; None without a NIC.
         end: done when the task has ended and its last line is delivered.
     """
 
     config: wire.TaskConfig
-    state: DriverState
-    run: UnitState
-    network: wire.NetworkOverride | None
     end: "asyncio.Task[TaskEnd]"
 
 
@@ -119,7 +114,7 @@ class TaskRegistry:
                 raise await sibling_conflict(self._session, config, self._siblings(config)) or error from None
             finally:
                 del self._starting[config.id]
-            return self._add(_identity(config), started.state, started.run, started.network, started.ended)
+            return self._add(config, started)
 
     def _siblings(self, config: wire.TaskConfig) -> tuple[wire.TaskConfig, ...]:
         """Return the other tasks of the allocation that run or are being started."""
@@ -143,29 +138,17 @@ class TaskRegistry:
             reattached = self._log_reattacher.begin(config, stored, running=task.phase is not Phase.ENDED)
             network = ports.guest_address(task.reservation)
             ended = self._background.create_task(self._end_of_recovered(stored, task.state, reattached))
-            return self._add(_identity(config), stored, task.state, network, ended)
+            return self._add(config, StartedTask(state=stored, run=task.state, network=network, ended=ended))
 
     async def _end_of_recovered(self, stored: DriverState, run: UnitState, reattached: "asyncio.Task[None]") -> TaskEnd:
         end = await self._exit_waiter.wait(stored, run)
         await reattached  # the drain after this needs the FIFOs
         return end
 
-    def _add(
-        self,
-        config: wire.TaskConfig,
-        state: DriverState,
-        run: UnitState,
-        network: wire.NetworkOverride | None,
-        ended: "asyncio.Task[TaskEnd]",
-    ) -> TaskEntry:
-        entry = TaskEntry(
-            config=config,
-            state=state,
-            run=run,
-            network=network,
-            end=self._background.create_task(self._until_end(config, state, ended)),
-        )
-        self._entries[config.id] = entry
+    def _add(self, config: wire.TaskConfig, started: StartedTask) -> TaskEntry:
+        known = _identity(config)
+        end = self._background.create_task(self._until_end(known, started.state, started.ended))
+        entry = self._entries[known.id] = TaskEntry(**vars(started), config=known, end=end)
         return entry
 
     async def _until_end(self, config: wire.TaskConfig, state: DriverState, ended: "asyncio.Task[TaskEnd]") -> TaskEnd:
@@ -220,15 +203,16 @@ class TaskRegistry:
         """
         if self._is_over(task_id):
             return
-        stop_signal = signals.stop_signal(signal)
+        name, stop_signal = name_of(task_id), signals.stop_signal(signal)
         if stop_signal is None and not signals.is_kill(signal):
-            self._publish(task_id, f"kill_signal {signal} does not stop a tender: SIGTERM is sent instead")
+            sentence = f"kill_signal {signal} does not stop a tender: SIGTERM is sent instead"
+            self.publish(name, TaskEvent(message=sentence))
         engine = await self._session.engine()
-        self._exit_waiter.stop_requested(name_of(task_id))
+        self._exit_waiter.stop_requested(name)
         entry = self._entries.get(task_id)
         with suppress(NoSuchTaskError):
             await engine.stop_only(
-                name_of(task_id),
+                name,
                 run=entry.run if entry else None,
                 signal=stop_signal or StopSignal.TERM,
                 timeout_s=0 if signals.is_kill(signal) else timeout_s,
@@ -310,17 +294,12 @@ class TaskRegistry:
         match action:
             case Signals.SIGSTOP:
                 await engine.freeze(name)
-                self._publish(task_id, "Frozen by SIGSTOP, until SIGCONT")
+                self.publish(name, TaskEvent(message="Frozen by SIGSTOP, until SIGCONT"))
             case Signals.SIGCONT:
                 await engine.thaw(name)
-                self._publish(task_id, "Thawed by SIGCONT")
+                self.publish(name, TaskEvent(message="Thawed by SIGCONT"))
             case _:
                 await engine.kill(name, action)
-
-    def _publish(self, task_id: str, message: str) -> None:
-        entry = self._entries.get(task_id)
-        if entry is not None:
-            self._events.publish_throttled(entry.config, TaskEvent(message=message))
 
     def publish(self, name: TaskName, event: TaskEvent) -> None:
         """Publish a throttled event of a task that is starting or runs, unless it is not this driver's."""

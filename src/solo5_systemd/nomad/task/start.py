@@ -64,9 +64,10 @@ async def sibling_conflict(
 
 @dataclass(frozen=True, kw_only=True)
 class StartedTask:
-    """A task that was just started, and is ready.
+    """A task that was started and is ready, or was recovered.
 
     Attributes:
+        run: its unit then.
         network: the guest's address and ports; None without a NIC.
         ended: done when its unit has ended.
     """
