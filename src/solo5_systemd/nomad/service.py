@@ -11,7 +11,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.nomad import fingerprint
 from solo5_systemd.nomad.config.plugin import PLUGIN
-from solo5_systemd.nomad.config.schema import TASK
+from solo5_systemd.nomad.config.task import TASK
 from solo5_systemd.nomad.driver import Driver
 from solo5_systemd.nomad.handle import encode
 from solo5_systemd.nomad.proto import base_pb2 as base

@@ -14,7 +14,7 @@ from solo5_systemd.network.model import UNREPAIRED, PortRequest, Protocol, Reser
 from solo5_systemd.network.overtaken import Overtaken
 from solo5_systemd.nomad.config.plugin import PLUGIN, TIGHTENING, PluginConfig
 from solo5_systemd.nomad.config.ready import Rule
-from solo5_systemd.nomad.config.schema import TASK
+from solo5_systemd.nomad.config.task import TASK
 from solo5_systemd.nomad.events import messages
 from solo5_systemd.nomad.events.messages import TaskEvent
 from solo5_systemd.nomad.events.stream import SLOW_START_S

@@ -24,6 +24,7 @@ from solo5_systemd.nomad.config.ready import (
     parse_rule,
 )
 from solo5_systemd.nomad.config.task import task_options
+from solo5_systemd.nomad.config.values import Options
 from solo5_systemd.nomad.workload import ports
 from solo5_systemd.settings.records import document, record
 
@@ -31,18 +32,18 @@ HTTP = GuestPort(protocol=Protocol.TCP, name="http")
 
 
 def read(**keys: object) -> Rule:
-    return parse_rule(Fields(keys, "config.ready"))
+    return parse_rule(Options(keys, "config.ready"))
 
 
 @pytest.mark.parametrize(
     "keys, expected",
     [
-        ({"console": "^up"}, Rule(condition=ConsoleLine(pattern="^up"))),
-        ({"tcp": "http"}, Rule(condition=HTTP)),
-        ({"udp": "53", "interval": "1m"}, Rule(condition=GuestPort(protocol=Protocol.UDP, name="53"), interval=60.0)),
+        ({"console": "^up"}, Rule(console=ConsoleLine(pattern="^up"))),
+        ({"tcp": "http"}, Rule(tcp=HTTP)),
+        ({"udp": "53", "interval": "1m"}, Rule(udp=GuestPort(protocol=Protocol.UDP, name="53"), interval=60.0)),
         (
             {"tcp": "http", "deadline": "5s", "interval": "250ms", "on_loss": "restart"},
-            Rule(condition=HTTP, deadline=5.0, interval=0.25, on_loss=OnLoss.RESTART),
+            Rule(tcp=HTTP, deadline=5.0, interval=0.25, on_loss=OnLoss.RESTART),
         ),
     ],
 )
@@ -144,5 +145,5 @@ def test_a_damaged_rule_in_a_handle_is_an_error_of_ours(change: dict[str, object
 
 
 def test_the_option_is_the_rule() -> None:
-    assert task_options(packed(unikernel="a", ready={"tcp": "http", "console": None})).ready == Rule(condition=HTTP)
+    assert task_options(packed(unikernel="a", ready={"tcp": "http", "console": None})).ready == Rule(tcp=HTTP)
     assert task_options(packed(unikernel="a", ready=None)).ready is None

@@ -8,8 +8,7 @@ from tests.fast.nomad.values import packed
 
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.nomad.config.plugin import PLUGIN, plugin_config
-from solo5_systemd.nomad.config.schema import TASK
-from solo5_systemd.nomad.config.task import task_options
+from solo5_systemd.nomad.config.task import TASK, task_options
 from solo5_systemd.nomad.proto.hcl_spec_pb2 import Spec
 
 SCHEMAS = pytest.mark.parametrize("schema", [PLUGIN, TASK], ids=["plugin", "task"])

@@ -60,12 +60,11 @@ def test_every_key_is_read() -> None:
         )
     )
     nic = NicOptions(
-        nic=DeviceName("service"),
         network=NetworkName("lab"),
         ip=IPv4Address("10.1.2.3"),
         mac=MacAddress("02:00:5e:10:00:01"),
         ports=(HTTP,),
-        limits=Limits(egress=()),
+        egress=(),
     )
     assert options == TaskOptions(
         asked=asked(
@@ -74,11 +73,10 @@ def test_every_key_is_read() -> None:
             limits=Limits(egress=(destination("10.0.0.0/8"),), rate=Rate(sent=10**6)),
             tender=Target.SPT,
         ),
-        unikernel="local/web.hvt",
         args=("--port=80", "${x}"),
-        nics=(nic,),
+        nic={DeviceName("service"): nic},
         ports=(HTTP, DNS),
-        disks=(DiskOptions(disk=DeviceName("storage"), source="local/disk", sector_size=4096),),
+        block={DeviceName("storage"): DiskOptions(source="local/disk", sector_size=4096)},
         unit=UnitKind.SCOPE,
         logging=Logging.JOURNALD,
         quiet=True,
@@ -97,10 +95,8 @@ def test_what_nomad_sends_for_keys_that_were_left_out_is_as_if_they_were_not_the
     )
     keys = ("network", "ip", "ip6", "mac", "ports", "egress", "rate", "routes")
     nics: dict[str, object] = {"service": dict.fromkeys(keys, None)}
-    assert task_options(packed(unikernel="a", nic={}, block={}, **nothing)) == TaskOptions(
-        asked=asked("a"), unikernel="a"
-    )
-    assert task_options(packed(unikernel="a", nic=nics)).nics == (NicOptions(nic=DeviceName("service")),)
+    assert task_options(packed(unikernel="a", nic={}, block={}, **nothing)) == TaskOptions(asked=asked("a"))
+    assert task_options(packed(unikernel="a", nic=nics)).nic == {DeviceName("service"): NicOptions()}
 
 
 @pytest.mark.parametrize(
@@ -115,7 +111,7 @@ def test_no_ports_and_an_empty_list_of_them_are_two_things(
 @pytest.mark.parametrize("number", [4096, 4096.0, "4096", "4096.0"])
 def test_a_number_is_understood_however_it_is_written(number: object) -> None:
     options = task_options(packed(unikernel="a", block={"disk": {"source": "d", "sector_size": number}}))
-    assert options.disks[0].sector_size == 4096
+    assert options.block[DeviceName("disk")].sector_size == 4096
 
 
 @pytest.mark.parametrize(
@@ -269,7 +265,7 @@ def test_a_missing_msgpack_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_limits_of_a_disk_are_texts() -> None:
     """The agent converts a number to the option's type, a string."""
     block = {"disk": {"source": "d", "io": {"read_bps": "10M", "write_bps": None, "read_iops": "500"}}}
-    [found] = task_options(packed(unikernel="a", block=block)).disks
+    [found] = task_options(packed(unikernel="a", block=block)).block.values()
     assert found.io == IoLimits(read_bps=10_000_000, read_iops=500)
 
 

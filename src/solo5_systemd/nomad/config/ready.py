@@ -8,8 +8,8 @@ from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.image.manifest import DeviceKind
 from solo5_systemd.network.model import Endpoint, Protocol, port_number
-from solo5_systemd.nomad.config import schema
-from solo5_systemd.nomad.config.values import choice, duration, seconds
+from solo5_systemd.nomad.config.values import duration
+from solo5_systemd.settings.records import Type, record
 
 if TYPE_CHECKING:
     from solo5_systemd.base.names import DeviceName, NetworkName
@@ -47,19 +47,45 @@ class GuestPort:
     name: str
 
 
+def _line(fields: Fields, key: str) -> ConsoleLine:
+    pattern = fields.text(key)
+    if not 0 < len(pattern) <= PATTERN_MAX or any(each in pattern for each in "\0\n"):
+        raise fields.wrong(key, pattern, f"a regular expression of one line with 1 to {PATTERN_MAX} characters")
+    return ConsoleLine(pattern=pattern)
+
+
+def _port(fields: Fields, key: str) -> GuestPort:
+    name = fields.text(key)
+    if name.isascii() and name.isdigit():
+        fields.parsed(key, lambda text: port_number(int(text)))
+    elif not name:
+        raise fields.wrong(key, name, "a label of the group's ports, or the guest's own port")
+    return GuestPort(protocol=Protocol(key), name=name)
+
+
+PORT = Type(_port, str)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """A job's `ready` block.
+    """A job's `ready` block, with one condition.
 
     Attributes:
         deadline: seconds until a start without readiness fails.
         interval: seconds between two probes of a ready task.
     """
 
-    condition: ConsoleLine | GuestPort
-    deadline: float = 30.0
-    interval: float = 10.0
+    console: Annotated[ConsoleLine | None, Type(_line, str)] = None
+    tcp: Annotated[GuestPort | None, PORT] = None
+    udp: Annotated[GuestPort | None, PORT] = None
+    deadline: Annotated[float, duration(1.0, DEADLINE_MAX_S)] = 30.0
+    interval: Annotated[float, duration(0.1, 3600.0)] = 10.0
     on_loss: OnLoss = OnLoss.EVENT
+
+    @property
+    def condition(self) -> ConsoleLine | GuestPort:
+        """Return the condition."""
+        return next(each for each in (self.console, self.tcp, self.udp) if each is not None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,48 +106,16 @@ def parse_rule(fields: Fields) -> Rule:
     Raises:
         InvalidRequestError: it has no condition or several, or a value is wrong.
     """
-    fields.allow(*schema.names(schema.READY))
-    deadline = _seconds(fields, "deadline", Rule.deadline, 1.0, DEADLINE_MAX_S)
-    interval = _seconds(fields, "interval", Rule.interval, 0.1, 3600.0)
-    on_loss = choice(fields, "on_loss", OnLoss) or OnLoss.EVENT
-    condition = _condition(fields)
-    if on_loss is OnLoss.RESTART and isinstance(condition, ConsoleLine):
-        raise fields.wrong("on_loss", on_loss.value, "none beside console: a printed line cannot be lost again")
-    return Rule(condition=condition, deadline=deadline, interval=interval, on_loss=on_loss)
-
-
-def _condition(fields: Fields) -> ConsoleLine | GuestPort:
-    present = [key for key in ("console", "tcp", "udp") if fields.has(key)]
-    conditions = [_line(fields) if key == "console" else _port(fields, Protocol(key)) for key in present]
-    if len(conditions) != 1:
+    rule = record(Rule, fields)
+    present = fields.having("console", "tcp", "udp")
+    if len(present) != 1:
         raise InvalidRequestError(
             f"{fields.where} names {' and '.join(present) or 'no rule'}: "
             'expected exactly one of console = "REGEX", tcp = "PORT", udp = "PORT".'
         )
-    return conditions[0]
-
-
-def _line(fields: Fields) -> ConsoleLine:
-    pattern = fields.text("console")
-    if not 0 < len(pattern) <= PATTERN_MAX or any(each in pattern for each in "\0\n"):
-        raise fields.wrong("console", pattern, f"a regular expression of one line with 1 to {PATTERN_MAX} characters")
-    return ConsoleLine(pattern=pattern)
-
-
-def _port(fields: Fields, protocol: Protocol) -> GuestPort:
-    name = fields.text(protocol)
-    if name.isascii() and name.isdigit():
-        fields.parsed(protocol, lambda text: port_number(int(text)))
-    elif not name:
-        raise fields.wrong(protocol, name, "a label of the group's ports, or the guest's own port")
-    return GuestPort(protocol=protocol, name=name)
-
-
-def _seconds(fields: Fields, key: str, default: float, least: float, most: float) -> float:
-    value = fields.parsed(key, seconds, default)
-    if not least <= value <= most:
-        raise fields.wrong(key, fields.text(key), f"from {least:g}s to {most:g}s")
-    return value
+    if rule.on_loss is OnLoss.RESTART and rule.console is not None:
+        raise fields.wrong("on_loss", rule.on_loss.value, "none beside console: a printed line cannot be lost again")
+    return rule
 
 
 def check_manifest(rule: Rule | None, manifest: "Manifest") -> None:

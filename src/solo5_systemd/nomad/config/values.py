@@ -7,13 +7,11 @@ the one that is exact. An option of two types, such as `ipv6`, is a text.
 import re
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import TypeVar
+from math import inf
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.settings.records import Type
-
-E = TypeVar("E", bound=StrEnum)
 
 CONFIG_MAX_BYTES = 1 << 20
 """Bytes of a configuration: half of Linux's limit for a command line. Decoding blocks the event loop."""
@@ -99,15 +97,6 @@ def _without_nil(value: object, depth: int) -> object:
     return value
 
 
-def choice(fields: Fields, key: str, words: type[E]) -> E | None:
-    """Return the value of an enumerated option; None if it is not set.
-
-    Raises:
-        Solo5Error: it is not one of the words.
-    """
-    return fields.word(key, words) if fields.has(key) else None
-
-
 def assignments(fields: Fields, key: str) -> tuple[tuple[str, str], ...]:
     """Return the pairs of a block with any keys and text values.
 
@@ -138,13 +127,14 @@ def seconds(text: str) -> float:
     return sum(float(part[1]) * _UNITS[part[2]] for part in parts)
 
 
-def duration(least: float = 0.0) -> Type:
-    """Return the type of durations of at least so many seconds."""
+def duration(least: float = 0.0, most: float = inf) -> Type:
+    """Return the type of durations from `least` to `most` seconds."""
+    expected = f"at least {least:g} seconds" if most == inf else f"from {least:g}s to {most:g}s"
 
     def read(fields: Fields, key: str) -> float:
         value = fields.parsed(key, seconds)
-        if value < least:
-            raise fields.wrong(key, fields.text(key), f"at least {least:g} seconds")
+        if not least <= value <= most:
+            raise fields.wrong(key, fields.text(key), expected)
         return value
 
     def write(value: float) -> str:

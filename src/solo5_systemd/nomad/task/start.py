@@ -3,14 +3,14 @@
 import asyncio
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
-from solo5_systemd.base.names import UnitKind, task_scope, task_service
+from solo5_systemd.base.names import DeviceName, UnitKind, task_scope, task_service
 from solo5_systemd.base.procfs import boot_id, exists, mount_points
 from solo5_systemd.engine.task import Started, Task
 from solo5_systemd.host.kernel import numa_nodes
@@ -173,7 +173,7 @@ class TaskStarter:
     async def _start(self, config: wire.TaskConfig, request: _JobRequest, progress: StartEvents) -> Started:
         # In a thread, since the file system may hang.
         image = await asyncio.to_thread(_first_existing, request.images, request.workload.roots)
-        disks = await asyncio.to_thread(_with_volumes, config, request.workload.disks, request.options.disks)
+        disks = await asyncio.to_thread(_with_volumes, config, request.workload.disks, request.options.block)
         workload = replace(request.workload, image=image, disks=disks)
         engine = await self._session.engine()
         name = workload.name
@@ -270,7 +270,7 @@ def _first_existing(candidates: Sequence[str], roots: Sequence[str]) -> str:
 
 
 def _with_volumes(
-    task: wire.TaskConfig, requests: Sequence[DiskRequest], disks: Sequence[DiskOptions]
+    task: wire.TaskConfig, requests: Sequence[DiskRequest], blocks: Mapping[DeviceName, DiskOptions]
 ) -> tuple[DiskRequest, ...]:
     """Return the requests, those of volumes for the file system or block device that is mounted there.
 
@@ -279,11 +279,12 @@ def _with_volumes(
         HostError: a volume is not mounted.
     """
     found = []
-    for request, disk in zip(requests, disks, strict=True):
-        if disk.volume is not None:
-            volumes.check_published(task, disk, request, mount_points())
+    for request in requests:
+        block = blocks[request.disk]
+        if block.volume is not None:
+            volumes.check_published(task, block, request, mount_points())
             is_directory = not Path(request.roots[0]).is_block_device()
-            found.append(volumes.of_kind(request, disk, is_directory=is_directory))
+            found.append(volumes.of_kind(request, block, is_directory=is_directory))
         else:
             found.append(request)
     return tuple(found)

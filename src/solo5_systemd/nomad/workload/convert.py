@@ -7,8 +7,9 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.base.names import NetworkName, TaskName, task_name
+from solo5_systemd.base.names import DeviceName, NetworkName, TaskName, task_name
 from solo5_systemd.base.sanitize import MAX_NAME, bounded, name_for_unit
+from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import NicRequest
 from solo5_systemd.nomad.config.plugin import PluginConfig
 from solo5_systemd.nomad.config.task import DiskOptions, NicOptions, TaskOptions
@@ -80,14 +81,14 @@ def workload(
     return replace(
         options.asked,
         name=name_of(task.id),
-        image=host_path("unikernel", options.unikernel, task),
+        image=host_path("unikernel", options.asked.image, task),
         roots=image_roots(task, plugin),
         arguments=((QUIET,) if quiet else ()) + options.asked.arguments,
         memory=_memory(task),
         memory_max=_memory_max(task),
         cpus=_hard_limit(task, options, plugin, processors.count),
         cpu_weight=cpu_weight(task.resources.linux_resources.cpu_shares),
-        nics=tuple(_nic(nic) for nic in options.nics),
+        nics=tuple(_nic(name, nic) for name, nic in options.nic.items()),
         namespace=ports.namespace(task),
         publish=tuple(ports.publish(task, options)),
         resolver=_resolver(task, options.args, by_dhcp=any(network in served for network in _networks(options))),
@@ -134,9 +135,10 @@ def image_candidates(options: TaskOptions, task: wire.TaskConfig, plugin: Plugin
     Raises:
         InvalidRequestError: `unikernel` is not a path.
     """
-    directories = () if options.unikernel.startswith("/") else plugin.image_paths
-    others = (posixpath.normpath(posixpath.join(directory, options.unikernel)) for directory in directories)
-    return (host_path("unikernel", options.unikernel, task), *others)
+    image = options.asked.image
+    directories = () if image.startswith("/") else plugin.image_paths
+    others = (posixpath.normpath(posixpath.join(directory, image)) for directory in directories)
+    return (host_path("unikernel", image, task), *others)
 
 
 def cpu_weight(shares: int) -> int:
@@ -241,44 +243,44 @@ def _hard_limit(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfi
 # --- devices -----------------------------------------------------------------------------------------------------
 
 
-def _nic(nic: NicOptions) -> NicRequest:
+def _nic(name: DeviceName, nic: NicOptions) -> NicRequest:
     return NicRequest(
-        nic=nic.nic,
+        nic=name,
         network=nic.network or DEFAULT_NETWORK,
         ipv4=nic.ip,
         mac=nic.mac,
         ipv6=nic.ip6,
-        limits=nic.limits,
+        limits=Limits(egress=nic.egress, rate=nic.rate, routes=nic.routes),
     )
 
 
 def _disks(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig) -> Iterator[DiskRequest]:
     """Yield the disks, those with a device with their I/O limits and the operator's."""
-    for disk, request in zip(options.disks, _unlimited_disks(task, options, plugin), strict=True):
+    for disk, request in zip(options.block.values(), _unlimited_disks(task, options, plugin), strict=True):
         if request.archive is not None:
             yield request
         else:
-            limits = lowered(disk.io, plugin.ceilings.io, f'config.block "{disk.disk}".io')
+            limits = lowered(disk.io, plugin.ceilings.io, f'config.block "{request.disk}".io')
             create = request.create and replace(request.create, tenant=tenant(task.namespace, task.job_id))
             yield replace(request, io=limits, create=create)
 
 
 def _unlimited_disks(task: wire.TaskConfig, options: TaskOptions, plugin: PluginConfig) -> Iterator[DiskRequest]:
     own, shared = task_directory(task), shared_directory(task)
-    for disk in options.disks:
+    for name, disk in options.block.items():
         if disk.volume is not None:
-            yield volumes.disk_request(task, disk)
+            yield volumes.disk_request(task, name, disk)
             continue
-        if disk.name is not None:
+        if disk.disk is not None:
             create = None if disk.size is None else NewFile(size=disk.size)
-            yield named_disk(disk.disk, disk.name, sector_size=disk.sector_size, create=create, private=disk.private)
+            yield named_disk(name, disk.disk, sector_size=disk.sector_size, create=create, private=disk.private)
             continue
         if disk.files:
-            yield _archive(disk, task)
+            yield _archive(name, disk, task)
             continue
         yield DiskRequest(
-            disk=disk.disk,
-            path=host_path(f'block "{disk.disk}".source', disk.source, task),
+            disk=name,
+            path=host_path(f'block "{name}".source', disk.source, task),
             sector_size=disk.sector_size,
             roots=(own, shared, *plugin.block_paths),
             allocation=(own, shared),
@@ -287,7 +289,7 @@ def _unlimited_disks(task: wire.TaskConfig, options: TaskOptions, plugin: Plugin
         )
 
 
-def _archive(disk: DiskOptions, task: wire.TaskConfig) -> DiskRequest:
+def _archive(name: DeviceName, disk: DiskOptions, task: wire.TaskConfig) -> DiskRequest:
     """Return a disk with files of the task: of `local`, `secrets` and the directory that tasks share, `alloc`."""
     own, shared = task_directory(task), shared_directory(task)
     secrets = posixpath.join(own, "secrets")
@@ -297,10 +299,10 @@ def _archive(disk: DiskOptions, task: wire.TaskConfig) -> DiskRequest:
         path = posixpath.join(shared, rest) if first == "alloc" else posixpath.join(own, file)
         members.append(member(file, posixpath.normpath(path), strip=disk.strip))
     archive = archive_disk(
-        disk.disk,
+        name,
         ArchiveRequest(
             members=tuple(members),
-            excluded=tuple(posixpath.join(secrets, name) for name in OF_NOMAD),
+            excluded=tuple(posixpath.join(secrets, each) for each in OF_NOMAD),
             format=disk.format or ArchiveFormat.TAR,
         ),
         sector_size=disk.sector_size,
@@ -330,7 +332,7 @@ def host_path(what: str, path: str, task: wire.TaskConfig) -> str:
 
 def _networks(options: TaskOptions) -> frozenset[NetworkName]:
     """Return the networks of a task's NICs; one that is not mentioned joins the default network."""
-    return frozenset(_nic(nic).network for nic in options.nics) or frozenset({DEFAULT_NETWORK})
+    return frozenset(nic.network or DEFAULT_NETWORK for nic in options.nic.values()) or frozenset({DEFAULT_NETWORK})
 
 
 def _resolver(task: wire.TaskConfig, arguments: Sequence[str], *, by_dhcp: bool) -> Resolver:

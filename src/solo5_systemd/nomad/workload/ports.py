@@ -43,13 +43,13 @@ def wanted(task: wire.TaskConfig, options: TaskOptions) -> Iterable[tuple[Device
     if lists_none(options):
         labels = (port.label for port in allocated(task))
         return [(None, PortLabel(label=label)) for label in labels if not label.startswith(OF_PROXIES)]
-    by_nic = [(nic.nic, label) for nic in options.nics for label in nic.ports]
+    by_nic = [(name, label) for name, nic in options.nic.items() for label in nic.ports]
     return [*by_nic, *((None, label) for label in options.ports or ())]
 
 
 def lists_none(options: TaskOptions) -> bool:
     """Return whether the job lists no port at all, so that the driver publishes all labels."""
-    return options.ports is None and not any(nic.ports for nic in options.nics)
+    return options.ports is None and not any(nic.ports for nic in options.nic.values())
 
 
 def publish(task: wire.TaskConfig, options: TaskOptions) -> Iterator[Publish]:

@@ -9,6 +9,7 @@ from collections.abc import Container, Sequence
 from dataclasses import replace
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError
+from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.sanitize import MAX_NAME, bounded
 from solo5_systemd.nomad.config.task import DiskOptions, TaskOptions
 from solo5_systemd.nomad.proto import driver_pb2 as wire
@@ -27,13 +28,13 @@ def check(task: wire.TaskConfig, options: TaskOptions) -> None:
     Raises:
         InvalidRequestError: they cannot.
     """
-    used: dict[tuple[str, str], DiskOptions] = {}
-    for disk in options.disks:
-        if disk.volume is not None:
-            mount = _mount(task, disk)
-            _check_mount(task, mount, disk)
-            _check_unshared(task, disk, used.setdefault((mount.host_path, _file(disk)), disk))
-    named = {_mount(task, disk).host_path for disk in options.disks if disk.volume is not None}
+    used: dict[tuple[str, str], DeviceName] = {}
+    for disk, block in options.block.items():
+        if block.volume is not None:
+            mount = _mount(task, disk, block)
+            _check_mount(task, mount, disk, block)
+            _check_unshared(task, disk, used.setdefault((mount.host_path, _file(block)), disk))
+    named = {path for path, _ in used}
     for mount in task.mounts:
         if mount.host_path not in named:
             name = mount.task_path
@@ -44,31 +45,31 @@ def check(task: wire.TaskConfig, options: TaskOptions) -> None:
             )
 
 
-def disk_request(task: wire.TaskConfig, disk: DiskOptions) -> DiskRequest:
+def disk_request(task: wire.TaskConfig, disk: DeviceName, block: DiskOptions) -> DiskRequest:
     """Return the request of a block with `volume`, as the file in a directory; see `of_kind`.
 
     Raises:
         InvalidRequestError: the task has no such volume.
     """
-    volume = posixpath.normpath(_mount(task, disk).host_path)
+    volume = posixpath.normpath(_mount(task, disk, block).host_path)
     return DiskRequest(
-        disk=disk.disk,
-        path=posixpath.join(volume, _file(disk)),
-        sector_size=disk.sector_size,
+        disk=disk,
+        path=posixpath.join(volume, _file(block)),
+        sector_size=block.sector_size,
         roots=(volume,),
         allocation=(volume,),
-        create=None if disk.size is None else NewFile(size=disk.size),
-        private=disk.private,
+        create=None if block.size is None else NewFile(size=block.size),
+        private=block.private,
     )
 
 
-def check_published(task: wire.TaskConfig, disk: DiskOptions, request: DiskRequest, mounts: Container[str]) -> None:
+def check_published(task: wire.TaskConfig, block: DiskOptions, request: DiskRequest, mounts: Container[str]) -> None:
     """Check that a CSI volume is mounted at its path: a file there would otherwise be one of the node's own disk.
 
     Nomad has CSI volumes published at `…/per-alloc/ALLOCATION/VOLUME/MODE`; no path of a host volume has such a part.
 
     Args:
-        disk: a block with `volume`.
+        block: that with `volume`.
         request: of `disk_request`.
 
     Raises:
@@ -77,18 +78,18 @@ def check_published(task: wire.TaskConfig, disk: DiskOptions, request: DiskReque
     [volume] = request.roots
     if f"/per-alloc/{task.alloc_id}/" in volume and volume not in mounts:
         raise HostError(
-            f"disk {disk.disk}: volume {_quoted(disk.volume or '')} is not mounted at {volume}: expected a CSI volume "
-            "that its plugin has published.",
+            f"disk {request.disk}: volume {_quoted(block.volume or '')} is not mounted at {volume}: expected a CSI "
+            "volume that its plugin has published.",
             f"Nomad has it published for a new allocation: nomad alloc stop {task.alloc_id}",
         )
 
 
-def of_kind(request: DiskRequest, disk: DiskOptions, *, is_directory: bool) -> DiskRequest:
+def of_kind(request: DiskRequest, block: DiskOptions, *, is_directory: bool) -> DiskRequest:
     """Return the request for a volume whose kind is known now.
 
     Args:
         request: of `disk_request`.
-        disk: its block.
+        block: that with the `volume`.
         is_directory: whether the volume is a directory; otherwise it is the disk itself.
 
     Raises:
@@ -97,37 +98,37 @@ def of_kind(request: DiskRequest, disk: DiskOptions, *, is_directory: bool) -> D
     if is_directory:
         return request
     [volume] = request.roots
-    for key, value in (("file", disk.file), ("size", disk.size)):
+    for key, value in (("file", block.file), ("size", block.size)):
         if value is not None:
             raise InvalidRequestError(
-                f'config.block "{disk.disk}".{key} is {_quoted(str(value))}: expected none, since volume '
-                f"{_quoted(disk.volume or '')} is a block device ({volume}).",
+                f'config.block "{request.disk}".{key} is {_quoted(str(value))}: expected none, since volume '
+                f"{_quoted(block.volume or '')} is a block device ({volume}).",
                 f'Remove {key}, or mount the volume with attachment_mode = "file-system".',
             )
     return replace(request, path=volume, roots=(posixpath.dirname(volume),))  # a root is a directory
 
 
-def _file(disk: DiskOptions) -> str:
-    return IMAGE if disk.file is None else disk.file
+def _file(block: DiskOptions) -> str:
+    return IMAGE if block.file is None else block.file
 
 
-def _mount(task: wire.TaskConfig, disk: DiskOptions) -> wire.Mount:
+def _mount(task: wire.TaskConfig, disk: DeviceName, block: DiskOptions) -> wire.Mount:
     """Return the mount of a block's volume: by its destination, or the name that Nomad has for it from 2.0.1 on.
 
     That is the name of a CSI volume's request, but of a host volume's source (client/allocrunner/taskrunner,
     volume_hook.go), which may be the name of another request.
     """
-    name = disk.volume or ""
+    name = block.volume or ""
     found = [mount for mount in task.mounts if _is_destination(mount, name) or mount.request_name == name]
     if not found:
         raise InvalidRequestError(
-            f'config.block "{disk.disk}".volume is {_quoted(name)}: expected the volume or the '
+            f'config.block "{disk}".volume is {_quoted(name)}: expected the volume or the '
             f"destination of a volume_mount of the task, which has {_names(task.mounts)}.",
             "Nomad passes the destination for certain: give it the volume's name.",
         )
     if len({mount.host_path for mount in found}) > 1:
         raise InvalidRequestError(
-            f'config.block "{disk.disk}".volume is {_quoted(name)}: several volume_mounts have this name or '
+            f'config.block "{disk}".volume is {_quoted(name)}: several volume_mounts have this name or '
             "destination, expected one.",
             "Give each volume_mount the name of its volume as its destination.",
         )
@@ -143,12 +144,12 @@ def _names(mounts: Sequence[wire.Mount]) -> str:
     return ", ".join(_quoted(mount.task_path) for mount in mounts) or "none"
 
 
-def _check_mount(task: wire.TaskConfig, mount: wire.Mount, disk: DiskOptions) -> None:
+def _check_mount(task: wire.TaskConfig, mount: wire.Mount, disk: DeviceName, block: DiskOptions) -> None:
     what = f"task {task.name}: volume_mount {_quoted(mount.task_path)}"
-    if mount.readonly and not disk.private:
+    if mount.readonly and not block.private:
         raise InvalidRequestError(
             f"{what} is read-only: expected a writable volume, since tenders open a disk for reading and writing.",
-            f'For a copy of the disk for one run: block "{disk.disk}" {{ read_only = true }}',
+            f'For a copy of the disk for one run: block "{disk}" {{ read_only = true }}',
         )
     if mount.propagation_mode not in PRIVATE:
         raise InvalidRequestError(
@@ -163,11 +164,10 @@ def _check_mount(task: wire.TaskConfig, mount: wire.Mount, disk: DiskOptions) ->
         )
 
 
-def _check_unshared(task: wire.TaskConfig, disk: DiskOptions, other: DiskOptions) -> None:
-    if other is not disk:
+def _check_unshared(task: wire.TaskConfig, disk: DeviceName, other: DeviceName) -> None:
+    if other != disk:
         raise InvalidRequestError(
-            f"task {task.name}: blocks {other.disk} and {disk.disk} have one file of one volume: expected a file for "
-            "each."
+            f"task {task.name}: blocks {other} and {disk} have one file of one volume: expected a file for each."
         )
 
 
