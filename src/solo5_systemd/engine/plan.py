@@ -12,7 +12,7 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError
 from solo5_systemd.base.names import DeviceName, NetworkName, UnitKind, primary_nic
 from solo5_systemd.base.sanitize import MAX_QUOTE, bounded, unit_file_syntax
 from solo5_systemd.engine.operator_policy import check_policy
-from solo5_systemd.engine.task import Started
+from solo5_systemd.engine.task import Phase, Task
 from solo5_systemd.image.manifest import DeviceKind, StoredImage, match
 from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, PortRequest, Request, Reservation
 from solo5_systemd.settings.limits import Claim, Resource
@@ -138,9 +138,9 @@ class Plan:
         """Return the plan with disks, and with the image unless it is None, at other paths."""
         return replace(self, parts=replace(self.parts, disks=disks, image=image or self.parts.image))
 
-    def started(self, unit: str, begun: Invocation) -> Started:
-        """Return the started task."""
-        return Started(
+    def started(self, unit: str, begun: Invocation) -> Task:
+        """Return the started task, as far as it is known without a D-Bus call: a scope has no PID and start time."""
+        return Task(
             state=UnitState(
                 task=self.parts.workload.name,
                 unit=unit,
@@ -151,6 +151,7 @@ class Plan:
                 control_group=begun.control_group,
                 log_fields=log_fields(self.parts),
             ),
+            phase=Phase.RUNNING,
             reservation=self.parts.reservation if self.parts.reservation.leases else None,
         )
 

@@ -19,7 +19,7 @@ from solo5_systemd.base.names import TaskName, UnitKind
 from solo5_systemd.engine.callbacks import SpawnProcess, StartCallbacks
 from solo5_systemd.engine.queries import Queries
 from solo5_systemd.engine.stop import SIGKILL, SIGNALS, Stopper
-from solo5_systemd.engine.task import Started, Task, phase
+from solo5_systemd.engine.task import Task, phase
 from solo5_systemd.network.model import LeaseRecord
 from solo5_systemd.task.properties import parse_property, unit_property
 from solo5_systemd.task.workload import STOP_TIMEOUT_S, StopSignal, Workload
@@ -91,7 +91,7 @@ class Runtime(Queries):
 
         return unenforced(workload, await self.backends.usages.controllers())
 
-    async def start(self, workload: Workload, progress: StartCallbacks | None = None) -> Started:
+    async def start(self, workload: Workload, progress: StartCallbacks | None = None) -> Task:
         """Start a task as a service.
 
         Raises:
@@ -108,7 +108,7 @@ class Runtime(Queries):
     @asynccontextmanager
     async def start_scope(
         self, workload: Workload, spawn: SpawnProcess, progress: StartCallbacks | None = None
-    ) -> AsyncGenerator[Started, None]:
+    ) -> AsyncGenerator[Task, None]:
         """Start a task as a scope with the process of `spawn` in it; undo the start if the block raises.
 
         Raises:

@@ -19,7 +19,7 @@ from solo5_systemd.engine.callbacks import SpawnProcess, StartCallbacks
 from solo5_systemd.engine.facts import Host, MakeRoom
 from solo5_systemd.engine.plan import Plan, plan
 from solo5_systemd.engine.removal import discard_locked
-from solo5_systemd.engine.task import Started
+from solo5_systemd.engine.task import Task
 from solo5_systemd.engine.undo import NameTakenError, Undo, completed, undo
 from solo5_systemd.network.model import NicRequest, Reservation
 from solo5_systemd.settings.solo5_toml import TASK_UIDS
@@ -82,7 +82,7 @@ class Starter:
             await self._backends.networks.preview(workload.name, found.request)
 
     @asynccontextmanager
-    async def service(self, planned: Plan, progress: StartCallbacks) -> AsyncGenerator[Started, None]:
+    async def service(self, planned: Plan, progress: StartCallbacks) -> AsyncGenerator[Task, None]:
         """Start a service; stop and discard it if the block raises.
 
         Raises:
@@ -99,9 +99,7 @@ class Starter:
             yield steps.plan.started(unit.name, begun)
 
     @asynccontextmanager
-    async def scope(
-        self, planned: Plan, spawn: SpawnProcess, progress: StartCallbacks
-    ) -> AsyncGenerator[Started, None]:
+    async def scope(self, planned: Plan, spawn: SpawnProcess, progress: StartCallbacks) -> AsyncGenerator[Task, None]:
         """Start a scope with the process of `spawn` in it; otherwise as `service`."""
         async with self._prepared(planned, progress) as steps:
             opened, fds = await steps.open_image_and_disks()

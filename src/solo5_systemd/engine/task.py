@@ -1,4 +1,4 @@
-"""A task as a value, from its unit and its lease record, and a start that succeeded."""
+"""A task as a value, from its unit and its lease record."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -32,10 +32,20 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _OfUnit:
-    """A task by the state of its unit."""
+class Task:
+    """One task.
+
+    Attributes:
+        outcome: None until it has ended.
+        reservation: its leases and ports; None without any.
+        asleep: since when it sleeps or is dormant, in microseconds since the epoch; 0: it is awake, or over.
+    """
 
     state: UnitState
+    phase: Phase
+    outcome: "Outcome | None" = None
+    reservation: "Reservation | None" = None
+    asleep: int = 0
 
     @property
     def name(self) -> TaskName:
@@ -66,22 +76,6 @@ class _OfUnit:
     def started(self) -> int:
         """Return the start of the tender in microseconds since the epoch; 0 for never."""
         return self.state.started
-
-
-@dataclass(frozen=True, kw_only=True)
-class Task(_OfUnit):
-    """One task.
-
-    Attributes:
-        outcome: None until it has ended.
-        reservation: its leases and ports; None without any.
-        asleep: since when it sleeps or is dormant, in microseconds since the epoch; 0: it is awake, or over.
-    """
-
-    phase: Phase
-    outcome: "Outcome | None" = None
-    reservation: "Reservation | None" = None
-    asleep: int = 0
 
     @property
     def dormant(self) -> bool:
@@ -195,18 +189,6 @@ class Sample:
     nics: "Mapping[DeviceName, Traffic]"
     drops: "Mapping[DeviceName, Mapping[str, int]]" = field(default_factory=dict)
     disks: "Mapping[str, Sequence[str]]" = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Started(_OfUnit):
-    """A task that has just been started.
-
-    Attributes:
-        state: its unit, as far as it is known without a D-Bus call: a scope has neither PID nor start time.
-        reservation: its leases and ports; None without any.
-    """
-
-    reservation: "Reservation | None"
 
 
 def phase(state: UnitState, *, hung: bool) -> Phase:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import TaskName, task_scope
 from solo5_systemd.engine.callbacks import StartCallbacks
-from solo5_systemd.engine.task import Started
+from solo5_systemd.engine.task import Task
 from solo5_systemd.host.exec import check_executable
 from solo5_systemd.nomad.process import restore_limits
 from solo5_systemd.task.workload import Workload
@@ -65,7 +65,7 @@ class ScopeChildren:
 
     children: dict[TaskName, Child] = field(default_factory=dict)
 
-    async def start(self, engine: "Runtime", workload: Workload, progress: StartCallbacks) -> Started:
+    async def start(self, engine: "Runtime", workload: Workload, progress: StartCallbacks) -> Task:
         """Start a child in a scope of its own, and let it execute the tender.
 
         Args:

@@ -15,7 +15,6 @@ from tests.fast.image.test_store import tree
 from tests.support.fakes.backends import Machine, Spawn
 from tests.support.fakes.background import yields
 from tests.support.fakes.images import stored
-from tests.support.fakes.tasks import started as described
 
 from solo5_systemd.base.errors import (
     HostError,
@@ -28,7 +27,7 @@ from solo5_systemd.base.errors import (
 )
 from solo5_systemd.base.names import DeviceName, Target, TaskName, UnitKind
 from solo5_systemd.engine.runtime import Runtime
-from solo5_systemd.engine.task import Phase, Started
+from solo5_systemd.engine.task import Phase, Task
 from solo5_systemd.image.store import ImageStore
 from solo5_systemd.network.model import GuestNames
 from solo5_systemd.settings.hosts import hosts
@@ -104,7 +103,7 @@ async def test_a_start_takes_each_step_once_and_says_what_a_look_would(machine: 
     assert (machine.disks.bound, machine.disks.seen) == (0, ("/run/solo5-disks/storage",))
     task = await runtime.task(WEB)
     assert task.phase is Phase.RUNNING
-    assert started == described(task)
+    assert started == task
 
 
 async def test_a_full_store_is_collected_once_for_a_start(machine: Machine, runtime: Runtime) -> None:
@@ -478,7 +477,7 @@ async def test_undoing_goes_on_although_it_is_cancelled_too() -> None:
         assert machine.holds == NOTHING, f"cancelled in {steps[number]!r}"
 
 
-async def scoped(runtime: Runtime, workload: Workload, spawn: Spawn | None = None) -> Started:
+async def scoped(runtime: Runtime, workload: Workload, spawn: Spawn | None = None) -> Task:
     """Start a scope, and close what its process inherits."""
     spawn = spawn or Spawn()
     async with runtime.start_scope(workload, spawn) as started:

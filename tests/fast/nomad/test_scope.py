@@ -22,7 +22,7 @@ from solo5_systemd.base.errors import HostError, NotFoundError
 from solo5_systemd.base.names import DeviceName, TaskName, UnitKind, task_scope
 from solo5_systemd.engine.callbacks import StartCallbacks
 from solo5_systemd.engine.runtime import Runtime
-from solo5_systemd.engine.task import Started
+from solo5_systemd.engine.task import Task
 from solo5_systemd.host.exec import IGNORED_SIGNALS
 from solo5_systemd.nomad import scope
 from solo5_systemd.nomad.process import INITIAL_NOFILE
@@ -56,7 +56,7 @@ asyncio.run(main())
 """
 
 
-async def start(scopes: ScopeChildren, engine: Runtime, workload: Workload = WORKLOAD) -> Started:
+async def start(scopes: ScopeChildren, engine: Runtime, workload: Workload = WORKLOAD) -> Task:
     return await scopes.start(engine, workload, StartCallbacks())
 
 

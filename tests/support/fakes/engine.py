@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from tests.support.fakes.backends import Machine
-from tests.support.fakes.tasks import STARTED, ended, endpoints, running, started
+from tests.support.fakes.tasks import STARTED, ended, endpoints, running
 
 from solo5_systemd.base.errors import NoSuchTaskError, NotFoundError, Solo5Error
 from solo5_systemd.base.names import TaskName
@@ -16,7 +16,7 @@ from solo5_systemd.engine.gc import Collector
 from solo5_systemd.engine.orphans import Orphan
 from solo5_systemd.engine.plan import Plan
 from solo5_systemd.engine.runtime import Runtime
-from solo5_systemd.engine.task import Endpoints, Phase, Sample, Started, Task
+from solo5_systemd.engine.task import Endpoints, Phase, Sample, Task
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
 from solo5_systemd.network.model import LeaseRecord
 from solo5_systemd.task.properties import unenforced
@@ -135,7 +135,7 @@ class FakeRuntime(Runtime):
     async def unenforced(self, workload: Workload) -> Mapping[str, str]:
         return unenforced(workload, self.enabled)
 
-    async def start(self, workload: Workload, progress: StartCallbacks | None = None) -> Started:
+    async def start(self, workload: Workload, progress: StartCallbacks | None = None) -> Task:
         if self.refusal is not None:
             raise self.refusal
         if self.on_start is not None:
@@ -145,16 +145,16 @@ class FakeRuntime(Runtime):
         self.known[workload.name] = running(workload.name)
         if self.outcome is not None:
             self._end(workload.name, self.outcome)
-        return started(self.known[workload.name])
+        return self.known[workload.name]
 
     @asynccontextmanager
     async def start_scope(
         self, workload: Workload, spawn: SpawnProcess, progress: StartCallbacks | None = None
-    ) -> AsyncGenerator[Started, None]:
+    ) -> AsyncGenerator[Task, None]:
         self.workloads.append(workload)
         async with spawn(("/usr/bin/solo5-spt", "--mem=118", "--", workload.image), self.descriptors, "") as pid:
             self.calls.append(("scope", pid))
-            yield started(running(workload.name))
+            yield running(workload.name)
 
     async def preview(self, workload: Workload) -> Plan:
         self.workloads.append(workload)

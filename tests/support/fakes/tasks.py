@@ -3,7 +3,7 @@
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName, UnitKind, task_scope, task_service
-from solo5_systemd.engine.task import Endpoints, LeasedNic, Phase, Started, Task
+from solo5_systemd.engine.task import Endpoints, LeasedNic, Phase, Task
 from solo5_systemd.network.drops import Dropped
 from solo5_systemd.network.model import Lease, MacAddress, NetworkOverview, PortRequest, Protocol, Reservation
 from solo5_systemd.settings.network_keys import HostPort, NetworkPolicy
@@ -82,10 +82,6 @@ def running(
         phase=phase,
         reservation=Reservation(task=task, leases=(LEASE,), ports=PORTS) if networked else None,
     )
-
-
-def started(task: Task) -> Started:
-    return Started(state=task.state, reservation=task.reservation)
 
 
 def ended(name: str = "web", outcome: Outcome | None = None) -> Task:

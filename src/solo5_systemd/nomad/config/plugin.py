@@ -4,7 +4,7 @@
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -42,28 +42,17 @@ Limits of devices are not among them: a device has many paths, so that a job cou
 _DISK_PATTERN = re.compile(r"[A-Za-z0-9_.*?-]{1,64}", re.ASCII)
 
 
-def _directories(fields: Fields, key: str) -> tuple[str, ...]:
-    paths = fields.texts(key)
-    for path in paths:
-        if not path.startswith("/"):
-            raise fields.wrong(key, path, f'absolute directories, such as {key} = ["/srv/solo5"]')
-    return paths
+def _each(fits: Callable[[str], object], expected: str) -> Type:
+    """Return the type of lists of texts that all fit; `expected` has the key as `{key}`."""
 
+    def read(fields: Fields, key: str) -> tuple[str, ...]:
+        found = fields.texts(key)
+        for each in found:
+            if not fits(each):
+                raise fields.wrong(key, each, expected.format(key=key))
+        return found
 
-def _property_names(fields: Fields, key: str) -> tuple[str, ...]:
-    names = fields.texts(key)
-    for name in names:
-        if name not in SETTABLE:
-            raise fields.wrong(key, name, f"some of {', '.join(sorted(SETTABLE))}")
-    return names
-
-
-def _disk_patterns(fields: Fields, key: str) -> tuple[str, ...]:
-    patterns = fields.texts(key)
-    for pattern in patterns:
-        if not _DISK_PATTERN.fullmatch(pattern):
-            raise fields.wrong(key, pattern, f'names of disks, with * and ?, such as {key} = ["web-*"]')
-    return patterns
+    return Type(read, list, "list(string)")
 
 
 def _properties(fields: Fields, key: str) -> tuple[tuple[str, str], ...]:
@@ -92,7 +81,11 @@ def _networks(fields: Fields, key: str) -> dict[str, dict[str, object]]:
     return plain
 
 
-DIRECTORIES = Annotated[tuple[str, ...], Type(_directories, list, "list(string)")]
+DIRECTORIES = Annotated[
+    tuple[str, ...], _each(lambda path: path.startswith("/"), 'absolute directories, such as {key} = ["/srv/solo5"]')
+]
+PROPERTY_NAMES = _each(SETTABLE.__contains__, f"some of {', '.join(sorted(SETTABLE))}")
+DISK_PATTERNS = _each(_DISK_PATTERN.fullmatch, 'names of disks, with * and ?, such as {key} = ["web-*"]')
 CEILING = Annotated[int | None, integer(0, 1 << 30)]
 
 
@@ -201,7 +194,7 @@ class PluginConfig:
     disable_log_collection: bool = setting(
         "`true`: Nomad collects no logs, and no logmon process runs; consoles are in the journal only.", default=False
     )
-    allowed_properties: Annotated[tuple[str, ...], Type(_property_names, list, "list(string)")] = setting(
+    allowed_properties: Annotated[tuple[str, ...], PROPERTY_NAMES] = setting(
         "Unit properties that jobs may set.", default=TIGHTENING, shown="[these](#unit-properties)"
     )
     allowed_units: Annotated[tuple[UnitKind, ...], Type(_units, list, "list(string)")] = setting(
@@ -212,7 +205,7 @@ class PluginConfig:
         "Tenders that tasks may run under, whether the job sets `tender` or the image determines it.",
         default=(), shown="`[]` (any)",
     )
-    allowed_disks: Annotated[tuple[str, ...], Type(_disk_patterns, list, "list(string)")] = setting(
+    allowed_disks: Annotated[tuple[str, ...], DISK_PATTERNS] = setting(
         "Named disks (`solo5ctl disk`) that jobs may use, copy and create: names, with `*` and `?`, such as "
         "`[\"web-*\"]`.", default=(), shown="`[]` (none)",
     )

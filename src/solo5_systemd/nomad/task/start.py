@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
 from solo5_systemd.base.names import DeviceName, UnitKind, task_scope, task_service
 from solo5_systemd.base.procfs import boot_id, exists, mount_points
-from solo5_systemd.engine.task import Started, Task
+from solo5_systemd.engine.task import Task
 from solo5_systemd.host.kernel import numa_nodes
 from solo5_systemd.network.model import Endpoint
 from solo5_systemd.nomad import logs, readiness
@@ -139,7 +139,7 @@ class TaskStarter:
             return await self._until_ready(config, request, started, progress)
 
     async def _until_ready(
-        self, config: wire.TaskConfig, request: _JobRequest, started: Started, progress: StartEvents
+        self, config: wire.TaskConfig, request: _JobRequest, started: Task, progress: StartEvents
     ) -> StartedTask:
         options, state = request.options, _state(request, started)
         ended = self._background.create_task(self._exit_waiter.wait(state, started.state))
@@ -170,7 +170,7 @@ class TaskStarter:
             ended.cancel()
             self._exit_waiter.forget(state.task)
 
-    async def _start(self, config: wire.TaskConfig, request: _JobRequest, progress: StartEvents) -> Started:
+    async def _start(self, config: wire.TaskConfig, request: _JobRequest, progress: StartEvents) -> Task:
         # In a thread, since the file system may hang.
         image = await asyncio.to_thread(_first_existing, request.images, request.workload.roots)
         disks = await asyncio.to_thread(_with_volumes, config, request.workload.disks, request.options.block)
@@ -196,7 +196,7 @@ class TaskStarter:
             await logs.unblock_readers(config)
             raise
 
-    async def _begin(self, engine: "Runtime", workload: Workload, since: int, progress: StartEvents) -> Started:
+    async def _begin(self, engine: "Runtime", workload: Workload, since: int, progress: StartEvents) -> Task:
         """Start the unit, or return the one that exists.
 
         Nomad uses a task ID for one start only. So an existing unit of this name is this very task, started by a driver
@@ -208,9 +208,11 @@ class TaskStarter:
             return await self._scopes.start(engine, workload, progress)
         except TakenError as error:  # the name is taken, or a port or a disk
             try:
-                return _started(await engine.task(workload.name), since)
+                found = await engine.task(workload.name)
             except NoSuchTaskError:
                 raise error from None
+            # systemd has no start time of a scope. `since` is earlier, so that no console line is missed.
+            return replace(found, state=replace(found.state, started=found.started or since))
 
 
 def _job_request(config: wire.TaskConfig, plugin: PluginConfig, settings: Settings) -> _JobRequest:
@@ -232,7 +234,7 @@ def _job_request(config: wire.TaskConfig, plugin: PluginConfig, settings: Settin
     )
 
 
-def _state(request: _JobRequest, started: Started) -> DriverState:
+def _state(request: _JobRequest, started: Task) -> DriverState:
     return DriverState(
         task=request.workload.name,
         unit=started.unit,
@@ -245,7 +247,7 @@ def _state(request: _JobRequest, started: Started) -> DriverState:
     )
 
 
-def _condition(rule: Rule, config: wire.TaskConfig, options: TaskOptions, started: Started) -> ConsoleLine | Endpoint:
+def _condition(rule: Rule, config: wire.TaskConfig, options: TaskOptions, started: Task) -> ConsoleLine | Endpoint:
     return (
         rule.condition
         if isinstance(rule.condition, ConsoleLine)
@@ -258,11 +260,6 @@ def _probe(rule: Rule, condition: ConsoleLine | Endpoint) -> ReadinessProbe | No
     if isinstance(condition, ConsoleLine):
         return None
     return ReadinessProbe(**vars(condition), interval=rule.interval, on_loss=rule.on_loss)
-
-
-def _started(task: Task, since: int) -> Started:
-    # systemd has no start time of a scope. `since` is earlier, so that no console line is missed.
-    return Started(state=replace(task.state, started=task.started or since), reservation=task.reservation)
 
 
 def _first_existing(candidates: Sequence[str], roots: Sequence[str]) -> str:
