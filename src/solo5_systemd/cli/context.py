@@ -99,7 +99,9 @@ class CommandContext:
 
     async def warn_unenforced(self, engine: "Runtime", workload: "Workload") -> None:
         """Write a warning to stderr if a cgroup controller for a limit of the workload is not available."""
-        limits = await engine.unenforced(workload)
+        from solo5_systemd.task.properties import unenforced
+
+        limits = unenforced(workload, await engine.backends.usages.controllers())
         if limits:
             names, controllers = (", ".join(dict.fromkeys(words)) for words in (limits, limits.values()))
             self.screen.message(

@@ -5,7 +5,7 @@ for reads in `wiring.queries`, are Protocols: the docstrings of their classes na
 method does. tests/support/fakes has the implementations of the tests.
 """
 
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Protocol
 
@@ -139,12 +139,6 @@ class Relay(Protocol):
     def gaps(self) -> AsyncGenerator[DroppedLines, None]: ...
 
 
-class Directories(Protocol):
-    """Directories of other programs, such as Nomad's allocation directories."""
-
-    async def removed(self, directories: Iterable[str]) -> frozenset[str]: ...
-
-
 class QueryBackends(Protocol):
     """The backends of reads; each may be created at its first use."""
 
@@ -185,5 +179,3 @@ class Backends(Protocol):
     def disk_space(self) -> DiskSpace: ...
     @property
     def resolvers(self) -> HostResolvers: ...
-    @property
-    def directories(self) -> Directories: ...

@@ -1,6 +1,8 @@
 """Remove orphans: units, leases, taps, users, images and files that belong to no task."""
 
-from collections.abc import Awaitable, Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.names import TaskName, outcome_target
@@ -12,6 +14,21 @@ if TYPE_CHECKING:
 
 def _kind(path: str) -> str:
     return "bind mounts of disks" if path.startswith("/run/solo5/binds/") else "private disk"
+
+
+def _removed(directories: Iterable[str]) -> frozenset[str]:
+    return frozenset(each for each in directories if is_removed(Path(each)))
+
+
+def is_removed(directory: Path) -> bool:
+    """Return whether a directory was removed: not if lstat(2) fails otherwise, or its file system is not mounted."""
+    try:
+        directory.lstat()
+    except FileNotFoundError:
+        return directory.parent.is_dir()
+    except OSError:
+        return False
+    return False
 
 
 class Collector:
@@ -83,9 +100,7 @@ class Collector:
             expired=await self._backends.networks.expired(),
             strays=await self._backends.networks.orphans(),
             consoles=consoles,
-            missing_directories=await self._backends.directories.removed(
-                frozenset(filter(None, map(alloc_dir, states)))
-            ),
+            missing_directories=await asyncio.to_thread(_removed, filter(None, {*map(alloc_dir, states)})),
             users=frozenset(users),
         )
 

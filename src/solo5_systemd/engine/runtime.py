@@ -6,7 +6,7 @@ orphans at `Runtime.gc`. No state is kept between calls: each reads PID 1 again.
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -80,16 +80,6 @@ class Runtime(Queries):
             Solo5Error: it cannot.
         """
         await self._starter.check_declared(workload)
-
-    async def has_failed(self, unit: str) -> bool:
-        """Return whether a unit is in the state `failed`."""
-        return await self._units.active_state(unit) is ActiveState.FAILED
-
-    async def unenforced(self, workload: Workload) -> Mapping[str, str]:
-        """Return the limits of a workload that this kernel does not enforce, each with its missing controller."""
-        from solo5_systemd.task.properties import unenforced
-
-        return unenforced(workload, await self.backends.usages.controllers())
 
     async def start(self, workload: Workload, progress: StartCallbacks | None = None) -> Task:
         """Start a task as a service.

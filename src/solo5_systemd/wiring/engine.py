@@ -1,8 +1,7 @@
 """The implementations of the engine's backends, chosen here only."""
 
-import asyncio
 import os
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import cached_property
 from pathlib import Path
@@ -25,25 +24,6 @@ if TYPE_CHECKING:
     from solo5_systemd.storage.backing_files import ImageFiles
     from solo5_systemd.users.allocation import Users
     from solo5_systemd.users.user_record import GivenDisk
-
-
-class HostDirectories:
-    """Directories of other programs; implements `backends.Directories`."""
-
-    async def removed(self, directories: Iterable[str]) -> frozenset[str]:
-        """Return the directories that do not exist, while their parent directory does."""
-        return await asyncio.to_thread(lambda: frozenset(each for each in directories if _is_removed(Path(each))))
-
-
-def _is_removed(directory: Path) -> bool:
-    """Return whether a directory was removed: not if lstat(2) fails otherwise, or its file system is not mounted."""
-    try:
-        directory.lstat()
-    except FileNotFoundError:
-        return directory.parent.is_dir()
-    except OSError:
-        return False
-    return False
 
 
 class Machine(KernelReads):
@@ -114,10 +94,6 @@ class Machine(KernelReads):
         from solo5_systemd.host.resolvers import HostResolvers
 
         return HostResolvers(self._settings)
-
-    @cached_property
-    def directories(self) -> "HostDirectories":
-        return HostDirectories()
 
 
 def _node(settings: "Settings") -> "Node":

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 from tests.fast.cli.conftest import Solo5ctl
 from tests.fast.host.test_checks import GOOD, dependency
+from tests.support.fakes.tasks import ended
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.cli.verbs import doctor
 from solo5_systemd.engine.orphans import Kind, Orphan
 from solo5_systemd.host.checks import Host, Verdict
+from solo5_systemd.unit.state import ActiveState
 
 
 def found(monkeypatch: pytest.MonkeyPatch, host: Host) -> None:
@@ -97,7 +99,7 @@ def test_a_task_whose_socket_unit_has_failed_is_listed(
     (tmp_path / "web.unikernel").write_text("[Unikernel]\nImage=/web\nIdleSec=5min\nIdleAction=stop\n")
     monkeypatch.setattr(doctor, "_declarations", partial(doctor._declarations, directory=tmp_path))
     assert "not started for packets" not in solo5ctl("doctor").out
-    solo5ctl.engine.failed.add("web.socket")
+    solo5ctl.engine.machine.units.loaded["web.socket"] = replace(ended().state, active=ActiveState.FAILED)
     assert "web.socket has failed: see `systemctl status web.socket`" in solo5ctl("doctor").out
 
 

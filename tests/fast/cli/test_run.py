@@ -233,7 +233,7 @@ LIMITED = "-m 64M --cpus 1 --cpu-weight 50 --property TasksMax=32 --property IOW
 
 @pytest.mark.parametrize("way", ["", "-d "])
 def test_limits_that_are_not_enforced_are_named_once(solo5ctl: Solo5ctl, way: str) -> None:
-    solo5ctl.engine.enabled = ("cpu", "cpuset")
+    solo5ctl.engine.machine.usages.enabled = ("cpu", "cpuset")
     result = solo5ctl("run", *f"{way}{LIMITED} a.spt".split())
     assert (result.status, len(solo5ctl.engine.workloads)) == (0, 1)
     assert result.err == (
@@ -244,7 +244,7 @@ def test_limits_that_are_not_enforced_are_named_once(solo5ctl: Solo5ctl, way: st
 
 def test_limits_of_a_scope_that_are_not_enforced_are_named(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_modes, "execute", lambda line: None)
-    solo5ctl.engine.enabled = ()
+    solo5ctl.engine.machine.usages.enabled = ()
     assert "limits not enforced: CPUQuota;" in solo5ctl("run", "--scope", "--cpus", "1", "a.spt").err
 
 
@@ -252,7 +252,7 @@ def test_limits_of_a_scope_that_are_not_enforced_are_named(solo5ctl: Solo5ctl, m
 def test_there_is_no_warning_if_all_limits_are_enforced(
     solo5ctl: Solo5ctl, enabled: tuple[str, ...], words: str
 ) -> None:
-    solo5ctl.engine.enabled = enabled
+    solo5ctl.engine.machine.usages.enabled = enabled
     assert solo5ctl("run", *words.split(), "a.spt").err == ""
 
 

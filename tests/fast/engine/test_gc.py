@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 
+import pytest
 from tests.fast.engine.test_orphans import ALLOCATION, TASKS, WEB, holding
 from tests.support.fakes.backends import Machine
 from tests.support.fakes.tasks import ended, running
 
 from solo5_systemd.base.names import TaskName
+from solo5_systemd.engine import gc
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import Task
 from solo5_systemd.network.model import LeaseState
@@ -15,10 +17,15 @@ IMAGE = f"image {'ab' * 32}"
 WAKES = {"collect networks", "drain", "open_tasks", "networks"}
 
 
+@pytest.fixture(autouse=True)
+def removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have one directory of an allocation that was removed."""
+    monkeypatch.setattr(gc, "is_removed", lambda directory: str(directory) == ALLOCATION)
+
+
 def forgotten(machine: Machine, task: Task) -> None:
     fields = {**task.state.log_fields, "NOMAD_ALLOC_DIR": f"{ALLOCATION}/alloc"}
     machine.units.loaded[task.unit] = replace(task.state, log_fields=fields)
-    machine.directories.missing.add(ALLOCATION)
 
 
 async def test_nothing_is_woken_to_find_it(machine: Machine, runtime: Runtime) -> None:

@@ -36,6 +36,7 @@ from solo5_systemd.settings.resolver import Resolver
 from solo5_systemd.storage.archive import ARCHIVE_MAX, archive_disk, member
 from solo5_systemd.storage.io_limits import BlockDevice, IoLimits
 from solo5_systemd.storage.model import ArchiveRequest, DiskRequest, NewFile
+from solo5_systemd.task.properties import unenforced
 from solo5_systemd.task.workload import Policy, Publish, Workload
 from solo5_systemd.unit.state import ActiveState, MainCode
 
@@ -180,7 +181,7 @@ async def test_limits_without_their_controller_are_refused_unless_the_operator_p
     machine: Machine, runtime: Runtime
 ) -> None:
     machine.disks.devices, machine.usages.enabled = (VDA,), ("cpu", "cpuset", "memory", "pids")
-    limits = await runtime.unenforced(LIMITED)
+    limits = unenforced(LIMITED, machine.usages.enabled)
     assert limits["IOReadBandwidthMax"] == "io"
     with pytest.raises(InvalidRequestError, match="which this host does not enforce: expected the io controller"):
         await runtime.start(replace(LIMITED, policy=Policy(unenforced_io=False)))

@@ -7,6 +7,7 @@ from tests.support.fakes.backends import Machine
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import task_service
+from solo5_systemd.engine import gc
 from solo5_systemd.nomad.config.plugin import GcConfig, PluginConfig
 from solo5_systemd.nomad.gc import remove_orphaned
 from solo5_systemd.nomad.task import registry
@@ -61,15 +62,16 @@ async def test_nothing_is_kept_by_default(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("gone", [False, True])
-async def test_kept_task_goes_with_its_allocation(machine: Machine, gone: bool) -> None:
+async def test_kept_task_goes_with_its_allocation(
+    machine: Machine, gone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with agent() as nomad:
         nomad.driver.config = KEEPING
         unit = await run(nomad, machine, 1)
         running = task_config()
         running.id = f"{ALLOCATION}/web/ffffffff"
         await nomad.start(running)
-        if gone:
-            machine.directories.missing.add("/alloc")
+        monkeypatch.setattr(gc, "is_removed", lambda _: gone)
         await remove_orphaned(nomad.driver.session)
         left = {task_service(name_of(running.id))} | (set() if gone else {unit})
         assert machine.units.loaded.keys() == left, "one that runs is not judged here"

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence, Set
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from ipaddress import IPv4Interface, IPv6Interface
@@ -741,18 +741,6 @@ class FakeDiskSpace(DiskSpace):
             return found
 
 
-class FakeDirectories:
-    """Directories; `missing`: those that were removed."""
-
-    def __init__(self, steps: Steps) -> None:
-        self._steps = steps
-        self.missing: set[str] = set()
-
-    async def removed(self, directories: Iterable[str]) -> frozenset[str]:
-        async with self._steps.step("look at directories"):
-            return frozenset(directories) & self.missing
-
-
 class FakeResolvers(HostResolvers):
     """Name servers of networks and of the host; `found`: all that they have, `networks`: argument of the last call,
     `serving`: the networks with a DHCP server."""
@@ -791,7 +779,6 @@ class Machine:
         self.disk_space = FakeDiskSpace(self.steps)
         self.relay = FakeRelay(self.steps)
         self.resolvers = FakeResolvers(self.steps)
-        self.directories = FakeDirectories(self.steps)
 
     @property
     def backends(self) -> Backends:

@@ -19,7 +19,6 @@ from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import Endpoints, Phase, Sample, Task
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
 from solo5_systemd.network.model import LeaseRecord
-from solo5_systemd.task.properties import unenforced
 from solo5_systemd.task.workload import StopSignal, Workload
 from solo5_systemd.unit.outcome import Ending, Outcome
 
@@ -66,7 +65,6 @@ class FakeRuntime(Runtime):
         lines: console of every task.
         rounds: result of each `samples`.
         listens: a running task ends on a stop request.
-        enabled: controllers of the unified hierarchy.
         faults: why a declared task could not start, by its name.
         descriptors: file descriptors for the process of a scope.
         on_start: called during a start, which then never returns.
@@ -91,8 +89,6 @@ class FakeRuntime(Runtime):
         self.on_start: Callable[[], None] | None = None
         self.on_console: Callable[[], None] = _nothing
         self.faults: Mapping[str, str] = {}
-        self.failed: set[str] = set()
-        self.enabled: Sequence[str] = ("cpu", "cpuset", "io", "memory", "pids")
         self._over = asyncio.Event()
 
     @cached_property
@@ -125,15 +121,9 @@ class FakeRuntime(Runtime):
             raise NoSuchTaskError(f"no task is named {name!r}.", "List them: solo5ctl ps --all")
         return self.known[name]
 
-    async def has_failed(self, unit: str) -> bool:
-        return unit in self.failed
-
     async def check_declared(self, workload: Workload) -> None:
         if sentence := self.faults.get(workload.name):
             raise NotFoundError(sentence)
-
-    async def unenforced(self, workload: Workload) -> Mapping[str, str]:
-        return unenforced(workload, self.enabled)
 
     async def start(self, workload: Workload, progress: StartCallbacks | None = None) -> Task:
         if self.refusal is not None:

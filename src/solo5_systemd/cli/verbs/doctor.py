@@ -107,7 +107,7 @@ def _starts(declared: "Sequence[Declaration]", context: CommandContext) -> Itera
                 value = f"{each.workload.name} could not start now"
                 found.append(Fact(name="declaration", value=value, verdict=Verdict.LIMITED, advice=str(error)))
             socket = f"{each.workload.name}.socket"
-            if each.workload.idle_stops and await engine.has_failed(socket):
+            if each.workload.idle_stops and await engine.backends.units.active_state(socket) == "failed":
                 value = f"{each.workload.name} is not started for packets"
                 advice = f"{socket} has failed: see `systemctl status {socket}`, then: systemctl restart {socket}"
                 found.append(Fact(name="declaration", value=value, verdict=Verdict.LIMITED, advice=advice))
