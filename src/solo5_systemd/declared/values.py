@@ -9,6 +9,7 @@ from solo5_systemd.declared.specifiers import Specified, expand
 from solo5_systemd.declared.syntax import Assignment, split_words
 from solo5_systemd.declared.unit_keys import LISTS
 from solo5_systemd.task.option_table import SETTINGS
+from solo5_systemd.task.settings import Parse, Values
 
 T = TypeVar("T")
 
@@ -37,8 +38,8 @@ def effective(assignments: Iterable[Assignment]) -> Mapping[str, tuple[Assignmen
     return {key: tuple(own) for key, own in found.items()}
 
 
-class Declared:
-    """The values of [Unikernel]; implements `task.settings.Values`.
+class Declared(Values):
+    """The values of [Unikernel].
 
     Args:
         assignments: the result of `effective`.
@@ -51,22 +52,6 @@ class Declared:
     def given(self, name: str) -> bool:
         """Return whether a key is set."""
         return name in self._assignments
-
-    def one(self, name: str, parse: Callable[[str, str], T], default: T) -> T:
-        """Return the value of a key that is no list.
-
-        Raises:
-            SettingsError: it is invalid.
-        """
-        return next(self._parsed(name, parse), default)
-
-    def each(self, name: str, parse: Callable[[str, str], T]) -> tuple[T, ...]:
-        """Return the values of a list.
-
-        Raises:
-            SettingsError: one is invalid.
-        """
-        return tuple(self._parsed(name, parse))
 
     def checked(self, name: str, check: Callable[[], T]) -> T:
         """Return the result of a function of the values of a key; its error is that of the key's last line.
@@ -97,7 +82,12 @@ class Declared:
             )
         return posixpath.normpath(f"/{text.lstrip('/')}")
 
-    def _parsed(self, name: str, parse: Callable[[str, str], T]) -> Iterator[T]:
+    def parsed(self, name: str, parse: Parse[T]) -> Iterator[T]:
+        """Yield the values of a key.
+
+        Raises:
+            SettingsError: one is invalid.
+        """
         lines = self._assignments.get(name)
         if not lines:
             return

@@ -3,9 +3,10 @@
 A language has `Values`: where the texts of a setting are, and how an error names them.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.base.names import DeviceName, NetworkName, Target, TaskName, device_name
@@ -32,36 +33,40 @@ Parse = Callable[[str, str], T]
 """Takes a text, and what it is the value of, for errors, such as `--net` or `Network=`."""
 
 
-class Values(Protocol):
+class Values(ABC):
     """The settings of a task in one language, by the names of `task.option_table`."""
 
+    @abstractmethod
     def given(self, name: str) -> bool:
         """Return whether a setting is given."""
-        ...
 
-    def one(self, name: str, parse: Parse[T], default: T) -> T:
-        """Return the value of a setting that is no list; raises Solo5Error where it is invalid."""
-        ...
-
-    def each(self, name: str, parse: Parse[T]) -> tuple[T, ...]:
-        """Return the values of a list; raises Solo5Error where one is invalid."""
-        ...
-
-    def checked(self, name: str, check: Callable[[], T]) -> T:
-        """Return the result of a function of a setting's values; its error is that of the setting."""
-        ...
-
-    def error(self, name: str, sentence: str, hint: str = "") -> Solo5Error:
-        """Return an error of a setting that is given; the sentence begins with `shown`."""
-        ...
-
+    @abstractmethod
     def shown(self, name: str) -> str:
         """Return how a setting is written, such as `--net` or `Network=`; empty: it cannot be."""
-        ...
 
-    def path(self, text: str, what: str) -> str:
-        """Return a path of the host in full; raises InvalidRequestError where it is none."""
-        ...
+    @abstractmethod
+    def parsed(self, name: str, parse: Parse[T]) -> Iterator[T]:
+        """Yield the values of a setting; raises Solo5Error where one is invalid."""
+
+    def one(self, name: str, parse: Parse[T], default: T) -> T:
+        """Return the value of a setting that is no list; raises as `parsed`."""
+        return next(self.parsed(name, parse), default)
+
+    def each(self, name: str, parse: Parse[T]) -> tuple[T, ...]:
+        """Return the values of a list; raises as `parsed`."""
+        return tuple(self.parsed(name, parse))
+
+    def checked(self, name: str, check: Callable[[], T]) -> T:  # noqa: ARG002
+        """Return the result of a function of a setting's values; its error is that of the setting."""
+        return check()
+
+    def error(self, name: str, sentence: str, hint: str = "") -> Solo5Error:  # noqa: ARG002
+        """Return an error of a setting that is given; the sentence begins with `shown`."""
+        return InvalidRequestError(sentence, hint)
+
+    def path(self, text: str, what: str) -> str:  # noqa: ARG002
+        """Return a path of the host in full, where that is known; raises InvalidRequestError where it is none."""
+        return text
 
 
 def workload(task: TaskName, values: Values, served: Callable[[], Collection[NetworkName]]) -> Workload:

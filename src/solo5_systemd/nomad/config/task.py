@@ -3,14 +3,14 @@
 docs/nomad-job.md documents them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from ipaddress import IPv4Address, IPv6Address
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from solo5_systemd.base.decode import Fields
-from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.base.names import (
     DeviceName,
     DiskName,
@@ -25,7 +25,6 @@ from solo5_systemd.network.model import MacAddress, Protocol
 from solo5_systemd.network.port_conflicts import PORTS_MAX
 from solo5_systemd.nomad.config import schema
 from solo5_systemd.nomad.config.ready import Rule, parse_rule
-from solo5_systemd.nomad.config.shared import Shared
 from solo5_systemd.nomad.config.values import Logging, Options, assignments, unpack
 from solo5_systemd.settings.egress import EGRESS, Egress
 from solo5_systemd.settings.guest_routes import ROUTES, Routes
@@ -38,8 +37,10 @@ from solo5_systemd.task.disks import DISK_SIZE
 from solo5_systemd.task.log_fields import labels
 from solo5_systemd.task.option_table import SETTINGS
 from solo5_systemd.task.quantities import idle_time, size
-from solo5_systemd.task.settings import workload
+from solo5_systemd.task.settings import Parse, Values, workload
 from solo5_systemd.task.workload import Workload
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,6 +260,38 @@ TASK = schema.table_of(
     ),
 )
 """The schema of `task { config { … } }`."""
+
+
+class Shared(Values):
+    """The options of a job that are those of `solo5ctl run`. The task's directory, of its paths, is not known here."""
+
+    def __init__(self, fields: Fields) -> None:
+        self._fields = fields
+
+    def given(self, name: str) -> bool:
+        """Return whether the job sets an option, perhaps to an empty list."""
+        return self._fields.has(SETTINGS[name].job)
+
+    def parsed(self, name: str, parse: Parse[T]) -> Iterator[T]:
+        """Yield the values of an option; raises InvalidRequestError where one is invalid."""
+        if self.given(name):
+            job, is_list = SETTINGS[name].job, SETTINGS[name].is_list
+            for text in self._fields.texts(job) if is_list else [self._fields.text(job)]:
+                yield self.checked(name, lambda text=text: parse(text, self.shown(name)))  # type: ignore[misc]
+
+    def checked(self, name: str, check: Callable[[], T]) -> T:
+        """Return the result of a function; its error begins with the option."""
+        try:
+            return check()
+        except Solo5Error as error:
+            if error.sentence.startswith("config."):
+                raise
+            raise self.error(name, f"{self.shown(name)}: {error.sentence}", error.hint) from error
+
+    def shown(self, name: str) -> str:
+        """Return the option's path in the job; empty: it has none."""
+        job = SETTINGS[name].job
+        return f"config.{job}" if job else ""
 
 
 def task_options(data: bytes) -> TaskOptions:
