@@ -78,7 +78,7 @@ class Floor:
 
     async def _run(self, mode: str, count: int, at_once: int) -> Pairs:
         names = [TaskName(f"floor-{number}") for number in itertools.islice(self._numbers, count)]
-        plan = await self._engine.preview(_workload(names[0]))
+        plan = await self._engine.starter.preview(_workload(names[0]))
         [nic] = plan.parts.reservation.leases
         async with self._allocated(names) as users:
             words: list[object] = [link_index(nic.bridge)]

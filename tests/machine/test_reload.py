@@ -194,7 +194,7 @@ def test_tasks_are_after_a_reload_what_was_started(tasks: Sequence[TaskName], fo
         async with engine() as runtime:
             for name in tasks:
                 each = workload(name, rng, folder)
-                plan = await runtime.preview(each)
+                plan = await runtime.starter.preview(each)
                 wanted[plan.unit.name] = [SHOWN_AS.get(entry.name, entry.name) for entry in plan.unit.properties]
                 await runtime.start(each)
             for name in tasks:

@@ -45,7 +45,7 @@ async def _warn(workload: "Workload", context: CommandContext, engine: "Runtime"
     """Write to stderr why the task cannot start now: what it lacks may come later."""
     try:
         await context.warn_unenforced(engine, workload)
-        await engine.check_declared(workload)
+        await engine.starter.check_declared(workload)
     except Solo5Error as error:
         context.screen.message(f"warning: the task could not start now: {error}")
     return 0

@@ -123,7 +123,7 @@ def print_plan(workload: Workload, context: CommandContext, *, json: bool) -> in
 
     async def command(engine: "Runtime") -> int:
         await context.warn_unenforced(engine, workload)
-        plan = await engine.preview(workload)
+        plan = await engine.starter.preview(workload)
         if json:
             context.screen.json(_plan_json(plan))
         else:

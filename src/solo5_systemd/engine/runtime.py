@@ -21,6 +21,7 @@ from solo5_systemd.engine.queries import Queries
 from solo5_systemd.engine.stop import SIGKILL, SIGNALS, Stopper
 from solo5_systemd.engine.task import Task, phase
 from solo5_systemd.network.model import LeaseRecord
+from solo5_systemd.task.log_fields import STDERR_PRIORITY, STDOUT_PRIORITY
 from solo5_systemd.task.properties import parse_property, unit_property
 from solo5_systemd.task.workload import STOP_TIMEOUT_S, StopSignal, Workload
 from solo5_systemd.unit.state import ActiveState, UnitState, child_state
@@ -45,7 +46,8 @@ class Runtime(Queries):
         self._stopper = Stopper(backends)
 
     @cached_property
-    def _starter(self) -> "Starter":
+    def starter(self) -> "Starter":
+        """The starts of tasks: what `start` does, in parts, and previews."""
         from solo5_systemd.engine.start import Starter  # half of the import time, for a start only
 
         return Starter(self.backends, self.make_room)
@@ -65,22 +67,6 @@ class Runtime(Queries):
 
     # --- start -----------------------------------------------------------------------------------------------
 
-    async def preview(self, workload: Workload) -> "Plan":
-        """Return what `start` would make. Nothing is reserved or started.
-
-        Raises:
-            Solo5Error: as `start`.
-        """
-        return await self._starter.preview(workload)
-
-    async def check_declared(self, workload: Workload) -> None:
-        """Check whether a declared task can start, or start again, as its declaration is now.
-
-        Raises:
-            Solo5Error: it cannot.
-        """
-        await self._starter.check_declared(workload)
-
     async def start(self, workload: Workload, progress: StartCallbacks | None = None) -> Task:
         """Start a task as a service.
 
@@ -88,12 +74,12 @@ class Runtime(Queries):
             Solo5Error: it did not start; everything that was created for it has been removed.
         """
         progress = progress or StartCallbacks()
-        async with self._starter.service(await self._plan(workload, progress), progress) as started:
+        async with self.starter.service(await self._plan(workload, progress), progress) as started:
             return started
 
     async def _plan(self, workload: Workload, progress: StartCallbacks) -> "Plan":
         progress.on_step("checking the image and what it needs")
-        return await self._starter.plan(workload)
+        return await self.starter.plan(workload)
 
     @asynccontextmanager
     async def start_scope(
@@ -105,7 +91,7 @@ class Runtime(Queries):
             Solo5Error: it did not start; everything that was created for it has been removed.
         """
         progress = progress or StartCallbacks()
-        async with self._starter.scope(await self._plan(workload, progress), spawn, progress) as started:
+        async with self.starter.scope(await self._plan(workload, progress), spawn, progress) as started:
             yield started
 
     async def open_console(self, unit: str, namespace: str) -> tuple[int, int]:
@@ -118,9 +104,9 @@ class Runtime(Queries):
 
         console = self.backends.console
         await start_journald(self._units, namespace)
-        stdout = await console.open_stdout(unit, namespace)
+        stdout = await console.open_stream(unit, STDOUT_PRIORITY, namespace)
         try:
-            return stdout, await console.open_stderr(unit, namespace)
+            return stdout, await console.open_stream(unit, STDERR_PRIORITY, namespace)
         except BaseException:
             os.close(stdout)
             raise

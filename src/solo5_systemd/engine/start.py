@@ -25,6 +25,7 @@ from solo5_systemd.network.model import NicRequest, Reservation
 from solo5_systemd.settings.solo5_toml import TASK_UIDS
 from solo5_systemd.storage.archive import check_total
 from solo5_systemd.storage.model import BoundDisks, Disk, DiskRequest, MadeDisk
+from solo5_systemd.task.log_fields import STDERR_PRIORITY
 from solo5_systemd.task.properties import JobFailedError, TransientUnit, UnitFiles
 from solo5_systemd.task.workload import Workload
 from solo5_systemd.unit.state import Invocation
@@ -288,7 +289,7 @@ class Steps:
             self.undo.callback(os.close, stdin)  # PID 1 has its own copies
             await self.give_disks()
         namespace = await start_journald(self._units, self.plan.parts.log_namespace)
-        stderr = await self._backends.console.open_stderr(unit.name, namespace)
+        stderr = await self._backends.console.open_stream(unit.name, STDERR_PRIORITY, namespace)
         self.undo.callback(os.close, stderr)
         return UnitFiles(stdin=stdin, stderr=stderr)
 

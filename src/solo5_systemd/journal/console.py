@@ -11,7 +11,6 @@ from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.base.procfs import open_in_thread
 from solo5_systemd.journal.journald import log_hung, open_stream
-from solo5_systemd.task.log_fields import STDERR_PRIORITY, STDOUT_PRIORITY
 from solo5_systemd.unit.state import UnitState
 
 if TYPE_CHECKING:
@@ -35,13 +34,15 @@ class Journal:
         """Return the journal namespace for the consoles of new tasks."""
         return self._namespace()
 
-    async def open_stdout(self, unit: str, namespace: str) -> int:
-        """Open a journal stream for a guest's console; the caller closes the descriptor."""
-        return await _open_stream(unit, STDOUT_PRIORITY, namespace)
+    async def open_stream(self, unit: str, priority: int, namespace: str) -> int:
+        """Open a journal stream for a guest's console or a tender's stderr; the caller closes the descriptor.
 
-    async def open_stderr(self, unit: str, namespace: str) -> int:
-        """Open a journal stream for a tender's stderr; the caller closes the descriptor."""
-        return await _open_stream(unit, STDERR_PRIORITY, namespace)
+        In a thread, since a journald that hangs would block the event loop.
+
+        Args:
+            priority: STDOUT_PRIORITY or STDERR_PRIORITY.
+        """
+        return await open_in_thread(lambda: open_stream(str(task_of(unit) or unit), unit, priority, namespace))
 
     async def lines(
         self, state: UnitState, *, until: Callable[[], bool] | None = None, last: int | None = None
@@ -92,8 +93,3 @@ class Journal:
         from solo5_systemd.journal.sync import synchronize
 
         await synchronize(task, namespace)
-
-
-async def _open_stream(unit: str, priority: int, namespace: str) -> int:
-    """Open a journal stream in a thread, since a journald that hangs would block the event loop."""
-    return await open_in_thread(lambda: open_stream(str(task_of(unit) or unit), unit, priority, namespace))

@@ -86,8 +86,14 @@ def name_server(text: str) -> IPv4Address | IPv6Address:
 
 def other_machine(text: str) -> IPv4Address | IPv6Address | None:
     """Return an address by which a guest can reach another machine; None for any other text."""
-    address = _address(text)
-    return address if address is not None and _can_serve(address) else None
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return None
+    if isinstance(address, IPv6Address) and (address.is_link_local or address.scope_id or address.ipv4_mapped):
+        return None  # an argument has no link, and a guest no IPv4 in IPv6
+    is_none = address.is_loopback or address.is_unspecified or address.is_multicast or address == _BROADCAST
+    return None if is_none else address
 
 
 def reachable(found: Resolver, versions: Collection[int]) -> Resolver:
@@ -169,16 +175,3 @@ def without(found: Resolver, networks: Iterable[IPv4Network | IPv6Network]) -> R
     closed = tuple(networks)
     servers = tuple(server for server in found.servers if not any(server in network for network in closed))
     return Resolver(servers=servers, search=found.search)
-
-
-def _address(text: str) -> IPv4Address | IPv6Address | None:
-    try:
-        return ip_address(text)
-    except ValueError:
-        return None
-
-
-def _can_serve(address: IPv4Address | IPv6Address) -> bool:
-    if isinstance(address, IPv6Address) and (address.is_link_local or address.scope_id or address.ipv4_mapped):
-        return False  # an argument has no link, and a guest no IPv4 in IPv6
-    return not (address.is_loopback or address.is_unspecified or address.is_multicast or address == _BROADCAST)

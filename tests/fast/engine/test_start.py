@@ -143,7 +143,7 @@ async def test_what_can_be_known_to_fail_is_refused_before_anything_is_made(
 ) -> None:
     """The refusals themselves: test_plan.py."""
     workload = replace(WORKLOAD, **changes)  # type: ignore[arg-type]
-    for act in (runtime.start, runtime.preview):
+    for act in (runtime.start, runtime.starter.preview):
         with pytest.raises(error) as caught:
             await (scoped(runtime, workload) if workload.kind is UnitKind.SCOPE else act(workload))
         assert words in str(caught.value)
@@ -167,12 +167,12 @@ async def test_the_launcher_is_executed_and_the_command_line_is_the_tenders(
     machine: Machine, runtime: Runtime, launcher: str
 ) -> None:
     machine.tenders.launcher = launcher
-    plan = await runtime.preview(WORKLOAD)
+    plan = await runtime.starter.preview(WORKLOAD)
     [(program, line, _)] = cast("list[tuple[str, list[str], bool]]", plan.unit.value("ExecStart"))
     assert (program, line[0]) == (launcher or "/usr/bin/solo5-hvt", "/usr/bin/solo5-hvt")
     assert launcher in str(plan.unit.value("ExecPaths"))
     assert launcher in str(plan.unit.value("BindReadOnlyPaths"))
-    scope = (await runtime.preview(replace(WORKLOAD, kind=UnitKind.SCOPE))).argv
+    scope = (await runtime.starter.preview(replace(WORKLOAD, kind=UnitKind.SCOPE))).argv
     after = scope[scope.index("--", scope.index("/usr/bin/setpriv")) + 1 :]
     assert after[:2] == ((launcher, "/usr/bin/solo5-hvt") if launcher else ("/usr/bin/solo5-hvt", after[1]))
 
@@ -410,7 +410,7 @@ async def test_a_start_that_fails_or_is_cancelled_at_any_step_leaves_nothing(
 async def test_a_file_that_a_disk_lacks_is_created_by_the_start_and_not_by_a_preview(
     machine: Machine, runtime: Runtime
 ) -> None:
-    plan = await runtime.preview(CREATING)
+    plan = await runtime.starter.preview(CREATING)
     assert (machine.disks.files, plan.parts.disks[0].planned) == (set(), True)
     await runtime.start(CREATING)
     steps = machine.steps.taken
@@ -532,7 +532,7 @@ async def test_a_scope_without_disks_locks_none(machine: Machine, runtime: Runti
 async def test_a_preview_says_what_a_start_would_do_and_does_not_do_it(
     machine: Machine, runtime: Runtime, kind: UnitKind
 ) -> None:
-    plan = await runtime.preview(replace(WORKLOAD, kind=kind))
+    plan = await runtime.starter.preview(replace(WORKLOAD, kind=kind))
     assert plan.unit.name == f"solo5-task-web.{kind}"
     assert plan.parts.tender.path == "/usr/bin/solo5-hvt"
     assert plan.parts.tender.path in plan.argv
@@ -542,7 +542,7 @@ async def test_a_preview_says_what_a_start_would_do_and_does_not_do_it(
 
 
 async def test_the_plan_that_is_printed_is_executed(machine: Machine, runtime: Runtime) -> None:
-    plan = await runtime.preview(WORKLOAD)
+    plan = await runtime.starter.preview(WORKLOAD)
     started = await runtime.start(WORKLOAD)
     assert machine.units.started == [plan.unit]
     assert plan.unit.value("ExecStart") == [(plan.argv[0], list(plan.argv), False)]
@@ -551,7 +551,7 @@ async def test_the_plan_that_is_printed_is_executed(machine: Machine, runtime: R
 
 async def test_the_plan_of_a_scope_is_executed(machine: Machine, runtime: Runtime) -> None:
     workload = Workload(name=WEB, image="/srv/app", kind=UnitKind.SCOPE)
-    plan, spawn = await runtime.preview(workload), Spawn()
+    plan, spawn = await runtime.starter.preview(workload), Spawn()
     await scoped(runtime, workload, spawn)
     assert machine.units.started == [replace(plan, pid=spawn.pid).unit]
     image = f"/proc/self/fd/{machine.images.opened[-1]}"
@@ -560,12 +560,12 @@ async def test_the_plan_of_a_scope_is_executed(machine: Machine, runtime: Runtim
 
 async def test_a_preview_counts_what_a_start_would_collect(machine: Machine, runtime: Runtime) -> None:
     machine.images.full = True
-    assert (await runtime.preview(WORKLOAD)).parts.image == machine.images.files["/srv/full"]
+    assert (await runtime.starter.preview(WORKLOAD)).parts.image == machine.images.files["/srv/full"]
     assert machine.images.min_age == 10.0
     assert "collect images" not in machine.steps.taken
     machine.images.makes_room = False
     with pytest.raises(StoreFullError):
-        await runtime.preview(WORKLOAD)
+        await runtime.starter.preview(WORKLOAD)
 
 
 async def test_a_preview_changes_no_file_of_the_store(
@@ -579,11 +579,11 @@ async def test_a_preview_changes_no_file_of_the_store(
     machine.images = store  # type: ignore[assignment] # the real one
     workload = Workload(name=WEB, image=str(image))
     (tmp_path / "var").mkdir()
-    empty = await runtime.preview(workload)
+    empty = await runtime.starter.preview(workload)
     assert not list((tmp_path / "var").iterdir())
     assert empty.parts.image == await store.take(str(image))
     before = tree(tmp_path)
-    assert await runtime.preview(workload) == empty
+    assert await runtime.starter.preview(workload) == empty
     assert tree(tmp_path) == before
 
 
@@ -597,7 +597,7 @@ FOUND = Resolver(servers=(IPv4Address("192.0.2.53"),), search=("host.example",))
 async def test_name_servers_are_not_looked_up_without_an_argument_that_has_them(
     machine: Machine, runtime: Runtime, arguments: tuple[str, ...]
 ) -> None:
-    await runtime.preview(replace(WORKLOAD, arguments=arguments))
+    await runtime.starter.preview(replace(WORKLOAD, arguments=arguments))
     assert "find name servers" not in machine.steps.taken
 
 
@@ -629,7 +629,7 @@ async def test_a_task_of_a_network_namespace_has_the_only_network_there(machine:
     properties = {each.name: each.value for each in machine.units.started[-1].properties}
     assert properties["NetworkNamespacePath"] == "/run/netns/solo5-web", "beside the group's"
     assert (await runtime.task(WEB)).network_namespace == "/run/netns/group"
-    await runtime.preview(replace(workload, name=TaskName("other")))
+    await runtime.starter.preview(replace(workload, name=TaskName("other")))
     assert machine.networks.namespaces[TaskName("other")] == "/run/netns/group"
 
 
@@ -660,7 +660,7 @@ async def test_a_start_beyond_a_limit_makes_nothing(machine: Machine, runtime: R
         f"{Resource.ADDRESSES}/default": 1,
     }
     second = replace(of_job, name=TaskName("second"))
-    for act in (runtime.preview, runtime.start):
+    for act in (runtime.starter.preview, runtime.start):
         with pytest.raises(TakenError, match="task second would have 1 published ports: expected at most 0"):
             await act(second)
     assert machine.steps.taken.count("reserve") == 1

@@ -58,6 +58,7 @@ from solo5_systemd.storage.model import (
     MadeDisk,
     backing_of,
 )
+from solo5_systemd.task.log_fields import STDOUT_PRIORITY
 from solo5_systemd.unit.exit_messages import ExitMessages
 from solo5_systemd.unit.state import UnitState
 from solo5_systemd.unit.tender import Tender
@@ -578,13 +579,8 @@ class FakeConsole(Journal):
     def namespace(self) -> str:
         return self.log_namespace
 
-    async def open_stdout(self, unit: str, namespace: str) -> int:
-        async with self._steps.step(_at("open stdout", namespace)):
-            pass
-        return os.open("/dev/null", os.O_WRONLY)
-
-    async def open_stderr(self, unit: str, namespace: str) -> int:
-        async with self._steps.step(_at("open stderr", namespace)):
+    async def open_stream(self, unit: str, priority: int, namespace: str) -> int:
+        async with self._steps.step(_at("open stdout" if priority == STDOUT_PRIORITY else "open stderr", namespace)):
             pass
         return os.open("/dev/null", os.O_WRONLY)
 

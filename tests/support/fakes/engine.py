@@ -16,6 +16,7 @@ from solo5_systemd.engine.gc import Collector
 from solo5_systemd.engine.orphans import Orphan
 from solo5_systemd.engine.plan import Plan
 from solo5_systemd.engine.runtime import Runtime
+from solo5_systemd.engine.start import Starter
 from solo5_systemd.engine.task import Endpoints, Phase, Sample, Task
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
 from solo5_systemd.network.model import LeaseRecord
@@ -51,6 +52,22 @@ class FakeCollector(Collector):
     async def collect(self, *, dry_run: bool) -> tuple[str, ...]:
         self._calls.append(("collect", dry_run))
         return self.removed
+
+
+class FakeStarter(Starter):
+    """The previews of an engine."""
+
+    def __init__(self, engine: "FakeRuntime") -> None:
+        self._engine = engine
+
+    async def check_declared(self, workload: Workload) -> None:
+        if sentence := self._engine.faults.get(workload.name):
+            raise NotFoundError(sentence)
+
+    async def preview(self, workload: Workload) -> Plan:
+        self._engine.workloads.append(workload)
+        assert self._engine.plan is not None
+        return self._engine.plan
 
 
 class FakeRuntime(Runtime):
@@ -92,6 +109,10 @@ class FakeRuntime(Runtime):
         self._over = asyncio.Event()
 
     @cached_property
+    def starter(self) -> "FakeStarter":
+        return FakeStarter(self)
+
+    @cached_property
     def gc(self) -> "FakeCollector":
         return FakeCollector(self.calls)
 
@@ -121,10 +142,6 @@ class FakeRuntime(Runtime):
             raise NoSuchTaskError(f"no task is named {name!r}.", "List them: solo5ctl ps --all")
         return self.known[name]
 
-    async def check_declared(self, workload: Workload) -> None:
-        if sentence := self.faults.get(workload.name):
-            raise NotFoundError(sentence)
-
     async def start(self, workload: Workload, progress: StartCallbacks | None = None) -> Task:
         if self.refusal is not None:
             raise self.refusal
@@ -145,11 +162,6 @@ class FakeRuntime(Runtime):
         async with spawn(("/usr/bin/solo5-spt", "--mem=118", "--", workload.image), self.descriptors, "") as pid:
             self.calls.append(("scope", pid))
             yield running(workload.name)
-
-    async def preview(self, workload: Workload) -> Plan:
-        self.workloads.append(workload)
-        assert self.plan is not None
-        return self.plan
 
     async def stop(self, name: TaskName, *, signal: StopSignal = StopSignal.TERM, timeout_s: float = 10) -> Task:
         await self.task(name)

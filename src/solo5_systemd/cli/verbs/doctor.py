@@ -102,7 +102,7 @@ def _starts(declared: "Sequence[Declaration]", context: CommandContext) -> Itera
     async def command(engine: "Runtime") -> int:
         for each in declared:
             try:
-                await engine.check_declared(each.workload)
+                await engine.starter.check_declared(each.workload)
             except Solo5Error as error:
                 value = f"{each.workload.name} could not start now"
                 found.append(Fact(name="declaration", value=value, verdict=Verdict.LIMITED, advice=str(error)))
