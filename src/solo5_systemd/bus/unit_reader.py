@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from solo5_systemd.base.declared_units import declared_service, declared_tasks, units_of
 from solo5_systemd.base.errors import HostError
-from solo5_systemd.base.names import TaskName, unit_path
+from solo5_systemd.base.names import TaskName, UnitKind, unit_path
 from solo5_systemd.bus.peers import (
     ABSENT,
     MANAGER,
@@ -80,7 +80,6 @@ class UnitReader(ABC):
 
         Its outcome is of the run before then.
         """
-        from solo5_systemd.base.names import UnitKind
         from solo5_systemd.bus.unit_states import INTERFACES
         from solo5_systemd.unit.state import ActiveState
 
@@ -109,10 +108,11 @@ class UnitReader(ABC):
         rows = [row for row in await self._listing() if ended or not row.over]
         if not rows:
             return ()
-        from solo5_systemd.bus.unit_states import INTERFACES, STARTED, needs_start_time
+        from solo5_systemd.bus.unit_states import INTERFACES, STARTED
 
         exported = dict(await self._exported(rows))
-        unknown = [row for row in rows if row.unit in exported and needs_start_time(row, exported[row.unit])]
+        services = [row for row in rows if row.unit in exported and row.kind is not UnitKind.SCOPE]  # a scope has none
+        unknown = [row for row in services if STARTED not in exported[row.unit]]
         times = await self._read([(row.path, INTERFACES[row.kind], STARTED) for row in unknown])
         for row, started in zip(unknown, times, strict=True):
             if started:
@@ -169,7 +169,7 @@ class UnitReader(ABC):
             return []
         from solo5_systemd.bus.unit_states import wanted
 
-        properties_of = [(row, wanted(row)) for row in rows]
+        properties_of = [(row, wanted(row.kind, over=row.over)) for row in rows]
         values = iter(await self._read([(row.path, *each) for row, names in properties_of for each in names]))
         states = []
         for row, names in properties_of:

@@ -168,7 +168,8 @@ INTERFACES = {
 
 
 @cache
-def _wanted(kind: UnitKind, *, over: bool) -> Sequence[tuple[str, str]]:
+def wanted(kind: UnitKind, *, over: bool) -> Sequence[tuple[str, str]]:
+    """Return interface and name of each property of a unit to read, LoadState last."""
     of_type = TYPE_PROPERTIES[kind] + (TYPE_END_PROPERTIES[kind] if over else ())
     of_unit = UNIT_PROPERTIES + (UNIT_END_PROPERTIES if over else ())
     return [(INTERFACES[kind], name) for name in of_type] + [(UNIT, name) for name in (*of_unit, "LoadState")]
@@ -177,12 +178,7 @@ def _wanted(kind: UnitKind, *, over: bool) -> Sequence[tuple[str, str]]:
 @cache
 def _in_files(kind: UnitKind) -> frozenset[str]:
     """Return the properties of a running unit that have to be in files."""
-    return frozenset(name for _, name in _wanted(kind, over=False)) - {STARTED, "LoadState"}
-
-
-def wanted(row: ListedUnit) -> Sequence[tuple[str, str]]:
-    """Return interface and name of each property of a unit to read, LoadState last."""
-    return _wanted(row.kind, over=row.over)
+    return frozenset(name for _, name in wanted(kind, over=False)) - {STARTED, "LoadState"}
 
 
 class UnitStates:
@@ -225,8 +221,3 @@ class UnitStates:
         if declared_task(row.unit) is not None:
             return replace(state, log_fields={**state.log_fields, **prepared_fields(state.task)})
         return state
-
-
-def needs_start_time(row: ListedUnit, exported: Mapping[str, object]) -> bool:
-    """Return whether the start time has to be read from D-Bus; a scope has none."""
-    return row.kind is not UnitKind.SCOPE and STARTED not in exported

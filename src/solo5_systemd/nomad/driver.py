@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
 
 from solo5_systemd.base.errors import DependencyError, SettingsError, Solo5Error
@@ -138,18 +138,12 @@ async def fingerprints(
             _log_change(found, last)
             yield response(found, last.attributes if last else {})
             last = found
-        await _wait(refresh, found.interval_s)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(found.interval_s):
+                await refresh.wait()
 
 
 def _log_change(found: Fingerprint, last: Fingerprint | None) -> None:
     if last is None or found.description != last.description:
         level = logging.INFO if found.health == HEALTHY else logging.WARNING
         _log.log(level, "%s", found.description)
-
-
-async def _wait(refresh: asyncio.Event, seconds: float) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await refresh.wait()
-    except TimeoutError:
-        pass

@@ -47,8 +47,7 @@ class Housekeeping:
         self._forgotten = ForgottenTasks(session, tasks)
         self._background = background
         self._started = False
-        self._mounts_removed = False
-        self._disks_reclaimed = False
+        self._done: set[str] = set()
 
     def start(self, config: Callable[[], PluginConfig]) -> None:
         """Write the configured networks, and start the loops, which read the configuration again in each iteration."""
@@ -65,15 +64,16 @@ class Housekeeping:
 
     def remove_stale_mounts(self) -> None:
         """Remove, once, the bind mounts of starts that an earlier driver did not finish."""
-        if not self._mounts_removed:
-            self._mounts_removed = True
-            self._background.create_task(_logged("removal of stale bind mounts", self._remove_mounts()))
+        self._do_once("removal of stale bind mounts", self._remove_mounts)
 
     def reclaim_disks(self) -> None:
         """Take back, once, the disks of users without a task: after a boot, PID 1 may allocate such a user again."""
-        if not self._disks_reclaimed:
-            self._disks_reclaimed = True
-            self._background.create_task(_logged("reclaim of given disks", self._reclaim_disks()))
+        self._do_once("reclaim of given disks", self._reclaim_disks)
+
+    def _do_once(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        if what not in self._done:
+            self._done.add(what)
+            self._background.create_task(_logged(what, work()))
 
     async def _follow_shared_cores(self) -> None:
         while True:
