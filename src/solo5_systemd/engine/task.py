@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from solo5_systemd.base.names import DeviceName, TaskName, UnitKind
+from solo5_systemd.task.log_fields import DNS, DNS_SEARCH, HOSTNAME, HOSTS, NETWORK_NAMESPACE
 from solo5_systemd.unit.state import ActiveState, UnitState
 
 if TYPE_CHECKING:
@@ -110,27 +111,27 @@ class Task:
     @property
     def name_servers(self) -> tuple[str, ...]:
         """Return the name servers that an argument has; empty without `{dns}`."""
-        return _listed(self.state.log_fields.get("SOLO5_DNS", ""))
+        return _listed(self.state.log_fields.get(DNS, ""))
 
     @property
     def search(self) -> tuple[str, ...]:
         """Return the search domains that an argument has; empty without `{search}`."""
-        return _listed(self.state.log_fields.get("SOLO5_DNS_SEARCH", ""))
+        return _listed(self.state.log_fields.get(DNS_SEARCH, ""))
 
     @property
     def hostname(self) -> str:
         """Return the host name that an argument has; empty without `{hostname}`."""
-        return self.state.log_fields.get("SOLO5_HOSTNAME", "")
+        return self.state.log_fields.get(HOSTNAME, "")
 
     @property
     def hosts(self) -> tuple[str, ...]:
         """Return the names of machines that an argument has, each as NAME=ADDRESS; empty without `{hosts}`."""
-        return _listed(self.state.log_fields.get("SOLO5_HOSTS", ""))
+        return _listed(self.state.log_fields.get(HOSTS, ""))
 
     @property
     def network_namespace(self) -> str:
         """Return the path of the network namespace that it shares with other programs; empty: the host's own."""
-        return self.state.log_fields.get("SOLO5_NETWORK_NAMESPACE", "")
+        return self.state.log_fields.get(NETWORK_NAMESPACE, "")
 
     @property
     def memory(self) -> int:

@@ -1,17 +1,14 @@
 """Parse KEY=VALUE: properties of the unit, journal fields, labels; and check that no key is given twice."""
 
-import re
 from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.task.log_fields import label
+from solo5_systemd.task.log_fields import FIELD_NAME, label
 from solo5_systemd.task.properties import parse_property
 from solo5_systemd.task.quantities import named
 
 T = TypeVar("T")
-
-_JOURNAL_FIELD = re.compile(r"[A-Z][A-Z0-9_]{0,63}", re.ASCII)
 
 
 def unit_property(text: str, option: str) -> tuple[str, str]:
@@ -35,7 +32,7 @@ def log_field(text: str, option: str) -> tuple[str, str]:
         InvalidRequestError: malformed, or a SOLO5_ field.
     """
     key, equals, value = text.partition("=")
-    if not equals or not _JOURNAL_FIELD.fullmatch(key) or key.startswith("SOLO5_") or not value.isprintable():
+    if not equals or not FIELD_NAME.fullmatch(key) or key.startswith("SOLO5_") or not value.isprintable():
         raise InvalidRequestError(
             f"{option} {text!r} is not a journal field: expected KEY=VALUE, KEY of at most 64 uppercase letters, "
             "digits and '_', starting with a letter and not with SOLO5_."

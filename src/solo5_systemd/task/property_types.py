@@ -42,7 +42,7 @@ class PropertyType:
 
 # --- numbers ---------------------------------------------------------------------------------------------------------
 
-_SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = re.compile(r"([0-9]{1,20})([KMGT]?)(?:i?B)?", re.ASCII)
 
 
@@ -55,7 +55,7 @@ def parse_size(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     if not match:
         raise ValueError("a size in bytes, or with a suffix such as 64M or 1G")
-    return _fitting(int(match[1]) * _SIZES[match[2]])
+    return _fitting(int(match[1]) * SIZES[match[2]])
 
 
 def _fitting(number: int) -> int:
@@ -74,7 +74,7 @@ def _format_limit(value: int) -> str:
     return _format_count(value) if value % factor else f"{_format_count(value // factor)}{suffix}"
 
 
-_LARGEST_FIRST = [(factor, suffix) for suffix, factor in reversed(_SIZES.items())]
+_LARGEST_FIRST = [(factor, suffix) for suffix, factor in reversed(SIZES.items())]
 
 SIZE = PropertyType(signature="t", format=_format_limit, parse=_parse_limit)
 """Bytes."""

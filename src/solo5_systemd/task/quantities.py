@@ -9,6 +9,7 @@ from functools import wraps
 from typing import TypeVar
 
 from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.task.property_types import SIZES
 from solo5_systemd.task.time_span import parse_time_span
 
 T = TypeVar("T")
@@ -17,7 +18,6 @@ LARGEST_SIZE = (1 << 63) - 1
 """Bytes. systemd reads a property of 2^64-1 as "no limit"; half of that is beyond any machine."""
 
 _SIZE = re.compile(r"([0-9]{1,19})([KMGT]?)(?:I?B)?", re.ASCII | re.IGNORECASE)
-_FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 IDLE_MIN_S, IDLE_MAX_S = 5, 365 * 86400
 """The idle times that a task may have: below a few seconds it would sleep between the requests of one visit."""
 
@@ -48,7 +48,7 @@ def size(text: str, option: str) -> int:
         InvalidRequestError: malformed, zero, or more than LARGEST_SIZE.
     """
     match = _SIZE.fullmatch(text)
-    number = int(match[1]) * _FACTORS[match[2].upper()] if match else 0
+    number = int(match[1]) * SIZES[match[2].upper()] if match else 0
     if not 0 < number <= LARGEST_SIZE:
         raise InvalidRequestError(
             f"{option} {text!r} is not a size: expected a positive integer in bytes, or with a suffix, such as 64M or "

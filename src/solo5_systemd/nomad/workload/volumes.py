@@ -33,7 +33,12 @@ def check(task: wire.TaskConfig, options: TaskOptions) -> None:
         if block.volume is not None:
             mount = _mount(task, disk, block)
             _check_mount(task, mount, disk, block)
-            _check_unshared(task, disk, used.setdefault((mount.host_path, _file(block)), disk))
+            other = used.setdefault((mount.host_path, _file(block)), disk)
+            if other != disk:
+                raise InvalidRequestError(
+                    f"task {task.name}: blocks {other} and {disk} have one file of one volume: expected a file for "
+                    "each."
+                )
     named = {path for path, _ in used}
     for mount in task.mounts:
         if mount.host_path not in named:
@@ -161,13 +166,6 @@ def _check_mount(task: wire.TaskConfig, mount: wire.Mount, disk: DeviceName, blo
         raise InvalidRequestError(
             f"{what} has selinux_label {_quoted(mount.selinux_label)}: expected none, since the volume is not mounted.",
             "Remove selinux_label.",
-        )
-
-
-def _check_unshared(task: wire.TaskConfig, disk: DeviceName, other: DeviceName) -> None:
-    if other != disk:
-        raise InvalidRequestError(
-            f"task {task.name}: blocks {other} and {disk} have one file of one volume: expected a file for each."
         )
 
 
