@@ -156,13 +156,13 @@ async def test_an_end_while_pid_1_does_not_reply_is_looked_at_again(client: Clie
 
 _WITHOUT_INOTIFY = """
 import errno, sys
-from solo5_systemd.base import removals
+from solo5_systemd.base import inotify
 from solo5_systemd.networkd import main as program
 
-def inotify():
+def refused():
     raise OSError(errno.EMFILE, "Too many open files")
 
-removals._inotify = inotify
+inotify._inotify = refused
 sys.exit(program.main())
 """
 

@@ -10,6 +10,7 @@ from typing import Any
 from solo5_systemd.base.concurrency import gather, retry
 from solo5_systemd.base.declared_units import declared_service
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
+from solo5_systemd.base.inotify import Removals
 from solo5_systemd.base.names import (
     DECLARED_OUTCOME,
     OUTCOME,
@@ -20,7 +21,6 @@ from solo5_systemd.base.names import (
     task_service,
     unit_path,
 )
-from solo5_systemd.base.removals import Removals
 from solo5_systemd.bus import unit_file_text
 from solo5_systemd.bus.connection import Connection
 from solo5_systemd.bus.jobs import Jobs

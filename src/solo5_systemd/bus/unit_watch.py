@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from solo5_systemd.base.errors import HostError
-from solo5_systemd.base.removals import Removals
+from solo5_systemd.base.inotify import Removals
 from solo5_systemd.bus.peers import WATCH_INTERVAL_S
 from solo5_systemd.bus.unit_states import ExportedState
 from solo5_systemd.unit.state import UnitState

@@ -8,8 +8,8 @@ from solo5_systemd.base.names import NetworkName, TaskName, task_name
 from solo5_systemd.declared.readiness import Ready, parse_ready
 from solo5_systemd.declared.specifiers import HostNames, Specified, expand, specifiers
 from solo5_systemd.declared.syntax import Assignment, Source, parse_file
+from solo5_systemd.declared.unikernel_section import Declared, effective, located
 from solo5_systemd.declared.unit_keys import CHECKS, SERVICE_PASSED_ON, check_value, refusal, section_refusal
-from solo5_systemd.declared.values import Declared, effective, located
 from solo5_systemd.task.assignments import unit_property
 from solo5_systemd.task.option_table import SECTION
 from solo5_systemd.task.settings import stops_when_idle, workload

@@ -11,7 +11,7 @@ from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import NETWORK_NAMESPACES, network_service, task_service
 from solo5_systemd.base.sanitize import printable
 from solo5_systemd.dbus.values import RECORD, busctl_words
-from solo5_systemd.declared.exported import RunningTask
+from solo5_systemd.declared.exported_declaration import RunningTask
 from solo5_systemd.declared.writer import quoted_word
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.settings.records import document

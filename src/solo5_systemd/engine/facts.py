@@ -20,7 +20,7 @@ from solo5_systemd.engine.plan import (
 )
 from solo5_systemd.host.drop_ins import check_drop_ins
 from solo5_systemd.image.manifest import StoredImage
-from solo5_systemd.settings.limits import Claim, Resource
+from solo5_systemd.settings.node_limits import Claim, Resource
 from solo5_systemd.settings.resolver import UNSET
 from solo5_systemd.task.properties import security_modules
 from solo5_systemd.task.workload import Workload

@@ -15,8 +15,8 @@ from solo5_systemd.engine.operator_policy import check_policy
 from solo5_systemd.engine.task import Phase, Task
 from solo5_systemd.image.manifest import DeviceKind, StoredImage, match
 from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, PortRequest, Request, Reservation
-from solo5_systemd.settings.limits import Claim, Resource
 from solo5_systemd.settings.network import DEFAULT_NETWORK, NAMESPACE_NETWORK, NO_NETWORK
+from solo5_systemd.settings.node_limits import Claim, Resource
 from solo5_systemd.settings.resolver import UNSET, Resolver, reachable
 from solo5_systemd.storage.archive import check_total
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS

@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
-from solo5_systemd.base.elf import (
+from solo5_systemd.base.elf_headers import (
     HEADER_SIZE,
     IDENT,
     PT_DYNAMIC,

@@ -19,7 +19,7 @@ from solo5_systemd.host.kernel import kvm_problem, read_kernel
 from solo5_systemd.host.tenders import TenderPath, groups_for
 from solo5_systemd.image.store import STORE
 from solo5_systemd.settings.files import ETC, RUN, read_settings
-from solo5_systemd.settings.limits import Limits
+from solo5_systemd.settings.node_limits import Limits
 from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.unit.confinement import KVM, TUN, USER
 from solo5_systemd.unit.tender import LAUNCHER, Tender

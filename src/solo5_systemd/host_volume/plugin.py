@@ -24,7 +24,7 @@ from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.procfs import identity
 from solo5_systemd.host_volume.request import IMAGE, CreateRequest, DeleteRequest, create_request, delete_request
 from solo5_systemd.settings.files import read_settings
-from solo5_systemd.settings.limits import Limits
+from solo5_systemd.settings.node_limits import Limits
 from solo5_systemd.storage.disk_claims import CLAIMS, DiskClaims
 from solo5_systemd.storage.lock_records import LOCKS
 from solo5_systemd.storage.locks import lock

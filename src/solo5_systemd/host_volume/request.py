@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from solo5_systemd.base.decode import Fields, json_document
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.settings.limits import Tenant, tenant
+from solo5_systemd.settings.node_limits import Tenant, tenant
 from solo5_systemd.storage.model import MAX_SECTOR_SIZE
 
 IMAGE = "disk.img"

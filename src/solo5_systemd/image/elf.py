@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO
 
-from solo5_systemd.base.elf import (
+from solo5_systemd.base.elf_headers import (
     HEADER_SIZE,
     IDENT,
     PT_LOAD,

@@ -9,8 +9,8 @@ from functools import partial
 from solo5_systemd.base.concurrency import KeyedLocks, SerialThread, begin
 from solo5_systemd.base.declared_units import service_of
 from solo5_systemd.base.errors import Solo5Error
+from solo5_systemd.base.inotify import RemovedEntries
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.base.removals import RemovedEntries
 from solo5_systemd.dbus.process import log_about
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.network.port_conflicts import host_ports

@@ -14,8 +14,8 @@ from typing import Any
 
 from solo5_systemd.base.declared_units import service_of, task_of, units_of
 from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.inotify import RemovedEntries
 from solo5_systemd.base.names import INVOCATION_LINK, UNITS, TaskName, unit_path, update_service
-from solo5_systemd.base.removals import RemovedEntries
 from solo5_systemd.dbus.message_bus import CALL_TIMEOUT_S, MessageBus
 from solo5_systemd.dbus.messages import Message, MessageType
 

@@ -79,7 +79,7 @@ from solo5_systemd.host.drop_ins import UNITS
 from solo5_systemd.host.tenders import TenderPath, groups_for
 from solo5_systemd.image.manifest import Device, DeviceKind, Manifest
 from solo5_systemd.image.store import read_facts
-from solo5_systemd.pid1.kept import (
+from solo5_systemd.pid1.kept_declarations import (
     BASIS,
     REMOVED,
     SYSTEM,

@@ -54,7 +54,7 @@ from solo5_systemd.journal.journald import namespace_path
 from solo5_systemd.network import task_namespaces
 from solo5_systemd.network.model import NicRequest, Request
 from solo5_systemd.network.remembered import ADDRESSES, LastRequest, declaration_digest, read_request, write_request
-from solo5_systemd.pid1.kept import (
+from solo5_systemd.pid1.kept_declarations import (
     UNCLEARED,
     Basis,
     is_cleared,

@@ -11,7 +11,6 @@ from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import SettingsError
 from solo5_systemd.base.names import NetworkName, log_namespace
 from solo5_systemd.settings.ipv6 import IPV6_MTU, Ipv6
-from solo5_systemd.settings.limits import Limits, parse_limits
 from solo5_systemd.settings.network import (
     DEFAULT_NETWORK,
     NAMESPACE_NETWORK,
@@ -22,6 +21,7 @@ from solo5_systemd.settings.network import (
     default_mtu,
     parse_network,
 )
+from solo5_systemd.settings.node_limits import Limits, parse_limits
 from solo5_systemd.settings.records import Type, entries, integer, record, setting, text
 
 TASK_UIDS = range(61184, 65520)

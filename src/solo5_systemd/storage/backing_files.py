@@ -22,12 +22,13 @@ from solo5_systemd.base.procfs import (
 from solo5_systemd.base.sanitize import is_plain_path
 from solo5_systemd.storage.archive import size_of
 from solo5_systemd.storage.archive_files import scan
+from solo5_systemd.storage.bind_mounts import BINDS, bind, check_bound, reopen
 from solo5_systemd.storage.block_devices import devices_of
-from solo5_systemd.storage.created_on import check_mounted, remember_mount
 from solo5_systemd.storage.disk_claims import DiskClaims
 from solo5_systemd.storage.file_access import READ, READ_WRITE
 from solo5_systemd.storage.lock_records import LOCKS
 from solo5_systemd.storage.locks import lock, remove_stale
+from solo5_systemd.storage.missing_mounts import check_mounted, remember_mount
 from solo5_systemd.storage.model import (
     COPIES,
     Backing,
@@ -52,7 +53,6 @@ from solo5_systemd.storage.private_disks import (
     planned_archive,
     planned_copy,
 )
-from solo5_systemd.storage.same_disk import BINDS, bind, check_bound, reopen
 from solo5_systemd.storage.start_directories import StartDirectories
 from solo5_systemd.storage.title import Recorded, check_single_link, check_title, is_in_allocation, no_records
 
@@ -147,7 +147,7 @@ class ImageFiles:
         return await asyncio.to_thread(_give, disk, user)
 
     async def bind(self, disks: Sequence[Disk]) -> BoundDisks:
-        """Bind disks with an exposed path below /run/solo5/binds, until `unbind`; see `same_disk.bind`."""
+        """Bind disks with an exposed path below /run/solo5/binds, until `unbind`; see `bind_mounts.bind`."""
         if not any(disk.exposed for disk in disks):
             return BoundDisks(disks=tuple(disks))
         return await asyncio.to_thread(bind, disks, self._binds)

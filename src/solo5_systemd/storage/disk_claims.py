@@ -20,7 +20,17 @@ from typing import NamedTuple
 
 from solo5_systemd.base.locks import closing, lock_directory
 from solo5_systemd.base.procfs import existing, mount_point_of
-from solo5_systemd.settings.limits import OPERATOR, Claim, Limits, Node, Resource, Space, Tenant, Totals, check_space
+from solo5_systemd.settings.node_limits import (
+    OPERATOR,
+    Claim,
+    Limits,
+    Node,
+    Resource,
+    Space,
+    Tenant,
+    Totals,
+    check_space,
+)
 from solo5_systemd.storage import quota
 from solo5_systemd.storage.model import NAMED_DISKS
 

@@ -116,7 +116,7 @@ def _disk_record(disk: Disk) -> Mapping[str, str]:
 
 
 def _archives(disks: Sequence[Disk]) -> Mapping[str, object]:
-    """Return how to read the files of archives again, for `archive_sources`."""
+    """Return how to read the files of archives again, for `outdated_archives`."""
     found = {disk.disk: sources for disk in disks if disk.sources and (sources := sources_json(disk.sources))}
     return {"archives": found} if found else {}
 

@@ -7,7 +7,7 @@ from pathlib import PurePath
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, DiskName
-from solo5_systemd.settings.limits import OPERATOR, Tenant
+from solo5_systemd.settings.node_limits import OPERATOR, Tenant
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS, BlockDevice, IoLimits
 
 SECTOR_SIZE = 512

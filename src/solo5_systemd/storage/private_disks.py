@@ -15,6 +15,7 @@ from solo5_systemd.base.locks import closing
 from solo5_systemd.base.procfs import existing, identity
 from solo5_systemd.base.sanitize import MAX_QUOTE, bounded
 from solo5_systemd.storage.archive_files import write_archive
+from solo5_systemd.storage.bind_mounts import reopen
 from solo5_systemd.storage.lock_records import name_of
 from solo5_systemd.storage.locks import lock_shared
 from solo5_systemd.storage.model import (
@@ -28,7 +29,6 @@ from solo5_systemd.storage.model import (
     sector_size,
 )
 from solo5_systemd.storage.overlaps import check_unused
-from solo5_systemd.storage.same_disk import reopen
 from solo5_systemd.storage.start_directories import StartDirectories, StartDirectory
 
 ARCHIVES = Path("/run/solo5/archives")

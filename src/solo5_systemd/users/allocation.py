@@ -18,7 +18,7 @@ from typing import TypeVar
 from solo5_systemd.base.errors import HostError, Solo5Error, TakenError
 from solo5_systemd.base.locks import LockedError
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.settings.limits import Claim, Node
+from solo5_systemd.settings.node_limits import Claim, Node
 from solo5_systemd.users.given_disks import GIVEN_DISKS, GivenDiskFiles
 from solo5_systemd.users.records import LOCKS, RECORDS, Records
 from solo5_systemd.users.registry import DIRECTORY, Registry

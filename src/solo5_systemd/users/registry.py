@@ -18,7 +18,7 @@ from pathlib import Path
 from solo5_systemd.base.atomic_file import replace_file
 from solo5_systemd.base.locks import closing, is_event_loop, lock_directory, try_lock_byte
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.settings.limits import OPERATOR, Claim, Node, Resource, Scope, Totals
+from solo5_systemd.settings.node_limits import OPERATOR, Claim, Node, Resource, Scope, Totals
 
 DIRECTORY = Path("/run/solo5/users")
 

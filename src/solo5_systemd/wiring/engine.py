@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from solo5_systemd.host.tenders import TenderPath
     from solo5_systemd.image.store import ImageStore
     from solo5_systemd.journal.console import Journal
-    from solo5_systemd.settings.limits import Node, Space
+    from solo5_systemd.settings.node_limits import Node, Space
     from solo5_systemd.settings.solo5_toml import Settings
     from solo5_systemd.storage.backing_files import ImageFiles
     from solo5_systemd.users.allocation import Users
@@ -100,7 +100,7 @@ def _node(settings: "Settings") -> "Node":
     """Return what this host has for tasks."""
     from solo5_systemd.network.ipam import addresses_of
     from solo5_systemd.network.port_conflicts import HELD_MAX
-    from solo5_systemd.settings.limits import Node, Resource
+    from solo5_systemd.settings.node_limits import Node, Resource
     from solo5_systemd.storage.disk_claims import space_of
     from solo5_systemd.storage.model import COPIES
 
@@ -121,7 +121,7 @@ def _node(settings: "Settings") -> "Node":
 
 def _unpromised(*, but_copies: bool = False) -> "Space":
     """Return the file system of /var/lib/solo5, without what disks and, unless `but_copies`, copies may still take."""
-    from solo5_systemd.settings.limits import Space
+    from solo5_systemd.settings.node_limits import Space
     from solo5_systemd.storage.disk_claims import STATE, DiskClaims, space_of
     from solo5_systemd.users.registry import Registry
 

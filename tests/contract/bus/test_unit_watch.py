@@ -11,7 +11,7 @@ from tests.contract.bus.fake_systemd import FakeSystemd, Unit, pid1
 from tests.contract.bus.given import PROMPT, UNIT, WEB, restarted, service
 from tests.contract.netservice import PrivateBus
 
-from solo5_systemd.base import removals as removals_module
+from solo5_systemd.base import inotify as inotify_module
 from solo5_systemd.base.names import TaskName, task_service
 from solo5_systemd.bus import unit_watch as watch_module
 from solo5_systemd.bus.connection import Connection
@@ -186,7 +186,7 @@ async def test_where_inotify_has_reached_a_limit_the_link_is_looked_at(
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(removals_module.Removals, "watch", full)
+    monkeypatch.setattr(inotify_module.Removals, "watch", full)
     monkeypatch.setattr(watch_module, "POLL_INTERVAL_S", 0.05)
     links.begin(UNIT)
     async with asyncio.timeout(PROMPT), manager.watched(a_run()) as unit:

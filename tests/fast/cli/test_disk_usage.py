@@ -21,7 +21,7 @@ from solo5_systemd.cli.metric_families import families, openmetrics
 from solo5_systemd.cli.task_output import Details, task_fields
 from solo5_systemd.cli.usage_table import usage_json
 from solo5_systemd.cli.verbs import stats
-from solo5_systemd.storage import archive_sources, lock_records
+from solo5_systemd.storage import lock_records, outdated_archives
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS, BlockDevice, IoLimits
 from solo5_systemd.storage.lock_records import disks_of
 from solo5_systemd.storage.locks import lock
@@ -142,7 +142,7 @@ def test_inspect_shows_archives_that_are_older_than_their_files(
 ) -> None:
     disks = [{"disk": each, "backing": "archive", "sha256": "ab"} for each in ("old", "same", "credential")]
     monkeypatch.setattr(lock_records, "disks_of", lambda _task: disks)
-    monkeypatch.setattr(archive_sources, "outdated", lambda _task: {"old": True, "same": False})
+    monkeypatch.setattr(outdated_archives, "outdated", lambda _task: {"old": True, "same": False})
     engine.rounds = iter([{WEB: FULL}])
     [task] = json.loads(solo5ctl("inspect", "--json", "web").out)
     assert [each.get("outdated") for each in task["disks"]] == [True, False, None]

@@ -12,7 +12,7 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error
 from solo5_systemd.base.names import DeviceName, DiskName, NetworkName, Target, TaskName, UnitKind
 from solo5_systemd.engine.plan import Facts, Plan, plan, resolver_networks
 from solo5_systemd.network.model import UNNAMED, GuestNames, NicRequest, Protocol, Reservation
-from solo5_systemd.settings.limits import Resource
+from solo5_systemd.settings.node_limits import Resource
 from solo5_systemd.settings.resolver import UNSET, Resolver
 from solo5_systemd.storage.archive import ARCHIVE_MAX, archive_disk, member
 from solo5_systemd.storage.io_limits import BlockDevice, IoLimits

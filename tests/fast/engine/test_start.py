@@ -31,7 +31,7 @@ from solo5_systemd.engine.task import Phase, Task
 from solo5_systemd.image.store import ImageStore
 from solo5_systemd.network.model import GuestNames
 from solo5_systemd.settings.hosts import hosts
-from solo5_systemd.settings.limits import OPERATOR, Limits, Node, Resource, Scope, Share, tenant
+from solo5_systemd.settings.node_limits import OPERATOR, Limits, Node, Resource, Scope, Share, tenant
 from solo5_systemd.settings.resolver import Resolver
 from solo5_systemd.storage.archive import ARCHIVE_MAX, archive_disk, member
 from solo5_systemd.storage.io_limits import BlockDevice, IoLimits

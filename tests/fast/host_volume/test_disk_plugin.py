@@ -16,7 +16,7 @@ from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.procfs import identity
 from solo5_systemd.host_volume import plugin
 from solo5_systemd.host_volume.request import GRAIN, CreateRequest, DeleteRequest
-from solo5_systemd.settings.limits import Limits, Resource, Scope, Share, tenant
+from solo5_systemd.settings.node_limits import Limits, Resource, Scope, Share, tenant
 from solo5_systemd.storage import quota
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import Disk

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.host_volume.request import GRAIN, MAX_SIZE, CreateRequest, create_request, delete_request
-from solo5_systemd.settings.limits import Tenant
+from solo5_systemd.settings.node_limits import Tenant
 
 ID = "3fa85f64-5717-4562-b3fc-2c963f66afa6"
 MIB = 1 << 20

@@ -19,7 +19,7 @@ from solo5_systemd.nomad.config.values import Logging
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload import convert
 from solo5_systemd.nomad.workload.convert import Processors, name_of
-from solo5_systemd.settings.limits import Tenant
+from solo5_systemd.settings.node_limits import Tenant
 from solo5_systemd.settings.resolver import UNSET, resolver
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS, IoLimits
 from solo5_systemd.storage.model import DiskRequest, NewFile, named_disk

@@ -12,7 +12,7 @@ from solo5_systemd.nomad.config.plugin import PluginConfig
 from solo5_systemd.nomad.config.task import DiskOptions, task_options
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload import convert, volumes
-from solo5_systemd.settings.limits import tenant
+from solo5_systemd.settings.node_limits import tenant
 from solo5_systemd.storage.model import DiskRequest, NewFile
 
 VOLUME = "/var/lib/nomad/host_volumes/1"

@@ -17,9 +17,9 @@ from solo5_systemd.base.errors import HostError, ImageError, NotFoundError, Sett
 from solo5_systemd.base.locks import closing, lock_file
 from solo5_systemd.base.names import Target, TaskName
 from solo5_systemd.host.tenders import TenderPath
-from solo5_systemd.pid1 import generator, kept
+from solo5_systemd.pid1 import generator, kept_declarations
 from solo5_systemd.pid1.generator import Generator
-from solo5_systemd.pid1.kept import is_cleared, kept_basis, kept_refusal, kept_sources, remove_if_gone
+from solo5_systemd.pid1.kept_declarations import is_cleared, kept_basis, kept_refusal, kept_sources, remove_if_gone
 from solo5_systemd.settings.solo5_toml import Settings
 from solo5_systemd.unit.tender import Tender
 
@@ -33,7 +33,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
 
     monkeypatch.setattr(TenderPath, "find", find)
     monkeypatch.setattr(generator, "groups_for", lambda target, nics: ())
-    monkeypatch.setattr(kept, "UNITS", str(tmp_path / "units"))
+    monkeypatch.setattr(kept_declarations, "UNITS", str(tmp_path / "units"))
     for name in ("etc", "system", "other", "units"):
         (tmp_path / name).mkdir()
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, SettingsError, TakenError
-from solo5_systemd.settings.limits import (
+from solo5_systemd.settings.node_limits import (
     OPERATOR,
     Claim,
     Limits,

@@ -8,14 +8,14 @@ from types import SimpleNamespace
 import pytest
 
 from solo5_systemd.base import procfs
-from solo5_systemd.storage import created_on
+from solo5_systemd.storage import missing_mounts
 
 
 @pytest.fixture(autouse=True)
 def mounts(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The records of mount points, which would be those of this host where the tests' files have a file system."""
     directory = tmp_path_factory.mktemp("state") / "mounts"
-    monkeypatch.setattr(created_on, "MOUNTS", directory)
+    monkeypatch.setattr(missing_mounts, "MOUNTS", directory)
     return directory
 
 

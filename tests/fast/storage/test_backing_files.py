@@ -11,8 +11,8 @@ import pytest
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.storage.backing_files import inspect
+from solo5_systemd.storage.bind_mounts import reopen
 from solo5_systemd.storage.model import Disk, DiskRequest
-from solo5_systemd.storage.same_disk import reopen
 
 DEVICE = os.makedev(254, 7)
 

@@ -11,11 +11,11 @@ from solo5_systemd.base import procfs
 from solo5_systemd.base.errors import HostError, InvalidRequestError, StartError
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.procfs import identity, is_exposed
-from solo5_systemd.storage import same_disk
+from solo5_systemd.storage import bind_mounts
 from solo5_systemd.storage.backing_files import ImageFiles
+from solo5_systemd.storage.bind_mounts import bind, check_bound
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import BoundDisks, Disk
-from solo5_systemd.storage.same_disk import bind, check_bound
 from solo5_systemd.storage.start_directories import StartDirectories
 
 
@@ -29,7 +29,7 @@ def link(source: str, target: str) -> None:
 
 @pytest.fixture
 def binds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StartDirectories:
-    monkeypatch.setattr(same_disk, "bind_mount", link)
+    monkeypatch.setattr(bind_mounts, "bind_mount", link)
     return StartDirectories(tmp_path / "run" / "disks", root="", locks=tmp_path / "locks")
 
 
@@ -94,7 +94,7 @@ def test_a_mount_that_pid_1_does_not_see_is_refused(
     tmp_path: Path, binds: StartDirectories, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in a mount namespace of the agent: PID 1 has the file below the mount point."""
-    monkeypatch.setattr(same_disk, "bind_mount", lambda *_: None)
+    monkeypatch.setattr(bind_mounts, "bind_mount", lambda *_: None)
     with pytest.raises(HostError, match="PID 1 has another file at .* expected both in one mount namespace"):
         bind([disk(tmp_path / "1.img")], binds)
     assert left(tmp_path) == []
@@ -106,7 +106,7 @@ def test_a_failing_mount_is_an_error_of_one_sentence(
     def refuse(*_: str) -> None:
         raise OSError(22, "Invalid argument")
 
-    monkeypatch.setattr(same_disk, "bind_mount", refuse)
+    monkeypatch.setattr(bind_mounts, "bind_mount", refuse)
     with pytest.raises(HostError, match="'.*1.img' cannot be bound to .*: Invalid argument"):
         bind([disk(tmp_path / "1.img")], binds)
     assert left(tmp_path) == []

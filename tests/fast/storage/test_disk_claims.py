@@ -9,7 +9,7 @@ import pytest
 
 from solo5_systemd.base.errors import HostError, TakenError
 from solo5_systemd.base.names import DeviceName
-from solo5_systemd.settings.limits import OPERATOR, Limits, Resource, Scope, Share, tenant
+from solo5_systemd.settings.node_limits import OPERATOR, Limits, Resource, Scope, Share, tenant
 from solo5_systemd.storage import backing_files, disk_claims
 from solo5_systemd.storage.backing_files import ImageFiles
 from solo5_systemd.storage.disk_claims import DiskClaims

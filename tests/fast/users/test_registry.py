@@ -12,7 +12,7 @@ import pytest
 from solo5_systemd.base.errors import TakenError
 from solo5_systemd.base.locks import LockedError
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.settings.limits import Claim, Node, Resource, tenant
+from solo5_systemd.settings.node_limits import Claim, Node, Resource, tenant
 from solo5_systemd.users import allocation
 from solo5_systemd.users.allocation import Users
 from solo5_systemd.users.registry import Registry

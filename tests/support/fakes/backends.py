@@ -42,7 +42,7 @@ from solo5_systemd.network.model import (
     SleepChange,
 )
 from solo5_systemd.network.tap_counters import Traffic
-from solo5_systemd.settings.limits import Claim, Node, Totals
+from solo5_systemd.settings.node_limits import Claim, Node, Totals
 from solo5_systemd.settings.resolver import UNSET, Resolver
 from solo5_systemd.storage.backing_files import ImageFiles
 from solo5_systemd.storage.disk_space import DiskSpace

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from solo5_systemd.base.names import DiskName, SnapshotName
     from solo5_systemd.engine.runtime import Runtime
-    from solo5_systemd.storage.disk_paths import DiskPath
+    from solo5_systemd.storage.disk_inspect import DiskPath
     from solo5_systemd.storage.named_disks import NamedDisk, NamedDisks
     from solo5_systemd.storage.snapshots import Snapshot, Snapshots
 
@@ -194,7 +194,7 @@ def _inspect(arguments: Namespace, context: CommandContext) -> int:
 
 
 def _at_path(path: str) -> "DiskPath":
-    from solo5_systemd.storage.disk_paths import inspect_path  # imported here for startup time
+    from solo5_systemd.storage.disk_inspect import inspect_path  # imported here for startup time
 
     return inspect_path(path)
 
@@ -412,7 +412,7 @@ def _write_new(path: str, write: "Callable[[int], None]") -> None:
     """
     from pathlib import Path
 
-    from solo5_systemd.base.output import open_directory, within
+    from solo5_systemd.base.output_directory import open_directory, within
     from solo5_systemd.storage.model import NewFile
     from solo5_systemd.storage.new_file import create_file
 

@@ -58,7 +58,7 @@ def _declarations(good: "list[Declaration]", directory: Path = ETC) -> Iterator[
     Args:
         good: gets those in order that are no template.
     """
-    from solo5_systemd.declared.conflicts import conflicts
+    from solo5_systemd.declared.conflicting_declarations import conflicts
     from solo5_systemd.declared.declaration import parse_declaration
     from solo5_systemd.declared.files import declarations, host_names, read_sources
     from solo5_systemd.declared.other_units import check_copy, check_effect, check_free, of_generators

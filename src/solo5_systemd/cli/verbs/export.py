@@ -11,7 +11,7 @@ from solo5_systemd.cli.parser import Parser
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from solo5_systemd.declared.exported import RunningTask
+    from solo5_systemd.declared.exported_declaration import RunningTask
     from solo5_systemd.engine.queries import Queries
     from solo5_systemd.engine.task import Task
 
@@ -44,7 +44,7 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
     context.require_root()
 
     async def command(engine: "Queries") -> int:
-        from solo5_systemd.declared.exported import exported
+        from solo5_systemd.declared.exported_declaration import exported
 
         task = await engine.task(arguments.name)
         if task.dormant and not arguments.unit:
@@ -122,7 +122,7 @@ def running_task(task: "Task", proc: "Path | None" = None) -> "RunningTask":
     from pathlib import Path
 
     from solo5_systemd.cgroup.cgroupfs import unified
-    from solo5_systemd.declared.exported import RunningTask
+    from solo5_systemd.declared.exported_declaration import RunningTask
     from solo5_systemd.storage.lock_records import disks_of
 
     if task.kind is UnitKind.SCOPE:

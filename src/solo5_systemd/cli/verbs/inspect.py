@@ -40,7 +40,7 @@ def _with_changes(name: "TaskName", disks: "Disks", identities: "set[tuple[int, 
 def _outdated(name: "TaskName", disks: "Disks") -> "Mapping[str, bool]":
     if not any(disk.get("backing") == "archive" for disk in disks):
         return {}
-    from solo5_systemd.storage.archive_sources import outdated
+    from solo5_systemd.storage.outdated_archives import outdated
 
     return outdated(name)
 

@@ -105,7 +105,7 @@ def _check_declare(arguments: Namespace) -> None:
 def _workload(arguments: Namespace) -> "Workload":
     from dataclasses import replace
 
-    from solo5_systemd.cli.given import Given
+    from solo5_systemd.cli.given_options import Given
     from solo5_systemd.task.settings import workload
 
     name = arguments.declare or arguments.name or typed.derived_name(arguments.Image, os.urandom(2).hex())

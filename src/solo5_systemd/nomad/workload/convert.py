@@ -17,8 +17,8 @@ from solo5_systemd.nomad.config.values import Logging
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload import ports, volumes
 from solo5_systemd.nomad.workload.job_properties import unit_properties
-from solo5_systemd.settings.limits import tenant
 from solo5_systemd.settings.network import DEFAULT_NETWORK
+from solo5_systemd.settings.node_limits import tenant
 from solo5_systemd.settings.resolver import Resolver, resolver
 from solo5_systemd.storage.archive import archive_disk, member
 from solo5_systemd.storage.io_limits import lowered

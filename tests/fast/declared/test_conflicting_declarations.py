@@ -2,7 +2,7 @@
 
 import pytest
 
-from solo5_systemd.declared.conflicts import conflicts
+from solo5_systemd.declared.conflicting_declarations import conflicts
 from solo5_systemd.declared.declaration import Declaration, parse_declaration
 from solo5_systemd.declared.specifiers import HostNames
 from solo5_systemd.declared.syntax import Source

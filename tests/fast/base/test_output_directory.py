@@ -7,7 +7,7 @@ import pytest
 
 from solo5_systemd.base import procfs
 from solo5_systemd.base.errors import HostError, InvalidRequestError
-from solo5_systemd.base.output import open_directory, within
+from solo5_systemd.base.output_directory import open_directory, within
 
 
 @pytest.fixture

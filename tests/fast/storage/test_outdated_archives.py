@@ -11,9 +11,9 @@ from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.storage.archive import archive_disk, member
 from solo5_systemd.storage.archive_files import write_archive
-from solo5_systemd.storage.archive_sources import outdated
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, Backing, Disk, DiskRequest
+from solo5_systemd.storage.outdated_archives import outdated
 
 
 class Host:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd.base import removals as module
-from solo5_systemd.base.removals import Removals, RemovedEntries
+from solo5_systemd.base import inotify as module
+from solo5_systemd.base.inotify import Removals, RemovedEntries
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from tests.fast.storage.conftest import Device
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError
 from solo5_systemd.base.names import DeviceName
-from solo5_systemd.storage.disk_paths import DiskPath, inspect_path
+from solo5_systemd.storage.disk_inspect import DiskPath, inspect_path
 from solo5_systemd.storage.locks import lock, lock_shared
 from solo5_systemd.storage.model import Backing, Disk
 

@@ -8,7 +8,7 @@ import pytest
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import DeviceName, Target, TaskName
 from solo5_systemd.image.manifest import Device, DeviceKind, Manifest
-from solo5_systemd.pid1.kept import Basis, kept_basis
+from solo5_systemd.pid1.kept_declarations import Basis, kept_basis
 from solo5_systemd.unit.tender import Tender
 
 HVT = Tender(path="/usr/bin/solo5-hvt", target=Target.HVT, version="1", abi_version=2)
