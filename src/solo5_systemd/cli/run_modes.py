@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from solo5_systemd.engine.plan import Plan
     from solo5_systemd.engine.runtime import Runtime
 
-
 FORWARDED_SIGNALS: Mapping[signals.Signals, StopSignal] = {
     signals.SIGINT: StopSignal.INT,
     signals.SIGTERM: StopSignal.TERM,

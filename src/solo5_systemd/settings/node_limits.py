@@ -23,6 +23,9 @@ NAMESPACE_PERCENT = 50
 RESERVE_MB = 2048
 """The default of `reserve_mb` is a tenth of the file system, and at most this."""
 
+SOCKETS_PER_PORT = 2
+"""Of a published port that a share is reckoned with: most have a socket for TCP and one for UDP."""
+
 _NAME_MAX = 64
 
 

@@ -16,7 +16,8 @@ from solo5_systemd.base.locks import closing
 from solo5_systemd.base.mounts import bind_mount
 from solo5_systemd.base.procfs import identity, path_of
 from solo5_systemd.storage.lock_records import name_of
-from solo5_systemd.storage.model import BoundDisks, Disk, check_distinct
+from solo5_systemd.storage.model import BoundDisks, Disk
+from solo5_systemd.storage.overlaps import check_distinct
 from solo5_systemd.storage.start_directories import StartDirectories, StartDirectory
 
 BINDS = Path("/run/solo5/binds")

@@ -24,8 +24,8 @@ from solo5_systemd.base.locks import closing, is_locked, lock_directory, try_loc
 from solo5_systemd.base.locks import lock as file_lock
 from solo5_systemd.storage.archive import sources_json
 from solo5_systemd.storage.lock_records import LOCKS, name_of
-from solo5_systemd.storage.model import Disk, check_distinct
-from solo5_systemd.storage.overlaps import overlapping
+from solo5_systemd.storage.model import Disk
+from solo5_systemd.storage.overlaps import check_distinct, overlapping
 
 
 def lock(disks: Sequence[Disk], *, directory: Path = LOCKS, task: str = "") -> int:

@@ -1,6 +1,5 @@
 """Disk requests and checked disks: what is behind a disk, with the rules of tenders for it."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePath
@@ -15,7 +14,6 @@ SECTOR_SIZE = 512
 
 MAX_SECTOR_SIZE = 32768
 """Bytes; the tenders store it in 16 bits."""
-
 
 NAMED_DISKS = "/var/lib/solo5/disks"
 """The directory of named disks; a file there has the name of its disk."""
@@ -324,18 +322,3 @@ def check_size(request: DiskRequest, size: int) -> None:
     sector = sector_size(request)
     if size == 0 or size % sector:
         raise InvalidRequestError(f"{request} has {size} bytes: expected one or more whole sectors of {sector}.")
-
-
-def check_distinct(disks: Iterable[Disk]) -> None:
-    """Check that the disks of a task are different files.
-
-    Raises:
-        InvalidRequestError: two disks are the same file.
-    """
-    seen: dict[tuple[int, int], Disk] = {}
-    for disk in disks:
-        other = seen.setdefault(disk.identity, disk)
-        if other is not disk:
-            raise InvalidRequestError(
-                f"disks {other.disk} and {disk.disk} are both {disk.path!r}: expected a file for each."
-            )

@@ -1,4 +1,4 @@
-"""Disks that share their data with another file or device.
+"""Disks that share their data with another disk of their task, or with a file or device.
 
 A partition and its disk, a loop device and its file or device, a mapped device and those under it.
 
@@ -10,12 +10,12 @@ import errno
 import fcntl
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from solo5_systemd.base import procfs
-from solo5_systemd.base.errors import TakenError
+from solo5_systemd.base.errors import InvalidRequestError, TakenError
 from solo5_systemd.base.locks import closing
 from solo5_systemd.base.procfs import identity
 from solo5_systemd.storage.block_devices import directory_of
@@ -29,6 +29,21 @@ _ATTACHED = struct.Struct("=QQQ")
 _DELETED = " (deleted)"
 
 Identity = tuple[int, int]
+
+
+def check_distinct(disks: Iterable[Disk]) -> None:
+    """Check that the disks of a task are different files.
+
+    Raises:
+        InvalidRequestError: two disks are the same file.
+    """
+    seen: dict[Identity, Disk] = {}
+    for disk in disks:
+        other = seen.setdefault(disk.identity, disk)
+        if other is not disk:
+            raise InvalidRequestError(
+                f"disks {other.disk} and {disk.disk} are both {disk.path!r}: expected a file for each."
+            )
 
 
 def overlapping(disk: Disk) -> Iterator[Identity]:

@@ -60,7 +60,8 @@ from solo5_systemd.task.workload import STOP_TIMEOUT_S, Workload
 from solo5_systemd.unit.confinement import FILE_SIZE, confinement, scope_command
 from solo5_systemd.unit.console import console
 from solo5_systemd.unit.device_io_limits import io_properties
-from solo5_systemd.unit.tender import Tender, command_line, guest_memory, sandbox_path
+from solo5_systemd.unit.guest_memory import guest_memory
+from solo5_systemd.unit.tender import Tender, command_line, sandbox_path
 
 SECOND = 1_000_000
 PERCENT = SECOND // 100

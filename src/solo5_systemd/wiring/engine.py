@@ -100,7 +100,7 @@ def _node(settings: "Settings") -> "Node":
     """Return what this host has for tasks."""
     from solo5_systemd.network.ipam import addresses_of
     from solo5_systemd.network.port_conflicts import HELD_MAX
-    from solo5_systemd.settings.node_limits import Node, Resource
+    from solo5_systemd.settings.node_limits import SOCKETS_PER_PORT, Node, Resource
     from solo5_systemd.storage.disk_claims import space_of
     from solo5_systemd.storage.model import COPIES
 
@@ -109,7 +109,7 @@ def _node(settings: "Settings") -> "Node":
         limits=settings.limits.copying(settings.disk_copy_mb << 20),
         capacity={
             Resource.TASKS: len(settings.task_uids),
-            Resource.PORTS: HELD_MAX // 2,  # most have a socket for TCP and one for UDP
+            Resource.PORTS: HELD_MAX // SOCKETS_PER_PORT,
             Resource.COPIES: space_of(Path(COPIES)).size,
             Resource.ARCHIVES: os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
             Resource.IMAGES: settings.image_store_mb << 20,

@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 from tests.fast.storage.test_block_devices import Sysfs
+from tests.support.fakes.refusal import refusal
 
 from solo5_systemd.base import procfs
-from solo5_systemd.base.errors import TakenError
+from solo5_systemd.base.errors import InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.storage import overlaps
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import Backing, Disk
-from solo5_systemd.storage.overlaps import check_unused, overlapping
+from solo5_systemd.storage.overlaps import check_distinct, check_unused, overlapping
 
 
 @pytest.fixture
@@ -213,3 +214,13 @@ def test_a_device_that_can_be_opened_or_cannot_be_read_is_not_claimed(
     opens_with(monkeypatch, code)
     assert overlaps._is_claimed("/dev/x") is False
     check_unused(device(254, 0))
+
+
+def test_one_file_cannot_be_two_disks_of_a_task() -> None:
+    def disk(name: str, *identity: int) -> Disk:
+        major, inode = identity
+        return Disk(disk=DeviceName(name), path="/srv/disk", identity=(major, inode))
+
+    assert refusal(check_distinct, [disk("a", 1, 2), disk("b", 2, 2), disk("c", 1, 3)]) == ""
+    with pytest.raises(InvalidRequestError, match="disks a and c are both '/srv/disk'"):
+        check_distinct([disk("a", 1, 2), disk("b", 2, 2), disk("c", 1, 2)])

@@ -7,10 +7,8 @@ from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, DiskName
 from solo5_systemd.storage.model import (
     Backing,
-    Disk,
     DiskRequest,
     backing_of,
-    check_distinct,
     check_size,
     named_disk,
     sector_size,
@@ -19,11 +17,6 @@ from solo5_systemd.storage.model import (
 
 def request(path: str = "/srv/disk", sector_size: int | None = None) -> DiskRequest:
     return DiskRequest(disk=DeviceName("storage"), path=path, sector_size=sector_size)
-
-
-def disk(name: str, *identity: int) -> Disk:
-    major, inode = identity
-    return Disk(disk=DeviceName(name), path="/srv/disk", identity=(major, inode))
 
 
 @pytest.mark.parametrize("asked, used", [(None, 512), (512, 512), (4096, 4096), (32768, 32768)])
@@ -46,12 +39,6 @@ def test_a_size_of_whole_sectors_is_taken(size: int, sector: int | None) -> None
 def test_a_size_that_is_not_of_whole_sectors_is_refused(size: int, sector: int | None) -> None:
     with pytest.raises(InvalidRequestError, match=f"has {size} bytes: expected one or more whole sectors"):
         check_size(request(sector_size=sector), size)
-
-
-def test_one_file_cannot_be_two_disks_of_a_task() -> None:
-    assert refusal(check_distinct, [disk("a", 1, 2), disk("b", 2, 2), disk("c", 1, 3)]) == ""
-    with pytest.raises(InvalidRequestError, match="disks a and c are both '/srv/disk'"):
-        check_distinct([disk("a", 1, 2), disk("b", 2, 2), disk("c", 1, 2)])
 
 
 def test_what_is_behind_a_disk_is_the_requests_or_the_files() -> None:

@@ -14,7 +14,8 @@ from solo5_systemd.image.manifest import DeviceKind, ImageFacts
 from solo5_systemd.image.store import read_facts
 from solo5_systemd.settings.files import read_settings
 from solo5_systemd.task.workload import MIB
-from solo5_systemd.unit.tender import HVT_MAXIMUM, RUNTIME_NEEDS_MORE, Tender, least_guest_memory, overhead
+from solo5_systemd.unit.guest_memory import HVT_MAXIMUM, RUNTIME_NEEDS_MORE, least_guest_memory, overhead
+from solo5_systemd.unit.tender import Tender
 
 
 @dataclass(frozen=True, kw_only=True)
