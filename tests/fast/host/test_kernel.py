@@ -9,7 +9,7 @@ import pytest
 from tests.support.fakes.kernel import failing
 
 from solo5_systemd.base.names import NetworkName
-from solo5_systemd.host import kernel
+from solo5_systemd.host import filter_listing
 from solo5_systemd.host.checks import Kernel
 from solo5_systemd.host.kernel import (
     enabled_security_modules,
@@ -108,13 +108,13 @@ def test_older_rules_count_where_they_are_used(
     names = root / "proc/net" / file
     names.parent.mkdir()
     names.write_text("filter\n")
-    monkeypatch.setattr(kernel, "_PROGRAMS", saving(tmp_path, program, ":FORWARD DROP [0:0]\n"))
+    monkeypatch.setattr(filter_listing, "_PROGRAMS", saving(tmp_path, program, ":FORWARD DROP [0:0]\n"))
     [found] = read_kernel(root, network).dropping_chains or ()
     assert found.remedy[0] == f"{remedy} -I FORWARD -i solo5-default -j ACCEPT"
     names.write_text("nat\n")
     assert read_kernel(root, network).dropping_chains == []
     names.write_text("filter\n")
-    monkeypatch.setattr(kernel, "_PROGRAMS", str(tmp_path / "nowhere"))
+    monkeypatch.setattr(filter_listing, "_PROGRAMS", str(tmp_path / "nowhere"))
     assert read_kernel(root, network).dropping_chains == []
 
 
