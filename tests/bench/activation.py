@@ -42,7 +42,7 @@ from solo5_systemd.bus.manager import Manager
 from solo5_systemd.bus.network_client import Networkd
 from solo5_systemd.network.lease_files import read_lease_record
 from solo5_systemd.network.model import LeaseState, NicRequest, Request
-from solo5_systemd.network.remembered import ADDRESSES
+from solo5_systemd.network.remembered_addresses import ADDRESSES
 
 COUNT = extent(int(os.environ.get("BENCH_DORMANT", "1000")), 3)
 """Tasks without a process beside the one that is measured, and tasks that idle."""

@@ -13,10 +13,10 @@ from tests.bench.declared import ETC, IMAGE
 from tests.contract.netns import run
 
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.network.derived import guest_macs
+from solo5_systemd.network.derived_addresses import guest_macs
 from solo5_systemd.network.lease_files import read_lease_record
 from solo5_systemd.network.model import LeaseState
-from solo5_systemd.network.remembered import LastRequest, declaration_digest, read_request, write_request
+from solo5_systemd.network.remembered_addresses import LastRequest, declaration_digest, read_request, write_request
 
 NETWORK = "bench-activation"
 SETTINGS = ETC / f"{NETWORK}.toml"

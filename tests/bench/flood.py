@@ -23,7 +23,7 @@ from tests.contract.netns import Outside, run
 from tests.contract.syn_flood import Sent, flood
 
 from solo5_systemd.network.model import LeaseState
-from solo5_systemd.network.remembered import ADDRESSES
+from solo5_systemd.network.remembered_addresses import ADDRESSES
 
 RATE = 100_000
 SECONDS = extent(10, 1)

@@ -21,7 +21,7 @@ from tests.contract.netns import Outside, private_namespace, run
 
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network import nft_elements, nft_rules
-from solo5_systemd.network.derived import bridge_mac
+from solo5_systemd.network.derived_addresses import bridge_mac
 from solo5_systemd.network.model import Lease, MacAddress, Network, PortRequest, Protocol, Reservation
 from solo5_systemd.network.nft_elements import Ruleset
 

@@ -7,7 +7,7 @@ from ipaddress import IPv6Address
 
 from tests.contract.guest import IPV6, TCP, UDP, Address, Guest
 
-from solo5_systemd.network.derived import link_local
+from solo5_systemd.network.derived_addresses import link_local
 from solo5_systemd.network.model import Lease
 
 ICMPV6, FRAGMENT = 58, 44

@@ -22,7 +22,7 @@ from tests.contract.test_network_rates import at
 from tests.contract.test_network_sleep import WEB, get, sleeper
 
 from solo5_systemd.base.errors import TakenError
-from solo5_systemd.network.derived import ASKER, link_local
+from solo5_systemd.network.derived_addresses import ASKER, link_local
 from solo5_systemd.network.model import Lease
 from solo5_systemd.network.neighbours import Neighbours
 

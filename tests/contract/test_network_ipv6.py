@@ -34,7 +34,7 @@ from tests.contract.test_network_policy import PACKET_AUXDATA, SOL_PACKET, arriv
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.names import network_name
-from solo5_systemd.network.derived import link_local
+from solo5_systemd.network.derived_addresses import link_local
 from solo5_systemd.network.model import Lease
 
 CONF = Path("/proc/sys/net/ipv6/conf")

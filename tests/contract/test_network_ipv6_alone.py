@@ -13,7 +13,7 @@ from tests.contract.test_network_ipv6 import default, far_socket
 from tests.contract.test_network_paths import ask_udp
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.network.derived import bridge_mac
+from solo5_systemd.network.derived_addresses import bridge_mac
 
 ALONE = "ipv4 = false\nipv6 = true"
 

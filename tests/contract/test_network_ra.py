@@ -28,7 +28,7 @@ from tests.contract.test_network_policy import arrived
 from tests.contract.test_network_segments import FIRST, SECOND, THIRD, started
 
 from solo5_systemd.base.errors import InvalidRequestError, TakenError
-from solo5_systemd.network.derived import slaac_address
+from solo5_systemd.network.derived_addresses import slaac_address
 from solo5_systemd.network.model import Lease, mac_address
 
 PREFIX = IPv6Network("2001:db8:1::/64")

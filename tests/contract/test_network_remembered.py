@@ -10,7 +10,7 @@ from tests.contract.netservice import Client, Service, nic
 
 from solo5_systemd.base.errors import TakenError
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.network.remembered import LastRequest, write_request
+from solo5_systemd.network.remembered_addresses import LastRequest, write_request
 
 SMALL = "[network.default]\nipv4 = '10.77.0.0/28'\n"
 GUESTS = 13

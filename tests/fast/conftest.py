@@ -13,7 +13,7 @@ from tests.support.settled import no_task_left, pytest_configure, pytest_itemcol
 
 from solo5_systemd.base import locks, own_files
 from solo5_systemd.engine.runtime import Runtime
-from solo5_systemd.journal import stored
+from solo5_systemd.journal import console_storage
 
 __all__ = ["no_task_left", "pytest_configure", "pytest_itemcollected", "pytest_runtest_call"]
 
@@ -46,7 +46,7 @@ def consoles_are_stored(monkeypatch: pytest.MonkeyPatch, request: pytest.Fixture
         return ""
 
     if "real_journal" not in request.fixturenames:
-        monkeypatch.setattr(stored, "storage_problem", problem)
+        monkeypatch.setattr(console_storage, "storage_problem", problem)
 
 
 @pytest.fixture

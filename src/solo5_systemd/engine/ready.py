@@ -48,7 +48,7 @@ async def until_ready(runtime: Runtime, run: Run, condition: Ready | None, timeo
             return waiting.result()
         if ended.done():
             raise StartError(f"the new guest ended before it was ready: {ended.result()}.")
-        from solo5_systemd.journal.stored import storage_problem
+        from solo5_systemd.journal.console_storage import storage_problem
 
         if isinstance(condition, ReadyLine) and (problem := await storage_problem(run.state.log_namespace)):
             raise StartError(f"the new guest was not seen to be ready within {timeout_s:g} s: {problem}")

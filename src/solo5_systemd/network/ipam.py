@@ -14,7 +14,7 @@ from typing import TypeVar
 from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.allocations import Allocations
-from solo5_systemd.network.derived import ASKER, bridge_mac, digest_of, guest_macs, number_of, slaac_address
+from solo5_systemd.network.derived_addresses import ASKER, bridge_mac, digest_of, guest_macs, number_of, slaac_address
 from solo5_systemd.network.ipam6 import bounds6, check_overlap
 from solo5_systemd.network.model import (
     IpAddress,

@@ -6,7 +6,7 @@ from ipaddress import IPv6Network
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import NetworkName
-from solo5_systemd.network.derived import number_of
+from solo5_systemd.network.derived_addresses import number_of
 from solo5_systemd.network.model import IpAddress, Network
 from solo5_systemd.settings.address_pool import Pool6
 from solo5_systemd.settings.guest_routes import IpNetwork

@@ -13,7 +13,7 @@ from solo5_systemd.base.errors import HostError, TakenError
 from solo5_systemd.base.names import TaskName, task_namespace
 from solo5_systemd.network import ipv6_sysctls, taps
 from solo5_systemd.network import rtnetlink as rt
-from solo5_systemd.network.derived import bridge_mac
+from solo5_systemd.network.derived_addresses import bridge_mac
 from solo5_systemd.network.ipam import TAP_PREFIX, segment_link
 from solo5_systemd.network.joined import TAP_MTU_MAX, BridgeFacts
 from solo5_systemd.network.lease_recovery import tap_alias

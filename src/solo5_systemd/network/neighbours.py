@@ -12,7 +12,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from solo5_systemd.network import rtnetlink as rt
-from solo5_systemd.network.derived import ASKER, link_local, octets
+from solo5_systemd.network.derived_addresses import ASKER, link_local, octets
 from solo5_systemd.network.model import IpAddress, Lease
 from solo5_systemd.network.raw_netlink import (
     NETLINK_ROUTE,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ipaddress import IPv6Address
 
 from solo5_systemd.base.names import NetworkName
-from solo5_systemd.network.derived import bridge_mac, link_local, octets
+from solo5_systemd.network.derived_addresses import bridge_mac, link_local, octets
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
 from solo5_systemd.network.ipam import segment_link
 from solo5_systemd.network.model import (

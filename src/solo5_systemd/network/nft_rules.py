@@ -11,7 +11,7 @@ into a set, and crashes at the first rule that uses it.
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from solo5_systemd.network.derived import ASKER
+from solo5_systemd.network.derived_addresses import ASKER
 from solo5_systemd.network.drops import RULES
 from solo5_systemd.network.model import Network
 from solo5_systemd.network.nft_bridge import BRIDGE

@@ -14,7 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from solo5_systemd.network import rtnetlink as rt
-from solo5_systemd.network.derived import octets
+from solo5_systemd.network.derived_addresses import octets
 from solo5_systemd.network.raw_netlink import (
     NETLINK_ROUTE,
     NLM_ACK,

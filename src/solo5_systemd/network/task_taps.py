@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.network import rtnetlink as rt
-from solo5_systemd.network.derived import octets
+from solo5_systemd.network.derived_addresses import octets
 from solo5_systemd.network.modules import MACVLAN, TUN, needing
 from solo5_systemd.network.namespaces import NetworkNamespace
 from solo5_systemd.network.raw_netlink import (

@@ -11,7 +11,7 @@ from pathlib import Path
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import NetworkName
 from solo5_systemd.network import ipv6_sysctls
-from solo5_systemd.network.derived import unique_local_prefix
+from solo5_systemd.network.derived_addresses import unique_local_prefix
 from solo5_systemd.network.ipam6 import with_ipv6
 from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.links import Links

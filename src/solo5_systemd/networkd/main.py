@@ -11,16 +11,16 @@ from solo5_systemd.dbus.message_bus import connect
 from solo5_systemd.network.lease_files import STATE, LeaseStore
 from solo5_systemd.network.links import Links
 from solo5_systemd.network.nft_tables import Tables
-from solo5_systemd.network.remembered import ADDRESSES, RememberedAddresses
+from solo5_systemd.network.remembered_addresses import ADDRESSES, RememberedAddresses
 from solo5_systemd.networkd.dhcp_files import DIRECTORY, DhcpFiles
 from solo5_systemd.networkd.dhcp_servers import DhcpServers
+from solo5_systemd.networkd.dormant_tasks import FIFOS
 from solo5_systemd.networkd.held_ports import HeldPorts, UnheldPorts
 from solo5_systemd.networkd.namespace_watches import NamespaceWatches
 from solo5_systemd.networkd.namespaces import Namespaces
 from solo5_systemd.networkd.service import Networkd
 from solo5_systemd.networkd.state import NetworkState
 from solo5_systemd.networkd.task_units import TaskUnits
-from solo5_systemd.networkd.waiting import FIFOS
 from solo5_systemd.settings.files import ETC, CachedSettings
 from solo5_systemd.settings.solo5_toml import of_namespace
 from solo5_systemd.users.registry import Registry

@@ -8,8 +8,8 @@ from solo5_systemd.network.ipam import free_addresses, network_of
 from solo5_systemd.network.links import Links
 from solo5_systemd.network.model import Network, NetworkOverview
 from solo5_systemd.network.nft_tables import Tables
+from solo5_systemd.networkd.address_choice import Choice
 from solo5_systemd.networkd.bridges import Bridges
-from solo5_systemd.networkd.choice import Choice
 from solo5_systemd.networkd.leases import Leases
 from solo5_systemd.settings.ipv6 import Ipv6
 from solo5_systemd.settings.network import NetworkSettings

@@ -14,8 +14,8 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.dbus.process import log_about
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.network.port_conflicts import host_ports
-from solo5_systemd.networkd.activation import ATTEMPTS, CHECK_INTERVAL_S, Activation
 from solo5_systemd.networkd.dhcp_servers import DhcpServers
+from solo5_systemd.networkd.dormant_starts import ATTEMPTS, CHECK_INTERVAL_S, Activation
 from solo5_systemd.networkd.flow_and_tap_deletions import Deletions, delete_elsewhere
 from solo5_systemd.networkd.held_ports import BARRIER_TIMEOUT_S, wait_until_free
 from solo5_systemd.networkd.namespaces import Namespaces

@@ -18,8 +18,8 @@ from solo5_systemd.dbus.service import Handler, Service
 from solo5_systemd.network import nft_rules
 from solo5_systemd.network.model import Repair, Request, SleepChange
 from solo5_systemd.network.port_conflicts import show_port
-from solo5_systemd.networkd.activation import Activation
 from solo5_systemd.networkd.dhcp_servers import DhcpServers
+from solo5_systemd.networkd.dormant_starts import Activation
 from solo5_systemd.networkd.flow_and_tap_deletions import FLOW_BATCH_INTERVAL_S, Deletions
 from solo5_systemd.networkd.leases import now
 from solo5_systemd.networkd.maintenance import Maintenance

@@ -19,8 +19,8 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.dbus.process import log_about
 from solo5_systemd.network.announced_packet import is_question
 from solo5_systemd.network.model import LeaseRecord, SleepChange
+from solo5_systemd.networkd.memory_reclaim import reclaim
 from solo5_systemd.networkd.namespaces import Namespaces
-from solo5_systemd.networkd.reclaim import reclaim
 from solo5_systemd.networkd.task_units import TaskUnits
 from solo5_systemd.networkd.watches import Watches
 

@@ -26,11 +26,12 @@ from solo5_systemd.network.neighbours import Neighbours
 from solo5_systemd.network.nft_elements import Element
 from solo5_systemd.network.nft_tables import Tables
 from solo5_systemd.network.port_conflicts import BoundPort, absent, host_ports
-from solo5_systemd.network.remembered import RememberedAddresses
+from solo5_systemd.network.remembered_addresses import RememberedAddresses
 from solo5_systemd.network.routes import overtaken
+from solo5_systemd.networkd.address_choice import Choice
 from solo5_systemd.networkd.bridges import Bridges
-from solo5_systemd.networkd.choice import Choice
 from solo5_systemd.networkd.dhcp_files import DhcpFiles
+from solo5_systemd.networkd.dormant_tasks import FIFOS, Waiting
 from solo5_systemd.networkd.flow_and_tap_deletions import Remains, redirected, udp_ports
 from solo5_systemd.networkd.held_ports import HeldPorts, bound_ports
 from solo5_systemd.networkd.leases import Leases
@@ -38,7 +39,6 @@ from solo5_systemd.networkd.overview import Overview
 from solo5_systemd.networkd.recovery import Recovery
 from solo5_systemd.networkd.repairs import Repairs
 from solo5_systemd.networkd.sleepers import Sleepers
-from solo5_systemd.networkd.waiting import FIFOS, Waiting
 from solo5_systemd.settings.solo5_toml import Settings
 
 _log = logging.getLogger(__name__)

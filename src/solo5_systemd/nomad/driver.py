@@ -110,7 +110,7 @@ class Driver:
 
     async def _probe_host(self) -> Fingerprint:
         from solo5_systemd.host.probe import probe
-        from solo5_systemd.journal.stored import storage_problem
+        from solo5_systemd.journal.console_storage import storage_problem
 
         settings = self.session.settings()
         engine = await self.session.engine()

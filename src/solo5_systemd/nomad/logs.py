@@ -16,7 +16,7 @@ from pathlib import PurePath
 from solo5_systemd.base.errors import HostError, Solo5Error
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.bus.peers import RETRY_INTERVAL_S
-from solo5_systemd.nomad.config.values import Logging
+from solo5_systemd.nomad.config.msgpack_values import Logging
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.handle import DriverState
 from solo5_systemd.nomad.proto import driver_pb2 as wire

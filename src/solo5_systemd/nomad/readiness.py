@@ -117,7 +117,7 @@ async def wait_until_ready(
         if ended.done():
             raise _ended_before(condition, ended.result())
         last = messages.last_lines(await _last_lines(session, state.task))
-        from solo5_systemd.journal.stored import storage_problem
+        from solo5_systemd.journal.console_storage import storage_problem
 
         if isinstance(condition, ConsoleLine) and (problem := await storage_problem(state.log_namespace)):
             wait.failure = problem.rstrip(".")

@@ -13,7 +13,7 @@ from solo5_systemd.bus.peers import WATCH_INTERVAL_S
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.handle import DriverState
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.scope import ScopeChildren
+from solo5_systemd.nomad.scope_tenders import ScopeChildren
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.unit.state import UnitState
 

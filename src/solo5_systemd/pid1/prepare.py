@@ -53,7 +53,13 @@ from solo5_systemd.engine.prepare import Prepared, Preparer
 from solo5_systemd.journal.journald import namespace_path
 from solo5_systemd.network import task_namespaces
 from solo5_systemd.network.model import NicRequest, Request
-from solo5_systemd.network.remembered import ADDRESSES, LastRequest, declaration_digest, read_request, write_request
+from solo5_systemd.network.remembered_addresses import (
+    ADDRESSES,
+    LastRequest,
+    declaration_digest,
+    read_request,
+    write_request,
+)
 from solo5_systemd.pid1.kept_declarations import (
     UNCLEARED,
     Basis,
@@ -69,8 +75,8 @@ from solo5_systemd.settings.files import read_settings
 from solo5_systemd.storage.lock_records import holders
 from solo5_systemd.task.log_fields import FACILITY, LOG_NAMESPACE, STDERR_PRIORITY
 from solo5_systemd.unit.translate import log_fields
-from solo5_systemd.users.records import RECORDS
 from solo5_systemd.users.user_record import user_record
+from solo5_systemd.users.userdb_records import RECORDS
 from solo5_systemd.wiring.engine import machine
 
 if TYPE_CHECKING:

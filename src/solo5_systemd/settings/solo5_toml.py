@@ -25,7 +25,7 @@ from solo5_systemd.settings.node_limits import Limits, parse_limits
 from solo5_systemd.settings.records import Type, entries, integer, record, setting, text
 
 TASK_UIDS = range(61184, 65520)
-"""The range of `DynamicUser=`: journald creates a journal file for each user above it (`users.records`)."""
+"""The range of `DynamicUser=`: journald creates a journal file for each user above it (`users.userdb_records`)."""
 
 _RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", re.ASCII)
 

@@ -20,9 +20,9 @@ from solo5_systemd.base.locks import LockedError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.settings.node_limits import Claim, Node
 from solo5_systemd.users.given_disks import GIVEN_DISKS, GivenDiskFiles
-from solo5_systemd.users.records import LOCKS, RECORDS, Records
 from solo5_systemd.users.registry import DIRECTORY, Registry
 from solo5_systemd.users.user_record import AllocatedUser, GivenDisk, RangeUsedUpError
+from solo5_systemd.users.userdb_records import LOCKS, RECORDS, Records
 
 RECLAIM_TIMEOUT_S = 5.0
 """How long the first start of a boot waits for the disks of earlier boots, whose file systems may hang."""

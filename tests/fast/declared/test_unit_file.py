@@ -16,7 +16,7 @@ from solo5_systemd.declared.unit_file import (
     unit_file,
     user_of,
 )
-from solo5_systemd.networkd.waiting import FIFOS
+from solo5_systemd.networkd.dormant_tasks import FIFOS
 from solo5_systemd.task.properties import Property, unit_property
 from solo5_systemd.unit.tender import Tender
 

@@ -12,9 +12,9 @@ from tests.hostile.claim import value_or_refusal
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import TaskName
+from solo5_systemd.nomad.config.msgpack_values import CONFIG_MAX_BYTES, LENGTH_MAX
 from solo5_systemd.nomad.config.plugin import PluginConfig
 from solo5_systemd.nomad.config.task import task_options
-from solo5_systemd.nomad.config.values import CONFIG_MAX_BYTES, LENGTH_MAX
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload import convert
 from solo5_systemd.settings.hosts import hosts

@@ -15,7 +15,7 @@ from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import device_name, network_name, task_name
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import GuestNames, Lease, NetworkOverview, NicRequest, Request, mac_address
-from solo5_systemd.nomad.config.values import seconds
+from solo5_systemd.nomad.config.msgpack_values import seconds
 from solo5_systemd.nomad.workload.convert import name_of
 from solo5_systemd.settings.address_pool import ipv4_address
 from solo5_systemd.settings.hosts import host

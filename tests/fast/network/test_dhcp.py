@@ -8,7 +8,7 @@ import pytest
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network import dhcp
-from solo5_systemd.network.derived import bridge_mac
+from solo5_systemd.network.derived_addresses import bridge_mac
 from solo5_systemd.network.lease_json import lease_record_document, parse_lease_record
 from solo5_systemd.network.model import (
     UNNAMED,

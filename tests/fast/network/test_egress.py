@@ -15,9 +15,9 @@ from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, NetworkName
 from solo5_systemd.network import nft_rules
+from solo5_systemd.network.guest_limit_checks import check_limits
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
 from solo5_systemd.network.lease_recovery import recover_lease_record, tap_alias
-from solo5_systemd.network.limit_checks import check_limits
 from solo5_systemd.network.model import NicRequest, Request
 from solo5_systemd.network.nft_elements import Element, task_elements
 from solo5_systemd.network.nft_objects import listed_objects, made, removed

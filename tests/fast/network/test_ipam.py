@@ -13,7 +13,7 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network import ipam
 from solo5_systemd.network.allocations import Allocations
-from solo5_systemd.network.derived import ASKER, bridge_mac
+from solo5_systemd.network.derived_addresses import ASKER, bridge_mac
 from solo5_systemd.network.ipam import (
     CANDIDATES,
     SEGMENTS,

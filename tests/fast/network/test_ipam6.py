@@ -8,7 +8,7 @@ from tests.fast.network.test_ipam import leases, network, nic
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.network.derived import link_local, slaac_address, unique_local_prefix
+from solo5_systemd.network.derived_addresses import link_local, slaac_address, unique_local_prefix
 from solo5_systemd.network.ipam import choose_network, free_addresses
 from solo5_systemd.network.ipam6 import with_ipv6
 from solo5_systemd.network.model import IpAddress, MacAddress, Network, Reservation

@@ -12,7 +12,7 @@ from tests.fast.network.packets import Frame, Packet, seen, verdict
 
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network import nft_elements, nft_rules
-from solo5_systemd.network.derived import bridge_mac
+from solo5_systemd.network.derived_addresses import bridge_mac
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
 from solo5_systemd.network.ipam import segment_link, segments
 from solo5_systemd.network.model import Lease, MacAddress, Network, PortRequest, Protocol, Reservation

@@ -15,8 +15,8 @@ from solo5_systemd.base.concurrency import KeyedLocks
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.model import IpAddress, Lease, LeaseRecord, LeaseState
 from solo5_systemd.network.neighbours import Neighbours
-from solo5_systemd.networkd import activation
-from solo5_systemd.networkd.activation import Activation
+from solo5_systemd.networkd import dormant_starts
+from solo5_systemd.networkd.dormant_starts import Activation
 
 LEASE = RESERVATION.leases[0]
 A = RESERVATION.task
@@ -108,9 +108,9 @@ async def subject(kernel: Kernel) -> AsyncIterator[Activation]:
 
 @pytest.fixture(autouse=True)
 def steps_are_quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(activation, "CHECK_INTERVAL_S", 0)
-    monkeypatch.setattr(activation, "link_index", lambda name: 1)
-    monkeypatch.setattr(activation, "log_about", lambda *arguments, **options: None)
+    monkeypatch.setattr(dormant_starts, "CHECK_INTERVAL_S", 0)
+    monkeypatch.setattr(dormant_starts, "link_index", lambda name: 1)
+    monkeypatch.setattr(dormant_starts, "log_about", lambda *arguments, **options: None)
 
 
 async def settled() -> None:
@@ -142,7 +142,7 @@ async def test_a_task_that_waits_by_the_time_its_held_packets_are_found_is_start
 
 async def test_the_end_of_the_service_waits_for_no_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be begun last by a release, and itself wait for the next service."""
-    monkeypatch.setattr(activation, "LookupWatch", lambda: socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+    monkeypatch.setattr(dormant_starts, "LookupWatch", lambda: socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
     kernel = Kernel(WAITS)
     async with subject(kernel) as found:
         with found.watching():

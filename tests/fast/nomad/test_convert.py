@@ -13,9 +13,9 @@ from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, DiskName, NetworkName, Target, UnitKind
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import MacAddress, NicRequest
+from solo5_systemd.nomad.config.msgpack_values import Logging
 from solo5_systemd.nomad.config.plugin import Ceilings, Defaults, PluginConfig
 from solo5_systemd.nomad.config.task import TaskOptions, task_options
-from solo5_systemd.nomad.config.values import Logging
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload import convert
 from solo5_systemd.nomad.workload.convert import Processors, name_of

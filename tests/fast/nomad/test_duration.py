@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solo5_systemd.nomad.config.values import seconds
+from solo5_systemd.nomad.config.msgpack_values import seconds
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from tests.support.fakes.refusal import refusal
 
 from solo5_systemd.base.errors import SettingsError
 from solo5_systemd.base.names import NetworkName, Target, UnitKind
+from solo5_systemd.nomad.config.msgpack_values import Logging
 from solo5_systemd.nomad.config.plugin import (
     TIGHTENING,
     Ceilings,
@@ -17,7 +18,6 @@ from solo5_systemd.nomad.config.plugin import (
     PluginConfig,
     plugin_config,
 )
-from solo5_systemd.nomad.config.values import Logging
 from solo5_systemd.storage.io_limits import IoLimits
 from solo5_systemd.task.properties import SETTABLE
 

@@ -14,6 +14,7 @@ from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.network.model import Endpoint, Protocol, Reservation
+from solo5_systemd.nomad.config.msgpack_values import Options
 from solo5_systemd.nomad.config.ready import (
     PATTERN_MAX,
     ConsoleLine,
@@ -24,7 +25,6 @@ from solo5_systemd.nomad.config.ready import (
     parse_rule,
 )
 from solo5_systemd.nomad.config.task import task_options
-from solo5_systemd.nomad.config.values import Options
 from solo5_systemd.nomad.workload import ports
 from solo5_systemd.settings.records import document, record
 

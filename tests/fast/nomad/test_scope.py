@@ -24,10 +24,10 @@ from solo5_systemd.engine.callbacks import StartCallbacks
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import Task
 from solo5_systemd.host.exec import IGNORED_SIGNALS
-from solo5_systemd.nomad import scope
+from solo5_systemd.nomad import scope_tenders
 from solo5_systemd.nomad.process import INITIAL_NOFILE
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.scope import ScopeChildren
+from solo5_systemd.nomad.scope_tenders import ScopeChildren
 from solo5_systemd.nomad.workload.convert import name_of
 from solo5_systemd.storage.model import DiskRequest
 from solo5_systemd.task.workload import Workload
@@ -43,7 +43,7 @@ STEPS = ["open image", "reserve", "lock disks", "open disk", "attach", "open std
 
 DRIVER = """
 import asyncio, os, signal, sys
-from solo5_systemd.nomad.scope import _WaitingChild
+from solo5_systemd.nomad.scope_tenders import _WaitingChild
 async def console(_): return os.dup(1), os.dup(1)
 async def main():
     child = _WaitingChild(console)
@@ -265,7 +265,7 @@ async def test_process_that_cannot_be_made_fails_the_start(
 ) -> None:
     child("")
     before = files()
-    monkeypatch.setattr(scope, "SHELL", str(tmp_path / "nothing"))
+    monkeypatch.setattr(scope_tenders, "SHELL", str(tmp_path / "nothing"))
     with pytest.raises(HostError, match="cannot be started: No such file or directory"):
         await start(ScopeChildren(), engine)
     assert (machine.holds, files()) == (NOTHING, before)

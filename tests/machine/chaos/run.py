@@ -17,7 +17,7 @@ from tests.machine.nomad.agent import Agent, api
 from tests.machine.nomad.jobs import Jobs
 
 from solo5_systemd.declared.update_files import PREVIOUS
-from solo5_systemd.network.remembered import ADDRESSES
+from solo5_systemd.network.remembered_addresses import ADDRESSES
 
 SETTLING = 120.0
 """Seconds in which all must be as it should: less than one where nothing else is to be done, a hundred where the bus

@@ -12,7 +12,7 @@ from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError, SettingsError
 from solo5_systemd.base.names import NetworkName, Target, UnitKind
 from solo5_systemd.nomad.config import schema
-from solo5_systemd.nomad.config.values import Logging, assignments, duration, unpack
+from solo5_systemd.nomad.config.msgpack_values import Logging, assignments, duration, unpack
 from solo5_systemd.settings.network_keys import NetworkKeys, network_keys
 from solo5_systemd.settings.records import Type, integer, record, setting, type_of
 from solo5_systemd.settings.solo5_toml import LOG_NAMESPACE, parse_settings

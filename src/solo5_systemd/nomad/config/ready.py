@@ -8,7 +8,7 @@ from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.image.manifest import DeviceKind
 from solo5_systemd.network.model import Endpoint, Protocol, port_number
-from solo5_systemd.nomad.config.values import duration
+from solo5_systemd.nomad.config.msgpack_values import duration
 from solo5_systemd.settings.records import Type, record
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from solo5_systemd.image.manifest import MAX_DEVICES
 from solo5_systemd.network.model import MacAddress, Protocol
 from solo5_systemd.network.port_conflicts import PORTS_MAX
 from solo5_systemd.nomad.config import schema
+from solo5_systemd.nomad.config.msgpack_values import Logging, Options, assignments, unpack
 from solo5_systemd.nomad.config.ready import Rule, parse_rule
-from solo5_systemd.nomad.config.values import Logging, Options, assignments, unpack
 from solo5_systemd.settings.egress import EGRESS, Egress
 from solo5_systemd.settings.guest_routes import ROUTES, Routes
 from solo5_systemd.settings.network import DEFAULT_NETWORK

@@ -21,8 +21,8 @@ from solo5_systemd.base.sanitize import name_for_unit
 from solo5_systemd.bus.peers import RETRY_INTERVAL_S
 from solo5_systemd.engine.task import Phase
 from solo5_systemd.nomad import logs
+from solo5_systemd.nomad.config.msgpack_values import Logging
 from solo5_systemd.nomad.config.plugin import PluginConfig
-from solo5_systemd.nomad.config.values import Logging
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.events import messages
 from solo5_systemd.nomad.events.messages import TaskEvent
@@ -33,7 +33,7 @@ from solo5_systemd.nomad.logs import LogReattacher
 from solo5_systemd.nomad.process import agent_id
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.readiness import ReadinessWatch
-from solo5_systemd.nomad.scope import ScopeChildren
+from solo5_systemd.nomad.scope_tenders import ScopeChildren
 from solo5_systemd.nomad.task import signals
 from solo5_systemd.nomad.task.forgotten_tasks import Claims
 from solo5_systemd.nomad.task.start import StartedTask, TaskStarter, sibling_conflict

@@ -16,17 +16,17 @@ from solo5_systemd.engine.task import Task
 from solo5_systemd.host.kernel import numa_nodes
 from solo5_systemd.network.model import Endpoint
 from solo5_systemd.nomad import logs, readiness
+from solo5_systemd.nomad.config.msgpack_values import Logging
 from solo5_systemd.nomad.config.plugin import PluginConfig
 from solo5_systemd.nomad.config.ready import ConsoleLine, ReadinessProbe, Rule
 from solo5_systemd.nomad.config.task import DiskOptions, TaskOptions, task_options
-from solo5_systemd.nomad.config.values import Logging
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.events import messages
 from solo5_systemd.nomad.events.stream import EventStream, StartEvents
 from solo5_systemd.nomad.handle import DriverState
 from solo5_systemd.nomad.process import agent_id
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.scope import ScopeChildren
+from solo5_systemd.nomad.scope_tenders import ScopeChildren
 from solo5_systemd.nomad.wait import ExitWaiter, TaskEnd
 from solo5_systemd.nomad.workload import convert, ports, volumes
 from solo5_systemd.nomad.workload.convert import name_of

@@ -11,9 +11,9 @@ from solo5_systemd.base.names import DeviceName, NetworkName, TaskName, task_nam
 from solo5_systemd.base.sanitize import MAX_NAME, bounded, name_for_unit
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import NicRequest
+from solo5_systemd.nomad.config.msgpack_values import Logging
 from solo5_systemd.nomad.config.plugin import PluginConfig
 from solo5_systemd.nomad.config.task import DiskOptions, NicOptions, TaskOptions
-from solo5_systemd.nomad.config.values import Logging
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload import ports, volumes
 from solo5_systemd.nomad.workload.job_properties import unit_properties

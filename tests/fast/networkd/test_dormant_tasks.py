@@ -32,8 +32,8 @@ from solo5_systemd.network.model import (
 )
 from solo5_systemd.network.neighbours import Neighbours
 from solo5_systemd.network.nft_elements import Element
+from solo5_systemd.networkd.dormant_tasks import Waiting
 from solo5_systemd.networkd.leases import Leases
-from solo5_systemd.networkd.waiting import Waiting
 
 A = RESERVATION.task
 (LEASE,) = RESERVATION.leases

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from solo5_systemd.users.records import Records
+from solo5_systemd.users.userdb_records import Records
 
 
 def test_while_we_hold_it_systemd_has_to_take_another(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd.networkd.reclaim import CHUNK, FRUITLESS_MAX, WRITING_INTERVAL_S, reclaim
+from solo5_systemd.networkd.memory_reclaim import CHUNK, FRUITLESS_MAX, WRITING_INTERVAL_S, reclaim
 
 GROUP = "/solo5.slice/web.service"
 MIB = 1 << 20

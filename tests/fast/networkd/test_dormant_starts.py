@@ -12,7 +12,7 @@ from solo5_systemd import networkd
 from solo5_systemd.base.concurrency import KeyedLocks
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.neighbours import Neighbours
-from solo5_systemd.networkd.activation import CHECK_INTERVAL_S, Activation
+from solo5_systemd.networkd.dormant_starts import CHECK_INTERVAL_S, Activation
 from solo5_systemd.networkd.releases import Releases
 from solo5_systemd.networkd.start_limit import STARTS_INTERVAL_S, STARTS_MAX
 
@@ -80,7 +80,7 @@ async def later(intervals: float = 5) -> None:
 def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is logged about units."""
     lines: list[str] = []
-    for module in (networkd.activation, networkd.releases, networkd.start_limit):
+    for module in (networkd.dormant_starts, networkd.releases, networkd.start_limit):
         monkeypatch.setattr(module, "log_about", lambda unit, text, **_: lines.append(text))
     return lines
 

@@ -17,9 +17,9 @@ from solo5_systemd.base.declared_units import SOURCES
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import HostError, InvalidRequestError, SettingsError
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.network import remembered
+from solo5_systemd.network import remembered_addresses
 from solo5_systemd.network.model import NicRequest, PortRequest, Protocol
-from solo5_systemd.network.remembered import (
+from solo5_systemd.network.remembered_addresses import (
     LastRequest,
     RememberedAddresses,
     declaration_digest,
@@ -48,7 +48,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[TaskName]:
         tasks.append(task)
         return read_request(task, directory)
 
-    monkeypatch.setattr(remembered, "read_request", counted)
+    monkeypatch.setattr(remembered_addresses, "read_request", counted)
     return tasks
 
 

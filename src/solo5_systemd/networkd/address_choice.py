@@ -7,14 +7,14 @@ from ipaddress import IPv4Network, IPv6Network
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import NetworkName, TaskName
+from solo5_systemd.network.guest_limit_checks import check_limits, check_routes
 from solo5_systemd.network.ipam import Remembered, assign_leases, choose_network
 from solo5_systemd.network.joined import check_macs, check_room, check_unpublished, with_mtu
-from solo5_systemd.network.limit_checks import check_limits, check_routes
 from solo5_systemd.network.links import Links
 from solo5_systemd.network.model import IpAddress, Network, NicRequest, Request, Reservation
 from solo5_systemd.network.port_conflicts import BoundPort, check_families, check_ports, check_reserved
 from solo5_systemd.network.raw_netlink import link_index
-from solo5_systemd.network.remembered import RememberedAddresses
+from solo5_systemd.network.remembered_addresses import RememberedAddresses
 from solo5_systemd.networkd.bridges import Bridges
 from solo5_systemd.networkd.leases import Leases
 from solo5_systemd.settings.network import NetworkSettings, default_mtu
