@@ -67,7 +67,7 @@ def test_every_key_is_read() -> None:
         egress=(),
     )
     assert options == TaskOptions(
-        asked=asked(
+        shared=shared(
             "local/web.hvt",
             arguments=("--port=80", "${x}"),
             limits=Limits(egress=(destination("10.0.0.0/8"),), rate=Rate(sent=10**6)),
@@ -85,7 +85,7 @@ def test_every_key_is_read() -> None:
     )
 
 
-def asked(image: str, **settings: Any) -> Workload:
+def shared(image: str, **settings: Any) -> Workload:
     return Workload(name=TaskName(""), image=image, **settings)
 
 
@@ -95,7 +95,7 @@ def test_what_nomad_sends_for_keys_that_were_left_out_is_as_if_they_were_not_the
     )
     keys = ("network", "ip", "ip6", "mac", "ports", "egress", "rate", "routes")
     nics: dict[str, object] = {"service": dict.fromkeys(keys, None)}
-    assert task_options(packed(unikernel="a", nic={}, block={}, **nothing)) == TaskOptions(asked=asked("a"))
+    assert task_options(packed(unikernel="a", nic={}, block={}, **nothing)) == TaskOptions(shared=shared("a"))
     assert task_options(packed(unikernel="a", nic=nics)).nic == {DeviceName("service"): NicOptions()}
 
 
@@ -285,6 +285,6 @@ def test_limits_that_cannot_be_honoured_are_refused(block: dict[str, object], se
 
 
 def test_an_idle_time_is_that_of_the_task() -> None:
-    assert task_options(packed(unikernel="web.hvt", idle={"after": "10min"})).asked.idle_s == 600
-    assert task_options(packed(unikernel="web.hvt", idle={"after": "5", "action": "sleep"})).asked.idle_s == 5
-    assert task_options(packed(unikernel="web.hvt")).asked.idle_s == 0
+    assert task_options(packed(unikernel="web.hvt", idle={"after": "10min"})).shared.idle_s == 600
+    assert task_options(packed(unikernel="web.hvt", idle={"after": "5", "action": "sleep"})).shared.idle_s == 5
+    assert task_options(packed(unikernel="web.hvt")).shared.idle_s == 0

@@ -100,6 +100,8 @@ def _starts(declared: "Sequence[Declaration]", context: CommandContext) -> Itera
     found: list[Fact] = []
 
     async def command(engine: "Runtime") -> int:
+        from solo5_systemd.unit.state import ActiveState
+
         for each in declared:
             try:
                 await engine.starter.check_declared(each.workload)
@@ -107,7 +109,7 @@ def _starts(declared: "Sequence[Declaration]", context: CommandContext) -> Itera
                 value = f"{each.workload.name} could not start now"
                 found.append(Fact(name="declaration", value=value, verdict=Verdict.LIMITED, advice=str(error)))
             socket = f"{each.workload.name}.socket"
-            if each.workload.idle_stops and await engine.backends.units.active_state(socket) == "failed":
+            if each.workload.idle_stops and await engine.backends.units.active_state(socket) is ActiveState.FAILED:
                 value = f"{each.workload.name} is not started for packets"
                 advice = f"{socket} has failed: see `systemctl status {socket}`, then: systemctl restart {socket}"
                 found.append(Fact(name="declaration", value=value, verdict=Verdict.LIMITED, advice=advice))

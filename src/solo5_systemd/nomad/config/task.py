@@ -243,11 +243,11 @@ class TaskOptions(OwnOptions):
     """The task options.
 
     Attributes:
-        asked: the settings that a job has in common with `solo5ctl run`. Name and paths are the job's.
+        shared: the settings that a job has in common with `solo5ctl run`. Name and paths are the job's.
         args: of the guest, without `verbatim`.
     """
 
-    asked: Workload
+    shared: Workload
     args: tuple[str, ...] = ()
 
 
@@ -305,10 +305,10 @@ def task_options(data: bytes) -> TaskOptions:
     image = fields.text("unikernel", "")
     if not image:
         raise fields.wrong("unikernel", image, 'the path of an image, such as unikernel = "local/web.hvt"')
-    asked = workload(TaskName(""), Shared(fields), lambda: (DEFAULT_NETWORK,))  # which has DHCP is not known here
+    shared = workload(TaskName(""), Shared(fields), lambda: (DEFAULT_NETWORK,))  # which has DHCP is not known here
     own = record(OwnOptions, Options(fields.having(*(each.name for each in entries(OwnOptions))), fields.where))
     return TaskOptions(
         **vars(own),
-        asked=replace(asked, idle_s=own.idle.after if own.idle else 0),
+        shared=replace(shared, idle_s=own.idle.after if own.idle else 0),
         args=fields.texts("args", ()),
     )

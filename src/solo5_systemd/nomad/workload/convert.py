@@ -79,11 +79,11 @@ def workload(
     defaults = plugin.defaults
     quiet = defaults.quiet if options.quiet is None else options.quiet
     return replace(
-        options.asked,
+        options.shared,
         name=name_of(task.id),
-        image=host_path("unikernel", options.asked.image, task),
+        image=host_path("unikernel", options.shared.image, task),
         roots=image_roots(task, plugin),
-        arguments=((QUIET,) if quiet else ()) + options.asked.arguments,
+        arguments=((QUIET,) if quiet else ()) + options.shared.arguments,
         memory=_memory(task),
         memory_max=_memory_max(task),
         cpus=_hard_limit(task, options, plugin, processors.count),
@@ -94,7 +94,7 @@ def workload(
         resolver=_resolver(task, options.args, by_dhcp=any(network in served for network in _networks(options))),
         port_labels=tuple((port.label, port.value) for port in ports.allocated(task)),
         disks=tuple(_disks(task, options, plugin)),
-        tender=options.asked.tender or defaults.tender,
+        tender=options.shared.tender or defaults.tender,
         kind=options.unit or defaults.unit,
         slice=RESERVED_SLICE if task.resources.linux_resources.cpuset_cpus else SHARED_SLICE,
         properties=unit_properties(task, options, plugin, processors.nodes),
@@ -135,7 +135,7 @@ def image_candidates(options: TaskOptions, task: wire.TaskConfig, plugin: Plugin
     Raises:
         InvalidRequestError: `unikernel` is not a path.
     """
-    image = options.asked.image
+    image = options.shared.image
     directories = () if image.startswith("/") else plugin.image_paths
     others = (posixpath.normpath(posixpath.join(directory, image)) for directory in directories)
     return (host_path("unikernel", image, task), *others)
