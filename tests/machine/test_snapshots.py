@@ -268,8 +268,14 @@ def test_a_task_that_was_frozen_before_stays_frozen(spinning: str) -> None:
 
 
 def test_a_task_that_ends_meanwhile_has_no_snapshot(spinning: str) -> None:
+    unit = str(inspect(spinning)["unit"])
+
+    def kill() -> None:
+        ok("solo5ctl", "kill", "--signal=KILL", spinning)
+        eventually(lambda: unit_property(unit, "ActiveState") in ("failed", "inactive"), "PID 1 has seen its end")
+
     with pytest.raises(Exception, match=f"task {spinning} has ended meanwhile"):
-        frozen_while(spinning, lambda: ok("solo5ctl", "kill", "--signal=KILL", spinning))
+        frozen_while(spinning, kill)
     eventually(lambda: inspect(spinning)["phase"] != "running", "it was killed")
 
 
