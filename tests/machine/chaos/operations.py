@@ -27,6 +27,7 @@ from tests.machine.chaos.model import (
     Operation,
     State,
     Task,
+    comes_back,
 )
 from tests.machine.conftest import GUESTS, PATIENCE, eventually, ok, sh, systemctl, unit_property
 from tests.machine.declared import DIRECTORY, ETC
@@ -206,11 +207,21 @@ def _by_file(act: Act, task: Task, agent: Agent) -> None:
     if act in (*UPDATES, Act.REFUSED, Act.STOPPED):
         _update(act, task)
         return
-    _act_on_file(act, task, agent)
+    if not comes_back(task, act):
+        _act_on_file(act, task, agent)
+    else:
+        unit = unit_of(task)
+        before = _run(unit)
+        _act_on_file(act, task, agent)
+        eventually(lambda: _run(unit) != before, f"systemd has begun another run of {unit}")
     if task.removed and act in (Act.STOP, Act.TERMINATE, Act.KILL, Act.SLAY):
         unit = f"{task.name}.service"
         eventually(lambda: unit_property(unit, "ActiveState") in ("inactive", "failed"), f"{unit} ends")
         sh("systemctl", "reset-failed", unit)  # systemd has a failed unit listed until then
+
+
+def _run(unit: str) -> str:
+    return unit_property(unit, "InvocationID")
 
 
 def _act_on_file(act: Act, task: Task, agent: Agent) -> None:
