@@ -186,8 +186,8 @@ bookworm: setup ## on Debian 12, with the oldest systemd and libraries that will
 	        block.py::test_a_task_that_is_started_without_its_locks_does_not_run))
 
 .PHONY: vm
-vm: setup ## tests on a virtual machine with a kernel of its own
-	$(call pytest_in_machine,$@,--backend vm --with nomad --packages xfsprogs,--timeout=900 -m 'vm or everywhere' /srv/tests/machine)
+vm: setup ## tests on a virtual machine with a kernel of its own; LONG=1: also those that take a minute or more
+	$(call pytest_in_machine,$@,--backend vm --with nomad --packages xfsprogs,--timeout=900 -m '(vm or everywhere)$(if $(LONG),, and not long)' /srv/tests/machine)
 
 ROUNDS ?= 20
 TASKS ?= 1 100 500

@@ -103,6 +103,9 @@ def test_is_skipped(): pytest.skip("why")
 def test_fails(): assert False
 @pytest.mark.vm
 def test_is_left_out(): assert True
+@pytest.mark.vm
+@pytest.mark.long
+def test_is_not_demanded(): assert True
 @pytest.fixture
 def fixture():
     assert True
@@ -111,7 +114,7 @@ def fixture():
 
 @pytest.mark.timeout(300)  # pytest has to start
 def test_a_run_of_pytest_is_recorded(tmp_path: Path) -> None:
-    (tmp_path / "pytest.ini").write_text("[pytest]\nenable_assertion_pass_hook = true\nmarkers = vm")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nenable_assertion_pass_hook = true\nmarkers =\n vm\n long")
     (tmp_path / "conftest.py").write_text("from tests.ran.recorder import pytest_addoption, pytest_configure")
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests/test_x.py").write_text(TESTS)
@@ -128,6 +131,6 @@ def test_a_run_of_pytest_is_recorded(tmp_path: Path) -> None:
         "test_fails": "failed",
     }
     assert set(run.collected) - set(run.endings) == {"tests/test_x.py::test_is_left_out"}
-    assert {line for lines in run.lines.values() for line in lines} == {4, 6, 18}
+    assert {line for lines in run.lines.values() for line in lines} == {4, 6, 21}
     assert done.stdout.splitlines().count(NOTHING) == 2
     assert run.digest == digest(CHECKOUT / "tests")

@@ -201,6 +201,7 @@ def test_loop_device_as_a_disk(run: Runner, disk: Path) -> None:
 
 
 @pytest.mark.vm
+@pytest.mark.long
 def test_what_shares_its_data_with_a_disk_in_use_is_in_use(run: Runner, disk: Path) -> None:
     """A loop device and what it is attached to, a partition and its disk; and what the kernel itself uses.
 

@@ -199,6 +199,7 @@ def seconds_to_read(run: Runner, device: str, limit: str) -> float:
     return (read[-1] - read[0]) / 1e6
 
 
+@pytest.mark.long
 def test_a_limit_of_a_disk_slows_its_guest(run: Runner, loop: str) -> None:
     """40 reads of 4 KiB: 4 s and 1.6 s with the lower limits; the kernel lets the first pass."""
     unhindered = seconds_to_read(run, loop, "read_iops=100K,read_bps=1G")

@@ -251,6 +251,7 @@ XFS_IOC_GOINGDOWN, WITHOUT_LOG = 0x8004587D, 2
 
 
 @pytest.mark.vm  # where there are loop devices and xfsprogs
+@pytest.mark.long
 def test_a_disk_whose_device_is_gone_ends_hvt_and_is_an_error_of_an_spt_guest(run: Runner) -> None:
     where = Path("/srv/gone")
     endings = {}
@@ -296,6 +297,7 @@ GONE = ("read only 0 out of 512 bytes", "No space left on device", "Input/output
 
 
 @pytest.mark.vm  # a container has no devices of its own
+@pytest.mark.long
 def test_a_block_device_that_is_pulled_out_is_named(run: Runner) -> None:
     """A read is at the end of the device, and a write has no space on it: no error says that it is gone."""
     with plugged(5) as nodes:

@@ -343,6 +343,7 @@ def quantiles(pauses: Sequence[float]) -> str:
 
 
 @pytest.mark.vm
+@pytest.mark.long
 def test_each_snapshot_has_what_was_written_up_to_one_instant(
     reflinks: None, run: Runner, record_property: Callable[[str, object], None]
 ) -> None:

@@ -37,8 +37,8 @@ class Recorder:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Before -m and -k leave anything out."""
-        self._collected.extend(item.nodeid for item in items)
+        """Before -m and -k leave anything out; those marked `long` are not demanded of `make test`."""
+        self._collected.extend(item.nodeid for item in items if not item.get_closest_marker("long"))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_call(self) -> None:

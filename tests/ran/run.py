@@ -18,7 +18,8 @@ class Ending(StrEnum):
 class Run:
     """Attributes:
     digest: of the tests' files.
-    collected: the ids of all tests that were found, also of those that -m and -k left out.
+    collected: the ids of all tests that were found, also of those that -m and -k left out, but not of those
+        marked `long`.
     endings: how those ended that ran.
     lines: of each file of the tests, the lines whose assertion has held.
     """

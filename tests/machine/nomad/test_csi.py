@@ -228,6 +228,7 @@ def test_guest_of_a_full_volume_is_told_so(files: Jobs) -> None:
 
 
 @pytest.mark.vm
+@pytest.mark.long
 def test_block_device_is_the_disk(block_device: Jobs) -> None:
     """It outlives its jobs."""
     block_device.submit(job("first", disk("sector=7", "write=kept", "read"), "block-device"))

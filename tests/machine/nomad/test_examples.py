@@ -188,6 +188,7 @@ def test_mirage_has_its_address_name_servers_and_port(jobs: Jobs, outside: Outsi
 
 
 @pytest.mark.vm  # the kernel of a container's host may have bridges without VLANs
+@pytest.mark.long
 def test_lan_is_a_machine_of_its_vlan(jobs: Jobs) -> None:
     ok("ip", "link", "add", "br0", "type", "bridge", "vlan_filtering", "1")
     try:
