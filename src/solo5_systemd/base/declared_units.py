@@ -14,9 +14,11 @@ from collections.abc import Iterator, Mapping
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import (
     TaskName,
+    declared_outcome_target,
     declared_task_of_unit,
     is_instance,
     is_task_name,
+    outcome_target,
     task_of_unit,
     task_scope,
     task_service,
@@ -67,6 +69,11 @@ def has_declaration(task: TaskName, directory: str = DIRECTORY) -> bool:
 def service_of(task: TaskName, directory: str = DIRECTORY) -> str:
     """Return the unit of a task that is not a scope."""
     return declared_service(task) if has_declaration(task, directory) else task_service(task)
+
+
+def outcome_target_of(task: TaskName, directory: str = DIRECTORY) -> str:
+    """Return the outcome target of a task."""
+    return declared_outcome_target(task) if has_declaration(task, directory) else outcome_target(task)
 
 
 def units_of(task: TaskName, directory: str = DIRECTORY) -> tuple[str, ...]:

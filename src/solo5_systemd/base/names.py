@@ -243,8 +243,13 @@ def dhcp_service(network: NetworkName) -> str:
 
 
 def outcome_target(task: TaskName) -> str:
-    """Return the task's outcome target, which refers to the task's service so that systemd keeps its outcome."""
-    return f"{DECLARED_OUTCOME if is_instance(task) else OUTCOME}@{task}.target"
+    """Return a transient task's outcome target, which refers to its service so that systemd keeps its outcome."""
+    return f"{OUTCOME}@{task}.target"
+
+
+def declared_outcome_target(task: TaskName) -> str:
+    """Return the outcome target of a declared task."""
+    return f"{DECLARED_OUTCOME}@{task}.target"
 
 
 def awaited_target(task: TaskName) -> str:

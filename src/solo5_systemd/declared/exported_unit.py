@@ -22,7 +22,7 @@ from solo5_systemd.unit.tender import DISKS, LAUNCHER
 USER = "solo5"
 """The package's user, which may attach to the taps of a task without a user of its own."""
 
-_OURS = ("solo5-prepare@", "solo5-outcome@", "solo5-network@")
+_OURS = ("solo5-prepare@", "solo5-outcome", "solo5-network@")
 _DEPENDENCIES = frozenset({"Wants", "Requires", "After"})
 _OF_A_START = frozenset(
     {

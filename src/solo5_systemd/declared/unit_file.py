@@ -19,7 +19,7 @@ from solo5_systemd.base.names import (
     DeviceName,
     TaskName,
     awaited_target,
-    outcome_target,
+    declared_outcome_target,
     prepare_service,
 )
 from solo5_systemd.declared.declaration import Declaration
@@ -214,12 +214,6 @@ def _waited_for(declaration: Declaration) -> Iterator[str]:
             yield f"{line.key}={value}"
 
 
-def outcome(declaration: Declaration) -> str:
-    """Return the drop-in of the outcome target, which keeps the ended service loaded."""
-    surviving = ("IgnoreOnIsolate=yes",) if survives_soft_reboot(declaration) else ()
-    return "\n".join((f"{MARK}.", "[Unit]", f"Before={declaration.name}.service", *surviving)) + "\n"
-
-
 def surviving_slice() -> str:
     """Return the drop-in of the slice of all tasks, where one of them survives a soft reboot."""
     return "\n".join((f"{MARK}.", "[Unit]", *SURVIVING)) + "\n"
@@ -236,7 +230,7 @@ def _unit(declaration: Declaration, host: Host) -> Iterator[str]:
     # Wants=, not Requires=: a restart of the preparation would restart this unit, and reset its NRestarts=.
     units = [prepare_service(name)]
     if not declaration.workload.idle_stops:  # else the preparation starts it: PID 1 loads a unit less at a boot
-        units.append(outcome_target(name))
+        units.append(declared_outcome_target(name))
     if declaration.instance:
         units.append(awaited_target(name))
     yield f"Wants={' '.join(units)}"

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from solo5_systemd.base.names import TaskName, outcome_target
+from solo5_systemd.base.names import TaskName, declared_outcome_target, outcome_target
 from solo5_systemd.engine.orphans import RECORD_MAX_AGE_S, Kind, Orphan, Snapshot, alloc_dir, orphans
 
 if TYPE_CHECKING:
@@ -111,7 +111,9 @@ class Collector:
                     await self._discard(TaskName(orphan.subject))
                     await self._backends.relay.drain(TaskName(orphan.subject))
                 case Kind.OUTCOME:
-                    await self._backends.units.stop(outcome_target(TaskName(orphan.subject)))
+                    task = TaskName(orphan.subject)
+                    for target in (outcome_target(task), declared_outcome_target(task)):
+                        await self._backends.units.stop(target)
                 case Kind.CONSOLE:
                     await self._backends.relay.drain(TaskName(orphan.subject))
                 case Kind.LEASE | Kind.STRAY | Kind.USER:

@@ -2,9 +2,8 @@
 
     /run/systemd/system/NAME.service                                   the unit file
     /run/systemd/system/solo5-prepare@NAME.service.d/declared.conf     what its preparation waits for
-    /run/systemd/system/solo5-outcome@NAME.target.d/declared.conf      what keeps the ended service loaded
     /run/systemd/system/solo5.slice.d/declared.conf                    if a task survives soft reboots
-    /run/systemd/system/solo5-awaited-NAME@.target                     of a template, in the place of both drop-ins
+    /run/systemd/system/solo5-awaited-NAME@.target                     of a template, in the place of the drop-in
     /run/solo5/declared/NAME/sources                                   the files as they were read
     /run/solo5/declared/NAME/basis                                     what of image and host is in the unit file
     /run/solo5/declared/NAME/refused                                   why a task that runs cannot be started again
@@ -43,7 +42,6 @@ from solo5_systemd.base.names import (
     Target,
     TaskName,
     is_instance,
-    outcome_target,
     prepare_service,
     template_of,
 )
@@ -65,7 +63,6 @@ from solo5_systemd.declared.unit_file import (
     Host,
     awaited,
     is_refusal,
-    outcome,
     preparation,
     refusal,
     refused_while_running,
@@ -278,7 +275,6 @@ class Generator:
         manifest = read or _assumed(declaration)
         host = self._host(manifest)
         others = {f"{prepare_service(task)}.d/declared.conf": preparation(declaration, host)}
-        others |= {f"{outcome_target(task)}.d/declared.conf": outcome(declaration)}
         if is_instance(task):
             others = {TARGET.format(name): text(awaited(declaration, host))}
         if declaration.workload.idle_stops:

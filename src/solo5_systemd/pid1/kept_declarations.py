@@ -20,7 +20,6 @@ from solo5_systemd.base.names import (
     UNITS,
     WAITING,
     TaskName,
-    outcome_target,
     prepare_service,
     template_of,
 )
@@ -171,8 +170,7 @@ def remove_files(name: str, system: Path, directory: Path) -> None:
         if is_ours(system / unit):
             (system / unit).unlink()
     (system / TARGET.format(name)).unlink(missing_ok=True)
-    for unit in (prepare_service(TaskName(name)), outcome_target(TaskName(name))):
-        shutil.rmtree(system / f"{unit}.d", ignore_errors=True)
+    shutil.rmtree(system / f"{prepare_service(TaskName(name))}.d", ignore_errors=True)
     shutil.rmtree(directory / name, ignore_errors=True)
     end_waiting(name, directory)
 

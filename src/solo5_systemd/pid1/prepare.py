@@ -35,9 +35,9 @@ from solo5_systemd.base.journal_entry import NATIVE_SOCKET, write_entry
 from solo5_systemd.base.mounts import detach, mount_bounded
 from solo5_systemd.base.names import (
     TaskName,
+    declared_outcome_target,
     is_instance,
     is_task_name,
-    outcome_target,
     task_name,
     task_namespace,
     template_of,
@@ -122,7 +122,7 @@ async def prepare(name: TaskName) -> None:
     addresses = Addresses(name)
     async with machine(lambda: settings) as backends:
         if declaration.workload.idle_stops:
-            await backends.units.begin(outcome_target(name))
+            await backends.units.begin(declared_outcome_target(name))
         await _drop_held(name, backends.disks)
 
         async def make_room(*, dry_run: bool) -> Sequence[str]:
@@ -172,7 +172,7 @@ async def clear(name: TaskName) -> None:
         with suppress(Solo5Error):  # of the journal
             await _withhold(name, own, backends)
         if not await asyncio.to_thread(is_cleared, name):
-            await backends.units.stop(outcome_target(name))
+            await backends.units.stop(declared_outcome_target(name))
             await backends.networks.forget(name)
             await backends.users.release(name)
             await asyncio.to_thread(remove_if_gone, name)
@@ -215,7 +215,7 @@ def _reported(own: Path) -> str:
 
 async def _stop_outcome(name: TaskName) -> None:
     async with machine(read_settings) as backends:
-        await backends.units.stop(outcome_target(name))
+        await backends.units.stop(declared_outcome_target(name))
 
 
 async def _drop_held(name: TaskName, disks: "ImageFiles") -> None:

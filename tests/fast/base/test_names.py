@@ -8,6 +8,7 @@ from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import (
     TaskName,
     awaited_target,
+    declared_outcome_target,
     declared_task_of_unit,
     device_name,
     dhcp_service,
@@ -80,7 +81,7 @@ def test_an_instance_has_units_and_a_host_name_of_its_own() -> None:
     assert (is_instance(web), is_instance(task_name("web"))) == (True, False)
     assert template_of(web) == "web@"
     assert host_name(web) == "web-1"
-    assert outcome_target(web) == "solo5-outcome-declared@web@1.target"
+    assert declared_outcome_target(web) == "solo5-outcome-declared@web@1.target"
     assert awaited_target(web) == "solo5-awaited-web@1.target"
 
 

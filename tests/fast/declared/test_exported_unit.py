@@ -45,7 +45,7 @@ ExecStart=
 ExecStart="/usr/bin/solo5-hvt" "--net:service=tap" "--" "{IMAGE}"
 
 [Unit]
-Wants=solo5-outcome@web.target
+Wants=solo5-outcome-declared@web.target
 Requires=solo5-network@web.service
 After=solo5-network@web.service network-online.target
 
@@ -141,7 +141,8 @@ def test_a_disk_is_bound_from_its_own_path_and_has_the_user() -> None:
 
 def test_of_a_declared_task_what_its_start_prepares_is_left_out() -> None:
     text = (
-        "[Unit]\nSourcePath=/etc/solo5/web.unikernel\nWants=solo5-prepare@web.service solo5-outcome@web.target\n"
+        "[Unit]\nSourcePath=/etc/solo5/web.unikernel\n"
+        "Wants=solo5-prepare@web.service solo5-outcome-declared@web.target\n"
         "After=solo5-prepare@web.service\nAfter=a.target\nAssertPathExists=/run/solo5/declared/web/environment\n"
         "[Service]\nEnvironmentFile=/run/solo5/declared/web/environment\nExecStart=/usr/bin/solo5-hvt $SOLO5_DEVICES\n"
         "ExecReload=+/bin/sh\nStandardError=truncate:/run/solo5/declared/web/tender/stderr\nRestart=on-failure\n"

@@ -9,7 +9,6 @@ from solo5_systemd.declared.unit_file import (
     Host,
     environment,
     lines,
-    outcome,
     preparation,
     refusal,
     socket,
@@ -44,7 +43,7 @@ def test_it_begins_with_a_mark_and_names_its_source() -> None:
 
 def test_it_starts_after_its_preparation_and_only_when_that_has_succeeded() -> None:
     found = unit()
-    assert "Wants=solo5-prepare@web.service solo5-outcome@web.target" in found
+    assert "Wants=solo5-prepare@web.service solo5-outcome-declared@web.target" in found
     assert "After=solo5-prepare@web.service" in found
     assert "AssertPathExists=/run/solo5/declared/web/environment" in found
 
@@ -136,7 +135,6 @@ def test_the_preparation_waits_for_what_the_task_waits_for() -> None:
     assert 'RequiresMountsFor="/srv/data.img"' in text
     assert 'RequiresMountsFor="/usr/bin/solo5-hvt"' in text
     assert "OnFailure" not in text
-    assert outcome(parsed).endswith("[Unit]\nBefore=web.service\n")
 
 
 def test_specifiers_of_what_a_preparation_waits_for_are_those_of_the_task() -> None:
@@ -181,7 +179,7 @@ def test_a_task_that_waits_without_a_process_has_its_socket_enabled_in_its_place
 
 def test_a_boot_loads_no_outcome_target_of_a_task_that_waits() -> None:
     assert "Wants=solo5-prepare@web.service" in unit(WAITS)
-    assert "Wants=solo5-prepare@web.service solo5-outcome@web.target" in unit("IdleSec=5min\n")
+    assert "Wants=solo5-prepare@web.service solo5-outcome-declared@web.target" in unit("IdleSec=5min\n")
 
 
 def test_the_socket_of_a_task_is_a_fifo_of_root_that_ends_with_a_stop_of_the_task() -> None:

@@ -63,12 +63,11 @@ def web(tmp_path: Path, make: Make) -> Path:
     return path
 
 
-def test_a_file_becomes_a_unit_with_two_drop_ins(make: Make, web: Path, tmp_path: Path) -> None:
+def test_a_file_becomes_a_unit_with_a_drop_in(make: Make, web: Path, tmp_path: Path) -> None:
     assert make() == []
     text = (tmp_path / "system/web.service").read_text()
     assert "ExecStart=/usr/bin/solo5-spt" in text
     assert (tmp_path / "system/solo5-prepare@web.service.d/declared.conf").is_file()
-    assert (tmp_path / "system/solo5-outcome@web.target.d/declared.conf").is_file()
     [source] = kept_sources(TaskName("web"), str(tmp_path / "run"))
     assert source.content == web.read_bytes()
 
@@ -529,7 +528,6 @@ def test_a_task_that_survives_soft_reboots_has_all_units_of_it_survive(make: Mak
     assert make() == []
     for unit in units:
         assert "DefaultDependencies=no" in (tmp_path / "system" / unit).read_text()
-    assert "IgnoreOnIsolate=yes" in (tmp_path / "system/solo5-outcome@web.target.d/declared.conf").read_text()
     (tmp_path / "units/invocation:web.service").symlink_to("0123")
     web.write_text(f"{web.read_text()}Memry=64M\n")
     make()

@@ -256,7 +256,6 @@ def _left_of_files(world: World, alive: set[str]) -> Iterator[str]:
     for pattern, expected in (
         (f"{PREFIX}*", there),
         (f"solo5-prepare@{PREFIX}*", plain),
-        (f"solo5-outcome@{PREFIX}*", plain),
         (f"solo5-awaited-{PREFIX}*", templates),
     ):
         # An instance that was updated has unit files of its own.
