@@ -250,7 +250,7 @@ def test_a_restart_that_cannot_help_is_withheld_and_a_manual_start_is_not(declar
         assert int(unit_property(unit, "NRestarts")) in (1, starts)
         assert (said in status(unit), journal(unit).count(said)) == (True, starts)
     assert "its image alone fills its memory, which has to be raised. Restart=on-failure" in journal(unit)
-    alarmed = rest.replace("StartLimitIntervalSec=0", "OnFailure=solo5-alarm.service")
+    alarmed = rest.replace("Sec=0", "Sec=1h\nOnFailure=solo5-alarm.service")
     other = declare("alarmed", "Argument=how=memory", image="aborter.spt", rest=alarmed)
     ok("systemctl", "start", other)
     eventually(lambda: unit_property(other, "ActiveState") == "failed", "systemd gives up")
