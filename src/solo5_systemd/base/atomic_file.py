@@ -43,7 +43,7 @@ def replace_file(
             os.fchmod(descriptor, mode)
             if durable:
                 os.fsync(descriptor)
-        os.replace(new, path)  # noqa: PTH105 - for speed: Path.replace parses the path once more
+        new.replace(path)
     except BaseException:
         with suppress(OSError):
             new.unlink()
