@@ -72,8 +72,9 @@ def service_of(task: TaskName, directory: str = DIRECTORY) -> str:
 
 
 def outcome_target_of(task: TaskName, directory: str = DIRECTORY) -> str:
-    """Return the outcome target of a task."""
-    return declared_outcome_target(task) if has_declaration(task, directory) else outcome_target(task)
+    """Return the outcome target of a task; that of an instance outlives its template."""
+    declared = is_instance(task) or is_declared(task, directory)
+    return declared_outcome_target(task) if declared else outcome_target(task)
 
 
 def units_of(task: TaskName, directory: str = DIRECTORY) -> tuple[str, ...]:

@@ -111,7 +111,7 @@ class Collector:
                     await self._discard(TaskName(orphan.subject))
                     await self._backends.relay.drain(TaskName(orphan.subject))
                 case Kind.OUTCOME:
-                    task = TaskName(orphan.subject)
+                    task = TaskName(orphan.subject)  # declared or not: its declaration may be gone
                     for target in (outcome_target(task), declared_outcome_target(task)):
                         await self._backends.units.stop(target)
                 case Kind.CONSOLE:
