@@ -71,18 +71,20 @@ def service_of(task: TaskName, directory: str = DIRECTORY) -> str:
     return declared_service(task) if has_declaration(task, directory) else task_service(task)
 
 
-def outcome_target_of(task: TaskName, directory: str = DIRECTORY) -> str:
-    """Return the outcome target of a task; that of an instance outlives its template."""
-    declared = is_instance(task) or is_declared(task, directory)
-    return declared_outcome_target(task) if declared else outcome_target(task)
-
-
 def units_of(task: TaskName, directory: str = DIRECTORY) -> tuple[str, ...]:
     """Return the names that the unit of a task may have."""
     if is_instance(task):  # only declared ones run; systemd has no instances of scopes
         return (service_of(task, directory),)
     own = (declared_service(task),) if is_declared(task, directory) else ()
     return (*own, task_service(task), task_scope(task))
+
+
+def outcome_targets_of(task: TaskName, directory: str = DIRECTORY) -> tuple[str, ...]:
+    """Return the names that the outcome target of a task may have; that of an instance outlives its template."""
+    if is_instance(task):
+        return (declared_outcome_target(task),)
+    own = (declared_outcome_target(task),) if is_declared(task, directory) else ()
+    return (*own, outcome_target(task))
 
 
 def declared_task(unit: str, directory: str = DIRECTORY) -> TaskName | None:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from solo5_systemd.base.declared_units import forget_instance, outcome_target_of, units_of
+from solo5_systemd.base.declared_units import forget_instance, outcome_targets_of, units_of
 from solo5_systemd.base.names import TaskName
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ async def discard(backends: "Backends", name: TaskName, *, keep: bool = False, u
 
 async def discard_locked(backends: "Backends", name: TaskName, unit: str) -> None:
     """Remove all but the user; the caller has its lock."""
-    await backends.units.stop(outcome_target_of(name))
+    for target in outcome_targets_of(name):
+        await backends.units.stop(target)
     await backends.units.reset_failed([unit] if unit else units_of(name))
     await _release(backends.networks, name)
     await backends.networks.forget(name)

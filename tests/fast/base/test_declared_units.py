@@ -7,7 +7,7 @@ from solo5_systemd.base.declared_units import (
     declared_tasks,
     forget_instance,
     is_declared,
-    outcome_target_of,
+    outcome_targets_of,
     prepared_fields,
     service_of,
     task_of,
@@ -26,8 +26,8 @@ def test_a_declared_task_has_a_unit_of_its_name(tmp_path: Path) -> None:
     assert not is_declared(OTHER, directory)
     assert service_of(WEB, directory) == "web.service"
     assert service_of(OTHER, directory) == "solo5-task-other.service"
-    assert outcome_target_of(WEB, directory) == "solo5-outcome-declared@web.target"
-    assert outcome_target_of(OTHER, directory) == "solo5-outcome@other.target"
+    assert outcome_targets_of(WEB, directory) == ("solo5-outcome-declared@web.target", "solo5-outcome@web.target")
+    assert outcome_targets_of(OTHER, directory) == ("solo5-outcome@other.target",)
     assert units_of(WEB, directory) == ("web.service", "solo5-task-web.service", "solo5-task-web.scope")
     assert units_of(OTHER, directory) == ("solo5-task-other.service", "solo5-task-other.scope")
     assert list(declared_tasks(directory)) == [WEB]
@@ -45,7 +45,7 @@ def test_the_task_of_a_unit(tmp_path: Path) -> None:
 def test_an_instance_has_the_unit_of_its_name_alone(tmp_path: Path) -> None:
     directory, one = str(tmp_path), TaskName("web@1")
     assert units_of(one, directory) == ("solo5-task-web@1.service",)  # which no task has: it is a unit of others
-    assert outcome_target_of(one, directory) == "solo5-outcome-declared@web@1.target", "its template is gone, too"
+    assert outcome_targets_of(one, directory) == ("solo5-outcome-declared@web@1.target",), "its template is gone, too"
     (tmp_path / "web@").mkdir()
     assert service_of(one, directory) == "web@1.service"
     assert units_of(one, directory) == ("web@1.service",)
