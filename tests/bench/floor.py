@@ -25,11 +25,11 @@ from tests.bench.driver import CONFIG, GUESTS, Pairs
 from solo5_systemd.base.names import TaskName, network_service, outcome_target
 from solo5_systemd.bus.manager import Manager
 from solo5_systemd.engine.runtime import Runtime
-from solo5_systemd.network.lease_recovery import tap_alias
 from solo5_systemd.network.model import Lease, MacAddress, PortRequest, Protocol, Reservation
 from solo5_systemd.network.nft_elements import TABLE, Ruleset, task_elements
 from solo5_systemd.network.nft_rules import tables
 from solo5_systemd.network.raw_netlink import link_index
+from solo5_systemd.network.tap_counters import tap_alias
 from solo5_systemd.nomad.config.plugin import PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.task.start import _job_request

@@ -59,11 +59,10 @@ async def test_what_is_lost_is_restored(service: Service) -> None:
             run("ip", "address", "del", f"{lease.gateway6}/64", "dev", lease.bridge)
             await until(lambda: str(lease.gateway6) in run("ip", "-6", "address", "show", "dev", lease.bridge))
             await guest.pinged6(guest.gateway6, b"after")
-            for damaged, undamaged in (("tasks/a.json", "networks/default.json"), ("networks/default.json", "")):
+            for damaged in ("tasks/a.json", "networks/default.json"):
                 service.kill()
                 record = service.state / damaged
                 record.write_text(record.read_text()[:-40])
-                assert not undamaged or (service.state / undamaged).exists()
                 await service.restart()
                 await guest.pinged6(guest.gateway6, damaged.encode())
                 assert await ask_udp(str(guest.gateway6), 5353) == b"HELLO"

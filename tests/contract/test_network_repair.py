@@ -20,7 +20,6 @@ from tests.contract.test_network_paths import ask_udp
 from tests.contract.test_network_policy import FORWARD
 from tests.support.nft_listing import settled
 
-from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.link_watches import LinkWatch
 from solo5_systemd.network.model import Lease
 
@@ -192,20 +191,20 @@ async def test_what_is_changed_while_the_service_is_down_is_restored_by_its_star
         await client.drop("a")
 
 
-async def test_a_damaged_lease_file_is_rebuilt_from_the_kernel(service: Service) -> None:
+async def test_a_damaged_lease_file_is_restored(service: Service) -> None:
+    """From the task's request; without one, it is removed."""
     await service.restart()
     async with service.client() as client:
         wanted = await client.have("a", udp(5353), tcp(80, host_ip="127.0.0.1"))
-        await client.reserve(TaskName("b"), (nic("service"),), ())
     before = host_state()
     service.kill()
     for file in ("tasks/a.json", "tasks/b.json"):
         (service.state / file).write_text('{"version": 1, "leases": [["')
     async with service.running() as client:
-        found = (await client.reservations())[0]
+        (found,) = await client.reservations()
         assert (found.leases, set(found.ports)) == (wanted.leases, set(wanted.ports))
         assert host_state() == before
-        assert "renamed to a.json.damaged" in service.log.read_text()
+        assert "b.json cannot be read" in service.log.read_text()
 
 
 async def test_a_damaged_network_file_is_rebuilt_from_the_leases(service: Service) -> None:

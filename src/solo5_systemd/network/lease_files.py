@@ -18,6 +18,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,7 +33,7 @@ from solo5_systemd.network.lease_json import (
     parse_network,
     parse_texts,
 )
-from solo5_systemd.network.model import LeaseRecord, Network, RecordedRepair, Repair
+from solo5_systemd.network.model import LeaseRecord, LeaseState, Network, RecordedRepair, Repair
 from solo5_systemd.settings.records import document, record
 
 STATE = Path("/run/solo5/network")
@@ -42,7 +43,6 @@ REPAIRS_MAX = 50
 REPAIRED_TASKS_MAX = 20
 """Names of tasks of one repair that are recorded. A repair of the tables concerns every task."""
 
-_DAMAGED = ".damaged"
 _REQUESTS = "requests"
 _MARK = ".start"
 _log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ def read_repairs(directory: Path = STATE) -> tuple[RecordedRepair, ...]:
 
 def has_lease(task: TaskName, directory: Path = STATE) -> bool:
     """Return whether the task has a lease record, intact or damaged."""
-    return any((directory / "tasks" / f"{task}.json{end}").exists() for end in ("", _DAMAGED))
+    return (directory / "tasks" / f"{task}.json").exists()
 
 
 def is_readable(directory: Path = STATE) -> bool:
@@ -90,7 +90,7 @@ def is_readable(directory: Path = STATE) -> bool:
 
 def all_readable(directory: Path = STATE) -> bool:
     """Return whether all lease records and network files are intact, without changing any."""
-    damaged = list(directory.glob(f"*/*{_DAMAGED}"))
+    damaged: list[Path] = []
 
     def collect(path: Path, _reason: str) -> None:
         damaged.append(path)
@@ -144,7 +144,7 @@ def remove_request(task: TaskName, directory: Path = STATE) -> None:
 class LeaseStore:
     """One file for each task and each network, and one for the saved sysctls.
 
-    Writes are atomic (rename(2)). An unreadable file is renamed to NAME.damaged, with a line in the log.
+    Writes are atomic (rename(2)). A file that cannot be read was damaged by hand: it is removed, with a log line.
 
     Args:
         namespace: path of the network namespace of the tasks and networks; empty: the host's own.
@@ -160,8 +160,17 @@ class LeaseStore:
         self._sysctls = self._own / "sysctls"
 
     def lease_records(self) -> dict[TaskName, LeaseRecord]:
-        """Load the lease records of this namespace, by task; unreadable ones are renamed."""
-        records = self._load(self._tasks, parse_lease_record)
+        """Load the lease records of this namespace, by task.
+
+        A damaged one becomes that of the task's request, as attached: without a run, the task is then released.
+        """
+        files = _files(self._tasks)
+        records = [*_read(files, parse_lease_record, _remove_damaged)]
+        for task in (TaskName(path.stem) for path in files if not path.exists()):
+            if (kept := self.request(task)) is not None:
+                _log.warning("the lease record of task %s is restored from its request", task)
+                records.append(replace(kept, state=LeaseState.ATTACHED))
+                self.save_lease_record(records[-1])
         return {record.reservation.task: record for record in records if record.namespace == self._namespace}
 
     def others(self) -> Sequence[LeaseRecord]:
@@ -182,7 +191,7 @@ class LeaseStore:
             _remove_tree(self._own)
 
     def networks(self) -> dict[NetworkName, Network]:
-        """Load all networks in use, by name; unreadable files are renamed."""
+        """Load all networks in use, by name."""
         return {network.name: network for network in self._load(self._networks, parse_network)}
 
     def sysctls(self) -> Mapping[str, str]:
@@ -233,12 +242,12 @@ class LeaseStore:
         _write(self._sysctls / "before.json", dict(before))
 
     def remove_lease_record(self, task: TaskName) -> None:
-        """Remove the lease record of a task, intact or damaged; idempotent."""
-        _remove(self._tasks / f"{task}.json")
+        """Remove the lease record of a task; idempotent."""
+        (self._tasks / f"{task}.json").unlink(missing_ok=True)
 
     def remove_network(self, name: NetworkName) -> None:
-        """Remove the file of a network, intact or damaged; idempotent."""
-        _remove(self._networks / f"{name}.json")
+        """Remove the file of a network; idempotent."""
+        (self._networks / f"{name}.json").unlink(missing_ok=True)
 
     def remove_sysctls(self) -> None:
         """Remove the saved sysctl values; idempotent."""
@@ -257,20 +266,8 @@ class LeaseStore:
         with suppress(OSError):
             replace_file(self._directory / REPAIRS, text)
 
-    def damaged_tasks(self) -> tuple[TaskName, ...]:
-        """Return the tasks with a damaged lease record."""
-        if self._namespace:  # a damaged record has no namespace: what it described ends with its namespace
-            return ()
-        names = sorted(path.name.removesuffix(f".json{_DAMAGED}") for path in self._tasks.glob(f"*.json{_DAMAGED}"))
-        return tuple(map(TaskName, names))
-
     def _load(self, directory: Path, parse: Callable[[object], T]) -> Iterator[T]:
-        return _read(_files(directory), parse, _rename_damaged)
-
-
-def _remove(path: Path) -> None:
-    for each in (path, path.with_name(path.name + _DAMAGED)):
-        each.unlink(missing_ok=True)
+        return _read(_files(directory), parse, _remove_damaged)
 
 
 def _remove_tree(directory: Path) -> None:
@@ -284,13 +281,13 @@ def _key(namespace: str) -> str:
     return f"{Path(namespace).name}-{hashlib.sha256(namespace.encode('utf-8', 'surrogateescape')).hexdigest()[:16]}"
 
 
-def _rename_damaged(path: Path, reason: str) -> None:
-    path.replace(path.with_name(path.name + _DAMAGED))
-    _log.warning("%s cannot be read (%s), renamed to %s%s", path, reason, path.name, _DAMAGED)
+def _remove_damaged(path: Path, reason: str) -> None:
+    path.unlink()
+    _log.warning("%s cannot be read (%s) and is removed", path, reason)
 
 
 def _ignore(_path: Path, _reason: str) -> None:
-    """Skip a damaged file: only the network service, the writer, renames it."""
+    """Skip a damaged file: only the network service, the writer, removes it."""
 
 
 def _files(directory: Path) -> Sequence[Path]:

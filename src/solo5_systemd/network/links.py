@@ -16,13 +16,13 @@ from solo5_systemd.network import rtnetlink as rt
 from solo5_systemd.network.derived_addresses import bridge_mac
 from solo5_systemd.network.ipam import TAP_PREFIX, segment_link
 from solo5_systemd.network.joined import TAP_MTU_MAX, BridgeFacts
-from solo5_systemd.network.lease_recovery import tap_alias
 from solo5_systemd.network.model import Lease, Network
 from solo5_systemd.network.modules import BRIDGE, VETH, needing
 from solo5_systemd.network.neighbours import Neighbours
 from solo5_systemd.network.raw_netlink import NETLINK_ROUTE, NLM_DUMP, NetlinkSocket, link_index
 from solo5_systemd.network.routes import LOCAL_TABLE, LOOPBACK6, MAIN_TABLE, Routes
 from solo5_systemd.network.sysctls import read_sysctl, set_for_link
+from solo5_systemd.network.tap_counters import tap_alias
 from solo5_systemd.network.taps import BridgePort, Taps
 from solo5_systemd.network.task_taps import TaskTap
 from solo5_systemd.settings.guest_routes import IpNetwork
@@ -218,11 +218,10 @@ class Links:
         Raises:
             HostError: the kernel refused, or the task's namespace does not exist.
         """
-        joined = network.name if network.join else None
         with _kernel_errors(f"tap {lease.tap}"):
             # Another MTU than its own could change that of a joined bridge: it is the lowest of the ports.
-            mtu = self._mtu(lease.bridge) if joined else lease.mtu
-            alias = tap_alias(task, lease.nic, joined)
+            mtu = self._mtu(lease.bridge) if network.join else lease.mtu
+            alias = tap_alias(task, lease.nic)
             tap = TaskTap(name=lease.tap, uid=self._owner(task), mtu=mtu, mac=lease.mac, namespace=task_namespace(task))
             self._taps.make(tap, bridge=lease.bridge, alias=alias, port=_port(lease, network))
             # An earlier guest may have had such an address, with another MAC: the kernel would send to that one for

@@ -1,8 +1,9 @@
-"""Traffic counters of NICs, from the kernel's counters of taps (/proc/net/dev).
+"""Taps by their aliases, and traffic counters of NICs, from the kernel's counters of taps (/proc/net/dev).
 
 Directions are the guest's: what the host receives from a tap, the guest has sent.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -10,7 +11,22 @@ from pathlib import Path
 
 from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.network.ipam import TAP_PREFIX
-from solo5_systemd.network.lease_recovery import tap_owner
+
+_ALIAS = re.compile(r"solo5 task (\S+) NIC ([A-Za-z0-9]+)(?: in network \S+)?", re.ASCII)
+
+
+def tap_alias(task: TaskName, nic: DeviceName) -> str:
+    """Return the link alias (IFLA_IFALIAS) of a NIC's tap, as `ip link` shows it."""
+    return f"solo5 task {task} NIC {nic}"
+
+
+def tap_owner(alias: str) -> tuple[TaskName, DeviceName] | None:
+    """Return the task and NIC in a link alias; None for an alias of another form.
+
+    Earlier versions added the network of a tap on a joined bridge.
+    """
+    match = _ALIAS.fullmatch(alias)
+    return (TaskName(match[1]), DeviceName(match[2])) if match else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

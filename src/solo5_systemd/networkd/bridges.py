@@ -121,14 +121,8 @@ class Bridges:
         """Return the bridges of a network that exist, and the links between them, with those of an earlier process."""
         if not self._links.has_bridge(network):
             return ()
-        found = self.found_segments(network)
+        found = [segment for segment in segments(network.bridge) if self._links.has_bridge(network, segment)]
         return [network.bridge, *found, *(segment_link(each)[0] for each in found)]
-
-    def found_segments(self, network: Network) -> Sequence[str]:
-        """Return the segments of a network that exist; none of one that joins an existing bridge."""
-        if network.join:
-            return ()
-        return [segment for segment in segments(network.bridge) if self._links.has_bridge(network, segment)]
 
     def make_room_for_neighbours(self, reservation: Reservation) -> None:
         """Let the kernel's neighbour tables hold all guests, besides those that they are sized for."""

@@ -7,10 +7,8 @@ from dataclasses import dataclass, replace
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.network.ipam import first_bridge
 from solo5_systemd.network.lease_files import LeaseStore
-from solo5_systemd.network.lease_recovery import recover_lease_record, tap_network
 from solo5_systemd.network.links import Links
 from solo5_systemd.network.model import Lease, Network
-from solo5_systemd.network.nft_tables import Tables
 from solo5_systemd.network.raw_netlink import link_index
 from solo5_systemd.networkd.bridges import Bridges
 from solo5_systemd.networkd.ipv6 import advertised_servers
@@ -27,47 +25,19 @@ class Recovery:
 
     store: LeaseStore
     links: Links
-    tables: Tables
     bridges: Bridges
     leases: Leases
     settings: Callable[[], Settings]
     namespace: str
 
     def read(self) -> None:
-        """Read the files. What is missing or damaged is rebuilt from the kernel's state, leases and settings."""
+        """Read the files. A network without a file is rebuilt from leases and settings."""
         self.bridges.networks = self.store.networks()
         for record in self.store.lease_records().values():
             self.leases.remember(record)
         self.leases.resolve_moves()
         self._restore_missing_networks()
         self._apply_changed_policies()
-        self._recover_damaged_records()
-
-    def _recover_damaged_records(self) -> None:
-        """Rebuild damaged lease records from taps and nftables elements."""
-        damaged = [task for task in self.store.damaged_tasks() if self.leases.get(task) is None]
-        if not damaged:
-            return
-        networks = self.bridges.networks
-        bridges = {  # by index, as IFLA_MASTER has it
-            link_index(bridge): name
-            for name, network in networks.items()
-            for bridge in (network.bridge, *self.bridges.found_segments(network))
-        }
-        taps = {
-            name: (tap.alias, networks[own])
-            for name, tap in self.links.taps().items()
-            if (own := tap_network(tap.alias) or bridges.get(tap.master)) in networks
-        }
-        elements = self.tables.elements()
-        for task in damaged:
-            record = recover_lease_record(task, taps, elements)
-            if record is None:
-                _log.warning("removing damaged lease record of task %s: the kernel has no tap of this task", task)
-                self.store.remove_lease_record(task)
-            else:
-                _log.warning("rebuilt damaged lease record of task %s from the kernel's state", task)
-                self.leases.save(record)
 
     def _restore_missing_networks(self) -> None:
         """Rebuild networks without a file: from a lease, and from the settings what a lease lacks; policies follow."""
@@ -78,20 +48,22 @@ class Recovery:
 
     def _rebuilt(self, lease: Lease) -> Network:
         known = self._configured_network(lease)
-        join = self._join(lease, known)
         network = Network(
             name=lease.network,
-            bridge=lease.bridge if join else first_bridge(lease.bridge, lease.network),
+            bridge=first_bridge(lease.bridge, lease.network),
             ipv4=lease.ipv4.network if lease.ipv4 else None,
             gateway4=lease.gateway4,
             mtu=lease.mtu,
             masquerade=known is None or known.masquerade,
-            join=join,
             ipv6=lease.ipv6.network if lease.ipv6 else None,
             gateway6=lease.gateway6,
             shared=bool(self.namespace),
             nat66=bool(self.namespace),
         )
+        is_own = self.links.has_bridge(network, "" if lease.bridge == network.bridge else lease.bridge)
+        join = known.join if known else None if is_own or not link_index(lease.bridge) else Join()
+        if join:
+            network = replace(network, bridge=lease.bridge, join=join)
         if known is None or known.ipv6 is None or lease.ipv6 is None:
             return network
         return replace(network, nat66=known.ipv6.nat66, ra=known.ipv6.ra, dns6=advertised_servers(known))
@@ -103,14 +75,6 @@ class Recovery:
         except Solo5Error:
             return None
         return known if known and known.bridge in (lease.bridge, first_bridge(lease.bridge, lease.network)) else None
-
-    def _join(self, lease: Lease, known: NetworkSettings | None) -> Join | None:
-        """Return the `join` of a lease's network by its settings; without, by its tap's alias."""
-        if known is not None:
-            return known.join
-        tap = self.links.taps().get(lease.tap)
-        joined = not lease.addresses or (tap is not None and tap_network(tap.alias) is not None)
-        return Join() if joined else None
 
     def _apply_changed_policies(self) -> None:
         """Apply a changed policy to networks in use; called at start-up, so that a restart of the service suffices."""

@@ -404,11 +404,9 @@ class NetworkState:
         Returns:
             The tasks whose release was interrupted.
         """
-        # Files first, then the kernel: damaged records are rebuilt from taps and rules that are replaced below.
         Recovery(
             store=self._store,
             links=self._links,
-            tables=self._tables,
             bridges=self.bridges,
             leases=self.leases,
             settings=self._settings,

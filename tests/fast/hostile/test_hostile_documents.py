@@ -189,7 +189,7 @@ CONTENTS = (
 
 @given(CONTENTS)
 @example(as_json(LEASE_RECORD))
-def test_a_damaged_lease_file_stops_no_reader_and_is_set_aside_by_the_writer(directory: Path, content: bytes) -> None:
+def test_a_damaged_lease_file_stops_no_reader_and_is_removed_by_the_writer(directory: Path, content: bytes) -> None:
     for kind in ("tasks", "networks", "sysctls"):
         for old in (directory / kind).iterdir():
             old.unlink()
@@ -200,7 +200,7 @@ def test_a_damaged_lease_file_stops_no_reader_and_is_set_aside_by_the_writer(dir
     assert (len(store.lease_records()), len(store.networks())) == seen
     assert readable == (seen == (1, 1)) or seen != (1, 1)
     store.sysctls()
-    assert all_readable(directory) == (readable and seen == (1, 1))
+    assert all_readable(directory)
 
 
 @given(CONTENTS | changed(RECORD).map(as_json))

@@ -3,7 +3,7 @@
 import json
 import re
 from dataclasses import replace
-from ipaddress import IPv4Interface, IPv6Address, IPv6Interface, IPv6Network, ip_address
+from ipaddress import IPv6Address, IPv6Interface, IPv6Network, ip_address
 from itertools import product
 
 import pytest
@@ -17,9 +17,8 @@ from solo5_systemd.base.names import DeviceName, NetworkName
 from solo5_systemd.network import nft_rules
 from solo5_systemd.network.guest_limit_checks import check_limits
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
-from solo5_systemd.network.lease_recovery import recover_lease_record, tap_alias
 from solo5_systemd.network.model import NicRequest, Request
-from solo5_systemd.network.nft_elements import Element, task_elements
+from solo5_systemd.network.nft_elements import task_elements
 from solo5_systemd.network.nft_objects import listed_objects, made, removed
 from solo5_systemd.settings.egress import (
     Destination,
@@ -398,36 +397,6 @@ def test_the_settings_of_a_network_have_both() -> None:
     [unset] = parse_settings({}).networks
     assert "egress" not in document(unset.policy, complete=True)
     assert document(unset.policy, complete=True)["rate"] == []
-
-
-def test_a_damaged_record_is_rebuilt_with_its_limits() -> None:
-    limits = Limits(egress=egress(LISTED), rate=Rate(sent=10**6, received_packets=50))
-    held = replace(RESERVATION, limits={SERVICE: limits}, ports=())
-    elements = [Element(family=each.family, name=each.name, value=each.value,
-                                  key=tuple(word.strip('"') for word in each.key))
-                for each in task_elements(held, [network()])]  # fmt: skip
-    tap = held.leases[0].tap
-    record = recover_lease_record(held.task, {tap: (tap_alias(held.task, SERVICE), network())}, elements)
-    assert record is not None
-    assert record.reservation.limits == {SERVICE: limits}
-    assert record.nics[0].limits == limits
-    changed = [replace(each, value=("anything",)) if each.name == "egress" else each for each in elements]
-    record = recover_lease_record(held.task, {tap: (tap_alias(held.task, SERVICE), network())}, changed)
-    assert record is not None
-    assert record.reservation.limits[SERVICE].egress == (), "closed, and never open"
-    assert record.reservation.leases[0].ipv4 == IPv4Interface("10.77.0.5/24")
-
-
-def test_a_damaged_record_of_both_addresses_is_rebuilt_with_its_list() -> None:
-    limits = Limits(egress=egress(["10.0.0.0/8", "[2001:db8::/32]:53/udp"]))
-    held = replace(RESERVATION, leases=(SIX,), limits={SERVICE: limits}, ports=())
-    elements = [Element(family=each.family, name=each.name, value=each.value,
-                                  key=tuple(word.strip('"') for word in each.key))
-                for each in task_elements(held, [BOTH])]  # fmt: skip
-    record = recover_lease_record(held.task, {SIX.tap: (tap_alias(held.task, SERVICE), BOTH)}, elements)
-    assert record is not None
-    assert record.reservation.limits == held.limits
-    assert record.reservation.leases[0].ipv6 == SIX.ipv6
 
 
 def test_the_operator_permits_idle_times_by_network() -> None:

@@ -60,6 +60,17 @@ def test_a_request_remains_as_it_was_after_the_record_has_changed_and_is_gone(st
     assert (store.request(WEB), store.lease_records()) == (record(), {})
 
 
+def test_a_damaged_record_is_that_of_the_request_as_attached_and_is_removed_without_one(
+    store: LeaseStore, tmp_path: Path
+) -> None:
+    for name in ("web", "other"):
+        (tmp_path / f"tasks/{name}.json").unlink(missing_ok=True)
+        (tmp_path / f"tasks/{name}.json").write_text("{")
+    for _ in range(2):
+        assert store.lease_records() == {WEB: record(LeaseState.ATTACHED)}
+        assert [path.name for path in (tmp_path / "tasks").iterdir()] == ["web.json"]
+
+
 def test_a_later_request_replaces_an_earlier_one(store: LeaseStore) -> None:
     store.save_lease_record(record(expires=99))
     store.keep_request(WEB)
@@ -141,8 +152,6 @@ def test_another_namespace_has_its_own_records_and_networks(store: LeaseStore, t
     other.save_sysctls({"ipv4/ip_forward": "0"})
     assert (store.lease_records(), other.lease_records()) == ({WEB: record()}, {TaskName("b"): mine})
     assert (tuple(store.others()), store.sysctls()) == ((mine,), {})
-    (tmp_path / "tasks" / "c.json").write_text("{")
-    assert (set(store.lease_records()), store.damaged_tasks(), other.damaged_tasks()) == ({WEB}, ("c",), ())
     store.remove_namespaces(["/run/netns/group"])
     assert other.sysctls()
     store.remove_namespaces([])

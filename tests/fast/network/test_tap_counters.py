@@ -7,8 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from solo5_systemd.base.names import DeviceName, TaskName
-from solo5_systemd.network.lease_recovery import tap_alias, tap_owner
-from solo5_systemd.network.tap_counters import Counters, Traffic, parse_net_dev, read_traffic
+from solo5_systemd.network.tap_counters import (
+    Counters,
+    Traffic,
+    parse_net_dev,
+    read_traffic,
+    tap_alias,
+    tap_owner,
+)
 
 TABLE = """\
 Inter-|   Receive                                               |  Transmit
@@ -48,6 +54,7 @@ def test_a_tap_belongs_to_the_task_in_its_alias(links: Path, tmp_path: Path) -> 
     table = tmp_path / "dev"
     table.write_text(TABLE)
     assert read_traffic(table, links) == {"web": {"service": WEB}}
+    assert tap_owner("solo5 task web NIC service in network lan") == ("web", "service"), "of an earlier version"
 
 
 @pytest.mark.parametrize("mark", ["", "solo5 task web", "solo5 task web NIC service more", "uplink"])
