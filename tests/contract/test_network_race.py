@@ -107,7 +107,7 @@ import sys
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import links as netlink
-from solo5_systemd.networkd import leases, main as program, maintenance, service
+from solo5_systemd.networkd import leases, main as program, maintenance, namespaces, service
 
 async def over(self, tasks):
     return frozenset(tasks)
@@ -138,16 +138,16 @@ async def test_a_release_that_failed_is_finished_by_a_sweep(service: Service) ->
 
 _ATTACHED_LATE = """
 import asyncio, sys, threading
-from solo5_systemd.networkd import leases, main as program, maintenance, service
+from solo5_systemd.networkd import leases, main as program, maintenance, namespaces, service
 
 time, over, called, looked = 100, threading.Event(), threading.Event(), threading.Event()
-leases.now = maintenance.now = lambda: time
+leases.now = maintenance.now = namespaces.now = lambda: time
 service.UNIT_CHECK_INTERVAL_S = 1
-attach, make_tap, expired = service.Networkd._attach, program.Links.make_tap, leases.Leases.expired
+attach, make_tap, expired = service.Networkd._attach, program.Links.make_tap, namespaces.Namespaces.expired
 
 async def until_called(self):
     global time
-    if self._host.leases.next_expiry() is not None and not called.is_set():
+    if self._state.next_expiry() is not None and not called.is_set():
         time += leases.RESERVATION_TIMEOUT_S + 1
         over.set()
         await asyncio.to_thread(called.wait, 60)
@@ -167,7 +167,7 @@ def make(self, *arguments, **options):
     looked.wait(60)
     make_tap(self, *arguments, **options)
 
-service.Networkd._attach, leases.Leases.expired = call, look
+service.Networkd._attach, namespaces.Namespaces.expired = call, look
 maintenance.Maintenance._report_repairs = until_called
 program.Links.make_tap = make
 sys.exit(program.main())

@@ -167,10 +167,6 @@ class Leases:
         """Return the records of tasks without a process, which wait for their first packet."""
         return self._in(LeaseState.WAITING)
 
-    def releasing(self) -> Sequence[TaskName]:
-        """Return the tasks of which a release was begun and has not ended."""
-        return [each.reservation.task for each in self._in(LeaseState.RELEASING)]
-
     def attached_leases(self) -> Sequence[tuple[TaskName, Lease]]:
         """Return each attached lease with its task."""
         return [(held.reservation.task, lease) for held in self.attached() for lease in held.reservation.leases]
@@ -178,33 +174,6 @@ class Leases:
     def tasks(self, of: Callable[[Lease], bool]) -> Sequence[TaskName]:
         """Return the tasks with an attached lease for which `of` returns true, sorted."""
         return sorted({task for task, lease in self.attached_leases() if of(lease)})
-
-    def held(self) -> Sequence[TaskName]:
-        """Return the tasks with an attached network, or one whose release has not ended."""
-        return [each.reservation.task for each in self.records if each.state is not LeaseState.RESERVED]
-
-    def is_held(self, task: TaskName) -> bool:
-        """Return whether the task has an attached network, or one whose release has not ended."""
-        record = self._records.get(task)
-        return record is not None and record.state is not LeaseState.RESERVED
-
-    def is_releasing(self, task: TaskName) -> bool:
-        """Return whether a release of the task was begun and has not ended."""
-        record = self._records.get(task)
-        return record is not None and record.state is LeaseState.RELEASING
-
-    def expired(self) -> Sequence[TaskName]:
-        """Return the tasks whose reservation has expired."""
-        return [each.reservation.task for each in self._in(LeaseState.RESERVED) if each.expires <= now()]
-
-    def is_due(self, task: TaskName) -> bool:
-        """Return whether the time of the last reservation or attach of a task is over."""
-        record = self._records.get(task)
-        return record is not None and record.expires <= now()
-
-    def next_expiry(self) -> int | None:
-        """Return the second of CLOCK_BOOTTIME in which the next reservation expires; None without a reservation."""
-        return min((each.expires for each in self._in(LeaseState.RESERVED)), default=None)
 
     def published_ports(self) -> Sequence[PortRequest]:
         """Return the host's ports of all tasks that are not being released."""

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
@@ -11,6 +11,7 @@ from solo5_systemd.network.conntrack import RedirectedPort
 from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.model import (
     LeaseRecord,
+    LeaseState,
     NetworkOverview,
     Repair,
     Request,
@@ -19,8 +20,8 @@ from solo5_systemd.network.model import (
 from solo5_systemd.network.namespaces import NetworkNamespace
 from solo5_systemd.network.nft_elements import Element
 from solo5_systemd.networkd.flow_and_tap_deletions import Remains, delete_redirected
+from solo5_systemd.networkd.leases import now
 from solo5_systemd.networkd.namespace_watches import NamespaceWatches
-from solo5_systemd.networkd.sleepers import Sleepers
 from solo5_systemd.networkd.state import NetworkState
 
 _log = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ class Namespaces:
         self._make_state = make_state
         self._watches = watches
         self._others: dict[str, _Other] = {}
-        self._tasks: dict[TaskName, _Other] = {}
+        self._tasks: dict[TaskName, str] = {}  # the paths of those in other namespaces
         self._lost: dict[TaskName, LeaseRecord] = {}
         self._unrestored: set[str] = set()
         self._repairs: list[Repair] = []
@@ -71,22 +72,21 @@ class Namespaces:
 
     def recover(self) -> Sequence[TaskName]:
         """Make the kernel's state match the files, at start-up; return the tasks whose release was interrupted."""
-        unfinished = [*self.host.recover()]
+        self.host.recover()
         found: dict[str, list[LeaseRecord]] = {}
         for record in self._store.others():
             found.setdefault(record.namespace, []).append(record)
         for path, records in found.items():
             try:
-                with self._entered(path) as other:
-                    self._tasks |= {record.reservation.task: other for record in records}
-                    self._restore(other)
-                    unfinished += other.state.leases.releasing()
+                with self._entered(path):
+                    self._tasks |= {record.reservation.task: path for record in records}
+                    self._restore(self._others[path])
             except Solo5Error as error:  # deleted, with its taps
                 _log.warning("%s", error)
-                self._lost |= {record.reservation.task: record for record in records}
-                unfinished += [record.reservation.task for record in records]
+                ended = (replace(record, state=LeaseState.RELEASING, expires=0, asleep=0) for record in records)
+                self._lost |= {record.reservation.task: record for record in ended}
         self._store.remove_namespaces(self._others)
-        return unfinished
+        return [record.reservation.task for record in self.records if record.state is LeaseState.RELEASING]
 
     def _restore(self, other: _Other) -> None:
         """Make the state of a namespace match the files. Where that fails, `repair_others` does it again."""
@@ -101,63 +101,53 @@ class Namespaces:
 
     def reserve(self, task: TaskName, request: Request) -> LeaseRecord:
         """Reserve as `NetworkState.reserve`, in a namespace; raises HostError where that does not exist."""
-        if not request.namespace:
-            return self.host.reserve(task, request)
-        with self._entered(request.namespace) as other:
-            record = other.state.reserve(task, request)
-            self._tasks[task] = other
+        with self._entered(request.namespace) as state:
+            record = state.reserve(task, request)
+            if request.namespace:
+                self._tasks[task] = request.namespace
             return record
 
     def preview(self, task: TaskName, request: Request) -> tuple[Reservation, Sequence[Element]]:
         """Return as `NetworkState.preview`, for a namespace."""
-        if not request.namespace:
-            return self.host.preview(task, request)
-        with self._entered(request.namespace) as other:
-            return other.state.preview(task, request)
+        with self._entered(request.namespace) as state:
+            return state.preview(task, request)
 
     def attach(self, task: TaskName) -> frozenset[RedirectedPort]:
         """Attach as `NetworkState.attach`; stale flows of another namespace are deleted here."""
-        other = self._tasks.get(task)
-        request = None if other else self._requested(task)
-        path = other.path if other else request.namespace if request else ""
-        if not path:
-            return self.host.attach(task)
-        with self._entered(path) as other:
+        path = self._tasks.get(task) or self._requested_namespace(task)
+        with self._entered(path) as state:
             try:
-                redirected = other.state.attach(task)
+                redirected = state.attach(task)
             finally:
-                if other.state.leases.get(task) is not None:  # also one whose attach failed and could not be undone
-                    self._tasks[task] = other
+                if path and state.leases.get(task) is not None:  # also one whose attach failed and could not be undone
+                    self._tasks[task] = path
+            if not path:
+                return redirected
             if redirected:
                 delete_redirected(redirected)
             return frozenset()
 
-    def _requested(self, task: TaskName) -> LeaseRecord | None:
-        """Return the request of a released task."""
-        return None if self.host.leases.get(task) else self._store.request(task)
+    def _requested_namespace(self, task: TaskName) -> str:
+        """Return the path of the namespace that a released task had; empty: the host's own, or it is not released."""
+        request = None if self.host.leases.get(task) else self._store.request(task)
+        return request.namespace if request else ""
 
     def begin_release(self, task: TaskName, *, waits: bool = False) -> Remains:
         """Begin a release as `NetworkState.begin_release`; what remains is in the namespace of the result."""
         if task in self._lost:
             return Remains(reservation=Reservation(task=task))
-        other = self._tasks.get(task)
-        if other is None:
-            return self.host.begin_release(task, waits=waits)
-        with self._entered(other.path):
-            return replace(other.state.begin_release(task), namespace=other.namespace)
+        with self._of_task(task) as state:
+            other = self._others.get(self._tasks.get(task, ""))
+            return replace(state.begin_release(task, waits=waits), namespace=other.namespace if other else None)
 
     def end_release(self, task: TaskName) -> None:
         """End a release as `NetworkState.end_release`, and close a namespace without a task."""
         if self._lost.pop(task, None) is not None:
             self._store.remove_lease_record(task)
             return
-        other = self._tasks.get(task)
-        if other is None:
-            self.host.end_release(task)
-            return
-        with self._entered(other.path):
-            other.state.end_release(task)
-        del self._tasks[task]
+        with self._of_task(task) as state:
+            state.end_release(task)
+        self._tasks.pop(task, None)
 
     def move_ports(self, source: TaskName, target: TaskName) -> None:
         """Move ports as `NetworkState.move_ports`, between tasks of the host's own network namespace."""
@@ -169,11 +159,22 @@ class Namespaces:
                 )
         self.host.move_ports(source, target)
 
-    # -- sleep ---------------------------------------------------------------------------------------------------
-
     def record(self, task: TaskName) -> LeaseRecord | None:
         """Return the record of a task; safe in any thread."""
-        return self._of(task).leases.get(task)
+        other = self._others.get(self._tasks.get(task, ""))
+        return self._lost.get(task) or (other.state if other else self.host).leases.get(task)
+
+    def is_held(self, task: TaskName) -> bool:
+        """Return whether the task has an attached network, or one whose release has not ended."""
+        record = self.record(task)
+        return record is not None and record.state is not LeaseState.RESERVED
+
+    def is_due(self, task: TaskName) -> bool:
+        """Return whether the time of the last reservation or attach of a task is over."""
+        record = self.record(task)
+        return record is not None and record.expires <= now()
+
+    # -- sleep ---------------------------------------------------------------------------------------------------
 
     @property
     def announces(self) -> bool:
@@ -198,57 +199,34 @@ class Namespaces:
 
     def begin_sleep(self, task: TaskName, frames: int | None) -> bool:
         """Begin as `Sleepers.begin`."""
-        with self._sleepers_of(task) as sleepers:
-            return sleepers.begin(task, frames)
+        with self._of_task(task) as state:
+            return state.sleepers.begin(task, frames)
 
     def end_sleep(self, task: TaskName) -> None:
         """End as `Sleepers.end`."""
-        with self._sleepers_of(task) as sleepers:
-            sleepers.end(task)
+        with self._of_task(task) as state:
+            state.sleepers.end(task)
 
-    @contextmanager
-    def _sleepers_of(self, task: TaskName) -> Iterator[Sleepers]:
-        other = self._tasks.get(task)
-        if other is None:
-            yield self.host.sleepers
-            return
-        with self._entered(other.path):
-            yield other.state.sleepers
+    # -- all tasks -----------------------------------------------------------------------------------------------
 
     def held(self) -> Sequence[TaskName]:
         """Return the tasks with an attached network, or one whose release has not ended."""
-        return [*(task for state in self._states() for task in state.leases.held()), *list(self._lost)]
-
-    def is_held(self, task: TaskName) -> bool:
-        """Return whether the task has an attached network, or one whose release has not ended."""
-        return task in self._lost or self._of(task).leases.is_held(task)
-
-    def is_releasing(self, task: TaskName) -> bool:
-        """Return whether a release of the task was begun and has not ended."""
-        return self._of(task).leases.is_releasing(task)
-
-    def is_due(self, task: TaskName) -> bool:
-        """Return whether the time of the last reservation or attach of a task is over."""
-        return task in self._lost or self._of(task).leases.is_due(task)
+        return [each.reservation.task for each in self.records if each.state is not LeaseState.RESERVED]
 
     def due(self) -> Sequence[TaskName]:
         """Return the tasks with an attached network, and no start in progress."""
         return [*filter(self.is_due, self.held())]
 
-    def _of(self, task: TaskName) -> NetworkState:
-        other = self._tasks.get(task)
-        return other.state if other else self.host
-
-    # -- all tasks -----------------------------------------------------------------------------------------------
+    def _reserved(self) -> Iterator[LeaseRecord]:
+        return (record for record in self.records if record.state is LeaseState.RESERVED)
 
     def expired(self) -> Sequence[TaskName]:
         """Return the tasks whose reservation has expired."""
-        return [task for state in self._states() for task in state.leases.expired()]
+        return [record.reservation.task for record in self._reserved() if record.expires <= now()]
 
     def next_expiry(self) -> int | None:
         """Return the second of CLOCK_BOOTTIME in which the next reservation expires; None without a reservation."""
-        expiries = (state.leases.next_expiry() for state in self._states())
-        return min((expiry for expiry in expiries if expiry is not None), default=None)
+        return min((record.expires for record in self._reserved()), default=None)
 
     def _copy(self) -> Sequence[_Other]:
         return list(self._others.values())
@@ -261,8 +239,8 @@ class Namespaces:
         found = [*self.host.overview.networks()]
         for other in self._copy():
             try:
-                with self._entered(other.path):
-                    found += other.state.overview.networks_in_use()
+                with self._entered(other.path) as state:
+                    found += state.overview.networks_in_use()
             except Solo5Error as error:
                 _log.error("counts in network namespace %s cannot be read: %s", other.path, error)
         return found
@@ -283,11 +261,11 @@ class Namespaces:
     def _everywhere(self, repair: Callable[[NetworkState], None], only: Collection[str] | None = None) -> None:
         for other in (each for each in self._copy() if only is None or each.path in only):
             try:
-                with self._entered(other.path):
+                with self._entered(other.path) as state:
                     if other.path in self._unrestored:
                         self._restore(other)
                     else:
-                        repair(other.state)
+                        repair(state)
             except Solo5Error as error:
                 _log.error("network repair in namespace %s failed: %s", other.path, error)
 
@@ -320,12 +298,18 @@ class Namespaces:
     # -- namespaces ----------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _entered(self, path: str) -> Iterator[_Other]:
-        """Have this thread in a namespace, with its state; close that after the block unless it has a task."""
+    def _entered(self, path: str) -> Iterator[NetworkState]:
+        """Have this thread in a namespace, with its state; close that after the block unless it has a task.
+
+        `path`: empty: the host's own.
+        """
+        if not path:
+            yield self.host
+            return
         other = self._others.get(path) or self._open(path)
         try:
             with other.namespace.entered():
-                yield other
+                yield other.state
                 self._repairs += other.state.repairs.pop()
         finally:
             if not other.state.leases.records and path in self._others:
@@ -334,6 +318,10 @@ class Namespaces:
                 self._watches.close(path)
                 other.state.close()
                 other.namespace.close()
+
+    def _of_task(self, task: TaskName) -> AbstractContextManager[NetworkState]:
+        """Have this thread in the namespace of a task, with its state, for a block."""
+        return self._entered(self._tasks.get(task, ""))
 
     def _open(self, path: str) -> _Other:
         namespace = NetworkNamespace(path)

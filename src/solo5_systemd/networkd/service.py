@@ -16,7 +16,7 @@ from solo5_systemd.dbus.network1 import INTERFACE
 from solo5_systemd.dbus.process import log_about
 from solo5_systemd.dbus.service import Handler, Service
 from solo5_systemd.network import nft_rules
-from solo5_systemd.network.model import Repair, Request, SleepChange
+from solo5_systemd.network.model import LeaseState, Repair, Request, SleepChange
 from solo5_systemd.network.port_conflicts import show_port
 from solo5_systemd.networkd.dhcp_servers import DhcpServers
 from solo5_systemd.networkd.dormant_starts import Activation
@@ -178,7 +178,8 @@ class Networkd:
     async def _attach(self, name: str) -> Sequence[object]:
         task = task_name(name)
         async with self._releases.locks[task]:
-            if self._state.is_releasing(task):  # a release that failed
+            held = self._state.record(task)
+            if held is not None and held.state is LeaseState.RELEASING:  # a release that failed
                 await self._releases.release_now(task)
             self._releases.forget_end(task)
             await self._sleep.wake_for_attach(task)

@@ -398,12 +398,8 @@ class NetworkState:
 
     # -- recovery and repair -------------------------------------------------------------------------------------
 
-    def recover(self) -> Sequence[TaskName]:
-        """Make the kernel's state match the files, at start-up.
-
-        Returns:
-            The tasks whose release was interrupted.
-        """
+    def recover(self) -> None:
+        """Make the kernel's state match the files, at start-up."""
         Recovery(
             store=self._store,
             links=self._links,
@@ -427,7 +423,6 @@ class NetworkState:
             self.repairs.set_ports()
         self.bridges.restore_unused_sysctls()
         self.bridges.remove_idle()
-        return self.leases.releasing()
 
     def close(self) -> None:
         """Close the sockets. No task has a record any more."""
