@@ -107,7 +107,7 @@ import sys
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import links as netlink
-from solo5_systemd.networkd import leases, main as program, maintenance, namespaces, service
+from solo5_systemd.networkd import leases, main as program, maintenance, service
 
 async def over(self, tasks):
     return frozenset(tasks)

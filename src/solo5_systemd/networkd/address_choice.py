@@ -10,13 +10,10 @@ from solo5_systemd.base.names import NetworkName, TaskName
 from solo5_systemd.network.guest_limit_checks import check_limits, check_routes
 from solo5_systemd.network.ipam import Remembered, assign_leases, choose_network
 from solo5_systemd.network.joined import check_macs, check_room, check_unpublished, with_mtu
-from solo5_systemd.network.links import Links
 from solo5_systemd.network.model import IpAddress, Network, NicRequest, Request, Reservation
 from solo5_systemd.network.port_conflicts import BoundPort, check_families, check_ports, check_reserved
 from solo5_systemd.network.raw_netlink import link_index
-from solo5_systemd.network.remembered_addresses import RememberedAddresses
-from solo5_systemd.networkd.bridges import Bridges
-from solo5_systemd.networkd.leases import Leases
+from solo5_systemd.networkd.parts import Parts
 from solo5_systemd.settings.network import NetworkSettings, default_mtu
 from solo5_systemd.settings.solo5_toml import Settings
 
@@ -24,32 +21,13 @@ from solo5_systemd.settings.solo5_toml import Settings
 class Choice:
     """Chooses values that a task does not request, and checks those that it does. Changes nothing; not thread-safe.
 
-    Args:
-        settings: returns the settings of the networks.
-        reserved: returns ranges and prefixes that a chosen one must not overlap, besides those of the namespace's
-            routes.
-        remembered: the addresses that declared tasks had last: other tasks get them last, and a network has the range
-            of its own again; None: there are none.
-
     Attributes:
         remembered: those at the last choice.
     """
 
-    def __init__(
-        self,
-        links: Links,
-        bridges: Bridges,
-        leases: Leases,
-        settings: Callable[[], Settings],
-        reserved: Callable[[], Iterable[IPv4Network | IPv6Network]],
-        remembered: RememberedAddresses | None,
-    ) -> None:
-        self._links = links
-        self._bridges = bridges
-        self._leases = leases
-        self._settings = settings
-        self._reserved = reserved
-        self._addresses = remembered
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._links, self._bridges, self._leases = parts.links, parts.bridges, parts.leases
         self.remembered: Remembered = {}
 
     def choose(
@@ -66,10 +44,10 @@ class Choice:
             HostError: the host lacks a resource, such as a free range.
         """
         nics, ports = request.nics, request.ports
-        check_reserved(ports, self._settings() if ports else Settings())
+        check_reserved(ports, self._parts.settings() if ports else Settings())
         loops = any(str(port.host_ip) == "::1" for port in ports) and self._is_shared()
         check_ports(ports, [nic.nic for nic in nics], self._leases.allocations, bound, loopback6=loops)
-        self.remembered = self._addresses() if self._addresses else {}
+        self.remembered = self._parts.remembered() if self._parts.remembered else {}
         new = self._new_networks(nics)
         networks = [self._checked(network, nics) for network in (*self._bridges.networks.values(), *new)]
         check_unpublished(networks, nics, ports)
@@ -77,8 +55,9 @@ class Choice:
         if any(nic.limits.routes for nic in nics):
             held = [record.reservation for record in self._leases.records if record.reservation.task != task]
             own = [network.bridge for network in networks if network.join is None]
-            host = (*self._links.routes.ranges(own), *self._links.routes.prefixes(own), *self._reserved())
-            check_routes(nics, held, networks, self._settings().networks, host)
+            routes = self._links.routes
+            host = (*routes.ranges(own), *routes.prefixes(own), *self._parts.reserved())
+            check_routes(nics, held, networks, self._parts.settings().networks, host)
         # In the range of a joined network, the host has addresses as well.
         joined = {network.name for network in networks if network.join}
         local = self._links.routes.addresses() if any(nic.network in joined for nic in nics) else ()
@@ -91,7 +70,7 @@ class Choice:
 
     def _is_shared(self) -> bool:
         """Return whether the networks are in the namespace of other programs."""
-        return any(network.shared for network in self._settings().networks)
+        return any(network.shared for network in self._parts.settings().networks)
 
     def default_mtus(self) -> Callable[[NetworkSettings], int]:
         """Return a function that returns the MTU in bytes of a network that sets none; it dumps the routes once."""
@@ -121,12 +100,12 @@ class Choice:
         names = dict.fromkeys(nic.network for nic in nics if nic.network not in self._bridges.networks)
         if not names:
             return ()
-        settings = self._settings()
+        settings = self._parts.settings()
         new: list[Network] = []
         mtu_of = self.default_mtus()
         own = [network.bridge for network in self._bridges.networks.values() if network.join is None]
         behind = [route for each in self._leases.records for nic in each.nics for route in nic.limits.routes]
-        taken = (*self._reserved(), *behind)
+        taken = (*self._parts.reserved(), *behind)
         ranges = (each for each in taken if isinstance(each, IPv4Network))
         routed = (*self._links.routes.ranges(own), *ranges)
         for name in names:
@@ -147,4 +126,4 @@ class Choice:
         return self._bridges.ipv6.with_prefixes(new, used, settings, prefixes, self._remembered_of)
 
     def _remembered_of(self, network: NetworkName) -> Collection[IpAddress]:
-        return self._addresses.of_network(network) if self._addresses else ()
+        return self._parts.remembered.of_network(network) if self._parts.remembered else ()

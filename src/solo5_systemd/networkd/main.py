@@ -18,6 +18,7 @@ from solo5_systemd.networkd.dormant_tasks import FIFOS
 from solo5_systemd.networkd.held_ports import HeldPorts, UnheldPorts
 from solo5_systemd.networkd.namespace_watches import NamespaceWatches
 from solo5_systemd.networkd.namespaces import Namespaces
+from solo5_systemd.networkd.parts import Parts
 from solo5_systemd.networkd.service import Networkd
 from solo5_systemd.networkd.state import NetworkState
 from solo5_systemd.networkd.task_units import TaskUnits
@@ -77,27 +78,24 @@ async def _serve(options: argparse.Namespace) -> bool:
     def make_state(watches: NamespaceWatches) -> Namespaces:
         settings = CachedSettings(options.settings)
         store, links = LeaseStore(options.state), Links(owner_of)
-        host = NetworkState(
+        parts = Parts(
             store=store,
             links=links,
             tables=Tables(owned=not options.shared_tables),
-            ports=HeldPorts(restored),
             settings=settings,
-            dhcp=DhcpFiles(options.state / DIRECTORY),
             remembered=RememberedAddresses(options.addresses),
-            fifos=options.waiting,
         )
+        dhcp = DhcpFiles(options.state / DIRECTORY)
+        host = NetworkState(parts, ports=HeldPorts(restored), dhcp=dhcp, fifos=options.waiting)
 
         def make_other(namespace: str) -> NetworkState:
             others = Links(owner_of)
             routes = others.routes
-            return NetworkState(
+            parts = Parts(
                 store=LeaseStore(options.state, namespace),
                 links=others,
                 tables=Tables(owned=not options.shared_tables),
-                ports=UnheldPorts(),
                 settings=lambda: of_namespace(settings(), routes.uplink_mtu(), ipv6=routes.uplink_has_ipv6()),
-                dhcp=DhcpFiles(options.state / "namespaces" / DIRECTORY),  # remains empty: these networks have no DHCP
                 reserved=lambda: (
                     *links.routes.ranges(ours=()),
                     *settings().ranges,
@@ -106,6 +104,8 @@ async def _serve(options: argparse.Namespace) -> bool:
                 ),
                 namespace=namespace,
             )
+            dhcp = DhcpFiles(options.state / "namespaces" / DIRECTORY)  # remains empty: these networks have no DHCP
+            return NetworkState(parts, ports=UnheldPorts(), dhcp=dhcp)
 
         return Namespaces(host, store, make_other, watches)
 

@@ -1,50 +1,40 @@
 """The networks and lease records of a network namespace, as a service finds them that starts."""
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.network.ipam import first_bridge
-from solo5_systemd.network.lease_files import LeaseStore
-from solo5_systemd.network.links import Links
 from solo5_systemd.network.model import Lease, Network
 from solo5_systemd.network.raw_netlink import link_index
-from solo5_systemd.networkd.bridges import Bridges
 from solo5_systemd.networkd.ipv6 import advertised_servers
-from solo5_systemd.networkd.leases import Leases
+from solo5_systemd.networkd.parts import Parts
 from solo5_systemd.settings.network import Join, NetworkSettings
-from solo5_systemd.settings.solo5_toml import Settings
 
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Recovery:
-    """Fills `bridges` and `leases` from the files; see `NetworkState` for the parts."""
+    """Fills the leases and networks of a namespace from its files."""
 
-    store: LeaseStore
-    links: Links
-    bridges: Bridges
-    leases: Leases
-    settings: Callable[[], Settings]
-    namespace: str
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
 
     def read(self) -> None:
         """Read the files. A network without a file is rebuilt from leases and settings."""
-        self.bridges.networks = self.store.networks()
-        for record in self.store.lease_records().values():
-            self.leases.remember(record)
-        self.leases.resolve_moves()
+        self._parts.bridges.networks = self._parts.store.networks()
+        for record in self._parts.store.lease_records().values():
+            self._parts.leases.remember(record)
+        self._parts.leases.resolve_moves()
         self._restore_missing_networks()
         self._apply_changed_policies()
 
     def _restore_missing_networks(self) -> None:
         """Rebuild networks without a file: from a lease, and from the settings what a lease lacks; policies follow."""
-        for record in self.leases.records:
+        for record in self._parts.leases.records:
             for lease in record.reservation.leases:
-                if lease.network not in self.bridges.networks:
-                    self.bridges.add(self._rebuilt(lease))
+                if lease.network not in self._parts.bridges.networks:
+                    self._parts.bridges.add(self._rebuilt(lease))
 
     def _rebuilt(self, lease: Lease) -> Network:
         known = self._configured_network(lease)
@@ -57,10 +47,10 @@ class Recovery:
             masquerade=known is None or known.masquerade,
             ipv6=lease.ipv6.network if lease.ipv6 else None,
             gateway6=lease.gateway6,
-            shared=bool(self.namespace),
-            nat66=bool(self.namespace),
+            shared=bool(self._parts.namespace),
+            nat66=bool(self._parts.namespace),
         )
-        is_own = self.links.has_bridge(network, "" if lease.bridge == network.bridge else lease.bridge)
+        is_own = self._parts.links.has_bridge(network, "" if lease.bridge == network.bridge else lease.bridge)
         join = known.join if known else None if is_own or not link_index(lease.bridge) else Join()
         if join:
             network = replace(network, bridge=lease.bridge, join=join)
@@ -71,7 +61,7 @@ class Recovery:
     def _configured_network(self, lease: Lease) -> NetworkSettings | None:
         """Return the settings of a lease's network; None where they cannot be read, or are those of another bridge."""
         try:
-            known = self.settings().network(lease.network)
+            known = self._parts.settings().network(lease.network)
         except Solo5Error:
             return None
         return known if known and known.bridge in (lease.bridge, first_bridge(lease.bridge, lease.network)) else None
@@ -79,15 +69,15 @@ class Recovery:
     def _apply_changed_policies(self) -> None:
         """Apply a changed policy to networks in use; called at start-up, so that a restart of the service suffices."""
         try:
-            settings = self.settings()
+            settings = self._parts.settings()
         except Solo5Error as error:
             _log.warning("cannot read settings, networks in use keep their policy: %s", error)
             return
-        for name, network in list(self.bridges.networks.items()):
+        for name, network in list(self._parts.bridges.networks.items()):
             known = settings.network(name)
             changed = _with_policy(network, known) if known is not None else network
             if changed != network:
-                self.bridges.add(changed)
+                self._parts.bridges.add(changed)
 
 
 def _with_policy(network: Network, settings: NetworkSettings) -> Network:

@@ -6,13 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 from solo5_systemd.base.names import NetworkName, TaskName, task_namespace
 from solo5_systemd.network import ipv6_sysctls, links, sysctls, task_namespaces
-from solo5_systemd.network.lease_files import LeaseStore
-from solo5_systemd.network.links import Links
 from solo5_systemd.network.model import UNREPAIRED, Lease, LeaseState, Repair
-from solo5_systemd.network.nft_tables import Tables
 from solo5_systemd.network.raw_netlink import link_index
-from solo5_systemd.networkd.bridges import Bridges
-from solo5_systemd.networkd.leases import Leases
+from solo5_systemd.networkd.parts import Parts
 
 _log = logging.getLogger(__name__)
 
@@ -42,12 +38,9 @@ def mistake(lease: Lease, address: str) -> str:
 class Repairs:
     """Compares the kernel's state of one network namespace with the leases, and restores it. Not thread-safe."""
 
-    def __init__(self, store: LeaseStore, links: Links, tables: Tables, bridges: Bridges, leases: Leases) -> None:
-        self._store = store
-        self._links = links
-        self._tables = tables
-        self._bridges = bridges
-        self._leases = leases
+    def __init__(self, parts: Parts) -> None:
+        self._store, self._links, self._tables = parts.store, parts.links, parts.tables
+        self._bridges, self._leases = parts.bridges, parts.leases
         self._done: list[Repair] = []
         self._missing: frozenset[NetworkName] = frozenset()
         self._restored: Counter[TaskName] = Counter()

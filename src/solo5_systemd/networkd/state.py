@@ -3,15 +3,12 @@
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 
 from solo5_systemd.base.errors import InvalidRequestError, NotFoundError, Solo5Error, TakenError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import links, nft_elements
 from solo5_systemd.network.conntrack import RedirectedPort
-from solo5_systemd.network.lease_files import LeaseStore
-from solo5_systemd.network.links import Links
 from solo5_systemd.network.model import (
     Lease,
     LeaseRecord,
@@ -24,22 +21,18 @@ from solo5_systemd.network.model import (
 )
 from solo5_systemd.network.neighbours import Neighbours
 from solo5_systemd.network.nft_elements import Element
-from solo5_systemd.network.nft_tables import Tables
 from solo5_systemd.network.port_conflicts import BoundPort, absent, host_ports
-from solo5_systemd.network.remembered_addresses import RememberedAddresses
 from solo5_systemd.network.routes import overtaken
 from solo5_systemd.networkd.address_choice import Choice
-from solo5_systemd.networkd.bridges import Bridges
 from solo5_systemd.networkd.dhcp_files import DhcpFiles
 from solo5_systemd.networkd.dormant_tasks import FIFOS, Waiting
 from solo5_systemd.networkd.flow_and_tap_deletions import Remains, redirected, udp_ports
 from solo5_systemd.networkd.held_ports import HeldPorts, bound_ports
-from solo5_systemd.networkd.leases import Leases
 from solo5_systemd.networkd.overview import Overview
+from solo5_systemd.networkd.parts import Parts
 from solo5_systemd.networkd.recovery import Recovery
 from solo5_systemd.networkd.repairs import Repairs
 from solo5_systemd.networkd.sleepers import Sleepers
-from solo5_systemd.settings.solo5_toml import Settings
 
 _log = logging.getLogger(__name__)
 
@@ -61,49 +54,24 @@ class NetworkState:
         overview: of the networks.
     """
 
-    def __init__(
-        self,
-        *,
-        store: LeaseStore,
-        links: Links,
-        tables: Tables,
-        ports: HeldPorts,
-        settings: Callable[[], Settings],
-        dhcp: DhcpFiles,
-        reserved: Callable[[], Iterable[IPv4Network | IPv6Network]] = tuple,
-        remembered: RememberedAddresses | None = None,
-        namespace: str = "",
-        fifos: Path = FIFOS,
-    ) -> None:
+    def __init__(self, parts: Parts, *, ports: HeldPorts, dhcp: DhcpFiles, fifos: Path = FIFOS) -> None:
         """Take the parts of one network namespace.
 
         Args:
-            store: its files.
-            links: its links.
-            tables: its nftables tables.
             ports: its published ports.
-            settings: returns the settings of its networks.
             dhcp: the files of its DHCP servers.
-            reserved: returns ranges and prefixes that a chosen one must not overlap, besides those of the namespace's
-                routes.
-            remembered: the addresses that declared tasks had last; None: there are none.
-            namespace: its path; empty: the host's own.
+            fifos: the directory of FIFOs of tasks that wait.
         """
-        self._store = store
-        self.dhcp = dhcp
-        self._links = links
-        self._tables = tables
+        self._parts = parts
+        self._store, self._links, self._tables = parts.store, parts.links, parts.tables
+        self.leases, self.bridges = parts.leases, parts.bridges
         self._ports = ports
-        self._settings = settings
-        self._namespace = namespace
-        self._remembered = remembered
-        self.leases = Leases(store, namespace)
-        self.bridges = Bridges(store, links, tables, self.leases)
-        self.repairs = Repairs(store, links, tables, self.bridges, self.leases)
-        self.sleepers = Sleepers(self.leases, self.bridges, tables)
-        self.waiting = Waiting(self.leases, self.bridges, links, fifos)
-        self._choice = Choice(links, self.bridges, self.leases, settings, reserved, remembered)
-        self.overview = Overview(links, tables, self.bridges, self.leases, self._choice, settings, namespace)
+        self.dhcp = dhcp
+        self.repairs = Repairs(parts)
+        self.sleepers = Sleepers(self.leases, self.bridges, self._tables)
+        self.waiting = Waiting(self.leases, self.bridges, self._links, fifos)
+        self._choice = Choice(parts)
+        self.overview = Overview(parts, self._choice)
 
     # -- one task ------------------------------------------------------------------------------------------------
 
@@ -245,7 +213,8 @@ class NetworkState:
 
     def last_request(self, task: TaskName) -> Request | None:
         """Return the request of a task that may wait again; None: unknown, or its declaration has changed since."""
-        request = self._remembered.request(task) if self._remembered else None
+        remembered = self._parts.remembered
+        request = remembered.request(task) if remembered else None
         return request if request and request.idle_stops else None
 
     def wait_again(self, task: TaskName) -> bool:
@@ -400,14 +369,7 @@ class NetworkState:
 
     def recover(self) -> None:
         """Make the kernel's state match the files, at start-up."""
-        Recovery(
-            store=self._store,
-            links=self._links,
-            bridges=self.bridges,
-            leases=self.leases,
-            settings=self._settings,
-            namespace=self._namespace,
-        ).read()
+        Recovery(self._parts).read()
         self._ports.restore(self.leases.published_ports())
         self.bridges.up = {
             name for name, each in self.bridges.networks.items() if not each.join and self._links.has_bridge(each)
