@@ -175,9 +175,7 @@ async def test_a_guest_is_a_machine_of_the_lan_and_its_bridge_stays_as_it_is(
         assert run("nft", "list", "table", "ip", "solo5").count("elements") == 1, "its frames within the bridge alone"
         assert changes(before) == {}
         other = await leased(client, "b")
-        with pytest.raises(
-            TakenError, match=r"network lan has no free address .* all 2 of 192.168.1.200-192.168.1.201"
-        ):
+        with pytest.raises(TakenError, match=r"network lan has no free address .* all of 192.168.1.200-192.168.1.201"):
             await leased(client, "c")
         await client.drop("a")
         await client.drop("b")

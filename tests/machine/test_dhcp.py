@@ -156,6 +156,6 @@ def test_a_guest_gives_itself_its_leased_ipv6_address(machine: Machine, run: Run
         assert "Advertised: yes" in ok("solo5ctl", "network", "inspect", "default")
         assert "default opens router advertisements" in sh("solo5ctl", "doctor").stdout
         refused = run.fail("--name", "two", "--net", "service=default,ip6=fd00::7", f"{GUESTS}/net.{target}")
-        assert "is not a guest's in network default" in refused.stderr
+        assert "is outside network default" in refused.stderr
         ok("solo5ctl", "rm", "--force", one)
         eventually(lambda: unit_property(UNIT, "ActiveState") == "inactive", "no server is left")

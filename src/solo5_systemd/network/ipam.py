@@ -8,14 +8,14 @@ from base64 import b32encode
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Interface, IPv6Network
 from typing import TypeVar
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.allocations import Allocations
 from solo5_systemd.network.derived_addresses import ASKER, bridge_mac, digest_of, guest_macs, number_of, slaac_address
-from solo5_systemd.network.ipam6 import bounds6, check_overlap
+from solo5_systemd.network.ipam6 import check_overlap
 from solo5_systemd.network.model import (
     IpAddress,
     Lease,
@@ -24,12 +24,11 @@ from solo5_systemd.network.model import (
     NicRequest,
     is_without_ipv4,
 )
-from solo5_systemd.settings.ipv6 import is_host6
+from solo5_systemd.settings.guest_routes import IpNetwork
 from solo5_systemd.settings.network import DEFAULT_NETWORK, MTU, NO_NETWORK, NetworkSettings, default_bridge
 from solo5_systemd.settings.reserved_addresses import is_reserved, number_within
 
 T = TypeVar("T")
-Address = TypeVar("Address", IPv4Address, IPv6Address)
 
 Remembered = Mapping[IpAddress | MacAddress, TaskName]
 """The addresses that declared tasks had last, each with its task: another task gets one only if no other is free."""
@@ -192,7 +191,11 @@ def free_addresses(network: Network | NetworkSettings, taken: int) -> int:
         return _ROOM - taken
     if network.ipv4 is None or (network.join is not None and network.join.pool is None):
         return 0
-    return _capacity(network, network.ipv4) - taken
+    first, last = _bounds(network, network.ipv4)
+    addresses = int(last) - int(first) + 1 - number_within(first, last, network.policy.reserved_addresses)
+    if network.join:  # a pool does not include the gateway
+        return min(BRIDGE_PORTS, addresses) - taken
+    return min(_ROOM, addresses - 1) - taken
 
 
 def addresses_of(network: NetworkSettings) -> int:
@@ -202,17 +205,18 @@ def addresses_of(network: NetworkSettings) -> int:
     return free_addresses(network, 0)
 
 
-def _capacity(network: Network | NetworkSettings, ipv4: IPv4Network) -> int:
-    first, last = _bounds(network, ipv4)
-    addresses = int(last) - int(first) + 1 - number_within(first, last, network.policy.reserved_addresses)
-    if network.join:  # a pool does not include the gateway
-        return min(BRIDGE_PORTS, addresses)
-    return min(_ROOM, addresses - 1)
+def _bounds(network: Network | NetworkSettings, inside: IpNetwork) -> tuple[IpAddress, IpAddress]:
+    """Return the first and last address for guests: of the pool, or of the range; an IPv6 prefix has no broadcasts."""
+    if inside.version == 4:
+        return (network.join and network.join.pool) or (inside[1], inside[-2])
+    return (network.join and network.join.pool6) or (inside[1], inside[-1])
 
 
-def _bounds(network: Network | NetworkSettings, ipv4: IPv4Network) -> tuple[IPv4Address, IPv4Address]:
-    """Return the first and last address for guests: of the pool, or else of the range."""
-    return (network.join and network.join.pool) or (ipv4[1], ipv4[-2])
+def _pool_text(network: Network, inside: IpNetwork) -> str:
+    """Return the pool of a joined network as in the settings; empty without one."""
+    if network.join is None:
+        return ""
+    return network.join.pool_text if inside.version == 4 else network.join.pool6_text
 
 
 class _Choice:
@@ -247,14 +251,10 @@ class _Choice:
                 "expected a request without an address.",
                 "Connect the NIC to another network.",
             )
-        if nic.ipv4 is not None:
-            _check_usable(nic.ipv4, nic.nic, network)
-            _check_unreserved(nic.ipv4, nic.nic, network)
-            self._claim(nic.ipv4, "address", self._addresses, self._allocations.addresses, nic.nic)
-        if nic.ipv6 is not None:
-            _check_usable6(nic.ipv6, nic.nic, network)
-            _check_unreserved(nic.ipv6, nic.nic, network)
-            self._claim(nic.ipv6, "address", self._addresses, self._allocations.addresses, nic.nic)
+        for address in (each for each in (nic.ipv4, nic.ipv6) if each is not None):
+            _check_usable(address, nic.nic, network)
+            _check_unreserved(address, nic.nic, network)
+            self._claim(address, "address", self._addresses, self._allocations.addresses, nic.nic)
         if nic.mac is not None:
             self._claim(nic.mac, "MAC address", self._macs, self._allocations.macs, nic.nic)
 
@@ -279,7 +279,8 @@ class _Choice:
         """Return the requested address or a chosen one; None where the network leases none."""
         if network.ipv4 is None:
             return None
-        return IPv4Interface((nic.ipv4 or self._address4(nic.nic, network, network.ipv4), network.ipv4.prefixlen))
+        address = nic.ipv4 or self._address(nic.nic, network, network.ipv4)
+        return IPv4Interface((address, network.ipv4.prefixlen))
 
     def interface6(self, nic: NicRequest, network: Network, mac: MacAddress) -> IPv6Interface | None:
         """Return the requested IPv6 address or a chosen one; None where the network has no IPv6."""
@@ -287,15 +288,7 @@ class _Choice:
             return None
         if network.ra:
             return self._slaac(nic, network, network.ipv6, mac)
-        address = nic.ipv6 or self._free(nic.nic, network, bounds6(network, network.ipv6))
-        if address is None:
-            pool = network.join.pool6_text if network.join else ""
-            larger = f"a larger pool6 of network.{network.name}" if pool else f"a shorter network.{network.name}.ipv6"
-            raise TakenError(
-                f"network {network.name} has no free address for NIC {nic.nic}: all of {pool or network.ipv6} are "
-                "taken.",
-                f"End a task, or set {larger} below /etc/solo5.",
-            )
+        address = nic.ipv6 or self._address(nic.nic, network, network.ipv6)
         return IPv6Interface((address, network.ipv6.prefixlen))
 
     def _slaac(self, nic: NicRequest, network: Network, prefix: IPv6Network, mac: MacAddress) -> IPv6Interface:
@@ -311,29 +304,30 @@ class _Choice:
             )
         return IPv6Interface((address, prefix.prefixlen))
 
-    def _address4(self, nic: DeviceName, network: Network, ipv4: IPv4Network) -> IPv4Address:
-        if network.join is not None and network.join.pool is None:
+    def _address(self, nic: DeviceName, network: Network, inside: IpNetwork) -> IpAddress:
+        if inside.version == 4 and network.join is not None and network.join.pool is None:
             raise InvalidRequestError(
-                f"NIC {nic} requests no address in network {network.name}, which has no pool: expected one in {ipv4}.",
+                f"NIC {nic} requests no address in network {network.name}, which has no pool: expected one in "
+                f"{inside}.",
                 f"Request one, or set network.{network.name}.pool below /etc/solo5.",
             )
-        if address := self._free(nic, network, _bounds(network, ipv4)):
+        if address := self._free(nic, network, _bounds(network, inside)):
             return address
+        pool = _pool_text(network, inside)
+        key = f"ipv{inside.version}" if not pool else "pool" if inside.version == 4 else "pool6"
         raise TakenError(
-            f"network {network.name} has no free address for NIC {nic}: all {_capacity(network, ipv4)} of "
-            f"{network.join.pool_text if network.join else ipv4} are taken.",
-            f"End a task, or set a larger range as network.{network.name}.{'pool' if network.join else 'ipv4'} below "
-            "/etc/solo5.",
+            f"network {network.name} has no free address for NIC {nic}: all of {pool or inside} are taken.",
+            f"End a task, or set a larger range as network.{network.name}.{key} below /etc/solo5.",
         )
 
-    def _free(self, nic: DeviceName, network: Network, pool: tuple[Address, Address]) -> Address | None:
+    def _free(self, nic: DeviceName, network: Network, pool: tuple[IpAddress, IpAddress]) -> IpAddress | None:
         """Take the first free address of a pool, from the one derived from task and NIC on; None: all are taken.
 
         One that is remembered of another task is the last choice: no address is lost to tasks that are never started.
         """
         lowest, hosts = pool[0], int(pool[1]) - int(pool[0]) + 1
         first = number_of(f"ipv{lowest.version}", self._task, nic)
-        found: Address | None = None
+        found: IpAddress | None = None
         for address in (lowest + (first + offset) % hosts for offset in range(hosts)):
             taken = self._owner(address, self._addresses, self._allocations.addresses)
             if taken or is_reserved(address, network.policy.reserved_addresses):
@@ -402,36 +396,48 @@ def _check_distinct(nics: Sequence[NicRequest]) -> None:
             raise InvalidRequestError(f"NIC {nic.nic} is requested twice: expected each NIC once.")
 
 
-def _check_usable(address: IPv4Address, nic: DeviceName, network: Network) -> None:
-    if is_without_ipv4(network):
+def _check_usable(address: IpAddress, nic: DeviceName, network: Network) -> None:
+    inside = network.ipv4 if address.version == 4 else network.ipv6
+    if inside is None:
+        raise _none_leased(address, nic, network)
+    lowest, highest = map(int, _bounds(network, inside))
+    pool = _pool_text(network, inside)
+    if address not in inside or (pool and not lowest <= int(address) <= highest):
         raise InvalidRequestError(
-            f"address {address} for NIC {nic} is requested in network {network.name}, which has IPv6 only: expected a "
-            "request without an IPv4 address.",
-            f"Remove network.{network.name}.ipv4 = false below /etc/solo5 for guests with both.",
+            f"address {address} for NIC {nic} is outside network {network.name}: expected one in {pool or inside}."
         )
-    if network.ipv4 is None:
-        raise InvalidRequestError(
-            f"address {address} for NIC {nic} is requested in network {network.name}, which leases none: expected a "
-            "request without an address.",
-            f"Set the LAN's range as network.{network.name}.ipv4 below /etc/solo5.",
-        )
-    unusable = {
-        network.ipv4.network_address: "the network's own",
-        network.ipv4.broadcast_address: "its broadcast address",
+    unusable: dict[IpAddress | None, str] = {
+        inside.broadcast_address: "its broadcast address" if inside.version == 4 else "",
+        inside.network_address: "the network's own",
         network.gateway4: "its gateway's",
+        network.gateway6: "its gateway's",
     }
-    lowest, highest = _bounds(network, network.ipv4)
-    pool = network.join.pool_text if network.join else ""
-    if address not in network.ipv4 or (pool and not lowest <= address <= highest):
-        raise InvalidRequestError(
-            f"address {address} for NIC {nic} is outside network {network.name}: expected one in "
-            f"{pool or network.ipv4}."
-        )
-    if address in unusable:
+    if unusable.get(address):
         raise InvalidRequestError(
             f"address {address} for NIC {nic} is {unusable[address]} in network {network.name}: expected a "
-            f"guest's, from {network.ipv4}."
+            f"guest's, from {inside}."
         )
+
+
+def _none_leased(address: IpAddress, nic: DeviceName, network: Network) -> InvalidRequestError:
+    requested = f"address {address} for NIC {nic} is requested in network {network.name}, which"
+    own = f"network.{network.name}"
+    if is_without_ipv4(network) and address.version == 4:
+        return InvalidRequestError(
+            f"{requested} has IPv6 only: expected a request without an IPv4 address.",
+            f"Remove {own}.ipv4 = false below /etc/solo5 for guests with both.",
+        )
+    if address.version == 4:
+        return InvalidRequestError(
+            f"{requested} leases none: expected a request without an address.",
+            f"Set the LAN's range as {own}.ipv4 below /etc/solo5.",
+        )
+    return InvalidRequestError(
+        f"{requested} leases no IPv6 address: expected a request without one.",
+        f"Set the LAN's prefix as {own}.ipv6 below /etc/solo5; with ipv6 = true, a guest gives itself any address."
+        if network.join
+        else f"Set {own}.ipv6 = true below /etc/solo5.",
+    )
 
 
 def _check_unreserved(address: IpAddress, nic: DeviceName, network: Network) -> None:
@@ -441,26 +447,3 @@ def _check_unreserved(address: IpAddress, nic: DeviceName, network: Network) -> 
                 f"address {address} for NIC {nic} is reserved in network {network.name}: expected one outside {each}.",
                 f"See network.{network.name}.reserved_addresses below /etc/solo5.",
             )
-
-
-def _check_usable6(address: IPv6Address, nic: DeviceName, network: Network) -> None:
-    if network.ipv6 is None:
-        raise InvalidRequestError(
-            f"address {address} for NIC {nic} is requested in network {network.name}, which leases no IPv6 address: "
-            "expected a request without one.",
-            f"Set the LAN's prefix as network.{network.name}.ipv6 below /etc/solo5; with ipv6 = true, a guest gives "
-            "itself any address."
-            if network.join
-            else f"Set network.{network.name}.ipv6 = true below /etc/solo5.",
-        )
-    if not is_host6(address, network.ipv6) or address == network.gateway6:
-        gateway = f" and the gateway's, {network.gateway6}" if network.gateway6 else ""
-        raise InvalidRequestError(
-            f"address {address} for NIC {nic} is not a guest's in network {network.name}: expected one in "
-            f"{network.ipv6}, other than the first{gateway}."
-        )
-    lowest, highest = bounds6(network, network.ipv6)
-    if not lowest <= address <= highest:
-        raise InvalidRequestError(
-            f"address {address} for NIC {nic} is outside network {network.name}: expected one in {lowest}-{highest}."
-        )

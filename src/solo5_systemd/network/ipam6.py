@@ -2,16 +2,15 @@
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
-from ipaddress import IPv6Network
+from ipaddress import IPv6Address, IPv6Network
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import NetworkName
 from solo5_systemd.network.derived_addresses import number_of
 from solo5_systemd.network.model import IpAddress, Network
-from solo5_systemd.settings.address_pool import Pool6
 from solo5_systemd.settings.guest_routes import IpNetwork
 from solo5_systemd.settings.ipv6 import Ipv6
-from solo5_systemd.settings.network import DEFAULT_NETWORK
+from solo5_systemd.settings.network import DEFAULT_NETWORK, NetworkSettings
 
 _SUBNETS = 1 << 16
 """Prefixes of 64 bits in one of 48."""
@@ -79,6 +78,6 @@ def check_overlap(name: NetworkName, chosen: IpNetwork, busy: Iterable[tuple[IpN
             )
 
 
-def bounds6(network: Network, prefix: IPv6Network) -> Pool6:
-    """Return the first and last address for guests: of the pool, or of the prefix, whose first is any router's."""
-    return (network.join and network.join.pool6) or (prefix[1], prefix[-1])
+def advertised_servers(settings: NetworkSettings) -> tuple[IPv6Address, ...]:
+    """Return the name servers in a network's router advertisements."""
+    return tuple(server for server in settings.resolver.servers if isinstance(server, IPv6Address))

@@ -4,18 +4,25 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from ipaddress import IPv4Network, IPv6Network
+from pathlib import Path
 
-from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.base.errors import HostError, InvalidRequestError
 from solo5_systemd.base.names import NetworkName, TaskName
+from solo5_systemd.network import ipv6_sysctls
+from solo5_systemd.network.derived_addresses import unique_local_prefix
 from solo5_systemd.network.guest_limit_checks import check_limits, check_routes
 from solo5_systemd.network.ipam import Remembered, assign_leases, choose_network
+from solo5_systemd.network.ipam6 import advertised_servers, with_ipv6
 from solo5_systemd.network.joined import check_macs, check_room, check_unpublished, with_mtu
 from solo5_systemd.network.model import IpAddress, Network, NicRequest, Request, Reservation
 from solo5_systemd.network.port_conflicts import BoundPort, check_families, check_ports, check_reserved
 from solo5_systemd.network.raw_netlink import link_index
 from solo5_systemd.networkd.parts import Parts
+from solo5_systemd.settings.guest_routes import IpNetwork
 from solo5_systemd.settings.network import NetworkSettings, default_mtu
 from solo5_systemd.settings.solo5_toml import Settings
+
+_MACHINE_ID = Path("/etc/machine-id")
 
 
 class Choice:
@@ -120,10 +127,50 @@ class Choice:
                 known = replace(known, mtu=mtu_of(known))
             reserved = [other.ipv4 for other in settings.networks if other.ipv4 and other.name != name]
             used = (*self._bridges.networks.values(), *new)
-            new.append(choose_network(known, used, (*routed, *reserved), self._remembered_of(name)))
-        prefixes = [each for each in taken if isinstance(each, IPv6Network)]
-        used = tuple(self._bridges.networks.values())
-        return self._bridges.ipv6.with_prefixes(new, used, settings, prefixes, self._remembered_of)
+            network = choose_network(known, used, (*routed, *reserved), self._remembered_of(name))
+            new.append(self._with_prefix(network, known, used, taken))
+        return new
+
+    def _with_prefix(
+        self, network: Network, known: NetworkSettings, used: Sequence[Network], taken: Iterable[IpNetwork]
+    ) -> Network:
+        """Return a new network with the IPv6 prefix that its settings have, or that is chosen.
+
+        Args:
+            used: the other networks.
+            taken: ranges and prefixes that it must not overlap, besides those of routes and settings.
+
+        Raises:
+            HostError: the kernel has no IPv6, or the prefix overlaps another.
+        """
+        if known.ipv6 is None:
+            return network
+        if network.join is not None:  # the LAN's: bridged, and routed by others
+            return replace(network, ipv6=known.ipv6.prefix, gateway6=known.ipv6.gateway)
+        if not ipv6_sysctls.is_available():
+            raise HostError(
+                f"network {network.name} has IPv6, and this host's kernel has none (ipv6.disable=1).",
+                f"Leave out network.{network.name}.ipv6 below /etc/solo5, or boot without ipv6.disable=1.",
+            )
+        settings = (each for each in self._parts.settings().networks if each.name != network.name and each.ipv6)
+        busy = (
+            *self._links.routes.prefixes([each.bridge for each in used]),
+            *(each for each in taken if isinstance(each, IPv6Network)),
+            *(each.ipv6.prefix for each in settings if each.ipv6 and each.ipv6.prefix),
+        )
+        found = with_ipv6(network, known.ipv6, used, busy, _local_prefix, self._remembered_of(network.name))
+        return replace(found, dns6=advertised_servers(known))
 
     def _remembered_of(self, network: NetworkName) -> Collection[IpAddress]:
         return self._parts.remembered.of_network(network) if self._parts.remembered else ()
+
+
+def _local_prefix() -> IPv6Network:
+    try:
+        return unique_local_prefix(_MACHINE_ID.read_text().strip())
+    except (OSError, ValueError) as error:
+        raise HostError(
+            f"this host has no unique local prefix: {_MACHINE_ID} has no machine ID.",
+            'Run systemd-machine-id-setup, or set a prefix such as network.default.ipv6 = "2001:db8:1::/64" below '
+            "/etc/solo5.",
+        ) from error

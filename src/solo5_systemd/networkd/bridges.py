@@ -13,7 +13,6 @@ from solo5_systemd.network.links import Links
 from solo5_systemd.network.model import Lease, Network, Reservation
 from solo5_systemd.network.nft_elements import Element, Ruleset
 from solo5_systemd.network.nft_tables import Tables
-from solo5_systemd.networkd.ipv6 import Ipv6
 from solo5_systemd.networkd.leases import Leases
 
 
@@ -30,7 +29,6 @@ class Bridges:
         self._links = links
         self._tables = tables
         self._leases = leases
-        self.ipv6 = Ipv6(store, links)
         self.networks: dict[NetworkName, Network] = {}
         self.up = set[NetworkName]()
         self.segments: dict[str, NetworkName] = {}
@@ -61,9 +59,7 @@ class Bridges:
             return
         before = self.ruleset()
         if network.join is None:
-            self._save_sysctls()
-        if network.routes6:
-            self.ipv6.save_sysctls(shared=network.shared)
+            self._save_sysctls(network)
         self.read_routers()
         self.up.add(network.name)
         try:
@@ -101,11 +97,7 @@ class Bridges:
         self.up -= {network.name for network in idle}
         self.segments = {segment: name for segment, name in self.segments.items() if name in self.up}
         try:
-            if not self.forwarding6:
-                self.ipv6.restore_sysctls()  # first: without rules, nothing may be forwarded
-            if not self.forwarding:
-                sysctls.restore(self._store.sysctls())  # first: without rules, nothing may be forwarded
-                self._store.remove_sysctls()
+            self.restore_unused_sysctls()  # first: without rules, nothing may be forwarded
             if self.up:
                 self._tables.change(before, self.ruleset())
             else:
@@ -190,16 +182,28 @@ class Bridges:
 
     # -- sysctls -------------------------------------------------------------------------------------------------
 
-    def _save_sysctls(self) -> None:
-        if not self._store.sysctls():  # saved once, before the first change: later values are this service's
-            self._store.save_sysctls(sysctls.values_to_restore())
+    def _save_sysctls(self, network: Network) -> None:
+        """Save the values that a network changes: once, before the first change, since later ones are this service's.
+
+        Those of IPv6 are in the same file, under their own names.
+        """
+        before = self._store.sysctls()
+        saved = before or sysctls.values_to_restore()
+        if network.ipv6 is not None and ipv6_sysctls.FORWARDING not in saved:
+            saved = {**saved, **ipv6_sysctls.values_to_restore(shared=network.shared)}
+        if saved != before:
+            self._store.save_sysctls(saved)
 
     def restore_unused_sysctls(self) -> None:
-        """Restore what a start that was killed between the sysctls and its bridge has changed."""
-        if not self.forwarding6:
-            self.ipv6.restore_sysctls()
+        """Restore the saved values that no network needs, also after a start that was killed before its bridge."""
+        saved = self._store.sysctls()
+        if not self.forwarding6 and ipv6_sysctls.FORWARDING in saved:
+            ipv6_sysctls.restore(saved)
+            saved = {name: value for name, value in saved.items() if not name.startswith(("ipv6/", "bridge/"))}
+            self._store.save_sysctls(saved)
         if not self.forwarding:
-            sysctls.restore(self._store.sysctls())
+            sysctls.restore(saved)
+            self._store.remove_sysctls()
 
     def follow_routers(self) -> Sequence[str]:
         """Drop packets between other links while only this service has enabled forwarding; pass them otherwise.
@@ -220,7 +224,7 @@ class Bridges:
     def read_routers(self) -> None:
         """Read whether the host forwards packets for other programs."""
         self._is_router = sysctls.is_router()
-        self._is_router6 = self.ipv6.is_router()
+        self._is_router6 = ipv6_sysctls.is_router(self._store.sysctls())
 
     # -- packet filter -------------------------------------------------------------------------------------------
 

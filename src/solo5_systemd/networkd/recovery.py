@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.network.ipam import first_bridge
+from solo5_systemd.network.ipam6 import advertised_servers
 from solo5_systemd.network.model import Lease, Network
 from solo5_systemd.network.raw_netlink import link_index
-from solo5_systemd.networkd.ipv6 import advertised_servers
 from solo5_systemd.networkd.parts import Parts
 from solo5_systemd.settings.network import Join, NetworkSettings
 

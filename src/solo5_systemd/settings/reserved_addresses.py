@@ -67,7 +67,9 @@ def is_reserved(address: IPv4Address | IPv6Address, reserved: Reserved) -> bool:
     return any(address in each for each in reserved)
 
 
-def number_within(first: IPv4Address, last: IPv4Address, reserved: Iterable[AddressRange]) -> int:
+def number_within(
+    first: IPv4Address | IPv6Address, last: IPv4Address | IPv6Address, reserved: Iterable[AddressRange]
+) -> int:
     """Return how many addresses from the first to the last are reserved, each counted once."""
     count, reached = 0, int(first) - 1
     for each in sorted((each for each in reserved if each.first.version == 4), key=lambda each: int(each.first)):

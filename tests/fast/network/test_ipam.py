@@ -170,7 +170,7 @@ def test_a_full_range_is_all_used_and_nothing_twice() -> None:
     addresses = {lease.address for reservation in held for lease in reservation.leases}
     assert addresses == {IPv4Address(f"10.77.0.{n}") for n in range(2, 7)}
     assert free_addresses(on, len(held)) == 0
-    with pytest.raises(TakenError, match=r"no free address for NIC service: all 5 of 10\.77\.0\.0/29 are taken"):
+    with pytest.raises(TakenError, match=r"no free address for NIC service: all of 10\.77\.0\.0/29 are taken"):
         leases("more", networks=(on,), held=held)
 
 
@@ -196,7 +196,7 @@ def test_an_address_that_a_declared_task_had_is_given_away_last(had: set[int], s
     given_away = [reservation.leases[0].address in remembered for reservation in held]
     assert given_away == sorted(given_away), "none before the last other one"
     assert sum(given_away) == len(had)
-    with pytest.raises(TakenError, match="all 5 of"):
+    with pytest.raises(TakenError, match="all of"):
         leases("more", held=held, remembered=remembered)
 
 
@@ -353,7 +353,7 @@ def test_a_reserved_address_is_neither_chosen_nor_requested() -> None:
     assert free_addresses(on, 0) == 2
     held = fill(2, on)
     assert {str(each.leases[0].address) for each in held} == {"10.77.0.5", "10.77.0.6"}
-    with pytest.raises(TakenError, match=r"all 2 of 10\.77\.0\.0/29 are taken"):
+    with pytest.raises(TakenError, match=r"all of 10\.77\.0\.0/29 are taken"):
         leases("more", networks=(on,), held=held)
     with pytest.raises(
         InvalidRequestError, match=r"address 10\.77\.0\.3 for NIC service is reserved in network default"

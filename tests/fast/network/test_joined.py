@@ -62,7 +62,7 @@ def test_a_pool_is_used_up_but_for_the_hosts_own_addresses() -> None:
     assert (only.address, only.gateway4, only.bridge) == (RANGE[201], None, "br0")
     held = Reservation(task=TaskName("a"), leases=(only,))
     with pytest.raises(
-        TakenError, match=r"no free address for NIC service: all 2 of 192.168.1.200-192.168.1.201"
+        TakenError, match=r"no free address for NIC service: all of 192.168.1.200-192.168.1.201"
     ) as full:
         lease(on, None, held, task="b")
     assert "network.lan.pool" in full.value.hint
