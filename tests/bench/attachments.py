@@ -20,7 +20,7 @@ from solo5_systemd.bus.connection import system_bus
 from solo5_systemd.bus.network_client import Networkd
 from solo5_systemd.network import task_namespaces
 from solo5_systemd.network.model import NicRequest, PortRequest, Protocol, Request
-from solo5_systemd.network.taps import BridgePort, Taps, delete
+from solo5_systemd.network.taps import Taps, delete
 from solo5_systemd.network.task_taps import TaskTap
 
 ROUNDS = extent(40, 2)
@@ -29,8 +29,7 @@ CROWDS = extent((1, 100, 1000), (1, 3))
 
 NIC = NicRequest(nic=DeviceName("service"), network=NetworkName("wide"))
 BRIDGE = "by-hand"
-PORT = BridgePort(mac="02:00:00:00:00:77", isolated=False)
-TAP = TaskTap(name="s5-by-hand", uid=0, mtu=1500, mac=PORT.mac, namespace=task_namespace(TaskName("by-hand")))
+TAP = TaskTap(name="s5-by-hand", mac="02:00:00:00:00:77", namespace=task_namespace(TaskName("by-hand")), bridge=BRIDGE)
 SETTINGS = """
 [network.wide]
 ipv4 = "10.155.0.0/18"
@@ -90,7 +89,7 @@ def _by_hand() -> float:
     try:
         begun = time.perf_counter()
         task_namespaces.make(TAP.namespace)
-        taps.make(TAP, bridge=BRIDGE, alias="", port=PORT)
+        taps.make(TAP, uid=0, mtu=1500, alias="")
         delete([if_nametoindex(TAP.name)])
         return (time.perf_counter() - begun) * 1000
     finally:

@@ -23,7 +23,7 @@ from solo5_systemd.network.raw_netlink import NETLINK_ROUTE, NLM_DUMP, NetlinkSo
 from solo5_systemd.network.routes import LOCAL_TABLE, LOOPBACK6, MAIN_TABLE, Routes
 from solo5_systemd.network.sysctls import read_sysctl, set_for_link
 from solo5_systemd.network.tap_counters import tap_alias
-from solo5_systemd.network.taps import BridgePort, Taps
+from solo5_systemd.network.taps import Taps
 from solo5_systemd.network.task_taps import TaskTap
 from solo5_systemd.settings.guest_routes import IpNetwork
 
@@ -222,8 +222,7 @@ class Links:
             # Another MTU than its own could change that of a joined bridge: it is the lowest of the ports.
             mtu = self._mtu(lease.bridge) if network.join else lease.mtu
             alias = tap_alias(task, lease.nic)
-            tap = TaskTap(name=lease.tap, uid=self._owner(task), mtu=mtu, mac=lease.mac, namespace=task_namespace(task))
-            self._taps.make(tap, bridge=lease.bridge, alias=alias, port=_port(lease, network))
+            self._taps.make(_tap(task, lease, network), uid=self._owner(task), mtu=mtu, alias=alias)
             # An earlier guest may have had such an address, with another MAC: the kernel would send to that one for
             # some eight seconds (5 s of NUD_DELAY, then three probes), unless the new guest asks for one meanwhile.
             self.neighbours.forget(network.bridge, lease.addresses)
@@ -257,10 +256,10 @@ class Links:
                 with _ignoring(errno.ESRCH):
                     self._route.route("del", **_behind(lease, network, route))
 
-    def set_port(self, lease: Lease, network: Network) -> None:
+    def set_port(self, task: TaskName, lease: Lease, network: Network) -> None:
         """Update the bridge port of a tap, after a change of the settings or an upgrade."""
         with _kernel_errors(f"tap {lease.tap}"):
-            self._taps.set_port(lease.tap, _port(lease, network))
+            self._taps.set_port(_tap(task, lease, network))
 
     def _mtu(self, bridge: str) -> int:
         message = self._message(link_index(bridge))
@@ -273,7 +272,7 @@ class Links:
             HostError: the kernel refused to show them.
         """
         with _kernel_errors(f"tap {lease.tap}"):
-            return self._taps.has_tap(lease.tap, lease.bridge, _port(lease, network), task_namespace(task))
+            return self._taps.has_tap(_tap(task, lease, network))
 
     def tap_states(self) -> Mapping[str, object]:
         """Return as `Taps.states`; raises as `has_tap`."""
@@ -353,10 +352,13 @@ def _is_of_others(link: int) -> bool:
         return False
 
 
-def _port(lease: Lease, network: Network) -> BridgePort:
+def _tap(task: TaskName, lease: Lease, network: Network) -> TaskTap:
     join = network.join
-    return BridgePort(
+    return TaskTap(
+        name=lease.tap,
         mac=lease.mac,
+        namespace=task_namespace(task),
+        bridge=lease.bridge,
         isolated=network.policy.isolated,
         joined=join is not None,
         vlan=join.vlan if join is not None else 0,

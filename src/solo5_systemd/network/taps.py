@@ -11,7 +11,6 @@ import sys
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 
 from solo5_systemd.network import rtnetlink as rt
 from solo5_systemd.network.derived_addresses import octets
@@ -29,7 +28,7 @@ from solo5_systemd.network.raw_netlink import (
     nested,
 )
 from solo5_systemd.network.sysctls import set_for_link
-from solo5_systemd.network.task_taps import TaskTap, has_task_tap
+from solo5_systemd.network.task_taps import TaskTap
 
 # linux/rtnetlink.h, if_link.h, neighbour.h
 _IFLA_GROUP, _IFLA_EXT_MASK, _SKIP_STATS = 27, 29, 8
@@ -61,24 +60,6 @@ _RTNL = threading.Lock()
 a sysctl of a link does not wait for it: the kernel restarts write(2) until it gets the lock, which costs a core."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class BridgePort:
-    """The settings of a tap's macvlan as a bridge port.
-
-    Attributes:
-        mac: the only MAC address behind the port.
-        isolated: the bridge forwards no frames between isolated ports. That needs neither a rule of nftables nor
-            br_netfilter.
-        joined: the bridge is an existing one.
-        vlan: the only VLAN of the port, on a joined bridge; 0: that of a new port.
-    """
-
-    mac: str
-    isolated: bool
-    joined: bool = False
-    vlan: int = 0
-
-
 class Taps:
     """An rtnetlink socket that makes taps and sets up their macvlans as bridge ports. Not thread-safe."""
 
@@ -89,30 +70,31 @@ class Taps:
         """Close the socket."""
         self._route.close()
 
-    def make(self, tap: TaskTap, *, bridge: str, alias: str, port: BridgePort) -> None:
-        """Make a tap whose macvlan is up and a port of a bridge, or set up existing ones; idempotent.
+    def make(self, tap: TaskTap, *, uid: int, mtu: int, alias: str) -> None:
+        """Make a tap whose macvlan is up and a port of its bridge (`set_port`), or set up existing ones; idempotent.
 
         Args:
+            uid: the user that may attach to the tap.
+            mtu: in bytes.
             alias: description of the macvlan (ifalias).
-            port: its settings as a port; see `set_port`.
 
         Raises:
             OSError: the kernel refused.
             HostError: the tap's namespace does not exist.
         """
         with _RTNL:
-            tap.make(self._route)
+            tap.make(self._route, uid=uid, mtu=mtu)
             set_for_link("ipv6", tap.name, "disable_ipv6", "1")
             set_for_link("ipv6", tap.name, "addr_gen_mode", "1")  # none: no link-local address
             index = socket.if_nametoindex(tap.name)
-            link = rt.number(rt.IFLA_MASTER, socket.if_nametoindex(bridge)) + rt.number(rt.IFLA_MTU, tap.mtu)
-            link += attribute(rt.IFLA_IFALIAS, alias.encode()) + attribute(rt.IFLA_ADDRESS, _high_mac(port.mac))
+            link = rt.number(rt.IFLA_MASTER, socket.if_nametoindex(tap.bridge)) + rt.number(rt.IFLA_MTU, mtu)
+            link += attribute(rt.IFLA_IFALIAS, alias.encode()) + attribute(rt.IFLA_ADDRESS, _high_mac(tap.mac))
             # On a joined bridge it is set up last: before, a port has the bridge's VLAN, learns and is flooded.
-            first = (rt.SETLINK, 0, rt.ifinfo(index, link, up=not port.joined))
-            last = [(rt.SETLINK, 0, rt.ifinfo(index, up=True))] if port.joined else []
-            self._route.execute([first, *_port_vlan(index, port.vlan), *_port(index, port), *last])
+            first = (rt.SETLINK, 0, rt.ifinfo(index, link, up=not tap.joined))
+            last = [(rt.SETLINK, 0, rt.ifinfo(index, up=True))] if tap.joined else []
+            self._route.execute([first, *_port_vlan(index, tap.vlan), *_port(index, tap), *last])
 
-    def has_tap(self, name: str, bridge: str, port: BridgePort, namespace: str) -> bool:
+    def has_tap(self, tap: TaskTap) -> bool:
         """Return whether a link is up and a port of a bridge, with the MAC, settings and FDB entry that `make` sets.
 
         And whether it is the macvlan of a tap (`task_taps`).
@@ -120,7 +102,7 @@ class Taps:
         Raises:
             OSError: the kernel refused to show it.
         """
-        index, master = link_index(name), link_index(bridge)
+        index, master = link_index(tap.name), link_index(tap.bridge)
         if not (index and master):
             return False
         try:
@@ -130,10 +112,10 @@ class Taps:
             is_port = (
                 bool(flags & rt.IFF_UP)
                 and found.get(rt.IFLA_MASTER) == master.to_bytes(4, sys.byteorder)
-                and found.get(rt.IFLA_ADDRESS) == _high_mac(port.mac)
-                and all(settings.get(key, value) == value for key, value in _settings(port).items())
+                and found.get(rt.IFLA_ADDRESS) == _high_mac(tap.mac)
+                and all(settings.get(key, value) == value for key, value in _settings(tap).items())
             )
-            return is_port and self._has_entry(index, port) and has_task_tap(self._route, found, port.mac, namespace)
+            return is_port and self._has_entry(index, tap) and tap.is_whole(self._route, found)
         except OSError as error:
             if error.errno in (errno.ENODEV, errno.ENOENT):
                 return False
@@ -160,14 +142,14 @@ class Taps:
                 found[index][1].add((state, flags, values.get(rt.NDA_LLADDR), values.get(_NDA_VLAN)))
         return {rt.link_name(link): (link, entries) for link, entries in found.values()}
 
-    def _has_entry(self, index: int, port: BridgePort) -> bool:
+    def _has_entry(self, index: int, tap: TaskTap) -> bool:
         """Return whether the static FDB entry of a port is there; raises OSError, ENOENT for none."""
-        wanted = rt.NDMSG.pack(_AF_BRIDGE, index, 0, _NTF_MASTER, 0) + attribute(rt.NDA_LLADDR, octets(port.mac))
-        if port.vlan:
-            wanted += attribute(_NDA_VLAN, port.vlan.to_bytes(2, sys.byteorder))
+        wanted = rt.NDMSG.pack(_AF_BRIDGE, index, 0, _NTF_MASTER, 0) + attribute(rt.NDA_LLADDR, octets(tap.mac))
+        if tap.vlan:
+            wanted += attribute(_NDA_VLAN, tap.vlan.to_bytes(2, sys.byteorder))
         [(_, entry)] = self._route.request(rt.GETNEIGH, NLM_ACK, wanted)
         _, found, state, flags, _ = rt.NDMSG.unpack_from(entry)
-        return found == index and bool(state & _NUD_NOARP) and bool(flags & _NTF_STICKY) == port.joined
+        return found == index and bool(state & _NUD_NOARP) and bool(flags & _NTF_STICKY) == tap.joined
 
     def link_of_mac(self, bridge: int, mac: str, vlan: int) -> int:
         """Return the index of the link at which a bridge has a MAC address in a VLAN, 0 where it has it nowhere.
@@ -185,7 +167,7 @@ class Taps:
             return 0
         return int(rt.NDMSG.unpack_from(entry)[1])
 
-    def set_port(self, name: str, port: BridgePort) -> None:
+    def set_port(self, tap: TaskTap) -> None:
         """Set hairpin mode (see nft_rules), isolation, forwarded groups, VLAN and the static FDB entry of a port.
 
         The MAC is the only entry of the port, and none is learned. Frames for any other MAC do not reach this guest,
@@ -194,8 +176,8 @@ class Taps:
         Raises:
             OSError: the kernel refused.
         """
-        tap = socket.if_nametoindex(name)
-        self._route.execute([*_port_vlan(tap, port.vlan), *_port(tap, port)])
+        index = socket.if_nametoindex(tap.name)
+        self._route.execute([*_port_vlan(index, tap.vlan), *_port(index, tap)])
 
 
 def delete(indexes: Collection[int]) -> None:
@@ -242,23 +224,23 @@ def _port_vlan(tap: int, vlan: int) -> Sequence[Request]:
     return [(kind, 0, rt.ifinfo(tap, nested(_IFLA_AF_SPEC, vlans), family=_AF_BRIDGE)) for kind, vlans in both]
 
 
-def _settings(port: BridgePort) -> Mapping[int, bytes]:
+def _settings(tap: TaskTap) -> Mapping[int, bytes]:
     return {
-        _HAIRPIN: bytes([not port.joined]),
+        _HAIRPIN: bytes([not tap.joined]),
         _LEARNING: b"\x00",
         _UNICAST_FLOOD: b"\x00",
-        _ISOLATED: bytes([port.isolated]),
+        _ISOLATED: bytes([tap.isolated]),
         _GROUP_FWD_MASK: _ALL_GROUPS.to_bytes(2, sys.byteorder),
         _MULTICAST_ROUTER: b"\x00",  # whatever PIM and router advertisements (RFC 4286) it sends
         _MCAST_MAX_GROUPS: _GROUPS_MAX.to_bytes(4, sys.byteorder),
     }
 
 
-def _port(tap: int, port: BridgePort) -> Sequence[Request]:
-    settings = nested(_SLAVE_DATA, *(attribute(key, value) for key, value in _settings(port).items()))
+def _port(index: int, tap: TaskTap) -> Sequence[Request]:
+    settings = nested(_SLAVE_DATA, *(attribute(key, value) for key, value in _settings(tap).items()))
     # Of a link that is a port already: so not in the message that makes it one.
     link = nested(rt.IFLA_LINKINFO, attribute(_SLAVE_KIND, b"bridge\0"), settings)
     # Other ports of a joined bridge learn: without NTF_STICKY, one frame there with this MAC would move the entry.
-    flags = _NTF_MASTER | _NTF_STICKY if port.joined else _NTF_MASTER
-    entry = rt.NDMSG.pack(_AF_BRIDGE, tap, _NUD_NOARP, flags, 0) + attribute(rt.NDA_LLADDR, octets(port.mac))
-    return (rt.NEWLINK, 0, rt.ifinfo(tap, link)), (rt.NEWNEIGH, NLM_CREATE | NLM_REPLACE, entry)
+    flags = _NTF_MASTER | _NTF_STICKY if tap.joined else _NTF_MASTER
+    entry = rt.NDMSG.pack(_AF_BRIDGE, index, _NUD_NOARP, flags, 0) + attribute(rt.NDA_LLADDR, octets(tap.mac))
+    return (rt.NEWLINK, 0, rt.ifinfo(index, link)), (rt.NEWNEIGH, NLM_CREATE | NLM_REPLACE, entry)

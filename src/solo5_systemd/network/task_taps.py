@@ -63,18 +63,24 @@ class TaskTap:
 
     Attributes:
         name: of both.
-        uid: the user that may attach to the tap.
-        mtu: in bytes.
-        mac: of the guest.
+        mac: of the guest: the only MAC address behind the port.
+        namespace: path of the tap's namespace.
+        bridge: of which the macvlan is a port.
+        isolated: the bridge forwards no frames between isolated ports. That needs neither a rule of nftables nor
+            br_netfilter.
+        joined: the bridge is an existing one.
+        vlan: the only VLAN of the port, on a joined bridge; 0: that of a new port.
     """
 
     name: str
-    uid: int
-    mtu: int
     mac: str
     namespace: str
+    bridge: str
+    isolated: bool = False
+    joined: bool = False
+    vlan: int = 0
 
-    def make(self, host: NetlinkSocket) -> None:
+    def make(self, host: NetlinkSocket, *, uid: int, mtu: int) -> None:
         """Make or repair them; a new macvlan is down.
 
         A tap that no tender has is made anew, whatever an earlier tender has done to it. One that a tender has is kept:
@@ -82,6 +88,8 @@ class TaskTap:
 
         Args:
             host: an rtnetlink socket of the namespace of the macvlan, in which the calling thread is.
+            uid: the user that may attach to the tap.
+            mtu: in bytes.
 
         Raises:
             OSError: the kernel refused.
@@ -94,17 +102,19 @@ class TaskTap:
             there.entered(),
             closing(NetlinkSocket(NETLINK_ROUTE)) as inside,
         ):
-            is_new = _create_tap(self.name, self.uid)
+            is_new = _create_tap(self.name, uid)
             tap = socket.if_nametoindex(self.name)
-            inside.execute([(rt.SETLINK, 0, rt.ifinfo(tap, rt.number(rt.IFLA_MTU, self.mtu), up=True))])
+            inside.execute([(rt.SETLINK, 0, rt.ifinfo(tap, rt.number(rt.IFLA_MTU, mtu), up=True))])
             _switch_offload_off(self.name)
-            if found and not is_new and self._is_whole(host):
-                return
+            if found and not is_new:
+                [(_, link)] = host.request(rt.GETLINK, NLM_ACK, rt.ifinfo(0, rt.named(self.name)))
+                if self.is_whole(host, rt.link_attributes(link)):
+                    return
             if found or not is_new:  # a link of another program or of an earlier namespace, or a changed one
                 uppers = () if is_new else _deletions_of_uppers(host, there, tap)
                 host.run([(rt.DELLINK, 0, rt.ifinfo(0, rt.named(self.name))), *uppers])
             with needing(MACVLAN, f"link {self.name}"):
-                inside.execute([self._macvlan(tap, own.descriptor)])
+                inside.execute([self._macvlan(tap, own.descriptor, mtu)])
         made = socket.if_nametoindex(self._first_name)
         try:
             host.execute([(rt.SETLINK, 0, rt.ifinfo(made, rt.named(self.name)))])
@@ -112,49 +122,43 @@ class TaskTap:
             host.run([(rt.DELLINK, 0, rt.ifinfo(made))])  # nothing else looks for this name
             raise
 
-    def _is_whole(self, host: NetlinkSocket) -> bool:
-        [(_, link)] = host.request(rt.GETLINK, NLM_ACK, rt.ifinfo(0, rt.named(self.name)))
-        return has_task_tap(host, rt.link_attributes(link), self.mac, self.namespace)
-
     @property
     def _first_name(self) -> str:
         """The name with which the macvlan is made: Linux before 6.15 refuses one that its lower link has."""
         return f"{self.name[:-1]}~"
 
-    def _macvlan(self, tap: int, namespace: int) -> Request:
+    def _macvlan(self, tap: int, namespace: int, mtu: int) -> Request:
         settings = (attribute(key, value) for key, value in _SETTINGS.items())
         source = (rt.number(_MACADDR_MODE, _ADD), _source(self.mac))
         info = nested(rt.IFLA_LINKINFO, rt.MACVLAN, nested(rt.INFO_DATA, *settings, *source))
-        link = rt.named(self._first_name) + rt.number(rt.IFLA_LINK, tap) + rt.number(rt.IFLA_MTU, self.mtu)
+        link = rt.named(self._first_name) + rt.number(rt.IFLA_LINK, tap) + rt.number(rt.IFLA_MTU, mtu)
         return (rt.NEWLINK, NLM_CREATE | _NLM_EXCL, rt.ifinfo(0, link, rt.number(_IFLA_NET_NS_FD, namespace), info))
 
+    def is_whole(self, host: NetlinkSocket, found: Mapping[int, bytes]) -> bool:
+        """Return whether macvlan and tap are as `make` makes them, and the tap is up; True without the namespace.
 
-def has_task_tap(host: NetlinkSocket, found: Mapping[int, bytes], mac: str, namespace: str) -> bool:
-    """Return whether macvlan and tap are as `make` makes them, and the tap is up; True where the namespace is no more.
+        Args:
+            host: an rtnetlink socket of the namespace of the macvlan.
+            found: the attributes of the macvlan.
 
-    Args:
-        host: an rtnetlink socket of the namespace of the macvlan.
-        found: the attributes of the macvlan.
-        mac: of the guest.
-
-    Raises:
-        OSError: the kernel refused to show the tap; ENODEV: there is none.
-    """
-    info = attributes(found.get(rt.IFLA_LINKINFO, b""))
-    expected = {**_SETTINGS, _MACADDR_DATA: _source(mac)}
-    settings = attributes(info.get(rt.INFO_DATA, b""))
-    if info.get(rt.INFO_KIND) != b"macvlan\0" or not expected.items() <= settings.items():
-        return False
-    try:
-        with closing(NetworkNamespace(namespace)) as there:
-            its_id = _id_of(host, there)
-    except HostError:
-        return True
-    if found.get(_IFLA_LINK_NETNSID) != its_id:  # the tap is in an earlier namespace
-        return False
-    tap = rt.ifinfo(int.from_bytes(found[rt.IFLA_LINK], sys.byteorder), attribute(_IFLA_TARGET_NETNSID, its_id))
-    [(_, lower)] = host.request(rt.GETLINK, NLM_ACK, tap)
-    return bool(rt.IFINFOMSG.unpack_from(lower)[3] & rt.IFF_UP)
+        Raises:
+            OSError: the kernel refused to show the tap; ENODEV: there is none.
+        """
+        info = attributes(found.get(rt.IFLA_LINKINFO, b""))
+        expected = {**_SETTINGS, _MACADDR_DATA: _source(self.mac)}
+        settings = attributes(info.get(rt.INFO_DATA, b""))
+        if info.get(rt.INFO_KIND) != b"macvlan\0" or not expected.items() <= settings.items():
+            return False
+        try:
+            with closing(NetworkNamespace(self.namespace)) as there:
+                its_id = _id_of(host, there)
+        except HostError:
+            return True
+        if found.get(_IFLA_LINK_NETNSID) != its_id:  # the tap is in an earlier namespace
+            return False
+        tap = rt.ifinfo(int.from_bytes(found[rt.IFLA_LINK], sys.byteorder), attribute(_IFLA_TARGET_NETNSID, its_id))
+        [(_, lower)] = host.request(rt.GETLINK, NLM_ACK, tap)
+        return bool(rt.IFINFOMSG.unpack_from(lower)[3] & rt.IFF_UP)
 
 
 def _deletions_of_uppers(host: NetlinkSocket, namespace: NetworkNamespace, tap: int) -> Sequence[Request]:

@@ -187,7 +187,7 @@ class Repairs:
         """Set the bridge port of each tap anew: its settings have changed with the version or the configuration."""
         for task, lease in self._leases.attached_leases():
             if lease.network not in self._missing and not self._is_gone(task, lease):
-                self._links.set_port(lease, self._bridges.networks[lease.network])
+                self._links.set_port(task, lease, self._bridges.networks[lease.network])
 
     # -- joined bridges ------------------------------------------------------------------------------------------
 
