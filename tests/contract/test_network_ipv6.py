@@ -454,8 +454,12 @@ async def test_a_requested_address_is_leased_and_an_unusable_one_refused(service
         assert str(lease.ipv6) == "2001:db8:1::77/64"
         with pytest.raises(TakenError, match="2001:db8:1::77 for NIC service is taken by task a"):
             await client.have("b", nics=(wanted,))
-        for address in ("2001:db8:1::", "2001:db8:1::1", "2001:db8:2::7"):
-            with pytest.raises(InvalidRequestError, match=f"address {address} for NIC service is not a guest's"):
+        for address, why in (
+            ("2001:db8:1::", "the network's own"),
+            ("2001:db8:1::1", "its gateway's"),
+            ("2001:db8:2::7", "outside"),
+        ):
+            with pytest.raises(InvalidRequestError, match=f"address {address} for NIC service is {why}"):
                 await client.have("b", nics=(replace(wanted, ipv6=IPv6Address(address)),))
         with pytest.raises(InvalidRequestError, match="leases no IPv6 address"):
             await client.have("b", nics=(replace(wanted, network=network_name("old")),))

@@ -16,12 +16,12 @@ from solo5_systemd.networkd.dhcp_files import DIRECTORY, DhcpFiles
 from solo5_systemd.networkd.dhcp_servers import DhcpServers
 from solo5_systemd.networkd.dormant_tasks import FIFOS
 from solo5_systemd.networkd.held_ports import HeldPorts, UnheldPorts
-from solo5_systemd.networkd.namespace_watches import NamespaceWatches
 from solo5_systemd.networkd.namespaces import Namespaces
 from solo5_systemd.networkd.parts import Parts
 from solo5_systemd.networkd.service import Networkd
 from solo5_systemd.networkd.state import NetworkState
 from solo5_systemd.networkd.task_units import TaskUnits
+from solo5_systemd.networkd.watches import Watches
 from solo5_systemd.settings.files import ETC, CachedSettings
 from solo5_systemd.settings.solo5_toml import of_namespace
 from solo5_systemd.users.registry import Registry
@@ -75,7 +75,7 @@ async def _serve(options: argparse.Namespace) -> bool:
     def owner_of(task: TaskName) -> int:
         return Registry().uid(task) or owner
 
-    def make_state(watches: NamespaceWatches) -> Namespaces:
+    def make_state(watches: Watches) -> Namespaces:
         settings = CachedSettings(options.settings)
         store, links = LeaseStore(options.state), Links(owner_of)
         parts = Parts(

@@ -21,8 +21,8 @@ from solo5_systemd.network.namespaces import NetworkNamespace
 from solo5_systemd.network.nft_elements import Element
 from solo5_systemd.networkd.flow_and_tap_deletions import Remains, delete_redirected
 from solo5_systemd.networkd.leases import now
-from solo5_systemd.networkd.namespace_watches import NamespaceWatches
 from solo5_systemd.networkd.state import NetworkState
+from solo5_systemd.networkd.watches import Watches
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class Namespaces:
         host: NetworkState,
         store: LeaseStore,
         make_state: Callable[[str], NetworkState],
-        watches: NamespaceWatches,
+        watches: Watches,
     ) -> None:
         self.host = host
         self._store = store
@@ -315,7 +315,7 @@ class Namespaces:
             if not other.state.leases.records and path in self._others:
                 del self._others[path]
                 self._unrestored.discard(path)
-                self._watches.close(path)
+                self._watches.remove(path)
                 other.state.close()
                 other.namespace.close()
 
@@ -328,7 +328,7 @@ class Namespaces:
         try:
             with namespace.entered():
                 state = self._make_state(path)
-            self._watches.open(path, rules=not self.host.repairs.owns_tables)
+            self._watches.add(path, rules=not self.host.repairs.owns_tables)
         except BaseException:
             namespace.close()
             raise

@@ -23,7 +23,6 @@ from solo5_systemd.networkd.dormant_starts import Activation
 from solo5_systemd.networkd.flow_and_tap_deletions import FLOW_BATCH_INTERVAL_S, Deletions
 from solo5_systemd.networkd.leases import now
 from solo5_systemd.networkd.maintenance import Maintenance
-from solo5_systemd.networkd.namespace_watches import NamespaceWatches
 from solo5_systemd.networkd.namespaces import Namespaces
 from solo5_systemd.networkd.releases import END_CHECK_INTERVAL_S, UNIT_CHECK_INTERVAL_S, Releases
 from solo5_systemd.networkd.sleep import Sleep
@@ -46,7 +45,7 @@ class Networkd:
     def __init__(
         self,
         bus: MessageBus,
-        make_state: Callable[[NamespaceWatches], Namespaces],
+        make_state: Callable[[Watches], Namespaces],
         units: TaskUnits,
         servers: DhcpServers,
         *,
@@ -58,12 +57,11 @@ class Networkd:
         self._writer = SerialThread("writer")
         self._units = units
         self._servers = servers
-        self._watches = Watches()
 
     async def serve(self) -> bool:
         """Recover the state, answer calls, and return after `idle` seconds; see `dbus.service.Service.serve`."""
-        namespaces = NamespaceWatches(asyncio.get_running_loop(), self._watches.on_namespace, self._watches.on_packets)
-        self._state = await self._writer.run(self._make_state, namespaces)
+        self._watches = Watches(asyncio.get_running_loop())
+        self._state = await self._writer.run(self._make_state, self._watches)
         unfinished = await self._writer.run(self._state.recover)
         self._deletions = Deletions(lambda: self._writer.run(self._state.host.flows_remain))
         self._service = Service(self._bus, INTERFACE, self._handlers(), self._is_needed)

@@ -1,13 +1,14 @@
-"""Watches of what other programs change in the network: links, addresses, nftables, other namespaces."""
+"""Watches of what other programs change: links, addresses and nftables, and of the packets for sleeping tasks."""
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
-from typing import TypeAlias, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from typing import TypeAlias
 
 from solo5_systemd.network.announcements import AnnouncedPackets, Packets
 from solo5_systemd.network.link_watches import LinkWatch
+from solo5_systemd.network.namespaces import NetworkNamespace
 from solo5_systemd.network.nft_tables import RulesetWatch
 from solo5_systemd.networkd.state import NetworkState
 
@@ -19,11 +20,17 @@ Announced: TypeAlias = Callable[[Mapping[str, str] | None, str], None]
 Heard: TypeAlias = Callable[[Packets], None]
 """Called with what guests ask and answer in the host's own namespace."""
 
-W = TypeVar("W", LinkWatch, RulesetWatch, AnnouncedPackets)
+_Watch: TypeAlias = LinkWatch | RulesetWatch | AnnouncedPackets
 
 
 class Watches:
     """What has changed since the last repair.
+
+    Each namespace has netlink sockets of its own, since the kernel sends no message of one to another. A socket keeps
+    its namespace alive.
+
+    Args:
+        loop: reads the sockets.
 
     Attributes:
         wake: set when something changes.
@@ -32,31 +39,70 @@ class Watches:
         namespaces: the paths of other namespaces in which something changed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
         self.wake = asyncio.Event()
         self.rules = False
         self.links: frozenset[str] | None = frozenset()
         self.namespaces: set[str] = set()
         self._callees: tuple[Announced, Heard] | None = None
+        self._others: dict[str, Sequence[_Watch]] = {}
 
     @contextmanager
     def open(self, host: NetworkState, announced: Announced, heard: Heard) -> Iterator[None]:
         """Watch the host's network namespace for the block."""
         self._callees = announced, heard
         self._is_expected = host.repairs.is_expected
-        with ExitStack() as stack:
-            _watch(stack, LinkWatch(), self._on_links)
-            if not host.repairs.owns_tables:
-                _watch(stack, RulesetWatch(), self._on_rules)
-            try:
-                _watch(stack, AnnouncedPackets(), self.on_packets)
-            except OSError as error:  # the kernel lacks nfnetlink_log, or another program has the group
-                _log.info("no task sleeps, since no packets are announced: %s", error.strerror)
-                host.sleepers.announces = False
+        watches = _watches(rules=not host.repairs.owns_tables)
+        host.sleepers.announces &= isinstance(watches[-1], AnnouncedPackets)
+        self._start("", watches)
+        try:
             yield
+        finally:
+            self._end(watches)
 
-    def on_packets(self, announced: AnnouncedPackets, path: str = "") -> None:
-        """Pass on the packets for sleeping tasks in a namespace; empty: the host's own."""
+    def add(self, path: str, *, rules: bool) -> None:
+        """Watch another namespace; called in the writer thread.
+
+        Args:
+            rules: watch nftables, too: others can change the tables.
+
+        Raises:
+            HostError: the namespace does not exist.
+        """
+        with closing(NetworkNamespace(path)) as namespace, namespace.entered():
+            self._others[path] = _watches(rules=rules)
+        self._loop.call_soon_threadsafe(self._start, path, self._others[path])
+
+    def remove(self, path: str) -> None:
+        """End the watch of another namespace; called in the writer thread."""
+        if path in self._others:
+            self._loop.call_soon_threadsafe(self._end, self._others.pop(path))
+
+    def _start(self, path: str, watches: Sequence[_Watch]) -> None:
+        for watch in watches:
+            self._loop.add_reader(watch.fileno(), self._on_readable, path, watch)
+
+    def _end(self, watches: Sequence[_Watch]) -> None:
+        for watch in watches:
+            self._loop.remove_reader(watch.fileno())
+            watch.close()
+
+    def _on_readable(self, path: str, watch: _Watch) -> None:
+        if isinstance(watch, AnnouncedPackets):
+            self._on_packets(watch, path)
+            return
+        if path:
+            if (changed := watch.changed()) or changed is None:  # None: messages were lost
+                self.namespaces.add(path)
+                self.wake.set()
+        elif isinstance(watch, LinkWatch):
+            self._on_links(watch.changed())
+        elif watch.changed():
+            self.rules = True
+            self.wake.set()
+
+    def _on_packets(self, announced: AnnouncedPackets, path: str) -> None:
         found = announced.packets()
         if self._callees is None:  # the first check of sleeping tasks counts them, and a question is repeated
             return
@@ -65,18 +111,7 @@ class Watches:
         if found is not None and not path:
             of_waiting(found)
 
-    def on_namespace(self, path: str) -> None:
-        """Note a change in another namespace."""
-        self.namespaces.add(path)
-        self.wake.set()
-
-    def _on_rules(self, watch: RulesetWatch) -> None:
-        if watch.changed():
-            self.rules = True
-            self.wake.set()
-
-    def _on_links(self, watch: LinkWatch) -> None:
-        changed = watch.changed()
+    def _on_links(self, changed: frozenset[str] | None) -> None:
         if changed is not None and not any(map(self._is_expected, changed)):
             return  # taps of released tasks, or links of other programs
         if changed is None or self.links is None:
@@ -86,9 +121,11 @@ class Watches:
         self.wake.set()
 
 
-def _watch(stack: ExitStack, watch: W, on_change: Callable[[W], None]) -> None:
-    """Call a function when a watch is readable, until the stack is closed."""
-    loop = asyncio.get_running_loop()
-    stack.enter_context(closing(watch))
-    loop.add_reader(watch.fileno(), on_change, watch)
-    stack.callback(loop.remove_reader, watch.fileno())
+def _watches(*, rules: bool) -> Sequence[_Watch]:
+    """Return the watches of the calling thread's namespace, of which that for packets is the last, if there is one."""
+    found: list[_Watch] = [LinkWatch(), *((RulesetWatch(),) if rules else ())]
+    try:
+        found.append(AnnouncedPackets())
+    except OSError as error:  # the kernel lacks nfnetlink_log, or another program has the group
+        _log.info("no task sleeps, since no packets are announced: %s", error.strerror)
+    return found

@@ -158,7 +158,7 @@ class Service:
             begin_sleep=self.sleepers.begin, end_sleep=self.sleepers.end,
             task_of_tap=lambda tap, path: self.leases.allocations.taps.get(tap),
         )  # fmt: skip
-        self.watches = Watches()
+        self.watches = Watches(cast(Any, None))
         self.sleep = Sleep(
             cast(Any, self.state), cast(Any, Writer()), cast(Any, self.units),
             KeyedLocks(), cast(Any, SimpleNamespace(create_task=self.begin)), self.watches, self.report,
