@@ -87,17 +87,20 @@ class Links:
         return link is not None and link.kind == "bridge" and link.mac == bridge_mac(network.name, segment)
 
     def is_whole(self, network: Network) -> bool:
-        """Return whether the network's first bridge exists, is up, and has the gateway's IPv4 address and its sysctl.
-
-        Its IPv6 address is looked for by `has_gateway6`.
-        """
-        link = self._link(network.bridge)
+        """Return whether the network's first bridge is up, and has its addresses, sysctl and, if shared, route."""
+        bridge = network.bridge
+        link = self._link(bridge)
         if link is None or not (link.up and self.has_bridge(network)):
             return False
-        if network.ipv4 is None:
-            return True
-        has_gateway = network.gateway4 in self.routes.addresses(link=network.bridge)
-        return has_gateway and read_sysctl(f"ipv4/conf/{network.bridge}/route_localnet") == "1"
+        if network.ipv4 is not None and (
+            network.gateway4 not in self.routes.addresses(link=bridge)
+            or read_sysctl(f"ipv4/conf/{bridge}/route_localnet") != "1"
+        ):
+            return False
+        return network.ipv6 is None or (
+            network.gateway6 in self.routes.addresses((6,), bridge)
+            and (not network.shared or self.routes.has_loopback6(bridge))
+        )
 
     def has_segment(self, network: Network, segment: str) -> bool:
         """Return whether a segment exists, and is joined to the network's first bridge by links that are up."""
@@ -126,13 +129,6 @@ class Links:
             if network.shared and network.ipv6 is not None:
                 with _ignoring(errno.EEXIST):
                     self._route.route("add", **_loopback_route(bridge))  # a link that is down has no route
-
-    def has_gateway6(self, network: Network) -> bool:
-        """Return whether the network's bridge has its IPv6 address and, if shared, its route; True without IPv6."""
-        if not network.routes6:
-            return True
-        has_route = not network.shared or self.routes.has_loopback6(network.bridge)
-        return has_route and network.gateway6 in self.routes.addresses((6,), network.bridge)
 
     def _add_gateway6(self, network: Network, bridge: int) -> None:
         """Add the IPv6 address of a network's bridge, usable at once: without duplicate address detection."""

@@ -39,9 +39,6 @@ family."""
 UNLEASED, UNLEASED6 = "unleased", "unleased6"
 """The sets of the taps without a leased IPv4 or IPv6 address, on joined bridges, each with its MAC address."""
 
-PUBLISHED = ("published", "published_at")
-"""The maps from a published port to a guest's address and port."""
-
 BEHIND, BEHIND6 = "behind", "behind6"
 """The sets of the routes of guests: in table bridge with tap and MAC, BEHIND in table ip and ip6 as well."""
 

@@ -137,7 +137,6 @@ class Repairs:
         bridges = self._bridges
         self._missing = frozenset(network.name for network in bridges.joined if not bridges.is_usable(network))
         self._repair_bridges()
-        self._repair_gateways()
         for segment, name in bridges.segments.items():
             if not self._links.has_segment(bridges.networks[name], segment):
                 self._links.make_segment(bridges.networks[name], segment)
@@ -170,14 +169,6 @@ class Repairs:
                 state = "was down or had lost a setting" if self._links.has_bridge(network) else "was missing"
                 self._links.make_bridge(network)
                 what = f"bridge {network.bridge} of network {network.name} {state}: it is restored"
-                self._add(self._tasks_of(network.name), what)
-
-    def _repair_gateways(self) -> None:
-        """Restore the IPv6 addresses of bridges that have lost them, such as by a change of disable_ipv6."""
-        for network in (*self._bridges.own, *self._bridges.joined):
-            if not self._links.has_gateway6(network):
-                self._links.make_bridge(network)
-                what = f"bridge {network.bridge} of network {network.name} had lost {network.gateway6}: it is restored"
                 self._add(self._tasks_of(network.name), what)
 
     def _tasks_of(self, network: NetworkName) -> Sequence[TaskName]:
