@@ -98,7 +98,7 @@ def test_the_messages_of_a_tasks_life_are_counted(machine: Machine, messages: Co
             assert outcome is not None
             assert outcome.ending is Ending.STOPPED
             await phase("stop")
-            await runtime.discard(TaskName("web"), over=True, unit=started.unit)
+            await runtime.discard(TaskName("web"), over=True, unit=started.state.unit)
             await phase("discard")
         return found
 

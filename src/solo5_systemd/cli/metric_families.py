@@ -185,10 +185,10 @@ def _info_labels(task: Task) -> Labels:
     fields = task.state.log_fields
     return {
         "task": task.name,
-        "unit": task.unit,
+        "unit": task.state.unit,
         "image": task.image.rpartition("/")[2],
         "image_sha256": task.sha256,
-        "tender": task.tender,
+        "tender": task.state.tender,
         "nomad_namespace": fields.get("NOMAD_NAMESPACE", ""),
         "nomad_job": fields.get("NOMAD_JOB_NAME", ""),
         "nomad_group": fields.get("NOMAD_GROUP_NAME", ""),

@@ -97,18 +97,18 @@ def task_fields(task: Task, now: int, details: Details = NO_DETAILS) -> Iterator
     yield "Status", status(task, now, task.asleep)
     if task.outcome is not None:
         yield from _outcome_fields(task.outcome)
-    yield "Unit", task.unit
+    yield "Unit", task.state.unit
     yield "Image", task.image
     yield "SHA-256", task.sha256
-    yield "Tender", task.tender
+    yield "Tender", task.state.tender
     yield "Memory", size(task.memory) if task.memory else ""
     yield "Started", moment(task.started) if task.started else ""
-    if task.ended:
-        yield "Ended", moment(task.ended)
-    if task.pid:
-        yield "Main PID", str(task.pid)
-    if task.control_group:
-        yield "CGroup", task.control_group
+    if task.state.ended:
+        yield "Ended", moment(task.state.ended)
+    if task.state.main_pid:
+        yield "Main PID", str(task.state.main_pid)
+    if task.state.control_group:
+        yield "CGroup", task.state.control_group
     if task.state.log_namespace:
         yield "Journal", f"namespace {task.state.log_namespace}"
     yield from _name_service(task)
@@ -184,18 +184,18 @@ def task_json(task: Task, details: Details = NO_DETAILS) -> dict[str, object]:
     document: dict[str, object] = {
         "name": task.name,
         "phase": "dormant" if task.dormant else task.phase.value,
-        "kind": task.kind.value,
-        "unit": task.unit,
-        "invocation_id": task.invocation,
+        "kind": task.state.kind.value,
+        "unit": task.state.unit,
+        "invocation_id": task.state.invocation,
         "image": task.image,
         "image_sha256": task.sha256,
-        "tender": task.tender,
+        "tender": task.state.tender,
         "memory": task.memory,
-        "pid": task.pid,
+        "pid": task.state.main_pid,
         "started": moment(task.started) if task.started else "",
-        "ended": moment(task.ended) if task.ended else "",
+        "ended": moment(task.state.ended) if task.state.ended else "",
         "dormant_since" if task.dormant else "asleep_since": moment(task.asleep) if task.asleep else "",
-        "control_group": task.control_group,
+        "control_group": task.state.control_group,
         "log_namespace": task.state.log_namespace,
         "network_namespace": task.network_namespace,
         "hostname": task.hostname,

@@ -52,4 +52,4 @@ def _ended(task: Task, now: int) -> str:
         word = _ENDINGS[task.outcome.ending]
         if task.outcome.ending == "exited":
             word = f"{word} ({task.outcome.exit_code})"
-    return f"{word} {span((now - task.ended) / SECOND)} ago" if task.ended else word
+    return f"{word} {span((now - task.state.ended) / SECOND)} ago" if task.state.ended else word

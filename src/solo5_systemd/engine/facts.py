@@ -5,7 +5,7 @@ refusal does not need.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from solo5_systemd.base.declared_units import declared_service, is_declared
 from solo5_systemd.base.errors import StoreFullError, TakenError
@@ -18,8 +18,10 @@ from solo5_systemd.engine.plan import (
     needs_resolver,
     resolver_networks,
 )
+from solo5_systemd.engine.queries import images_in_use
 from solo5_systemd.host.drop_ins import check_drop_ins
 from solo5_systemd.image.manifest import StoredImage
+from solo5_systemd.image.store import ROOM_MIN_AGE_S
 from solo5_systemd.settings.node_limits import Claim, Resource
 from solo5_systemd.settings.resolver import UNSET
 from solo5_systemd.task.properties import security_modules
@@ -29,23 +31,11 @@ if TYPE_CHECKING:
     from solo5_systemd.engine.backends import Backends
 
 
-class MakeRoom(Protocol):
-    """A function that removes unused images from the image store."""
-
-    async def __call__(self, *, dry_run: bool) -> Sequence[str]:
-        """Return the SHA-256 of the images, which a dry run does not remove."""
-
-
 class Host:
-    """The host of a start.
+    """The host of a start."""
 
-    Args:
-        make_room: removes unused images from the image store.
-    """
-
-    def __init__(self, backends: "Backends", make_room: MakeRoom) -> None:
+    def __init__(self, backends: "Backends") -> None:
         self._backends = backends
-        self._make_room = make_room
 
     async def check_name(self, workload: Workload) -> None:
         """Refuse the name of another task, and drop-ins that would change the unit.
@@ -137,3 +127,8 @@ class Host:
         except StoreFullError:
             removable = await self._make_room(dry_run=True)
             return await self._backends.images.preview(*request, removable=removable)
+
+    async def _make_room(self, *, dry_run: bool) -> Sequence[str]:
+        """Remove images that no task runs; return their SHA-256."""
+        used = await images_in_use(self._backends.units)
+        return await self._backends.images.collect(used, dry_run=dry_run, min_age=ROOM_MIN_AGE_S)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.base.names import TaskName, declared_outcome_target, outcome_target
 from solo5_systemd.engine.orphans import RECORD_MAX_AGE_S, Kind, Orphan, Snapshot, alloc_dir, orphans
+from solo5_systemd.engine.queries import images_in_use
 
 if TYPE_CHECKING:
     from solo5_systemd.engine.backends import Backends
@@ -55,7 +56,7 @@ class Collector:
             await self._backends.disks.remove_stale_locks()
             kept = await self._backends.users.reclaim()
         mounts = await self._backends.disks.sweep(dry_run=dry_run)
-        images = await self._backends.images.collect(await self._images_in_use(), dry_run=dry_run)
+        images = await self._backends.images.collect(await images_in_use(self._backends.units), dry_run=dry_run)
         return (
             *map(str, found),
             *(f"{_kind(path)} {path}: left by a start that was killed" for path in mounts),
@@ -81,9 +82,10 @@ class Collector:
         # A request has the same life as its task's user.
         return await self._backends.users.collect(self._backends.units.names, self._backends.networks.forget)
 
-    async def images(self, *, min_age: float, dry_run: bool = False) -> Sequence[str]:
+    async def images(self, *, min_age: float) -> Sequence[str]:
         """Remove images that no task runs, unused for `min_age` seconds; return their SHA-256."""
-        return await self._backends.images.collect(await self._images_in_use(), dry_run=dry_run, min_age=min_age)
+        used = await images_in_use(self._backends.units)
+        return await self._backends.images.collect(used, dry_run=False, min_age=min_age)
 
     async def _look(self) -> Snapshot:
         """Return a snapshot. Units are read after the resources that belong to them, and leases after the units.
@@ -122,7 +124,3 @@ class Collector:
             await self._backends.networks.collect(dry_run=False)
         if any(orphan.kind is Kind.USER for orphan in found):
             await self._collect_users()
-
-    async def _images_in_use(self) -> frozenset[str]:
-        states = await self._backends.units.states()
-        return frozenset(state.log_fields.get("SOLO5_IMAGE_SHA256", "") for state in states)

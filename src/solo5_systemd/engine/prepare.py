@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from solo5_systemd.base.errors import InvalidRequestError, TakenError
 from solo5_systemd.base.names import task_service
 from solo5_systemd.declared.update_request import next_task
-from solo5_systemd.engine.facts import Host, MakeRoom
+from solo5_systemd.engine.facts import Host
 from solo5_systemd.engine.plan import Plan, plan
 from solo5_systemd.engine.removal import discard
 from solo5_systemd.engine.start import Steps, start_journald
@@ -56,7 +56,6 @@ class Preparer:
     """Prepares declared tasks.
 
     Args:
-        make_room: removes unused images from the image store.
         remembered: returns requests with the addresses that a task had last.
         remember: keeps a request with the values of its leases.
         report: logs a sentence about the task.
@@ -65,7 +64,6 @@ class Preparer:
     def __init__(
         self,
         backends: "Backends",
-        make_room: MakeRoom,
         *,
         remembered: Callable[[Sequence[NicRequest]], Sequence[NicRequest]],
         remember: Callable[[Request], None],
@@ -73,7 +71,7 @@ class Preparer:
     ) -> None:
         self._backends = backends
         self._networks = backends.networks
-        self._host = Host(backends, make_room)
+        self._host = Host(backends)
         self._remembered = remembered
         self._remember = remember
         self._report = report

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 
     from solo5_systemd.cgroup.cgroupfs import CgroupFs
-    from solo5_systemd.engine.backends import QueryBackends
+    from solo5_systemd.engine.backends import QueryBackends, UnitQueries
     from solo5_systemd.engine.task import Endpoints, Sample, Task
     from solo5_systemd.journal.lines import Line
     from solo5_systemd.network.model import LeaseRecord
@@ -151,6 +151,11 @@ class Queries:
             return found
         found = with_full_disks(found, await self.backends.disk_space.full_disks(state.task))
         return with_lost_disks(found, await self.backends.disk_space.lost_disks(state.task))
+
+
+async def images_in_use(units: "UnitQueries") -> frozenset[str]:
+    """Return the SHA-256 of the images of all loaded units."""
+    return frozenset(state.log_fields.get("SOLO5_IMAGE_SHA256", "") for state in await units.states())
 
 
 async def is_hung(state: "UnitState", usages: "CgroupFs") -> bool:

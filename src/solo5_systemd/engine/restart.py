@@ -8,9 +8,9 @@ from solo5_systemd.base.errors import InvalidRequestError, NoSuchTaskError, Solo
 from solo5_systemd.base.names import TaskName, prepare_service
 from solo5_systemd.declared.declaration import READY_TIMEOUT_S
 from solo5_systemd.declared.readiness import Ready
-from solo5_systemd.engine.ready import Run, until_ready
+from solo5_systemd.engine.ready import until_ready
 from solo5_systemd.engine.runtime import Runtime
-from solo5_systemd.network.model import Reservation
+from solo5_systemd.engine.task import Phase, Task
 from solo5_systemd.task.properties import JobAssertError, JobCanceledError, JobConflictError
 from solo5_systemd.unit.outcome import REQUESTED, Outcome
 from solo5_systemd.unit.state import ActiveState, UnitState
@@ -34,8 +34,8 @@ class Restarter:
         self._service = service
         self._has_run = True  # else its outcome is that of a run before a start that failed
 
-    async def present(self) -> Run:
-        """Return the run of the task.
+    async def present(self) -> Task:
+        """Return the task with its run and reservation.
 
         Raises:
             InvalidRequestError: it does not run.
@@ -50,11 +50,11 @@ class Restarter:
                 f"task {self._name} is frozen: expected one that runs.", f"Thaw it: solo5ctl thaw {self._name}"
             )
         reservation = await self._networks.reservation(self._name)
-        return Run(state=state, reservation=reservation or Reservation(task=self._name))
+        return Task(state=state, phase=Phase.RUNNING, reservation=reservation)
 
     async def run_again(
         self, condition: Ready | None, timeout_s: float, dependents: Sequence[str] = ()
-    ) -> tuple[Run, str]:
+    ) -> tuple[Task, str]:
         """Stop and start the task, wait until it is ready, and return its run and the evidence.
 
         Args:
@@ -91,7 +91,7 @@ class Restarter:
         """Do not take the outcome of an earlier run for that of a start that has failed: it may be a stop."""
         self._has_run = not await self._units.was_refused(self._service)
 
-    async def _ready(self, condition: Ready | None, timeout_s: float, dependents: Sequence[str]) -> tuple[Run, str]:
+    async def _ready(self, condition: Ready | None, timeout_s: float, dependents: Sequence[str]) -> tuple[Task, str]:
         try:
             run = await self.present()
             for unit in dependents:  # those of a start that has failed are stopped
@@ -154,7 +154,7 @@ class Restarter:
         outcome = await self._outcome()
         return outcome is None or outcome.ending in REQUESTED
 
-    async def is_over(self, run: Run) -> bool:
+    async def is_over(self, run: Task) -> bool:
         """Return whether a run has ended without a failure. An old guest that has failed does not end the update."""
         state = await self._units.current(run.state)
         if state is not None and not state.over:

@@ -50,7 +50,7 @@ class Runtime(Queries):
         """The starts of tasks: what `start` does, in parts, and previews."""
         from solo5_systemd.engine.start import Starter  # half of the import time, for a start only
 
-        return Starter(self.backends, self.make_room)
+        return Starter(self.backends)
 
     @cached_property
     def gc(self) -> "Collector":
@@ -58,12 +58,6 @@ class Runtime(Queries):
         from solo5_systemd.engine.gc import Collector
 
         return Collector(self.backends, self.discard)
-
-    async def make_room(self, *, dry_run: bool) -> Sequence[str]:
-        """Remove images that no task runs, for one that is about to start; see `engine.facts.MakeRoom`."""
-        from solo5_systemd.image.store import ROOM_MIN_AGE_S
-
-        return await self.gc.images(min_age=ROOM_MIN_AGE_S, dry_run=dry_run)
 
     # --- start -----------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from solo5_systemd.base.errors import HostError, StartError, TakenError
 from solo5_systemd.base.names import journald_of, network_service
 from solo5_systemd.engine.callbacks import SpawnProcess, StartCallbacks
-from solo5_systemd.engine.facts import Host, MakeRoom
+from solo5_systemd.engine.facts import Host
 from solo5_systemd.engine.plan import Plan, plan
 from solo5_systemd.engine.removal import discard_locked
 from solo5_systemd.engine.task import Task
@@ -37,15 +37,11 @@ if TYPE_CHECKING:
 
 
 class Starter:
-    """Starts tasks.
+    """Starts tasks."""
 
-    Args:
-        make_room: removes unused images from the image store.
-    """
-
-    def __init__(self, backends: "Backends", make_room: MakeRoom) -> None:
+    def __init__(self, backends: "Backends") -> None:
         self._backends = backends
-        self._host = Host(backends, make_room)
+        self._host = Host(backends)
 
     async def plan(self, workload: Workload) -> Plan:
         """Store the image, and return what a start makes.

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from solo5_systemd.base.names import DeviceName, TaskName, UnitKind
+from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.task.log_fields import DNS, DNS_SEARCH, HOSTNAME, HOSTS, NETWORK_NAMESPACE
 from solo5_systemd.unit.state import ActiveState, UnitState
 
@@ -54,26 +54,6 @@ class Task:
         return self.state.task
 
     @property
-    def kind(self) -> UnitKind:
-        """Return the type of the unit."""
-        return self.state.kind
-
-    @property
-    def unit(self) -> str:
-        """Return the name of the unit."""
-        return self.state.unit
-
-    @property
-    def invocation(self) -> str:
-        """Return InvocationID=, in hexadecimal digits."""
-        return self.state.invocation
-
-    @property
-    def pid(self) -> int:
-        """Return the PID of the tender; 0 for none, and for a scope."""
-        return self.state.main_pid
-
-    @property
     def started(self) -> int:
         """Return the start of the tender in microseconds since the epoch; 0 for never."""
         return self.state.started
@@ -84,16 +64,6 @@ class Task:
         return self.asleep > 0 and self.phase is Phase.ENDED
 
     @property
-    def ended(self) -> int:
-        """Return the end of the tender in microseconds since the epoch; 0 for never."""
-        return self.state.ended
-
-    @property
-    def control_group(self) -> str:
-        """Return ControlGroup=, below the root of the hierarchy."""
-        return self.state.control_group
-
-    @property
     def image(self) -> str:
         """Return the path of the image at the start; empty for a scope that is over."""
         return self.state.log_fields.get("SOLO5_IMAGE", "")
@@ -102,11 +72,6 @@ class Task:
     def sha256(self) -> str:
         """Return the SHA-256 of the image, in hexadecimal digits; empty for a scope that is over."""
         return self.state.log_fields.get("SOLO5_IMAGE_SHA256", "")
-
-    @property
-    def tender(self) -> str:
-        """Return `hvt` or `spt`; empty for a scope that is over."""
-        return self.state.tender
 
     @property
     def name_servers(self) -> tuple[str, ...]:

@@ -30,12 +30,12 @@ from solo5_systemd.declared.update_request import (
 from solo5_systemd.engine.callbacks import StartCallbacks
 from solo5_systemd.engine.facts import Host
 from solo5_systemd.engine.plan import Plan
-from solo5_systemd.engine.ready import Run, end_of, until_ready
+from solo5_systemd.engine.ready import end_of, until_ready
 from solo5_systemd.engine.restart import Restarter, StoppedError
 from solo5_systemd.engine.runtime import Runtime
-from solo5_systemd.engine.start import Starter
+from solo5_systemd.engine.task import Task
 from solo5_systemd.image.manifest import Manifest
-from solo5_systemd.network.model import NicRequest, PortRequest, Reservation
+from solo5_systemd.network.model import NicRequest, PortRequest
 from solo5_systemd.task.properties import JobCanceledError
 from solo5_systemd.task.workload import Workload
 
@@ -109,7 +109,7 @@ class Updater:
         self._runtime = runtime
         self._networks = runtime.backends.networks
         self._units = runtime.backends.units
-        self._starter = Starter(runtime.backends, runtime.make_room)
+        self._starter = runtime.starter
         self._task = Restarter(runtime, name, service)
         self._name = name
         self._next = next_task(name)
@@ -143,7 +143,7 @@ class Updater:
         """
         first = await self._task.present()
         workload = replace(declared, image=request.image or declared.image)
-        ports = first.reservation.ports
+        ports = first.reservation.ports if first.reservation else ()
         if not ports and await self.ports():
             raise InvalidRequestError(
                 f"task {self._next} has the published ports of task {self._name}: expected none beside it.",
@@ -163,7 +163,7 @@ class Updater:
             await check_pattern(update.condition.pattern)
         if request.pause:
             # The rest of preflight needs what the old guest has.
-            image = await Host(self._runtime.backends, self._runtime.make_room).store_image(workload)
+            image = await Host(self._runtime.backends).store_image(workload)
             check_same_devices(workload.image, image.facts.manifest, old)
             await self._update_with_pause(update)
         else:
@@ -193,7 +193,7 @@ class Updater:
             )
         return replace(planned, lent=ports)
 
-    async def _update_beside(self, update: _Update, planned: Plan, first: Run, until: float | None) -> None:
+    async def _update_beside(self, update: _Update, planned: Plan, first: Task, until: float | None) -> None:
         """Take the five steps."""
         self._progress.begin("beside")
         try:
@@ -218,11 +218,11 @@ class Updater:
         await self._remove_next()
         self._progress.end()
 
-    async def _start_beside(self, planned: Plan) -> Run:
+    async def _start_beside(self, planned: Plan) -> Task:
         async with self._starter.service(planned, StartCallbacks()) as started:
-            return Run(state=started.state, reservation=started.reservation or Reservation(task=self._next))
+            return started
 
-    async def _watch(self, first: Run, second: Run, request: UpdateRequest) -> None:
+    async def _watch(self, first: Task, second: Task, request: UpdateRequest) -> None:
         """Watch the new guest, and wait for the end of the old one's connections.
 
         Raises:
@@ -237,7 +237,7 @@ class Updater:
                 left = watch - (loop.time() - begun)
                 await asyncio.wait((ended,), timeout=min(WATCH_INTERVAL_S, left) if left > 0 else WATCH_INTERVAL_S / 5)
                 if ended.done():
-                    raise StartError(f"the new guest ended within its watch: {ended.result()}.")
+                    raise StartError(f"the new guest ended within its watch: {ended.result().reason}.")
                 if await self._task.is_over(first):
                     raise self._task.stopped()
                 elapsed = loop.time() - begun
@@ -247,7 +247,7 @@ class Updater:
             ended.cancel()
             await asyncio.gather(ended, return_exceptions=True)
 
-    async def _start_again(self, update: _Update) -> Run:
+    async def _start_again(self, update: _Update) -> Task:
         """Start the task with the new image, or else with its earlier one; the guest beside it serves meanwhile."""
         try:
             run, _ = await self._task.run_again(update.condition, update.timeout_s, update.dependents)
@@ -271,7 +271,7 @@ class Updater:
             raise
         return run
 
-    async def _drain(self, task: Run, beside: Run, drain: float) -> None:
+    async def _drain(self, task: Task, beside: Task, drain: float) -> None:
         """Wait for the end of the connections of the guest beside the task, or of the task."""
         loop = asyncio.get_running_loop()
         until = loop.time() + drain
@@ -280,8 +280,10 @@ class Updater:
                 return
             await asyncio.sleep(WATCH_INTERVAL_S)
 
-    async def _connections(self, run: Run) -> int:
-        return await self._networks.connections(run.addresses) if run.addresses else 0
+    async def _connections(self, run: Task) -> int:
+        leases = run.reservation.leases if run.reservation else ()
+        addresses = [address for lease in leases for address in lease.addresses]
+        return await self._networks.connections(addresses) if addresses else 0
 
     async def _update_with_pause(self, update: _Update) -> None:
         """Stop the task, and start it with the new image; return to the earlier one if it is not ready."""
@@ -318,10 +320,10 @@ class Updater:
         self._progress.serving()
         with suppress(TimeoutError):
             async with asyncio.timeout(update.request.watch or 0.0):
-                sentence = await end_of(self._runtime, run)
+                end = await end_of(self._runtime, run)
                 if await self._task.is_stopped():
                     raise self._task.stopped()
-                raise StartError(f"the new guest ended within its watch: {sentence}.")
+                raise StartError(f"the new guest ended within its watch: {end.reason}.")
 
     async def _return_to_earlier(self, update: _Update) -> None:
         await self._images.revert()

@@ -82,9 +82,9 @@ def verify(stored: DriverState, boot: str, found: Task | None) -> Task:
         raise NoSuchTaskError(f"task {stored.task} ended with the previous boot of the host.")
     if found is None:
         raise NoSuchTaskError(f"task {stored.task} does not exist: systemd has no unit {stored.unit}.")
-    if found.invocation != stored.invocation:
+    if (run := found.state.invocation) != stored.invocation:
         raise NoSuchTaskError(
-            f"task {stored.task} does not exist: {stored.unit} is another invocation ({found.invocation or 'none'}; "
+            f"task {stored.task} does not exist: {stored.unit} is another invocation ({run or 'none'}; "
             f"expected {stored.invocation})."
         )
     return found

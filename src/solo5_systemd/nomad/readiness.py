@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.base.errors import InvalidRequestError, NoSuchTaskError, Solo5Error, StartError
 from solo5_systemd.base.names import TaskName
+from solo5_systemd.declared.readiness import ReadyLine
 from solo5_systemd.engine.task import Phase
 from solo5_systemd.network.model import Endpoint
-from solo5_systemd.nomad.config.ready import ConsoleLine, GuestPort, OnLoss, ReadinessProbe, Rule
+from solo5_systemd.nomad.config.ready import GuestPort, OnLoss, ReadinessProbe, Rule
 from solo5_systemd.nomad.config.task import TaskOptions
 from solo5_systemd.nomad.events import messages
 from solo5_systemd.nomad.proto import driver_pb2 as wire
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from solo5_systemd.engine.runtime import Runtime
     from solo5_systemd.nomad.engine import EngineSession
     from solo5_systemd.nomad.events.messages import TaskEvent
-    from solo5_systemd.nomad.handle import DriverState
     from solo5_systemd.nomad.wait import TaskEnd
+    from solo5_systemd.unit.state import UnitState
 
 
 ANSWER_TIMEOUT_S = 2.0
@@ -37,12 +38,6 @@ ANSWER_TIMEOUT_MIN_S = 0.5
 
 LOST_AFTER_PROBES = 3
 """Failed probes in sequence after which a task counts as lost: any network may lose a single packet."""
-
-PROBE_INTERVAL_S = 0.1
-"""Seconds between two probes during a start."""
-
-LAST_LINE_TIMEOUT_S = 0.5
-"""Seconds that the last line of an ended guest may take to reach the journal."""
 
 _log = logging.getLogger(__name__)
 
@@ -65,32 +60,10 @@ async def check_rule(rule: Rule, task: wire.TaskConfig, options: TaskOptions) ->
         raise InvalidRequestError(f"config.ready.console: {error.sentence}") from error
 
 
-class _Wait:
-    """The wait for one condition. `failure` is the result of the last probe."""
-
-    def __init__(self, state: "DriverState", condition: ConsoleLine | Endpoint) -> None:
-        self._state = state
-        self._condition = condition
-        self.failure = "no line matched" if isinstance(condition, ConsoleLine) else "not probed"
-
-    async def until_ready(self) -> str:
-        """Wait until the condition holds, and return the evidence for the task event."""
-        from solo5_systemd.engine import probe
-
-        if isinstance(self._condition, ConsoleLine):
-            state = self._state
-            line = await probe.first_line(state.unit, state.started, self._condition.pattern, state.log_namespace)
-            return f"console line “{messages.printable(line)}”"
-        while self.failure:
-            await asyncio.sleep(PROBE_INTERVAL_S)
-            self.failure = await probe.failure(self._condition, ANSWER_TIMEOUT_S)
-        return f"{self._condition} answers"
-
-
 async def wait_until_ready(
     session: "EngineSession",
-    state: "DriverState",
-    condition: ConsoleLine | Endpoint,
+    run: "UnitState",
+    condition: ReadyLine | Endpoint,
     deadline: float,
     ended: "asyncio.Future[TaskEnd]",
 ) -> str:
@@ -105,29 +78,19 @@ async def wait_until_ready(
         InvalidRequestError: the task ended before in a way that a retry does not change, or the search for the pattern
             exceeded its limit of processor time.
     """
-    wait = _Wait(state, condition)
-    until = asyncio.ensure_future(wait.until_ready())
+    from solo5_systemd.engine.ready import first_of
+
     try:
-        await asyncio.wait((until, ended), timeout=deadline, return_when=asyncio.FIRST_COMPLETED)
-        if ended.done() and isinstance(condition, ConsoleLine):
-            # PID 1 may report the end before journald has stored the last line.
-            await asyncio.wait((until,), timeout=LAST_LINE_TIMEOUT_S)
-        if until.done():
-            return until.result()
-        if ended.done():
-            raise _ended_before(condition, ended.result())
-        last = messages.last_lines(await _last_lines(session, state.task))
-        from solo5_systemd.journal.console_storage import storage_problem
-
-        if isinstance(condition, ConsoleLine) and (problem := await storage_problem(state.log_namespace)):
-            wait.failure = problem.rstrip(".")
-        raise StartError(f"task was not ready within {deadline:g} s: {condition}: {wait.failure}.", last)
-    finally:
-        until.cancel()
-        await asyncio.gather(until, return_exceptions=True)
+        found = await first_of(run, condition, deadline, ended)
+    except TimeoutError as error:
+        last = messages.last_lines(await _last_lines(session, run.task))
+        raise StartError(f"task was not ready within {deadline:g} s: {condition}: {error}.", last) from error
+    if not isinstance(found, str):
+        raise _ended_before(condition, found)
+    return found
 
 
-def _ended_before(condition: ConsoleLine | Endpoint, end: "TaskEnd") -> Solo5Error:
+def _ended_before(condition: ReadyLine | Endpoint, end: "TaskEnd") -> Solo5Error:
     outcome = end.outcome
     error = StartError if outcome.clean or outcome.retry else InvalidRequestError
     last = messages.last_lines(outcome.last_lines)

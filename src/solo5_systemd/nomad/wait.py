@@ -77,7 +77,7 @@ class ExitWaiter:
             if status is not None:
                 return await self._child_end(engine, state, status)
             task = await engine.wait_for_run(run)
-            return TaskEnd(outcome=task.outcome or UNIT_REMOVED, time=task.ended or _now())
+            return TaskEnd(outcome=task.outcome or UNIT_REMOVED, time=task.state.ended or _now())
         except NoSuchTaskError:
             return TaskEnd(outcome=UNIT_REMOVED, time=_now())
 

@@ -124,15 +124,7 @@ async def prepare(name: TaskName) -> None:
         if declaration.workload.idle_stops:
             await backends.units.begin(declared_outcome_target(name))
         await _drop_held(name, backends.disks)
-
-        async def make_room(*, dry_run: bool) -> Sequence[str]:
-            from solo5_systemd.engine.runtime import Runtime
-
-            return await Runtime(backends).make_room(dry_run=dry_run)
-
-        preparer = Preparer(
-            backends, make_room, remembered=addresses.of, remember=addresses.keep, report=partial(_report, name)
-        )
+        preparer = Preparer(backends, remembered=addresses.of, remember=addresses.keep, report=partial(_report, name))
         with unseen(sources):
             prepared = await preparer.prepare(declaration.workload)
         try:

@@ -25,7 +25,7 @@ def removed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def forgotten(machine: Machine, task: Task) -> None:
     fields = {**task.state.log_fields, "NOMAD_ALLOC_DIR": f"{ALLOCATION}/alloc"}
-    machine.units.loaded[task.unit] = replace(task.state, log_fields=fields)
+    machine.units.loaded[task.state.unit] = replace(task.state, log_fields=fields)
 
 
 async def test_nothing_is_woken_to_find_it(machine: Machine, runtime: Runtime) -> None:
@@ -54,7 +54,7 @@ async def test_a_dry_run_says_the_same_and_changes_nothing(machine: Machine, run
 @TASKS
 async def test_a_forgotten_task_is_ended_and_its_console_closed(machine: Machine, runtime: Runtime, task: Task) -> None:
     forgotten(machine, task)
-    machine.relay.held[WEB] = (task.unit, 1)
+    machine.relay.held[WEB] = (task.state.unit, 1)
     await runtime.gc.collect(dry_run=False)
     assert WEB not in {state.task for state in machine.units.loaded.values() if not state.over}
     assert machine.relay.drained == [WEB]
@@ -77,7 +77,7 @@ async def test_a_disk_that_cannot_be_taken_back_is_listed_though_no_task_has_a_u
 
 async def test_users_of_tasks_that_are_gone_are_freed(machine: Machine, runtime: Runtime) -> None:
     starting = TaskName("starting")
-    machine.units.loaded[running("lives").unit] = running("lives").state
+    machine.units.loaded[running("lives").state.unit] = running("lives").state
     machine.users.held = {WEB: 61200, TaskName("lives"): 61201, starting: 61202}
     machine.users.starting = {starting}
     told = "user of task web: its unit is not loaded"
@@ -97,7 +97,7 @@ async def test_a_console_of_a_task_long_gone_is_closed(machine: Machine, runtime
 
 async def test_consoles_alone_are_let_go_where_their_tasks_are_long_gone(machine: Machine, runtime: Runtime) -> None:
     """A drain may have failed while the relay was not running; the driver repeats it from time to time."""
-    machine.units.loaded[running("idle").unit] = running("idle").state
+    machine.units.loaded[running("idle").state.unit] = running("idle").state
     machine.relay.silent = {WEB: 1000.0, TaskName("idle"): 1000.0, TaskName("starting"): 10.0}
     assert await runtime.gc.consoles() == [WEB]
     assert machine.relay.drained == [WEB]
@@ -110,13 +110,13 @@ async def test_where_no_console_is_silent_no_unit_is_listed(machine: Machine, ru
 
 
 async def test_where_nothing_is_nobodys_no_service_is_woken(machine: Machine, runtime: Runtime) -> None:
-    machine.units.loaded[running().unit] = running().state
+    machine.units.loaded[running().state.unit] = running().state
     assert await runtime.gc.collect(dry_run=False) == (IMAGE,)
     assert not WAKES & set(machine.steps.taken)
 
 
 async def test_images_are_kept_that_any_task_refers_to(machine: Machine, runtime: Runtime) -> None:
-    machine.units.loaded[running().unit] = running().state
+    machine.units.loaded[running().state.unit] = running().state
     machine.units.loaded["solo5-task-b.service"] = ended("b").state
     await runtime.gc.collect(dry_run=True)
     assert machine.images.collected == frozenset({running().sha256})

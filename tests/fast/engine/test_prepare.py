@@ -51,7 +51,6 @@ def records() -> Records:
 def preparer(machine: Machine, runtime: Runtime, records: Records) -> Preparer:
     return Preparer(
         machine.backends,
-        runtime.make_room,
         remembered=records.of,
         remember=records.kept.append,
         report=records.reported.append,

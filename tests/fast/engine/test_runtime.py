@@ -82,7 +82,7 @@ async def test_a_name_that_no_task_has_is_an_error_of_its_own(
 
 
 async def test_a_hung_tender_is_seen(machine: Machine, runtime: Runtime, web: Task) -> None:
-    machine.usages.zombies = {web.pid}
+    machine.usages.zombies = {web.state.main_pid}
     assert (await runtime.task(WEB)).phase is Phase.HUNG
 
 
@@ -174,7 +174,7 @@ async def test_another_task_of_the_same_name_is_not_the_one_that_was_waited_for(
 
 @pytest.mark.leaps
 async def test_who_waits_for_a_hung_tender_ends_it(machine: Machine, runtime: Runtime, web: Task) -> None:
-    machine.usages.zombies = {web.pid}
+    machine.usages.zombies = {web.state.main_pid}
     task = await runtime.wait(WEB)
     assert machine.units.sent == [(UNIT, 9, True)]
     assert outcome_of(task).ending is Ending.STALLED
@@ -186,7 +186,7 @@ async def test_a_tender_that_hangs_during_the_wait_is_killed(machine: Machine, r
     """PID 1 sends no signal for it: the wait checks every few seconds."""
     async with Background(runtime.wait(WEB)) as waiting:
         await passed(stop.HUNG_CHECK_INTERVAL_S / 2)
-        machine.usages.zombies = {web.pid}
+        machine.usages.zombies = {web.state.main_pid}
         assert machine.units.sent == []
         assert await taken(waiting) <= stop.HUNG_CHECK_INTERVAL_S + stop.HUNG_LOOK_INTERVAL_S
     assert machine.units.sent == [(UNIT, 9, True)]
@@ -196,7 +196,7 @@ async def test_a_tender_that_hangs_during_the_wait_is_killed(machine: Machine, r
 async def test_a_main_thread_that_ends_a_moment_before_the_others_is_no_hung_tender(
     machine: Machine, runtime: Runtime, web: Task
 ) -> None:
-    machine.usages.zombies = {web.pid}
+    machine.usages.zombies = {web.state.main_pid}
     async with Background(runtime.wait(WEB)):
         await passed(stop.HUNG_LOOK_INTERVAL_S / 2)
         machine.usages.zombies = set()

@@ -228,7 +228,7 @@ async def test_a_tender_that_ends_before_its_start_does_was_started(
 ) -> None:
     machine.units.job_result, machine.units.ended_at_once = "failed", ended
     started = await runtime.start(WORKLOAD)
-    assert (started.pid, started.state.control_group) == (0, "")
+    assert (started.state.main_pid, started.state.control_group) == (0, "")
     task = await runtime.wait_for_run(started.state)
     assert (task.phase, task.state.main_status) == (Phase.ENDED, ended[1])
 
@@ -498,7 +498,7 @@ async def test_scope_is_started_with_the_callers_process_which_gets_argv_and_des
     (unit,) = machine.units.started
     assert (unit.name, unit.value("PIDs")) == ("solo5-task-web.scope", [spawn.pid])
     state = machine.units.loaded[unit.name]
-    assert (entered.unit, entered.invocation) == (unit.name, state.invocation)
+    assert (entered.state.unit, entered.state.invocation) == (unit.name, state.invocation)
     assert (entered.state.control_group, entered.reservation) == (state.control_group, machine.networks.held[WEB])
     assert state.log_fields["SOLO5_TASK"] == "web"
     lock, file = machine.disks.locks

@@ -64,7 +64,7 @@ async def test_a_tender_that_ignores_the_signal_is_killed_as_requested(
 
 
 async def test_a_hung_tender_is_killed_at_once(machine: Machine, runtime: Runtime, web: Task) -> None:
-    machine.usages.zombies = {web.pid}
+    machine.usages.zombies = {web.state.main_pid}
     machine.units.heeds = ()
     task = await runtime.stop(WEB, timeout_s=1000)
     assert machine.units.sent == [(UNIT, 9, True)]
@@ -135,7 +135,7 @@ async def test_another_task_of_that_name_is_not_the_one_that_was_stopped(
         machine.units.put(replace(web.state, invocation="f" * 32))
         machine.units.end(UNIT, MainCode.EXITED, 7)
         task = await stopping
-    assert (task.invocation, outcome_of(task).ending) == (web.invocation, Ending.UNKNOWN)
+    assert (task.state.invocation, outcome_of(task).ending) == (web.state.invocation, Ending.UNKNOWN)
 
 
 async def test_a_task_is_killed_even_where_systemd_does_not_get_to_its_job(

@@ -11,7 +11,7 @@ from solo5_systemd.unit.state import UnitState
 
 HOME = "/var/lib/nomad/alloc"
 CLAIMS = Claims(names=(), current={}, directories=(HOME,))
-RUN = running().invocation
+RUN = running().state.invocation
 
 
 def unit(directory: str = f"{HOME}/3fa85f64/alloc", **fields: str) -> UnitState:

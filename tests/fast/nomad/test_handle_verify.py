@@ -9,7 +9,7 @@ from solo5_systemd.engine.task import Task
 from solo5_systemd.nomad.handle import verify
 
 RUNNING, ENDED = running(), ended()
-STORED = replace(state(), invocation=RUNNING.invocation)
+STORED = replace(state(), invocation=RUNNING.state.invocation)
 
 
 @pytest.mark.parametrize("found", [RUNNING, ENDED], ids=["running", "ended"])
@@ -25,7 +25,7 @@ def test_the_same_run_in_the_same_boot_is_adopted(found: Task) -> None:
         (
             STORED.boot,
             replace(RUNNING, state=replace(RUNNING.state, invocation="f" * 32)),
-            f"solo5-task-web.service is another invocation ({'f' * 32}; expected {RUNNING.invocation}).",
+            f"solo5-task-web.service is another invocation ({'f' * 32}; expected {RUNNING.state.invocation}).",
         ),
         (STORED.boot, replace(RUNNING, state=replace(RUNNING.state, invocation="")), "(none; expected"),
     ],

@@ -13,11 +13,10 @@ from tests.support.fakes.tasks import LEASE
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, TaskName
+from solo5_systemd.declared.readiness import PATTERN_MAX, ReadyLine
 from solo5_systemd.network.model import Endpoint, Protocol, Reservation
 from solo5_systemd.nomad.config.msgpack_values import Options
 from solo5_systemd.nomad.config.ready import (
-    PATTERN_MAX,
-    ConsoleLine,
     GuestPort,
     OnLoss,
     ReadinessProbe,
@@ -38,7 +37,7 @@ def read(**keys: object) -> Rule:
 @pytest.mark.parametrize(
     "keys, expected",
     [
-        ({"console": "^up"}, Rule(console=ConsoleLine(pattern="^up"))),
+        ({"console": "^up"}, Rule(console=ReadyLine(pattern="^up"))),
         ({"tcp": "http"}, Rule(tcp=HTTP)),
         ({"udp": "53", "interval": "1m"}, Rule(udp=GuestPort(protocol=Protocol.UDP, name="53"), interval=60.0)),
         (

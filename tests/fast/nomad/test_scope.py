@@ -120,12 +120,12 @@ async def test_started_scope_has_its_start_time_and_lease(machine: Machine, engi
     scopes = ScopeChildren()
     started = await start(scopes, engine)
     state = machine.units.loaded[UNIT]
-    assert (started.unit, started.invocation, started.state.control_group) == (
+    assert (started.state.unit, started.state.invocation, started.state.control_group) == (
         UNIT,
         state.invocation,
         state.control_group,
     )
-    assert (started.pid, started.reservation) == (0, machine.networks.held[WEB])
+    assert (started.state.main_pid, started.reservation) == (0, machine.networks.held[WEB])
     assert started.started > 1_700_000_000_000_000
     await scopes.wait(WEB)
     scopes.forget(WEB)

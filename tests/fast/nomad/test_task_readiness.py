@@ -13,6 +13,7 @@ from tests.support.fakes.images import stored
 from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error, StartError
 from solo5_systemd.base.names import task_service
 from solo5_systemd.engine import probe
+from solo5_systemd.engine import ready as engine_ready
 from solo5_systemd.network.model import Endpoint
 from solo5_systemd.nomad import handle, readiness
 from solo5_systemd.nomad.config.ready import OnLoss
@@ -58,7 +59,7 @@ async def guest(monkeypatch: pytest.MonkeyPatch) -> Guest:
     monkeypatch.setattr(probe, "failure", made.problem)
     monkeypatch.setattr(probe, "first_line", made.line)
     monkeypatch.setattr(probe, "check_pattern", made.check)
-    monkeypatch.setattr(readiness, "PROBE_INTERVAL_S", 0.001)
+    monkeypatch.setattr(engine_ready, "PROBE_INTERVAL_S", 0.001)
     return made
 
 

@@ -76,7 +76,7 @@ def test_deployment_fails_with_a_guest_that_is_not_ready_in_time(jobs: Jobs) -> 
 def test_guest_that_ends_before_it_is_ready_is_a_start_that_failed_at_once(jobs: Jobs) -> None:
     config = f'unikernel = "{GUESTS}/hello.spt"\nargs = ["exit=3"]' + ready('console = "never"', 'deadline = "10m"')
     alloc = ended(jobs.submit(hcl("gone", config, kind="batch")))
-    assert "ended before it was ready (a console line with 'never'): the guest exited with 3" in refusal(alloc)
+    assert "ended before it was ready (console:never): the guest exited with 3" in refusal(alloc)
 
 
 def test_datagram_that_is_echoed_is_an_answer(jobs: Jobs) -> None:

@@ -54,7 +54,7 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
         if arguments.unit:
             from solo5_systemd.declared.exported_unit import exported_unit
 
-            text = exported_unit(running, _unit_text(task.unit))
+            text = exported_unit(running, _unit_text(task.state.unit))
             _check_paths(running)
             context.screen.write(text)
         else:
@@ -125,19 +125,19 @@ def running_task(task: "Task", proc: "Path | None" = None) -> "RunningTask":
     from solo5_systemd.declared.exported_declaration import RunningTask
     from solo5_systemd.storage.lock_records import disks_of
 
-    if task.kind is UnitKind.SCOPE:
+    if task.state.kind is UnitKind.SCOPE:
         raise InvalidRequestError(f"task {task.name} is a scope, which ends with its caller: expected a service.")
     if task.dormant:
         raise InvalidRequestError(
             f"task {task.name} is dormant: expected one that runs.", f"Start it: solo5ctl wake {task.name}"
         )
-    if not task.pid:
+    if not task.state.main_pid:
         raise InvalidRequestError(f"task {task.name} does not run: expected one that does.", "See: solo5ctl ps")
     try:
-        line = ((proc or Path("/proc")) / str(task.pid) / "cmdline").read_bytes()
+        line = ((proc or Path("/proc")) / str(task.state.main_pid) / "cmdline").read_bytes()
     except OSError as error:
         raise HostError(f"the command line of task {task.name} cannot be read: {error.strerror}.") from error
-    group = f"{unified()}{task.control_group}"
+    group = f"{unified()}{task.state.control_group}"
     return RunningTask(
         name=task.name,
         fields=task.state.log_fields,

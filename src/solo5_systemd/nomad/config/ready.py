@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.declared.readiness import PATTERN_MAX, ReadyLine
 from solo5_systemd.image.manifest import DeviceKind
 from solo5_systemd.network.model import Endpoint, Protocol, port_number
 from solo5_systemd.nomad.config.msgpack_values import duration
@@ -14,9 +15,6 @@ from solo5_systemd.settings.records import Type, record
 if TYPE_CHECKING:
     from solo5_systemd.base.names import DeviceName, NetworkName
     from solo5_systemd.image.manifest import Manifest
-
-PATTERN_MAX = 500
-"""Characters of a pattern."""
 
 DEADLINE_MAX_S = 600.0
 """Seconds. Nomad cannot cancel StartTask, so a job cannot be stopped before the deadline of its start."""
@@ -30,16 +28,6 @@ class OnLoss(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConsoleLine:
-    """The condition that a line of the guest's console matches a pattern."""
-
-    pattern: str
-
-    def __str__(self) -> str:
-        return f"a console line with {self.pattern!r}"
-
-
-@dataclass(frozen=True, kw_only=True)
 class GuestPort:
     """The condition that a port of the guest answers. `name`: a label of the group's ports, or the guest's own port."""
 
@@ -47,11 +35,11 @@ class GuestPort:
     name: str
 
 
-def _line(fields: Fields, key: str) -> ConsoleLine:
+def _line(fields: Fields, key: str) -> ReadyLine:
     pattern = fields.text(key)
     if not 0 < len(pattern) <= PATTERN_MAX or any(each in pattern for each in "\0\n"):
         raise fields.wrong(key, pattern, f"a regular expression of one line with 1 to {PATTERN_MAX} characters")
-    return ConsoleLine(pattern=pattern)
+    return ReadyLine(pattern=pattern)
 
 
 def _port(fields: Fields, key: str) -> GuestPort:
@@ -75,7 +63,7 @@ class Rule:
         interval: seconds between two probes of a ready task.
     """
 
-    console: Annotated[ConsoleLine | None, Type(_line, str)] = None
+    console: Annotated[ReadyLine | None, Type(_line, str)] = None
     tcp: Annotated[GuestPort | None, PORT] = None
     udp: Annotated[GuestPort | None, PORT] = None
     deadline: Annotated[float, duration(1.0, DEADLINE_MAX_S)] = 30.0
@@ -83,7 +71,7 @@ class Rule:
     on_loss: OnLoss = OnLoss.EVENT
 
     @property
-    def condition(self) -> ConsoleLine | GuestPort:
+    def condition(self) -> ReadyLine | GuestPort:
         """Return the condition."""
         return next(each for each in (self.console, self.tcp, self.udp) if each is not None)
 

@@ -127,7 +127,7 @@ def slow_start(step: str, seconds: float) -> TaskEvent:
 
 def ready(evidence: str, seconds: float) -> TaskEvent:
     """Return the event of a guest that became ready `seconds` after its unit started."""
-    return TaskEvent(message=f"Ready after {seconds:.1f} s: {evidence}", annotations={"ready": "true"})
+    return TaskEvent(message=f"Ready after {seconds:.1f} s: {printable(evidence)}", annotations={"ready": "true"})
 
 
 def not_ready(endpoint: str, failure: str, *, restart: bool) -> TaskEvent:

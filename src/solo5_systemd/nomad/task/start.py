@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
 from solo5_systemd.base.names import DeviceName, UnitKind, task_scope, task_service
 from solo5_systemd.base.procfs import boot_id, exists, mount_points
+from solo5_systemd.declared.readiness import ReadyLine
 from solo5_systemd.engine.task import Task
 from solo5_systemd.host.kernel import numa_nodes
 from solo5_systemd.network.model import Endpoint
 from solo5_systemd.nomad import logs, readiness
 from solo5_systemd.nomad.config.msgpack_values import Logging
 from solo5_systemd.nomad.config.plugin import PluginConfig
-from solo5_systemd.nomad.config.ready import ConsoleLine, ReadinessProbe, Rule
+from solo5_systemd.nomad.config.ready import ReadinessProbe, Rule
 from solo5_systemd.nomad.config.task import DiskOptions, TaskOptions, task_options
 from solo5_systemd.nomad.engine import EngineSession
 from solo5_systemd.nomad.events import messages
@@ -131,7 +132,7 @@ class TaskStarter:
                     started = await self._start(config, request, progress)
             except TimeoutError as error:
                 raise HostError(f"task {config.name} did not start within {START_TIMEOUT_S:.0f} seconds.") from error
-            progress.publish(messages.started(started.unit, started.invocation))
+            progress.publish(messages.started(started.state.unit, started.state.invocation))
             for limit in messages.port_limits(request.workload.publish, started.reservation):
                 progress.publish(limit)
             for unused in messages.unused_name_servers(request.workload):
@@ -150,7 +151,7 @@ class TaskStarter:
                 progress.on_step(f"waiting for {condition}")
                 since = time.monotonic()
                 evidence = await readiness.wait_until_ready(
-                    self._session, state, condition, options.ready.deadline, ended
+                    self._session, started.state, condition, options.ready.deadline, ended
                 )
                 progress.publish(messages.ready(evidence, time.monotonic() - since))
                 state = replace(state, ready=_probe(options.ready, condition))
@@ -237,8 +238,8 @@ def _job_request(config: wire.TaskConfig, plugin: PluginConfig, settings: Settin
 def _state(request: _JobRequest, started: Task) -> DriverState:
     return DriverState(
         task=request.workload.name,
-        unit=started.unit,
-        invocation=started.invocation,
+        unit=started.state.unit,
+        invocation=started.state.invocation,
         boot=boot_id(),
         started=started.started,
         kind=request.workload.kind,
@@ -247,17 +248,17 @@ def _state(request: _JobRequest, started: Task) -> DriverState:
     )
 
 
-def _condition(rule: Rule, config: wire.TaskConfig, options: TaskOptions, started: Task) -> ConsoleLine | Endpoint:
+def _condition(rule: Rule, config: wire.TaskConfig, options: TaskOptions, started: Task) -> ReadyLine | Endpoint:
     return (
         rule.condition
-        if isinstance(rule.condition, ConsoleLine)
+        if isinstance(rule.condition, ReadyLine)
         else ports.endpoint(rule.condition, config, options, started.reservation)
     )
 
 
-def _probe(rule: Rule, condition: ConsoleLine | Endpoint) -> ReadinessProbe | None:
+def _probe(rule: Rule, condition: ReadyLine | Endpoint) -> ReadinessProbe | None:
     """Return the recurring probe of a ready task; None after a console line, which cannot be lost."""
-    if isinstance(condition, ConsoleLine):
+    if isinstance(condition, ReadyLine):
         return None
     return ReadinessProbe(**vars(condition), interval=rule.interval, on_loss=rule.on_loss)
 
