@@ -1,6 +1,7 @@
-"""The addresses and published ports of all tasks from their lease records, for a list of hundreds of tasks.
+"""The state of solo5-networkd on disk: lease records, and what lists of hundreds of tasks show of them.
 
-A record is checked for what is shown only; `network.lease_json` checks all of it, in ten times as much time.
+For these lists, a record is checked for what is shown only; `network.lease_json` checks all of it, in ten times as much
+time.
 """
 
 import json
@@ -10,11 +11,66 @@ from typing import TYPE_CHECKING
 from solo5_systemd.base.names import TaskName
 
 if TYPE_CHECKING:
-    from solo5_systemd.engine.task import Endpoints, LeasedNic
+    from collections.abc import Mapping, Sequence
 
-DIRECTORY = "/run/solo5/network/tasks"
+    from solo5_systemd.base.names import DeviceName
+    from solo5_systemd.engine.task import Endpoints, LeasedNic
+    from solo5_systemd.network.model import LeaseRecord, RecordedRepair
+    from solo5_systemd.network.tap_counters import Traffic
+
+STATE = "/run/solo5/network"
+DIRECTORY = f"{STATE}/tasks"
 
 _VERSION = 1
+
+
+class RecordedNetworks:
+    """What of `backends.NetworkQueries` is read from files and the kernel: no method waits for an event loop.
+
+    Modules are imported where there is something to read, for startup time.
+    """
+
+    def __init__(self, state: str = STATE) -> None:
+        self._state = state
+
+    async def record(self, task: TaskName) -> "LeaseRecord | None":
+        """Return the lease record of a task; None without one."""
+        from pathlib import Path
+
+        from solo5_systemd.network.lease_files import read_lease_record
+
+        return read_lease_record(task, Path(self._state))
+
+    async def records(self) -> "Sequence[LeaseRecord]":
+        """Return all lease records."""
+        from pathlib import Path
+
+        from solo5_systemd.network.lease_files import read_lease_records
+
+        return read_lease_records(Path(self._state))
+
+    async def endpoints(self) -> "Mapping[TaskName, Endpoints]":
+        """Return the addresses and ports of all lease records."""
+        return read_endpoints(f"{self._state}/tasks")
+
+    async def recent_repairs(self) -> "Sequence[RecordedRepair]":
+        """Return the last repairs, newest first."""
+        if not os.path.exists(f"{self._state}/repairs.json"):  # noqa: PTH110 - pathlib is imported late, too
+            return ()
+        from pathlib import Path
+
+        from solo5_systemd.network.lease_files import read_repairs
+
+        return read_repairs(Path(self._state))
+
+    async def traffic(self) -> "Mapping[TaskName, Mapping[DeviceName, Traffic]]":
+        """Return the kernel's counters of every tap, by task and NIC."""
+        from pathlib import Path
+
+        from solo5_systemd.network.namespaces import read_traffic_elsewhere
+        from solo5_systemd.network.tap_counters import read_traffic
+
+        return read_traffic() | read_traffic_elsewhere(Path(self._state))
 
 
 def read_endpoints(directory: str = DIRECTORY) -> "dict[TaskName, Endpoints]":

@@ -3,34 +3,25 @@
 import asyncio
 import os
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractContextManager, aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import HostError
-from solo5_systemd.base.names import DeviceName, TaskName, task_name, task_namespace
+from solo5_systemd.base.names import TaskName, task_name, task_namespace
 from solo5_systemd.bus.connection import Connection
-from solo5_systemd.bus.lease_reader import read_endpoints
+from solo5_systemd.bus.lease_reader import RecordedNetworks
 from solo5_systemd.bus.services import Service
 from solo5_systemd.dbus.network1 import INTERFACE
-from solo5_systemd.engine.task import Endpoints
-from solo5_systemd.network.lease_files import (
-    STATE,
-    read_lease_record,
-    read_lease_records,
-    read_repairs,
-    remove_request,
-    start_mark,
-)
+from solo5_systemd.network.lease_files import STATE, remove_request, start_mark
 from solo5_systemd.network.model import (
     IpAddress,
     Lease,
     LeaseRecord,
     NetworkOverview,
     Preview,
-    RecordedRepair,
     Repair,
     Request,
     Reservation,
@@ -38,20 +29,18 @@ from solo5_systemd.network.model import (
 )
 from solo5_systemd.settings.records import document, record
 
-if TYPE_CHECKING:
-    from solo5_systemd.network.tap_counters import Traffic
-
 _TIMEOUT_S = 90.0
 """Timeout of one call. The first nftables rules of a boot load some 25 kernel modules. A hanging service is killed by
 its watchdog."""
 
 
-class Networkd:
+class Networkd(RecordedNetworks):
     """solo5-networkd over one bus connection; implements `backends.Networks`."""
 
     def __init__(self, connection: Connection, state: Path = STATE) -> None:
+        super().__init__(str(state))
         self._service = Service(unit="solo5-networkd", interface=INTERFACE, connection=connection, timeout=_TIMEOUT_S)
-        self._state = state
+        self._directory = state
 
     async def reserve(self, task: TaskName, request: Request) -> Reservation:
         """Reserve addresses, MACs, taps and ports. The reservation expires after a minute unless the task attaches.
@@ -133,7 +122,7 @@ class Networkd:
 
     def start_mark(self, task: TaskName) -> AbstractContextManager[None]:
         """Mark a start whose caller has attached the network; see `network.lease_files.start_mark`."""
-        return start_mark(task, self._state)
+        return start_mark(task, self._directory)
 
     async def forget(self, task: TaskName) -> None:
         """Remove the request of a task, which no start by systemd can attach then, and its own namespace. Idempotent.
@@ -150,40 +139,17 @@ class Networkd:
                 if await self.reservation(task) is not None:  # of a start that was killed: else its tap is repaired
                     await self.release(task)
                 await asyncio.to_thread(task_namespaces.remove, namespace)
-        remove_request(task, self._state)
-
-    async def record(self, task: TaskName) -> LeaseRecord | None:
-        """Return the lease record of a task; None without one."""
-        return await asyncio.to_thread(read_lease_record, task, self._state)
-
-    async def records(self) -> Sequence[LeaseRecord]:
-        """Return all lease records."""
-        return await asyncio.to_thread(read_lease_records, self._state)
+        remove_request(task, self._directory)
 
     async def reservation(self, task: TaskName) -> Reservation | None:
         """Return the reservation of a task from its lease record; None without one."""
         lease = await self.record(task)
         return lease.reservation if lease else None
 
-    async def endpoints(self) -> Mapping[TaskName, Endpoints]:
-        """Return the addresses and ports of all lease records."""
-        return await asyncio.to_thread(read_endpoints, str(self._state / "tasks"))
-
     async def networks(self) -> Sequence[NetworkOverview]:
         """Return all networks, configured or in use."""
         (networks,) = await self._call("Networks")
         return tuple(record(NetworkOverview, Fields(network)) for network in networks.values())
-
-    async def recent_repairs(self) -> Sequence[RecordedRepair]:
-        """Return the last repairs, newest first."""
-        return read_repairs(self._state)
-
-    async def traffic(self) -> Mapping[TaskName, Mapping[DeviceName, "Traffic"]]:
-        """Return the kernel's counters of every tap, by task and NIC."""
-        from solo5_systemd.network.namespaces import read_traffic_elsewhere
-        from solo5_systemd.network.tap_counters import read_traffic
-
-        return read_traffic() | await asyncio.to_thread(read_traffic_elsewhere, self._state)
 
     async def expired(self) -> Sequence[LeaseRecord]:
         """Return the lease records whose reservation time is over."""
@@ -194,7 +160,7 @@ class Networkd:
         """Return a line for each tap and firewall element without a lease; firewall elements for root only."""
         from solo5_systemd.network.orphans import read_orphans
 
-        return await asyncio.to_thread(read_orphans, self._state)
+        return await asyncio.to_thread(read_orphans, self._directory)
 
     async def collect(self, *, dry_run: bool) -> Sequence[str]:
         """Release expired leases, and remove orphaned taps and elements; return a line for each lease."""

@@ -109,7 +109,7 @@ class CommandContext:
                 "solo5ctl doctor."
             )
 
-    def for_each(self, names: Sequence[TaskName], act: Callable[["Runtime", TaskName], Awaitable[None]]) -> int:
+    def for_each(self, names: Sequence[TaskName], act: Callable[["Runtime", TaskName], Awaitable[object]]) -> int:
         """Await `act` for all tasks concurrently, and print the name of each that succeeded.
 
         Returns:

@@ -9,10 +9,9 @@ reject all of the file.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from solo5_systemd import __version__
 from solo5_systemd.base.names import TaskName
@@ -37,8 +36,7 @@ class Kind(StrEnum):
     GAUGE = "gauge"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Family:
+class Family(NamedTuple):
     """A metric family.
 
     Attributes:
@@ -105,57 +103,43 @@ def families(
     full: "Sequence[FullDiskChange]" = (),
 ) -> Iterator[Family]:
     """Yield the families of tasks that have not ended, of their resource usage, and of networks."""
-    yield Family(
-        name="solo5_build_info",
-        kind=Kind.GAUGE,
-        help="Version of solo5-systemd; always 1.",
-        values=[({"version": __version__}, 1)],
-    )
+    yield _known("solo5_build_info", Kind.GAUGE, "Version of solo5-systemd; always 1.", [({"version": __version__}, 1)])
     yield from _task_families(tasks, endpoints)
     for name, kind, text, read in _SAMPLE_METRICS:
         found = (({"task": task, **labels}, value) for task, now in samples.items() for labels, value in read(now))
-        known = [(labels, value) for labels, value in found if value is not None]
-        yield Family(name=name, kind=kind, help=text, values=known)
-    yield Family(
-        name="solo5_task_disk_full",
-        kind=Kind.GAUGE,
-        help="1 while no space is left in the file system of a disk that may need some; absent otherwise.",
-        values=[({"task": each.task, "disk": each.disk.disk}, 1) for each in full],
+        yield _known(name, kind, text, found)
+    yield _known(
+        "solo5_task_disk_full",
+        Kind.GAUGE,
+        "1 while no space is left in the file system of a disk that may need some; absent otherwise.",
+        [({"task": each.task, "disk": each.disk.disk}, 1) for each in full],
     )
-    yield from _network_families(networks)
+    own = [network for network in networks if not network.namespace]
+    known = [network for network in own if network.ipv4 or network.without_ipv4 or network.join is not None]
+    for name, text, value in _NETWORK_METRICS:
+        yield _known(name, Kind.GAUGE, text, [({"network": network.name}, value(network)) for network in known])
     yield from _drop_families(endpoints, networks)
+
+
+def _known(name: str, kind: Kind, text: str, values: Values) -> Family:
+    """Return a family of the samples whose value is known."""
+    return Family(name, kind, text, [(labels, value) for labels, value in values if value is not None])
 
 
 def _task_families(tasks: Sequence[Task], endpoints: Mapping[TaskName, Endpoints]) -> Iterator[Family]:
     phases = Counter(task.phase for task in tasks)
-    yield Family(
-        name="solo5_tasks",
-        kind=Kind.GAUGE,
-        help="Number of tasks by phase.",
-        values=[({"phase": phase.value}, phases[phase]) for phase in Phase if phase is not Phase.ENDED],
-    )
-    yield Family(
-        name="solo5_task_info",
-        kind=Kind.GAUGE,
-        help="Labels of a task; always 1.",
-        values=[(_info_labels(task), 1) for task in tasks],
-    )
-    yield Family(
-        name="solo5_task_start_time_seconds",
-        kind=Kind.GAUGE,
-        help="Start time of the task since the epoch.",
-        values=[({"task": task.name}, task.started / 1e6) for task in tasks if task.started],
-    )
-    yield Family(
-        name="solo5_task_nic_info",
-        kind=Kind.GAUGE,
-        help="Labels of a NIC's lease; always 1.",
-        values=[labelled for task in tasks for labelled in _nic_labels(task.name, endpoints.get(task.name))],
-    )
+    counted = [({"phase": phase.value}, phases[phase]) for phase in Phase if phase is not Phase.ENDED]
+    yield _known("solo5_tasks", Kind.GAUGE, "Number of tasks by phase.", counted)
+    infos = [(_info_labels(task), 1) for task in tasks]
+    yield _known("solo5_task_info", Kind.GAUGE, "Labels of a task; always 1.", infos)
+    started = [({"task": task.name}, task.started / 1e6) for task in tasks if task.started]
+    yield _known("solo5_task_start_time_seconds", Kind.GAUGE, "Start time of the task since the epoch.", started)
+    nics = [labelled for task in tasks for labelled in _nic_labels(task.name, endpoints.get(task.name))]
+    yield _known("solo5_task_nic_info", Kind.GAUGE, "Labels of a NIC's lease; always 1.", nics)
     known = {task.name for task in tasks}
     sleepers = [(name, each) for name, each in endpoints.items() if name in known or each.waits]
     for name, kind, text, read in _SLEEP_METRICS:
-        yield Family(name=name, kind=kind, help=text, values=[({"task": task}, read(each)) for task, each in sleepers])
+        yield _known(name, kind, text, [({"task": task}, read(each)) for task, each in sleepers])
 
 
 _SLEEP_METRICS: Sequence[tuple[str, Kind, str, Callable[[Endpoints], float]]] = (
@@ -202,39 +186,24 @@ def _nic_labels(task: TaskName, endpoints: Endpoints | None) -> Iterator[tuple[L
         yield {"task": task, "nic": nic, "network": network, "ipv4": ipv4, "ipv6": ipv6, "tap": tap}, 1
 
 
-def _network_families(networks: Sequence[NetworkOverview]) -> Iterator[Family]:
-    for name, text, read in _NETWORK_METRICS:
-        own = (network for network in networks if not network.namespace)
-        known = (network for network in own if network.ipv4 or network.without_ipv4 or network.join is not None)
-        found = [({"network": network.name}, read(network)) for network in known]
-        values = [(labels, value) for labels, value in found if value is not None]
-        yield Family(name=name, kind=Kind.GAUGE, help=text, values=values)
-
-
 def _drop_families(endpoints: Mapping[TaskName, Endpoints], networks: Sequence[NetworkOverview]) -> Iterator[Family]:
     counted = dropped_by_namespace(network for network in networks if network.up)
-    yield Family(
-        name="solo5_task_network_filtered_packets",
-        kind=Kind.COUNTER,
-        help="Packets of a NIC dropped by a rule of the packet filter.",
-        values=[
-            ({"task": task, "nic": nic, "rule": rule}, count)
-            for task, found in endpoints.items()
-            for nic, rules in of_nics(found.nics, counted.get(found.namespace, {})).items()
-            for rule, count in rules.items()
-        ],
-    )
-    yield Family(
-        name="solo5_network_filtered_packets",
-        kind=Kind.COUNTER,
-        help="Packets from or to a network dropped by a rule of the packet filter.",
-        values=[
-            ({"network": name, "rule": rule}, count)
-            for name, dropped in counted.get("", {}).items()
-            for rule, count in dropped.by_rule().items()
-            if rule not in (*OF_GUESTS, *OF_TAPS)
-        ],
-    )
+    of_tasks = [
+        ({"task": task, "nic": nic, "rule": rule}, count)
+        for task, found in endpoints.items()
+        for nic, rules in of_nics(found.nics, counted.get(found.namespace, {})).items()
+        for rule, count in rules.items()
+    ]
+    text = "Packets of a NIC dropped by a rule of the packet filter."
+    yield _known("solo5_task_network_filtered_packets", Kind.COUNTER, text, of_tasks)
+    of_networks = [
+        ({"network": name, "rule": rule}, count)
+        for name, dropped in counted.get("", {}).items()
+        for rule, count in dropped.by_rule().items()
+        if rule not in (*OF_GUESTS, *OF_TAPS)
+    ]
+    text = "Packets from or to a network dropped by a rule of the packet filter."
+    yield _known("solo5_network_filtered_packets", Kind.COUNTER, text, of_networks)
 
 
 _NETWORK_METRICS: Sequence[tuple[str, str, Callable[[NetworkOverview], int | None]]] = (

@@ -39,14 +39,15 @@ VERBS = {
     "gc": "remove orphaned resources",
 }
 
-FOR_EACH_TASK = ("restart", "sleep", "wake", "freeze", "thaw")
-"""The verbs of one module, `verbs.each_task`: methods of the engine's `Runtime` without other arguments than a name."""
+_METHODS = ("remove", "stop", "kill", "restart", "sleep", "wake", "freeze", "thaw")
+FOR_EACH_TASK = {"rm" if method == "remove" else method: method for method in _METHODS}
+"""The verbs of one module, `verbs.each_task`, each with its method of the engine's `Runtime`."""
 
 
 class Verb(Protocol):
     """The interface of a verb's module."""
 
-    configure: Callable[["Parser"], None]
+    configure: Callable[["VerbParser"], None]
     """Add the verb's options."""
 
     execute: Callable[[argparse.Namespace, "CommandContext"], int]
@@ -90,6 +91,18 @@ class Parser(argparse.ArgumentParser):
         """Add the positional argument NAME..., one or more names of tasks."""
         self.add_argument("names", metavar="NAME", nargs="+", type=task_name, help="name of a task")
 
+    def add_verbs(self) -> Callable[..., "Parser"]:
+        """Return a function that adds a verb of this verb: its name, its summary, and the function to run, as `act`."""
+        verbs = self.add_subparsers(prog=self.prog, metavar="VERB", required=True, dest="act", parser_class=Parser)
+
+        def add(name: str, summary: str, act: Callable[[argparse.Namespace, "CommandContext"], int]) -> Parser:
+            parser: Parser = verbs.add_parser(name, help=summary, description=f"{summary[:1].upper()}{summary[1:]}.")
+            parser.add_output_options(json=True)
+            parser.set_defaults(act=act)
+            return parser
+
+        return add
+
     def add_output_options(self, *, json: bool) -> None:
         """Add --no-color, and --json if the verb prints data."""
         if json:
@@ -109,14 +122,14 @@ class VerbParser(Parser):
     def __init__(self, *, verb: str, **settings: Any) -> None:
         super().__init__(**settings)
         self.rewrite: Callable[[list[str]], list[str]] = list
-        self._verb = verb
+        self.verb = verb
         self._loaded = False
 
     def load(self) -> None:
         """Import the verb's module and call its `configure`; later calls have no effect."""
         if not self._loaded:
             self._loaded = True
-            name = "each_task" if self._verb in FOR_EACH_TASK else self._verb
+            name = "each_task" if self.verb in FOR_EACH_TASK else self.verb
             module = cast("Verb", import_module(f"solo5_systemd.cli.verbs.{name}"))
             module.configure(self)
             self.set_defaults(execute=module.execute)

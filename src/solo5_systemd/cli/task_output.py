@@ -1,18 +1,63 @@
-"""Text and JSON output of a task. The JSON keys are stable and documented in solo5ctl(1)."""
+"""Text and JSON output of a task, and its columns in lists. The JSON keys are stable and documented in solo5ctl(1)."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from solo5_systemd.cli.render import moment, size
-from solo5_systemd.cli.task_status import status
-from solo5_systemd.engine.task import Endpoints, Task
+from solo5_systemd.cli.render import moment, size, span
+from solo5_systemd.engine.task import Endpoints, Phase, Task
 
 if TYPE_CHECKING:
     from solo5_systemd.base.names import DeviceName
     from solo5_systemd.network.guest_limits import Limits
     from solo5_systemd.network.model import Lease, LeaseRecord, PortRequest, Reservation
     from solo5_systemd.unit.outcome import Outcome
+
+
+SECOND = 1_000_000
+
+_ENDINGS = {
+    "stalled": "Hung and killed",
+    "forbidden-system-call": "Forbidden call",
+    "tender-refused": "Refused",
+    "unknown": "Ended",
+}
+"""The column STATUS of each `unit.outcome.Ending` that is not shown as its value with blanks."""
+
+
+def ending_word(ending: str) -> str:
+    """Return the column STATUS of an `unit.outcome.Ending`, which a list of running tasks does not import."""
+    return _ENDINGS.get(ending, ending.capitalize().replace("-", " "))
+
+
+def status(task: Task, now: int, asleep: int = 0) -> str:
+    """Return the column STATUS, in podman's format.
+
+    Args:
+        now: microseconds since the epoch.
+        asleep: since when it sleeps or is dormant, in microseconds since the epoch; 0: it is awake, or over.
+    """
+    match task.phase:
+        case Phase.STARTING | Phase.STOPPING | Phase.HUNG:
+            return task.phase.value.capitalize()
+        case Phase.RUNNING | Phase.FROZEN:
+            if asleep and task.phase is Phase.RUNNING:
+                return f"Asleep {span((now - asleep) / SECOND)}"
+            up = f"Up {span((now - task.started) / SECOND)}" if task.started else "Up"
+            return f"{up} (frozen)" if task.phase is Phase.FROZEN else up
+        case Phase.ENDED if asleep:
+            return f"Dormant {span((now - asleep) / SECOND)}"
+        case Phase.ENDED:
+            return _ended(task, now)
+
+
+def _ended(task: Task, now: int) -> str:
+    word = "Ended" if task.started else "Not started"
+    if task.outcome is not None:
+        word = ending_word(task.outcome.ending)
+        if task.outcome.ending == "exited":
+            word = f"{word} ({task.outcome.exit_code})"
+    return f"{word} {span((now - task.state.ended) / SECOND)} ago" if task.state.ended else word
 
 
 def ports(endpoints: Endpoints | None) -> str:

@@ -44,6 +44,9 @@ class NamedDisk:
     used: int
     task: str | None
 
+    def __str__(self) -> str:
+        return self.name
+
 
 class NamedDisks:
     """The named disks of this host.

@@ -3,23 +3,21 @@
 Each is imported at its first use: imports are most of the run time of a short verb.
 """
 
-import os
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from solo5_systemd.bus.lease_reader import RecordedNetworks
 from solo5_systemd.engine.queries import Queries
 
 if TYPE_CHECKING:
-    from solo5_systemd.base.names import DeviceName, TaskName
+    from solo5_systemd.base.names import TaskName
     from solo5_systemd.bus.blocking import BlockingBus
     from solo5_systemd.bus.unit_reader import BlockingReader
     from solo5_systemd.cgroup.cgroupfs import CgroupFs
-    from solo5_systemd.engine.task import Endpoints
     from solo5_systemd.journal.lines import Line
-    from solo5_systemd.network.model import LeaseRecord, NetworkOverview, RecordedRepair
-    from solo5_systemd.network.tap_counters import Traffic
+    from solo5_systemd.network.model import NetworkOverview
     from solo5_systemd.storage.disk_space import DiskSpace
     from solo5_systemd.unit.exit_messages import ExitMessages
     from solo5_systemd.unit.state import UnitState
@@ -77,15 +75,15 @@ class QueryMachine(KernelReads):
         return BlockingReader(self.bus)
 
     @cached_property
-    def networks(self) -> "RecordedNetworks":
-        return RecordedNetworks(self.bus)
+    def networks(self) -> "BlockingNetworks":
+        return BlockingNetworks(self.bus)
 
     @cached_property
     def console(self) -> "WrittenConsole":
         return WrittenConsole()
 
 
-class RecordedNetworks:
+class BlockingNetworks(RecordedNetworks):
     """The network service's state, without an event loop; implements `backends.NetworkQueries`.
 
     Args:
@@ -93,22 +91,8 @@ class RecordedNetworks:
     """
 
     def __init__(self, bus: "Callable[[], BlockingBus]") -> None:
+        super().__init__()
         self._bus = bus
-
-    async def record(self, task: "TaskName") -> "LeaseRecord | None":
-        from solo5_systemd.network.lease_files import read_lease_record
-
-        return read_lease_record(task)
-
-    async def records(self) -> "Sequence[LeaseRecord]":
-        from solo5_systemd.network.lease_files import read_lease_records
-
-        return read_lease_records()
-
-    async def endpoints(self) -> "Mapping[TaskName, Endpoints]":
-        from solo5_systemd.bus.lease_reader import read_endpoints
-
-        return read_endpoints()
 
     async def awake_because(self, task: "TaskName") -> str:
         from solo5_systemd.bus.peers import Call, RemoteError
@@ -136,20 +120,6 @@ class RecordedNetworks:
                 return Reply(self.having(key).get(key) or {}, self.path(key))
 
         return tuple(record(NetworkOverview, Reply(row)) for row in dict(networks).values())
-
-    async def recent_repairs(self) -> "Sequence[RecordedRepair]":
-        """Return the last repairs, newest first; nothing is imported where there was none."""
-        if not os.path.exists("/run/solo5/network/repairs.json"):  # noqa: PTH110 - pathlib is imported late, too
-            return ()
-        from solo5_systemd.network.lease_files import read_repairs
-
-        return read_repairs()
-
-    async def traffic(self) -> "Mapping[TaskName, Mapping[DeviceName, Traffic]]":
-        from solo5_systemd.network.namespaces import read_traffic_elsewhere
-        from solo5_systemd.network.tap_counters import read_traffic
-
-        return read_traffic() | read_traffic_elsewhere()
 
 
 class WrittenConsole:

@@ -15,7 +15,7 @@ def test_the_sort_keys_are_those_of_the_table() -> None:
 
 def test_the_defaults_of_a_stop_are_those_of_a_workload() -> None:
     arguments = parse(("stop", "web"))
-    assert (arguments.time, arguments.signal) == (STOP_TIMEOUT_S, StopSignal.TERM)
+    assert (arguments.timeout_s, arguments.signal) == (STOP_TIMEOUT_S, StopSignal.TERM)
 
 
 def test_the_default_and_the_tenders_of_a_run_are_those_that_its_help_has() -> None:

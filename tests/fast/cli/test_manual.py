@@ -10,7 +10,7 @@ from tests.support.fakes.tasks import LEASE, PORTS, ended, running
 
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.cli import task_output, task_status, usage_table
+from solo5_systemd.cli import task_output, usage_table
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.settings.resolver import resolver
 from solo5_systemd.task.placeholders import mirage, placeholders
@@ -88,7 +88,7 @@ def test_every_json_key_of_a_task_is_documented() -> None:
 @pytest.mark.parametrize("ending", Ending)
 def test_every_ending_is_documented(ending: Ending) -> None:
     assert ending.value in source("solo5ctl.1")
-    word = task_status._ENDINGS[ending]
+    word = task_output.ending_word(ending)
     titles = re.findall(r"^\.TP\n(.*)$", source("solo5-systemd.7"), re.MULTILINE)
     assert word in {title for line in titles for title in line.split(", ")}
 

@@ -37,36 +37,34 @@ SIZE is in bytes, or with a suffix: 512K, 64M, 1G, 1T (powers of 1024). A disk i
 def configure(parser: Parser) -> None:
     parser.usage = "solo5ctl disk create|ls|inspect|resize|rm|import|export|snapshot|restore ..."
     parser.epilog = EPILOG
-    verbs = parser.add_subparsers(
-        prog="solo5ctl disk", metavar="VERB", required=True, dest="disk_verb", parser_class=Parser
-    )
-    create = _add(verbs, "create", "create a disk of zeros", _create)
+    add = parser.add_verbs()
+    create = add("create", "create a disk of zeros", _create)
     _add_name(create)
     create.add_argument("size", metavar="SIZE", type=disk_size, help="size of the disk, such as 64M")
     create.add_argument("--preallocate", action="store_true", help="allocate all blocks now (default: sparse)")
-    ls = _add(verbs, "ls", "list disks", _list)
+    ls = add("ls", "list disks", _list)
     ls.add_argument("-q", "--quiet", action="store_true", help="print names only")
     ls.add_argument("--snapshots", action="store_true", help="list the snapshots of all disks instead")
-    inspect = _add(verbs, "inspect", "show details of disks", _inspect)
+    inspect = add("inspect", "show details of disks", _inspect)
     inspect.add_argument(
         "names", metavar="NAME|PATH", nargs="+", type=_name_or_path, help="name of a disk; path of a file or device"
     )
-    resize = _add(verbs, "resize", "change the size of a disk that no task has", _resize)
+    resize = add("resize", "change the size of a disk that no task has", _resize)
     _add_name(resize, "lvresize --size SIZE VG/LV, zfs set volsize=SIZE POOL/VOLUME, truncate --size=SIZE FILE")
     resize.add_argument("size", metavar="SIZE", type=disk_size, help="new size, such as 128M")
     resize.add_argument("--shrink", action="store_true", help="permit a smaller size, which loses the disk's end")
-    remove = _add(verbs, "rm", "remove disks that no task has, or snapshots", _remove)
+    remove = add("rm", "remove disks that no task has, or snapshots", _remove)
     remove.add_argument("--snapshots", action="store_true", help="remove the snapshots of the disks as well")
     remove.add_argument(
         "names", metavar="NAME[@SNAPSHOT]", nargs="+", type=disk_or_snapshot, help="name of a disk, or of a snapshot"
     )
-    importing = _add(verbs, "import", "create a disk with the content of a file", _import)
+    importing = add("import", "create a disk with the content of a file", _import)
     _add_name(importing)
     importing.add_argument("file", metavar="FILE", help="file with the content; '-': standard input")
-    export = _add(verbs, "export", "write the content of a disk that no task has, or of a snapshot, to a file", _export)
+    export = add("export", "write the content of a disk that no task has, or of a snapshot, to a file", _export)
     export.add_argument("name", metavar="NAME[@SNAPSHOT]", type=disk_or_snapshot, help="name of a disk or snapshot")
     export.add_argument("file", metavar="FILE", help="file to create; '-': standard output")
-    snapshot = _add(verbs, "snapshot", "make a snapshot of a disk; of all disks of the task that has it", _snapshot)
+    snapshot = add("snapshot", "make a snapshot of a disk; of all disks of the task that has it", _snapshot)
     _add_name(snapshot, "solo5ctl freeze TASK; lvcreate -s -n SNAPSHOT VG/LV, zfs snapshot; solo5ctl thaw TASK")
     snapshot.add_argument(
         "--as", metavar="SNAPSHOT", dest="snapshot", type=snapshot_name, help="name (default: the time in UTC)"
@@ -74,18 +72,9 @@ def configure(parser: Parser) -> None:
     snapshot.add_argument(
         "--copy", action="store_true", help="copy the data if the file system shares no blocks; no task has the disk"
     )
-    restore = _add(verbs, "restore", "replace the content of a disk that no task has by a snapshot", _restore)
+    restore = add("restore", "replace the content of a disk that no task has by a snapshot", _restore)
     _add_name(restore, "solo5ctl stop TASK; lvconvert --merge VG/SNAPSHOT, zfs rollback")
     restore.add_argument("snapshot", metavar="SNAPSHOT", type=snapshot_name, help="name of a snapshot of the disk")
-
-
-def _add(verbs: "object", name: str, summary: str, act: "Callable[[Namespace, CommandContext], int]") -> Parser:
-    parser: Parser = verbs.add_parser(  # type: ignore[attr-defined]  # argparse names its class with an underscore
-        name, help=summary, description=f"{summary[:1].upper()}{summary[1:]}."
-    )
-    parser.add_output_options(json=True)
-    parser.set_defaults(act=act)
-    return parser
 
 
 def _add_name(parser: Parser, by_path: str = "") -> None:
@@ -140,37 +129,28 @@ def _resize(arguments: Namespace, context: CommandContext) -> int:
     return _print_one(_disks().resize(arguments.name, arguments.size, shrink=arguments.shrink), arguments, context)
 
 
-def _print_one(disk: "NamedDisk", arguments: Namespace, context: CommandContext) -> int:
+def _print_one(found: "NamedDisk", arguments: Namespace, context: CommandContext) -> int:
     if arguments.json:
-        context.screen.json(_json(disk))
+        context.screen.json(_json(found))
     else:
-        context.screen.write(f"{disk.name}\n")
+        context.screen.write(f"{found}\n")
     return 0
 
 
 def _list(arguments: Namespace, context: CommandContext) -> int:
-    if arguments.snapshots:
-        return _list_snapshots(arguments, context)
-    disks = _disks().all()
+    snapshots = _snapshots().all() if arguments.snapshots else ()
+    disks = () if arguments.snapshots else _disks().all()
+    found: Sequence[NamedDisk | Snapshot] = (*disks, *snapshots)
     if arguments.json:
-        context.screen.json([_json(disk) for disk in disks])
+        context.screen.json([_json(each) for each in found])
     elif arguments.quiet:
-        context.screen.write("".join(f"{disk.name}\n" for disk in disks))
+        context.screen.write("".join(f"{each}\n" for each in found))
+    elif arguments.snapshots:
+        rows = [(str(each), size(each.size), size(each.allocated), moment(each.made)) for each in snapshots]
+        context.screen.write(table(SNAPSHOT_HEADER, rows))
     else:
         now = context.screen.now()
         context.screen.write(table(HEADER, [_row(disk, now) for disk in disks]))
-    return 0
-
-
-def _list_snapshots(arguments: Namespace, context: CommandContext) -> int:
-    snapshots = _snapshots().all()
-    if arguments.json:
-        context.screen.json([_snapshot_json(each) for each in snapshots])
-    elif arguments.quiet:
-        context.screen.write("".join(f"{each}\n" for each in snapshots))
-    else:
-        rows = [(str(each), size(each.size), size(each.allocated), moment(each.made)) for each in snapshots]
-        context.screen.write(table(SNAPSHOT_HEADER, rows))
     return 0
 
 
@@ -185,41 +165,20 @@ def _holder(disk: "NamedDisk | DiskPath") -> str:
 
 
 def _inspect(arguments: Namespace, context: CommandContext) -> int:
-    disks = [_at_path(name) if _is_path(name) else _disks().get(name) for name in arguments.names]
+    shown = [_at_path(name) if _is_path(name) else _named(name) for name in arguments.names]
     if arguments.json:
-        context.screen.json([_inspected_json(disk) for disk in disks])
+        context.screen.json([document for document, _ in shown])
     else:
-        context.screen.write("\n".join(fields(_inspected_fields(disk)) for disk in disks))
+        context.screen.write("\n".join(fields(pairs) for _, pairs in shown))
     return 0
 
 
-def _at_path(path: str) -> "DiskPath":
+def _at_path(path: str) -> "tuple[dict[str, object], list[tuple[str, str]]]":
+    """Return what `inspect` shows of a file or device, as JSON and as fields."""
     from solo5_systemd.storage.disk_inspect import inspect_path  # imported here for startup time
 
-    return inspect_path(path)
-
-
-def _inspected_json(disk: "NamedDisk | DiskPath") -> dict[str, object]:
-    from solo5_systemd.storage.named_disks import NamedDisk
-
-    if isinstance(disk, NamedDisk):
-        return _json(disk) | {"snapshots": [_snapshot_json(each) for each in _snapshots().of(disk.name)]}
-    known: dict[str, object] = {"sector_size": disk.sector_size, "task": disk.task or None, "use": disk.use or None}
-    document: dict[str, object] = {
-        "path": disk.path,
-        "backing": disk.backing.value,
-        "size": disk.size,
-        "in_use": disk.task is not None,
-    }
-    return document | {key: value for key, value in known.items() if value is not None}
-
-
-def _inspected_fields(disk: "NamedDisk | DiskPath") -> list[tuple[str, str]]:
-    from solo5_systemd.storage.named_disks import NamedDisk
-
-    if isinstance(disk, NamedDisk):
-        return _fields(disk, _snapshots().of(disk.name))
-    return [
+    disk = inspect_path(path)
+    return _json(disk), [
         ("Path", disk.path),
         ("Backing", disk.backing.value),
         ("Size", f"{size(disk.size)} ({disk.size} bytes)"),
@@ -229,39 +188,28 @@ def _inspected_fields(disk: "NamedDisk | DiskPath") -> list[tuple[str, str]]:
     ]
 
 
-def _fields(disk: "NamedDisk", snapshots: "Sequence[Snapshot]") -> list[tuple[str, str]]:
-    pairs = [
+def _named(name: "DiskName") -> "tuple[dict[str, object], list[tuple[str, str]]]":
+    """Return the same of a named disk."""
+    disk, snapshots = _disks().get(name), _snapshots().of(name)
+    return _json(disk) | {"snapshots": [_json(each) for each in snapshots]}, [
         ("Name", disk.name),
         ("File", disk.path),
         ("Size", f"{size(disk.size)} ({disk.size} bytes)"),
         ("Allocated", size(disk.allocated)),
         ("Task", _holder(disk)),
         ("Last used", moment(disk.used)),
+        *(("Snapshot", f"{each.name}, {size(each.size)}, {moment(each.made)}") for each in snapshots),
     ]
-    return pairs + [("Snapshot", f"{each.name}, {size(each.size)}, {moment(each.made)}") for each in snapshots]
 
 
-def _snapshot_json(snapshot: "Snapshot") -> dict[str, object]:
-    return {
-        "name": snapshot.name,
-        "disk": snapshot.disk,
-        "path": snapshot.path,
-        "size": snapshot.size,
-        "allocated": snapshot.allocated,
-        "made": moment(snapshot.made),
-    }
-
-
-def _json(disk: "NamedDisk") -> dict[str, object]:
-    document: dict[str, object] = {
-        "name": disk.name,
-        "path": disk.path,
-        "size": disk.size,
-        "allocated": disk.allocated,
-        "last_used": moment(disk.used),
-        "in_use": disk.task is not None,
-    }
-    return document | ({"task": disk.task} if disk.task else {})
+def _json(found: "NamedDisk | DiskPath | Snapshot") -> dict[str, object]:
+    """Return a disk or snapshot as a JSON object; unknown values are absent."""
+    document = {key: value for key, value in vars(found).items() if value not in (None, "")}
+    if "made" in document:
+        return document | {"made": moment(document["made"])}
+    if "used" in document:
+        document["last_used"] = moment(document.pop("used"))
+    return document | {"in_use": vars(found)["task"] is not None}
 
 
 def _remove(arguments: Namespace, context: CommandContext) -> int:
@@ -288,7 +236,7 @@ def _snapshot(arguments: Namespace, context: CommandContext) -> int:
     with progress(disk.size, context) as show:
         made = _snapshots().take(disk.name, name, copy=arguments.copy, progress=show)
     if arguments.json:
-        context.screen.json({"snapshots": [_snapshot_json(made)]})
+        context.screen.json({"snapshots": [_json(made)]})
     else:
         context.screen.write(f"{made}\n")
     return 0
@@ -313,7 +261,7 @@ def _snapshot_running(task: TaskName, name: "SnapshotName", arguments: Namespace
             return status
         made = instant.keep()
     if arguments.json:
-        document = {"snapshots": [_snapshot_json(each) for each in made], "task": task}
+        document = {"snapshots": [_json(each) for each in made], "task": task}
         others = [{"disk": each["disk"], "path": each["path"]} for each in instant.left_out]
         context.screen.json(document | {"pause_ms": round(pause * 1000, 3), "left_out": others})
     else:
@@ -374,8 +322,6 @@ def _check_source(path: str, source: int) -> None:
 
 
 def _export(arguments: Namespace, context: CommandContext) -> int:
-    from solo5_systemd.storage.named_disks import NamedDisk
-
     to_stdout, (name, snapshot) = arguments.file == "-", arguments.name
     if to_stdout and arguments.json:
         raise InvalidRequestError("--json and FILE - are mutually exclusive: standard output has the disk.")
@@ -395,10 +341,9 @@ def _export(arguments: Namespace, context: CommandContext) -> int:
     else:
         _write_new(arguments.file, write)
     if arguments.json:
-        document = _json(exported) if isinstance(exported, NamedDisk) else _snapshot_json(exported)
-        context.screen.json(document | {"sha256": sha256})
+        context.screen.json(_json(exported) | {"sha256": sha256})
     else:
-        line = f"{sha256}  {name if snapshot is None else exported}"
+        line = f"{sha256}  {exported}"
         context.screen.message(line) if to_stdout else context.screen.write(f"{line}\n")
     return 0
 

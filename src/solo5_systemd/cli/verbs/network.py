@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import NetworkName, network_name
 from solo5_systemd.cli.context import CommandContext
-from solo5_systemd.cli.parser import Parser, VerbParser
+from solo5_systemd.cli.parser import VerbParser
 from solo5_systemd.cli.render import fields, moment, table
 
 if TYPE_CHECKING:
@@ -22,24 +22,14 @@ REPAIR_HEADER = ("TIME", "REPAIR", "TASKS")
 HEADER = ("NAME", "BRIDGE", "RANGE", "GATEWAY", "IN USE", "FREE")
 
 
-def configure(parser: Parser) -> None:
+def configure(parser: VerbParser) -> None:
     parser.usage = "solo5ctl network [ls|inspect|repairs] [NETWORK...]"
-    if isinstance(parser, VerbParser):
-        parser.rewrite = with_verb
-    verbs = parser.add_subparsers(
-        prog="solo5ctl network", metavar="VERB", required=True, dest="network_verb", parser_class=Parser
-    )
-    ls = verbs.add_parser("ls", help="list networks", description="List networks.")
-    ls.add_argument("-q", "--quiet", action="store_true", help="print names only")
-    ls.add_output_options(json=True)
-    ls.set_defaults(act=_list)
-    inspect = verbs.add_parser("inspect", help="show details of networks", description="Show details of networks.")
+    parser.rewrite = with_verb
+    add = parser.add_verbs()
+    add("ls", "list networks", _list).add_argument("-q", "--quiet", action="store_true", help="print names only")
+    inspect = add("inspect", "show details of networks", _inspect)
     inspect.add_argument("networks", metavar="NETWORK", nargs="+", type=network_name, help="name of a network")
-    inspect.add_output_options(json=True)
-    inspect.set_defaults(act=_inspect)
-    repairs = verbs.add_parser("repairs", help="show the last repairs", description="Show the last repairs.")
-    repairs.add_output_options(json=True)
-    repairs.set_defaults(act=_repairs)
+    add("repairs", "show the last repairs", _repairs)
 
 
 def with_verb(words: "list[str]") -> "list[str]":

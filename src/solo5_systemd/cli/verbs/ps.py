@@ -65,8 +65,7 @@ def _text(tasks: "Sequence[Task]", endpoints: "Mapping[TaskName, Endpoints]", sc
 
 
 def _row(task: "Task", endpoints: "Endpoints | None", now: int) -> tuple[str, ...]:
-    from solo5_systemd.cli.task_output import addresses, ports
-    from solo5_systemd.cli.task_status import status
+    from solo5_systemd.cli.task_output import addresses, ports, status
 
     return (
         task.name,
