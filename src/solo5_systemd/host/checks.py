@@ -283,7 +283,7 @@ def _networks(host: Host) -> Fact:
 def _joined(network: NetworkSettings, join: Join) -> str:
     """Return a phrase about a network on a joined bridge, whose firewall and routers decide what reaches it."""
     vlan = f" with VLAN {join.vlan}" if join.vlan else ""
-    leased = f"addresses from {join.pool_text}" if join.pool else f"requested addresses of {network.ipv4}"
+    leased = f"addresses from {join.pool}" if join.pool else f"requested addresses of {network.ipv4}"
     return f"{network.name} joins {network.bridge}{vlan}, {leased if network.ipv4 else 'addresses by DHCP'}"
 
 

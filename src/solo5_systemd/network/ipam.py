@@ -26,7 +26,7 @@ from solo5_systemd.network.model import (
 )
 from solo5_systemd.settings.guest_routes import IpNetwork
 from solo5_systemd.settings.network import DEFAULT_NETWORK, MTU, NO_NETWORK, NetworkSettings, default_bridge
-from solo5_systemd.settings.reserved_addresses import is_reserved, number_within
+from solo5_systemd.settings.reserved_addresses import AddressRange, is_reserved, number_within
 
 T = TypeVar("T")
 
@@ -191,8 +191,8 @@ def free_addresses(network: Network | NetworkSettings, taken: int) -> int:
         return _ROOM - taken
     if network.ipv4 is None or (network.join is not None and network.join.pool is None):
         return 0
-    first, last = _bounds(network, network.ipv4)
-    addresses = int(last) - int(first) + 1 - number_within(first, last, network.policy.reserved_addresses)
+    guests = _guests(network, network.ipv4)
+    addresses = guests.size - number_within(guests, network.policy.reserved_addresses)
     if network.join:  # a pool does not include the gateway
         return min(BRIDGE_PORTS, addresses) - taken
     return min(_ROOM, addresses - 1) - taken
@@ -205,18 +205,20 @@ def addresses_of(network: NetworkSettings) -> int:
     return free_addresses(network, 0)
 
 
-def _bounds(network: Network | NetworkSettings, inside: IpNetwork) -> tuple[IpAddress, IpAddress]:
-    """Return the first and last address for guests: of the pool, or of the range; an IPv6 prefix has no broadcasts."""
+def _guests(network: Network | NetworkSettings, inside: IpNetwork) -> AddressRange:
+    """Return the addresses for guests: the pool, or those of the range; an IPv6 prefix has none for broadcasts."""
     if inside.version == 4:
-        return (network.join and network.join.pool) or (inside[1], inside[-2])
-    return (network.join and network.join.pool6) or (inside[1], inside[-1])
+        return (network.join and network.join.pool) or AddressRange(inside[1], inside[-2])
+    return (network.join and network.join.pool6) or AddressRange(inside[1], inside[-1])
 
 
-def _pool_text(network: Network, inside: IpNetwork) -> str:
-    """Return the pool of a joined network as in the settings; empty without one."""
-    if network.join is None:
-        return ""
-    return network.join.pool_text if inside.version == 4 else network.join.pool6_text
+def _shown(network: Network, inside: IpNetwork) -> str:
+    """Return the addresses for guests as the settings have them: the pool, or the range."""
+    return str(_guests(network, inside) if _has_pool(network, inside) else inside)
+
+
+def _has_pool(network: Network, inside: IpNetwork) -> bool:
+    return network.join is not None and (network.join.pool if inside.version == 4 else network.join.pool6) is not None
 
 
 class _Choice:
@@ -311,21 +313,22 @@ class _Choice:
                 f"{inside}.",
                 f"Request one, or set network.{network.name}.pool below /etc/solo5.",
             )
-        if address := self._free(nic, network, _bounds(network, inside)):
+        if address := self._free(nic, network, _guests(network, inside)):
             return address
-        pool = _pool_text(network, inside)
-        key = f"ipv{inside.version}" if not pool else "pool" if inside.version == 4 else "pool6"
+        key = f"ipv{inside.version}"
+        if _has_pool(network, inside):
+            key = "pool" if inside.version == 4 else "pool6"
         raise TakenError(
-            f"network {network.name} has no free address for NIC {nic}: all of {pool or inside} are taken.",
+            f"network {network.name} has no free address for NIC {nic}: all of {_shown(network, inside)} are taken.",
             f"End a task, or set a larger range as network.{network.name}.{key} below /etc/solo5.",
         )
 
-    def _free(self, nic: DeviceName, network: Network, pool: tuple[IpAddress, IpAddress]) -> IpAddress | None:
+    def _free(self, nic: DeviceName, network: Network, pool: AddressRange) -> IpAddress | None:
         """Take the first free address of a pool, from the one derived from task and NIC on; None: all are taken.
 
         One that is remembered of another task is the last choice: no address is lost to tasks that are never started.
         """
-        lowest, hosts = pool[0], int(pool[1]) - int(pool[0]) + 1
+        lowest, hosts = pool.first, pool.size
         first = number_of(f"ipv{lowest.version}", self._task, nic)
         found: IpAddress | None = None
         for address in (lowest + (first + offset) % hosts for offset in range(hosts)):
@@ -400,11 +403,10 @@ def _check_usable(address: IpAddress, nic: DeviceName, network: Network) -> None
     inside = network.ipv4 if address.version == 4 else network.ipv6
     if inside is None:
         raise _none_leased(address, nic, network)
-    lowest, highest = map(int, _bounds(network, inside))
-    pool = _pool_text(network, inside)
-    if address not in inside or (pool and not lowest <= int(address) <= highest):
+    if address not in inside or (_has_pool(network, inside) and address not in _guests(network, inside)):
         raise InvalidRequestError(
-            f"address {address} for NIC {nic} is outside network {network.name}: expected one in {pool or inside}."
+            f"address {address} for NIC {nic} is outside network {network.name}: expected one in "
+            f"{_shown(network, inside)}."
         )
     unusable: dict[IpAddress | None, str] = {
         inside.broadcast_address: "its broadcast address" if inside.version == 4 else "",

@@ -1,13 +1,10 @@
-"""Addresses as text: one, a network's range, and the pool for guests on an existing bridge, the first and the last."""
+"""Addresses as text: one, and a network's range."""
 
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import TypeVar
 
 from solo5_systemd.base.errors import InvalidRequestError, SettingsError
 
-Pool4 = tuple[IPv4Address, IPv4Address]
-Pool6 = tuple[IPv6Address, IPv6Address]
-_Address = TypeVar("_Address", IPv4Address, IPv6Address)
 _Network = TypeVar("_Network", IPv4Network, IPv6Network)
 
 
@@ -74,28 +71,3 @@ def _range(text: str, kind: type[_Network], example: str) -> _Network:
         return kind(text)
     except ValueError as error:
         raise SettingsError(f"{text!r} is an address with its prefix: expected the range, {found}.") from error
-
-
-def address_pool(text: str) -> Pool4:
-    """Return the first and last IPv4 address of a pool.
-
-    Raises:
-        SettingsError: malformed.
-    """
-    return _pool(text, IPv4Address, "192.168.1.200-192.168.1.230")
-
-
-def address_pool6(text: str) -> Pool6:
-    """Return the first and last IPv6 address of a pool; raises as `address_pool`."""
-    return _pool(text, IPv6Address, "2001:db8:1::200-2001:db8:1::2ff")
-
-
-def _pool(text: str, kind: type[_Address], example: str) -> tuple[_Address, _Address]:
-    first, _, last = text.partition("-")
-    try:
-        pool = kind(first.strip()), kind(last.strip())
-    except ValueError:
-        pool = None
-    if pool is None or pool[1] < pool[0]:
-        raise SettingsError(f"{text!r} is not a pool: expected two addresses such as {example}.")
-    return pool

@@ -1,7 +1,7 @@
 """The IPv6 settings of a network: `ipv6`, `gateway6`, `nat66`, `ra`, and `pool6` on an existing bridge."""
 
 from dataclasses import dataclass
-from ipaddress import IPv6Address, IPv6Network
+from ipaddress import IPv4Address, IPv6Address, IPv6Network
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import SettingsError
@@ -76,9 +76,9 @@ def joined_ipv6(keys: NetworkKeys, fields: Fields) -> tuple[bool, Ipv6 | None]:
         return bool(keys.ipv6), None
     if gateway is not None and not (is_host6(gateway, prefix) or gateway.is_link_local):
         raise fields.wrong("gateway6", str(gateway), "the router's link-local address, or its one in the ipv6 prefix")
-    if pool is not None and not all(is_host6(address, prefix) for address in pool):
+    if pool is not None and not (is_host6(pool.first, prefix) and is_host6(pool.last, prefix)):
         raise fields.wrong("pool6", fields.text("pool6"), "addresses inside the network's ipv6 prefix")
-    if pool is not None and gateway is not None and pool[0] <= gateway <= pool[1]:
+    if pool is not None and gateway is not None and gateway in pool:
         raise fields.wrong("pool6", fields.text("pool6"), f"a pool without gateway6, {gateway}")
     return True, Ipv6(prefix=prefix, gateway=gateway)
 
@@ -97,6 +97,6 @@ def _is_unicast(prefix: IPv6Network) -> bool:
     return any(prefix.subnet_of(IPv6Network(block)) for block in ("2000::/3", "fc00::/7"))
 
 
-def is_host6(address: IPv6Address, prefix: IPv6Network) -> bool:
+def is_host6(address: IPv4Address | IPv6Address, prefix: IPv6Network) -> bool:
     """Return whether a host may have an address; the first one is any router's (RFC 4291, section 2.6.1)."""
     return address in prefix and address != prefix.network_address

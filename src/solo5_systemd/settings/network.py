@@ -3,12 +3,11 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError, SettingsError
 from solo5_systemd.base.names import NetworkName, network_name
-from solo5_systemd.settings.address_pool import Pool4, Pool6
 from solo5_systemd.settings.ipv6 import IPV6_MTU, Ipv6, ipv6_settings, joined_ipv6
 from solo5_systemd.settings.network_keys import (
     CLOSED,
@@ -22,7 +21,7 @@ from solo5_systemd.settings.network_keys import (
     network_keys,
 )
 from solo5_systemd.settings.records import record
-from solo5_systemd.settings.reserved_addresses import check_within
+from solo5_systemd.settings.reserved_addresses import AddressRange, check_within
 from solo5_systemd.settings.resolver import UNSET, Resolver
 
 MTU = 1500
@@ -45,25 +44,15 @@ class Join:
 
     Attributes:
         vlan: the VLAN of the ports of guests; 0: that of a new port of the bridge.
-        pool: the first and last address for guests; None: each NIC requests its address.
+        pool: the addresses for guests; None: each NIC requests its address.
         ipv6: guests may send IPv6.
-        pool6: the first and last IPv6 address for guests; None: each of the network's prefix, if it has one.
+        pool6: the IPv6 addresses for guests; None: each of the network's prefix, if it has one.
     """
 
     vlan: int = 0
-    pool: Pool4 | None = None
+    pool: AddressRange | None = None
     ipv6: bool = False
-    pool6: Pool6 | None = None
-
-    @property
-    def pool_text(self) -> str:
-        """Return the pool as in the settings; empty without one."""
-        return f"{self.pool[0]}-{self.pool[1]}" if self.pool else ""
-
-    @property
-    def pool6_text(self) -> str:
-        """Return the IPv6 pool as in the settings; empty without one."""
-        return f"{self.pool6[0]}-{self.pool6[1]}" if self.pool6 else ""
+    pool6: AddressRange | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,9 +179,9 @@ def _joining(name: NetworkName, fields: Fields) -> NetworkSettings:
         raise fields.wrong("ipv4", keys.ipv4, "the LAN's range")
     ipv4 = _range4(keys, fields, "the LAN's range, with a prefix of at most 30")
     _check_gateway4(keys, fields, ipv4, "the address of a router inside the network's ipv4 range")
-    if keys.pool and (ipv4 is None or not all(_is_host(address, ipv4) for address in keys.pool)):
+    if keys.pool and (ipv4 is None or not all(_is_host(each, ipv4) for each in (keys.pool.first, keys.pool.last))):
         raise fields.wrong("pool", fields.text("pool"), "addresses inside the network's ipv4 range")
-    if keys.pool and keys.gateway4 and keys.pool[0] <= keys.gateway4 <= keys.pool[1]:
+    if keys.pool and keys.gateway4 and keys.gateway4 in keys.pool:
         raise fields.wrong("pool", fields.text("pool"), f"a pool without gateway4, {keys.gateway4}")
     may_send6, ipv6 = joined_ipv6(keys, fields)
     return NetworkSettings(
@@ -255,7 +244,7 @@ def default_bridge(name: NetworkName) -> str:
     return f"solo5-{name[:4]}{hashlib.sha256(name.encode()).hexdigest()[:5]}"
 
 
-def _is_host(address: IPv4Address, network: IPv4Network) -> bool:
+def _is_host(address: IPv4Address | IPv6Address, network: IPv4Network) -> bool:
     return address in network and address not in (network.network_address, network.broadcast_address)
 
 

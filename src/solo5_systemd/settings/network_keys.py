@@ -14,12 +14,12 @@ from typing import Annotated
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import SettingsError
 from solo5_systemd.base.names import NetworkName
-from solo5_systemd.settings.address_pool import Pool4, Pool6, range4, range6
+from solo5_systemd.settings.address_pool import range4, range6
 from solo5_systemd.settings.egress import EGRESS, Egress
 from solo5_systemd.settings.guest_routes import ROUTES, Routes
 from solo5_systemd.settings.rate import UNLIMITED, Rate
 from solo5_systemd.settings.records import TYPES, Entry, Type, entries, integer, setting, text
-from solo5_systemd.settings.reserved_addresses import Reserved
+from solo5_systemd.settings.reserved_addresses import AddressRange, Reserved
 from solo5_systemd.settings.resolver import SEARCH, SERVERS
 
 HOST = "host"
@@ -152,11 +152,11 @@ class NetworkKeys(NetworkPolicy):
     vlan: Annotated[int | None, integer(1, 4094)] = setting(
         "The VLAN of guests, 1 to 4094.", default=None, shown="that of a new port of the bridge", on=(LAN,), example=20
     )
-    pool: Pool4 | None = setting(
+    pool: AddressRange | None = setting(
         "The addresses for guests, inside ipv4.", default=None, shown="none, each NIC requests its address", on=(LAN,),
         example="192.168.1.200-192.168.1.230",
     )
-    pool6: Pool6 | None = setting(
+    pool6: AddressRange | None = setting(
         "The IPv6 addresses for guests, inside ipv6.", default=None, shown="all of the prefix", on=(LAN,),
         example="2001:db8:2::200-2001:db8:2::2ff",
     )

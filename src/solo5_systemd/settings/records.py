@@ -20,10 +20,6 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName, device_name, network_name, task_name
 from solo5_systemd.settings.address_pool import (
-    Pool4,
-    Pool6,
-    address_pool,
-    address_pool6,
     host_address,
     ipv4_address,
     ipv6_address,
@@ -113,8 +109,6 @@ TYPES: dict[object, Type] = {
     IPv6Interface: text(IPv6Interface),
     IPv4Network: text(IPv4Network),
     IPv6Network: text(IPv6Network),
-    Pool4: text(address_pool, lambda pool: f"{pool[0]}-{pool[1]}"),
-    Pool6: text(address_pool6, lambda pool: f"{pool[0]}-{pool[1]}"),
 }
 """The types of annotations; a module adds those of its own."""
 

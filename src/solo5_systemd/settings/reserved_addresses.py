@@ -1,4 +1,4 @@
-"""Addresses of a network that no guest gets: `reserved_addresses`."""
+"""Ranges of addresses: the pool for guests on an existing bridge, and `reserved_addresses`, which no guest gets."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,6 +19,11 @@ class AddressRange:
 
     def __contains__(self, address: IPv4Address | IPv6Address) -> bool:
         return address.version == self.first.version and int(self.first) <= int(address) <= int(self.last)
+
+    @property
+    def size(self) -> int:
+        """The number of addresses."""
+        return int(self.last) - int(self.first) + 1
 
     def __str__(self) -> str:
         return str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
@@ -67,13 +72,11 @@ def is_reserved(address: IPv4Address | IPv6Address, reserved: Reserved) -> bool:
     return any(address in each for each in reserved)
 
 
-def number_within(
-    first: IPv4Address | IPv6Address, last: IPv4Address | IPv6Address, reserved: Iterable[AddressRange]
-) -> int:
-    """Return how many addresses from the first to the last are reserved, each counted once."""
-    count, reached = 0, int(first) - 1
+def number_within(guests: AddressRange, reserved: Iterable[AddressRange]) -> int:
+    """Return how many of a range of IPv4 addresses are reserved, each counted once."""
+    count, reached = 0, int(guests.first) - 1
     for each in sorted((each for each in reserved if each.first.version == 4), key=lambda each: int(each.first)):
-        low, high = max(int(each.first), reached + 1), min(int(each.last), int(last))
+        low, high = max(int(each.first), reached + 1), min(int(each.last), int(guests.last))
         if high >= low:
             count, reached = count + high - low + 1, high
     return count

@@ -13,6 +13,7 @@ from solo5_systemd.base.names import NetworkName, TaskName
 from solo5_systemd.network.drops import Dropped
 from solo5_systemd.network.model import NetworkOverview, Reservation
 from solo5_systemd.settings.network import Join
+from solo5_systemd.settings.reserved_addresses import AddressRange, address_range
 
 UNUSED = NetworkOverview(
     name=NetworkName("lab"), bridge="solo5-lab", mtu=9000, masquerade=False, up=False, leases=0, free=0
@@ -29,7 +30,7 @@ LAN = NetworkOverview(
     free=0,
     join=Join(vlan=20),
 )
-POOL = Join(pool=(IPv4Address("192.168.1.200"), IPv4Address("192.168.1.230")), ipv6=True)
+POOL = Join(pool=address_range("192.168.1.200-192.168.1.230"), ipv6=True)
 POOLED = replace(
     LAN,
     ipv4=IPv4Network("192.168.1.0/24"),
@@ -171,10 +172,15 @@ def test_a_joined_network_with_leased_ipv6_addresses_is_shown_with_their_source(
 ) -> None:
     prefix = IPv6Network("2001:db8:1::/64")
     six = replace(POOLED, ipv6=prefix, join=replace(POOL, ipv6=True))
+    pooled6 = replace(POOL, pool6=AddressRange(prefix[2], prefix[9]))
     for overview, lines, keys in (
         (six, ("IPv6 addresses: leased from 2001:db8:1::/64", "IPv6 gateway: -"), {}),
         (
-            replace(six, gateway6=IPv6Address("fe80::1"), join=replace(six.join or POOL, pool6=(prefix[2], prefix[9]))),
+            replace(
+                six,
+                gateway6=IPv6Address("fe80::1"),
+                join=pooled6,
+            ),
             ("IPv6 addresses: leased from 2001:db8:1::2-2001:db8:1::9", "IPv6 gateway: fe80::1"),
             {"pool6": "2001:db8:1::2-2001:db8:1::9", "gateway6": "fe80::1"},
         ),

@@ -9,6 +9,7 @@ from solo5_systemd.host.other_filters import DroppingChain
 from solo5_systemd.network.overtaken import Overtaken
 from solo5_systemd.settings.network import Join, NetworkSettings
 from solo5_systemd.settings.network_keys import HostPort, NetworkPolicy
+from solo5_systemd.settings.reserved_addresses import AddressRange
 
 HOST = Host(
     systemd=257,
@@ -109,7 +110,7 @@ def test_what_networks_open_is_shown() -> None:
                 closed,
                 replace(lab, bridge="br0", join=Join(vlan=20)),
                 replace(lab, bridge="br1", join=Join(), ipv4=(lan := IPv4Network("192.168.1.0/24"))),
-                replace(lab, bridge="br2", join=Join(pool=(lan[2], lan[9])), ipv4=lan, policy=fragments),
+                replace(lab, bridge="br2", join=Join(pool=AddressRange(lan[2], lan[9])), ipv4=lan, policy=fragments),
             ),
             "lab opens fragments; lab joins br0 with VLAN 20, addresses by DHCP; lab joins br1, requested addresses of "
             "192.168.1.0/24; lab joins br2, addresses from 192.168.1.2-192.168.1.9",

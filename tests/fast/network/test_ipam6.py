@@ -15,7 +15,7 @@ from solo5_systemd.network.model import IpAddress, MacAddress, Network, Reservat
 from solo5_systemd.settings.ipv6 import Ipv6
 from solo5_systemd.settings.network import DEFAULT_NETWORK, Join, NetworkSettings
 from solo5_systemd.settings.network_keys import NetworkPolicy
-from solo5_systemd.settings.reserved_addresses import address_range
+from solo5_systemd.settings.reserved_addresses import AddressRange, address_range
 
 LOCAL = IPv6Network("fd12:3456:789a::/48")
 PREFIX = IPv6Network("2001:db8:1::/64")
@@ -138,7 +138,8 @@ def test_a_pool_is_the_limit_of_addresses_on_a_bridge_of_others() -> None:
     for address in (PREFIX[0], IPv6Address("2001:db8:2::7")):
         with pytest.raises(InvalidRequestError, match=r"network default: expected .* 2001:db8:1::/64"):
             leases("b", replace(nic(), ipv6=address), networks=(whole,))
-    pooled = replace(whole, gateway6=IPv6Address("fe80::1"), join=Join(ipv6=True, pool6=(PREFIX[5], PREFIX[6])))
+    pool = AddressRange(PREFIX[5], PREFIX[6])
+    pooled = replace(whole, gateway6=IPv6Address("fe80::1"), join=Join(ipv6=True, pool6=pool))
     (one,), held = leases("a", nic(), networks=(pooled,)), []
     assert one.gateway6 == IPv6Address("fe80::1")
     held.append(Reservation(task=TaskName("a"), leases=(one,)))

@@ -19,9 +19,10 @@ from solo5_systemd.network.joined import (
 )
 from solo5_systemd.network.model import Lease, MacAddress, Network, NicRequest, PortRequest, Protocol, Reservation
 from solo5_systemd.settings.network import Join, NetworkSettings
+from solo5_systemd.settings.reserved_addresses import AddressRange
 
 RANGE = IPv4Network("192.168.1.0/24")
-POOL = Join(pool=(RANGE[200], RANGE[201]))
+POOL = Join(pool=AddressRange(RANGE[200], RANGE[201]))
 SERVICE = DeviceName("service")
 LAN = NetworkSettings(name=NetworkName("lan"), bridge="br0", masquerade=False, join=Join())
 BRIDGE = BridgeFacts(kind="bridge")

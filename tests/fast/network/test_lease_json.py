@@ -23,6 +23,7 @@ from solo5_systemd.settings.network import Join
 from solo5_systemd.settings.network_keys import CLOSED, HostPort, NetworkPolicy
 from solo5_systemd.settings.rate import Rate
 from solo5_systemd.settings.records import document
+from solo5_systemd.settings.reserved_addresses import AddressRange
 
 RECORD = LeaseRecord(
     reservation=RESERVATION,
@@ -57,9 +58,9 @@ JOINED = replace(
     join=Join(vlan=20, pool=None, ipv6=True),
 )
 RANGE = IPv4Network("10.77.0.0/24")
-POOLED = replace(NETWORK, gateway4=None, join=Join(pool=(RANGE[2], RANGE[9])))
+POOLED = replace(NETWORK, gateway4=None, join=Join(pool=AddressRange(RANGE[2], RANGE[9])))
 OF_LAN = IPv6Network("2001:db8:1::/64")
-JOINED6 = replace(JOINED, ipv6=OF_LAN, join=Join(ipv6=True, pool6=(OF_LAN[2], OF_LAN[9])))
+JOINED6 = replace(JOINED, ipv6=OF_LAN, join=Join(ipv6=True, pool6=AddressRange(OF_LAN[2], OF_LAN[9])))
 
 
 def written(document: object) -> Any:

@@ -32,6 +32,7 @@ from solo5_systemd.settings.ipv6 import Ipv6
 from solo5_systemd.settings.network import Join, NetworkSettings
 from solo5_systemd.settings.network_keys import CLOSED
 from solo5_systemd.settings.records import document, record
+from solo5_systemd.settings.reserved_addresses import address_range
 from solo5_systemd.settings.resolver import resolver
 
 T = TypeVar("T")
@@ -57,9 +58,9 @@ def crossed(kind: type[T], sent: T, **extra: object) -> T:
 
 POOLED = Join(
     vlan=20,
-    pool=(IPv4Address("192.168.1.200"), IPv4Address("192.168.1.230")),
+    pool=address_range("192.168.1.200-192.168.1.230"),
     ipv6=True,
-    pool6=(IPv6Address("fd00:1::2"), IPv6Address("fd00:1::9")),
+    pool6=address_range("fd00:1::2-fd00:1::9"),
 )
 SIX = replace(NETWORK, ipv6=IPv6Network("fd00:1::/64"), gateway6=IPv6Address("fd00:1::1"), nat66=True, ra=True)
 NETWORKS = (

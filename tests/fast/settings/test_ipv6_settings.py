@@ -8,6 +8,7 @@ from tests.fast.settings.test_settings_model import parse
 from solo5_systemd.base.errors import SettingsError
 from solo5_systemd.settings.ipv6 import Ipv6
 from solo5_systemd.settings.network import Join, NetworkSettings
+from solo5_systemd.settings.reserved_addresses import AddressRange
 
 PREFIX = IPv6Network("2001:db8:1::/64")
 LAN = '[network.lan]\njoin = "br0"\n'
@@ -71,8 +72,7 @@ def test_ipv6_is_a_word_or_a_prefix(text: str, read: Ipv6 | None) -> None:
         ),
         (f"{PREFIXED}pool6 = '2001:db8:2::1-2001:db8:2::2'", "expected addresses inside the network's ipv6 prefix"),
         (f"{PREFIXED}pool6 = '2001:db8:1::-2001:db8:1::2'", "expected addresses inside the network's ipv6 prefix"),
-        (f"{PREFIXED}pool6 = '2001:db8:1::5'", "'2001:db8:1::5' is not a pool: expected two addresses such as"),
-        (f"{PREFIXED}pool6 = '2001:db8:1::5-2001:db8:1::4'", "is not a pool: expected two addresses such as"),
+        (f"{PREFIXED}pool6 = '2001:db8:1::5-2001:db8:1::4'", "is not a range of addresses"),
         (
             f"{PREFIXED}pool6 = '2001:db8:1::1-2001:db8:1::4'\ngateway6 = '2001:db8:1::2'",
             "expected a pool without gateway6, 2001:db8:1::2",
@@ -100,7 +100,7 @@ def test_a_bridge_of_others_has_any_address_or_those_of_a_prefix() -> None:
     for gateway in (IPv6Address("fe80::1"), PREFIX[1]):
         lan = read(f"{PREFIXED}gateway6 = '{gateway}'\npool6 = '{PREFIX[2]} - {PREFIX[9]}'")
         assert (lan.join, lan.ipv6) == (
-            Join(ipv6=True, pool6=(PREFIX[2], PREFIX[9])),
+            Join(ipv6=True, pool6=AddressRange(PREFIX[2], PREFIX[9])),
             Ipv6(prefix=PREFIX, gateway=gateway),
         )
 

@@ -53,11 +53,11 @@ def test_a_wrong_value_is_one_sentence(text: str, words: str) -> None:
 )
 def test_reserved_addresses_are_counted_once(ranges: list[tuple[int, int]], first: int, length: int) -> None:
     reserved = [AddressRange(IPv4Address(low), IPv4Address(low + size)) for low, size in ranges]
-    low, high = IPv4Address(first), IPv4Address(first + length)
+    guests = AddressRange(IPv4Address(first), IPv4Address(first + length))
     each = [
         address for address in range(first, first + length + 1) if is_reserved(IPv4Address(address), tuple(reserved))
     ]
-    assert number_within(low, high, reserved) == len(each)
+    assert number_within(guests, reserved) == len(each)
 
 
 @pytest.mark.parametrize("text", ["", "-", "-10.0.0.1", "a-b", "10.0.0.1-10.0.0.2-10.0.0.3"])

@@ -188,8 +188,8 @@ def test_a_network_joins_a_bridge_of_others() -> None:
         ('gateway4 = "192.168.1.1"', "the address of a router inside the network's ipv4 range"),
         ('pool = "192.168.1.2-192.168.1.3"', "network.lan.pool is .*: expected addresses inside"),
         ('ipv4 = "192.168.1.0/24"\npool = "192.168.1.2-192.168.2.3"', "expected addresses inside"),
-        ('ipv4 = "192.168.1.0/24"\npool = "192.168.1.9-192.168.1.3"', "is not a pool: expected two addresses"),
-        ('pool = "192.168.1.9"', "'192.168.1.9' is not a pool"),
+        ('ipv4 = "192.168.1.0/24"\npool = "192.168.1.9-192.168.1.3"', "is not a range of addresses"),
+        ('pool = "192.168.1"', "'192.168.1' is not a range of addresses"),
         (
             'ipv4 = "192.168.1.0/24"\npool = "192.168.1.1-192.168.1.9"\ngateway4 = "192.168.1.5"',
             "a pool without gateway4, 192.168.1.5",

@@ -209,7 +209,7 @@ def _joined_fields(network: "NetworkOverview", join: "Join") -> "Iterator[tuple[
         yield "IPv6", "any address" if join.ipv6 else "no"
     else:
         yield "IPv6 prefix", str(network.ipv6)
-        yield "IPv6 addresses", f"leased from {join.pool6_text or network.ipv6}"
+        yield "IPv6 addresses", f"leased from {join.pool6 or network.ipv6}"
         yield "IPv6 gateway", str(network.gateway6 or "-")
 
 
@@ -217,7 +217,7 @@ def _source_of_addresses(network: "NetworkOverview", join: "Join") -> str:
     """Return a phrase about where the addresses of a joined network come from."""
     if network.ipv4 is None:
         return "by DHCP of the LAN, or none"
-    return f"leased from {join.pool_text}" if join.pool else "requested by each NIC"
+    return f"leased from {join.pool}" if join.pool else "requested by each NIC"
 
 
 def _yes(value: bool) -> str:
@@ -282,8 +282,8 @@ def _json(network: "NetworkOverview") -> dict[str, object]:
     if network.join is not None:
         document |= {"join": True, "ipv6": network.join.ipv6}
         document |= {"vlan": network.join.vlan} if network.join.vlan else {}
-        document |= {"pool": network.join.pool_text} if network.join.pool else {}
-        document |= {"pool6": network.join.pool6_text} if network.join.pool6 else {}
+        document |= {"pool": str(network.join.pool)} if network.join.pool else {}
+        document |= {"pool6": str(network.join.pool6)} if network.join.pool6 else {}
     if network.ipv6 is not None:
         document["ipv6"] = str(network.ipv6)
         document |= {"nat66": network.nat66, "ra": network.ra} if network.join is None else {}
