@@ -31,6 +31,7 @@ SMALL = {
     "engine/removal.py": "a part of starts, of preparations and of removals",
     "base/journal_entry.py": "of the network service too, which imports nothing of `journal/`",
     "base/output_directory.py": "used by verbs alone",
+    "networkd/core.py": "of four classes, and imports what they change",
     "networkd/parts.py": "of the classes that share them, and imports two of them",
     "network/guest_limits.py": "of requests, and of Nomad's options, which import nothing else of networks",
     "network/overtaken.py": "pure; `network/routes.py` looks routes up",

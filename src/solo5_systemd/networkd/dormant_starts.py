@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias
 
-from solo5_systemd.base.concurrency import KeyedLocks, SerialThread, begin, gather
+from solo5_systemd.base.concurrency import begin, gather
 from solo5_systemd.base.declared_units import service_of
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.names import TaskName
@@ -20,9 +20,8 @@ from solo5_systemd.network.link_watches import CarrierWatch
 from solo5_systemd.network.model import IpAddress, Lease, LeaseRecord, LeaseState
 from solo5_systemd.network.neighbours import LookupWatch, Neighbours
 from solo5_systemd.network.raw_netlink import link_index
-from solo5_systemd.networkd.namespaces import Namespaces
+from solo5_systemd.networkd.core import Core
 from solo5_systemd.networkd.start_limit import StartLimit
-from solo5_systemd.networkd.task_units import TaskUnits
 
 CHECK_INTERVAL_S = 1.0
 """Seconds between two looks at a start: one that has failed is repeated for a later packet."""
@@ -51,30 +50,12 @@ _log = logging.getLogger(__name__)
 
 
 class Activation:
-    """Starts tasks that wait, and has them get what the kernel holds for them.
+    """Starts tasks that wait, which are of the host's own networks, and has them get what the kernel holds for them."""
 
-    Args:
-        state: of all networks; tasks of the host's own wait.
-        writer: the thread of `state`.
-        units: of tasks.
-        tasks: the group in which packets are delivered.
-        locks: of tasks; held during each change of one.
-    """
-
-    def __init__(
-        self,
-        state: Namespaces,
-        writer: SerialThread,
-        units: TaskUnits,
-        tasks: asyncio.TaskGroup,
-        locks: KeyedLocks[TaskName],
-    ) -> None:
-        self._host = state.host
-        self._waiting = state.host.waiting
-        self._writer = writer
-        self._units = units
-        self._tasks = tasks
-        self._locks = locks
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._host = core.state.host
+        self._waiting = core.state.host.waiting
         self._limit = StartLimit()
         self._started: dict[TaskName, asyncio.Task[None]] = {}
         self._carriers: CarrierWatch | None = None
@@ -90,7 +71,7 @@ class Activation:
         loop, lookups = asyncio.get_running_loop(), LookupWatch()
         loop.add_reader(lookups.fileno(), self._on_lookups, lookups)
         self._lost.set()  # the kernel may hold packets already
-        begun = self._tasks.create_task(self._hold_lost()), self._tasks.create_task(self._deliver_held())
+        begun = self._core.tasks.create_task(self._hold_lost()), self._core.tasks.create_task(self._deliver_held())
         try:
             yield
         finally:
@@ -104,11 +85,11 @@ class Activation:
 
     async def wait_again(self, task: TaskName) -> None:
         """Have a task wait that has no lease, as after a boot; one of which nothing is known is started, once."""
-        async with self._locks[task]:
+        async with self._core.locks[task]:
             if self._host.leases.get(task) is not None:  # it is being started
                 return
             try:
-                if await self._writer.run(self._host.wait_again, task):
+                if await self._core.writer.run(self._host.wait_again, task):
                     await self.hold(task)  # a packet may have come while its bridge was made
                     return
                 reason = "it has not run before"
@@ -135,9 +116,9 @@ class Activation:
         if record is None or not record.waits:
             return
         try:
-            if any(await self._writer.run(self._waiting.packets, task, Neighbours.hold)):
+            if any(await self._core.writer.run(self._waiting.packets, task, Neighbours.hold)):
                 self.start(task, "a packet")
-                await self._writer.run(self._waiting.packets, task, Neighbours.keep)
+                await self._core.writer.run(self._waiting.packets, task, Neighbours.keep)
         except Solo5Error as error:
             _log.error("packets for task %s are not held: %s", task, error)
 
@@ -153,13 +134,13 @@ class Activation:
                 continue
             if record.waits:
                 self.start(task, f"a packet for {address}")
-                begin(self._tasks, self._have(task, Neighbours.keep))
+                begin(self._core.tasks, self._have(task, Neighbours.keep))
             elif record.state is not LeaseState.ATTACHED or task in (*self._waiting.ending, *self._releasing):
                 continue
             elif not self._is_started(task):
                 self._begin_step(task, self._deliver(task))
             elif record.reservation.idle_stops:
-                begin(self._tasks, self._have(task, Neighbours.keep))  # else the kernel asks the guest
+                begin(self._core.tasks, self._have(task, Neighbours.keep))  # else the kernel asks the guest
 
     def _is_of(self, record: LeaseRecord, link: int, address: IpAddress) -> bool:
         """Return whether a link is that by which the host reaches a leased address."""
@@ -214,7 +195,7 @@ class Activation:
         self._end_step(task)
         if self._stopping:
             step.close()
-        elif (begun := begin(self._tasks, step)) is not None:
+        elif (begun := begin(self._core.tasks, step)) is not None:
             self._started[task] = begun
 
     def _end_step(self, task: TaskName) -> None:
@@ -239,7 +220,7 @@ class Activation:
             await asyncio.sleep(CHECK_INTERVAL_S)
             if not self._waiting.is_waiting(task):  # it is attached, or released
                 return
-            looks = looks + 1 if await self._units.over([task]) else 0
+            looks = looks + 1 if await self._core.units.over([task]) else 0
         self._started.pop(task, None)
         self._close_carriers()
         await self._have(task, Neighbours.refuse)
@@ -307,7 +288,7 @@ class Activation:
         links, has_waited = self._waiting.links(lease), False
         while True:
             carriers = {link: self._awaited.setdefault(link, asyncio.Event()) for link in links}  # before the look
-            closed = await self._writer.run(self._waiting.closed_link, links)
+            closed = await self._core.writer.run(self._waiting.closed_link, links)
             if not closed:
                 return has_waited
             has_waited = True
@@ -343,7 +324,7 @@ class Activation:
     async def _have(self, task: TaskName, do: ForPackets) -> Sequence[object]:
         """Have the kernel do something with the packets that it holds for a task; return the result for each NIC."""
         try:
-            return await self._writer.run(self._waiting.packets, task, do)
+            return await self._core.writer.run(self._waiting.packets, task, do)
         except Solo5Error as error:  # released meanwhile; otherwise the kernel asks the guest in a second
             _log.info("%s", error)
             return ()

@@ -5,16 +5,14 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
-from solo5_systemd.base.concurrency import SerialThread
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.model import Repair
+from solo5_systemd.networkd.core import Core
 from solo5_systemd.networkd.flow_and_tap_deletions import Deletions
 from solo5_systemd.networkd.leases import now
-from solo5_systemd.networkd.namespaces import Namespaces
 from solo5_systemd.networkd.releases import Releases
 from solo5_systemd.networkd.sleep import Sleep
-from solo5_systemd.networkd.watches import Watches
 
 BRIDGE_CHECK_INTERVAL_S = 0.5
 """Interval of the checks for a missing joined bridge. A watch would be woken by each attach of a tap instead."""
@@ -27,29 +25,24 @@ class Maintenance:
     """The maintenance loop.
 
     Args:
-        writer: the thread of `state`.
         report: awaited for each repair.
         check_interval: seconds between two checks of units.
     """
 
     def __init__(
         self,
-        state: Namespaces,
-        writer: SerialThread,
+        core: Core,
         releases: Releases,
         sleep: Sleep,
         deletions: Deletions,
-        watches: Watches,
         report: Callable[[Repair], Awaitable[None]],
         check_interval: float,
     ) -> None:
-        self._state = state
-        self._host = state.host
-        self._writer = writer
+        self._core = core
+        self._host = core.state.host
         self._releases = releases
         self._sleep = sleep
         self._deletions = deletions
-        self._watches = watches
         self._report = report
         self._check_interval = check_interval
         self._units_checked_at = now()
@@ -67,21 +60,21 @@ class Maintenance:
             await self._report_repairs()  # last: the check repairs and reports, too
             if self._sleep.seconds_until_check() == 0:
                 await self._put_to_sleep()
-            for task in self._state.expired():
+            for task in self._core.state.expired():
                 await self._releases.release_if_due(task, "reservation expired")
 
     async def _wait_for_work(self) -> None:
         """Wait for a wake-up or for the next deadline."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._seconds_until_due()):
-                await self._watches.wake.wait()
-        self._watches.wake.clear()  # before the flags are read: an event from here on wakes the loop again
+                await self._core.watches.wake.wait()
+        self._core.watches.wake.clear()  # before the flags are read: an event from here on wakes the loop again
 
     def _seconds_until_due(self) -> float:
         """Return the seconds until the next reservation expires, or the next check of units or of idle tasks."""
         if self._host.repairs.awaits_bridge:
             return BRIDGE_CHECK_INTERVAL_S
-        expiry, check = self._state.next_expiry(), self._units_checked_at + self._check_interval
+        expiry, check = self._core.state.next_expiry(), self._units_checked_at + self._check_interval
         due = max(1, (check if expiry is None else min(expiry, check)) - now())
         sleep = self._sleep.seconds_until_check()
         return due if sleep is None else min(due, max(0.1, sleep))
@@ -93,43 +86,43 @@ class Maintenance:
             _log.error("idle tasks cannot be put to sleep: %s", error)
 
     async def _repair(self) -> None:
-        watches, repairs = self._watches, self._host.repairs
+        watches, repairs = self._core.watches, self._host.repairs
         try:
             if watches.rules:
                 watches.rules = False
-                await self._writer.run(self._state.repair)
+                await self._core.writer.run(self._core.state.repair)
             if repairs.awaits_bridge:
-                await self._writer.run(repairs.repair_joined)
+                await self._core.writer.run(repairs.repair_joined)
             if watches.links != frozenset():  # None: unknown, after lost netlink messages
                 await asyncio.sleep(_LINKS_SETTLE_S)
                 changed, watches.links = watches.links, frozenset()
-                await self._writer.run(repairs.repair_changed, changed)
+                await self._core.writer.run(repairs.repair_changed, changed)
             if watches.namespaces:
                 await asyncio.sleep(_LINKS_SETTLE_S)
                 paths, watches.namespaces = watches.namespaces, set()
-                await self._writer.run(self._state.repair_changed, paths)
+                await self._core.writer.run(self._core.state.repair_changed, paths)
         except (Solo5Error, OSError) as error:  # OSError: such as ENOBUFS, which passes
             _log.error("network repair failed: %s", error)
             watches.rules, watches.links = True, None  # all is compared at the next wake-up
 
     async def _report_repairs(self) -> None:
-        if self._state.has_repairs:
-            for repair in await self._writer.run(self._state.pop_repairs):
+        if self._core.state.has_repairs:
+            for repair in await self._core.writer.run(self._core.state.pop_repairs):
                 await self._report(repair)
             await self._delete_flows_to_others()
 
     async def _delete_flows_to_others(self) -> None:
         """Delete UDP flows to published ports that began while there were no tables."""
-        await self._deletions.delete_flows(await self._writer.run(self._host.redirected))
+        await self._deletions.delete_flows(await self._core.writer.run(self._host.redirected))
 
     async def _check_units(self) -> None:
         """Look for ends that no event has reported, and for releases that failed."""
         self._units_checked_at = now()
-        await self._writer.run(self._host.bind_missing_ports)
+        await self._core.writer.run(self._host.bind_missing_ports)
         try:
-            await self._writer.run(self._state.repair_others)
-            await self._writer.run(self._host.repairs.repair_unannounced)
-            await self._writer.run(self._state.report_mistakes)
+            await self._core.writer.run(self._core.state.repair_others)
+            await self._core.writer.run(self._host.repairs.repair_unannounced)
+            await self._core.writer.run(self._core.state.report_mistakes)
         except (Solo5Error, OSError) as error:  # such as another program's link of the bridge's name
             _log.error("network repair failed: %s", error)
-        self._releases.release_without_run(self._state.due())
+        self._releases.release_without_run(self._core.state.due())

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 
-from solo5_systemd.base.concurrency import KeyedLocks, SerialThread, begin
+from solo5_systemd.base.concurrency import begin
 from solo5_systemd.base.declared_units import service_of
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.inotify import RemovedEntries
@@ -14,12 +14,11 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.dbus.process import log_about
 from solo5_systemd.network.model import Reservation
 from solo5_systemd.network.port_conflicts import host_ports
+from solo5_systemd.networkd.core import Core
 from solo5_systemd.networkd.dhcp_servers import DhcpServers
 from solo5_systemd.networkd.dormant_starts import ATTEMPTS, CHECK_INTERVAL_S, Activation
 from solo5_systemd.networkd.flow_and_tap_deletions import Deletions, delete_elsewhere
 from solo5_systemd.networkd.held_ports import BARRIER_TIMEOUT_S, wait_until_free
-from solo5_systemd.networkd.namespaces import Namespaces
-from solo5_systemd.networkd.task_units import TaskUnits
 
 UNIT_CHECK_INTERVAL_S = 20
 END_CHECK_INTERVAL_S = 1.0
@@ -31,39 +30,17 @@ _log = logging.getLogger(__name__)
 
 
 class Releases:
-    """Releases networks.
+    """Releases networks."""
 
-    Args:
-        writer: the thread of `state`.
-        tasks: the group in which ended tasks are awaited.
-
-    Attributes:
-        locks: of tasks; held during each change of one.
-    """
-
-    def __init__(
-        self,
-        state: Namespaces,
-        writer: SerialThread,
-        units: TaskUnits,
-        servers: DhcpServers,
-        deletions: Deletions,
-        tasks: asyncio.TaskGroup,
-        locks: KeyedLocks[TaskName],
-        activation: Activation,
-    ) -> None:
-        self._state = state
-        self._writer = writer
-        self._units = units
+    def __init__(self, core: Core, servers: DhcpServers, deletions: Deletions, activation: Activation) -> None:
+        self._core = core
         self._servers = servers
         self._deletions = deletions
-        self._tasks = tasks
+        self._activation = activation
         self._servers_lock = asyncio.Lock()
         self._ended: set[TaskName] = set()
         self._without_run: dict[TaskName, asyncio.Event] = {}
         self._stopping = False
-        self.locks = locks
-        self._activation = activation
 
     # -- ends of runs --------------------------------------------------------------------------------------------
 
@@ -71,11 +48,11 @@ class Releases:
     def watching(self) -> Iterator[None]:
         """Release the networks of tasks that have no run, or whose run ends, for the block."""
         loop = asyncio.get_running_loop()
-        if (ends := self._units.fileno()) is not None:
+        if (ends := self._core.units.fileno()) is not None:
             loop.add_reader(ends, self._on_ends)
         fifos = self._watch_fifos()
         try:
-            self.release_without_run(self._state.held())
+            self.release_without_run(self._core.state.held())
             self._look_at_all_fifos()
             yield
         finally:
@@ -89,11 +66,11 @@ class Releases:
                 each.set()
 
     def _on_ends(self) -> None:
-        ended = self._units.ended()
+        ended = self._core.units.ended()
         if ended is None:  # unknown, after lost events
-            self.release_without_run(self._state.held())
+            self.release_without_run(self._core.state.held())
         else:
-            for task in filter(self._state.is_held, ended):
+            for task in filter(self._core.state.is_held, ended):
                 self._ended.add(task)
                 self._release_after_run(task)
 
@@ -104,8 +81,8 @@ class Releases:
 
     def release_without_run(self, held: Sequence[TaskName]) -> None:
         """Release the networks of those tasks that have no run, once these have had the time of a start."""
-        for task in self._units.without_run(held):
-            if not self._state.host.waiting.is_expected(task):  # most of many tasks may wait
+        for task in self._core.units.without_run(held):
+            if not self._core.state.host.waiting.is_expected(task):  # most of many tasks may wait
                 self._release_after_run(task)
 
     def _release_after_run(self, task: TaskName) -> None:
@@ -113,7 +90,7 @@ class Releases:
             self._without_run[task].set()
         else:
             self._without_run[task] = asyncio.Event()
-            begin(self._tasks, self._wait_and_release(task, self._without_run[task]))
+            begin(self._core.tasks, self._wait_and_release(task, self._without_run[task]))
 
     async def _wait_and_release(self, task: TaskName, news: asyncio.Event) -> None:
         interval = END_CHECK_INTERVAL_S
@@ -135,15 +112,15 @@ class Releases:
         A unit without a run may have a job: `systemctl restart`, Restart=. Without a unit, a start may be in progress,
         unless a run has ended since the last Attach.
         """
-        async with self.locks[task]:
-            waiting = self._state.host.waiting
-            if not self._state.is_held(task) or self._units.has_run(task):
+        async with self._core.locks[task]:
+            waiting = self._core.state.host.waiting
+            if not self._core.state.is_held(task) or self._core.units.has_run(task):
                 self._ended.discard(task)
                 return True
             if waiting.is_expected(task):
                 return True
-            over = task in self._ended or self._state.is_due(task) or waiting.is_waiting(task)
-            if over and await self._units.over([task]):
+            over = task in self._ended or self._core.state.is_due(task) or waiting.is_waiting(task)
+            if over and await self._core.units.over([task]):
                 self._ended.discard(task)
                 await self.release_now(task, waits=waiting.may_wait(task))
                 return True
@@ -152,7 +129,7 @@ class Releases:
     # -- socket units --------------------------------------------------------------------------------------------
 
     def _watch_fifos(self) -> RemovedEntries | None:
-        waiting = self._state.host.waiting
+        waiting = self._core.state.host.waiting
         try:
             fifos = RemovedEntries(waiting.fifos, added=True)
         except OSError as error:
@@ -170,7 +147,7 @@ class Releases:
         return fifos
 
     def _look_at_all_fifos(self) -> None:
-        host = self._state.host
+        host = self._core.state.host
         stopping = (each.reservation for each in host.leases.records if each.reservation.idle_stops)
         self._on_fifos(dict.fromkeys((*host.waiting.names(), *(each.task for each in stopping))))
 
@@ -180,13 +157,13 @@ class Releases:
         Args:
             changed: their FIFOs were added or removed, perhaps both.
         """
-        host = self._state.host
+        host = self._core.state.host
         for task in tasks:
             record, has_fifo = host.leases.get(task), host.waiting.has_fifo(task)
             if record is None and has_fifo:
-                begin(self._tasks, self._activation.wait_again(task))
+                begin(self._core.tasks, self._activation.wait_again(task))
             elif record is not None and record.reservation.idle_stops and (changed or not has_fifo):
-                begin(self._tasks, self._end_waiting(task))
+                begin(self._core.tasks, self._end_waiting(task))
 
     async def _end_waiting(self, task: TaskName) -> None:
         """Release a task whose socket unit has ended while it waits; that unit is stopped without its declaration.
@@ -194,13 +171,14 @@ class Releases:
         If it was started again at once, the task stays, unless it has another declaration by now.
         """
         for _ in range(ATTEMPTS):
-            if await self._units.stop_undeclared_socket(task):
+            if await self._core.units.stop_undeclared_socket(task):
                 break
             await asyncio.sleep(CHECK_INTERVAL_S / ATTEMPTS)
-        waiting = self._state.host.waiting
+        host = self._core.state.host
+        waiting = host.waiting
         if waiting.is_expected(task):
-            async with self.locks[task]:
-                if waiting.is_waiting(task) and not await self._writer.run(self._state.host.last_request, task):
+            async with self._core.locks[task]:
+                if waiting.is_waiting(task) and not await self._core.writer.run(host.last_request, task):
                     await self.release_ended(task)
         elif waiting.is_waiting(task):
             if task not in self._without_run:  # else its run has just ended, or this was logged already
@@ -212,33 +190,34 @@ class Releases:
 
     async def release(self, task: TaskName) -> None:
         """Release the taps, firewall elements, ports and flows of a task; idempotent."""
-        async with self.locks[task]:
+        async with self._core.locks[task]:
             await self.release_now(task)
 
     async def release_ended(self, task: TaskName) -> None:
         """Release the network of a run that has just ended, under the task's lock."""
-        if self._state.is_held(task) and not self._units.has_run(task) and await self._units.over([task]):
+        units = self._core.units
+        if self._core.state.is_held(task) and not units.has_run(task) and await units.over([task]):
             await self.release_now(task)
 
     async def release_if_due(self, task: TaskName, reason: str) -> None:
         """Release an expired lease, unless a start has attached or reserved it again before the lock is taken."""
-        async with self.locks[task]:
-            if self._state.is_due(task):
+        async with self._core.locks[task]:
+            if self._core.state.is_due(task):
                 _log.info("releasing lease of task %s: %s", task, reason)
                 await self.release_now(task)
 
     async def release_now(self, task: TaskName, *, waits: bool = False) -> None:
         """Release a task under its lock; with `waits`, what it does not need while it waits for its first packet."""
         with self._activation.releasing(task):
-            remains = await self._writer.run(partial(self._state.begin_release, task, waits=waits))
-            if self._state.host.dhcp.in_use:
+            remains = await self._core.writer.run(partial(self._core.state.begin_release, task, waits=waits))
+            if self._core.state.host.dhcp.in_use:
                 await self.try_serve_dhcp()  # before the bridge is deleted, on which the server's socket is
             if remains.namespace is not None:
                 await asyncio.to_thread(delete_elsewhere, remains, remains.namespace)
             else:
                 deleting = [self._deletions.delete_remains(remains)]
                 await asyncio.gather(*deleting, *([] if waits else [_wait_for_ports(remains.reservation)]))
-            await self._writer.run(self._state.end_release, task)
+            await self._core.writer.run(self._core.state.end_release, task)
         await self._activation.hold(task)  # last: flows that are deleted later would be those of held packets
         self._on_fifos([task])  # its socket unit may have been started meanwhile
 
@@ -265,12 +244,12 @@ class Releases:
 
     async def _serve_dhcp(self) -> None:
         async with self._servers_lock:
-            servers = await self._writer.run(self._state.host.dhcp.pop_servers)
+            servers = await self._core.writer.run(self._core.state.host.dhcp.pop_servers)
             running = self._servers.running()
             for network in running - servers.needed:
                 await self._servers.stop(network)
             for network in servers.idle:
-                await self._writer.run(self._state.host.dhcp.forget, network)
+                await self._core.writer.run(self._core.state.host.dhcp.forget, network)
             for network in servers.needed - (running - servers.outdated):
                 await self._servers.start(network)
 

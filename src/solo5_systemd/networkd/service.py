@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 
-from solo5_systemd.base.concurrency import KeyedLocks, SerialThread
+from solo5_systemd.base.concurrency import SerialThread
 from solo5_systemd.base.declared_units import service_of
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
@@ -18,6 +18,7 @@ from solo5_systemd.dbus.service import Handler, Service
 from solo5_systemd.network import nft_rules
 from solo5_systemd.network.model import LeaseState, Repair, Request, SleepChange
 from solo5_systemd.network.port_conflicts import show_port
+from solo5_systemd.networkd.core import Core
 from solo5_systemd.networkd.dhcp_servers import DhcpServers
 from solo5_systemd.networkd.dormant_starts import Activation
 from solo5_systemd.networkd.flow_and_tap_deletions import FLOW_BATCH_INTERVAL_S, Deletions
@@ -71,22 +72,13 @@ class Networkd:
         return needed
 
     async def _serve(self, state: Namespaces, unfinished: Sequence[TaskName]) -> bool:
-        locks, writer, units = KeyedLocks[TaskName](), self._writer, self._units
-        self._activation = Activation(state, writer, units, self._tasks, locks)
-        self._releases = Releases(
-            state, writer, units, self._servers, self._deletions, self._tasks, locks, self._activation
-        )
-        self._sleep = Sleep(state, writer, units, locks, self._tasks, self._watches, self._report_sleep)
-        maintenance = Maintenance(
-            state,
-            writer,
-            self._releases,
-            self._sleep,
-            self._deletions,
-            self._watches,
-            self._report,
-            END_CHECK_INTERVAL_S if units.fileno() is None else UNIT_CHECK_INTERVAL_S,
-        )
+        core = Core(state=state, writer=self._writer, units=self._units, watches=self._watches, tasks=self._tasks)
+        self._locks = core.locks
+        self._activation = Activation(core)
+        self._releases = Releases(core, self._servers, self._deletions, self._activation)
+        self._sleep = Sleep(core, self._report_sleep)
+        interval = END_CHECK_INTERVAL_S if self._units.fileno() is None else UNIT_CHECK_INTERVAL_S
+        maintenance = Maintenance(core, self._releases, self._sleep, self._deletions, self._report, interval)
         with self._watches.open(state.host, self._sleep.on_packets, self._activation.on_packets):
             if state.host.dhcp.in_use or self._servers.running():
                 await self._releases.try_serve_dhcp()
@@ -160,7 +152,7 @@ class Networkd:
 
     async def _reserve(self, name: str, content: object) -> Sequence[object]:
         task, request = task_name(name), record(Request, Fields(content))
-        async with self._releases.locks[task]:
+        async with self._locks[task]:
             held = self._state.record(task)
             waits = held is not None and held.waits
             if held is None or not waits or not held.serves(request):
@@ -175,7 +167,7 @@ class Networkd:
 
     async def _attach(self, name: str) -> Sequence[object]:
         task = task_name(name)
-        async with self._releases.locks[task]:
+        async with self._locks[task]:
             held = self._state.record(task)
             if held is not None and held.state is LeaseState.RELEASING:  # a release that failed
                 await self._releases.release_now(task)
@@ -204,7 +196,7 @@ class Networkd:
         if old == new:
             raise InvalidRequestError(f"ports of task {old} cannot be moved to itself: expected two tasks.")
         first, second = sorted((old, new))
-        async with self._releases.locks[first], self._releases.locks[second]:
+        async with self._locks[first], self._locks[second]:
             await self._writer.run(self._state.move_ports, old, new)
         return []
 

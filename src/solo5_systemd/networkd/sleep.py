@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from solo5_systemd.base.concurrency import KeyedLocks, SerialThread, begin
+from solo5_systemd.base.concurrency import begin
 from solo5_systemd.base.declared_units import service_of
 from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error
 from solo5_systemd.base.journal_entry import IDLE_END
@@ -19,10 +19,8 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.dbus.process import log_about
 from solo5_systemd.network.announced_packet import is_question
 from solo5_systemd.network.model import LeaseRecord, SleepChange
+from solo5_systemd.networkd.core import Core
 from solo5_systemd.networkd.memory_reclaim import reclaim
-from solo5_systemd.networkd.namespaces import Namespaces
-from solo5_systemd.networkd.task_units import TaskUnits
-from solo5_systemd.networkd.watches import Watches
 
 CHECKS = 10
 """The checks of a task within its idle time: it sleeps a tenth of that later at most."""
@@ -87,29 +85,11 @@ class Sleep:
     """Puts tasks to sleep, and wakes them.
 
     Args:
-        writer: the thread of `state`.
-        locks: of tasks; held during each change of one.
-        tasks: the group in which sleepers are woken.
-        watches: of the maintenance loop, which calls `check`.
         report: awaited for each task that falls asleep or is woken.
     """
 
-    def __init__(
-        self,
-        state: Namespaces,
-        writer: SerialThread,
-        units: TaskUnits,
-        locks: KeyedLocks[TaskName],
-        tasks: asyncio.TaskGroup,
-        watches: Watches,
-        report: Callable[[SleepChange], Awaitable[None]],
-    ) -> None:
-        self._state = state
-        self._writer = writer
-        self._units = units
-        self._locks = locks
-        self._tasks = tasks
-        self._watches = watches
+    def __init__(self, core: Core, report: Callable[[SleepChange], Awaitable[None]]) -> None:
+        self._core = core
         self._report = report
         self._seen: dict[TaskName, _Seen] = {}
         self._busy: dict[TaskName, int] = {}
@@ -120,12 +100,12 @@ class Sleep:
 
     def expect(self, task: TaskName) -> None:
         """Check a task that was attached in time."""
-        record = self._state.record(task)
+        record = self._core.state.record(task)
         if record is not None and record.reservation.idle_s:
             due = time.monotonic() + _interval(record)
             if self._next_check is None or due < self._next_check:
                 self._next_check = due
-                self._watches.wake.set()
+                self._core.watches.wake.set()
 
     def seconds_until_check(self) -> float | None:
         """Return the seconds until the next check; None: no task may sleep."""
@@ -133,7 +113,7 @@ class Sleep:
 
     async def check(self) -> None:
         """Put the tasks to sleep that have been idle for their time."""
-        records = self._state.sleepers()
+        records = self._core.state.sleepers()
         tasks = {record.reservation.task for record in records}
         self._seen = {task: seen for task, seen in self._seen.items() if task in tasks}
         self._busy = {task: run for task, run in self._busy.items() if task in tasks}
@@ -141,7 +121,7 @@ class Sleep:
             self._next_check = None
             return
         self._next_check = time.monotonic() + min(map(_interval, records))
-        counts = await self._writer.run(self._state.frames)
+        counts = await self._core.writer.run(self._core.state.frames)
         for record in records:
             task = record.reservation.task
             try:
@@ -152,24 +132,24 @@ class Sleep:
     async def _check(self, record: LeaseRecord, frames: int) -> None:
         task = record.reservation.task
         if record.asleep:
-            if frames or not self._state.announces:  # while this service did not run, or of a lost message
+            if frames or not self._core.state.announces:  # while this service did not run, or of a lost message
                 for _ in range(2):  # an announcement that can be read by now is handled, and names the packet
                     await asyncio.sleep(0)
                 if task not in self._waking:
                     await self.wake(task, "a packet" if frames else "packets are not announced")
-        elif self._state.announces and await self._is_idle(record, frames):
+        elif self._core.state.announces and await self._is_idle(record, frames):
             await self._sleep(task, IDLE, frames)
 
     async def _is_idle(self, record: LeaseRecord, frames: int) -> bool:
         task, now = record.reservation.task, time.monotonic()
         # During an update, packets are another guest's.
-        if self._is_new(record, frames) or self._units.is_updated(task):
-            self._note(record, frames, await self._units.processor_time(task))
+        if self._is_new(record, frames) or self._core.units.is_updated(task):
+            self._note(record, frames, await self._core.units.processor_time(task))
             return False
         seen = self._seen[task]
         if now - seen.since < record.reservation.idle_s:
             return False
-        cpu = await self._units.processor_time(task)
+        cpu = await self._core.units.processor_time(task)
         if cpu is not None and seen.cpu is not None and cpu - seen.cpu > SHARE_MAX * (now - seen.since):
             self._report_busy(task, record.expires, (cpu - seen.cpu) / (now - seen.since))
             self._note(record, frames, cpu, busy=True)
@@ -185,10 +165,10 @@ class Sleep:
 
     def awake_because(self, task: TaskName) -> str:
         """Return what keeps a task awake; empty: it never sleeps, or does, or has not been looked at."""
-        record, seen = self._state.record(task), self._seen.get(task)
+        record, seen = self._core.state.record(task), self._seen.get(task)
         if record is None or record.asleep or seen is None:
             return ""
-        if self._units.is_updated(task):
+        if self._core.units.is_updated(task):
             return "it is being updated"
         if seen.busy:
             return f"it uses more than {SHARE_MAX:.0%} of a processor"
@@ -209,14 +189,14 @@ class Sleep:
             NotFoundError, InvalidRequestError, HostError: as `Sleepers.begin`; it does not run, nothing would start it
                 again after its end, or PID 1 refused.
         """
-        if not self._units.has_run(task):
+        if not self._core.units.has_run(task):
             raise InvalidRequestError(f"task {task} does not run: expected one that does.")
-        if self._units.is_updated(task):
+        if self._core.units.is_updated(task):
             raise InvalidRequestError(
                 f"task {task} is being updated: expected the end of its update.", f"See: solo5ctl logs --follow {task}"
             )
-        record = self._state.record(task)
-        if record is not None and record.reservation.idle_stops and not self._state.host.waiting.may_wait(task):
+        record = self._core.state.record(task)
+        if record is not None and record.reservation.idle_stops and not self._core.state.host.waiting.may_wait(task):
             raise InvalidRequestError(
                 f"task {task} would not be started again: expected its socket unit to be active.",
                 f"systemctl restart {task}",
@@ -228,51 +208,51 @@ class Sleep:
 
         One that waits without a process is ended instead, if its socket unit is active.
         """
-        record = self._state.record(task)
+        record = self._core.state.record(task)
         if record is not None and record.reservation.idle_stops:
             await self._end(task, frames)
             return
-        async with self._locks[task]:
-            if not self._units.has_run(task):
+        async with self._core.locks[task]:
+            if not self._core.units.has_run(task):
                 return
             sleeps = self._is_asleep(task)  # perhaps of a service that was killed before its signal
-            if not sleeps and not await self._writer.run(self._state.begin_sleep, task, frames):
+            if not sleeps and not await self._core.writer.run(self._core.state.begin_sleep, task, frames):
                 return
             # Without a reply, it may be stopped: the record stays, so that a packet wakes it.
-            if not await self._units.signal(task, signal.SIGSTOP):
-                await self._writer.run(self._state.end_sleep, task)
+            if not await self._core.units.signal(task, signal.SIGSTOP):
+                await self._core.writer.run(self._core.state.end_sleep, task)
                 raise HostError(f"task {task} cannot be put to sleep: PID 1 did not stop its tender.")
         if sleeps:
             return
         self._seen.pop(task, None)
         log_about(service_of(task), f"task {task} sleeps until its next packet", priority=_NOTICE)
         await self._report(SleepChange(task=task, asleep=True, reason=reason))
-        self._tasks.create_task(self._reclaim(task))
+        self._core.tasks.create_task(self._reclaim(task))
 
     async def _end(self, task: TaskName, frames: int | None) -> None:
         """End a task that then waits without a process: packets are held first, so that none is lost."""
-        host = self._state.host
-        async with self._locks[task]:
-            if not self._units.has_run(task) or not host.waiting.may_wait(task):
+        host = self._core.state.host
+        async with self._core.locks[task]:
+            if not self._core.units.has_run(task) or not host.waiting.may_wait(task):
                 return
-            if not await self._writer.run(host.begin_end, task, frames):
+            if not await self._core.writer.run(host.begin_end, task, frames):
                 return
             # As KillSignal= of hvt: for systemd a clean end of both tenders, which Restart=on-failure does not undo.
             ends = False
             try:
-                ends = await self._units.signal(task, signal.SIGHUP)
+                ends = await self._core.units.signal(task, signal.SIGHUP)
             finally:
                 if not ends:
                     host.waiting.ending.discard(task)
             if not ends:
                 return
-            await self._units.forget_starts(task)
+            await self._core.units.forget_starts(task)
         self._seen.pop(task, None)
         text = f"task {task} ends until its next packet"
         log_about(service_of(task), text, priority=_NOTICE, message_id=IDLE_END)
 
     async def _reclaim(self, task: TaskName) -> None:
-        group = await self._units.control_group(task)
+        group = await self._core.units.control_group(task)
         if group:
             freed = await asyncio.to_thread(reclaim, group, lambda: self._is_asleep(task))
             if freed >> 20:
@@ -284,25 +264,26 @@ class Sleep:
         """Wake the tasks for which packets are announced, by their taps in a namespace; None: some were lost."""
         if packets is None:  # some are lost, which are counted
             self._next_check = time.monotonic()
-            self._watches.wake.set()
+            self._core.watches.wake.set()
             return
         for tap, what in packets.items():
-            task = self._state.task_of_tap(tap, path)
+            task = self._core.state.task_of_tap(tap, path)
             if task is None or not self._is_asleep(task):
                 continue
             if task in self._waking:
                 self._waking[task].add(what)
             else:
                 self._waking[task] = _Packets(what)
-                begin(self._tasks, self._wake_for(task, self._waking[task]))  # or the next service does: it is counted
+                # Or the next service does: it is counted.
+                begin(self._core.tasks, self._wake_for(task, self._waking[task]))
 
     def _is_asleep(self, task: TaskName) -> bool:
-        record = self._state.record(task)
+        record = self._core.state.record(task)
         return record is not None and record.sleeps
 
     async def _wake_for(self, task: TaskName, packets: _Packets) -> None:
         try:
-            async with self._locks[task]:
+            async with self._core.locks[task]:
                 await self._wake(task, packets)
         except Solo5Error as error:  # nftables, PID 1; the counter remains, so that the next check repeats it
             _log.error("task %s cannot be woken: %s", task, error)
@@ -315,7 +296,7 @@ class Sleep:
         Raises:
             HostError: nftables refused it, or PID 1 has not replied; it sleeps on, and its next packet wakes it.
         """
-        async with self._locks[task]:
+        async with self._core.locks[task]:
             await self._wake(task, _Packets(reason))
 
     async def wake_for_attach(self, task: TaskName) -> None:
@@ -325,13 +306,13 @@ class Sleep:
 
     async def _wake(self, task: TaskName, packets: _Packets) -> None:
         begun = time.monotonic()
-        await self._units.signal(task, signal.SIGCONT)
-        record = self._state.record(task)
+        await self._core.units.signal(task, signal.SIGCONT)
+        record = self._core.state.record(task)
         if record is None or not record.sleeps:
             return
         took, slept = (time.monotonic() - begun) * 1000, time.time() - record.asleep / 1e6
         reason = await packets.first()
-        await self._writer.run(self._state.end_sleep, task)
+        await self._core.writer.run(self._core.state.end_sleep, task)
         self._seen.pop(task, None)
         self.expect(task)
         text = f"task {task} is awake after {max(0, slept):.0f} s asleep ({took:.1f} ms): {reason}"
@@ -343,9 +324,9 @@ class Sleep:
 
         One without a run is being released, which may take longer than a stop of the service.
         """
-        for record in self._state.sleepers():
+        for record in self._core.state.sleepers():
             task = record.reservation.task
-            if record.asleep and self._units.has_run(task):
+            if record.asleep and self._core.units.has_run(task):
                 await self._wake_for(task, _Packets("the end of solo5-networkd"))
 
 

@@ -96,9 +96,9 @@ async def subject(kernel: Kernel) -> AsyncIterator[Activation]:
     host = SimpleNamespace(leases=kernel, waiting=kernel, bridges=bridges)
     units = SimpleNamespace(over=lambda tasks: asyncio.sleep(0, [*tasks]))
     async with asyncio.TaskGroup() as group:
-        found = Activation(
-            cast(Any, SimpleNamespace(host=host)), cast(Any, Writer()), cast(Any, units), group, KeyedLocks()
-        )
+        state, locks = SimpleNamespace(host=host), KeyedLocks[TaskName]()
+        core = SimpleNamespace(state=state, writer=Writer(), units=units, tasks=group, locks=locks)
+        found = Activation(cast(Any, core))
         try:
             yield found
         finally:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -85,6 +85,10 @@ def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return lines
 
 
+def core(state: object, writer: object, units: object, tasks: asyncio.TaskGroup) -> Any:
+    return SimpleNamespace(state=state, writer=writer, units=units, tasks=tasks, locks=KeyedLocks[TaskName]())
+
+
 def released(subject: Activation) -> None:
     with subject.releasing(WEB):
         pass
@@ -97,7 +101,7 @@ async def activation() -> AsyncIterator[tuple[Activation, Waiting]]:
     units.has_job = False
     state: Any = SimpleNamespace(host=SimpleNamespace(waiting=waiting))
     async with asyncio.TaskGroup() as tasks:
-        yield Activation(state, cast(Any, Writer()), cast(Any, units), tasks, KeyedLocks()), waiting
+        yield Activation(core(state, Writer(), units, tasks)), waiting
 
 
 @pytest.mark.leaps
@@ -106,7 +110,7 @@ async def test_a_start_that_fails_is_repeated_for_a_later_packet() -> None:
     state: Any = SimpleNamespace(host=SimpleNamespace(waiting=waiting))
     async with asyncio.TaskGroup() as tasks:
         writer: Any = Writer()
-        subject = Activation(state, writer, cast(Any, units), tasks, KeyedLocks())
+        subject = Activation(core(state, writer, units, tasks))
         assert subject.start(WEB, "a packet")
         assert subject.start(WEB, "another")
         await later()
@@ -179,7 +183,7 @@ async def test_a_task_without_its_fifo_is_released_and_its_socket_unit_stopped_f
     state: Any = SimpleNamespace(host=SimpleNamespace(waiting=waiting, leases=leases))
     none: Any = None
     async with asyncio.TaskGroup() as tasks:
-        subject = Releases(state, cast(Any, Writer()), cast(Any, units), none, none, tasks, KeyedLocks(), none)
+        subject = Releases(core(state, Writer(), units, tasks), none, none, none)
         monkeypatch.setattr(subject, "release_without_run", lambda each: released.append(([*each], len(units.asked))))
         subject._on_fifos([WEB])
         await later()

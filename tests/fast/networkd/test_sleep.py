@@ -159,10 +159,11 @@ class Service:
             task_of_tap=lambda tap, path: self.leases.allocations.taps.get(tap),
         )  # fmt: skip
         self.watches = Watches(cast(Any, None))
-        self.sleep = Sleep(
-            cast(Any, self.state), cast(Any, Writer()), cast(Any, self.units),
-            KeyedLocks(), cast(Any, SimpleNamespace(create_task=self.begin)), self.watches, self.report,
+        core = SimpleNamespace(
+            state=self.state, writer=Writer(), units=self.units, locks=KeyedLocks[TaskName](),
+            tasks=SimpleNamespace(create_task=self.begin), watches=self.watches,
         )  # fmt: skip
+        self.sleep = Sleep(cast(Any, core), self.report)
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
 
     def begin(self, what: Coroutine[Any, Any, None]) -> None:
@@ -368,7 +369,7 @@ async def test_the_end_of_the_service_wakes_a_task_and_waits_for_no_release(serv
     await service.after(0)
     assert await service.after(60) == [STOP]
     service.units.runs = False
-    async with service.sleep._locks[A]:
+    async with service.sleep._core.locks[A]:
         waking = asyncio.ensure_future(service.sleep.wake_all())
         await yields()
         assert waking.done()
