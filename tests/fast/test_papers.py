@@ -35,6 +35,7 @@ SMALL = {
     "networkd/parts.py": "of the classes that share them, and imports two of them",
     "network/guest_limits.py": "of requests, and of Nomad's options, which import nothing else of networks",
     "network/overtaken.py": "pure; `network/routes.py` looks routes up",
+    "nomad/config/schema.py": "of the plugin configuration and of tasks' options: Nomad's schema language",
     "nomad/errors.py": "which errors a restart can help against",
     "nomad/plugin.py": "imported by `nomad/__main__.py` where a missing module can be reported",
     "unit/console.py": "one of the subjects of `unit/translate.py`, with the rate of a task's journal",

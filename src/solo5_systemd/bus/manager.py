@@ -241,11 +241,6 @@ class Manager(UnitReader):
         active = [row.unit for row in map(ListedUnit._make, rows) if row.active not in ("inactive", "failed")]
         return frozenset(TaskName(unit.partition("@")[2].removesuffix(".target")) for unit in active)
 
-    async def running_states(self) -> Sequence[UnitState]:
-        """Return the states of units that are not over, without `started`, with as few D-Bus calls as possible."""
-        rows = [row for row in await self._listing() if not row.over]
-        return await self._merged(rows, await self._exported(rows))
-
     @asynccontextmanager
     async def watched(self, state: UnitState) -> AsyncGenerator[WatchedUnit, None]:
         """Watch a run for a block, without a D-Bus call before its end.

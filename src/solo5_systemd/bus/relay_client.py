@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from pathlib import Path
 
@@ -67,7 +67,7 @@ class Relay:
 
     async def records(self) -> Mapping[TaskName, float]:
         """Return the tasks with a record, each with the seconds since its last delivery."""
-        return await asyncio.to_thread(lambda: dict(_records(self._state)))
+        return await asyncio.to_thread(_ages, self._state)
 
     async def open_tasks(self) -> frozenset[TaskName]:
         """Return the tasks whose FIFOs are open. Does not activate the relay if there is no record."""
@@ -101,16 +101,10 @@ class Relay:
                 yield DroppedLines(task=task_name(task), lines=lines)
 
 
-def _records(directory: Path) -> Iterator[tuple[TaskName, float]]:
-    for path in directory.glob("*.json"):
-        if (age := _age(path)) is not None:
-            yield TaskName(path.stem), age
-
-
-def _age(record: Path) -> float | None:
-    """Return the seconds since the last delivery; None without a record: all is delivered."""
-    changed = _changed(record)
-    return None if changed is None else time.time() - changed / 1e9
+def _ages(directory: Path) -> Mapping[TaskName, float]:
+    """Return the seconds since the last delivery of each record."""
+    changed = {TaskName(path.stem): _changed(path) for path in directory.glob("*.json")}
+    return {task: time.time() - each / 1e9 for task, each in changed.items() if each is not None}
 
 
 def _namespace(record: Path) -> str | None:

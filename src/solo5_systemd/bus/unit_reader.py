@@ -119,12 +119,6 @@ class UnitReader(ABC):
                 exported[row.unit][STARTED] = started
             else:
                 del exported[row.unit]  # the unit has ended meanwhile
-        return await self._merged(rows, exported)
-
-    async def _merged(
-        self, rows: Sequence[ListedUnit], exported: "Mapping[str, Mapping[str, object]]"
-    ) -> "list[UnitState]":
-        """Return the states of units from properties in files where there are any, else from PID 1."""
         from_files = (self._states.state(row, exported[row.unit]) for row in rows if row.unit in exported)
         from_bus = await self._read_all([row for row in rows if row.unit not in exported])
         return [*filter(None, from_files), *from_bus]

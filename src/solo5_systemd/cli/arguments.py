@@ -50,9 +50,10 @@ def interval(text: str) -> float:
 
 def stop_signal(text: str) -> "StopSignal":
     """Return the stop signal (KillSignal=) of a tender."""
+    from solo5_systemd.task.quantities import signal_number
     from solo5_systemd.task.workload import StopSignal
 
-    number = _signal(text)
+    number = signal_number(text)
     if number not in (signals.SIGINT, signals.SIGTERM):
         raise InvalidRequestError(f"--signal {text!r} is not a stop signal: expected INT or TERM.")
     return StopSignal(signals.Signals(number).name)
@@ -60,7 +61,9 @@ def stop_signal(text: str) -> "StopSignal":
 
 def kill_signal(text: str) -> int:
     """Return the number of a signal that `kill` may send."""
-    number = _signal(text)
+    from solo5_systemd.task.quantities import signal_number
+
+    number = signal_number(text)
     if number not in KILL_SIGNALS:
         raise InvalidRequestError(
             f"--signal {text!r} cannot be sent: expected INT, TERM or KILL, the signals that a tender handles; guests "
@@ -75,11 +78,3 @@ def derived_name(image: str, suffix: str) -> TaskName:
     stem = image.rpartition("/")[2].partition(".")[0]
     usable = re.sub(r"[^A-Za-z0-9_-]+", "-", stem, flags=re.ASCII).lstrip("-_")[:64]
     return task_name(f"{usable or 'unikernel'}-{suffix}")
-
-
-def _signal(text: str) -> int:
-    """Return the number of `TERM`, `SIGTERM`, `term` or `15`; 0 for an unknown signal."""
-    upper = text.upper().removeprefix("SIG")
-    by_name = {signal.name.removeprefix("SIG"): signal.value for signal in signals.Signals}
-    numbers = {str(number) for number in by_name.values()}
-    return int(upper) if upper in numbers else by_name.get(upper, 0)

@@ -45,7 +45,7 @@ class Collector:
 
     async def orphans(self) -> tuple[Orphan, ...]:
         """Return all orphans. Activates no service."""
-        return orphans(await self._look())
+        return tuple(orphans(await self._look()))
 
     async def collect(self, *, dry_run: bool) -> tuple[str, ...]:
         """Remove all orphans and unused images; return a line for each, and for what could not be removed."""

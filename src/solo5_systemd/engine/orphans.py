@@ -8,6 +8,7 @@ import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.model import LeaseRecord, LeaseState
@@ -28,8 +29,7 @@ class Kind(StrEnum):
     USER = "user of task"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Orphan:
+class Orphan(NamedTuple):
     """An orphan.
 
     Attributes:
@@ -74,29 +74,24 @@ def alloc_dir(unit: UnitState) -> str:
     return posixpath.dirname(shared)
 
 
-def orphans(snapshot: Snapshot) -> tuple[Orphan, ...]:
-    """Return all orphans."""
-    return (
-        *_tasks(snapshot),
-        *_outcomes(snapshot),
-        *_leases(snapshot),
-        *_strays(snapshot),
-        *_consoles(snapshot),
-        *_users(snapshot),
-    )
-
-
-def _tasks(snapshot: Snapshot) -> Iterator[Orphan]:
+def orphans(snapshot: Snapshot) -> Iterator[Orphan]:
+    """Yield all orphans."""
+    loaded = frozenset(unit.task for unit in snapshot.units)
     for unit in snapshot.units:
         directory = alloc_dir(unit)
         # Nomad removes the directory with the allocation; only then the task cannot be recovered any more.
         if directory and directory in snapshot.missing_directories:
-            yield Orphan(kind=Kind.TASK, subject=unit.task, reason=f"Nomad has removed its allocation ({directory})")
-
-
-def _outcomes(snapshot: Snapshot) -> Iterator[Orphan]:
-    for task in sorted(snapshot.outcomes - _loaded(snapshot)):
-        yield Orphan(kind=Kind.OUTCOME, subject=task, reason="its unit is not loaded")
+            yield Orphan(Kind.TASK, unit.task, f"Nomad has removed its allocation ({directory})")
+    for task in sorted(snapshot.outcomes - loaded):
+        yield Orphan(Kind.OUTCOME, task, "its unit is not loaded")
+    yield from _leases(snapshot)
+    for stray in snapshot.strays:
+        yield Orphan(Kind.STRAY, stray, "no matching lease")
+    for task, silence in sorted(snapshot.consoles.items()):
+        if silence > RECORD_MAX_AGE_S and task not in loaded:
+            yield Orphan(Kind.CONSOLE, task, "its unit is not loaded, and its FIFOs are not read")
+    for task in sorted(snapshot.users - loaded):
+        yield Orphan(Kind.USER, task, "its unit is not loaded")
 
 
 def _leases(snapshot: Snapshot) -> Iterator[Orphan]:
@@ -107,28 +102,8 @@ def _leases(snapshot: Snapshot) -> Iterator[Orphan]:
             continue  # solo5-networkd releases it at its end
         match record.state:
             case LeaseState.RESERVED:
-                yield Orphan(kind=Kind.LEASE, subject=task, reason="its reservation has expired")
+                yield Orphan(Kind.LEASE, task, "its reservation has expired")
             case LeaseState.ATTACHED:
-                yield Orphan(kind=Kind.LEASE, subject=task, reason="its unit is not running")
+                yield Orphan(Kind.LEASE, task, "its unit is not running")
             case LeaseState.RELEASING | LeaseState.WAITING:
                 pass  # solo5-networkd is releasing it, or its first packet will start it
-
-
-def _strays(snapshot: Snapshot) -> Iterator[Orphan]:
-    for stray in snapshot.strays:
-        yield Orphan(kind=Kind.STRAY, subject=stray, reason="no matching lease")
-
-
-def _consoles(snapshot: Snapshot) -> Iterator[Orphan]:
-    for task, silence in sorted(snapshot.consoles.items()):
-        if silence > RECORD_MAX_AGE_S and task not in _loaded(snapshot):
-            yield Orphan(kind=Kind.CONSOLE, subject=task, reason="its unit is not loaded, and its FIFOs are not read")
-
-
-def _users(snapshot: Snapshot) -> Iterator[Orphan]:
-    for task in sorted(snapshot.users - _loaded(snapshot)):
-        yield Orphan(kind=Kind.USER, subject=task, reason="its unit is not loaded")
-
-
-def _loaded(snapshot: Snapshot) -> frozenset[TaskName]:
-    return frozenset(unit.task for unit in snapshot.units)

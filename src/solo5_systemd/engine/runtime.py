@@ -19,7 +19,7 @@ from solo5_systemd.base.names import TaskName, UnitKind
 from solo5_systemd.engine.callbacks import SpawnProcess, StartCallbacks
 from solo5_systemd.engine.queries import Queries
 from solo5_systemd.engine.stop import SIGKILL, SIGNALS, Stopper
-from solo5_systemd.engine.task import Task, phase
+from solo5_systemd.engine.task import Task
 from solo5_systemd.network.model import LeaseRecord
 from solo5_systemd.task.log_fields import STDERR_PRIORITY, STDOUT_PRIORITY
 from solo5_systemd.task.properties import parse_property, unit_property
@@ -117,19 +117,6 @@ class Runtime(Queries):
         return await start_journald(self._units, self.backends.console.namespace())
 
     # --- inspect ------------------------------------------------------------------------------------------------
-
-    async def running(self) -> dict[TaskName, Task]:
-        """Return the running tasks by name, with few D-Bus calls: without start time and the phase HUNG."""
-        states = await self._units.running_states()
-        held = await self._held() if states else {}
-        return {
-            state.task: Task(
-                state=state,
-                phase=phase(state, hung=False),
-                reservation=record.reservation if (record := held.get(state.task)) else None,
-            )
-            for state in states
-        }
 
     async def _views(self, states: Sequence[tuple[UnitState, LeaseRecord | None]]) -> Sequence[Task]:
         return await gather(self._view(state, record) for state, record in states)

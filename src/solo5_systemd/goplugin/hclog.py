@@ -21,7 +21,6 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
 
@@ -163,22 +162,14 @@ def _written(descriptor: int, line: bytes) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pipes:
-    """File descriptors of the pipes for the handshake line and for the log."""
-
-    handshake: int
-    log: int
-
-
-def redirect_stdio() -> Pipes:
-    """Move the host's pipes, and replace stdin, stdout and stderr by /dev/null."""
+def redirect_stdio() -> tuple[int, int]:
+    """Replace stdin, stdout and stderr by /dev/null; return the pipes for the handshake line and for the log."""
     handshake, log = (fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3) for descriptor in (1, 2))
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
     os.close(null)
-    return Pipes(handshake=handshake, log=log)
+    return handshake, log
 
 
 def log_to(descriptor: int) -> None:

@@ -116,17 +116,13 @@ _SERVED = ("", "plugin")
 
 def own_services(shutdown: asyncio.Event) -> list[Handler]:
     """Return the handlers of go-plugin's own services. The host's shutdown call sets *shutdown*."""
-    plugin = plugin_pb2.DESCRIPTOR.services_by_name
-    return [
-        service_handler(plugin["GRPCController"], Controller(shutdown), _to_failure),
-        service_handler(plugin["GRPCStdio"], Stdio(), _to_failure),
-        service_handler(plugin["GRPCBroker"], Broker(), _to_failure),
-        service_handler(health_pb2.DESCRIPTOR.services_by_name["Health"], Health(), _to_failure),
-    ]
+    plugin, health = plugin_pb2.DESCRIPTOR.services_by_name, health_pb2.DESCRIPTOR.services_by_name
+    own = (plugin["GRPCController"], plugin["GRPCStdio"], plugin["GRPCBroker"], health["Health"])
+    return [service_handler(each, OwnServices(shutdown), _to_failure) for each in own]
 
 
-class Controller:
-    """The service plugin.GRPCController."""
+class OwnServices:
+    """The services plugin.GRPCController, GRPCStdio and GRPCBroker, and of grpc.health.v1.Health what hosts call."""
 
     def __init__(self, shutdown: asyncio.Event) -> None:
         self._shutdown = shutdown
@@ -136,25 +132,13 @@ class Controller:
         self._shutdown.set()
         return plugin_pb2.Empty()
 
-
-class Stdio:
-    """The service plugin.GRPCStdio, without data: printed lines are log lines (see `hclog`)."""
-
     def stream_stdio(self, _: Empty) -> AsyncIterator[StdioData]:
-        """Stream nothing. The stream stays open, since a host logs its end."""
+        """Stream nothing: printed lines are log lines (see `hclog`). It stays open, since a host logs its end."""
         return _IdleStream()
-
-
-class Broker:
-    """The service plugin.GRPCBroker, by which either side could request further connections; unused."""
 
     def start_stream(self, _: AsyncIterator[ConnInfo]) -> AsyncIterator[ConnInfo]:
-        """Stream nothing."""
+        """Stream nothing: neither side requests further connections."""
         return _IdleStream()
-
-
-class Health:
-    """The service grpc.health.v1.Health, of which hosts call one method."""
 
     async def check(self, request: HealthCheckRequest) -> HealthCheckResponse:
         """Return that the plugin is serving.
@@ -212,12 +196,12 @@ async def serve(handshake: Handshake, handlers: Sequence[Handler], *, closing: C
     except Solo5Error as error:
         print(error, file=sys.stderr)  # started by hand: stderr is a terminal, not the host's log
         return 1
-    pipes = redirect_stdio()
-    log_to(pipes.log)
+    announced, log = redirect_stdio()
+    log_to(log)
     try:
         handshake.check_protocol(os.environ)
         with socket_path(os.environ) as path:
-            await _serve_at(path, handlers, lambda: _announce(handshake.line(str(path)), pipes.handshake))
+            await _serve_at(path, handlers, lambda: _announce(handshake.line(str(path)), announced))
             await closing()
     except Solo5Error as error:
         _LOG.error("%s", error)

@@ -23,16 +23,12 @@ if TYPE_CHECKING:
 class Journal:
     """The journal, for the consoles of tasks. A namespace is a journal namespace; empty: the host's journal.
 
-    Args:
+    Attributes:
         namespace: returns the journal namespace for the consoles of new tasks; empty: the host's journal.
     """
 
     def __init__(self, namespace: Callable[[], str]) -> None:
-        self._namespace = namespace
-
-    def namespace(self) -> str:
-        """Return the journal namespace for the consoles of new tasks."""
-        return self._namespace()
+        self.namespace = namespace
 
     async def open_stream(self, unit: str, priority: int, namespace: str) -> int:
         """Open a journal stream for a guest's console or a tender's stderr; the caller closes the descriptor.

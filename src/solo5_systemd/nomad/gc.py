@@ -57,10 +57,11 @@ class Housekeeping:
             _log.error("networks of plugin.solo5.config not written to %s: %s", NETWORKS, error)
         if not self._started:
             self._started = True
-            self._background.create_task(self._follow_shared_cores())
+            cores, space = self.shared_cores.apply, self._publish_full_disks
+            self._background.create_task(_repeated(CPUSET_INTERVAL_S, "update of the shared CPU set", cores))
+            self._background.create_task(_repeated(SPACE_INTERVAL_S, "look at the free space of disks", space))
             self._background.create_task(self._collect_garbage(config))
             self._background.create_task(self._stop_forgotten(config))
-            self._background.create_task(self._watch_space())
 
     def remove_stale_mounts(self) -> None:
         """Remove, once, the bind mounts of starts that an earlier driver did not finish."""
@@ -74,16 +75,6 @@ class Housekeeping:
         if what not in self._done:
             self._done.add(what)
             self._background.create_task(_logged(what, work()))
-
-    async def _follow_shared_cores(self) -> None:
-        while True:
-            await asyncio.sleep(CPUSET_INTERVAL_S)
-            await _logged("update of the shared CPU set", self.shared_cores.apply())
-
-    async def _watch_space(self) -> None:
-        while True:
-            await asyncio.sleep(SPACE_INTERVAL_S)
-            await _logged("look at the free space of disks", self._publish_full_disks())
 
     async def _publish_full_disks(self) -> None:
         engine = await self._session.engine()
@@ -138,6 +129,12 @@ class Housekeeping:
         removed = await (await self._session.engine()).gc.images(min_age=age)
         if removed:
             _log.info("removed %d stored images, unused for %.0f s", len(removed), age)
+
+
+async def _repeated(interval_s: float, what: str, work: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        await asyncio.sleep(interval_s)
+        await _logged(what, work())
 
 
 async def _logged(what: str, work: Awaitable[None]) -> None:

@@ -11,11 +11,11 @@ from typing import Annotated
 from solo5_systemd.base.decode import Fields, json_document
 from solo5_systemd.base.errors import InvalidRequestError, NoSuchTaskError
 from solo5_systemd.base.names import TaskName, UnitKind
-from solo5_systemd.engine.task import Task
 from solo5_systemd.nomad.config.msgpack_values import Logging
 from solo5_systemd.nomad.config.ready import ReadinessProbe
 from solo5_systemd.settings.records import document, integer, record
 from solo5_systemd.settings.solo5_toml import LOG_NAMESPACE
+from solo5_systemd.unit.state import ActiveState, UnitState
 
 VERSION = 1
 """Raised by a release whose states this one cannot read; `decode` reads those of all releases before."""
@@ -30,6 +30,7 @@ class DriverState:
         log_namespace: the journal namespace of the console; empty: the host's journal.
         boot: the kernel's boot ID; a unit does not outlive its boot.
         started: microseconds since the epoch.
+        control_group: empty, as `pid` is 0, in a handle of an earlier release, and of a unit that has ended at once.
     """
 
     ready: ReadinessProbe | None = None
@@ -41,6 +42,22 @@ class DriverState:
     started: Annotated[int, integer(0, 1 << 62)]
     kind: UnitKind
     logging: Logging
+    control_group: str = ""
+    pid: int = 0
+
+    @property
+    def run(self) -> UnitState:
+        """Return the state of the unit as it was started."""
+        return UnitState(
+            task=self.task,
+            unit=self.unit,
+            active=ActiveState.ACTIVE,
+            invocation=self.invocation,
+            main_pid=self.pid,
+            started=self.started,
+            control_group=self.control_group,
+            log_fields={},
+        )
 
 
 def encode(state: DriverState) -> bytes:
@@ -68,12 +85,12 @@ def _check_version(version: int) -> None:
         )
 
 
-def verify(stored: DriverState, boot: str, found: Task | None) -> Task:
-    """Return the task of a handle, running or ended, if its invocation is the stored one; the name alone is no proof.
+def verify(stored: DriverState, boot: str, found: UnitState | None) -> UnitState:
+    """Return the unit of a handle, running or over, if its invocation is the stored one; the name alone is no proof.
 
     Args:
         boot: the kernel's boot ID now.
-        found: the task that PID 1 has under the name; None: none.
+        found: the unit that PID 1 has for the name; None: none.
 
     Raises:
         NoSuchTaskError: it does not exist any more, or is another invocation. Nomad then starts the task again.
@@ -82,9 +99,9 @@ def verify(stored: DriverState, boot: str, found: Task | None) -> Task:
         raise NoSuchTaskError(f"task {stored.task} ended with the previous boot of the host.")
     if found is None:
         raise NoSuchTaskError(f"task {stored.task} does not exist: systemd has no unit {stored.unit}.")
-    if (run := found.state.invocation) != stored.invocation:
+    if found.invocation != stored.invocation:
         raise NoSuchTaskError(
-            f"task {stored.task} does not exist: {stored.unit} is another invocation ({run or 'none'}; "
+            f"task {stored.task} does not exist: {stored.unit} is another invocation ({found.invocation or 'none'}; "
             f"expected {stored.invocation})."
         )
     return found

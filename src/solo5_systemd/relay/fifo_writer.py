@@ -19,58 +19,27 @@ READER_RETRY_INTERVAL_S = 0.5
 """Between two checks for a new reader of a FIFO: the kernel has no notification for it."""
 
 
-class StagingPipe:
-    """A pipe between the relay and a FIFO, from which a restarted relay determines how much has reached the FIFO.
+def open_staging_pipe() -> int:
+    """Open a pipe between the relay and a FIFO; return one non-blocking descriptor that is both ends.
 
-    A process that is killed after a write, and before it has recorded the write, cannot determine afterwards whether
-    the write happened. The FIFO's fill level does not help, as its reader changes it. So the bytes are written into a
-    private pipe, the position behind them is recorded, and splice(2) moves them to the FIFO: they leave one pipe and
-    enter the other under the locks of both. The bytes in the staging pipe are those that are not delivered. systemd
-    stores it with the FIFO.
-
-    One descriptor is both ends; the owner of this object closes it. All calls are non-blocking.
+    From it, a restarted relay determines how much has reached the FIFO. A process that is killed after a write, and
+    before it has recorded the write, cannot determine afterwards whether the write happened. The FIFO's fill level does
+    not help, as its reader changes it. So the bytes are written into a private pipe, the position behind them is
+    recorded, and splice(2) moves them to the FIFO: they leave one pipe and enter the other under the locks of both. The
+    bytes in the staging pipe are those that are not delivered. systemd stores it with the FIFO.
     """
-
-    __slots__ = ("fd",)
-
-    def __init__(self, fd: int | None = None) -> None:
-        self.fd = _open_pipe() if fd is None else fd
-
-    def size(self) -> int:
-        """Return the number of bytes in the pipe."""
-        (count,) = struct.unpack("i", fcntl.ioctl(self.fd, termios.FIONREAD, bytes(4)))
-        return int(count)
-
-    def write(self, data: bytes) -> int:
-        """Write as much as fits, at least a page into an empty pipe; return the number of bytes."""
-        return os.write(self.fd, data)
-
-    def splice_to(self, fd: int, count: int) -> int:
-        """Move at most `count` of its bytes to another pipe; return the number of bytes.
-
-        Raises:
-            BlockingIOError: the other pipe is full.
-            BrokenPipeError: the other pipe has no reader.
-        """
-        return os.splice(self.fd, fd, count)
-
-    def discard(self) -> None:
-        """Discard the content."""
-        while count := self.size():
-            os.read(self.fd, count)
-
-    def close(self) -> None:
-        """Close the descriptor."""
-        os.close(self.fd)
-
-
-def _open_pipe() -> int:
     ends = os.pipe2(os.O_CLOEXEC)
     try:
         return os.open(f"/proc/self/fd/{ends[0]}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     finally:
         for end in ends:
             os.close(end)
+
+
+def _fill_level(pipe: int) -> int:
+    """Return the number of bytes in a pipe."""
+    (count,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))
+    return int(count)
 
 
 class FifoWriter:
@@ -81,30 +50,31 @@ class FifoWriter:
 
     Args:
         catch_up_to: the last line that has to be read from the journal again.
-        staging: the pipe of `delivery.staged`; closed by this writer.
+        staging: the descriptor of the pipe of `delivery.staged`; closed by this writer.
         save: called when `delivery` has changed; has to save it before it returns.
 
     Attributes:
         queue: the lines after the staged bytes.
+        staging: the descriptor of the staging pipe.
     """
 
     __slots__ = (
-        "_confirmed", "_fd", "_loop", "_retry", "_save", "_staged_bytes", "_staging", "_watching", "queue",
+        "_confirmed", "_fd", "_loop", "_retry", "_save", "_staged_bytes", "_watching", "queue", "staging",
     )  # fmt: skip
 
     def __init__(
         self,
         delivery: Delivery,
         catch_up_to: JournalPosition | None,
-        staging: StagingPipe,
+        staging: int,
         save: Callable[[], None],
     ) -> None:
-        if delivery.staged is None:
-            staging.discard()
-        self._staged_bytes = staging.size()
+        if delivery.staged is None and (left := _fill_level(staging)):
+            os.read(staging, left)
+        self._staged_bytes = _fill_level(staging)
         self.queue = LineQueue(position=delivery.staged or delivery, catch_up_to=catch_up_to)
         self._confirmed: StreamPosition = delivery if self._staged_bytes else self.queue.position
-        self._staging = staging
+        self.staging = staging
         self._save = save
         self._loop = asyncio.get_running_loop()
         self._fd: int | None = None
@@ -143,15 +113,10 @@ class FifoWriter:
         self._fd = fd
         self.pump()
 
-    @property
-    def staging(self) -> int:
-        """The descriptor of the staging pipe."""
-        return self._staging.fd
-
     def close(self) -> None:
         """Close the FIFO, whose reader gets an end of file, and the staging pipe."""
         self._close_fifo()
-        self._staging.close()
+        os.close(self.staging)
 
     def offer(self, line: Line) -> None:
         """Add the stream's next line to the queue; `pump` has to be called afterwards."""
@@ -183,13 +148,13 @@ class FifoWriter:
         """Write the next chunk into the empty staging pipe and save its position; return whether there was one."""
         chunk = self.queue.next_chunk()
         if chunk:
-            self._staged_bytes = self._staging.write(chunk)
+            self._staged_bytes = os.write(self.staging, chunk)
             self.queue.advance(self._staged_bytes)
             self._save()
         return bool(chunk)
 
     def _splice(self, fd: int) -> None:
-        self._staged_bytes -= self._staging.splice_to(fd, self._staged_bytes)
+        self._staged_bytes -= os.splice(self.staging, fd, self._staged_bytes)
         if not self._staged_bytes:
             self._confirmed = self.queue.position
             self._save()

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 from solo5_systemd.journal.lines import JournalPosition, Stream
-from solo5_systemd.relay.fifo_writer import ConsoleDescriptors, FifoWriter, StagingPipe
+from solo5_systemd.relay.fifo_writer import ConsoleDescriptors, FifoWriter, open_staging_pipe
 from solo5_systemd.relay.journal_source import JournalCatchup, OpenJournal, matches
 from solo5_systemd.relay.notices import removed_notice
 from solo5_systemd.relay.state import ConsoleState
@@ -44,7 +44,7 @@ class TaskConsole:
         self._open_journal = open_journal
         self.writers: dict[Stream, FifoWriter] = {}
         for stream, delivery in state.progress.items():
-            staging = StagingPipe(stored.staging[stream] if stored else None)
+            staging = stored.staging[stream] if stored else open_staging_pipe()
             known = delivery if stored else replace(delivery, staged=None)
             self.writers[stream] = FifoWriter(known, catch_up_to, staging, partial(save, self))
         self.generation = stored.generation if stored else 0

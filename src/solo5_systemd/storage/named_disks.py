@@ -229,16 +229,8 @@ class NamedDisks:
     def _described(self, name: DiskName, held: Mapping[tuple[int, int], str]) -> NamedDisk | None:
         """Return a disk; None if it has been removed, or is no disk."""
         path = self.directory / name
-        try:
-            disk_name(name)
-            status = path.lstat()
-        except (FileNotFoundError, InvalidRequestError):
-            return None
-        except OSError as error:
-            raise HostError(f"disk {name!r} cannot be read: {error.strerror}.") from error
-        if not stat.S_ISREG(status.st_mode):
-            return None
-        return NamedDisk(
+        status = regular_file(path, f"disk {name!r}", lambda: disk_name(name))
+        return status and NamedDisk(
             name=name,
             path=str(path),
             size=status.st_size,
@@ -299,6 +291,22 @@ class NamedDisks:
             who = f"task {task}" if task else "another process"
             hint = f"Stop it first: solo5ctl stop {task}" if task else "Wait until it is done."
             raise TakenError(f"disk {name!r} is in use by {who}: expected a disk that none has.", hint) from error
+
+
+def regular_file(path: Path, what: str, check_name: Callable[[], object]) -> os.stat_result | None:
+    """Return the status of a regular file; None if there is none, or its name is not valid.
+
+    Raises:
+        HostError: it cannot be read.
+    """
+    try:
+        check_name()
+        status = path.lstat()
+    except (FileNotFoundError, InvalidRequestError):
+        return None
+    except OSError as error:
+        raise HostError(f"{what} cannot be read: {error.strerror}.") from error
+    return status if stat.S_ISREG(status.st_mode) else None
 
 
 def write_content(source: int, target: int, progress: Progress = no_progress) -> str:

@@ -6,7 +6,6 @@ made, a shared lock on its disk's directory keeps that, and the disk.
 """
 
 import os
-import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -15,13 +14,13 @@ from pathlib import Path
 
 from solo5_systemd.base.atomic_file import link_unnamed, open_unnamed, sync_directory
 from solo5_systemd.base.copies import Progress, can_share, copy_data, no_progress, share
-from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error, TakenError
+from solo5_systemd.base.errors import HostError, NotFoundError, Solo5Error, TakenError
 from solo5_systemd.base.locks import closing, is_locked, lock_directory
 from solo5_systemd.base.names import DiskName, SnapshotName, disk_name, snapshot_name
 from solo5_systemd.base.procfs import identity
 from solo5_systemd.storage.lock_records import disks_of, holders
 from solo5_systemd.storage.model import PRIVATE, SNAPSHOTS, Backing, NewFile
-from solo5_systemd.storage.named_disks import NamedDisk, NamedDisks, not_opened, write_content
+from solo5_systemd.storage.named_disks import NamedDisk, NamedDisks, not_opened, regular_file, write_content
 from solo5_systemd.storage.new_file import create_file
 
 _NEW = ".{}.solo5-restore"
@@ -284,17 +283,8 @@ class Snapshots:
 
     def _described(self, disk: DiskName, name: SnapshotName) -> Snapshot | None:
         path = self._place(disk) / name
-        try:
-            disk_name(disk)
-            snapshot_name(name)
-            status = path.lstat()
-        except (FileNotFoundError, InvalidRequestError):
-            return None
-        except OSError as error:
-            raise HostError(f"snapshot {disk}@{name} cannot be read: {error.strerror}.") from error
-        if not stat.S_ISREG(status.st_mode):
-            return None
-        return Snapshot(
+        status = regular_file(path, f"snapshot {disk}@{name}", lambda: (disk_name(disk), snapshot_name(name)))
+        return status and Snapshot(
             disk=disk,
             name=name,
             path=str(path),

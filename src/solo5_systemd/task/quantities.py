@@ -105,3 +105,12 @@ def integer(text: str, option: str, low: int, high: int) -> int:
     if not re.fullmatch(r"[0-9]{1,10}", text, re.ASCII) or not low <= int(text) <= high:
         raise InvalidRequestError(f"{option} {text!r} is out of range: expected an integer from {low} to {high}.")
     return int(text)
+
+
+def signal_number(text: str) -> int:
+    """Return the number of `TERM`, `SIGTERM`, `term` or `15`; 0: there is no such signal. Some have no name."""
+    import signal  # imported here for startup time
+
+    numbers = {name.removeprefix("SIG"): int(number) for name, number in signal.Signals.__members__.items()}
+    numbers |= {str(int(number)): int(number) for number in signal.valid_signals()}
+    return numbers.get(text.strip().upper().removeprefix("SIG"), 0)

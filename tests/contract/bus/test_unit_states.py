@@ -39,20 +39,14 @@ def write(machine: Path, unit: str) -> None:
     (cgroup / "cgroup.freeze").write_text("1\n")
 
 
-async def test_a_run_is_known_without_a_question(systemd: FakeSystemd, manager: Manager, written: Path) -> None:
-    (state,) = await manager.running_states()
-    assert (state.task, state.active) == (WEB, ActiveState.ACTIVE)
-    assert (state.invocation, state.main_pid, state.control_group, state.frozen) == (RUN, 42, f"/{CGROUP}", True)
-    assert state.log_fields == {"SOLO5_TASK": "web", "NOTE": "two\nlines"}
-    assert systemd.read == []
-
-
-async def test_of_a_task_in_a_list_the_time_of_its_start_alone_is_requested(
+async def test_the_start_time_of_a_run_alone_is_requested(
     systemd: FakeSystemd, manager: Manager, written: Path
 ) -> None:
     (state,) = await manager.states()
-    assert (state.invocation, state.main_pid, state.started) == (RUN, 42, 9)
-    assert systemd.read == ["ExecMainStartTimestamp"]
+    assert (state.task, state.active) == (WEB, ActiveState.ACTIVE)
+    assert (state.invocation, state.main_pid, state.control_group, state.frozen) == (RUN, 42, f"/{CGROUP}", True)
+    assert state.log_fields == {"SOLO5_TASK": "web", "NOTE": "two\nlines"}
+    assert (state.started, systemd.read) == (9, ["ExecMainStartTimestamp"])
 
 
 async def test_a_task_alone_is_always_requested(systemd: FakeSystemd, manager: Manager, written: Path) -> None:
@@ -66,11 +60,11 @@ async def test_a_scope_is_known_by_its_files_too_and_has_no_main_process(
 ) -> None:
     systemd.units[SCOPE] = Unit(SCOPE)
     write(tmp_path, SCOPE)
-    (state,) = await manager.running_states()
+    (state,) = await manager.states(ended=False)
     assert (state.unit, state.invocation, state.main_pid, state.log_fields) == (SCOPE, RUN, 0, {})
     marks.write(state.control_group, {"A": "b"})
-    for (marked,) in (await manager.running_states(), await manager.states()):
-        assert (marked.invocation, marked.log_fields) == (RUN, {"A": "b"})
+    (marked,) = await manager.states()
+    assert (marked.invocation, marked.log_fields) == (RUN, {"A": "b"})
     assert systemd.read == []
 
 
@@ -93,8 +87,8 @@ async def test_a_unit_of_which_the_files_do_not_tell_all_is_requested(
     (written / file).unlink()
     if content is not None:
         (written / file).write_text(content)
-    for (state,) in (await manager.states(), await manager.running_states()):
-        assert (state.invocation, state.main_pid, state.control_group) == ("01" * 16, 7, "/asked")
+    (state,) = await manager.states()
+    assert (state.invocation, state.main_pid, state.control_group) == ("01" * 16, 7, "/asked")
 
 
 async def test_a_task_that_is_gone_since_it_was_listed_is_left_out(
@@ -110,12 +104,11 @@ async def test_the_end_of_a_unit_is_never_read_from_files(
     systemd.units[UNIT].active = "failed"
     (state,) = await manager.states()
     assert (state.invocation, state.frozen) == ("01" * 16, False)
-    assert await manager.running_states() == []
     assert await manager.states(ended=False) == ()
 
 
 async def test_a_unit_that_waits_for_its_start_lives(systemd: FakeSystemd, manager: Manager) -> None:
     systemd.units[UNIT] = service("inactive")
     systemd.units[UNIT].job = "start"
-    (state,) = await manager.running_states()
+    (state,) = await manager.states(ended=False)
     assert state.active is ActiveState.ACTIVATING

@@ -18,7 +18,7 @@ from solo5_systemd.nomad.config.plugin import Ceilings, Defaults, PluginConfig
 from solo5_systemd.nomad.config.task import TaskOptions, task_options
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.workload import convert
-from solo5_systemd.nomad.workload.convert import Processors, name_of
+from solo5_systemd.nomad.workload.convert import name_of
 from solo5_systemd.settings.node_limits import Tenant
 from solo5_systemd.settings.resolver import UNSET, resolver
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS, IoLimits
@@ -41,7 +41,7 @@ def options_of(task: wire.TaskConfig) -> TaskOptions:
 def workload(
     task: wire.TaskConfig, plugin: PluginConfig = PLUGIN, nodes: Mapping[int, str] = MappingProxyType({0: "0-7"})
 ) -> Workload:
-    return convert.workload(task, options_of(task), plugin, Processors(count=8, nodes=nodes))
+    return convert.workload(task, options_of(task), plugin, 8, nodes)
 
 
 def refusal(task: wire.TaskConfig, plugin: PluginConfig = PLUGIN) -> str:
@@ -514,7 +514,7 @@ def test_name_servers_of_a_cni_network_are_no_request_of_the_job() -> None:
 
 def test_name_servers_of_a_job_reach_a_guest_by_dhcp() -> None:
     task = with_dns(servers=["9.9.9.9"])
-    made = convert.workload(task, options_of(task), PluginConfig(), Processors(count=8), {NetworkName("default")})
+    made = convert.workload(task, options_of(task), PluginConfig(), 8, {}, {NetworkName("default")})
     assert made.resolver.servers == (IPv4Address("9.9.9.9"),)
     with pytest.raises(InvalidRequestError, match="or a network with dhcp = true"):
-        convert.workload(task, options_of(task), PluginConfig(), Processors(count=8), {NetworkName("other")})
+        convert.workload(task, options_of(task), PluginConfig(), 8, {}, {NetworkName("other")})

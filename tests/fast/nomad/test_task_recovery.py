@@ -3,21 +3,17 @@
 import asyncio
 import logging
 from dataclasses import replace
-from gc import collect
-from weakref import ref
 
 import pytest
 from tests.fast.nomad.agent import agent
 from tests.fast.nomad.values import ALLOCATION, TASK_ID, Fifos, port, task_config
 from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import Background, yields
-from tests.support.fakes.clock import passed
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NoSuchTaskError, SettingsError, Solo5Error
 from solo5_systemd.base.names import task_service
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.nomad.task import registry, unit_cache
-from solo5_systemd.nomad.task.unit_cache import CACHE_TIMEOUT_S, UnitCache
+from solo5_systemd.nomad.task import registry
 from solo5_systemd.nomad.workload.convert import name_of
 from solo5_systemd.settings import files
 from solo5_systemd.settings.solo5_toml import Settings
@@ -58,19 +54,6 @@ async def test_of_a_running_task_only_its_identity_is_kept(machine: Machine, han
     async with agent() as nomad:
         await nomad.recover(handle)
         assert nomad.driver.tasks.entry(TASK_ID).config == kept
-
-
-@pytest.mark.leaps
-async def test_the_listing_for_recovered_tasks_is_freed(machine: Machine, handle: wire.TaskHandle) -> None:
-    async with agent() as nomad:
-        cache = UnitCache(nomad.driver.session)
-        held = ref(await cache.task(NAME))
-        collect()
-        assert held() is not None
-        await passed(CACHE_TIMEOUT_S)
-        collect()
-        assert held() is None
-        assert await cache.task(NAME) is not None
 
 
 async def test_what_starts_of_a_killed_driver_have_left_of_disks_is_removed_once(
@@ -192,13 +175,11 @@ async def test_a_damaged_handle_is_reported(machine: Machine, handle: wire.TaskH
             await nomad.recover(handle)
 
 
-@pytest.mark.parametrize("step", ["running_states", "state", "records"])
+@pytest.mark.parametrize("step", ["current", "reservation"])
 async def test_an_outage_is_waited_for_since_an_error_would_end_a_task_that_runs(
     machine: Machine, handle: wire.TaskHandle, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    monkeypatch.setattr(unit_cache, "RETRY_INTERVAL_S", 0)
-    if step == "state":  # queried of an ended task only
-        machine.units.end(UNIT, MainCode.EXITED, 0)
+    monkeypatch.setattr(registry, "RETRY_INTERVAL_S", 0)
     machine.steps.errors[step] = HostError("systemd returned the D-Bus error NoReply.")
     async with agent() as nomad, Background(nomad.recover(handle)) as recovery:
         await yields(200)
@@ -211,27 +192,27 @@ async def test_an_outage_is_waited_for_since_an_error_would_end_a_task_that_runs
 async def test_an_outage_without_an_end_is_reported_once_for_all(
     machine: Machine, handle: wire.TaskHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unit_cache, "RECOVER_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(unit_cache, "RETRY_INTERVAL_S", 0.01)
-    machine.steps.errors["running_states"] = HostError("the system bus does not answer.")
+    monkeypatch.setattr(registry, "RECOVER_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(registry, "RETRY_INTERVAL_S", 0.01)
+    machine.steps.errors["current"] = HostError("the system bus does not answer.")
     async with agent() as nomad:
         with pytest.raises(HostError):
             await nomad.recover(handle)
-        before = machine.steps.taken.count("running_states")
+        before = machine.steps.taken.count("current")
         with pytest.raises(HostError):
             await nomad.recover(handle)
-        assert machine.steps.taken.count("running_states") == before + 1, "the next one does not wait as long again"
+        assert machine.steps.taken.count("current") == before + 1, "the next one does not wait as long again"
 
 
 async def test_a_manager_that_does_not_answer_is_an_error_and_can_be_called_again(
     machine: Machine, handle: wire.TaskHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unit_cache, "RECOVER_TIMEOUT_S", 0)
+    monkeypatch.setattr(registry, "RECOVER_TIMEOUT_S", 0)
     async with agent() as nomad:
-        machine.steps.errors["running_states"] = HostError("the system bus does not answer.")
+        machine.steps.errors["current"] = HostError("the system bus does not answer.")
         with pytest.raises(HostError):
             await nomad.recover(handle)
-        del machine.steps.errors["running_states"]
+        del machine.steps.errors["current"]
         await nomad.recover(handle)
 
 
@@ -265,19 +246,7 @@ def many() -> list[wire.TaskConfig]:
     return tasks
 
 
-async def test_all_who_are_recovered_at_once_share_one_look(machine: Machine) -> None:
-    tasks = many()
-    async with agent() as nomad:
-        handles = [(await nomad.start(task)).handle for task in tasks]
-    seen = machine.steps.taken.count("running_states")
-    async with agent() as nomad:
-        await asyncio.gather(*map(nomad.recover, handles))
-        assert machine.steps.taken.count("running_states") == seen + 1
-        running = [await nomad.inspect(task.id) for task in tasks]
-    assert {each.task.state for each in running} == {wire.RUNNING}
-
-
-async def test_no_task_is_requested_alone_when_many_are_recovered(machine: Machine) -> None:
+async def test_a_task_that_runs_is_recovered_without_a_request(machine: Machine) -> None:
     async with agent() as nomad:
         handles = [(await nomad.start(task)).handle for task in many()]
     machine.steps.taken.clear()
@@ -286,7 +255,6 @@ async def test_no_task_is_requested_alone_when_many_are_recovered(machine: Machi
             await nomad.recover(handle)
         await yields(200)
         assert not {"state", "states", "is_running", "forward"} & set(machine.steps.taken)
-        assert machine.steps.taken.count("running_states") == 1
 
 
 async def test_a_console_that_the_relay_still_holds_is_left_alone(machine: Machine, handle: wire.TaskHandle) -> None:

@@ -33,7 +33,7 @@ def task(*mounts: wire.Mount, **blocks: Mapping[str, object]) -> wire.TaskConfig
 
 def disks(made: wire.TaskConfig) -> list[DiskRequest]:
     options = task_options(made.msgpack_driver_config)
-    return list(convert.workload(made, options, PluginConfig(), convert.Processors(count=2)).disks)
+    return list(convert.workload(made, options, PluginConfig(), 2, {}).disks)
 
 
 def refusal(made: wire.TaskConfig) -> str:

@@ -17,7 +17,7 @@ from solo5_systemd.journal.follow import PollTimer
 from solo5_systemd.journal.lines import DroppedLines, Stream
 from solo5_systemd.relay import forwarder as module
 from solo5_systemd.relay import journal_source
-from solo5_systemd.relay.fifo_writer import READER_RETRY_INTERVAL_S, StagingPipe
+from solo5_systemd.relay.fifo_writer import READER_RETRY_INTERVAL_S, open_staging_pipe
 from solo5_systemd.relay.forwarder import Forwarder
 from solo5_systemd.relay.line_queue import MEMORY_LIMIT
 from solo5_systemd.relay.state_files import StateFiles
@@ -223,9 +223,9 @@ async def test_a_restarted_relay_continues(tmp_path: Path) -> None:
         out, err = relay.forward()
         journal.write("1\n")
         await until(out.read, "1\n")
-        pipes = [StagingPipe() for _ in range(4)]
-        newer = [os.dup(out.write_end), os.dup(err.write_end), pipes[0].fd, pipes[1].fd]
-        older = [os.dup(0), os.dup(0), pipes[2].fd, pipes[3].fd]
+        pipes = [open_staging_pipe() for _ in range(4)]
+        newer = [os.dup(out.write_end), os.dup(err.write_end), pipes[0], pipes[1]]
+        older = [os.dup(0), os.dup(0), pipes[2], pipes[3]]
         kept = {"c1.1": older, "c1.2": newer, "c2.1": [os.dup(0) for _ in range(4)], "o3": [os.dup(0)]}
         rest = os.dup(out.read_end)
     journal.write("2\n")

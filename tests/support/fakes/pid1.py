@@ -218,10 +218,6 @@ class FakeUnits:
             kept = (unit.partition("@")[2].removesuffix(".target") for unit in self._kept)
             return frozenset(map(TaskName, kept))
 
-    async def running_states(self) -> Sequence[UnitState]:
-        async with self._steps.step("running_states"):
-            return tuple(replace(state, started=0) for state in self.loaded.values() if not state.over)
-
     @asynccontextmanager
     async def watched(self, state: UnitState) -> AsyncGenerator["FakeWatchedUnit", None]:
         async with self._steps.step("watch"):

@@ -284,18 +284,11 @@ def _json(network: "NetworkOverview") -> dict[str, object]:
         document |= {"vlan": network.join.vlan} if network.join.vlan else {}
         document |= {"pool": str(network.join.pool)} if network.join.pool else {}
         document |= {"pool6": str(network.join.pool6)} if network.join.pool6 else {}
-    if network.ipv6 is not None:
-        document["ipv6"] = str(network.ipv6)
-        document |= {"nat66": network.nat66, "ra": network.ra} if network.join is None else {}
-    if network.gateway6 is not None:
-        document["gateway6"] = str(network.gateway6)
-    if network.ipv4 is not None:
-        document["ipv4"] = str(network.ipv4)
-    if network.has_pool:
-        document["free"] = network.free
-    if network.gateway4 is not None:
-        document["gateway4"] = str(network.gateway4)
-    return document
+    elif network.ipv6 is not None:
+        document |= {"nat66": network.nat66, "ra": network.ra}
+    document |= {"free": network.free} if network.has_pool else {}
+    addresses = {key: getattr(network, key) for key in ("ipv4", "gateway4", "ipv6", "gateway6")}
+    return document | {key: str(address) for key, address in addresses.items() if address is not None}
 
 
 def _leases_json(network: "NetworkOverview", tasks: "Sequence[Task]") -> list[dict[str, object]]:

@@ -4,39 +4,15 @@ The builders keep three rules of the agent; breaking one fails every task, or th
 block always has something nested, and nothing has the type `any`.
 """
 
-from collections.abc import Collection
-from typing import TypeAlias
+from collections.abc import Collection, Mapping
 
 from solo5_systemd.nomad.proto.hcl_spec_pb2 import Attr, Block, BlockAttrs, BlockMap, Object, Spec
 from solo5_systemd.settings.records import Type, entries
 
-Named: TypeAlias = tuple[str, Spec]
-"""The name of an option, and its spec."""
 
-
-def attribute(name: str, type_: str, *, required: bool = False) -> Named:
+def attribute(name: str, type_: str, *, required: bool = False) -> Spec:
     """Return the spec of an attribute, `name = value`."""
-    return name, Spec(Attr=Attr(name=name, type=type_, required=required))
-
-
-def assignments(name: str) -> Named:
-    """Return the spec of a block with any keys and text values. HCL: `name { a = "b" }` or `name = { a = "b" }`."""
-    return name, Spec(block_attrs=BlockAttrs(name=name, type="string"))
-
-
-def block(name: str, nested: Spec) -> Named:
-    """Return the spec of at most one block; its value is null if it is absent."""
-    return name, Spec(block_value=Block(name=name, nested=nested))
-
-
-def labelled(name: str, nested: Spec) -> Named:
-    """Return the spec of any number of blocks `name "LABEL" { … }`, by label."""
-    return name, Spec(block_map=BlockMap(name=name, labels=["name"], nested=nested))
-
-
-def table(*options: Named) -> Spec:
-    """Return the spec of an object with these options."""
-    return Spec(object=Object(attributes=dict(options)))
+    return Spec(Attr=Attr(name=name, type=type_, required=required))
 
 
 def names(schema: Spec) -> Collection[str]:
@@ -44,12 +20,18 @@ def names(schema: Spec) -> Collection[str]:
     return schema.object.attributes
 
 
-def table_of(kind: object, *others: Named) -> Spec:
+def table_of(kind: object, others: Mapping[str, Spec] | None = None) -> Spec:
     """Return the spec of a class of records (`settings.records`), with an option for each field, and of others."""
-    return table(*others, *(_option(each.name, each.type) for each in entries(kind)))
+    own = {each.name: _option(each.name, each.type) for each in entries(kind)}
+    return Spec(object=Object(attributes={**(others or {}), **own}))
 
 
-def _option(name: str, type_: Type) -> Named:
+def _option(name: str, type_: Type) -> Spec:
+    """Return the spec of an attribute; of a block, whose value is null if it is absent; or of any number of these."""
+    if type_.kind is None and type_.is_map:  # any keys, and text values: `name { a = "b" }` or `name = { a = "b" }`
+        return Spec(block_attrs=BlockAttrs(name=name, type="string"))
     if type_.kind is None:
-        return assignments(name) if type_.is_map else attribute(name, type_.hcl)
-    return (labelled if type_.is_map else block)(name, table_of(type_.kind))
+        return attribute(name, type_.hcl)
+    if type_.is_map:  # blocks `name "LABEL" { … }`, by label
+        return Spec(block_map=BlockMap(name=name, labels=["name"], nested=table_of(type_.kind)))
+    return Spec(block_value=Block(name=name, nested=table_of(type_.kind)))

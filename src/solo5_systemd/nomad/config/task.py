@@ -253,11 +253,13 @@ class TaskOptions(OwnOptions):
 
 TASK = schema.table_of(
     OwnOptions,
-    *(
-        schema.attribute(each.job, "list(string)" if each.is_list else "string", required=each.name == "Image")
+    {
+        each.job: schema.attribute(
+            each.job, "list(string)" if each.is_list else "string", required=each.name == "Image"
+        )
         for each in SETTINGS.values()
         if each.job
-    ),
+    },
 )
 """The schema of `task { config { … } }`."""
 

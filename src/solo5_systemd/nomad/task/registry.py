@@ -14,12 +14,13 @@ from functools import partial
 from signal import Signals
 
 from solo5_systemd.base.concurrency import KeyedLocks, retry
-from solo5_systemd.base.errors import HostError, NoSuchTaskError, TakenError
+from solo5_systemd.base.errors import HostError, NoSuchTaskError, Solo5Error, TakenError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.base.procfs import boot_id
 from solo5_systemd.base.sanitize import name_for_unit
 from solo5_systemd.bus.peers import RETRY_INTERVAL_S
 from solo5_systemd.engine.task import Phase
+from solo5_systemd.network.model import Reservation
 from solo5_systemd.nomad import logs
 from solo5_systemd.nomad.config.msgpack_values import Logging
 from solo5_systemd.nomad.config.plugin import PluginConfig
@@ -37,7 +38,6 @@ from solo5_systemd.nomad.scope_tenders import ScopeChildren
 from solo5_systemd.nomad.task import signals
 from solo5_systemd.nomad.task.forgotten_tasks import Claims
 from solo5_systemd.nomad.task.start import StartedTask, TaskStarter, sibling_conflict
-from solo5_systemd.nomad.task.unit_cache import UnitCache
 from solo5_systemd.nomad.wait import ExitWaiter, TaskEnd
 from solo5_systemd.nomad.workload import ports
 from solo5_systemd.nomad.workload.convert import name_of, stem
@@ -47,6 +47,9 @@ from solo5_systemd.unit.state import UnitState
 
 REMOVE_TIMEOUT_S = 30.0
 """Seconds that a removal is retried while PID 1, the bus or solo5-networkd is not reachable."""
+
+RECOVER_TIMEOUT_S = 60.0
+"""Seconds that PID 1 or the bus may be unreachable. If RecoverTask fails, Nomad ends a task that runs."""
 
 _log = logging.getLogger(__name__)
 
@@ -76,7 +79,7 @@ class TaskRegistry:
         self._session = session
         self._events = events
         self._background = background
-        self._unit_cache = UnitCache(session)
+        self._failing_since: float | None = None
         self._log_reattacher = LogReattacher(session, background)
         self._exit_waiter = ExitWaiter(session, scopes)
         self._starter = TaskStarter(session, scopes, self._exit_waiter, events, background)
@@ -134,11 +137,27 @@ class TaskRegistry:
             if config.id in self._entries:
                 return self._entries[config.id]
             stored = decode_state(handle.driver_state)
-            task = verify(stored, boot_id(), await self._unit_cache.task(stored.task))
-            reattached = self._log_reattacher.begin(config, stored, running=task.phase is not Phase.ENDED)
-            network = ports.guest_address(task.reservation)
-            ended = self._background.create_task(self._end_of_recovered(stored, task.state, reattached))
-            return self._add(config, StartedTask(state=stored, run=task.state, network=network, ended=ended))
+            found, reservation = await retry(
+                lambda: self._find(stored), Solo5Error, interval_s=RETRY_INTERVAL_S, transient=self._is_short_outage
+            )
+            self._failing_since = None
+            run = verify(stored, boot_id(), found)
+            reattached = self._log_reattacher.begin(config, stored, running=not run.over)
+            network = ports.guest_address(reservation)
+            ended = self._background.create_task(self._end_of_recovered(stored, run, reattached))
+            return self._add(config, StartedTask(state=stored, run=run, network=network, ended=ended))
+
+    async def _find(self, stored: DriverState) -> tuple[UnitState | None, Reservation | None]:
+        """Return the unit of a task, without a D-Bus call if its run goes on, and what the task has reserved."""
+        backends = (await self._session.engine()).backends
+        return await backends.units.current(stored.run), await backends.networks.reservation(stored.task)
+
+    def _is_short_outage(self, _: Solo5Error) -> bool:
+        """Return whether the outage has not reached its limit, which is one for all tasks: Nomad recovers in turn."""
+        now = asyncio.get_running_loop().time()
+        if self._failing_since is None:
+            self._failing_since = now
+        return now < self._failing_since + RECOVER_TIMEOUT_S
 
     async def _end_of_recovered(self, stored: DriverState, run: UnitState, reattached: "asyncio.Task[None]") -> TaskEnd:
         end = await self._exit_waiter.wait(stored, run)
@@ -240,7 +259,6 @@ class TaskRegistry:
                     await _remove_earlier(self._session, entry.config, name, self.claims().names)
                 except HostError as error:
                     _log.info("earlier runs of task %s not removed: %s", name, error)
-            self._unit_cache.invalidate()
             self._exit_waiter.forget(name)
             if entry is not None:
                 await asyncio.wait((entry.end,), timeout=logs.DRAIN_TIMEOUT_S)

@@ -1,15 +1,12 @@
 """Signals by the names that Nomad's users and templates use, and the effect of each on a unikernel."""
 
-import re
 import signal
 
 from solo5_systemd.base.errors import InvalidRequestError
+from solo5_systemd.task.quantities import signal_number
 from solo5_systemd.task.workload import StopSignal
 
 SIGKILL = 9
-
-_NUMBERS = {name.removeprefix("SIG"): number.value for name, number in signal.Signals.__members__.items()}
-_NUMBERS |= {str(int(number)): int(number) for number in signal.valid_signals()}
 
 _EFFECTIVE = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT)
 
@@ -24,7 +21,7 @@ def action(text: str) -> int | None:
     Raises:
         InvalidRequestError: there is no such signal.
     """
-    number = _number(text)
+    number = signal_number(text)
     if not number:
         raise InvalidRequestError(
             f"signal {text!r} does not exist: expected a name or number of signal(7).",
@@ -35,7 +32,7 @@ def action(text: str) -> int | None:
 
 def name(text: str) -> str:
     """Return the canonical name of an existing signal, such as `SIGHUP` for `1` and `hup`."""
-    number = _number(text)
+    number = signal_number(text)
     try:
         return signal.Signals(number).name
     except ValueError:  # most real-time signals have no name
@@ -44,15 +41,10 @@ def name(text: str) -> str:
 
 def stop_signal(text: str) -> StopSignal | None:
     """Return a task's `kill_signal`, SIGTERM if it is empty; None: a signal that does not stop a tender cleanly."""
-    number = _number(text or "SIGTERM")
+    number = signal_number(text or "SIGTERM")
     return {2: StopSignal.INT, 15: StopSignal.TERM}.get(number)
 
 
 def is_kill(text: str) -> bool:
     """Return whether a signal is SIGKILL."""
-    return _number(text) == SIGKILL
-
-
-def _number(text: str) -> int:
-    """Return the number of a signal, given by number or by name in any case, with or without SIG; 0: no such signal."""
-    return _NUMBERS.get(re.sub("^SIG", "", text.strip().upper()), 0)
+    return signal_number(text) == SIGKILL

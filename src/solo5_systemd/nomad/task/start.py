@@ -224,8 +224,7 @@ def _job_request(config: wire.TaskConfig, plugin: PluginConfig, settings: Settin
     """
     options = task_options(config.msgpack_driver_config)
     nodes = numa_nodes() if config.resources.linux_resources.cpuset_cpus else {}
-    processors = convert.Processors(count=os.cpu_count() or 1, nodes=nodes)
-    workload = convert.workload(config, options, plugin, processors, settings.served)
+    workload = convert.workload(config, options, plugin, os.cpu_count() or 1, nodes, settings.served)
     return _JobRequest(
         options=options,
         # By SOLO5_AGENT a later plugin of the same agent finds a forgotten task.
@@ -245,6 +244,8 @@ def _state(request: _JobRequest, started: Task) -> DriverState:
         kind=request.workload.kind,
         logging=request.logging,
         log_namespace=started.state.log_namespace,
+        control_group=started.state.control_group,
+        pid=started.state.main_pid,
     )
 
 

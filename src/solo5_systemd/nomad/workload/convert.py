@@ -4,7 +4,7 @@ import hashlib
 import posixpath
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName, task_name
@@ -44,29 +44,19 @@ _SLUG_MAX = 40
 _UNFIT = re.compile(r"[^A-Za-z0-9_.]+", re.ASCII)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Processors:
-    """The host's processors.
-
-    Attributes:
-        nodes: those of each NUMA node, such as `0-3,8-11`.
-    """
-
-    count: int
-    nodes: Mapping[int, str] = field(default_factory=dict)
-
-
 def workload(
     task: wire.TaskConfig,
     options: TaskOptions,
     plugin: PluginConfig,
-    processors: Processors,
+    cores: int,
+    nodes: Mapping[int, str],
     served: Container[NetworkName] = (),
 ) -> Workload:
     """Return the workload of a task.
 
     Args:
-        processors: the host's, for hard limits and reserved cores.
+        cores: number of the host's processors, for hard limits.
+        nodes: the processors of each NUMA node, such as `0-3,8-11`, for reserved cores.
         served: the networks with a DHCP server.
 
     Raises:
@@ -86,7 +76,7 @@ def workload(
         arguments=((QUIET,) if quiet else ()) + options.shared.arguments,
         memory=_memory(task),
         memory_max=_memory_max(task),
-        cpus=_hard_limit(task, options, plugin, processors.count),
+        cpus=_hard_limit(task, options, plugin, cores),
         cpu_weight=cpu_weight(task.resources.linux_resources.cpu_shares),
         nics=tuple(_nic(name, nic) for name, nic in options.nic.items()),
         namespace=ports.namespace(task),
@@ -97,7 +87,7 @@ def workload(
         tender=options.shared.tender or defaults.tender,
         kind=options.unit or defaults.unit,
         slice=RESERVED_SLICE if task.resources.linux_resources.cpuset_cpus else SHARED_SLICE,
-        properties=unit_properties(task, options, plugin, processors.nodes),
+        properties=unit_properties(task, options, plugin, nodes),
         log_fields=(*options.labels, *log_fields(task)),
         tenant=tenant(task.namespace, task.job_id),
         policy=policy(plugin),
