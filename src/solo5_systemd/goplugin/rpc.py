@@ -25,15 +25,11 @@ _MESSAGE_MAX = 1500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """The gRPC status of an error: code, message, and details for programs."""
+    """The gRPC status of an error, with details for programs. UNAVAILABLE and CANCELLED mean a dead plugin to hosts."""
 
     code: grpc.StatusCode
     message: str
     details: tuple[Message, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
-            raise ValueError(f"{self.code} means a dead plugin to go-plugin: expected another code.")
 
 
 ToFailure: TypeAlias = Callable[[Exception], Failure | None]

@@ -22,7 +22,7 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError, Solo5Error
 from solo5_systemd.base.locks import closing, lock_directory
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.procfs import identity
-from solo5_systemd.host_volume.request import IMAGE, CreateRequest, DeleteRequest, create_request, delete_request
+from solo5_systemd.host_volume.request import IMAGE, CreateRequest, create_request, delete_request
 from solo5_systemd.settings.files import read_settings
 from solo5_systemd.settings.node_limits import Limits
 from solo5_systemd.storage.disk_claims import CLAIMS, DiskClaims
@@ -52,7 +52,7 @@ def run(operation: str, environment: Mapping[str, str] = os.environ) -> int:
             request = create_request(environment)
             answer: Mapping[str, object] = {"path": request.directory, "bytes": create(request)}
         elif operation == "delete":
-            delete(delete_request(environment))
+            delete(*delete_request(environment))
             answer = {}
         else:
             raise InvalidRequestError(f"operation {operation!r} is unknown: expected fingerprint, create or delete.")
@@ -111,23 +111,27 @@ def create(
 
 
 def delete(
-    request: DeleteRequest, state: Path = STATE, *, locks: Path = LOCKS, lock_timeout: float = LOCK_TIMEOUT_S
+    name: str, volume: str, state: Path = STATE, *, locks: Path = LOCKS, lock_timeout: float = LOCK_TIMEOUT_S
 ) -> None:
-    """Delete a volume with all files in it, which no task may have as a disk meanwhile.
+    """Delete a volume with all files in it, which no task may have as a disk meanwhile; no error if it does not exist.
+
+    Args:
+        name: in Nomad, for errors.
+        volume: its directory, absolute.
 
     Raises:
         TakenError: a task has one of its files as a disk.
         HostError: the file system returned an error.
     """
-    directory = Path(request.directory)
-    with _errors(request.name, directory), _exclusive(state) as record:
+    directory = Path(volume)
+    with _errors(name, directory), _exclusive(state) as record:
         if directory.is_symlink():
             raise HostError(
-                f"volume {request.name}: {directory} is a symbolic link: expected a directory.",
+                f"volume {name}: {directory} is a symbolic link: expected a directory.",
                 f"Remove the link, and its target: rm {directory}",
             )
         if directory.is_dir():
-            with closing(_lock(request.name, tuple(_disks(directory)), locks, lock_timeout)):
+            with closing(_lock(name, tuple(_disks(directory)), locks, lock_timeout)):
                 shutil.rmtree(directory)
         (record / directory.name).unlink(missing_ok=True)
 

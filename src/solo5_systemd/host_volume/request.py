@@ -49,14 +49,6 @@ class CreateRequest:
     tenant: Tenant
 
 
-@dataclass(frozen=True, kw_only=True)
-class DeleteRequest:
-    """A volume to delete; no error if it does not exist."""
-
-    name: str
-    directory: str
-
-
 def create_request(environment: Mapping[str, str]) -> CreateRequest:
     """Return the request of `create`.
 
@@ -75,8 +67,8 @@ def create_request(environment: Mapping[str, str]) -> CreateRequest:
     )
 
 
-def delete_request(environment: Mapping[str, str]) -> DeleteRequest:
-    """Return the request of `delete`: the directory is the one that `create` has returned, if it is one of this volume.
+def delete_request(environment: Mapping[str, str]) -> tuple[str, str]:
+    """Return name and directory of the volume of `delete`; the latter is that of `create`, if it is of this volume.
 
     Raises:
         InvalidRequestError: a variable is missing or malformed.
@@ -86,7 +78,7 @@ def delete_request(environment: Mapping[str, str]) -> DeleteRequest:
     created = posixpath.normpath(environment.get("DHV_CREATED_PATH", ""))
     if created.startswith("/") and posixpath.basename(created) == posixpath.basename(directory):
         directory = created
-    return DeleteRequest(name=_name(environment), directory=directory)
+    return _name(environment), directory
 
 
 def _name(environment: Mapping[str, str]) -> str:

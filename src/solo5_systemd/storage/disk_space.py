@@ -1,7 +1,7 @@
 """Which disks of a task are on a full file system, or have lost their device: a tender reports a number, and no disk.
 
 The disks of an ended task are those of its last lock file, which has lost its lock and has its names until another task
-has the disk, or `remove_stale`. A task that goes on is found by its file system: `SpaceWatch`.
+has the disk, or `remove_stale`. A task that goes on is found by its file system: `DiskSpace.look`.
 """
 
 import os
@@ -29,13 +29,18 @@ FULL_MAX = 1 << 20
 
 
 class DiskSpace:
-    """The space of disks on this host. An event loop goes on meanwhile."""
+    """The space of disks on this host. An event loop goes on meanwhile.
+
+    A look at the disks of running tasks costs one statvfs(2) for each file system with disks.
+    """
 
     def __init__(self, locks: Path = LOCKS, copies: Path = Path(COPIES), timeout: float = TIMEOUT_S) -> None:
         self._locks = locks
         self._copies = copies
         self._timeout = timeout
-        self._watch = SpaceWatch(locks, copies)
+        self._seen: frozenset[str] = frozenset()
+        self._paths: dict[int, str] = {}
+        self._full: Mapping[tuple[str, str], FullDisk] = {}
         self._looking: threading.Thread | None = None
         self._found: list[FullDiskChange] = []
 
@@ -82,33 +87,13 @@ class DiskSpace:
 
     def _look(self) -> None:
         with suppress(OSError, HostError):  # not root
-            self._found += self._watch.look()
+            self._found += self.look()
 
     def _run(self, function: Callable[[], None]) -> threading.Thread:
         thread = threading.Thread(target=function, name="disk-space", daemon=True)
         thread.start()
         thread.join(self._timeout)
         return thread
-
-
-async def _off_the_loop(call: Callable[[], _Result]) -> _Result:
-    """Call a function in a thread, or in this one where no event loop runs, as for `solo5ctl inspect`."""
-    if not is_event_loop():
-        return call()
-    import asyncio  # a verb without an event loop does not import it
-
-    return await asyncio.to_thread(call)
-
-
-class SpaceWatch:
-    """The disks of running tasks on full file systems: a look costs one statvfs(2) for each file system with disks."""
-
-    def __init__(self, locks: Path = LOCKS, copies: Path = Path(COPIES)) -> None:
-        self._locks = locks
-        self._copies = copies
-        self._seen: frozenset[str] = frozenset()
-        self._paths: dict[int, str] = {}
-        self._full: Mapping[tuple[str, str], FullDisk] = {}
 
     def look(self) -> Iterator[FullDiskChange]:
         """Yield what has changed since the last look.
@@ -159,6 +144,15 @@ class SpaceWatch:
                     if (full := _full(disk, identities, self._copies)) is not None:
                         found[task, full.disk] = full
         return found
+
+
+async def _off_the_loop(call: Callable[[], _Result]) -> _Result:
+    """Call a function in a thread, or in this one where no event loop runs, as for `solo5ctl inspect`."""
+    if not is_event_loop():
+        return call()
+    import asyncio  # a verb without an event loop does not import it
+
+    return await asyncio.to_thread(call)
 
 
 def full_disks(task: str, locks: Path = LOCKS, copies: Path = Path(COPIES)) -> Iterator[FullDisk]:

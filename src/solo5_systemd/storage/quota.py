@@ -52,7 +52,11 @@ def admitted(
     if not concerned or more <= 0:
         yield
         return
-    with closing(_locked(lock or LOCK)):
+    try:
+        held = lock_file(lock or LOCK)
+    except OSError as error:
+        raise HostError(f"{lock or LOCK} cannot be locked for the quotas of directories: {error.strerror}.") from error
+    with closing(held):
         for directory, most in concerned.items():
             _check(directory, most, used(directory, None if new < 0 else identity(os.fstat(new))), more, what)
         yield
@@ -62,13 +66,6 @@ def check(quotas: Quotas, path: str | Path, more: int, what: str, lock: Path | N
     """Check the same before anything is made; raises as `admitted`."""
     with admitted(quotas, path, more, what, lock):
         pass
-
-
-def _locked(lock: Path) -> int:
-    try:
-        return lock_file(lock)
-    except OSError as error:
-        raise HostError(f"{lock} cannot be locked for the quotas of directories: {error.strerror}.") from error
 
 
 def _check(directory: str, most: int, has: int, more: int, what: str) -> None:

@@ -15,7 +15,7 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError, SettingsEr
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.procfs import identity
 from solo5_systemd.host_volume import plugin
-from solo5_systemd.host_volume.request import GRAIN, CreateRequest, DeleteRequest
+from solo5_systemd.host_volume.request import GRAIN, CreateRequest
 from solo5_systemd.settings.node_limits import Limits, Resource, Scope, Share, tenant
 from solo5_systemd.storage import quota
 from solo5_systemd.storage.locks import lock
@@ -45,8 +45,8 @@ def request(volumes: Path, size: int = 2 * GRAIN, size_max: int | None = None, *
     )
 
 
-def removal(volumes: Path) -> DeleteRequest:
-    return DeleteRequest(name="data", directory=str(volumes / ID))
+def removal(volumes: Path) -> tuple[str, str]:
+    return "data", str(volumes / ID)
 
 
 def test_create_makes_a_sparse_image_that_only_root_may_read(volumes: Path, state: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_volume_leaves_the_reserve_and_what_others_may_write(volumes: Path, st
     with pytest.raises(HostError, match=f"can take {60 << 20} bytes of .*, {60 << 20} are promised to others, and"):
         plugin.create(other, state, limits=lambda: limits)
     assert [path.name for path in volumes.iterdir()] == [ID]
-    plugin.delete(removal(volumes), state)
+    plugin.delete(*removal(volumes), state)
     assert plugin.create(other, state, limits=lambda: limits) == 60 << 20, "what is gone takes nothing"
 
 
@@ -148,7 +148,7 @@ def test_lost_image_is_not_replaced_by_a_blank_one(volumes: Path, state: Path) -
     with pytest.raises(HostError, match="volume data has lost its disk image"):
         plugin.create(request(volumes), state)
     assert not (volumes / ID).exists()
-    plugin.delete(removal(volumes), state)
+    plugin.delete(*removal(volumes), state)
     assert plugin.create(request(volumes), state) == 2 * GRAIN, "deleted, it may be created anew"
 
 
@@ -190,7 +190,7 @@ def test_planted_image_is_neither_used_nor_followed(volumes: Path, state: Path, 
     plant(volumes / ID / "disk.img", victim)
     with pytest.raises(InvalidRequestError, match="is no disk image"):
         plugin.create(request(volumes), state)
-    plugin.delete(removal(volumes), state, locks=tmp_path / "locks")
+    plugin.delete(*removal(volumes), state, locks=tmp_path / "locks")
     assert victim.read_text() == "victim"
     assert not (volumes / ID).exists()
 
@@ -204,12 +204,12 @@ def test_delete_is_refused_while_a_task_has_a_file_of_it(volumes: Path, state: P
     used = Disk(disk=DeviceName("d"), path=str(file), identity=identity(file.stat()))
     held = lock([used], directory=tmp_path / "locks")
     with pytest.raises(TakenError, match=f"volume data: '{file}' is in use by another task"):
-        plugin.delete(removal(volumes), state, locks=tmp_path / "locks", lock_timeout=0.05)
+        plugin.delete(*removal(volumes), state, locks=tmp_path / "locks", lock_timeout=0.05)
     assert file.exists()
     os.close(held)
-    plugin.delete(removal(volumes), state, locks=tmp_path / "locks")
+    plugin.delete(*removal(volumes), state, locks=tmp_path / "locks")
     assert not (volumes / ID).exists()
-    plugin.delete(removal(volumes), state, locks=tmp_path / "locks")
+    plugin.delete(*removal(volumes), state, locks=tmp_path / "locks")
 
 
 def test_delete_is_refused_while_a_loop_device_has_a_file_of_it(
@@ -222,7 +222,7 @@ def test_delete_is_refused_while_a_loop_device_has_a_file_of_it(
 
     monkeypatch.setattr(plugin, "check_unused", attached)
     with pytest.raises(TakenError, match=f"volume data: '{volumes / ID}/disk.img' is attached to loop0"):
-        plugin.delete(removal(volumes), state, locks=tmp_path / "locks", lock_timeout=0.05)
+        plugin.delete(*removal(volumes), state, locks=tmp_path / "locks", lock_timeout=0.05)
     assert (volumes / ID / "disk.img").exists()
 
 
@@ -231,7 +231,7 @@ def test_delete_follows_no_link(volumes: Path, state: Path, tmp_path: Path) -> N
     volumes.mkdir()
     (volumes / ID).symlink_to(tmp_path / "precious")
     with pytest.raises(HostError, match="is a symbolic link: expected a directory"):
-        plugin.delete(removal(volumes), state, locks=tmp_path / "locks")
+        plugin.delete(*removal(volumes), state, locks=tmp_path / "locks")
     assert (tmp_path / "precious").exists()
 
 
@@ -244,7 +244,7 @@ def test_two_calls_do_not_interleave(volumes: Path, state: Path) -> None:
 from pathlib import Path
 from solo5_systemd.host_volume.plugin import delete
 from tests.fast.host_volume.test_disk_plugin import removal
-delete(removal(Path({str(volumes)!r})), Path({str(state)!r}))
+delete(*removal(Path({str(volumes)!r})), Path({str(state)!r}))
 """
     with subprocess.Popen([sys.executable, "-c", code]) as second:
         with pytest.raises(subprocess.TimeoutExpired):

@@ -14,7 +14,7 @@ from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.cli.context import finished
 from solo5_systemd.storage import disk_space
-from solo5_systemd.storage.disk_space import DiskSpace, SpaceWatch, full_disks, lost_disks
+from solo5_systemd.storage.disk_space import DiskSpace, full_disks, lost_disks
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import SNAPSHOTS, Backing, Disk, FullDisk, FullDiskChange, LostDisk
 
@@ -158,14 +158,14 @@ def running(locks: Path) -> Running:
     return Running(locks)
 
 
-def seen(watch: SpaceWatch) -> list[tuple[str, str, bool]]:
+def seen(watch: DiskSpace) -> list[tuple[str, str, bool]]:
     return sorted((each.task, each.disk.disk, each.full) for each in watch.look())
 
 
 def test_a_file_system_that_becomes_full_is_seen_once(
     tmp_path: Path, locks: Path, space: dict[str, SimpleNamespace], running: Running
 ) -> None:
-    watch, one, two = SpaceWatch(locks, locks), sparse(tmp_path / "one"), sparse(tmp_path / "two")
+    watch, one, two = DiskSpace(locks, locks), sparse(tmp_path / "one"), sparse(tmp_path / "two")
     assert seen(watch) == []
     running("web", disk("data", one))
     running("db", disk("data", two), disk("config", sparse(tmp_path / "archive"), Backing.ARCHIVE))
@@ -191,7 +191,7 @@ def test_records_are_read_only_while_a_file_system_is_full(
     for path in paths:
         space[str(path)] = FREE
         running(f"web{path.name}", disk("data", path))
-    watch = SpaceWatch(locks, locks)
+    watch = DiskSpace(locks, locks)
     assert seen(watch) == []
     calls: list[str] = []
     statvfs = os.statvfs
@@ -206,7 +206,7 @@ def test_records_are_read_only_while_a_file_system_is_full(
 def test_a_path_that_is_gone_is_replaced_by_that_of_another_disk(
     tmp_path: Path, locks: Path, space: dict[str, SimpleNamespace], running: Running
 ) -> None:
-    watch, one, two = SpaceWatch(locks, locks), sparse(tmp_path / "one"), sparse(tmp_path / "two")
+    watch, one, two = DiskSpace(locks, locks), sparse(tmp_path / "one"), sparse(tmp_path / "two")
     running("web", disk("data", one))
     running("db", disk("data", two))
     space.update({str(one): FREE, str(two): FREE})
@@ -227,7 +227,7 @@ def test_a_path_that_is_gone_is_replaced_by_that_of_another_disk(
 def test_private_copies_are_watched_where_they_are(
     tmp_path: Path, locks: Path, space: dict[str, SimpleNamespace], running: Running
 ) -> None:
-    watch, copy = SpaceWatch(locks, locks), sparse(tmp_path / "copy")
+    watch, copy = DiskSpace(locks, locks), sparse(tmp_path / "copy")
     running("web", disk("copy", copy, Backing.COPY, "/srv/golden"))
     copy.unlink()
     assert seen(watch) == [("web", "copy", True)]
@@ -238,11 +238,11 @@ async def test_one_thread_is_left_behind_by_all_looks(locks: Path, monkeypatch: 
     over = threading.Event()
     change = FullDiskChange(task="web", disk=FullDisk(disk="data", path="/srv/data", free=0), full=True)
 
-    def look(_: SpaceWatch) -> list[FullDiskChange]:
+    def look(_: DiskSpace) -> list[FullDiskChange]:
         over.wait(60)
         return [change]
 
-    monkeypatch.setattr(SpaceWatch, "look", look)
+    monkeypatch.setattr(DiskSpace, "look", look)
     subject = DiskSpace(locks, locks, timeout=0.05)
     for _ in range(3):
         with pytest.raises(HostError, match="the file system of a disk has not answered"):

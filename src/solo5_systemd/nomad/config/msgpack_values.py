@@ -12,6 +12,7 @@ from math import inf
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.settings.records import Type
+from solo5_systemd.task.time_span import parse_time_span
 
 CONFIG_MAX_BYTES = 1 << 20
 """Bytes of a configuration: half of Linux's limit for a command line. Decoding blocks the event loop."""
@@ -107,24 +108,16 @@ def assignments(fields: Fields, key: str) -> tuple[tuple[str, str], ...]:
     return tuple((name, table.text(name)) for name in table)
 
 
-_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_DURATION_MAX = 100
-"""Characters of a duration."""
-
-_PART = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h)", re.ASCII)
-
-
 def seconds(text: str) -> float:
-    """Return a Go duration in seconds, such as `30s`, `1h30m`, `250ms` (package time, ParseDuration).
+    """Return a time span in seconds, such as `30s`, `1h30m`, `250ms`.
 
     Raises:
-        ValueError: it is malformed or negative; the message has the expected form.
+        ValueError: it is malformed; the message has the expected form.
     """
-    # The bound: the search is quadratic in a run of digits without a unit.
-    parts = list(_PART.finditer(text)) if len(text) <= _DURATION_MAX else []
-    if not parts or "".join(part[0] for part in parts) != text:
-        raise ValueError(f"{text!r} is not a duration: expected a number and a unit, such as 30s, 5m or 24h")
-    return sum(float(part[1]) * _UNITS[part[2]] for part in parts)
+    try:
+        return parse_time_span(text) / 10**6
+    except ValueError as error:
+        raise ValueError(f"{text!r} is not a duration: expected {error}") from error
 
 
 def duration(least: float = 0.0, most: float = inf) -> Type:
@@ -138,7 +131,7 @@ def duration(least: float = 0.0, most: float = inf) -> Type:
         return value
 
     def write(value: float) -> str:
-        unit = next((unit for unit in "hm" if value % _UNITS[unit] == 0), "s")
-        return f"{value / _UNITS[unit]:g}{unit}"
+        length, unit = next((each for each in ((3600, "h"), (60, "m")) if value % each[0] == 0), (1, "s"))
+        return f"{value / length:g}{unit}"
 
     return Type(read, write)
