@@ -12,6 +12,7 @@ from solo5_systemd.base.names import TaskName
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from solo5_systemd.base.names import DeviceName
     from solo5_systemd.engine.task import Endpoints, LeasedNic
@@ -35,19 +36,15 @@ class RecordedNetworks:
 
     async def record(self, task: TaskName) -> "LeaseRecord | None":
         """Return the lease record of a task; None without one."""
-        from pathlib import Path
-
         from solo5_systemd.network.lease_files import read_lease_record
 
-        return read_lease_record(task, Path(self._state))
+        return read_lease_record(task, self._directory)
 
     async def records(self) -> "Sequence[LeaseRecord]":
         """Return all lease records."""
-        from pathlib import Path
-
         from solo5_systemd.network.lease_files import read_lease_records
 
-        return read_lease_records(Path(self._state))
+        return read_lease_records(self._directory)
 
     async def endpoints(self) -> "Mapping[TaskName, Endpoints]":
         """Return the addresses and ports of all lease records."""
@@ -57,20 +54,22 @@ class RecordedNetworks:
         """Return the last repairs, newest first."""
         if not os.path.exists(f"{self._state}/repairs.json"):  # noqa: PTH110 - pathlib is imported late, too
             return ()
-        from pathlib import Path
-
         from solo5_systemd.network.lease_files import read_repairs
 
-        return read_repairs(Path(self._state))
+        return read_repairs(self._directory)
 
     async def traffic(self) -> "Mapping[TaskName, Mapping[DeviceName, Traffic]]":
         """Return the kernel's counters of every tap, by task and NIC."""
-        from pathlib import Path
-
         from solo5_systemd.network.namespaces import read_traffic_elsewhere
         from solo5_systemd.network.tap_counters import read_traffic
 
-        return read_traffic() | read_traffic_elsewhere(Path(self._state))
+        return read_traffic() | read_traffic_elsewhere(self._directory)
+
+    @property
+    def _directory(self) -> "Path":
+        from pathlib import Path
+
+        return Path(self._state)
 
 
 def read_endpoints(directory: str = DIRECTORY) -> "dict[TaskName, Endpoints]":

@@ -40,7 +40,6 @@ class Networkd(RecordedNetworks):
     def __init__(self, connection: Connection, state: Path = STATE) -> None:
         super().__init__(str(state))
         self._service = Service(unit="solo5-networkd", interface=INTERFACE, connection=connection, timeout=_TIMEOUT_S)
-        self._directory = state
 
     async def reserve(self, task: TaskName, request: Request) -> Reservation:
         """Reserve addresses, MACs, taps and ports. The reservation expires after a minute unless the task attaches.

@@ -342,7 +342,7 @@ class Runtime(Queries):
                     f"Stop it first (solo5ctl stop {name}), or remove it by force (solo5ctl rm --force {name}).",
                 )
             await self.stop(name)
-        await self._discard(name)
+        await self.discard(name, over=True)
 
     async def discard(self, name: TaskName, *, over: bool = False, keep: bool = False, unit: str = "") -> None:
         """Remove a task with all its resources; stop it if it is running. Idempotent.
@@ -358,9 +358,6 @@ class Runtime(Queries):
             state = await self._units.state(name)
             if state is not None and not state.over:
                 await self._stopper.stop(state, StopSignal.TERM, STOP_TIMEOUT_S)
-        await self._discard(name, keep=keep, unit=unit)
-
-    async def _discard(self, name: TaskName, *, keep: bool = False, unit: str = "") -> None:
         from solo5_systemd.engine.removal import discard
 
         await discard(self.backends, name, keep=keep, unit=unit)

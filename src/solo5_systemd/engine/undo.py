@@ -62,11 +62,11 @@ async def completed(doing: Awaitable[T], undoing: Callable[[T], Coroutine[object
     try:
         return await asyncio.shield(done)
     except asyncio.CancelledError:
-        later = asyncio.ensure_future(undo(_undo_result(done, undoing)))
+
+        async def undo_result() -> None:
+            await undoing(await done)
+
+        later = asyncio.ensure_future(undo(undo_result()))
         _LATER.add(later)
         later.add_done_callback(_LATER.discard)
         raise
-
-
-async def _undo_result(done: Awaitable[T], undoing: Callable[[T], Coroutine[object, object, None]]) -> None:
-    await undoing(await done)

@@ -47,11 +47,6 @@ class LineQueue:
         self._size = 0
 
     @property
-    def pending(self) -> bool:
-        """There are bytes to write."""
-        return bool(self._lines)
-
-    @property
     def is_delivered(self) -> bool:
         """All offered lines were written."""
         return not self._lines and self.catch_up_to is None

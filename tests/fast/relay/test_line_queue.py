@@ -19,7 +19,7 @@ def lines(count: int, size: int = 10) -> list[Line]:
 
 def write_all(queue: LineQueue) -> bytes:
     written = b""
-    while queue.pending:
+    while queue.next_chunk():
         chunk = queue.next_chunk()
         written += chunk
         queue.advance(len(chunk))
@@ -40,8 +40,8 @@ def test_a_queue_without_lines_has_no_deque_of_its_own() -> None:
     [line] = lines(1)
     for empty in (lambda: write_all(queue), queue.evict):
         queue.offer(line)
-        assert queue.pending
-        assert not other.pending
+        assert queue.next_chunk()
+        assert not other.next_chunk()
         empty()
         assert queue._lines is module.NO_LINES
     assert not module.NO_LINES
@@ -151,7 +151,7 @@ def test_a_notice_is_a_chunk_of_its_own_and_does_not_move_the_cursor() -> None:
     queue.append_notice(b"a notice\n")
     queue.offer(second)
     chunks = []
-    while queue.pending:
+    while queue.next_chunk():
         chunks.append((queue.position.cursor, queue.next_chunk()))
         queue.advance(len(chunks[-1][1]))
     assert chunks == [("", first.data), ("c0", b"a notice\n"), ("c0", second.data)]
