@@ -152,10 +152,14 @@ def start_update(
     unit = update_service(name)
 
     async def command(engine: "Runtime") -> int:
+        import asyncio
+
         from solo5_systemd.unit.state import OVER
 
         units = engine.backends.units
-        if files.under_way and await units.active_state(unit) in OVER:  # its end was killed as well
+        while (state := await units.active_state(unit)) not in OVER and not files.under_way:  # noqa: ASYNC110 - PID 1's
+            await asyncio.sleep(POLL_INTERVAL_S)  # the unit of an earlier update, whose end would end this one
+        if files.under_way and state in OVER:  # its end was killed as well
             files.remove_request()
         files.write_request(request)
         try:
