@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.machine import forked
 from tests.support.nft_listing import settled
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ PATIENCE = 240.0 if IS_EMULATED else 60.0
 
 def sh(*argv: str, timeout: float = PATIENCE, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run a command to its end, output kept apart and as text."""
+    if argv[0] == "solo5ctl" and not options:
+        return forked.solo5ctl(argv[1:], timeout)
     return subprocess.run(
         argv,
         check=False,

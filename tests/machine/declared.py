@@ -38,9 +38,8 @@ class Declarations:
             return
         units = [f"{name}.service" for name in names]
         tasks = [name for name in names if not name.endswith("@")]
-        for unit in units:  # each would have PID 1 read its units again, as is done once below
-            sh("systemctl", "--no-reload", "disable", unit)
-            sh("systemctl", "--no-reload", "unmask", unit)
+        for link in (each for unit in units for each in Path("/etc/systemd/system").rglob(unit) if each.is_symlink()):
+            link.unlink()  # as `systemctl disable` and `unmask` do, each with a daemon-reload
         if tasks:
             sh("systemctl", "stop", *(f"{each}{name}.service" for name in tasks for each in ("", "solo5-update@")))
             sh("solo5ctl", "rm", "--force", *tasks)
@@ -55,8 +54,8 @@ class Declarations:
             shutil.rmtree(f"/var/lib/solo5/previous/{name}", ignore_errors=True)
             Path(f"/var/lib/solo5/previous/{name}.json").unlink(missing_ok=True)
         systemctl("daemon-reload")
+        sh("systemctl", "reset-failed", *(f"{each}{name}.service" for name in names for each in ("", "solo5-prepare@")))
         for name in names:
-            sh("systemctl", "reset-failed", f"{name}.service", f"solo5-prepare@{name}.service")
             if name.endswith("@"):
                 stop_awaited(name)
         self.names = []

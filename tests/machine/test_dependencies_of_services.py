@@ -41,7 +41,7 @@ def test_network_service_without_a_module_is_explained_and_left_alone(machine: M
     systemctl("stop", "solo5-networkd.service")
     since = f"@{time.time():.6f}"
     with emptied("pyroute2", tmp_path) as each:
-        refused = sh("solo5ctl", "network", "ls")
+        refused = sh("/usr/bin/solo5ctl", "network", "ls")
         [why] = written("solo5-networkd", since)
         assert why.startswith("Python module pyroute2 cannot be used: cannot import name ")  # its directory is there
         assert why.endswith(each.advice)
@@ -50,14 +50,14 @@ def test_network_service_without_a_module_is_explained_and_left_alone(machine: M
         eventually(lambda: unit_property("solo5-networkd.service", "ActiveState") == "failed", "it has failed")
         assert unit_property("solo5-networkd.service", "ExecMainStatus") == "78"
         assert unit_property("solo5-networkd.service", "NRestarts") == "0"
-        refused = sh("solo5ctl", "run", "--rm", str(GUESTS / "net.spt"))
+        refused = sh("/usr/bin/solo5ctl", "run", "--rm", str(GUESTS / "net.spt"))
         assert (refused.returncode, refused.stderr) == (125, f"solo5ctl: {sentence}")
-        facts = json.loads(sh("solo5ctl", "doctor", "--json").stdout)
+        facts = json.loads(sh("/usr/bin/solo5ctl", "doctor", "--json").stdout)
         assert [fact["advice"] for fact in facts if fact["name"] == "Python module pyroute2"] == [each.advice]
-        ok("solo5ctl", "run", "--rm", str(GUESTS / "hello.spt"))
+        ok("/usr/bin/solo5ctl", "run", "--rm", str(GUESTS / "hello.spt"))
     # The bus still waits for the start that failed, and has every call wait with it, for 25 seconds.
     ok("systemctl", "start", "solo5-networkd.service")
-    ok("solo5ctl", "network", "ls")
+    ok("/usr/bin/solo5ctl", "network", "ls")
 
 
 @pytest.mark.timeout(300)

@@ -64,14 +64,14 @@ def test_every_file_of_the_package_that_messages_and_manuals_name_is_installed(
 
 @pytest.mark.vm  # a container may lack the controllers of cgroup v2
 def test_doctor_finds_this_machine_well(machine: Machine) -> None:
-    done = sh("solo5ctl", "doctor", "--json")
+    done = sh("/usr/bin/solo5ctl", "doctor", "--json")
     assert [fact for fact in json.loads(done.stdout) if fact["verdict"] == "broken"] == []
     assert done.returncode == 0
 
 
 @pytest.mark.everywhere
 def test_doctor_fails_where_a_fact_is_broken(machine: Machine) -> None:
-    done = sh("solo5ctl", "doctor", "--json")
+    done = sh("/usr/bin/solo5ctl", "doctor", "--json")
     facts = {fact["name"]: fact["verdict"] for fact in json.loads(done.stdout)}
     assert {"systemd", "orphans"} <= set(facts)
     assert done.returncode == int("broken" in facts.values())
@@ -119,7 +119,7 @@ def test_tasks_start_without_the_launcher_and_with_it_again(machine: Machine, ru
         name = run("sleeper.spt")
         says(name, "sleeping")
         ok("systemctl", "restart", "confined.service")
-        facts = {fact["name"]: fact for fact in json.loads(sh("solo5ctl", "doctor", "--json").stdout)}
+        facts = {fact["name"]: fact for fact in json.loads(sh("/usr/bin/solo5ctl", "doctor", "--json").stdout)}
         units = (f"solo5-task-{name}.service", "confined.service")
         started = [f"path={launcher} ;" in unit_property(unit, "ExecStart") for unit in units]
         return facts["solo5-confine"]["verdict"] == "ok", *started
@@ -137,8 +137,8 @@ def test_tasks_start_without_the_launcher_and_with_it_again(machine: Machine, ru
 
 def test_removed_and_purged_while_tasks_run_and_installed_again(machine: Machine, run: Runner) -> None:
     machine.expect(".")  # the service goes while it is in use: whatever it says of that is fair
-    ok("solo5ctl", "disk", "create", "kept", "1M")
-    ok("solo5ctl", "disk", "snapshot", "kept", "--as", "before", "--copy")
+    ok("/usr/bin/solo5ctl", "disk", "create", "kept", "1M")
+    ok("/usr/bin/solo5ctl", "disk", "snapshot", "kept", "--as", "before", "--copy")
     name = run("tar.spt", "stay", name="survivor", options=("--block", "storage=files:/etc/hostname"))
     says(name, "end at")
     pid = inspect(name)["pid"]
@@ -152,8 +152,8 @@ def test_removed_and_purged_while_tasks_run_and_installed_again(machine: Machine
     assert [path.name for path in Path("/var/lib/solo5").iterdir()] == ["disks"]
     assert not Path("/run/solo5").exists(), "nor the file system of archives"
     ok("dpkg", "--install", deb(), timeout=300)
-    assert "survivor" not in ok("solo5ctl", "ps", "--all", "--quiet")
-    ok("solo5ctl", "disk", "rm", "kept@before", "kept")
+    assert "survivor" not in ok("/usr/bin/solo5ctl", "ps", "--all", "--quiet")
+    ok("/usr/bin/solo5ctl", "disk", "rm", "kept@before", "kept")
 
 
 def test_a_service_that_failed_without_its_package_starts_after_an_installation(machine: Machine, run: Runner) -> None:
