@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from tests.machine.declared import Declarations
 
 GUESTS = Path("/srv/guests")
+DISKS = Path("/var/lib/solo5/disks")
 IS_EMULATED = os.environ.get("TEST_MACHINE") == "vm"
 PATIENCE = 240.0 if IS_EMULATED else 60.0
 """Seconds that anything here may take; an emulated machine beside other tiers is 15 times slower, and more."""
@@ -203,9 +205,15 @@ def left_as_found(patience: float = PATIENCE) -> Iterator[Machine]:
     subject = Machine()
     before = subject.snapshot()
     yield subject
+    for disk in DISKS.glob("[!.]*"):
+        eventually(partial(_is_removed, disk), f"{disk} is free")
     shutil.rmtree("/var/lib/solo5/mounts", ignore_errors=True)  # of file systems that the block has mounted
     _await_same(subject, before, patience)
     _no_surprise_in_journal(since, subject.expected)
+
+
+def _is_removed(disk: Path) -> bool:
+    return sh("solo5ctl", "disk", "rm", "--snapshots", disk.name).returncode == 0 or not disk.exists()
 
 
 def _await_same(subject: Machine, before: dict[str, object], patience: float) -> None:
@@ -256,10 +264,22 @@ class Outside:
         """The answer to a datagram, from the outside; empty where none comes."""
         return self.sh("python3", "-I", "-c", _UDP, host, str(port), text).stdout
 
+    def sender(self, port: int) -> str:
+        """The address that the next datagram for a port of this host comes from."""
+        return self.ok("python3", "-I", "-c", _HEAR, self.there, str(port))
+
+
+_HEAR = """
+import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind((sys.argv[1], int(sys.argv[2])))
+s.settimeout(20)
+print(s.recvfrom(9999)[1][0], end="")
+"""
 
 _UDP = """
 import socket, sys
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s = socket.socket(socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET, socket.SOCK_DGRAM)
 s.settimeout(2)
 for _ in range(3):
     s.sendto(sys.argv[3].encode(), (sys.argv[1], int(sys.argv[2])))
@@ -329,6 +349,46 @@ def run(machine: Machine) -> Iterator[Runner]:
         sh("solo5ctl", "rm", "--force", *runner.names)
 
 
+class Files:
+    """Writes files that are removed when the test is over, with the directories that were made for them."""
+
+    def __init__(self) -> None:
+        self._made: list[Path] = []
+
+    def __call__(self, path: Path | str, content: str | bytes = b"", mode: int = 0o644) -> Path:
+        """Write a file, which may be there already; PID 1 has not read it yet."""
+        file = Path(path)
+        missing = [each for each in (file, *file.parents) if not each.exists() and each not in self._made]
+        self._made += reversed(missing)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content.encode() if isinstance(content, str) else content)
+        file.chmod(mode)
+        return file
+
+    def remove(self) -> None:
+        """Remove what is left of them, and have PID 1 read its units again if some are its."""
+        for path in reversed(self._made):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        if any("systemd" in path.parts for path in self._made):
+            systemctl("daemon-reload")
+
+
+@pytest.fixture
+def place(machine: Machine) -> Iterator[Files]:
+    files = Files()
+    yield files
+    files.remove()
+
+
+@pytest.fixture
+def newer(place: Files) -> str:
+    """The guest net.spt as another image, which is there at the next boot."""
+    return str(place("/srv/updates/newer.spt", (GUESTS / "net.spt").read_bytes() + b"\0newer"))
+
+
 @pytest.fixture
 def consoles(machine: Machine, tmp_path: Path) -> "Iterator[Consoles]":
     from tests.machine.consoles import Consoles  # which needs this module
@@ -351,6 +411,33 @@ def inspect(name: str) -> dict[str, Any]:
     [task] = json.loads(ok("solo5ctl", "inspect", "--json", name))
     assert isinstance(task, dict)
     return task
+
+
+def answers(port: int) -> bool:
+    """Whether a published port answers by HTTP."""
+    return sh("curl", "--silent", "--max-time", "2", f"http://127.0.0.1:{port}/").returncode == 0
+
+
+def given(path: Path, content: bytes = bytes(4096)) -> Path:
+    """Make a disk that root gives to tasks."""
+    path.write_bytes(content)
+    shutil.chown(path, "solo5")
+    return path
+
+
+def lease(name: str, nic: str = "service") -> dict[str, Any]:
+    """A NIC of a task."""
+    return next(each for each in inspect(name)["nics"] if each["nic"] == nic)
+
+
+def address(name: str, nic: str = "service") -> str:
+    """The IPv4 address of a NIC of a task."""
+    return str(lease(name, nic)["ipv4"]).partition("/")[0]
+
+
+def row(name: str) -> str:
+    """The line of a task in `solo5ctl ps`; empty where there is none."""
+    return next((line for line in ok("solo5ctl", "ps").splitlines() if line.startswith(f"{name} ")), "")
 
 
 def console(name: str) -> str:

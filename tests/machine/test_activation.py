@@ -5,16 +5,25 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import GUESTS, Machine, Outside, eventually, inspect, ok, sh, systemctl, udp, unit_property
+from tests.machine.conftest import (
+    GUESTS,
+    Files,
+    Machine,
+    Outside,
+    eventually,
+    inspect,
+    ok,
+    row,
+    sh,
+    systemctl,
+    udp,
+    unit_property,
+)
 from tests.machine.declared import Declarations, status
 from tests.machine.test_network import GATEWAY, IPV4
 
 STOPS = f"Argument={IPV4}\nArgument={GATEWAY}\nPublish=8080:80\nPublish=7007:7/udp\nIdleSec=5s\nIdleAction=stop"
 INSTALL = "[Install]\nWantedBy=multi-user.target"
-
-
-def row(name: str) -> str:
-    return next((line for line in ok("solo5ctl", "ps").splitlines() if line.startswith(f"{name} ")), "")
 
 
 def is_dormant(name: str) -> bool:
@@ -160,10 +169,15 @@ def test_a_packet_for_a_refused_declaration_starts_nothing_and_one_for_the_mende
     web: str, outside: Outside
 ) -> None:
     declaration = Path("/etc/solo5/web.unikernel")
-    good, run = declaration.read_text(), unit_property("web.service", "InvocationID")
-    for text in (f"{good}Wrong=1\n", good, f"{good}Wrong=1\n"):  # it is not deaf after the first one
+    good = declaration.read_text()
+    for text in (f"{good}Wrong=1\n", good):
         declaration.write_text(text)
         systemctl("daemon-reload")
+    assert outside.tcp(outside.here, 8080), "it is not deaf"
+    rests("stop")
+    run = unit_property("web.service", "InvocationID")
+    declaration.write_text(f"{good}Wrong=1\n")
+    systemctl("daemon-reload")
     begun = time.monotonic()
     assert not outside.tcp(outside.here, 8080)
     assert time.monotonic() - begun < 5, "its client learns of it"
@@ -225,22 +239,19 @@ def test_what_only_looks_starts_nothing(web: str) -> None:
     assert (unit_property("web.service", "InvocationID"), is_dormant("web")) == (run, True)
 
 
-def test_what_systemd_starts_it_for(web: str, outside: Outside) -> None:
-    directory = Path("/run/systemd/system")
+def test_what_systemd_starts_it_for(web: str, outside: Outside, place: Files) -> None:
     units = {
         "early.timer": "[Timer]\nOnActiveSec=100ms\nAccuracySec=1ms\nUnit=web.service\n",
         "needs.service": "[Unit]\nRequires=web.service\nAfter=web.service\n[Service]\nExecStart=/bin/sleep 999\n",
     }
     for name, text in units.items():
-        (directory / name).write_text(text)
+        place(f"/run/systemd/system/{name}", text)
         systemctl("daemon-reload")
         systemctl("start", name)
         eventually(lambda: " Up " in row("web"), f"{name} starts it")
         rests("stop")
     assert unit_property("needs.service", "ActiveState") == "active", "the end for idleness is no stop"
     systemctl("stop", *units)
-    for name in units:
-        (directory / name).unlink()
     systemctl("mask", "web")
     assert not outside.tcp(outside.here, 8080)
     eventually(lambda: unit_property("web.socket", "ActiveState") == "failed", "its socket unit says so")
@@ -278,15 +289,6 @@ def test_an_update_without_packets_outlasts_the_idle_time(web: str, outside: Out
     assert [path.name for path in Path("/run/solo5/waiting").iterdir()] == ["web"], "the guest beside it does not wait"
     assert outside.tcp(outside.here, 8080)
     eventually(lambda: is_dormant("web"), "it waits again")
-
-
-@pytest.fixture
-def newer() -> Iterator[str]:
-    """The same guest as another image, which is there at the next boot."""
-    path = Path("/srv/newer.spt")
-    path.write_bytes((GUESTS / "net.spt").read_bytes() + b"\0newer")
-    yield str(path)
-    path.unlink()
 
 
 def test_an_update_and_a_rollback_start_it_first(web: str, outside: Outside, newer: str) -> None:

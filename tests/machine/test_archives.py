@@ -12,8 +12,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import GUESTS, Machine, Runner, console, eventually, inspect, ok, registered, says, sh
-from tests.machine.declared import Declarations, declarations, main_pid
+from tests.machine.conftest import (
+    GUESTS,
+    Files,
+    Machine,
+    Runner,
+    console,
+    eventually,
+    inspect,
+    ok,
+    registered,
+    says,
+    sh,
+)
+from tests.machine.declared import Declarations, main_pid
 
 from solo5_systemd.unit.tender import PRIVATE
 
@@ -25,12 +37,6 @@ MEMORY = Path("/run/solo5/memory")
 def nothing_left(machine: Machine) -> Iterator[None]:
     yield
     assert not [*ARCHIVES.glob("*"), *MEMORY.glob("*")]
-
-
-@pytest.fixture
-def declare(machine: Machine) -> Iterator[Declarations]:
-    with declarations() as made:
-        yield made
 
 
 @pytest.fixture
@@ -204,39 +210,31 @@ def test_the_memory_of_an_archive_is_ramfs_that_is_never_swapped(run: Runner, fi
     assert kind == "ramfs"
 
 
-def test_a_credential_is_a_disk(run: Runner) -> None:
-    place = Path("/etc/credstore/token")
-    place.parent.mkdir(exist_ok=True, mode=0o700)
-    place.write_text("of the operator")
-    try:
-        name = run("disk.spt", "read", options=("--block", "storage=credential:token"))
-        ok("solo5ctl", "wait", name)
-        assert "sector 0: 'of the operator'" in console(name)
-        missing = run.fail("--block", "storage=credential:none", f"{GUESTS}/disk.spt", "read")
-        assert "no credential is named 'none': expected a file in /etc/credstore" in missing.stderr
-    finally:
-        place.unlink()
+def test_a_credential_is_a_disk(run: Runner, place: Files) -> None:
+    place("/etc/credstore/token", "of the operator")
+    name = run("disk.spt", "read", options=("--block", "storage=credential:token"))
+    ok("solo5ctl", "wait", name)
+    assert "sector 0: 'of the operator'" in console(name)
+    missing = run.fail("--block", "storage=credential:none", f"{GUESTS}/disk.spt", "read")
+    assert "no credential is named 'none': expected a file in /etc/credstore" in missing.stderr
 
 
-def test_an_encrypted_credential_is_decrypted_in_memory(run: Runner, tmp_path: Path) -> None:
-    place = Path("/etc/credstore.encrypted/token")
-    place.parent.mkdir(exist_ok=True, mode=0o700)
+def test_an_encrypted_credential_is_decrypted_in_memory(run: Runner, place: Files, tmp_path: Path) -> None:
+    stored = place("/etc/credstore.encrypted/token")
+    stored.unlink()
     secret = secrets.token_hex(16)
     (tmp_path / "plain").write_text(secret)
-    made = sh("systemd-creds", "encrypt", "--with-key=host", "--name=token", str(tmp_path / "plain"), str(place))
+    made = sh("systemd-creds", "encrypt", "--with-key=host", "--name=token", str(tmp_path / "plain"), str(stored))
     assert made.returncode == 0, made.stderr
-    try:
-        name = run("disk.spt", "sector=0", "stay", options=("--block", "storage=credential:token"))
-        says(name, "capacity 512 bytes")
-        disk = Path(f"/proc/{inspect(name)['pid']}/root/run/solo5-disks/{PRIVATE}/storage")
-        assert disk.read_bytes().startswith(secret.encode() + b"\0")
-        assert everywhere(secret.encode(), tmp_path / "plain") == []
-        place.write_bytes(b"damaged")
-        failed = run.fail("--block", "storage=credential:token", f"{GUESTS}/disk.spt", "read")
-        assert "credential 'token' cannot be decrypted" in failed.stderr
-        assert "Traceback" not in failed.stderr
-    finally:
-        place.unlink()
+    name = run("disk.spt", "sector=0", "stay", options=("--block", "storage=credential:token"))
+    says(name, "capacity 512 bytes")
+    disk = Path(f"/proc/{inspect(name)['pid']}/root/run/solo5-disks/{PRIVATE}/storage")
+    assert disk.read_bytes().startswith(secret.encode() + b"\0")
+    assert everywhere(secret.encode(), tmp_path / "plain") == []
+    stored.write_bytes(b"damaged")
+    failed = run.fail("--block", "storage=credential:token", f"{GUESTS}/disk.spt", "read")
+    assert "credential 'token' cannot be decrypted" in failed.stderr
+    assert "Traceback" not in failed.stderr
 
 
 def planted(kind: str, directory: Path) -> None:
@@ -335,25 +333,21 @@ def test_a_starter_that_is_killed_leaves_an_archive_until_the_next_start(run: Ru
 AS_ANOTHER = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "cat")
 
 
-def test_no_other_user_reaches_the_private_disks_of_a_declared_task(declare: Declarations, tmp_path: Path) -> None:
+def test_no_other_user_reaches_the_private_disks_of_a_declared_task(declare: Declarations, place: Files) -> None:
     """They keep a name until the task has ended: the process that made them has exited when PID 1 mounts them."""
-    golden = Path("/srv/golden.img")
-    golden.write_bytes(b"golden".ljust(512, b"\0"))
-    try:
-        blocks = f"Block=first={golden},ephemeral\nBlock=second=files:{golden}"
-        unit = declare("pair", blocks, image="sequence.spt")
-        ok("systemctl", "start", unit)
-        disks = [*MEMORY.glob("*/*"), *Path("/var/lib/solo5/copies").glob("*/files/*")]
-        assert len(disks) == 2
-        user = disks[0].stat().st_uid
-        for disk in disks:
-            assert (disk.stat().st_uid, disk.stat().st_mode & 0o777) == (user, 0o600)
-            assert user >= 61184, "it is the task's"
-            for way in (disk, Path(f"/proc/{main_pid(unit)}/root")):
-                refused = sh(*AS_ANOTHER, str(way))
-                assert "Permission denied" in refused.stderr
-        assert {stat.S_IMODE(path.stat().st_mode) for path in (MEMORY, ARCHIVES)} == {0o700}
-        ok("systemctl", "stop", unit)
-        eventually(lambda: not [disk for disk in disks if disk.exists()], "their names end with the task")
-    finally:
-        golden.unlink()
+    golden = place("/srv/golden.img", b"golden".ljust(512, b"\0"))
+    blocks = f"Block=first={golden},ephemeral\nBlock=second=files:{golden}"
+    unit = declare("pair", blocks, image="sequence.spt")
+    ok("systemctl", "start", unit)
+    disks = [*MEMORY.glob("*/*"), *Path("/var/lib/solo5/copies").glob("*/files/*")]
+    assert len(disks) == 2
+    user = disks[0].stat().st_uid
+    for disk in disks:
+        assert (disk.stat().st_uid, disk.stat().st_mode & 0o777) == (user, 0o600)
+        assert user >= 61184, "it is the task's"
+        for way in (disk, Path(f"/proc/{main_pid(unit)}/root")):
+            refused = sh(*AS_ANOTHER, str(way))
+            assert "Permission denied" in refused.stderr
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (MEMORY, ARCHIVES)} == {0o700}
+    ok("systemctl", "stop", unit)
+    eventually(lambda: not [disk for disk in disks if disk.exists()], "their names end with the task")

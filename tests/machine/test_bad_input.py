@@ -2,13 +2,11 @@
 
 import os
 import shutil
-import socket
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import GUESTS, Machine, Runner, inspect, ok, says, sh
+from tests.machine.conftest import GUESTS, Files, Machine, Runner, ok, says, sh
 
 
 def refused(status: int, *words: str, of: tuple[str, ...]) -> str:
@@ -22,19 +20,6 @@ def refused(status: int, *words: str, of: tuple[str, ...]) -> str:
     for word in words:
         assert word.lower() in done.stderr.lower(), f"{word!r} is not in {done.stderr!r}"
     return done.stderr
-
-
-def test_damaged_image(machine: Machine, tmp_path: Path) -> None:
-    image, content = tmp_path / "damaged.hvt", (GUESTS / "net.hvt").read_bytes()
-    for damaged, word in (
-        (b"", "ELF"),
-        (b"nope" + content[4:], "ELF"),
-        (content[:200], "end at byte"),
-        (content[:18] + b"\x28\x00" + content[20:], "e_machine 40: expected 62 of an executable"),
-        (content.replace(b"service\0", b"ser-ice\0"), "device name 'ser-ice'"),
-    ):
-        image.write_bytes(damaged)
-        refused(126, word, of=(str(image),))
 
 
 def test_things_that_are_no_image(machine: Machine, tmp_path: Path) -> None:
@@ -63,45 +48,12 @@ def test_request_that_cannot_work(machine: Machine, options: tuple[str, ...], wo
     refused(125, *words, of=(*rest, f"{GUESTS}/{guest}"))
 
 
-def test_placeholders(machine: Machine) -> None:
-    refused(125, "{net.nobody.ipv4}", "Double the braces", of=(f"{GUESTS}/hello.hvt", "{net.nobody.ipv4}"))
-    refused(125, "placeholder", of=(f"{GUESTS}/hello.hvt", '{"json": 1}'))
-    done = sh("solo5ctl", "run", "--rm", "--name", "braces", f"{GUESTS}/hello.hvt", "{{x}} is {name}")
-    assert "arguments: '{x} is braces'" in done.stdout
-
-
-def test_arguments_longer_than_a_tender_takes(machine: Machine) -> None:
-    refused(125, "8191", of=(f"{GUESTS}/hello.hvt", "x" * 8192))
-
-
-def test_addresses_that_are_spoken_for(run: Runner) -> None:
-    name = run("net.spt")
-    gateway = inspect(name)["nics"][0]["gateway4"]
-    refused(125, gateway, "gateway", of=("--net", f"service=default,ip={gateway}", f"{GUESTS}/net.hvt"))
-    base = gateway.rpartition(".")[0]
-    refused(125, f"{base}.0", of=("--net", f"service=default,ip={base}.0", f"{GUESTS}/net.hvt"))
-
-
-def test_port_of_another_process(machine: Machine) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-        refused(125, str(port), of=("-p", f"{port}:80", f"{GUESTS}/net.hvt"))
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as bound:
-        bound.bind(("0.0.0.0", 0))
-        port = bound.getsockname()[1]
-        refused(125, str(port), of=("-p", f"{port}:7/udp", f"{GUESTS}/net.hvt"))
-
-
 @pytest.fixture
-def elsewhere(machine: Machine) -> Iterator[Path]:
+def elsewhere(place: Files) -> Path:
     """/etc/solo5 with a tender path of the test's own."""
-    directory = Path("/run/test-tenders")
-    directory.mkdir()
-    settings = Path("/etc/solo5/zz-test.toml")
-    settings.write_text(f'tender_paths = ["{directory}"]\n')
-    yield directory
-    settings.unlink()
-    shutil.rmtree(directory)
+    directory = place("/run/test-tenders/none").parent
+    place("/etc/solo5/zz-test.toml", f'tender_paths = ["{directory}"]\n')
+    return directory
 
 
 def test_missing_tender(elsewhere: Path) -> None:
@@ -120,15 +72,6 @@ def test_tender_that_systemd_cannot_execute(elsewhere: Path, machine: Machine) -
     tender.write_text("#!/no/such/interpreter\n# ABI version 2\n")
     tender.chmod(0o755)
     assert sh("solo5ctl", "run", f"{GUESTS}/hello.hvt").returncode in (125, 126, 127)
-
-
-def test_settings_with_an_unknown_key(machine: Machine) -> None:
-    extra = Path("/etc/solo5/zz-test.toml")
-    extra.write_text("[network.default]\nmut = 1400\n")
-    try:
-        refused(125, str(extra), "network.default.mut", of=(f"{GUESTS}/hello.hvt",))
-    finally:
-        extra.unlink()
 
 
 def test_not_root(machine: Machine) -> None:
@@ -164,11 +107,6 @@ def test_image_replaced_after_the_check_is_not_what_runs(run: Runner, tmp_path: 
     run.names.append("swapped")
     image.write_bytes(b"something else")
     says("swapped", "sleeping")
-
-
-def test_name_taken_by_a_running_task(run: Runner) -> None:
-    name = run("sleeper.spt")
-    refused(125, name, of=("--name", name, f"{GUESTS}/hello.spt"))
 
 
 def test_full_run_directory(machine: Machine) -> None:
@@ -223,13 +161,6 @@ def test_damaged_lease_files(machine: Machine, run: Runner) -> None:
     assert ok("solo5ctl", "ps", "--quiet").split() == sorted([name, second])
     for file in directory.parent.rglob("*bad*"):
         file.unlink()
-
-
-def test_unknown_task(machine: Machine) -> None:
-    for verb in ("inspect", "logs", "stop", "stats", "wait"):
-        done = sh("solo5ctl", verb, "nobody")
-        assert done.returncode == 125, done.stderr
-        assert "nobody" in done.stderr
 
 
 def test_daemon_reload_in_the_middle(run: Runner) -> None:

@@ -14,7 +14,20 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.machine.conftest import GUESTS, Machine, Runner, console, eventually, inspect, ok, says, sh, unit_property
+from tests.machine.conftest import (
+    GUESTS,
+    Files,
+    Machine,
+    Runner,
+    console,
+    eventually,
+    given,
+    inspect,
+    ok,
+    says,
+    sh,
+    unit_property,
+)
 
 from solo5_systemd.base.errors import StartError, TakenError
 from solo5_systemd.base.names import DeviceName, TaskName
@@ -33,13 +46,7 @@ RELEASES_STDIN = int(ok("systemctl", "--version").split()[1]) < 254
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Path:
-    return made(tmp_path / "a disk with blanks.img")
-
-
-def made(path: Path, size: int = 64 << 10) -> Path:
-    path.write_bytes(bytes(size))
-    ok("chown", "solo5:", str(path))
-    return path
+    return given(tmp_path / "a disk with blanks.img", bytes(64 << 10))
 
 
 def test_what_a_guest_writes_is_in_the_file(run: Runner, disk: Path) -> None:
@@ -82,7 +89,7 @@ def test_sector_size(run: Runner, disk: Path) -> None:
 
 
 def test_a_disk_in_memory_cannot_be_limited(machine: Machine, run: Runner) -> None:
-    disk = made(Path("/dev/shm/limited.img"))
+    disk = given(Path("/dev/shm/limited.img"))
     owner = disk.owner()
     try:
         refused = run.fail("--block", f"storage={disk},read_bps=1M", f"{GUESTS}/disk.spt", "stay")
@@ -96,7 +103,7 @@ def test_a_disk_in_memory_cannot_be_limited(machine: Machine, run: Runner) -> No
 def test_limits_of_a_disk_and_of_properties_exclude_each_other(machine: Machine, run: Runner) -> None:
     """An operator's property stays in force, whatever limits a disk is given."""
     with tempfile.NamedTemporaryFile(dir="/var/tmp", suffix=".img") as file:
-        disk = made(Path(file.name))
+        disk = given(Path(file.name))
         options = ("--block", f"storage={disk},read_bps=1M", "--property", "IOReadBandwidthMax=/dev/vda 10M")
         refused = run.fail(*options, f"{GUESTS}/disk.spt", "stay")
         expected = "unit property IOReadBandwidthMax is set, and an I/O limit of a disk: expected one of both"
@@ -136,29 +143,23 @@ def test_a_task_that_is_started_without_its_locks_does_not_run(run: Runner, disk
 
 
 @pytest.mark.parametrize("way", ["systemctl restart", "Restart="])
-def test_a_task_that_is_restarted_has_its_locks_as_before(run: Runner, tmp_path: Path, way: str) -> None:
-    disk = made(tmp_path / "disk.img")
+def test_a_task_that_is_restarted_has_its_locks_as_before(run: Runner, place: Files, tmp_path: Path, way: str) -> None:
+    disk = given(tmp_path / "disk.img")
     name = run("disk.spt", "read", "stay", options=("--block", f"storage={disk}"))
     unit = f"solo5-task-{name}.service"
     before = unit_property(unit, "MainPID")
-    drop_in = Path(f"/run/systemd/system/{unit}.d/restart.conf")
-    try:
-        if way == "Restart=":
-            drop_in.parent.mkdir()
-            drop_in.write_text("[Service]\nRestart=always\n")
-            ok("systemctl", "daemon-reload")
-            ok("kill", "-KILL", before)
-        else:
-            ok("systemctl", "daemon-reload")
-            ok("systemctl", "restart", unit)
-        if way == "Restart=" and RELEASES_STDIN:
-            eventually(lambda: unit_property(unit, "ExecMainStatus") == "208", "it is not started without its locks")
-        else:
-            eventually(lambda: unit_property(unit, "MainPID") not in ("0", before), "it is restarted")
-            _has_its_locks(run, name, disk)
-    finally:
-        drop_in.unlink(missing_ok=True)
+    if way == "Restart=":
+        place(f"/run/systemd/system/{unit}.d/restart.conf", "[Service]\nRestart=always\n")
         ok("systemctl", "daemon-reload")
+        ok("kill", "-KILL", before)
+    else:
+        ok("systemctl", "daemon-reload")
+        ok("systemctl", "restart", unit)
+    if way == "Restart=" and RELEASES_STDIN:
+        eventually(lambda: unit_property(unit, "ExecMainStatus") == "208", "it is not started without its locks")
+    else:
+        eventually(lambda: unit_property(unit, "MainPID") not in ("0", before), "it is restarted")
+        _has_its_locks(run, name, disk)
 
 
 def _has_its_locks(run: Runner, name: str, disk: Path) -> None:
@@ -174,7 +175,7 @@ def _has_its_locks(run: Runner, name: str, disk: Path) -> None:
 def test_63_disks(machine: Machine, run: Runner, tmp_path: Path) -> None:
     options: list[str] = []
     for i in range(63):
-        path = made(tmp_path / f"{i}.img", 4096)
+        path = given(tmp_path / f"{i}.img")
         path.write_bytes(f"disk {i}".encode().ljust(4096, b"\0"))
         options += ["--block", f"storage{i}={path}"]
     name = run("disks63.spt", options=tuple(options))
@@ -315,7 +316,7 @@ def test_no_disk_is_created_while_its_file_system_is_not_mounted(run: Runner, tm
 
 
 def test_other_files_of_the_directory_are_out_of_reach(run: Runner, disk: Path) -> None:
-    made(disk.with_name("neighbour.img"))
+    given(disk.with_name("neighbour.img"))
     name = run("netdisk.spt", options=("--block", f"storage={disk}"))
     says(name, "sector 0")
     root = Path(f"/proc/{inspect(name)['pid']}/root")
@@ -504,22 +505,17 @@ def test_what_a_start_that_was_killed_has_bound_is_removed_by_gc(machine: Machin
 
 
 @pytest.fixture
-def released(tmp_path: Path) -> Iterator[Path]:
+def released(place: Files, tmp_path: Path) -> Iterator[Path]:
     """The file that PID 1 waits for before it starts task `killed`, which it has loaded."""
     path = tmp_path / "released"
-    holding = Path("/run/systemd/system/holding.service")
-    drop_in = Path("/run/systemd/system/solo5-task-killed.service.d/held.conf")
-    drop_in.parent.mkdir()
-    drop_in.write_text("[Unit]\nRequires=holding.service\nAfter=holding.service\n")
-    holding.write_text(f"[Service]\nType=oneshot\nExecStart=sh -c 'until test -e {path}; do sleep 0.05; done'\n")
+    needs = "[Unit]\nRequires=holding.service\nAfter=holding.service\n"
+    place("/run/systemd/system/solo5-task-killed.service.d/held.conf", needs)
+    waits = f"sh -c 'until test -e {path}; do sleep 0.05; done'"
+    place("/run/systemd/system/holding.service", f"[Service]\nType=oneshot\nExecStart={waits}\n")
     ok("systemctl", "daemon-reload")
     yield path
     path.touch()
-    ok("systemctl", "stop", holding.name)
-    for file in (holding, drop_in):
-        file.unlink()
-    drop_in.parent.rmdir()
-    ok("systemctl", "daemon-reload")
+    ok("systemctl", "stop", "holding.service")
 
 
 @pytest.mark.parametrize("how", ["", ",ephemeral"])

@@ -7,18 +7,12 @@ from pathlib import Path
 
 import pytest
 from tests.machine.conftest import GUESTS, Machine, eventually, ok, sh, systemctl
-from tests.machine.declared import DIRECTORY, ETC, Declarations, declarations, main_pid
+from tests.machine.declared import DIRECTORY, ETC, Declarations, main_pid
 
 MALLORY = 4242
 SECRET = "correct-horse-battery"
 UNITS = Path("/run/systemd/system")
 INTO_TARGET = "[Unikernel]\nBlock=storage:/srv/way/target\n"
-
-
-@pytest.fixture
-def declare(machine: Machine) -> Iterator[Declarations]:
-    with declarations() as made:
-        yield made
 
 
 @pytest.fixture

@@ -3,17 +3,17 @@
 import hashlib
 import json
 import re
-import shutil
 import time
 from pathlib import Path
 
 import pytest
 from tests.machine.conftest import (
     GUESTS,
+    Files,
     Machine,
     Outside,
     Runner,
-    console,
+    answers,
     eventually,
     inspect,
     ok,
@@ -32,8 +32,8 @@ UNLIMITED = "[Unit]\nStartLimitIntervalSec=0\n"
 GENERATOR = "/usr/lib/systemd/system-generators/solo5-generator"
 
 
-def answers(port: int = PORT) -> bool:
-    return sh("curl", "--silent", "--max-time", "2", f"http://127.0.0.1:{port}/").returncode == 0
+def is_up() -> bool:
+    return answers(PORT)
 
 
 def started(unit: str) -> str:
@@ -47,7 +47,7 @@ def started(unit: str) -> str:
 def test_a_file_is_a_unit_that_is_enabled_started_and_shown(declare: Declarations) -> None:
     unit = declare("web", WEB, rest=f"[Unit]\nDescription=The web site\n{INSTALL}")
     ok("systemctl", "enable", "--now", "web")
-    eventually(answers, "it answers at its published port")
+    eventually(is_up, "it answers at its published port")
     assert systemctl("is-enabled", unit).strip() == "enabled"
     shown = status(unit)
     assert "The web site" in shown
@@ -81,63 +81,53 @@ def test_what_systemctl_edit_mask_and_disable_do(declare: Declarations) -> None:
     started(unit)
 
 
-def test_a_timer_starts_it(declare: Declarations) -> None:
+def test_a_timer_starts_it(declare: Declarations, place: Files) -> None:
     unit = declare("web", "Argument=exit=0", image="hello.spt")
-    timer = Path("/etc/systemd/system/web.timer")
-    timer.write_text("[Timer]\nOnActiveSec=100ms\nOnUnitInactiveSec=100ms\nAccuracySec=1ms\n")
+    place("/etc/systemd/system/web.timer", "[Timer]\nOnActiveSec=100ms\nOnUnitInactiveSec=100ms\nAccuracySec=1ms\n")
     systemctl("daemon-reload")
-    try:
-        ok("systemctl", "start", "web.timer")
-        eventually(lambda: journal(unit).count("solo5_exit(0) called") >= 2, "it is started again after its end")
-        assert "web.timer" in status(unit)
-    finally:
-        ok("systemctl", "stop", "web.timer")
-        timer.unlink()
-        systemctl("daemon-reload")
+    ok("systemctl", "start", "web.timer")
+    eventually(lambda: journal(unit).count("solo5_exit(0) called") >= 2, "it is started again after its end")
+    assert "web.timer" in status(unit)
+    ok("systemctl", "stop", "web.timer")
 
 
 def test_the_sandbox_is_that_of_every_task(declare: Declarations, run: Runner) -> None:
     unit = declare("web", "Memory=64M\nBlock=storage=disk:sandbox,size=1M,create\nCPUs=0.5", image="netdisk.hvt")
     pid = started(unit)
-    try:
-        other = run(
-            "netdisk.hvt", options=("-m", "64M", "--cpus", "0.5", "--block", "storage=disk:sandbox2,size=1M,create")
-        )
-        theirs = inspect(other)["unit"]
-        of_theirs = main_pid(theirs)
-        # Names and paths of this task, what is known at its start only, and what PID 1 or a file system counts.
-        own = re.compile(
-            "^(.*Timestamp.*|.*Monotonic|Id|Names|.*PID|InvocationID|ControlGroup.*|User|UID|GID|ExecStart.*|Fragment.*|"
-            "SourcePath|Description|Documentation|After|Requires|Wants|WantsMountsFor|RequiresMountsFor|Slice.*|"
-            "Environment.*|Standard.*|StatusErrno|SyslogIdentifier|LogExtraFields|BindPaths|BindReadOnlyPaths|NoExecPaths|"
-            "DeviceAllow|Memory(Current|Peak|Available|Swap.*|ZSwap.*)|CPUUsage.*|IO.*|TasksCurrent|.*Accounting|Transient|"
-            "RestartPreventExitStatus|RootDirectoryStartOnly|ExecReload.*|CanReload|LimitFSIZE.*|TimeoutStartUSec|"
-            "UnitFile.*|CanClean|DropInPaths|IgnoreOnIsolate|Markers|Effective.*|ExecMain.*|IP(In|E)gress.*|"
-            "NetworkNamespace.*|ManagedOOM.*|CanFreeze|CanLive.*|MountImages|ExtensionImages|.*Hash|Perpetual|NFileDesc.*|"
-            "PrivatePIDs|LogNamespace|Propagates.*|ConsistsOf|Conflicts.*|Before|Triggers.*|WantedBy|RequiredBy)$"
-        )
-        ours, other_ones = (
-            {
-                key: value
-                for key, _, value in (line.partition("=") for line in systemctl("show", each).splitlines())
-                if not own.match(key)
-            }
-            for each in (unit, theirs)
-        )
-        assert {key: set(value.split()) for key, value in ours.items()} == {
-            key: set(value.split()) for key, value in other_ones.items()
+    other = run(
+        "netdisk.hvt", options=("-m", "64M", "--cpus", "0.5", "--block", "storage=disk:sandbox2,size=1M,create")
+    )
+    theirs = inspect(other)["unit"]
+    of_theirs = main_pid(theirs)
+    # Names and paths of this task, what is known at its start only, and what PID 1 or a file system counts.
+    own = re.compile(
+        "^(.*Timestamp.*|.*Monotonic|Id|Names|.*PID|InvocationID|ControlGroup.*|User|UID|GID|ExecStart.*|Fragment.*|"
+        "SourcePath|Description|Documentation|After|Requires|Wants|WantsMountsFor|RequiresMountsFor|Slice.*|"
+        "Environment.*|Standard.*|StatusErrno|SyslogIdentifier|LogExtraFields|BindPaths|BindReadOnlyPaths|NoExecPaths|"
+        "DeviceAllow|Memory(Current|Peak|Available|Swap.*|ZSwap.*)|CPUUsage.*|IO.*|TasksCurrent|.*Accounting|Transient|"
+        "RestartPreventExitStatus|RootDirectoryStartOnly|ExecReload.*|CanReload|LimitFSIZE.*|TimeoutStartUSec|"
+        "UnitFile.*|CanClean|DropInPaths|IgnoreOnIsolate|Markers|Effective.*|ExecMain.*|IP(In|E)gress.*|"
+        "NetworkNamespace.*|ManagedOOM.*|CanFreeze|CanLive.*|MountImages|ExtensionImages|.*Hash|Perpetual|NFileDesc.*|"
+        "PrivatePIDs|LogNamespace|Propagates.*|ConsistsOf|Conflicts.*|Before|Triggers.*|WantedBy|RequiredBy)$"
+    )
+    ours, other_ones = (
+        {
+            key: value
+            for key, _, value in (line.partition("=") for line in systemctl("show", each).splitlines())
+            if not own.match(key)
         }
-        assert len(ours) > 150
-        for name in ("Seccomp", "Seccomp_filters", "NoNewPrivs", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
-            assert _status(pid)[name] == _status(of_theirs)[name], name
-        assert _status(pid)["Uid"] != _status(of_theirs)["Uid"]
-        assert _mounts(pid) == _mounts(of_theirs)
-        for kind in ("ipc", "mnt", "user"):
-            assert Path(f"/proc/{pid}/ns/{kind}").readlink() != Path(f"/proc/1/ns/{kind}").readlink()
-    finally:
-        sh("systemctl", "stop", unit)
-        sh("solo5ctl", "rm", "--force", other)
-        eventually(lambda: sh("solo5ctl", "disk", "rm", "sandbox", "sandbox2").returncode == 0, "the disks are free")
+        for each in (unit, theirs)
+    )
+    assert {key: set(value.split()) for key, value in ours.items()} == {
+        key: set(value.split()) for key, value in other_ones.items()
+    }
+    assert len(ours) > 150
+    for name in ("Seccomp", "Seccomp_filters", "NoNewPrivs", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+        assert _status(pid)[name] == _status(of_theirs)[name], name
+    assert _status(pid)["Uid"] != _status(of_theirs)["Uid"]
+    assert _mounts(pid) == _mounts(of_theirs)
+    for kind in ("ipc", "mnt", "user"):
+        assert Path(f"/proc/{pid}/ns/{kind}").readlink() != Path(f"/proc/1/ns/{kind}").readlink()
 
 
 def _status(pid: str) -> dict[str, str]:
@@ -161,6 +151,7 @@ def by_restart(unit: str) -> None:
 
 def by_stop_and_start(unit: str) -> None:
     ok("systemctl", "stop", unit)
+    systemctl("daemon-reload")
     ok("systemctl", "start", unit)
 
 
@@ -186,54 +177,49 @@ def after_daemon_reexec(unit: str) -> None:
     ok("systemctl", "restart", unit)
 
 
-def test_a_started_again_task_has_the_same_addresses(declare: Declarations) -> None:
-    changed = Path("/srv/changed.spt")
-    changed.write_bytes((GUESTS / "net.spt").read_bytes())
-    try:
-        declare.write("web", f"[Unikernel]\nImage={changed}\n{WEB}\n{UNLIMITED}[Service]\nRestart=on-failure\n")
-        systemctl("daemon-reload")
-        started("web.service")
-        had = identity()
-        eventually(answers, "it answers")
-        for again in (
-            by_restart,
-            by_stop_and_start,
-            by_kill,
-            by_changed_image,
-            with_restarted_services,
-            after_daemon_reexec,
-        ):
-            again("web.service")
-            eventually(answers, f"it answers again, {again.__name__}")
-            assert identity() == had, again
-    finally:
-        changed.unlink()
+AGAIN = (by_restart, by_stop_and_start, by_kill, by_changed_image, with_restarted_services, after_daemon_reexec)
+
+
+def test_a_started_again_task_has_the_same_addresses(declare: Declarations, place: Files) -> None:
+    """An instance of a template, whose other instance is left alone."""
+    changed = place("/srv/changed.spt", (GUESTS / "net.spt").read_bytes())
+    lines = "Memory=64M\nPublish=870%i:80\nArgument={mirage}"
+    declare.write("web@", f"[Unikernel]\nImage={changed}\n{lines}\n{UNLIMITED}[Service]\nRestart=on-failure\n")
+    systemctl("daemon-reload")
+    ok("systemctl", "start", "web@0", "web@1")
+    had, other = identity("web@0"), main_pid("web@1")
+    for again in AGAIN:
+        again("web@0.service")
+        eventually(is_up, f"it answers again, {again.__name__}")
+        assert (identity("web@0"), main_pid("web@1")) == (had, other), again
+    assert answers(PORT + 1)
 
 
 def test_a_client_sees_a_pause_of_a_restart_and_no_refusal(declare: Declarations, outside: Outside) -> None:
     unit = declare("web", WEB)
     started(unit)
-    eventually(answers, "it answers")
+    eventually(is_up, "it answers")
     with requests(outside, outside.here, PORT, 50) as client:
         for _ in range(2):
             ok("systemctl", "restart", unit)
-            eventually(answers, "it answers again")
+            eventually(is_up, "it answers again")
         during = client.tally()
     assert (during.refused, during.answered > 50) == (0, True), during
 
 
 def test_a_wrong_argument_is_not_tried_again(declare: Declarations) -> None:
-    unit = declare(
-        "web", "Argument=exit=64", image="hello.spt", rest="[Service]\nRestart=on-failure\nRestartSec=100ms\n"
-    )
-    ok("systemctl", "start", unit)
+    again = "[Service]\nRestart={}\nRestartSec=100ms\n"
+    unit = declare("web", "Argument=exit=64", image="hello.spt", rest=again.format("always"))
+    other = declare("other", "Argument=exit=64", image="hello.spt")
+    crash = declare("crash", "Argument=exit=2", image="hello.spt", rest=again.format("on-failure"))
+    ok("systemctl", "start", unit, other, crash)
     eventually(lambda: unit_property(unit, "ActiveState") == "failed", "it has failed")
+    reason = "the guest exited with 64 (invalid arguments); a retry cannot help: its arguments have to change."
+    eventually(lambda: f"{reason} Restart=always does not start it again." in status(unit), "the unit shows the reason")
     assert unit_property(unit, "NRestarts") == "0"
-    other = declare(
-        "crash", "Argument=exit=2", image="hello.spt", rest="[Service]\nRestart=on-failure\nRestartSec=100ms\n"
-    )
-    ok("systemctl", "start", other)
-    eventually(lambda: int(unit_property(other, "NRestarts")) >= 2, "another status is tried again")
+    eventually(lambda: not (DIRECTORY / "other/uncleared").exists(), "it is cleared up")
+    assert "start it again" not in journal(other), "without Restart="
+    eventually(lambda: int(unit_property(crash, "NRestarts")) >= 2, "another status is tried again")
 
 
 def test_a_restart_that_cannot_help_is_withheld_and_a_manual_start_is_not(declare: Declarations) -> None:
@@ -258,41 +244,24 @@ def test_a_restart_that_cannot_help_is_withheld_and_a_manual_start_is_not(declar
     eventually(lambda: said in journal(other), "the unit shows the outcome")
 
 
-def test_a_restart_that_systemd_does_not_make_is_reported(declare: Declarations) -> None:
-    unit = declare("web", "Argument=exit=64", image="hello.spt", rest="[Service]\nRestart=always\n")
-    ok("systemctl", "start", unit)
-    reason = "the guest exited with 64 (invalid arguments); a retry cannot help: its arguments have to change."
-    eventually(lambda: f"{reason} Restart=always does not start it again." in status(unit), "the unit shows the reason")
-    assert unit_property(unit, "NRestarts") == "0"
-    other = declare("other", "Argument=exit=64", image="hello.spt")
-    ok("systemctl", "start", other)
-    eventually(lambda: not (DIRECTORY / "other/uncleared").exists(), "it is cleared up")
-    assert "start it again" not in journal(other)
-
-
 # --- what cannot start -----------------------------------------------------------------------------------------------
 
 
-def test_an_image_that_is_missing_is_named_where_an_operator_looks(declare: Declarations, tmp_path: Path) -> None:
+def test_an_image_that_is_missing_is_named_where_an_operator_looks(declare: Declarations, place: Files) -> None:
     image = Path("/srv/late.spt")
     declare.write("web", f"[Unikernel]\nImage={image}\nTender=spt\n{WEB}\n")
     systemctl("daemon-reload")
     assert sh("systemctl", "start", "web").returncode == 1
     assert f"image '{image}' does not exist" in status("web")
-    image.write_bytes((GUESTS / "net.spt").read_bytes())
-    try:
-        started("web.service")
-        eventually(answers, "it starts without a daemon-reload")
-    finally:
-        image.unlink()
+    place(image, (GUESTS / "net.spt").read_bytes())
+    started("web.service")
+    eventually(is_up, "it starts without a daemon-reload")
+    image.unlink()
     declare.write("web", f"[Unikernel]\nImage={image}\nTender=spt\n")
     systemctl("daemon-reload")
-    image.write_bytes((GUESTS / "sleeper.spt").read_bytes())
-    try:
-        ok("systemctl", "restart", "web")
-        assert inspect("web")["nics"] == [], "nor does one without NICs need it"
-    finally:
-        image.unlink()
+    place(image, (GUESTS / "sleeper.spt").read_bytes())
+    ok("systemctl", "restart", "web")
+    assert inspect("web")["nics"] == [], "nor does one without NICs need it"
 
 
 def test_a_directory_that_cannot_be_written_is_named_where_an_operator_looks(declare: Declarations) -> None:
@@ -322,19 +291,14 @@ def test_a_directory_that_cannot_be_written_is_named_where_an_operator_looks(dec
     started(unit)
 
 
-def test_a_tender_that_is_missing_is_named_where_an_operator_looks(declare: Declarations) -> None:
-    settings, directory = ETC / "tenders.toml", Path("/srv/tenders")
-    settings.write_text(f'tender_paths = ["{directory}"]\n')
-    try:
-        unit = declare("web", "", image="sleeper.spt")
-        assert sh("systemctl", "start", unit).returncode == 1
-        assert f"solo5-spt is not in {directory}: expected the tender there." in status(unit)
-        ok("cp", "--recursive", "/usr/local/bin", str(directory))
-        assert f"{directory}/solo5-spt" in Path(f"/proc/{started(unit)}/cmdline").read_text()
-    finally:
-        sh("systemctl", "stop", "web")
-        settings.unlink()
-        sh("rm", "-rf", str(directory))
+def test_a_tender_that_is_missing_is_named_where_an_operator_looks(declare: Declarations, place: Files) -> None:
+    directory = Path("/srv/tenders")
+    place(ETC / "tenders.toml", f'tender_paths = ["{directory}"]\n')
+    unit = declare("web", "", image="sleeper.spt")
+    assert sh("systemctl", "start", unit).returncode == 1
+    assert f"solo5-spt is not in {directory}: expected the tender there." in status(unit)
+    place(directory / "solo5-spt", Path("/usr/local/bin/solo5-spt").read_bytes(), 0o755)
+    assert f"{directory}/solo5-spt" in Path(f"/proc/{started(unit)}/cmdline").read_text()
 
 
 def test_a_refused_file_is_a_unit_that_shows_why(declare: Declarations) -> None:
@@ -358,87 +322,71 @@ def test_a_refusal_has_backslashes_as_the_file_has_them(declare: Declarations) -
     assert value in ok("systemctl", "show", "--property=Description", unit)
 
 
-def test_settings_that_cannot_be_read_are_shown_by_each_unit_and_stop_nothing(declare: Declarations) -> None:
+def test_settings_that_cannot_be_read_are_shown_by_each_unit_and_stop_nothing(
+    declare: Declarations, place: Files
+) -> None:
     running = declare("runs", "", image="sleeper.spt", rest=INSTALL)
     stopped = declare("web", "", image="sleeper.spt", rest=INSTALL)
     pid = started(running)
-    broken = ETC / "broken.toml"
-    broken.write_text("[network.lan\n")
+    broken = place(ETC / "broken.toml", "[network.lan\n")
     sentence = f"{ETC}/web.unikernel: {broken} cannot be read as TOML"
-    try:
+    systemctl("daemon-reload")
+    assert sh("systemctl", "start", stopped).returncode == 1
+    assert sentence in status(stopped)
+    assert main_pid(running) == pid
+    assert f"{ETC}/runs.unikernel: {broken} cannot be read as TOML" in status(running)
+    ok("systemctl", "stop", running)
+    for name in ("runs", "web"):  # as at a boot
+        Path(f"/run/systemd/system/{name}.service").unlink()
         systemctl("daemon-reload")
-        assert sh("systemctl", "start", stopped).returncode == 1
-        assert sentence in status(stopped)
-        assert main_pid(running) == pid
-        assert f"{ETC}/runs.unikernel: {broken} cannot be read as TOML" in status(running)
-        ok("systemctl", "stop", running)
-        for name in ("runs", "web"):  # as at a boot
-            Path(f"/run/systemd/system/{name}.service").unlink()
-            systemctl("daemon-reload")
-            assert sh("systemctl", "start", name).returncode == 1
-            assert f"{ETC}/{name}.unikernel: {broken} cannot be read as TOML" in status(f"{name}.service")
-    finally:
-        broken.unlink()
-        systemctl("daemon-reload")
+        assert sh("systemctl", "start", name).returncode == 1
+        assert f"{ETC}/{name}.unikernel: {broken} cannot be read as TOML" in status(f"{name}.service")
+    broken.unlink()
+    systemctl("daemon-reload")
     started(running)
     started(stopped)
 
 
-def test_what_a_restart_would_end_is_named_before_and_a_reload_keeps_it(declare: Declarations) -> None:
-    image, disk = Path("/srv/gone.spt"), Path("/srv/gone.img")
-    image.write_bytes((GUESTS / "netdisk.spt").read_bytes())
-    disk.write_bytes(bytes(4096))
+def test_what_a_restart_would_end_is_named_before_and_a_reload_keeps_it(declare: Declarations, place: Files) -> None:
+    image = place("/srv/gone.spt", (GUESTS / "netdisk.spt").read_bytes())
+    disk = place("/srv/gone.img", bytes(4096))
     ok("chown", "solo5:", str(disk))
-    lines = f"[Unikernel]\nImage={image}\nBlock=storage={disk}\nPublish=8094:80\nArgument={{mirage}}\n"
-    try:
-        declare.write("web", lines)
-        systemctl("daemon-reload")
-        ok("systemctl", "start", "web")
-        pid = main_pid("web")
-        assert "could not start now" not in ok("solo5ctl", "doctor"), "what it has itself is in no way"
-        image.rename("/srv/away.spt")
-        doctor = " ".join(ok("solo5ctl", "doctor").split())
-        assert f"web could not start now image '{image}' does not exist." in doctor
-        assert sh("systemctl", "reload", "web").returncode == 1
-        assert main_pid("web") == pid
-    finally:
-        Path("/srv/away.spt").unlink(missing_ok=True)
-        image.unlink(missing_ok=True)
-        ok("systemctl", "stop", "web")
-        disk.unlink()
+    declare.write("web", f"[Unikernel]\nImage={image}\nBlock=storage={disk}\nPublish=8094:80\nArgument={{mirage}}\n")
+    systemctl("daemon-reload")
+    ok("systemctl", "start", "web")
+    pid = main_pid("web")
+    assert "could not start now" not in ok("solo5ctl", "doctor"), "what it has itself is in no way"
+    image.unlink()
+    doctor = " ".join(ok("solo5ctl", "doctor").split())
+    assert f"web could not start now image '{image}' does not exist." in doctor
+    assert sh("systemctl", "reload", "web").returncode == 1
+    assert main_pid("web") == pid
+    ok("systemctl", "stop", "web")
 
 
-def test_an_image_for_another_tender_needs_a_daemon_reload(declare: Declarations) -> None:
-    image = Path("/srv/other.bin")
-    image.write_bytes((GUESTS / "hello.spt").read_bytes())
-    try:
-        declare.write("web", f"[Unikernel]\nImage={image}\n")
-        systemctl("daemon-reload")
-        ok("systemctl", "start", "web")
-        image.write_bytes((GUESTS / "net.spt").read_bytes())
-        assert sh("systemctl", "restart", "web").returncode == 1
-        assert "systemctl daemon-reload" in status("web")
-        systemctl("daemon-reload")
-        ok("systemctl", "start", "web")
-    finally:
-        image.unlink()
+def test_an_image_for_another_tender_needs_a_daemon_reload(declare: Declarations, place: Files) -> None:
+    image = place("/srv/other.bin", (GUESTS / "hello.spt").read_bytes())
+    declare.write("web", f"[Unikernel]\nImage={image}\n")
+    systemctl("daemon-reload")
+    ok("systemctl", "start", "web")
+    image.write_bytes((GUESTS / "net.spt").read_bytes())
+    assert sh("systemctl", "restart", "web").returncode == 1
+    assert "systemctl daemon-reload" in status("web")
+    systemctl("daemon-reload")
+    ok("systemctl", "start", "web")
 
 
-def test_a_copy_in_etc_is_named_and_what_is_said_undoes_it(declare: Declarations) -> None:
+def test_a_copy_in_etc_is_named_and_what_is_said_undoes_it(declare: Declarations, place: Files) -> None:
     unit = declare("web", "", image="sleeper.spt")
-    copy = Path("/etc/systemd/system") / unit
-    try:
-        shutil.copy(f"/run/systemd/system/{unit}", copy)  # as `systemctl edit --full` does
-        systemctl("daemon-reload")
-        assert unit_property(unit, "FragmentPath") == str(copy)
-        found = ok("solo5ctl", "doctor")
-        assert f"{copy} is a copy of the unit file that is made of the declaration" in " ".join(found.split())
-        ok("sh", "-c", f"rm {copy}; systemctl daemon-reload")
-        assert "is a copy of the unit file" not in " ".join(ok("solo5ctl", "doctor").split())
-        assert unit_property(unit, "FragmentPath") == f"/run/systemd/system/{unit}"
-    finally:
-        copy.unlink(missing_ok=True)
-        systemctl("daemon-reload")
+    # As `systemctl edit --full` does.
+    copy = place(f"/etc/systemd/system/{unit}", Path(f"/run/systemd/system/{unit}").read_text())
+    systemctl("daemon-reload")
+    assert unit_property(unit, "FragmentPath") == str(copy)
+    found = ok("solo5ctl", "doctor")
+    assert f"{copy} is a copy of the unit file that is made of the declaration" in " ".join(found.split())
+    ok("sh", "-c", f"rm {copy}; systemctl daemon-reload")
+    assert "is a copy of the unit file" not in " ".join(ok("solo5ctl", "doctor").split())
+    assert unit_property(unit, "FragmentPath") == f"/run/systemd/system/{unit}"
 
 
 _OTHER_GENERATOR = """#!/bin/sh
@@ -450,34 +398,31 @@ printf '[Service]\\nExecStart=/bin/true\\n' >"$3/other.service"
 """
 
 
-def test_the_name_of_another_unit_is_refused_also_of_one_that_another_generator_makes(declare: Declarations) -> None:
+def test_the_name_of_another_unit_is_refused_also_of_one_that_another_generator_makes(
+    declare: Declarations, place: Files
+) -> None:
     declare("debug-shell", "", image="sleeper.spt")
     packaged = unit_property("debug-shell.service", "FragmentPath")
     assert packaged.endswith("/lib/systemd/system/debug-shell.service")
     packaged = packaged.removeprefix("/usr")  # a link, where both are one
     assert re.search(f"unit debug-shell.service is (/usr)?{packaged} already", ok("solo5ctl", "doctor"))
-    script = Path("/etc/systemd/system-generators/other")
-    quadlet = Path("/etc/containers/systemd/web.container")
-    for path in (script, quadlet):
-        path.parent.mkdir(parents=True, exist_ok=True)
     made = Path("/run/systemd/generator/web.service")
-    try:
-        ours = declare("web", "", image="sleeper.spt")
-        assert unit_property(ours, "FragmentPath") == "/run/systemd/system/web.service"
-        quadlet.write_text("[Container]\nImage=web\n")
-        script.write_text(_OTHER_GENERATOR)
-        script.chmod(0o755)
-        systemctl("daemon-reload")
-        assert unit_property(ours, "FragmentPath") == str(made)
-        assert f"{ETC}/web.unikernel: unit web.service is" in sh(GENERATOR, "/tmp", "/tmp", "/tmp").stderr
-        assert f"unit web.service is {made} already" in ok("solo5ctl", "doctor")
-        # One whose source is not known is hidden, and named afterwards.
-        declare("other", "", image="sleeper.spt")
-        assert "unit other.service is /run/systemd/generator.late/other.service already" in ok("solo5ctl", "doctor")
-    finally:
-        script.unlink()
-        quadlet.unlink()
-        systemctl("daemon-reload")
+    ours = declare("web", "", image="sleeper.spt")
+    assert unit_property(ours, "FragmentPath") == "/run/systemd/system/web.service"
+    files = (
+        place("/etc/containers/systemd/web.container", "[Container]\nImage=web\n"),
+        place("/etc/systemd/system-generators/other", _OTHER_GENERATOR, 0o755),
+    )
+    systemctl("daemon-reload")
+    assert unit_property(ours, "FragmentPath") == str(made)
+    assert f"{ETC}/web.unikernel: unit web.service is" in sh(GENERATOR, "/tmp", "/tmp", "/tmp").stderr
+    assert f"unit web.service is {made} already" in ok("solo5ctl", "doctor")
+    # One whose source is not known is hidden, and named afterwards.
+    declare("other", "", image="sleeper.spt")
+    assert "unit other.service is /run/systemd/generator.late/other.service already" in ok("solo5ctl", "doctor")
+    for file in files:
+        file.unlink()
+    systemctl("daemon-reload")
     assert unit_property(ours, "FragmentPath") == "/run/systemd/system/web.service"
 
 
@@ -501,7 +446,7 @@ def test_only_root_reads_what_a_start_has_made(declare: Declarations) -> None:
     assert sh(*stranger, "touch", str(DIRECTORY / "web/x")).returncode != 0
     assert sh(*stranger, "mkdir", str(DIRECTORY / "other")).returncode != 0
     assert sh(*stranger, "python3", "-I", "-m", "solo5_systemd.pid1", "prepare", "web").returncode != 0
-    assert answers()
+    assert is_up()
 
 
 def test_a_taken_over_tender_does_not_fill_run(declare: Declarations) -> None:
@@ -515,7 +460,7 @@ def test_a_taken_over_tender_does_not_fill_run(declare: Declarations) -> None:
             stderr.write(b"x")
     assert written <= 64 << 10
     assert path.stat().st_size <= 64 << 10
-    assert answers()
+    assert is_up()
 
 
 # --- disks -----------------------------------------------------------------------------------------------------------
@@ -523,54 +468,44 @@ def test_a_taken_over_tender_does_not_fill_run(declare: Declarations) -> None:
 
 def test_a_disk_has_one_writer_whoever_starts_it(declare: Declarations, run: Runner) -> None:
     ok("solo5ctl", "disk", "create", "data", "1M")
-    try:
-        unit = declare("web", "Argument=write=kept\nArgument=stay\nBlock=storage=disk:data", image="disk.spt")
-        started(unit)
-        refused = run.fail("--block", "storage=disk:data", str(GUESTS / "disk.spt"))
-        assert "is in use by another task" in refused.stderr
-        [disk] = json.loads(ok("solo5ctl", "disk", "ls", "--json"))
-        assert disk["tasks"] == ["web"] if "tasks" in disk else "web" in json.dumps(disk)
-        systemctl("daemon-reexec")
-        refused = run.fail("--block", "storage=disk:data", str(GUESTS / "disk.spt"))
-        assert refused.returncode == 125
-        ok("systemctl", "stop", unit)
-        eventually(
-            lambda: sh("solo5ctl", "run", "--rm", "--name", "reader", "--block", "storage=disk:data",
-                       str(GUESTS / "disk.spt"), "read").stdout.count("'kept'") == 1,
-            "the disk is free, with what was written",
-        )  # fmt: skip
-    finally:
-        sh("systemctl", "stop", "web")
-        eventually(lambda: sh("solo5ctl", "disk", "rm", "data").returncode == 0, "nobody has the disk")
+    unit = declare("web", "Argument=write=kept\nArgument=stay\nBlock=storage=disk:data", image="disk.spt")
+    started(unit)
+    refused = run.fail("--block", "storage=disk:data", str(GUESTS / "disk.spt"))
+    assert "is in use by another task" in refused.stderr
+    [disk] = json.loads(ok("solo5ctl", "disk", "ls", "--json"))
+    assert disk["tasks"] == ["web"] if "tasks" in disk else "web" in json.dumps(disk)
+    systemctl("daemon-reexec")
+    refused = run.fail("--block", "storage=disk:data", str(GUESTS / "disk.spt"))
+    assert refused.returncode == 125
+    ok("systemctl", "stop", unit)
+    eventually(
+        lambda: sh("solo5ctl", "run", "--rm", "--name", "reader", "--block", "storage=disk:data",
+                   str(GUESTS / "disk.spt"), "read").stdout.count("'kept'") == 1,
+        "the disk is free, with what was written",
+    )  # fmt: skip
 
 
-def test_files_and_private_copies_come_anew_with_each_start(declare: Declarations, tmp_path: Path) -> None:
-    secret = Path("/etc/solo5/secret.txt")
-    secret.write_text("first")
-    golden = Path("/srv/golden.img")
-    golden.write_bytes(b"golden".ljust(1 << 20, b"\0"))
-    try:
-        unit = declare(
-            "web",
-            f"Argument=read\nArgument=write=changed\nArgument=stay\nBlock=storage={golden},ephemeral",
-            image="disk.spt",
-        )
-        started(unit)
-        says("web", "sector 0: 'golden'")
-        ok("systemctl", "restart", unit)
-        eventually(lambda: journal(unit).count("sector 0: 'golden'") == 2, "the copy is made anew")
-        ok("systemctl", "stop", unit)
-        assert golden.read_bytes().startswith(b"golden\0")
-        other = declare("conf", f"Block=storage=files:{secret}", image="tar.spt")
-        ok("systemctl", "start", other)
-        eventually(lambda: digest("first") in journal(other), "the guest reads the file")
-        secret.write_text("second")
-        ok("systemctl", "restart", other)
-        eventually(lambda: digest("second") in journal(other), "the guest reads the changed file")
-        assert "first" not in systemctl("show", other)
-    finally:
-        secret.unlink()
-        golden.unlink()
+def test_files_and_private_copies_come_anew_with_each_start(declare: Declarations, place: Files) -> None:
+    secret = place("/etc/solo5/secret.txt", "first")
+    golden = place("/srv/golden.img", b"golden".ljust(1 << 20, b"\0"))
+    unit = declare(
+        "web",
+        f"Argument=read\nArgument=write=changed\nArgument=stay\nBlock=storage={golden},ephemeral",
+        image="disk.spt",
+    )
+    started(unit)
+    says("web", "sector 0: 'golden'")
+    ok("systemctl", "restart", unit)
+    eventually(lambda: journal(unit).count("sector 0: 'golden'") == 2, "the copy is made anew")
+    ok("systemctl", "stop", unit)
+    assert golden.read_bytes().startswith(b"golden\0")
+    other = declare("conf", f"Block=storage=files:{secret}", image="tar.spt")
+    ok("systemctl", "start", other)
+    eventually(lambda: digest("first") in journal(other), "the guest reads the file")
+    secret.write_text("second")
+    ok("systemctl", "restart", other)
+    eventually(lambda: digest("second") in journal(other), "the guest reads the changed file")
+    assert "first" not in systemctl("show", other)
 
 
 def digest(text: str) -> str:
@@ -578,34 +513,6 @@ def digest(text: str) -> str:
 
 
 # --- solo5ctl --------------------------------------------------------------------------------------------------------
-
-
-def test_the_verbs_of_solo5ctl_know_it(declare: Declarations) -> None:
-    unit = declare("web", f"{WEB}\nLabel=SITE=example", image="net.hvt")
-    started(unit)
-    eventually(answers, "it answers")
-    [row] = [each for each in json.loads(ok("solo5ctl", "ps", "--json")) if each["name"] == "web"]
-    assert row["unit"] == unit
-    assert "serving" in console("web")
-    assert (
-        "web" in ok("solo5ctl", "stats", "--no-stream")
-        if "--no-stream" in ok("solo5ctl", "stats", "--help")
-        else ok("solo5ctl", "stats")
-    )
-    assert 'task="web"' in ok("solo5ctl", "metrics")
-    ok("solo5ctl", "freeze", "web")
-    assert inspect("web")["phase"] == "frozen"
-    ok("solo5ctl", "thaw", "web")
-    assert "web" in ok("solo5ctl", "network", "default")
-    ok("solo5ctl", "stop", "web")
-    assert unit_property(unit, "ActiveState") == "inactive"
-    ended = inspect("web")
-    assert ended["phase"] == "ended"
-    assert "stopped" in json.dumps(ended["outcome"]), ended["outcome"]
-    orphans = ok("solo5ctl", "gc", "--dry-run").splitlines()
-    assert [line for line in orphans if not line.startswith("image ")] == []
-    ok("solo5ctl", "rm", "web")
-    started(unit)
 
 
 def test_a_stopped_task_has_not_failed(declare: Declarations) -> None:
@@ -619,26 +526,14 @@ def test_a_stopped_task_has_not_failed(declare: Declarations) -> None:
         assert inspect(unit.removesuffix(".service"))["outcome"]["ending"] == "stopped"
 
 
-def test_what_hvt_writes_when_it_is_killed_is_in_the_journal(declare: Declarations) -> None:
-    unit = declare("web", WEB, image="net.hvt")
-    started(unit)
-    ok("systemctl", "kill", "--signal=TERM", "--kill-whom=main", unit)
-    eventually(lambda: "Exiting on signal 15" in journal(unit), "the journal has what the tender wrote to stderr")
-    eventually(lambda: unit_property(unit, "ActiveState") == "failed", "hvt has exited with 1")
-    assert inspect("web")["outcome"]["ending"] == "stopped"
-
-
-def test_an_outcome_tells_the_tenders_words_from_the_guests(declare: Declarations) -> None:
+def test_an_outcome_tells_the_tenders_words_from_the_guests(declare: Declarations, run: Runner) -> None:
     unit = declare("web", "Argument=stay", image="aborter.hvt")
     sh("systemctl", "start", unit)
     eventually(lambda: unit_property(unit, "ActiveState") == "failed", "it has ended")
-    run_of = ok("solo5ctl", "run", "--detach", "--name", "same", str(GUESTS / "aborter.hvt"), "stay").strip()
-    try:
-        ok("systemctl", "is-active", "--quiet", "solo5-outcome@same.target")
-        eventually(lambda: inspect(run_of)["phase"] == "ended", "the other has ended")
-        assert inspect("web")["outcome"] == inspect(run_of)["outcome"]
-    finally:
-        sh("solo5ctl", "rm", "--force", run_of)
+    run_of = run("aborter.hvt", "stay", name="same")
+    ok("systemctl", "is-active", "--quiet", "solo5-outcome@same.target")
+    eventually(lambda: inspect(run_of)["phase"] == "ended", "the other has ended")
+    assert inspect("web")["outcome"] == inspect(run_of)["outcome"]
 
 
 # --- the end of a file, and of our processes -------------------------------------------------------------------------
@@ -650,7 +545,7 @@ def test_a_removed_file_stops_nothing_and_leaves_nothing(declare: Declarations) 
     (ETC / "web.unikernel").unlink()
     systemctl("daemon-reload")
     assert main_pid(unit) == pid
-    assert answers()
+    assert is_up()
     ok("systemctl", "stop", unit)
     eventually(lambda: not list(Path("/run/solo5/network/tasks").glob("web.json")), "its lease is released")
     eventually(lambda: not (DIRECTORY / "web").exists(), "its files are removed")
@@ -663,26 +558,22 @@ def test_a_file_that_is_removed_or_refused_while_its_task_runs_leaves_the_disk_l
     declare: Declarations, run: Runner, edit: str
 ) -> None:
     unit = declare("web", "Argument=stay\nBlock=storage=disk:data,create,size=1M", image="disk.spt")
-    try:
-        pid = started(unit)
-        path = ETC / "web.unikernel"
-        if edit == "removed":
-            path.unlink()
-        else:
-            path.write_text(path.read_text() + "Memry=64M\n")
-        systemctl("daemon-reload")
-        assert main_pid(unit) == pid
-        assert unit_property("solo5-prepare@web.service", "ActiveState") == "active"
-        assert "is in use by another task" in run.fail("--block", "storage=disk:data", str(GUESTS / "disk.spt")).stderr
-        assert inspect("web")["phase"] == "running"
-        assert sh("systemctl", "restart", unit).returncode == 1
-        assert ("was removed: expected it for a start" if edit == "removed" else f"{path}:6: Memry=") in status(unit), (
-            status(unit)
-        )
-        assert main_pid(unit) == "0"
-    finally:
-        sh("systemctl", "stop", unit)
-        eventually(lambda: sh("solo5ctl", "disk", "rm", "data").returncode == 0, "nobody has the disk")
+    pid = started(unit)
+    path = ETC / "web.unikernel"
+    if edit == "removed":
+        path.unlink()
+    else:
+        path.write_text(path.read_text() + "Memry=64M\n")
+    systemctl("daemon-reload")
+    assert main_pid(unit) == pid
+    assert unit_property("solo5-prepare@web.service", "ActiveState") == "active"
+    assert "is in use by another task" in run.fail("--block", "storage=disk:data", str(GUESTS / "disk.spt")).stderr
+    assert inspect("web")["phase"] == "running"
+    assert sh("systemctl", "restart", unit).returncode == 1
+    assert ("was removed: expected it for a start" if edit == "removed" else f"{path}:6: Memry=") in status(unit), (
+        status(unit)
+    )
+    assert main_pid(unit) == "0"
 
 
 def test_a_task_whose_file_is_gone_is_not_started_again_by_restart(declare: Declarations) -> None:
@@ -703,22 +594,18 @@ def test_without_a_file_the_generator_executes_nothing(machine: Machine) -> None
 
 def test_a_killed_preparation_leaves_nothing_and_the_next_succeeds(declare: Declarations) -> None:
     ok("solo5ctl", "disk", "create", "data", "1M")
-    try:
-        unit = declare("web", f"{WEB}\nBlock=storage=disk:data", image="netdisk.spt", rest=UNLIMITED)
-        prepare = "solo5-prepare@web.service"
-        for delay in (0.0, 0.05, 0.1, 0.2, 0.3):
-            ok("systemctl", "start", "--no-block", unit)
-            eventually(lambda: main_pid(prepare) != "0" or unit_property(unit, "ActiveState") == "active", "it begins")
-            end = time.monotonic() + delay
-            eventually(lambda end=end: time.monotonic() >= end, "so much later")  # type: ignore[misc]
-            sh("systemctl", "kill", "--kill-whom=main", "--signal=KILL", prepare)
-            eventually(lambda: unit_property(unit, "Job") in ("", "0"), "the start is over")
-            ok("systemctl", "start", unit)
-            eventually(answers, f"it answers, {delay} s")
-            ok("systemctl", "stop", unit)
-    finally:
-        sh("systemctl", "stop", "web")
-        eventually(lambda: sh("solo5ctl", "disk", "rm", "data").returncode == 0, "nobody has the disk")
+    unit = declare("web", f"{WEB}\nBlock=storage=disk:data", image="netdisk.spt", rest=UNLIMITED)
+    prepare = "solo5-prepare@web.service"
+    for delay in (0.0, 0.05, 0.1, 0.2, 0.3):
+        ok("systemctl", "start", "--no-block", unit)
+        eventually(lambda: main_pid(prepare) != "0" or unit_property(unit, "ActiveState") == "active", "it begins")
+        end = time.monotonic() + delay
+        eventually(lambda end=end: time.monotonic() >= end, "so much later")  # type: ignore[misc]
+        sh("systemctl", "kill", "--kill-whom=main", "--signal=KILL", prepare)
+        eventually(lambda: unit_property(unit, "Job") in ("", "0"), "the start is over")
+        ok("systemctl", "start", unit)
+        eventually(is_up, f"it answers, {delay} s")
+        ok("systemctl", "stop", unit)
 
 
 def test_what_clears_up_after_a_task_may_be_killed_once(declare: Declarations) -> None:
@@ -734,23 +621,23 @@ def test_what_clears_up_after_a_task_may_be_killed_once(declare: Declarations) -
     eventually(lambda: unit_property(prepare, "ActiveState") == "inactive", "the preparation has not failed")
 
 
-def test_settings_that_cannot_be_read_do_not_keep_a_task_from_being_cleared_up(declare: Declarations) -> None:
+def test_settings_that_cannot_be_read_do_not_keep_a_task_from_being_cleared_up(
+    declare: Declarations, place: Files
+) -> None:
     ok("solo5ctl", "disk", "create", "golden", "1M")
-    broken = ETC / "broken.toml"
-    try:
-        unit = declare("web", f"{WEB}\nBlock=storage=disk:golden,ephemeral", image="netdisk.hvt")
-        copies = Path("/var/lib/solo5/copies")
-        before = set(copies.iterdir()) if copies.exists() else set()
-        started(unit)
-        assert set(copies.iterdir()) > before
-        broken.write_text("[network.lan\n")
-        ok("systemctl", "kill", "--signal=TERM", "--kill-whom=main", unit)
-        eventually(lambda: "Exiting on signal 15" in journal(unit), "the journal has what the tender wrote to stderr")
-        eventually(lambda: not (DIRECTORY / "web/uncleared").exists(), "it is cleared up")
-        assert set(copies.iterdir()) == before
-    finally:
-        broken.unlink()
-        eventually(lambda: sh("solo5ctl", "disk", "rm", "golden").returncode == 0, "the disk is free")
+    unit = declare("web", f"{WEB}\nBlock=storage=disk:golden,ephemeral", image="netdisk.hvt")
+    copies = Path("/var/lib/solo5/copies")
+    before = set(copies.iterdir()) if copies.exists() else set()
+    started(unit)
+    assert set(copies.iterdir()) > before
+    broken = place(ETC / "broken.toml", "[network.lan\n")
+    ok("systemctl", "kill", "--signal=TERM", "--kill-whom=main", unit)
+    eventually(lambda: "Exiting on signal 15" in journal(unit), "the journal has what the tender wrote to stderr")
+    eventually(lambda: not (DIRECTORY / "web/uncleared").exists(), "it is cleared up")
+    assert set(copies.iterdir()) == before
+    eventually(lambda: unit_property(unit, "ActiveState") == "failed", "hvt has exited with 1")
+    broken.unlink()
+    assert inspect("web")["outcome"]["ending"] == "stopped"
 
 
 def test_a_file_that_is_removed_while_its_task_is_cleared_up_leaves_nothing(declare: Declarations) -> None:

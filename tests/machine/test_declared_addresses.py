@@ -1,27 +1,23 @@
 """The addresses of a declared task that does not run: no other task has them while its network has others."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from tests.machine.conftest import Runner, inspect, ok, sh, unit_property
+from tests.machine.conftest import (
+    Files,
+    Runner,
+    address,
+    ok,
+    sh,
+    unit_property,
+)
 from tests.machine.declared import Declarations, journal, status
 
-SETTINGS = Path("/etc/solo5/machine-test.toml")
 GUESTS = 5
 """Of a /29: neither its own address, nor that for broadcasts, nor the gateway's."""
 
 
 @pytest.fixture
-def small() -> Iterator[None]:
-    SETTINGS.write_text("[network.small]\nipv4 = '10.66.0.0/29'\n")
-    yield
-    SETTINGS.unlink()
-
-
-def address(name: str) -> str:
-    [nic] = inspect(name)["nics"]
-    return str(nic["ipv4"].partition("/")[0])
+def small(place: Files) -> None:
+    place("/etc/solo5/machine-test.toml", "[network.small]\nipv4 = '10.66.0.0/29'\n")
 
 
 def test_no_other_task_has_the_address_of_a_stopped_one_while_there_are_others(

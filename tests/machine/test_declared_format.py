@@ -7,7 +7,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import GUESTS, Machine, Runner, eventually, inspect, ok, sh, systemctl, unit_property
+from tests.machine.conftest import (
+    GUESTS,
+    Files,
+    Machine,
+    Runner,
+    eventually,
+    given,
+    inspect,
+    ok,
+    sh,
+    systemctl,
+    unit_property,
+)
 from tests.machine.declared import main_pid
 
 from solo5_systemd.base.errors import SettingsError
@@ -91,29 +103,23 @@ def test_a_reset_that_systemd_would_ignore_is_made_before_it_reads_the_unit(unit
     assert (found.unit, found.service) == ((), ())
 
 
-def test_export_is_what_was_typed(run: Runner, tmp_path: Path) -> None:
-    disk = Path("/var/tmp/export.img")
-    disk.write_bytes(bytes(64 << 10))
-    ok("chown", "solo5:", str(disk))
+def test_export_is_what_was_typed(place: Files, run: Runner) -> None:
+    disk = given(place("/var/tmp/export.img"), bytes(64 << 10))
     options = (
         *("--memory", "48M", "--cpus", "0.5", "--label", "NOTE=a b 5%", "--tender", "hvt"),
         *("--block", f"storage={disk},sector-size=4096"),
     )
-    try:
-        name = run("disk.hvt", "stay", "{name}", "it's {{x}} 50%", options=options)
-        text = ok("solo5ctl", "export", name)
-        found = declared(text, name).workload
-        assert found.arguments == ("stay", name, "it's {{x}} 50%"), "the name was a placeholder"
-        assert (found.image, found.tender, found.memory) == (str(GUESTS / "disk.hvt"), "hvt", 48 << 20)
-        assert found.log_fields == (("NOTE", "a b 5%"),)
-        assert [(each.disk, each.path, each.sector_size) for each in found.disks] == [("storage", str(disk), 4096)]
-        if Path("/sys/fs/cgroup/cgroup.controllers").exists():
-            assert found.cpus in (0.5, None)
-        assert "solo5ctl export" in text
-        assert sh("solo5ctl", "export", name, user="nobody").returncode == 125
-    finally:
-        sh("solo5ctl", "rm", "--force", *run.names)
-        disk.unlink()
+    name = run("disk.hvt", "stay", "{name}", "it's {{x}} 50%", options=options)
+    text = ok("solo5ctl", "export", name)
+    found = declared(text, name).workload
+    assert found.arguments == ("stay", name, "it's {{x}} 50%"), "the name was a placeholder"
+    assert (found.image, found.tender, found.memory) == (str(GUESTS / "disk.hvt"), "hvt", 48 << 20)
+    assert found.log_fields == (("NOTE", "a b 5%"),)
+    assert [(each.disk, each.path, each.sector_size) for each in found.disks] == [("storage", str(disk), 4096)]
+    if Path("/sys/fs/cgroup/cgroup.controllers").exists():
+        assert found.cpus in (0.5, None)
+    assert "solo5ctl export" in text
+    assert sh("solo5ctl", "export", name, user="nobody").returncode == 125
 
 
 def test_export_has_networks_ports_and_limits(run: Runner) -> None:
@@ -198,35 +204,28 @@ def test_a_static_unit_has_the_addresses_and_the_sandbox(run: Runner, static: Ca
     assert f"is taken by {name}" in other.stderr or name in other.stderr, other.stderr
 
 
-def test_a_static_unit_has_its_disk(run: Runner, static: Callable[[str], str]) -> None:
-    disk = Path("/srv/a \\ disk:50%.img")
+def test_a_static_unit_has_its_disk(place: Files, run: Runner, static: Callable[[str], str]) -> None:
+    disk = given(place("/srv/a \\ disk:50%.img"), bytes(64 << 10))
+    name = run("disk.spt", "write=kept", "stay", options=("--block", f"storage={disk}"))
+    eventually(lambda: disk.read_bytes().startswith(b"kept"), "it is written")
+    static(name)
     disk.write_bytes(bytes(64 << 10))
-    ok("chown", "solo5:", str(disk))
-    try:
-        name = run("disk.spt", "write=kept", "stay", options=("--block", f"storage={disk}"))
-        eventually(lambda: disk.read_bytes().startswith(b"kept"), "it is written")
-        static(name)
-        disk.write_bytes(bytes(64 << 10))
-        ok("systemctl", "start", f"solo5-task-{name}")
-        eventually(lambda: disk.read_bytes().startswith(b"kept"), "it is written again")
-    finally:
-        disk.unlink()
+    ok("systemctl", "start", f"solo5-task-{name}")
+    eventually(lambda: disk.read_bytes().startswith(b"kept"), "it is written again")
 
 
-def test_a_task_that_is_declared_is_a_file_of_roots(machine: Machine) -> None:
-    path = ETC / "t-declared.unikernel"
-    try:
-        done = sh("solo5ctl", "run", "--declare", "t-declared", "-m", "64M", f"{GUESTS}/hello.spt", "a b", "{name}")
-        assert (done.returncode, done.stdout) == (0, f"{path}\n"), done.stderr
-        assert "systemctl enable --now t-declared" in done.stderr
-        status = path.stat()
-        assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (0, 0o644)
-        found = parse_declaration("t-declared", read_sources("t-declared"), host=HostNames())
-        assert found.workload.arguments == ("a b", "{name}")
-        assert write_declaration(found.workload) == path.read_text()
-        assert sh("solo5ctl", "run", "--declare", "t-declared", f"{GUESTS}/hello.spt").returncode == 125
-        path.chmod(0o666)
-        with pytest.raises(SettingsError, match="may be changed by every user"):
-            read_sources("t-declared")
-    finally:
-        path.unlink(missing_ok=True)
+def test_a_task_that_is_declared_is_a_file_of_roots(place: Files) -> None:
+    path = place(ETC / "t-declared.unikernel")
+    path.unlink()
+    done = sh("solo5ctl", "run", "--declare", "t-declared", "-m", "64M", f"{GUESTS}/hello.spt", "a b", "{name}")
+    assert (done.returncode, done.stdout) == (0, f"{path}\n"), done.stderr
+    assert "systemctl enable --now t-declared" in done.stderr
+    status = path.stat()
+    assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (0, 0o644)
+    found = parse_declaration("t-declared", read_sources("t-declared"), host=HostNames())
+    assert found.workload.arguments == ("a b", "{name}")
+    assert write_declaration(found.workload) == path.read_text()
+    assert sh("solo5ctl", "run", "--declare", "t-declared", f"{GUESTS}/hello.spt").returncode == 125
+    path.chmod(0o666)
+    with pytest.raises(SettingsError, match="may be changed by every user"):
+        read_sources("t-declared")

@@ -9,9 +9,9 @@ from tests.machine.conftest import Machine, eventually, ok, sh, systemctl, unit_
 from tests.machine.declared import DIRECTORY
 from tests.machine.test_killed_updates import to_the_other_image
 from tests.machine.test_package import deb
-from tests.machine.test_updates import answers, drained, image_of, images, newer, web, whole
+from tests.machine.test_updates import drained, image_of, is_up, web, whole
 
-__all__ = ["images", "newer", "web"]
+__all__ = ["web"]
 
 UPDATE = "solo5-update@web.service"
 PHASE = DIRECTORY / "web/update.phase"
@@ -40,7 +40,7 @@ def test_a_start_at_any_moment_of_an_upgrade_is_whole_or_nothing(web: str, machi
     print("exit statuses of the starts during an upgrade:", outcomes)
     assert outcomes
     ok("systemctl", "restart", web)
-    eventually(answers, "it answers")
+    eventually(is_up, "it answers")
     whole(web)
 
 
@@ -54,7 +54,7 @@ def test_a_daemon_reexec_during_a_start_ends_in_a_task_that_runs(web: str) -> No
         ok("systemctl", "start", "--no-block", web)
         eventually(lambda u=unit, s=states: unit_property(f"{u}.service", "ActiveState") in s, "it is so far")  # type: ignore[misc]
         systemctl("daemon-reexec")
-        eventually(answers, "it answers")
+        eventually(is_up, "it answers")
         whole(web)
 
 

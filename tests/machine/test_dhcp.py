@@ -7,7 +7,17 @@ from ipaddress import IPv6Address, IPv6Interface
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import GUESTS, Machine, Runner, console, eventually, inspect, ok, sh, unit_property
+from tests.machine.conftest import (
+    GUESTS,
+    Machine,
+    Runner,
+    console,
+    eventually,
+    lease,
+    ok,
+    sh,
+    unit_property,
+)
 from tests.machine.test_joined import settings
 
 UNIT = "solo5-dhcp@default.service"
@@ -20,12 +30,6 @@ def served(machine: Machine) -> Iterator[None]:
         yield
 
 
-def nic(name: str) -> dict[str, str]:
-    [found] = inspect(name)["nics"]
-    assert isinstance(found, dict)
-    return found
-
-
 def got(name: str) -> str:
     """Return the line of a guest that has a lease."""
     eventually(lambda: "service: dhcp" in console(name), "it has a lease")
@@ -34,7 +38,7 @@ def got(name: str) -> str:
 
 
 def expected(name: str, hostname: str = "") -> str:
-    address, gateway = nic(name)["ipv4"].partition("/")[0], nic(name)["gateway4"]
+    address, gateway = lease(name)["ipv4"].partition("/")[0], lease(name)["gateway4"]
     return (
         f"service: dhcp ipv4 {address} mask 255.255.255.0 gateway {gateway} dns 9.9.9.9 "
         f"name {hostname or name} domain example.org"
@@ -51,7 +55,7 @@ def test_an_image_without_arguments_gets_all_that_it_is_leased(served: None, run
     assert got(one) == expected(one)
     two = run(f"netdhcp.{target}", name="two", options=("--hostname", "two.example.org", "--dns", "192.0.2.53"))
     assert got(two) == expected(two, "two.example.org").replace("9.9.9.9", "192.0.2.53")
-    address = nic(two)["ipv4"].partition("/")[0]
+    address = lease(two)["ipv4"].partition("/")[0]
     eventually(lambda: sh("ping", "-c1", "-W1", address).returncode == 0, "it answers at its address")
     assert "DHCP: yes" in ok("solo5ctl", "network", "inspect", "default")
     assert "default opens DHCP" in sh("solo5ctl", "doctor").stdout
@@ -83,7 +87,7 @@ def test_a_killed_server_is_started_again_by_systemd(served: None, run: Runner) 
     before = pid()
     ok("kill", "-KILL", str(before))
     eventually(lambda: pid() not in (0, before), "another one runs")
-    address = nic(one)["ipv4"].partition("/")[0]
+    address = lease(one)["ipv4"].partition("/")[0]
     assert sh("ping", "-c1", "-W1", address).returncode == 0, "the guest has kept its address"
     two = run("netdhcp.spt", name="two")
     assert got(two) == expected(two)
@@ -97,7 +101,7 @@ def test_a_killed_network_service_changes_nothing(machine: Machine, served: None
     ok("systemctl", "kill", "--signal=KILL", "solo5-networkd.service")
     two = run("netdhcp.spt", name="two")
     assert got(two) == expected(two)
-    address = nic(one)["ipv4"].partition("/")[0]
+    address = lease(one)["ipv4"].partition("/")[0]
     assert sh("ping", "-c1", "-W1", address).returncode == 0
 
 
@@ -109,15 +113,6 @@ def test_a_restart_by_systemd_gets_the_same_lease_by_dhcp(served: None, run: Run
     ok("systemctl", "restart", "solo5-task-one.service")
     assert unit_property("solo5-task-one.service", "MainPID") != before
     assert got(one) == line, "its console is that of the present run"
-
-
-def test_the_address_of_an_ended_task_goes_to_another(served: None, run: Runner) -> None:
-    stays = run("netdhcp.spt", name="stays")
-    address = nic(stays)["ipv4"].rpartition(".")[0] + ".77"
-    for name in ("first", "second"):
-        task = run("netdhcp.spt", name=name, options=("--net", f"service=default,ip={address}"))
-        assert got(task) == expected(task)
-        ok("solo5ctl", "rm", "--force", task)
 
 
 def test_a_missing_server_is_named_with_its_package(machine: Machine, served: None, run: Runner) -> None:
@@ -136,11 +131,6 @@ def test_a_missing_server_is_named_with_its_package(machine: Machine, served: No
     assert (fact["verdict"], fact["advice"]) == ("broken", "Install dnsmasq-base (Debian).")
 
 
-def test_without_dhcp_no_server_runs(machine: Machine, run: Runner) -> None:
-    run("net.spt", "--ipv4={net.service.ipv4_cidr}", name="one")
-    assert unit_property(UNIT, "ActiveState") == "inactive"
-
-
 ADVERTISED = "[network.default]\nipv6 = true\nra = true\n"
 
 
@@ -150,7 +140,7 @@ def test_a_guest_gives_itself_its_leased_ipv6_address(machine: Machine, run: Run
         one = run(f"net.{target}", "--ipv4={net.service.ipv4_cidr}", "--ipv6=slaac", name="one")
         eventually(lambda: "service: slaac ipv6 " in console(one), "it has an advertisement")
         [line] = [line for line in console(one).splitlines() if "slaac" in line]
-        address = IPv6Interface(nic(one)["ipv6"]).ip
+        address = IPv6Interface(lease(one)["ipv6"]).ip
         assert IPv6Address(line.rpartition(" ")[2]) == address
         eventually(lambda: sh("ping", "-6", "-c1", "-W1", str(address)).returncode == 0, "it answers at its address")
         assert "Advertised: yes" in ok("solo5ctl", "network", "inspect", "default")

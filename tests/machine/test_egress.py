@@ -4,10 +4,9 @@ import json
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
-from tests.machine.conftest import GUESTS, Machine, Outside, Runner, console, eventually, ok, sh
-from tests.machine.test_network import address, lease, web
+from tests.machine.conftest import Machine, Outside, Runner, address, console, eventually, lease, ok, sh
+from tests.machine.test_network import web
 
 
 def details(network: str = "default") -> dict[str, object]:
@@ -90,20 +89,3 @@ def test_repairs_are_shown_with_their_time(machine: Machine, run: Runner) -> Non
     assert "was missing" in newest["repair"]
     assert newest["time"][:2] == "20"
     assert details()["repairs"][0] == newest  # type: ignore[index]
-
-
-def test_a_list_that_cannot_be_is_one_sentence_before_anything_is_made(machine: Machine, run: Runner) -> None:
-    for options, words in (
-        (("--egress", "example.org"), "egress 'example.org' is a name"),
-        (("--egress", "10.0.0.0/8:0/tcp"), "has a port that does not exist"),
-        (("--egress", "10.0.0.1/8"), "bits beyond its prefix"),
-        (("--egress", "none", "--egress", "10.0.0.1"), "'none' beside other entries"),
-        (tuple(w for n in range(65) for w in ("--egress", f"10.0.0.{n}")), "egress has 65 entries"),
-        (("--rate", "sent=0"), "is out of range"),
-        (("--rate", "sent=1M", "--rate", "sent=2M"), "is not a limit"),
-    ):
-        result = sh("solo5ctl", "run", "-d", *options, str(GUESTS / "net.spt"))
-        assert (result.returncode, result.stdout) == (125, "")
-        assert words in result.stderr
-        assert len(result.stderr.splitlines()) == 1
-    assert not list(Path("/run/solo5/network/tasks").glob("*"))

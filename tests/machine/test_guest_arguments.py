@@ -2,17 +2,14 @@
 
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import GUESTS, Machine, Outside, Runner, eventually, inspect, ok, says, sh
+from tests.machine.conftest import GUESTS, Files, Machine, Outside, Runner, eventually, inspect, ok, says, sh
 
 RESOLV_CONF = Path("/etc/resolv.conf")
-RESOLVED = Path("/run/systemd/resolve/resolv.conf")
-SETTINGS = Path("/etc/solo5/zz-guest-arguments.toml")
 
 
 def guest_arguments(*words: str) -> list[str]:
@@ -46,26 +43,6 @@ def resolv_conf(machine: Machine) -> Iterator[Path]:
     remove(RESOLV_CONF)
     if os.path.lexists(kept):
         kept.rename(RESOLV_CONF)
-
-
-@pytest.fixture
-def resolved(resolv_conf: Path) -> Iterator[Path]:
-    """The file of systemd-resolved, with the stub in /etc/resolv.conf."""
-    present = RESOLVED.parent.is_dir()
-    assert not RESOLVED.exists(), "this machine has no systemd-resolved"
-    RESOLVED.parent.mkdir(parents=True, exist_ok=True)
-    RESOLVED.write_text("nameserver 192.0.2.2\nsearch resolved.example\n")
-    resolv_conf.write_text("nameserver 127.0.0.53\noptions edns0 trust-ad\nsearch .\n")
-    yield RESOLVED
-    RESOLVED.unlink(missing_ok=True)
-    if not present:
-        shutil.rmtree(RESOLVED.parent)
-
-
-@pytest.fixture
-def settings(machine: Machine) -> Iterator[Path]:
-    yield SETTINGS
-    SETTINGS.unlink(missing_ok=True)
 
 
 def test_guest_has_its_address_name_servers_and_published_port(run: Runner, outside: Outside) -> None:
@@ -117,16 +94,12 @@ def test_two_nics_and_the_groups_of_their_stacks(machine: Machine) -> None:
     assert [argument.partition("=")[0] for argument in group] == ["--management-ipv4", "--management-ipv4-gateway"]
 
 
-def test_name_servers_are_the_options_or_the_networks_or_the_hosts(resolv_conf: Path, settings: Path) -> None:
+def test_name_servers_are_the_options_or_the_networks_or_the_hosts(resolv_conf: Path, place: Files) -> None:
     image, words = f"{GUESTS}/net.spt", ("{dns}", "{search}")
     assert guest_arguments(image, *words) == ["192.0.2.1", "host.example"]
-    settings.write_text('[network.default]\ndns = ["192.0.2.8"]\nsearch = ["net.example"]\n')
+    place("/etc/solo5/zz-guest-arguments.toml", '[network.default]\ndns = ["192.0.2.8"]\nsearch = ["net.example"]\n')
     assert guest_arguments(image, *words) == ["192.0.2.8", "net.example"]
     assert guest_arguments("--dns", "192.0.2.9", image, *words) == ["192.0.2.9", "net.example"]
-
-
-def test_stub_of_resolved_is_replaced_by_the_servers_behind_it(resolved: Path) -> None:
-    assert guest_arguments(f"{GUESTS}/net.spt", "{dns}", "{search}") == ["192.0.2.2", "resolved.example"]
 
 
 def test_host_without_a_usable_name_server_is_a_refusal_with_what_to_set(resolv_conf: Path) -> None:

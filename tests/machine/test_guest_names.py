@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import Machine, Runner, eventually, inspect, ok, sh
+from tests.machine.conftest import Files, Runner, eventually, inspect, ok, sh
 from tests.machine.test_network import GATEWAY, IPV4
 
 PAGE = Path(__file__).parents[2] / "docs" / "decisions" / "guest-names.md"
@@ -27,22 +27,17 @@ def files() -> dict[Path, str]:
 
 
 @pytest.fixture
-def named(machine: Machine) -> Iterator[None]:
+def named(place: Files) -> Iterator[None]:
     made = files()
     assert len(made) == 5
     for path, text in made.items():
-        path.write_text(text)
-        path.chmod(0o755 if path.parent.name == "bin" else 0o644)
+        place(path, text, 0o755 if path.parent.name == "bin" else 0o644)
     ok("systemctl", "daemon-reload")
     ok("systemctl", "enable", "--now", "guest-dns.service", "guest-names.path")
-    try:
-        yield
-    finally:
-        sh("systemctl", "disable", "--now", *UNITS)
-        for path in (*made, Path("/run/guest-names")):
-            path.unlink(missing_ok=True)
-        ok("systemctl", "daemon-reload")
-        sh("systemctl", "reset-failed")
+    yield
+    sh("systemctl", "disable", "--now", *UNITS)
+    Path("/run/guest-names").unlink(missing_ok=True)
+    sh("systemctl", "reset-failed")
 
 
 def address(name: str, server: str = "10.89.0.1") -> str:

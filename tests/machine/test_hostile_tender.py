@@ -15,21 +15,23 @@ import pytest
 from tests.machine import records
 from tests.machine.conftest import (
     GUESTS,
-    Machine,
+    Files,
     Outside,
     Runner,
+    address,
     console,
     eventually,
+    given,
     inspect,
     ok,
     remove_namespace,
     says,
     sh,
 )
-from tests.machine.declared import declarations
+from tests.machine.declared import Declarations
 from tests.machine.seen import files_of
 from tests.machine.test_joined import ON_LAN, POOL, answers, lan, settings
-from tests.machine.test_network import address, web
+from tests.machine.test_network import web
 
 __all__ = ["lan"]
 
@@ -37,7 +39,7 @@ PROGRAMS = Path("/usr/local/bin")
 HOSTILE = PROGRAMS / "solo5-hostile"
 ATTACKS = 41
 SHORT_OF_A_LEASE_S = 30
-TENDERS, SETTINGS = Path("/srv/hostile-tenders"), Path("/etc/solo5/hostile.toml")
+TENDER = Path("/srv/hostile-tenders/solo5-spt")
 OF_THE_NAMESPACE = "/run/systemd/journal/"
 """Sockets and streams of the task's own journal namespace, which PID 1 mounts."""
 
@@ -84,21 +86,17 @@ class Scene:
 
 
 @pytest.fixture
-def hostile(request: pytest.FixtureRequest, machine: Machine, run: Runner) -> Iterator[None]:
+def hostile(request: pytest.FixtureRequest, place: Files, run: Runner) -> Iterator[None]:
     """Every spt image is run by a hostile tender, with the sockets of a journal namespace in its root."""
-    TENDERS.mkdir()
-    shutil.copy(PROGRAMS / getattr(request, "param", "solo5-hostile"), TENDERS / "solo5-spt")
-    SETTINGS.write_text(f'tender_paths = ["{TENDERS}", "/usr/local/bin"]\nlog_namespace = "hostile"\n')
+    place(TENDER, (PROGRAMS / getattr(request, "param", "solo5-hostile")).read_bytes(), 0o755)
+    text = f'tender_paths = ["{TENDER.parent}", "/usr/local/bin"]\nlog_namespace = "hostile"\n'
+    place("/etc/solo5/hostile.toml", text)
     yield
-    SETTINGS.unlink()
-    shutil.rmtree(TENDERS)
     remove_namespace("hostile")
 
 
 def disk(path: Path) -> Path:
-    path.write_bytes(bytes(4096))
-    ok("chown", "solo5:", str(path))
-    path.chmod(0o600)
+    given(path).chmod(0o600)
     return path
 
 
@@ -158,7 +156,7 @@ def test_hostile_tender_of_a_service_gets_nothing(scene: Scene, run: Runner, tmp
     assert f"opened {inspect(attacker)['nics'][0]['tap']} with offloads" in console(attacker)
     image = f"/var/lib/solo5/images/{inspect(attacker)['image_sha256']}"
     own_files = {f"got file {image}", "got file /var/lib/solo5/images"}  # a directory with nothing else
-    libraries = [word for word in sh("ldd", str(TENDERS / "solo5-spt")).stdout.split() if word.startswith("/")]
+    libraries = [word for word in sh("ldd", str(TENDER)).stdout.split() if word.startswith("/")]
     version = ok("systemctl", "--version")
     release = int(version.split()[1])
     groups = [line for line in got if line.startswith("got group ")]
@@ -167,7 +165,7 @@ def test_hostile_tender_of_a_service_gets_nothing(scene: Scene, run: Runner, tmp
     seen = files_of(inspect(attacker)["pid"])
     assert {path for path in seen if not path.startswith(OF_THE_NAMESPACE)} == {
         *libraries,
-        *(str(TENDERS / "solo5-spt"), str(LAUNCHER), image, "/run/solo5-disks/storage"),
+        *(str(TENDER), str(LAUNCHER), image, "/run/solo5-disks/storage"),
     }
     numbers = [uids(name) for name in (*scene.names, attacker)]
     assert all(len(each) == 1 for each in numbers), "a group of its own, too"
@@ -179,18 +177,9 @@ def test_hostile_tender_of_a_service_gets_nothing(scene: Scene, run: Runner, tmp
 
 
 def test_hostile_tender_of_a_scope_gets_nothing_of_a_task(scene: Scene, tmp_path: Path) -> None:
-    own = disk(tmp_path / "hostile.img")
-    command = ["solo5ctl", "run", "--scope", "--name", "t-hostile", "--block", f"storage={own}"]
-    log = tmp_path / "log"
-    with log.open("wb") as output:
-        tender = subprocess.Popen([*command, f"{GUESTS}/netdisk.spt", *scene.paths], stdout=output)
-    try:
-        eventually(lambda: "waiting" in log.read_text(), "the attacks are over")
-    finally:
-        tender.kill()
-        tender.wait()
-        ok("solo5ctl", "gc")  # nothing is left of a scope that has ended but its user
-    got, tried = verdict(log.read_text())
+    block = ("--block", f"storage={disk(tmp_path / 'hostile.img')}")
+    with scope(tmp_path / "log", "waiting", *block, f"{GUESTS}/netdisk.spt", *scene.paths) as text:
+        got, tried = verdict(text)
     assert len(tried) == ATTACKS
     got = [line for line in got if not line.startswith(OF_ANY_USER)]
     assert not got, got
@@ -199,20 +188,12 @@ def test_hostile_tender_of_a_scope_gets_nothing_of_a_task(scene: Scene, tmp_path
 def test_a_scope_that_gives_up_its_locks_keeps_its_disk_to_itself(hostile: None, run: Runner, tmp_path: Path) -> None:
     """Of a scope, no other process has the locks. The next task would share the disk with what is still there."""
     tmp_path.chmod(0o755)
-    own, log = disk(tmp_path / "own.img"), tmp_path / "log"
+    own = disk(tmp_path / "own.img")
     block = ("--block", f"storage={own}")
-    with log.open("wb") as output:
-        command = ["solo5ctl", "run", "--scope", "--name", "t-unlock", *block, f"{GUESTS}/netdisk.spt", "unlock"]
-        tender = subprocess.Popen(command, stdout=output)
-    try:
-        eventually(lambda: "unlocked" in log.read_text(), "it has given up its locks")
+    with scope(tmp_path / "log", "unlocked", *block, f"{GUESTS}/netdisk.spt", "unlock"):
         refused = run.fail("--detach", "--name", "t-next", *block, f"{GUESTS}/netdisk.hvt")
         assert refused.returncode == 125
         assert f"'{own}' is in use by another task" in refused.stderr
-    finally:
-        tender.kill()
-        tender.wait()
-        ok("solo5ctl", "gc")
     says(run("netdisk.hvt", options=block), "sector 0")
 
 
@@ -257,16 +238,14 @@ def test_no_space_beyond_the_end_of_a_disk_outlives_its_task(
     where.rmdir()
 
 
-def test_the_disk_of_a_declared_task_becomes_no_larger(hostile: None, machine: Machine, tmp_path: Path) -> None:
+def test_the_disk_of_a_declared_task_becomes_no_larger(hostile: None, declare: Declarations, tmp_path: Path) -> None:
     """Its unit file is written before its disks are known, and has no LimitFSIZE=."""
     tmp_path.chmod(0o755)
     own = disk(tmp_path / "own.img")
-    with declarations() as declare:
-        unit = declare("grower", f"Block=storage={own}", image="netdisk.spt")
-        ok("systemctl", "start", unit)
-        says("grower", "waiting")
-        assert not [line for line in verdict(console("grower"))[0] if line.startswith("got growth")]
-        assert own.stat().st_size == 4096
+    ok("systemctl", "start", declare("grower", f"Block=storage={own}", image="netdisk.spt"))
+    says("grower", "waiting")
+    assert not [line for line in verdict(console("grower"))[0] if line.startswith("got growth")]
+    assert own.stat().st_size == 4096
 
 
 def test_a_leased_disk_is_refused_at_once(no_launcher: None, hostile: None, run: Runner) -> None:
@@ -306,6 +285,20 @@ def test_a_tender_has_no_other_file_behind_its_loop_device(
 
 
 @contextmanager
+def scope(log: Path, until: str, *words: str) -> Iterator[str]:
+    """A tender in a scope, whose console is in a file; yields it when it has a text."""
+    with log.open("wb") as output:
+        tender = subprocess.Popen(["solo5ctl", "run", "--scope", "--name", "t-scope", *words], stdout=output)
+    try:
+        eventually(lambda: until in log.read_text(), "it has done what it does")
+        yield log.read_text()
+    finally:
+        tender.kill()
+        tender.wait()
+        ok("solo5ctl", "gc")  # nothing is left of a scope that has ended but its user
+
+
+@contextmanager
 def attacking(run: Runner, kind: str, log: Path, mac: str, *options: str) -> Iterator[str]:
     """A hostile tender that has given its tap a MAC address and opened all sockets that it gets; yields its console."""
     if kind == "service":
@@ -313,17 +306,9 @@ def attacking(run: Runner, kind: str, log: Path, mac: str, *options: str) -> Ite
         says(attacker, "waiting")
         yield console(attacker)
         ok("solo5ctl", "rm", "--force", attacker)
-        return
-    command = ["solo5ctl", "run", "--scope", "--name", "t-network", *options, f"{GUESTS}/net.spt", "network", mac]
-    with log.open("wb") as output:
-        tender = subprocess.Popen(command, stdout=output)
-    try:
-        eventually(lambda: "waiting" in log.read_text(), "the attack is over")
-        yield log.read_text()
-    finally:
-        tender.kill()
-        tender.wait()
-        ok("solo5ctl", "gc")
+    else:
+        with scope(log, "waiting", *options, f"{GUESTS}/net.spt", "network", mac) as text:
+            yield text
 
 
 def network_of_host() -> tuple[list[str], int]:

@@ -6,15 +6,13 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import GUESTS, Machine, Runner, eventually, inspect, ok, sh
+from tests.machine.conftest import GUESTS, Files, Machine, Runner, eventually, inspect, ok, sh
 from tests.machine.images import padded
 
 STORE = Path("/var/lib/solo5/images")
-SETTINGS = Path("/etc/solo5/test-store.toml")
 GIB = 1 << 30
 
 
@@ -42,13 +40,11 @@ def test_an_image_that_declares_a_gibibyte_of_holes_takes_kilobytes(run: Runner,
 
 
 @pytest.fixture
-def quota(machine: Machine) -> Iterator[None]:
+def quota(place: Files) -> None:
     """Have room for 3 MB; images of earlier tests make room, as if nobody had used them for long."""
     for image in STORE.glob("[!.]*"):
         unused_for_long(image)
-    SETTINGS.write_text("image_store_mb = 3\n")
-    yield
-    SETTINGS.unlink()
+    place("/etc/solo5/test-store.toml", "image_store_mb = 3\n")
 
 
 def test_the_store_keeps_to_its_quota_and_makes_room_by_itself(quota: None, run: Runner, tmp_path: Path) -> None:

@@ -1,14 +1,27 @@
 """Tasks on a joined bridge: guests are machines of its LAN."""
 
 import json
-import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import GUESTS, Machine, Outside, Runner, cable, eventually, inspect, ok, sh, systemctl
-from tests.machine.declared import declarations
+from tests.machine.conftest import (
+    GUESTS,
+    Files,
+    Machine,
+    Outside,
+    Runner,
+    address,
+    cable,
+    eventually,
+    inspect,
+    lease,
+    ok,
+    sh,
+    systemctl,
+)
+from tests.machine.declared import Declarations
 
 IPV4 = "--ipv4={net.service.ipv4_cidr}"
 ON_LAN = ("--net", "service=lan")
@@ -50,11 +63,6 @@ def bridge() -> object:
     return found
 
 
-def nic(name: str) -> dict[str, object]:
-    found: dict[str, object] = inspect(name)["nics"][0]
-    return found
-
-
 def answers(other: Outside, address: str, what: str) -> None:
     eventually(lambda: other.sh("ping", "-c1", "-W1", address).returncode == 0, what)
 
@@ -64,10 +72,10 @@ def test_a_guest_is_reached_at_its_own_address_and_its_bridge_stays(
 ) -> None:
     with settings(f'[network.lan]\njoin = "br0"\n{POOL}'):
         task = run("net.spt", IPV4, options=ON_LAN)
-        address = str(nic(task)["ipv4"]).partition("/")[0]
+        address = str(lease(task)["ipv4"]).partition("/")[0]
         answers(lan, address, "the LAN reaches it")
         assert lan.udp(address, 7, "from the LAN") == "from the LAN"
-        assert nic(task) | {"bridge": "br0", "gateway4": None} == nic(task)
+        assert lease(task) | {"bridge": "br0", "gateway4": None} == lease(task)
         assert address in ok("solo5ctl", "ps")
         text = ok("solo5ctl", "network", "inspect", "lan")
         assert "Joins: br0 (exists)" in text
@@ -97,37 +105,29 @@ def test_a_guest_without_a_leased_address_has_one_of_its_own(lan: Outside, run: 
         assert "NIC service has no leased address in network lan: expected no such placeholder" in refused.stderr
         task = run("net.spt", "--ipv4=192.0.2.77/24", options=ON_LAN)
         answers(lan, "192.0.2.77", "the LAN reaches it")
-        assert (nic(task)["ipv4"], nic(task)["gateway4"]) == (None, None)
+        assert (lease(task)["ipv4"], lease(task)["gateway4"]) == (None, None)
         assert "no leased address" in ok("solo5ctl", "inspect", task)
         systemctl("restart", f"solo5-task-{task}")
         answers(lan, "192.0.2.77", "also after a restart")
 
 
-def test_an_update_with_a_pause_keeps_what_the_lan_has_learned(lan: Outside) -> None:
+def test_an_update_with_a_pause_keeps_what_the_lan_has_learned(
+    lan: Outside, place: Files, newer: str, declare: Declarations
+) -> None:
     """Address and MAC: the other host makes no ARP request here, and would need one if they changed."""
-    images = Path("/srv/updates")
-    with settings(f'[network.lan]\njoin = "br0"\n{POOL}'), declarations() as declare:
-        images.mkdir()
-        try:
-            newer = images / "newer.spt"
-            newer.write_bytes(Path(f"{GUESTS}/net.spt").read_bytes() + b"\0newer")
-            unit = declare("web", f"Memory=64M\nNetwork=service=lan\nArgument={IPV4}")
-            ok("systemctl", "start", unit)
-            before = nic("web")
-            address = str(before["ipv4"]).partition("/")[0]
-            known = ("neighbour", "replace", address, "lladdr", str(before["mac"]), "dev", "eth0", "nud", "permanent")
-            ok("ip", "-netns", lan.namespace, *known)
-            answers(lan, address, "the LAN reaches it")
-            refused = sh("solo5ctl", "update", "web", str(newer))
-            assert "since it publishes no port that could be moved: expected --pause" in refused.stderr
-            done = sh("solo5ctl", "update", "web", str(newer), "--pause", "--watch", "0", timeout=120)
-            assert done.returncode == 0, done.stderr
-            answers(lan, address, "the LAN reaches the new guest")
-            assert inspect("web")["image"] == str(newer)
-            assert nic("web") == before
-        finally:
-            declare.remove()
-            shutil.rmtree(images)
+    place(SETTINGS, f'[network.lan]\njoin = "br0"\n{POOL}')
+    ok("systemctl", "start", declare("web", f"Memory=64M\nNetwork=service=lan\nArgument={IPV4}"))
+    before, known_as = lease("web"), address("web")
+    known = ("neighbour", "replace", known_as, "lladdr", str(before["mac"]), "dev", "eth0", "nud", "permanent")
+    ok("ip", "-netns", lan.namespace, *known)
+    answers(lan, known_as, "the LAN reaches it")
+    refused = sh("solo5ctl", "update", "web", newer)
+    assert "since it publishes no port that could be moved: expected --pause" in refused.stderr
+    done = sh("solo5ctl", "update", "web", newer, "--pause", "--watch", "0", timeout=120)
+    assert done.returncode == 0, done.stderr
+    answers(lan, known_as, "the LAN reaches the new guest")
+    assert inspect("web")["image"] == newer
+    assert lease("web") == before
 
 
 @pytest.mark.vm  # the kernel of a container's host may have no VLAN filtering
@@ -152,10 +152,10 @@ def test_guests_of_two_vlans_share_a_bridge_and_do_not_meet(machine: Machine, ru
         tasks = {n: run("net.spt", IPV4, options=("--net", f"service=v{n},ip=10.0.{n}.7")) for n in (20, 30)}
         for vlan, task in tasks.items():
             answers(other, f"10.0.{vlan}.7", "its VLAN reaches it")
-            [port] = json.loads(ok("bridge", "-json", "vlan", "show", "dev", str(nic(task)["tap"])))
+            [port] = json.loads(ok("bridge", "-json", "vlan", "show", "dev", str(lease(task)["tap"])))
             assert port["vlans"] == [{"vlan": vlan, "flags": ["PVID", "Egress Untagged"]}]
-            entries = ok("bridge", "fdb", "show", "dev", str(nic(task)["tap"]))
-            assert f"{nic(task)['mac']} vlan {vlan} sticky master br0 static" in entries
+            entries = ok("bridge", "fdb", "show", "dev", str(lease(task)["tap"]))
+            assert f"{lease(task)['mac']} vlan {vlan} sticky master br0 static" in entries
         untagged = run("net.spt", "--ipv4=192.0.2.77/24", options=ON_LAN)
         answers(other, "192.0.2.77", "the bridge's own VLAN")
         ok("ip", "-netns", other.namespace, "address", "add", "10.0.20.2/24", "dev", "v30")

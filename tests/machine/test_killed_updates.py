@@ -7,9 +7,9 @@ from contextlib import nullcontext
 import pytest
 from tests.machine.conftest import Machine, eventually, ok, unit_property
 from tests.machine.declared import DIRECTORY
-from tests.machine.test_updates import drained, image_of, images, newer, update, web, whole
+from tests.machine.test_updates import drained, image_of, update, web, whole
 
-__all__ = ["images", "newer", "web"]
+__all__ = ["web"]
 
 PHASES = {
     "kill": ("beside", "turned", "switching", "draining", "pausing"),

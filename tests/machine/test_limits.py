@@ -11,10 +11,10 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.machine.conftest import Machine, Runner, console, eventually, inspect, ok, says, unit_property
+from tests.machine.test_statistics import stats
 
 pytestmark = pytest.mark.vm
 MIB = 1 << 20
@@ -100,12 +100,6 @@ def test_cpu_quota_holds(run: Runner) -> None:
     time.sleep(3)
     share = (count(stat.read_text(), "usage_usec") - before) / 1e6 / (time.monotonic() - begun)
     assert 0.10 < share < 0.40
-
-
-def stats(name: str) -> dict[str, Any]:
-    [row] = json.loads(ok("solo5ctl", "stats", "--no-stream", "--json", name))
-    assert isinstance(row, dict)
-    return row
 
 
 def test_stats_are_the_kernels(run: Runner) -> None:

@@ -1,7 +1,6 @@
 """No lock of a local user, and none of a tender, keeps systemd, the CLI or another task waiting."""
 
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -9,13 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import GUESTS, Machine, Runner, eventually, ok, says, sh, systemctl
+from tests.machine.conftest import GUESTS, Files, Machine, Runner, eventually, ok, says, sh, systemctl
 from tests.machine.declared import Declarations
+from tests.machine.test_hostile_tender import scope
 
 TOPS = ("/run/solo5", "/var/lib/solo5", "/etc/solo5", "/run/netns", "/run/systemd/dynamic-uid", "/run/userdb")
 HOLDER = Path("/srv/tests/machine/holder.py")
 NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
-TENDERS, SETTINGS = Path("/srv/locking-tenders"), Path("/etc/solo5/locking.toml")
 
 TENDER = """#!/bin/sh
 # A tender that its guest has taken over: it locks all that it has open, or can open, and its image.
@@ -62,13 +61,6 @@ def timed(call: Callable[[], object]) -> float:
     return time.monotonic() - begun
 
 
-@pytest.fixture
-def declare(machine: Machine) -> Iterator[Declarations]:
-    subject = Declarations()
-    yield subject
-    subject.remove()
-
-
 def test_a_user_that_holds_all_that_it_can_open_delays_nothing(
     declare: Declarations, run: Runner, tmp_path: Path
 ) -> None:
@@ -76,26 +68,23 @@ def test_a_user_that_holds_all_that_it_can_open_delays_nothing(
     unit = declare("web", "")
     systemctl("start", unit)
     free = timed(lambda: systemctl("daemon-reload"))
-    try:
-        with holding(*TOPS) as held:
-            assert held > 10, "directories, unit files, declarations"
+    with holding(*TOPS) as held:
+        assert held > 10, "directories, unit files, declarations"
+        assert timed(lambda: systemctl("daemon-reload")) < free + 5
+        systemctl("restart", unit)
+        name = run("netdisk.spt", options=("--block", "storage=disk:locked"))
+        says(name, "sector 0")
+        systemctl("stop", unit)
+        systemctl("start", unit)
+        ok("solo5ctl", "rm", "--force", name)
+        for words in (["gc"], ["ps", "--all"], ["disk", "ls"], ["disk", "snapshot", "--copy", "locked"]):
+            ok("solo5ctl", *words)
+        ok("solo5ctl", "disk", "rm", "--snapshots", "locked")
+        doctor = sh("solo5ctl", "doctor")
+        assert "locked by another process" not in doctor.stdout + doctor.stderr
+        with holding(*TOPS):  # also what there is since
             assert timed(lambda: systemctl("daemon-reload")) < free + 5
-            systemctl("restart", unit)
-            name = run("netdisk.spt", options=("--block", "storage=disk:locked"))
-            says(name, "sector 0")
             systemctl("stop", unit)
-            systemctl("start", unit)
-            ok("solo5ctl", "rm", "--force", name)
-            for words in (["gc"], ["ps", "--all"], ["disk", "ls"], ["disk", "snapshot", "--copy", "locked"]):
-                ok("solo5ctl", *words)
-            ok("solo5ctl", "disk", "rm", "--snapshots", "locked")
-            doctor = sh("solo5ctl", "doctor")
-            assert "locked by another process" not in doctor.stdout + doctor.stderr
-            with holding(*TOPS):  # also what there is since
-                assert timed(lambda: systemctl("daemon-reload")) < free + 5
-                systemctl("stop", unit)
-    finally:
-        sh("solo5ctl", "disk", "rm", "--snapshots", "locked")
 
 
 def test_a_process_of_roots_that_has_the_lock_delays_a_daemon_reload_by_the_budget(
@@ -121,38 +110,23 @@ def test_a_process_of_roots_that_has_the_lock_delays_a_daemon_reload_by_the_budg
 
 
 @pytest.fixture
-def locking_tender(machine: Machine) -> Iterator[None]:
-    TENDERS.mkdir()
-    (TENDERS / "solo5-spt").write_text(TENDER)
-    (TENDERS / "solo5-spt").chmod(0o755)
-    SETTINGS.write_text(f'tender_paths = ["{TENDERS}", "/usr/local/bin"]\n')
-    yield
-    SETTINGS.unlink(missing_ok=True)
-    shutil.rmtree(TENDERS)
+def settings(place: Files) -> Path:
+    """Settings with a tender that locks all it has."""
+    tender = place("/srv/locking-tenders/solo5-spt", TENDER, 0o755)
+    return place("/etc/solo5/locking.toml", f'tender_paths = ["{tender.parent}", "/usr/local/bin"]\n')
 
 
 def test_a_tender_that_locks_its_image_and_all_it_has_delays_no_other_task(
-    locking_tender: None, run: Runner, tmp_path: Path
+    settings: Path, run: Runner, tmp_path: Path
 ) -> None:
-    ok("solo5ctl", "disk", "create", "mine", "1MiB")
-    ok("solo5ctl", "disk", "create", "other", "1MiB")
-    command = ["solo5ctl", "run", "--scope", "--name", "t-locking", "--block", "storage=disk:mine"]
-    log = tmp_path / "log"
-    with log.open("wb") as output:
-        tender = subprocess.Popen([*command, f"{GUESTS}/netdisk.spt"], stdout=output)
-    try:
-        eventually(lambda: "held" in log.read_text(), "it has its locks")
-        assert int(log.read_text().split()[1]) > 1, "its image and its standard input, at least"
-        SETTINGS.unlink()  # the same image, by another tender
+    for name in ("mine", "other"):
+        ok("solo5ctl", "disk", "create", name, "1MiB")
+    with scope(tmp_path / "log", "held", "--block", "storage=disk:mine", f"{GUESTS}/netdisk.spt") as text:
+        assert int(text.split()[1]) > 1, "its image and its standard input, at least"
+        settings.unlink()  # the same image, by another tender
         name = run("netdisk.spt", options=("--block", "storage=disk:other"))
         says(name, "sector 0")
         ok("solo5ctl", "disk", "ls")
         ok("solo5ctl", "gc")
         ok("solo5ctl", "rm", "--force", name)
         ok("solo5ctl", "disk", "rm", "other")
-    finally:
-        tender.kill()
-        tender.wait()
-        ok("solo5ctl", "gc")
-        for disk in ("mine", "other"):
-            sh("solo5ctl", "disk", "rm", disk)

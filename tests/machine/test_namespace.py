@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.machine.conftest import (
     GUESTS,
-    Machine,
+    Files,
     Runner,
     eventually,
     inspect,
@@ -24,10 +24,9 @@ JOURNALD = "systemd-journald@guests.service"
 
 
 @pytest.fixture
-def namespace(machine: Machine) -> Iterator[None]:
-    SETTINGS.write_text('log_namespace = "guests"\n')
+def namespace(place: Files) -> Iterator[None]:
+    place(SETTINGS, 'log_namespace = "guests"\n')
     yield
-    SETTINGS.unlink()
     remove_namespace("guests")
 
 

@@ -3,13 +3,25 @@
 import json
 import re
 import subprocess
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import GUESTS, Machine, Outside, Runner, console, eventually, inspect, ok, sh, udp
+from tests.machine.conftest import (
+    GUESTS,
+    Files,
+    Machine,
+    Outside,
+    Runner,
+    address,
+    eventually,
+    inspect,
+    lease,
+    ok,
+    sh,
+    udp,
+)
 
 IPV4 = "--ipv4={net.service.ipv4_cidr}"
 GATEWAY = "--ipv4-gateway={net.service.gateway4}"
@@ -22,21 +34,10 @@ def web(run: Runner, *more: str, target: str = "hvt", options: tuple[str, ...] =
     return task
 
 
-def lease(name: str, nic: str = "service") -> dict[str, object]:
-    return next(each for each in inspect(name)["nics"] if each["nic"] == nic)
-
-
-def address(name: str, nic: str = "service") -> str:
-    return str(lease(name, nic)["ipv4"]).partition("/")[0]
-
-
 @pytest.fixture
-def routed() -> Iterator[None]:
+def routed(place: Files) -> None:
     """A client with a route reaches guests at their own addresses."""
-    extra = Path("/etc/solo5/machine-test.toml")
-    extra.write_text("[network.default]\nrouted = true\n")
-    yield
-    extra.unlink()
+    place("/etc/solo5/machine-test.toml", "[network.default]\nrouted = true\n")
 
 
 @pytest.mark.vm  # a container has no such setting
@@ -67,49 +68,9 @@ def test_published_ports_answer_from_outside_from_here_and_by_loopback(
         assert udp(here, 7007, "from here") == "from here"
 
 
-def test_host_ip_and_protocol_are_honoured(run: Runner, outside: Outside) -> None:
-    web(run, options=("-p", f"{outside.here}:8080:80/tcp"))
-    assert outside.tcp(outside.here, 8080)
-    assert sh("curl", "-s", "--max-time", "2", "http://127.0.0.1:8080/").returncode != 0, (
-        "published on one address only"
-    )
-    assert outside.udp(outside.here, 8080, "x") == "", "not published for UDP"
-
-
 def test_guest_reaches_the_outside_by_the_machines_address(run: Runner, outside: Outside) -> None:
-    with outside.popen("python3", "-I", "-c", _TELL_PEER, outside.there, "9999", stdout=subprocess.PIPE) as listener:
-        assert listener.stdout is not None
-        assert listener.stdout.readline() == b"ready\n"
-        web(run, f"--send={outside.there}:9999")
-        peer = listener.stdout.readline().decode().strip()
-        listener.kill()
-    assert peer == outside.here, "masqueraded"
-
-
-_TELL_PEER = """
-import socket, sys
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-s.bind((sys.argv[1], int(sys.argv[2])))
-print("ready", flush=True)
-print(s.recvfrom(9999)[1][0], flush=True)
-"""
-
-
-def test_guest_reaches_its_neighbour_by_a_published_port(run: Runner, outside: Outside) -> None:
-    web(run, options=("-p", "7007:7/udp"))
-    speaker = web(run, f"--send={outside.here}:7007", "--verbose")
-    eventually(lambda: "reply" in console(speaker).lower(), "the neighbour's answer comes back by the published port")
-
-
-def test_address_and_mac_of_choice(run: Runner) -> None:
-    somebody = web(run)  # while nobody is on it, a network whose range is not set has none
-    wanted = address(somebody).rpartition(".")[0] + ".77"
-    task = web(run, options=("--net", f"service=default,ip={wanted},mac=02:00:5e:00:00:07"))
-    assert address(task) == wanted
-    assert lease(task)["mac"] == "02:00:5e:00:00:07"
-    refused = run.fail("--net", f"service=default,ip={wanted}", f"{GUESTS}/net.hvt")
-    assert refused.returncode == 125
-    assert task in refused.stderr, "says who has it"
+    web(run, f"--send={outside.there}:9999")
+    assert outside.sender(9999) == outside.here, "masqueraded"
 
 
 def _pool(network: str) -> dict[str, object]:
@@ -117,30 +78,25 @@ def _pool(network: str) -> dict[str, object]:
     return {key: found[key] for key in ("in_use", "free", "ipv4")}
 
 
-def test_two_nics_on_two_networks(machine: Machine, run: Runner) -> None:
-    extra = Path("/etc/solo5/machine-test.toml")
-    extra.write_text('[network.back]\nipv4 = "10.66.0.0/24"\n')
-    try:
-        assert _pool("back") == {"in_use": 0, "free": 253, "ipv4": "10.66.0.0/24"}, "of a range that no task uses yet"
-        name = run(
-            "net2.spt", IPV4, "--management-ipv4={net.management.ipv4_cidr}",
-            options=("--net", "service=default", "--net", "management=back,ip=10.66.0.9"),
-        )  # fmt: skip
-        eventually(lambda: sh("ping", "-c1", "-W1", address(name)).returncode == 0, "the first NIC answers")
-        eventually(lambda: sh("ping", "-c1", "-W1", "10.66.0.9").returncode == 0, "the second NIC answers")
-        assert _pool("back") == {"in_use": 1, "free": 252, "ipv4": "10.66.0.0/24"}
-        ok("solo5ctl", "rm", "--force", name)
-    finally:
-        extra.unlink()
+def test_two_nics_on_two_networks(run: Runner, place: Files) -> None:
+    place("/etc/solo5/machine-test.toml", '[network.back]\nipv4 = "10.66.0.0/24"\n')
+    assert _pool("back") == {"in_use": 0, "free": 253, "ipv4": "10.66.0.0/24"}, "of a range that no task uses yet"
+    name = run(
+        "net2.spt", IPV4, "--management-ipv4={net.management.ipv4_cidr}",
+        options=("--net", "service=default", "--net", "management=back,ip=10.66.0.9"),
+    )  # fmt: skip
+    eventually(lambda: sh("ping", "-c1", "-W1", address(name)).returncode == 0, "the first NIC answers")
+    eventually(lambda: sh("ping", "-c1", "-W1", "10.66.0.9").returncode == 0, "the second NIC answers")
+    assert _pool("back") == {"in_use": 1, "free": 252, "ipv4": "10.66.0.0/24"}
+    ok("solo5ctl", "rm", "--force", name)
 
 
-@pytest.mark.parametrize("forged", ["--spoof-ip", "--spoof-mac", "--spoof-arp"])
-def test_forged_frames_go_nowhere(run: Runner, outside: Outside, forged: str) -> None:
+def test_forged_frames_go_nowhere(run: Runner, outside: Outside) -> None:
+    """With the IPv4 address, the MAC address and by the ARP replies of three liars."""
     victim = web(run)
-    value = {"--spoof-ip": address(victim), "--spoof-arp": address(victim), "--spoof-mac": str(lease(victim)["mac"])}
-    liar = run("net.spt", IPV4, GATEWAY, f"{forged}={value[forged]}")
-    bridge = str(lease(victim)["bridge"])
-    true_mac = str(lease(victim)["mac"])
+    true_mac, bridge = str(lease(victim)["mac"]), str(lease(victim)["bridge"])
+    forged = {"--spoof-ip": address(victim), "--spoof-arp": address(victim), "--spoof-mac": true_mac}
+    liars = [run("net.spt", IPV4, GATEWAY, f"{option}={value}") for option, value in forged.items()]
     with subprocess.Popen(
         ["timeout", "4", "tcpdump", "-l", "-e", "-n", "-i", bridge],
         stdout=subprocess.PIPE,
@@ -148,66 +104,33 @@ def test_forged_frames_go_nowhere(run: Runner, outside: Outside, forged: str) ->
         text=True,
     ) as sniffer:
         seen = sniffer.stdout.read() if sniffer.stdout else ""
-    liar_mac = str(lease(liar)["mac"])
     stolen = [
         line
         for line in seen.splitlines()
-        if (liar_mac in line and f" {address(victim)} " in line and "is-at" in line)
-        or (liar_mac in line and f"{address(victim)}." in line.split(" > ")[0])
+        for mac in (str(lease(liar)["mac"]) for liar in liars)
+        if (mac in line and f" {address(victim)} " in line and "is-at" in line)
+        or (mac in line and f"{address(victim)}." in line.split(" > ")[0])
     ]
     assert not stolen, "a forged frame came through"
     ok("ping", "-c2", "-W2", address(victim))
-    neighbours = ok("ip", "neigh", "show", address(victim))
-    assert true_mac in neighbours
+    assert true_mac in ok("ip", "neigh", "show", address(victim))
 
 
-def test_flushed_ruleset_is_repaired_while_tasks_run(machine: Machine, run: Runner, outside: Outside) -> None:
-    machine.expect("another program changed nftables")
-    web(run, options=("-p", "8080:80"))
-    assert outside.tcp(outside.here, 8080)
-    ok("nft", "flush", "ruleset")
-    eventually(lambda: outside.tcp(outside.here, 8080), "the published port answers again")
-    eventually(lambda: "table bridge solo5" in ok("nft", "list", "tables"), "the anti-spoofing table is back")
+def at_once(run: Runner, names: list[str], ports: list[int]) -> list[subprocess.CompletedProcess[str]]:
+    """Start so many tasks, ten at a time, each with its published port."""
+    run.names.extend(names)
 
+    def start(name: str, port: int) -> subprocess.CompletedProcess[str]:
+        options = ("--name", name, "-m", "16M", "-p", f"{port}:80")
+        return sh("solo5ctl", "run", "-d", *options, f"{GUESTS}/net.spt", IPV4, timeout=300)
 
-def test_network_service_killed_changes_nothing(machine: Machine, run: Runner, outside: Outside) -> None:
-    machine.expect("killed|Failed with result")
-    task = web(run, options=("-p", "8080:80"))
-    pid = ok("systemctl", "show", "-p", "MainPID", "--value", "solo5-networkd.service").strip()
-    ok("kill", "-KILL", pid)
-    assert outside.tcp(outside.here, 8080), "what runs goes on"
-    second = web(run)
-    assert address(second) != address(task), "the next call finds the leases as they were"
-    pid = ok("systemctl", "show", "-p", "MainPID", "--value", "solo5-networkd.service").strip()
-    ok("kill", "-KILL", pid)
-    ok("solo5ctl", "rm", "--force", task)
-    assert outside.tcp(outside.here, 8080) == ""
+    with ThreadPoolExecutor(10) as pool:
+        return list(pool.map(start, names, ports))
 
 
 def test_twenty_at_once_from_several_processes_share_nothing(machine: Machine, run: Runner) -> None:
     names = [f"crowd-{i}" for i in range(20)]
-    run.names.extend(names)
-
-    def start(name: str) -> subprocess.CompletedProcess[str]:
-        port = 20000 + int(name.partition("-")[2])
-        return sh(
-            "solo5ctl",
-            "run",
-            "-d",
-            "--name",
-            name,
-            "-m",
-            "16M",
-            "-p",
-            f"{port}:80",
-            f"{GUESTS}/net.spt",
-            IPV4,
-            timeout=300,
-        )
-
-    with ThreadPoolExecutor(10) as pool:
-        results = list(pool.map(start, names))
-    assert [r.stderr for r in results if r.returncode] == []
+    assert [r.stderr for r in at_once(run, names, list(range(20000, 20020))) if r.returncode] == []
     leases = [lease(name) for name in names]
     for what in ("ipv4", "mac", "tap"):
         assert len({str(each[what]) for each in leases}) == 20, what
@@ -217,30 +140,18 @@ def test_twenty_at_once_from_several_processes_share_nothing(machine: Machine, r
 
 
 def test_one_port_for_one_task_however_many_ask_at_once(machine: Machine, run: Runner) -> None:
-    names = [f"rival-{i}" for i in range(8)]
-    run.names.extend(names)
-
-    def start(name: str) -> subprocess.CompletedProcess[str]:
-        return sh("solo5ctl", "run", "-d", "--name", name, "-p", "8080:80", f"{GUESTS}/net.spt", IPV4, timeout=300)
-
-    with ThreadPoolExecutor(8) as pool:
-        results = list(pool.map(start, names))
+    results = at_once(run, [f"rival-{i}" for i in range(8)], [8080] * 8)
     assert sum(r.returncode == 0 for r in results) == 1
     assert all("8080" in r.stderr for r in results if r.returncode)
 
 
-def test_ended_task_gives_its_ports_back(run: Runner) -> None:
-    first = web(run, options=("-p", "8080:80"))
-    ok("solo5ctl", "stop", first)
-    eventually(lambda: not inspect(first)["nics"], "its leases are released")
-    web(run, options=("-p", "8080:80"))
-
-
-def test_network_service_is_for_root_only(machine: Machine) -> None:
-    call = "busctl call org.solo5.Network1 /org/solo5/Network1 org.solo5.Network1 Leases".split()
-    done = sh("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", *call)
-    assert done.returncode != 0
-    assert "denied" in done.stderr.lower() or "permission" in done.stderr.lower()
+def test_network_service_is_for_root_only(run: Runner) -> None:
+    task = web(run)
+    call = "busctl call org.solo5.Network1 /org/solo5/Network1 org.solo5.Network1".split()
+    for words in (("Leases",), *((method, "s", task) for method in ("Attach", "Sleep", "Wake"))):
+        done = sh("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", *call, *words)
+        assert (done.returncode != 0, "denied" in done.stderr.lower()) == (True, True), done.stderr
+    assert Path(f"/proc/{inspect(task)['pid']}/stat").read_text().rpartition(")")[2].split()[0] != "T", "it is awake"
 
 
 _ACTIVATE = """
@@ -263,12 +174,11 @@ asyncio.run(main())
 
 
 @pytest.fixture
-def activations() -> Iterator[None]:
+def activations(place: Files) -> Iterator[None]:
     """A local user requests the activation of the stopped network service again and again, more often than the bus has
     room for."""
-    drop_in = Path("/run/systemd/system/solo5-networkd.service.d/slow.conf")
-    drop_in.parent.mkdir()
-    drop_in.write_text("[Service]\nExecStartPre=/bin/sh -c 'trap \"exit 0\" TERM; sleep 0.5 & wait'\n")
+    text = "[Service]\nExecStartPre=/bin/sh -c 'trap \"exit 0\" TERM; sleep 0.5 & wait'\n"
+    place("/run/systemd/system/solo5-networkd.service.d/slow.conf", text)
     ok("systemctl", "daemon-reload")
     as_nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "python3", "-I", "-c", _ACTIVATE)
     with subprocess.Popen(as_nobody, stdout=subprocess.PIPE) as process:
@@ -276,9 +186,6 @@ def activations() -> Iterator[None]:
         assert process.stdout.readline() == b"connected\n"
         yield
         process.kill()
-    drop_in.unlink()
-    drop_in.parent.rmdir()
-    ok("systemctl", "daemon-reload")
 
 
 @pytest.mark.usefixtures("activations")
@@ -299,14 +206,3 @@ def test_network_service_has_no_more_power_than_it_needs(machine: Machine, run: 
     words = "CAP_NET_ADMIN, CAP_NET_BIND_SERVICE to hold published ports, CAP_SYS_ADMIN to enter namespaces of groups"
     assert int(effective[1], 16) == expected, f"{words}, CAP_NET_RAW to ask guests for their addresses"
     assert json.loads(ok("systemd-analyze", "security", "--json=short", "solo5-networkd.service"))
-
-
-def test_network_service_goes_when_nothing_needs_it(machine: Machine, run: Runner) -> None:
-    task = web(run)
-    ok("solo5ctl", "rm", "--force", task)
-    begun = time.monotonic()
-    eventually(
-        lambda: ok("systemctl", "show", "-p", "ActiveState", "--value", "solo5-networkd.service").strip() == "inactive",
-        "idle, it ends",
-    )
-    assert time.monotonic() - begun < 45

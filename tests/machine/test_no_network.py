@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from tests.machine.conftest import GUESTS, Runner, eventually, inspect, ok, says, sh
-from tests.machine.declared import declarations
+from tests.machine.conftest import Runner, eventually, inspect, ok, says, sh
+from tests.machine.declared import Declarations
 
 NOWHERE = ("--net", "service=none")
 
@@ -32,27 +32,6 @@ def test_it_survives_solo5_networkd_and_another_nic_has_its_own(run: Runner) -> 
     assert not list(Path("/run/solo5/network/networks").glob("*.damaged"))
 
 
-def test_what_needs_a_network_is_refused(run: Runner) -> None:
-    for options, words in (
-        ((*NOWHERE, "--publish", "8096:80"), "it has no IPv4 address in network none. Publish the port to a NIC of"),
-        (("--net", "service=none,ip=10.0.0.2"), "is requested in network none, which leads nowhere"),
-    ):
-        refused = run.fail(*options, f"{GUESTS}/net.spt")
-        assert (refused.returncode, words in " ".join(refused.stderr.split())) == (125, True), refused.stderr
-
-
-def test_a_declaration_has_it(run: Runner) -> None:
-    with declarations() as declare:
-        unit = declare("web", "Network=service=none")
-        ok("systemctl", "start", unit)
-        assert inspect("web")["nics"][0]["network"] == "none"
-
-
-def test_no_network_has_its_name(run: Runner) -> None:
-    settings = Path("/etc/solo5/none.toml")
-    settings.write_text("[network.none]\n")
-    try:
-        refused = run.fail(*NOWHERE, f"{GUESTS}/net.spt")
-        assert "network.none cannot be defined: expected another name" in refused.stderr
-    finally:
-        settings.unlink()
+def test_a_declaration_has_it(declare: Declarations) -> None:
+    ok("systemctl", "start", declare("web", "Network=service=none"))
+    assert inspect("web")["nics"][0]["network"] == "none"

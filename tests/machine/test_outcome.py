@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.machine import records
-from tests.machine.conftest import GUESTS, Machine, Runner, inspect, ok, says, sh, unit_property
+from tests.machine.conftest import GUESTS, Machine, Runner, given, inspect, ok, says, sh, unit_property
 from tests.machine.mishaps import end_main_thread, going_down
 
 from solo5_systemd.storage.lock_records import holders
@@ -111,12 +111,6 @@ def test_a_signal_from_somebody_else_is_told_from_a_stop(run: Runner) -> None:
         assert told["sentence"] == f"killed by SIG{sent}, which systemd did not send"
 
 
-def test_a_kill_that_systemd_was_asked_for_says_so(run: Runner) -> None:
-    [name] = asleep(run, "spt")
-    ok("solo5ctl", "kill", name)
-    assert waited(name)[name]["sentence"] == "killed by SIGKILL, which systemd sent on request"
-
-
 def test_what_systemd_said_is_waited_for_where_journald_is_just_being_restarted(run: Runner) -> None:
     [name] = asleep(run, "spt")
     journald = int(unit_property("systemd-journald.service", "MainPID"))
@@ -204,9 +198,7 @@ def changed(name: str) -> str:
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_file_that_another_program_changes_under_its_guest(run: Runner, tmp_path: Path, target: str) -> None:
     """A hole reads as zeros, and nothing shows it; what is cut off is an error; a name is only a name."""
-    disk = tmp_path / "disk.img"
-    disk.write_bytes(b"kept".ljust(64 << 10, b"\0"))
-    ok("chown", "solo5:", str(disk))
+    disk = given(tmp_path / "disk.img", b"kept".ljust(64 << 10, b"\0"))
     name = run(f"disk.{target}", "watch", options=("--block", f"storage={disk}"))
     says(name, "sector 0: 'kept'")
     assert changed(name) == ""
@@ -235,9 +227,7 @@ def test_a_file_that_another_program_changes_under_its_guest(run: Runner, tmp_pa
 
 
 def test_a_file_that_was_cut_is_shown_as_long_as_it_is_short(run: Runner, tmp_path: Path) -> None:
-    disk = tmp_path / "disk.img"
-    disk.write_bytes(b"kept".ljust(64 << 10, b"\0"))
-    ok("chown", "solo5:", str(disk))
+    disk = given(tmp_path / "disk.img", b"kept".ljust(64 << 10, b"\0"))
     name = run("disk.spt", "watch", options=("--block", f"storage={disk}"))
     says(name, "sector 0: 'kept'")
     os.truncate(disk, 512)

@@ -99,17 +99,6 @@ def test_manual_pages_are_readable(machine: Machine) -> None:
     assert len(pages) >= 4
 
 
-def test_reinstalled_while_tasks_run(machine: Machine, run: Runner) -> None:
-    name = run("net.spt", "--ipv4={net.service.ipv4_cidr}", options=("-p", "8080:80"))
-    address = inspect(name)["nics"][0]["ipv4"].partition("/")[0]
-    eventually(lambda: sh("ping", "-c1", "-W1", address).returncode == 0, "it answers")
-    pid = inspect(name)["pid"]
-    ok("dpkg", "--install", deb(), timeout=300)
-    assert inspect(name)["pid"] == pid
-    ok("ping", "-c2", "-W2", address)
-    assert ok("curl", "-sS", "--max-time", "10", "http://127.0.0.1:8080/")
-
-
 def test_tasks_start_without_the_launcher_and_with_it_again(machine: Machine, run: Runner) -> None:
     """The units of declared tasks follow with its installation and removal; a task that runs goes on."""
     launcher, [file] = "/usr/libexec/solo5-confine", DEB.glob("solo5-confine_*.deb")

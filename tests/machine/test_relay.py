@@ -1,14 +1,12 @@
 """A task's console in FIFOs: each line is delivered once, whatever happens to reader and relay."""
 
 import os
-import shutil
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import Machine, Runner, eventually, ok, sh, unit_property
+from tests.machine.conftest import Files, Machine, Runner, eventually, ok, sh, unit_property
 from tests.machine.consoles import UNLIMITED, Consoles, called, numbers, relay_pid, shell_task
 from tests.machine.fifos import Reader
 
@@ -163,17 +161,14 @@ def test_forward_from_an_earlier_time_delivers_earlier_lines(run: Runner, consol
 
 
 @pytest.fixture
-def impatient(machine: Machine) -> Iterator[float]:
+def impatient(place: Files) -> float:
     """A relay that exits after a second, which is returned, in the place of ten."""
-    drop_in = Path("/run/systemd/system/solo5-relay.service.d/impatient.conf")
-    drop_in.parent.mkdir(parents=True)
     command = unit_property("solo5-relay.service", "ExecStart").partition("argv[]=")[2].partition(" ;")[0]
-    drop_in.write_text(f"[Service]\nExecStart=\nExecStart={command} --idle 1\n")
+    text = f"[Service]\nExecStart=\nExecStart={command} --idle 1\n"
+    place("/run/systemd/system/solo5-relay.service.d/impatient.conf", text)
     ok("systemctl", "stop", "solo5-relay.service")
     ok("systemctl", "daemon-reload")
-    yield 1.0
-    shutil.rmtree(drop_in.parent)
-    ok("systemctl", "daemon-reload")
+    return 1.0
 
 
 def test_relay_runs_only_while_it_is_needed(impatient: float, consoles: Consoles) -> None:

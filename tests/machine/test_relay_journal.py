@@ -1,8 +1,10 @@
 """Consoles through restarts of journald, rotation and vacuuming, and many of them at once."""
 
 import asyncio
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,18 +24,26 @@ if TYPE_CHECKING:
 COUNTING = "i=1; while [ $i -le %d ]; do echo line $i; i=$((i+1)); sleep %s; done"
 
 
-def test_each_line_is_delivered_once_while_journald_restarts_rotates_and_vacuums(consoles: Consoles) -> None:
+def test_each_line_is_delivered_once_while_journald_restarts_rotates_and_vacuums(
+    consoles: Consoles, tmp_path: Path
+) -> None:
+    """To a FIFO of the relay, and to `solo5ctl logs --follow`."""
     stdout, _ = consoles.forward("through")
     shell_task("through", COUNTING % (2000, 0.001), *UNLIMITED)
-    for _ in range(2):
-        more_come(stdout)
-        ok("systemctl", "restart", "systemd-journald")
-        more_come(stdout)
-        ok("journalctl", "--rotate")
-        is_read(ok("journalctl", "--lines=1", "--output=cat", "--unit=solo5-task-through.service"), stdout)
-        ok("journalctl", "--vacuum-files=1")
-    eventually(lambda: b"line 2000\n" in stdout.got, "lines go on")
-    assert numbers(stdout.got) == list(range(1, 2001))
+    output = tmp_path / "out"
+    with output.open("wb") as file, subprocess.Popen(["solo5ctl", "logs", "-f", "through"], stdout=file) as follower:
+        readers = (partial(getattr, stdout, "got"), output.read_bytes)
+        for _ in range(2):
+            more_come(*readers)
+            ok("systemctl", "restart", "systemd-journald")
+            more_come(*readers)
+            ok("journalctl", "--rotate")
+            is_read(ok("journalctl", "--lines=1", "--output=cat", "--unit=solo5-task-through.service"), *readers)
+            ok("journalctl", "--vacuum-files=1")
+        is_read("line 2000\n", *readers)
+        assert follower.wait(60) == 0
+    for read in readers:
+        assert numbers(read()) == list(range(1, 2001))
 
 
 OVERTAKEN = "overtaken"
@@ -149,13 +159,16 @@ def is_gone(name: str) -> None:
     ok("journalctl", "--sync")
 
 
-def more_come(reader: Reader) -> None:
-    before = len(numbers(reader.got))
-    eventually(lambda: len(numbers(reader.got)) >= before + 50, "more lines come")
+def more_come(*readers: Callable[[], bytes]) -> None:
+    before = [len(numbers(read())) for read in readers]
+    eventually(
+        lambda: all(len(numbers(read())) >= had + 50 for read, had in zip(readers, before, strict=True)),
+        "more lines come",
+    )
 
 
-def is_read(line: str, reader: Reader) -> None:
-    eventually(lambda: line.encode() in reader.got, f"{line!r} has come")
+def is_read(line: str, *readers: Callable[[], bytes]) -> None:
+    eventually(lambda: all(line.encode() in read() for read in readers), f"{line!r} has come")
 
 
 def is_whole(name: str, reader: Reader) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.machine.conftest import GUESTS, Machine, ok, sh, systemctl
+from tests.machine.conftest import GUESTS, Files, Machine, ok, sh, systemctl
 
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.base.names import DeviceName, TaskName, UnitKind, task_service, unit_path
@@ -245,15 +245,12 @@ TEXTS = (
 
 
 @pytest.fixture
-def written(machine: Machine) -> Iterator[str]:
+def written(place: Files) -> str:
     """A unit file with these texts."""
     unit = "solo5-task-written.service"
-    path = Path("/run/systemd/system", unit)
-    path.write_text("\n".join(("[Service]", "ExecStart=/usr/bin/true", *TEXTS, "")))
+    place(f"/run/systemd/system/{unit}", "\n".join(("[Service]", "ExecStart=/usr/bin/true", *TEXTS, "")))
     systemctl("daemon-reload")
-    yield unit
-    path.unlink()
-    systemctl("daemon-reload")
+    return unit
 
 
 def test_a_text_means_what_it_means_in_a_unit_file(written: str) -> None:

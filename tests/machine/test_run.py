@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -60,15 +59,6 @@ def test_a_start_without_disks_imports_nothing_for_them(run: Runner) -> None:
     assert not imported & {"solo5_systemd.storage.backing_files", "tarfile"}
 
 
-def test_text_that_is_not_ascii_reaches_the_unit(run: Runner, tmp_path: Path) -> None:
-    tmp_path.chmod(0o755)
-    image = tmp_path / "é 磁盘 𝄞.spt"
-    shutil.copy(GUESTS / "sleeper.spt", image)
-    name = run(str(image), name="scripts", options=("--label", "NOTE=é 磁盘 𝄞"))
-    assert (inspect(name)["image"], inspect(name)["log_fields"]) == (str(image), {"NOTE": "é 磁盘 𝄞"})
-    assert image.name in unit_property(f"solo5-task-{name}.service", "Description")
-
-
 def test_limits_that_are_not_enforced_are_named(machine: Machine) -> None:
     """On this machine's own hierarchy; `solo5ctl doctor` names the same controllers."""
     enabled = Path("/sys/fs/cgroup/cgroup.controllers").read_text().split()
@@ -120,13 +110,6 @@ def test_stop_is_not_a_failure_and_keeps_the_outcome(run: Runner, target: str, h
     assert unit_property(f"solo5-task-{name}.service", "ActiveState") == "inactive", "not failed"
     assert name not in ok("solo5ctl", "ps", "--quiet").split()
     assert name in ok("solo5ctl", "ps", "--all", "--quiet").split()
-
-
-def test_systemctl_stop_is_a_stop_like_any_other(run: Runner) -> None:
-    name = run("sleeper.hvt")
-    says(name, "sleeping")
-    ok("systemctl", "stop", f"solo5-task-{name}.service")
-    assert inspect(name)["outcome"]["ending"] == "stopped"
 
 
 def test_kill_sends_permitted_signals(run: Runner) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import GUESTS, Machine, eventually, inspect, ok, sh, unit_property
+from tests.machine.conftest import GUESTS, Machine, eventually, given, inspect, ok, sh, unit_property
 
 
 @pytest.fixture(autouse=True)
@@ -44,9 +44,7 @@ def test_scope_passes_the_guests_status_and_drops_privileges(machine: Machine) -
 
 def test_scope_has_disks_by_descriptor(machine: Machine, tmp_path: Path) -> None:
     """No blank in a path and no directory that its user may not enter keeps the tender from them."""
-    disk = tmp_path / "a disk.img"
-    disk.write_bytes(b"found".ljust(512, b"\0"))
-    ok("chown", "solo5:", str(disk))
+    disk = given(tmp_path / "a disk.img", b"found".ljust(512, b"\0"))
     tmp_path.chmod(0o700)
     block = ("--block", f"storage={disk}")
     done = sh("solo5ctl", "run", "--scope", "--name", "disked", *block, f"{GUESTS}/disk.spt", "read")

@@ -258,15 +258,6 @@ def freeze_and_kill(task: str, guard: str) -> None:
     frozen_while(task, act)
 
 
-def test_a_task_that_was_frozen_before_stays_frozen(spinning: str) -> None:
-    ok("solo5ctl", "freeze", spinning)
-    unit = str(inspect(spinning)["unit"])
-    frozen_while(spinning, lambda: None)
-    assert unit_property(unit, "FreezerState") == "frozen"
-    with pytest.raises(Exception, match="was thawed meanwhile"):
-        frozen_while(spinning, lambda: ok("solo5ctl", "thaw", spinning))
-
-
 def test_a_task_that_ends_meanwhile_has_no_snapshot(spinning: str) -> None:
     unit = str(inspect(spinning)["unit"])
 
@@ -277,23 +268,6 @@ def test_a_task_that_ends_meanwhile_has_no_snapshot(spinning: str) -> None:
     with pytest.raises(Exception, match=f"task {spinning} has ended meanwhile"):
         frozen_while(spinning, kill)
     eventually(lambda: inspect(spinning)["phase"] != "running", "it was killed")
-
-
-def test_a_task_is_frozen_by_one_process_at_a_time(spinning: str) -> None:
-    def again() -> None:
-        with pytest.raises(Exception, match="is frozen for another snapshot"):
-            raise_of_thread(lambda: frozen_while(spinning, lambda: None))
-
-    frozen_while(spinning, again)
-    assert thawed(spinning)()
-
-
-def raise_of_thread(act: Callable[[], None]) -> None:
-    """Call in a thread, which may have an event loop of its own."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(act).result()
 
 
 def test_only_root_thaws_and_locks(spinning: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.machine.conftest import GUESTS, Machine, Runner, console, eventually, inspect, ok, says, sh
+from tests.machine.conftest import DISKS, GUESTS, Files, Machine, Runner, console, eventually, inspect, ok, says, sh
 from tests.machine.test_block import Watched
 
 from solo5_systemd.base.errors import HostError
@@ -25,7 +25,6 @@ from solo5_systemd.task.workload import MIB, Workload
 from solo5_systemd.unit.tender import PRIVATE
 from solo5_systemd.wiring import engine as wiring
 
-DISKS = Path("/var/lib/solo5/disks")
 COPIES = Path("/var/lib/solo5/copies")
 
 
@@ -260,26 +259,6 @@ def test_import_and_export_keep_holes_and_content(tmp_path: Path) -> None:
     assert "exists: expected the path of a new file" in refused("export", "data", str(tmp_path / "out"))
 
 
-def test_bad_input_is_one_sentence_and_changes_nothing() -> None:
-    disk("create", "taken", "1M")
-    for words, error in (
-        (("create", "data", "0"), "disk size '0' is not a size"),
-        (("create", "data", "100"), "disk 'data' would have 100 bytes: expected one or more whole sectors of 512"),
-        (("create", "../x", "1M"), "disk name '../x' is not usable"),
-        (("create", "taken", "1M"), "disk name 'taken' is taken: expected a name that no disk has"),
-        (("resize", "taken", "512"), "disk 'taken' has 1048576 bytes: expected as many or more"),
-        (("rm", "none"), "no disk is named 'none'"),
-        (("import", "data", "/etc/hostname"), "expected one or more whole sectors of 512"),
-        (("import", "data", "/nowhere"), "'/nowhere' does not exist"),
-        (("import", "data", "/etc"), "cannot be"),
-    ):
-        done = sh("solo5ctl", "disk", *words)
-        assert done.returncode in (125, 127), done.stderr
-        assert error in done.stderr
-        assert "Traceback" not in done.stderr
-        assert [path.name for path in DISKS.iterdir()] == ["taken"]
-
-
 def test_a_disk_that_is_no_regular_file_is_refused(run: Runner) -> None:
     os.mkfifo(DISKS / "fifo")
     (DISKS / "link").symlink_to("/etc/shadow")
@@ -308,41 +287,33 @@ def test_a_file_system_without_room_or_permission_is_one_sentence(run: Runner, f
         ok("umount", str(DISKS))
 
 
-def test_too_much_data_to_copy_is_refused(run: Runner) -> None:
+def test_too_much_data_to_copy_is_refused(run: Runner, place: Files) -> None:
     golden(size=8 << 20)
     with (DISKS / "data").open("r+b") as file:
         file.write(os.urandom(8 << 20))
-    settings = Path("/etc/solo5/copies.toml")
-    settings.write_text("disk_copy_mb = 4\n")
-    try:
-        failed = run.fail("--rm", "--block", "storage=disk:data,ephemeral", f"{GUESTS}/disk.spt", "read")
-        if failed.returncode != 0:  # not where blocks are shared
-            words = "bytes that are copied for each run: expected at most 4194304, since the limit of a task is 4194304"
-            assert words in failed.stderr
-    finally:
-        settings.unlink()
+    place("/etc/solo5/copies.toml", "disk_copy_mb = 4\n")
+    failed = run.fail("--rm", "--block", "storage=disk:data,ephemeral", f"{GUESTS}/disk.spt", "read")
+    if failed.returncode != 0:  # not where blocks are shared
+        words = "bytes that are copied for each run: expected at most 4194304, since the limit of a task is 4194304"
+        assert words in failed.stderr
     assert not list(COPIES.iterdir())
 
 
-def test_disks_beyond_the_quota_of_their_directory_are_refused(run: Runner) -> None:
-    settings = Path("/etc/solo5/quota.toml")
-    settings.write_text(f'disk_quota_mb = {{ "{DISKS}" = 8 }}\n')
-    try:
-        disk("create", "data", "6M")
-        words = f"the quota of {DISKS} is {8 * MIB} bytes and the files in it have {6 * MIB}"
-        assert words in refused("create", "other", "3M")
-        assert words in refused("resize", "data", "9M")
-        for dry in ((), ("--dry-run",)):
-            option = ("--rm", *dry, "--block", "storage=disk:other,create,size=3M")
-            failed = run.fail(*option, f"{GUESTS}/disk.spt", "read")
-            assert (failed.returncode, words in failed.stderr) == (125, True), failed.stderr
-        assert [path.name for path in DISKS.iterdir()] == ["data"]
-        assert disk("create", "other", "2M") == "other\n"
-        settings.write_text("disk_quota_mb = 8\n")
-        assert disk("ls", "-q") == "data\nother\n", "settings are read where a disk is made"
-        assert "disk_quota_mb is 8: expected a table" in refused("create", "third", "1M")
-    finally:
-        settings.unlink()
+def test_disks_beyond_the_quota_of_their_directory_are_refused(run: Runner, place: Files) -> None:
+    settings = place("/etc/solo5/quota.toml", f'disk_quota_mb = {{ "{DISKS}" = 8 }}\n')
+    disk("create", "data", "6M")
+    words = f"the quota of {DISKS} is {8 * MIB} bytes and the files in it have {6 * MIB}"
+    assert words in refused("create", "other", "3M")
+    assert words in refused("resize", "data", "9M")
+    for dry in ((), ("--dry-run",)):
+        option = ("--rm", *dry, "--block", "storage=disk:other,create,size=3M")
+        failed = run.fail(*option, f"{GUESTS}/disk.spt", "read")
+        assert (failed.returncode, words in failed.stderr) == (125, True), failed.stderr
+    assert [path.name for path in DISKS.iterdir()] == ["data"]
+    assert disk("create", "other", "2M") == "other\n"
+    settings.write_text("disk_quota_mb = 8\n")
+    assert disk("ls", "-q") == "data\nother\n", "settings are read where a disk is made"
+    assert "disk_quota_mb is 8: expected a table" in refused("create", "third", "1M")
 
 
 def test_a_scope_has_a_private_copy_too(run: Runner) -> None:

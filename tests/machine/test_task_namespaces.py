@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import GUESTS, Machine, Runner, eventually, ok, sh, unit_property
-from tests.machine.test_network import IPV4, address, web
+from tests.machine.conftest import GUESTS, Machine, Runner, address, eventually, ok, sh, unit_property
+from tests.machine.test_network import IPV4, web
 
 NAMESPACES = Path("/run/netns")
 

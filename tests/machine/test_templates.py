@@ -3,14 +3,14 @@
 import json
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.machine.conftest import (
     GUESTS,
-    Machine,
+    Files,
     Outside,
+    answers,
     console,
     eventually,
     inspect,
@@ -38,14 +38,14 @@ def web(declare: Declarations) -> Declarations:
     return declare
 
 
-def answers(instance: int) -> bool:
-    return sh("curl", "--silent", "--max-time", "2", f"http://127.0.0.1:870{instance}/").returncode == 0
+def is_up(instance: int) -> bool:
+    return answers(8700 + instance)
 
 
 def started(*instances: int) -> None:
     ok("systemctl", "start", *(f"web@{each}" for each in instances))
     for each in instances:
-        eventually(lambda each=each: answers(each), f"web@{each} answers")  # type: ignore[misc]
+        eventually(lambda each=each: is_up(each), f"web@{each} answers")  # type: ignore[misc]
 
 
 def cleared_up(instance: int) -> None:
@@ -71,21 +71,15 @@ def test_one_file_has_three_instances_that_are_tasks_like_others(web: Declaratio
     assert unit_property("web@2.service", "ControlGroup") == "/solo5.slice/web@2.service"
 
 
-def test_the_example_has_three_instances(declare: Declarations) -> None:
-    image = Path("/srv/unikernels/web.hvt")
-    image.parent.mkdir()
-    image.write_bytes((GUESTS / "net.spt").read_bytes())
-    try:
-        declare.write("web@", Path("/srv/examples/declared/web@.unikernel").read_text())
-        systemctl("daemon-reload")
-        ok("systemctl", "start", "web@1", "web@2", "web@3")
-        for port in (8081, 8082, 8083):
-            address = f"http://127.0.0.1:{port}/"
-            eventually(lambda url=address: sh("curl", "--silent", url).returncode == 0, address)  # type: ignore[misc]
-        assert "Web site 2" in status("web@2")
-    finally:
-        image.unlink()
-        image.parent.rmdir()
+def test_the_example_has_three_instances(declare: Declarations, place: Files) -> None:
+    place("/srv/unikernels/web.hvt", (GUESTS / "net.spt").read_bytes())
+    declare.write("web@", Path("/srv/examples/declared/web@.unikernel").read_text())
+    systemctl("daemon-reload")
+    ok("systemctl", "start", "web@1", "web@2", "web@3")
+    for port in (8081, 8082, 8083):
+        address = f"http://127.0.0.1:{port}/"
+        eventually(lambda url=address: sh("curl", "--silent", url).returncode == 0, address)  # type: ignore[misc]
+    assert "Web site 2" in status("web@2")
 
 
 def test_the_verbs_of_solo5ctl_know_an_instance(web: Declarations) -> None:
@@ -100,29 +94,23 @@ def test_the_verbs_of_solo5ctl_know_an_instance(web: Declarations) -> None:
         assert inspect("web@1")["phase"] == phase
     assert "Image=" in ok("solo5ctl", "export", "web@1")
     ok("solo5ctl", "stop", "web@1")
+    assert unit_property("web@1.service", "ActiveState") == "inactive"
     ended = inspect("web@1")
     assert (ended["phase"], ended["outcome"]["ending"]) == ("ended", "stopped")
     assert (DIRECTORY / "web@1").exists()
+    assert not [line for line in ok("solo5ctl", "gc", "--dry-run").splitlines() if not line.startswith("image ")]
     ok("solo5ctl", "rm", "web@1")
     eventually(lambda: not (DIRECTORY / "web@1").exists(), "what its start has made is removed")
     assert "web@1" not in ok("solo5ctl", "ps", "--all")
     eventually(lambda: "Not started" in ok("solo5ctl", "inspect", "web@1"), "its outcome is gone")
-    assert answers(2)
+    started(1)
+    assert is_up(2)
     refused = sh("solo5ctl", "run", "--name", "web@9", str(GUESTS / "hello.spt"))
     assert "is that of an instance of a template" in refused.stderr
     assert "web@ is a template: expected the name of an instance, such as web@1." in sh("solo5ctl", "rm", "web@").stderr
 
 
 # --- updates --------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def newer() -> Iterator[str]:
-    """The guest of the template as another image."""
-    path = Path("/srv/newer.spt")
-    path.write_bytes((GUESTS / "net.spt").read_bytes() + b"\0newer")
-    yield str(path)
-    path.unlink()
 
 
 def updated(instance: int, *words: str, verb: str = "update") -> subprocess.CompletedProcess[str]:
@@ -140,7 +128,7 @@ def whole(*instances: int) -> None:
     assert ok("solo5ctl", "ps", "--all", "--quiet").split() == [f"web@{each}" for each in instances]
     for each in instances:
         assert inspect(f"web@{each}")["ports"]
-        assert answers(each)
+        assert is_up(each)
         assert not [*(DIRECTORY / f"web@{each}").glob("update.[jp]*")]
 
 
@@ -172,45 +160,30 @@ def test_an_instance_is_updated_beside_itself_and_the_others_are_left_alone(
     # What is of one instance only leaves the unit of the template alone, and is there after a restart.
     assert systemctl("is-enabled", "web@1").strip() == "enabled"
     ok("systemctl", "restart", "web@*")
-    eventually(lambda: answers(1) and answers(2), "both answer")
+    eventually(lambda: is_up(1) and is_up(2), "both answer")
     assert (image_of(1), image_of(2), identity("web@1")) == (newer, old, had)
     ok("systemctl", "disable", "web@1")
 
 
-def test_systemctl_reload_updates_each_instance_to_the_changed_file(declare: Declarations, newer: str) -> None:
-    image = Path("/srv/web.spt")
-    image.write_bytes((GUESTS / "net.spt").read_bytes())
-    try:
-        declare.write("web@", f"[Unikernel]\nImage={image}\n{WEB}\nWatch=0\n")
-        systemctl("daemon-reload")
-        started(1, 2)
-        other = (DIRECTORY / "web@2/image").readlink()
-        image.write_bytes(Path(newer).read_bytes())
-        ok("systemctl", "reload", "web@1")
-        whole(1, 2)
-        assert (DIRECTORY / "web@1/image").readlink() != (DIRECTORY / "web@2/image").readlink() == other
-        assert not [*ETC.glob("web@*.d")], "it runs what its template declares"
-        ok("systemctl", "reload", "web@*")
-        for each in (1, 2):
-            unit = f"solo5-update@web@{each}.service"
-            eventually(lambda u=unit: unit_property(u, "ActiveState") == "inactive", "it is over")  # type: ignore[misc]
-        assert (DIRECTORY / "web@1/image").readlink() == (DIRECTORY / "web@2/image").readlink() != other
-        whole(1, 2)
-    finally:
-        image.unlink()
-
-
-def test_an_update_of_an_instance_that_is_killed_leaves_whole_instances(web: Declarations, newer: str) -> None:
+def test_systemctl_reload_updates_each_instance_to_the_changed_file(
+    declare: Declarations, place: Files, newer: str
+) -> None:
+    image = place("/srv/web.spt", (GUESTS / "net.spt").read_bytes())
+    declare.write("web@", f"[Unikernel]\nImage={image}\n{WEB}\nWatch=0\n")
+    systemctl("daemon-reload")
     started(1, 2)
-    unit, own = "solo5-update@web@1.service", DIRECTORY / "web@1/update.phase"
-    old = str(GUESTS / "net.spt")
-    for phase, images in (("beside", {old}), ("switching", {old, newer})):
-        assert updated(1, newer, "--no-block", "--watch", "0").returncode == 0
-        eventually(lambda phase=phase: own.exists() and own.read_text() == phase, phase)  # type: ignore[misc]
-        ok("systemctl", "kill", "--signal=KILL", "--kill-whom=main", unit)
-        whole(1, 2)
-        assert image_of(1) in images
-        assert image_of(2) == old
+    other = (DIRECTORY / "web@2/image").readlink()
+    image.write_bytes(Path(newer).read_bytes())
+    ok("systemctl", "reload", "web@1")
+    whole(1, 2)
+    assert (DIRECTORY / "web@1/image").readlink() != (DIRECTORY / "web@2/image").readlink() == other
+    assert not [*ETC.glob("web@*.d")], "it runs what its template declares"
+    ok("systemctl", "reload", "web@*")
+    for each in (1, 2):
+        unit = f"solo5-update@web@{each}.service"
+        eventually(lambda u=unit: unit_property(u, "ActiveState") == "inactive", "it is over")  # type: ignore[misc]
+    assert (DIRECTORY / "web@1/image").readlink() == (DIRECTORY / "web@2/image").readlink() != other
+    whole(1, 2)
 
 
 def test_an_instance_that_is_removed_during_its_update_leaves_nothing(web: Declarations, newer: str) -> None:
@@ -222,8 +195,8 @@ def test_an_instance_that_is_removed_during_its_update_leaves_nothing(web: Decla
     eventually(lambda: unit_property(unit, "ActiveState") == "inactive", "the update is over")
     assert ok("solo5ctl", "ps", "--all", "--quiet").split() == ["web@2"]
     assert not (DIRECTORY / "web@1").exists()
-    assert not answers(1)
-    assert answers(2)
+    assert not is_up(1)
+    assert is_up(2)
 
 
 def test_an_instance_that_cannot_be_updated_is_refused_in_one_sentence(web: Declarations, newer: str) -> None:
@@ -239,52 +212,15 @@ def test_an_instance_that_cannot_be_updated_is_refused_in_one_sentence(web: Decl
     assert "there is no declared task 'other@1'" in declared
 
 
-def test_an_instance_of_a_template_of_others_is_no_task(machine: Machine, tmp_path: Path) -> None:
-    other = SYSTEM / "other@.service"
-    other.write_text("[Service]\nExecStart=/bin/sleep 1000\n")
-    try:
-        systemctl("daemon-reload")
-        ok("systemctl", "start", "other@1")
-        for verb in (["inspect"], ["stop"], ["kill"], ["freeze"], ["rm", "--force"]):
-            refused = sh("solo5ctl", *verb, "other@1")
-            assert "no task is named 'other@1'" in refused.stderr, refused
-        assert unit_property("other@1.service", "ActiveState") == "active"
-    finally:
-        sh("systemctl", "stop", "other@1")
-        other.unlink()
-        systemctl("daemon-reload")
-
-
-def by_restart() -> None:
-    ok("systemctl", "restart", "web@1")
-
-
-def by_stop_and_start() -> None:
-    ok("systemctl", "stop", "web@1")
-    ok("systemctl", "daemon-reload")
-    ok("systemctl", "start", "web@1")
-
-
-def by_crash() -> None:
-    before = main_pid("web@1")
-    ok("kill", "-KILL", before)
-    eventually(lambda: main_pid("web@1") not in ("0", before), "it is started again")
-
-
-def after_daemon_reexec() -> None:
-    systemctl("daemon-reexec")
-    ok("systemctl", "restart", "web@1")
-
-
-def test_an_instance_keeps_its_addresses_and_leaves_the_others_alone(web: Declarations) -> None:
-    started(1, 2)
-    had, other = identity("web@1"), main_pid("web@2")
-    for again in (by_restart, by_stop_and_start, by_crash, after_daemon_reexec):
-        again()
-        eventually(lambda: answers(1), "it answers again")
-        assert identity("web@1") == had, again
-        assert main_pid("web@2") == other, again
-    assert answers(2)
+def test_an_instance_of_a_template_of_others_is_no_task(place: Files) -> None:
+    place(SYSTEM / "other@.service", "[Service]\nExecStart=/bin/sleep 1000\n")
+    systemctl("daemon-reload")
+    ok("systemctl", "start", "other@1")
+    for verb in (["inspect"], ["stop"], ["kill"], ["freeze"], ["rm", "--force"]):
+        refused = sh("solo5ctl", *verb, "other@1")
+        assert "no task is named 'other@1'" in refused.stderr, refused
+    assert unit_property("other@1.service", "ActiveState") == "active"
+    ok("systemctl", "stop", "other@1")
 
 
 def test_instances_are_enabled_by_name_and_by_default(web: Declarations) -> None:
@@ -295,7 +231,7 @@ def test_instances_are_enabled_by_name_and_by_default(web: Declarations) -> None
         systemctl("list-dependencies", "--plain", "multi-user.target").split()
     )
     ok("systemctl", "start", "multi-user.target")
-    eventually(lambda: answers(1) and answers(2), "both answer")
+    eventually(lambda: is_up(1) and is_up(2), "both answer")
     ok("systemctl", "disable", "--now", "web@1", "web@2")
 
 
@@ -323,7 +259,7 @@ def test_drop_ins_and_an_own_file_differ_from_the_template(web: Declarations) ->
     (ETC / "web@4.unikernel").unlink()
     systemctl("daemon-reload")
     ok("systemctl", "restart", "web@3")
-    eventually(lambda: answers(3), "the instance is the template's now")
+    eventually(lambda: is_up(3), "the instance is the template's now")
 
 
 HOSTILE = {
@@ -367,7 +303,7 @@ def test_a_removed_template_stops_nothing_and_leaves_nothing(web: Declarations) 
     (ETC / "web@.unikernel").unlink()
     systemctl("daemon-reload")
     assert main_pid("web@1") == pid
-    assert answers(1)
+    assert is_up(1)
     assert not (DIRECTORY / "web@2").exists()
     assert sh("systemctl", "start", "web@2").returncode != 0
     assert f"{ETC}/web@.unikernel was removed" in status("web@2") + status("web@1")
@@ -399,41 +335,31 @@ def test_a_value_that_only_one_instance_cannot_have_is_refused_at_its_start(web:
     assert "web@x" in ok("solo5ctl", "ps", "--all")
 
 
-def test_an_image_of_each_instance_must_be_for_the_same_tender(declare: Declarations) -> None:
-    images = {each: Path(f"/srv/image-{each}.bin") for each in ("a", "b", "c")}
+def test_an_image_of_each_instance_must_be_for_the_same_tender(declare: Declarations, place: Files) -> None:
     for each, guest in (("a", "net.spt"), ("b", "net.spt"), ("c", "net.hvt")):
-        images[each].write_bytes((GUESTS / guest).read_bytes())
-    try:
-        declare.write("web@", "[Unikernel]\nImage=/srv/image-%i.bin\nArgument={mirage}\n")
-        systemctl("daemon-reload")
-        ok("systemctl", "start", "web@a", "web@b")
-        says("web@b", "serving")
-        assert sh("systemctl", "start", "web@c").returncode == 1
-        assert "is not what the unit file of web@ was made for" in status("web@c")
-        assert "write /etc/solo5/web@c.unikernel" in status("web@c")
-    finally:
-        for path in images.values():
-            path.unlink()
+        place(f"/srv/image-{each}.bin", (GUESTS / guest).read_bytes())
+    declare.write("web@", "[Unikernel]\nImage=/srv/image-%i.bin\nArgument={mirage}\n")
+    systemctl("daemon-reload")
+    ok("systemctl", "start", "web@a", "web@b")
+    says("web@b", "serving")
+    assert sh("systemctl", "start", "web@c").returncode == 1
+    assert "is not what the unit file of web@ was made for" in status("web@c")
+    assert "write /etc/solo5/web@c.unikernel" in status("web@c")
 
 
-def test_an_instance_waits_for_what_its_template_names(declare: Declarations) -> None:
+def test_an_instance_waits_for_what_its_template_names(declare: Declarations, place: Files) -> None:
     late = Path("/run/late")
-    slow = SYSTEM / "slow@.service"
-    slow.write_text(
+    place(late / "none")
+    place(
+        SYSTEM / "slow@.service",
         "[Service]\nType=oneshot\nRemainAfterExit=yes\n"
-        f"ExecStart=/bin/sh -c 'mkdir -p {late}; sleep 0.5; cp {GUESTS}/net.spt {late}/%i.spt'\n"
+        f"ExecStart=/bin/sh -c 'sleep 0.5; cp {GUESTS}/net.spt {late}/%i.spt'\n",
     )
-    try:
-        declare.write(
-            "web@",
-            f"[Unit]\nRequires=slow@%i.service\nAfter=slow@%i.service\n"
-            f"[Unikernel]\nImage={late}/%i.spt\nTender=spt\n{WEB}\n",
-        )
-        systemctl("daemon-reload")
-        started(1)  # its preparation reads the image, which is not there before
-    finally:
-        declare.remove()
-        sh("systemctl", "stop", "slow@1")
-        slow.unlink()
-        sh("rm", "-r", str(late))
-        systemctl("daemon-reload")
+    declare.write(
+        "web@",
+        f"[Unit]\nRequires=slow@%i.service\nAfter=slow@%i.service\n"
+        f"[Unikernel]\nImage={late}/%i.spt\nTender=spt\n{WEB}\n",
+    )
+    systemctl("daemon-reload")
+    started(1)  # its preparation reads the image, which is not there before
+    ok("systemctl", "stop", "slow@1")

@@ -5,11 +5,10 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
-from tests.machine.conftest import GUESTS, Machine, Runner, console, ok, says, sh, systemctl
+from tests.machine.conftest import GUESTS, Runner, console, ok, says, sh, systemctl
 from tests.machine.declared import Declarations
 
 HOSTILE = b"\x1b[2J\x1b]0;title\x07\x9b31m\r\x08OWNED"
@@ -39,13 +38,6 @@ def raw(*words: str, terminal: bool) -> bytes:
 
 def is_clean(printed: bytes) -> bool:
     return not re.search(rb"[\x00-\x08\x0b-\x1f\x7f]|(?<![\xc2-\xf4\x80-\xbf])[\x80-\x9f]", COLOUR.sub(b"", printed))
-
-
-@pytest.fixture
-def declare(machine: Machine) -> Iterator[Declarations]:
-    subject = Declarations()
-    yield subject
-    subject.remove()
 
 
 def test_a_hostile_guest_reaches_no_terminal_by_any_verb(run: Runner, tmp_path: Path) -> None:

@@ -15,8 +15,11 @@ from pathlib import Path
 import pytest
 from tests.machine.conftest import (
     GUESTS,
+    Files,
     Outside,
     Runner,
+    address,
+    answers,
     eventually,
     inspect,
     ok,
@@ -34,13 +37,15 @@ from solo5_systemd.declared.update_files import sha256
 PORT, ECHO = 8750, 8752
 WEB = f"Memory=64M\nPublish={PORT}:80\nArgument={{mirage}}"
 DROP_IN = ETC / "web.unikernel.d/50-update.conf"
+SYSTEM_DROP_IN = Path("/run/systemd/system/web.service.d/test.conf")
+BROKEN = "[Service]\nExecStartPre=/bin/false\n"
 
 
 @pytest.fixture
 def web(declare: Declarations) -> str:
     unit = declare("web", WEB, rest="[Unit]\nStartLimitIntervalSec=0")
     ok("systemctl", "start", unit)
-    eventually(answers, "it answers")
+    eventually(is_up, "it answers")
     return unit
 
 
@@ -53,32 +58,17 @@ def drained() -> Iterator[None]:
 
 
 @pytest.fixture
-def images() -> Iterator[Path]:
+def images(place: Files) -> Path:
     """A directory that is there at the next boot."""
-    path = Path("/srv/updates")
-    path.mkdir()
-    yield path
-    shutil.rmtree(path)
+    return place("/srv/updates/none").parent
 
 
-@pytest.fixture
-def newer(images: Path) -> str:
-    """The same guest as another image."""
-    path = images / "newer.spt"
-    path.write_bytes(Path(f"{GUESTS}/net.spt").read_bytes() + b"\0newer")
-    return str(path)
-
-
-def answers(port: int = PORT) -> bool:
-    return sh("curl", "--silent", "--max-time", "2", f"http://127.0.0.1:{port}/").returncode == 0
+def is_up() -> bool:
+    return answers(PORT)
 
 
 def image_of(name: str) -> str:
     return str(inspect(name)["image"])
-
-
-def address(name: str) -> object:
-    return inspect(name)["nics"][0]["ipv4"]
 
 
 def whole(unit: str) -> None:
@@ -87,7 +77,7 @@ def whole(unit: str) -> None:
     assert [each["name"] for each in json.loads(ok("solo5ctl", "ps", "--all", "--json"))] == ["web"]
     assert inspect("web")["ports"]
     assert unit_property(unit, "ActiveState") == "active"
-    assert answers()
+    assert is_up()
     assert not [*(DIRECTORY / "web").glob("update.[jp]*")]
 
 
@@ -124,9 +114,9 @@ def test_a_guest_that_routes_keeps_its_routes(declare: Declarations, newer: str)
     with settings('[network.default]\nroutes = ["192.168.0.0/16"]\n'):
         unit = declare("web", f"{WEB}\nNetwork=service=default,route=192.168.2.0/24")
         ok("systemctl", "start", unit)
-        eventually(answers, "it answers")
+        eventually(is_up, "it answers")
         route = ok("ip", "route", "show", "192.168.2.0/24")
-        assert str(address("web")).partition("/")[0] in route
+        assert address("web") in route
         done = update(newer, "--watch", "0")
         assert done.returncode == 0, done.stderr
         assert "the new guest, task web.next, has the published ports" in done.stdout
@@ -227,7 +217,7 @@ def test_no_request_fails_through_updates_a_rollback_and_a_bad_image(
     with requests(outside, outside.here, PORT, RATE) as client:
         for _ in range(2 * UPDATES - 1):
             ok("systemctl", "restart", web)
-            eventually(answers, "it answers again")
+            eventually(is_up, "it answers again")
         print(f"{2 * UPDATES - 1} times systemctl restart: {client.tally()}")
         ok("systemctl", "stop", web)
         eventually(lambda: client.tally().failed, "the client notices a guest that is not there")
@@ -268,7 +258,7 @@ def test_what_is_in_flight_while_ports_are_moved_arrives_whole(declare: Declarat
     """Both turns: from the old guest to the one beside it, and from that to the task itself."""
     unit = declare("web", f"{WEB}\nPublish={ECHO}:7", rest="[Unit]\nStartLimitIntervalSec=0")
     ok("systemctl", "start", unit)
-    eventually(answers, "it answers")
+    eventually(is_up, "it answers")
     first, second = Stream(), Stream()
     try:
         first.start()
@@ -331,11 +321,10 @@ def test_a_reload_has_the_result_of_its_update(declare: Declarations, images: Pa
     assert main_pid("web.service") != before
 
 
-def test_the_declaration_has_the_time_in_which_a_guest_has_to_become_ready(declare: Declarations, newer: str) -> None:
-    unit = declare("web", f"{WEB}\nReady=tcp:81\nTimeout=1s")
-    ok("systemctl", "start", unit)
-    assert "the new guest was not ready within 1 s (tcp:81)" in update(newer).stderr
-    whole(unit)
+def watched(newer: str) -> None:
+    """Start an update whose new guest has the ports, and is watched."""
+    ok("solo5ctl", "update", "web", newer, "--no-block", "--watch", "1min")
+    eventually(lambda: sh("systemctl", "is-active", "solo5-update@web").stdout == "active\n", "it has the ports")
 
 
 def test_a_guest_that_ends_within_the_watch_gives_the_ports_back(web: str, newer: str) -> None:
@@ -347,7 +336,7 @@ def test_a_guest_that_ends_within_the_watch_gives_the_ports_back(web: str, newer
         text=True,
     ) as done:
         eventually(lambda: sh("systemctl", "is-active", "solo5-update@web").stdout == "active\n", "it has the ports")
-        assert answers()
+        assert is_up()
         ok("kill", "-KILL", main_pid("solo5-task-web.next.service"))
         _, error = done.communicate(timeout=60)
     assert done.returncode == 126
@@ -356,11 +345,14 @@ def test_a_guest_that_ends_within_the_watch_gives_the_ports_back(web: str, newer
     assert main_pid(web) == before
 
 
-def test_a_declaration_that_is_removed_during_its_update_leaves_nothing(
-    web: str, newer: str, declare: Declarations
-) -> None:
-    ok("solo5ctl", "update", "web", newer, "--no-block", "--watch", "1min")
-    eventually(lambda: sh("systemctl", "is-active", "solo5-update@web").stdout == "active\n", "it has the ports")
+def test_a_task_that_is_stopped_during_its_update_is_stopped_also_without_its_declaration(web: str, newer: str) -> None:
+    watched(newer)
+    ok("systemctl", "stop", web)
+    eventually(lambda: unit_property("solo5-update@web.service", "ActiveState") == "inactive", "the update is over")
+    assert json.loads(ok("solo5ctl", "ps", "--json")) == []
+    assert not is_up()
+    ok("systemctl", "start", web)
+    watched(newer)
     (ETC / "web.unikernel").unlink()
     systemctl("daemon-reload")
     ok("systemctl", "stop", web)
@@ -370,98 +362,74 @@ def test_a_declaration_that_is_removed_during_its_update_leaves_nothing(
     assert not (DIRECTORY / "web").exists()
 
 
-def test_a_task_that_is_stopped_during_its_update_is_stopped(web: str, newer: str) -> None:
-    ok("solo5ctl", "update", "web", newer, "--no-block", "--watch", "1min")
-    eventually(lambda: sh("systemctl", "is-active", "solo5-update@web").stdout == "active\n", "it has the ports")
-    ok("systemctl", "stop", web)
-    eventually(lambda: unit_property("solo5-update@web.service", "ActiveState") == "inactive", "the update is over")
-    assert json.loads(ok("solo5ctl", "ps", "--json")) == []
-    assert not answers()
-
-
 def stays_stopped(image: str) -> None:
     """Nothing runs, and the next start has this image, with its ports."""
     eventually(lambda: unit_property("solo5-update@web.service", "ActiveState") == "inactive", "the update is over")
     assert unit_property("web.service", "ActiveState") in ("inactive", "failed")
     assert json.loads(ok("solo5ctl", "ps", "--json")) == []
     assert sh("pgrep", "solo5-(hvt|spt)").returncode != 0
-    assert not answers()
+    assert not is_up()
     ok("systemctl", "start", "web")
-    eventually(answers, "it answers")
+    eventually(is_up, "it answers")
     assert image_of("web") == image
     whole("web.service")
 
 
 @pytest.fixture
-def slow_start() -> Iterator[Path]:
+def slow_start(place: Files) -> Path:
     """A file that holds each start of the task as long as it exists; the start has a job meanwhile."""
-    drop_ins, service = Path("/run/systemd/system/web.service.d"), Path("/run/systemd/system/slow-start.service")
-    held = Path("/run/slow-start")
-    service.write_text(f"[Service]\nType=oneshot\nExecStart=/bin/sh -c 'while [ -e {held} ]; do sleep 0.1; done'\n")
-    drop_ins.mkdir()
-    (drop_ins / "slow.conf").write_text("[Unit]\nWants=slow-start.service\nAfter=slow-start.service\n")
-    yield held
-    held.unlink(missing_ok=True)
-    service.unlink()
-    shutil.rmtree(drop_ins)
+    held = place("/run/slow-start")
+    held.unlink()
+    waits = f"/bin/sh -c 'while [ -e {held} ]; do sleep 0.1; done'"
+    place("/run/systemd/system/slow-start.service", f"[Service]\nType=oneshot\nExecStart={waits}\n")
+    place(SYSTEM_DROP_IN, "[Unit]\nWants=slow-start.service\nAfter=slow-start.service\n")
+    return held
 
 
-@pytest.mark.parametrize("pause", [(), ("--pause",)])
+PAUSES: tuple[tuple[str, ...], ...] = ((), ("--pause",))
+
+
 def test_a_task_that_is_stopped_while_its_new_guest_is_not_ready_stays_stopped(
-    declare: Declarations, newer: str, pause: tuple[str, ...]
+    declare: Declarations, newer: str
 ) -> None:
     """The operator's stop is not taken for a guest that has failed."""
-    web = declare("web", f"{WEB}\nArgument=--count=15")
+    web = declare("web", f"{WEB}\nArgument=--count=15", rest="[Unit]\nStartLimitIntervalSec=0")
     ok("systemctl", "start", web)
-    eventually(answers, "it answers")
-    old, pid = image_of("web"), main_pid(web)
     late = ("--ready", "console:count 200$", "--timeout", "1min")  # after some seconds, each time that it starts
-    ok("solo5ctl", "update", "web", newer, "--no-block", "--watch", "0", *late, *pause)
-    eventually(lambda: main_pid(web) not in ("0", pid), "the task runs the new image")
-    ok("systemctl", "stop", web)
-    stays_stopped(old)
+    for pause in PAUSES:
+        eventually(is_up, "it answers")
+        old, pid = image_of("web"), main_pid(web)
+        ok("solo5ctl", "update", "web", newer, "--no-block", "--watch", "0", *late, *pause)
+        eventually(lambda pid=pid: main_pid(web) not in ("0", pid), "the task runs the new image")  # type: ignore[misc]
+        ok("systemctl", "stop", web)
+        stays_stopped(old)
 
 
-@pytest.mark.parametrize("pause", [(), ("--pause",)])
-def test_a_stop_before_the_task_is_started_again_is_not_overridden(
-    slow_start: Path, web: str, newer: str, pause: tuple[str, ...]
-) -> None:
-    """Its job takes the place of the restart, which waits for another unit."""
-    old, pid = image_of("web"), main_pid(web)
-    slow_start.touch()
-    ok("solo5ctl", "update", "web", newer, "--no-block", "--watch", "0", *pause)
-    eventually(lambda: main_pid(web) != pid, "it is being started again")
-    ok("systemctl", "stop", web)
-    slow_start.unlink()
-    stays_stopped(old)
+def test_a_stop_before_the_task_is_started_again_is_not_overridden(slow_start: Path, web: str, newer: str) -> None:
+    """Its job takes the place of the restart, which waits for another unit; also where the update is killed."""
+    old, unit = image_of("web"), "solo5-update@web.service"
+    for pause, is_killed in (*((pause, False) for pause in PAUSES), ((), True)):
+        pid = main_pid(web)
+        slow_start.touch()
+        ok("solo5ctl", "update", "web", newer, "--no-block", "--watch", "0", *pause)
+        eventually(lambda pid=pid: main_pid(web) != pid, "it is being started again")  # type: ignore[misc]
+        if is_killed:
+            ok("systemctl", "kill", "--signal=STOP", "--kill-whom=main", unit)
+        ok("systemctl", "stop", web)
+        if is_killed:
+            ok("systemctl", "kill", "--signal=KILL", "--kill-whom=main", unit)
+        slow_start.unlink()
+        stays_stopped(old)
 
 
-def test_an_update_that_is_killed_does_not_start_a_task_that_was_stopped(
-    slow_start: Path, web: str, newer: str
-) -> None:
-    old, pid = image_of("web"), main_pid(web)
-    slow_start.touch()
-    ok("solo5ctl", "update", "web", newer, "--no-block", "--watch", "0")
-    eventually(lambda: main_pid(web) != pid, "it is being started again")
-    ok("systemctl", "kill", "--signal=STOP", "--kill-whom=main", "solo5-update@web.service")
-    ok("systemctl", "stop", web)
-    ok("systemctl", "kill", "--signal=KILL", "--kill-whom=main", "solo5-update@web.service")
-    slow_start.unlink()
-    stays_stopped(old)
-
-
-def test_a_task_that_starts_with_neither_image_is_made_whole_by_the_hint(web: str, newer: str) -> None:
+def test_a_task_that_starts_with_neither_image_is_made_whole_by_the_hint(web: str, newer: str, place: Files) -> None:
     """The new guest has the ports meanwhile: the task is down, its service is not."""
-    drop_in = Path("/run/systemd/system/web.service.d/broken.conf")
-    drop_in.parent.mkdir()
-    try:
-        drop_in.write_text("[Service]\nExecStartPre=/bin/false\n")  # the daemon-reload of the update loads it
-        failed = update(newer, "--watch", "0")
-    finally:
-        shutil.rmtree(drop_in.parent)
+    broken = place(SYSTEM_DROP_IN, BROKEN)  # the daemon-reload of the update loads it
+    failed = update(newer, "--watch", "0")
+    broken.unlink()
     assert failed.returncode == 125
     assert "task web starts neither with the new image" in failed.stderr
-    assert answers()
+    assert is_up()
     hint = re.search(r"the cause, and then: (systemctl restart web && solo5ctl rm --force web\.next)\n", failed.stderr)
     assert hint, failed.stderr
     systemctl("daemon-reload")
@@ -481,25 +449,25 @@ def test_a_task_that_only_has_the_name_of_a_guest_beside_keeps_its_ports(declare
         eventually(lambda port=port: answers(port), f"{port} answers")  # type: ignore[misc]
 
 
-def test_an_answer_by_udp_makes_a_guest_ready(declare: Declarations, newer: str) -> None:
+def test_the_declaration_has_the_condition_and_the_time_in_which_a_guest_has_to_become_ready(
+    declare: Declarations, newer: str
+) -> None:
     ok("systemctl", "start", declare("web", f"{WEB}\nReady=udp:7\nTimeout=5s"))
     done = update(newer, "--watch", "0")
     assert done.returncode == 0, done.stderr
     assert re.search(r"the published ports: udp 10\.[0-9.]+:7 answers", done.stdout)
+    declare("web", f"{WEB}\nReady=tcp:81\nTimeout=1s")
+    assert "the new guest was not ready within 1 s (tcp:81)" in update(f"{GUESTS}/net.spt").stderr
     whole("web.service")
 
 
 @pytest.mark.parametrize(("port", "ends"), [(PORT, False), (ECHO, True)])
 def test_ports_follow_the_declaration_when_the_guest_that_has_them_has_ended(
-    web: str, newer: str, *, port: int, ends: bool
+    web: str, newer: str, place: Files, *, port: int, ends: bool
 ) -> None:
-    drop_in = Path("/run/systemd/system/web.service.d/broken.conf")
-    drop_in.parent.mkdir()
-    try:
-        drop_in.write_text("[Service]\nExecStartPre=/bin/false\n")
-        assert "starts neither" in update(newer, "--watch", "0").stderr
-    finally:
-        shutil.rmtree(drop_in.parent)
+    broken = place(SYSTEM_DROP_IN, BROKEN)
+    assert "starts neither" in update(newer, "--watch", "0").stderr
+    broken.unlink()
     if ends:
         ok("systemctl", "stop", "solo5-networkd")  # nothing of ours sees the end
         ok("systemctl", "kill", "--signal=KILL", "solo5-task-web.next.service")
@@ -577,54 +545,40 @@ def test_edits_that_are_not_in_effect_are_no_part_of_an_update(web: str, newer: 
 
 
 @pytest.fixture
-def dependents() -> Iterator[list[str]]:
+def dependents(place: Files) -> Iterator[list[str]]:
     """Units that a restart of the task restarts, each by another dependency."""
-    kinds = ("Requires", "BindsTo", "PartOf")
-    paths = [Path(f"/run/systemd/system/by-{kind.lower()}.service") for kind in kinds]
-    for kind, path in zip(kinds, paths, strict=True):
-        path.write_text(f"[Unit]\n{kind}=web.service\nAfter=web.service\n[Service]\nExecStart=sleep infinity\n")
+    units = {f"by-{kind.lower()}.service": kind for kind in ("Requires", "BindsTo", "PartOf")}
+    for name, kind in units.items():
+        text = f"[Unit]\n{kind}=web.service\nAfter=web.service\n[Service]\nExecStart=sleep infinity\n"
+        place(f"/run/systemd/system/{name}", text)
     systemctl("daemon-reload")
-    names = [path.name for path in paths]
-    yield names
-    ok("systemctl", "stop", *names)
-    for path in paths:
-        path.unlink()
-    systemctl("daemon-reload")
+    yield list(units)
+    ok("systemctl", "stop", *units)
 
 
 def are_active(units: list[str]) -> bool:
     return all(unit_property(unit, "ActiveState") == "active" for unit in units)
 
 
-def test_an_update_names_the_units_that_it_restarts_and_leaves_them_running(
-    web: str, newer: str, dependents: list[str]
+def test_an_update_leaves_units_that_it_restarts_running_also_when_a_start_fails_once(
+    web: str, newer: str, place: Files, dependents: list[str]
 ) -> None:
     ok("systemctl", "start", *dependents)
     done = update(newer, "--watch", "0")
     assert done.returncode == 0, done.stderr
     assert f"units that are restarted with web.service: {', '.join(sorted(dependents))}" in done.stdout
     eventually(lambda: are_active(dependents), "they run")
-
-
-def test_a_start_that_fails_once_returns_to_the_earlier_image(web: str, newer: str, dependents: list[str]) -> None:
-    ok("systemctl", "start", *dependents)
-    old, failed = image_of("web"), Path("/run/failed-once")
-    drop_in = Path("/run/systemd/system/web.service.d/once.conf")
-    drop_in.parent.mkdir()
-    drop_in.write_text(f"[Service]\nExecStartPre=+/bin/sh -c '[ -e {failed} ] || {{ : >{failed}; exit 1; }}'\n")
+    other, failed = str(GUESTS / "net.spt"), Path("/run/failed-once")
+    place(SYSTEM_DROP_IN, f"[Service]\nExecStartPre=+/bin/sh -c '[ -e {failed} ] || {{ : >{failed}; exit 1; }}'\n")
     systemctl("daemon-reload")
-    try:
-        done = update(newer, "--watch", "0")
-        assert done.returncode != 0
-        assert "web.service did not start" in done.stderr
-        assert "starts neither" not in done.stderr
-        assert image_of("web") == old
-        whole(web)
-        eventually(lambda: are_active(dependents), "what depends on the task runs")
-    finally:
-        shutil.rmtree(drop_in.parent)
-        failed.unlink(missing_ok=True)
-        systemctl("daemon-reload")
+    done = update(other, "--watch", "0")
+    assert done.returncode != 0
+    assert "web.service did not start" in done.stderr
+    assert "starts neither" not in done.stderr
+    assert image_of("web") == newer, "the earlier one"
+    whole(web)
+    eventually(lambda: are_active(dependents), "what depends on the task runs")
+    failed.unlink()
 
 
 def test_a_frozen_task_is_refused_with_what_to_type(web: str, newer: str) -> None:
@@ -643,52 +597,43 @@ def test_a_frozen_task_is_refused_with_what_to_type(web: str, newer: str) -> Non
 
 
 @pytest.mark.parametrize("disk", ["files:/srv/site", "/srv/site/page,ephemeral"])
-def test_a_task_whose_disks_are_its_own_needs_no_pause(declare: Declarations, images: Path, disk: str) -> None:
-    site = Path("/srv/site")
-    site.mkdir()
-    try:
-        (site / "page").write_bytes(bytes(1 << 20))
-        unit = declare("web", f"{WEB}\nBlock=storage={disk}", image="netdisk.spt")
-        ok("systemctl", "start", unit)
-        eventually(answers, "it answers")
-        newer = images / "newer.spt"
-        newer.write_bytes(Path(f"{GUESTS}/netdisk.spt").read_bytes() + b"\0newer")
-        before = main_pid(unit)
-        done = update(str(newer), "--watch", "0")
-        assert done.returncode == 0, done.stderr
-        assert "the new guest, task web.next, has the published ports" in done.stdout
-        assert (image_of("web"), main_pid(unit) != before) == (str(newer), True)
-        whole(unit)
-        declare.remove()
-        left = (Path("/var/lib/solo5/copies"), Path("/run/solo5/memory"))
-        eventually(lambda: not [each for path in left for each in path.glob("*")], "no copy and no archive is left")
-    finally:
-        shutil.rmtree(site)
+def test_a_task_whose_disks_are_its_own_needs_no_pause(
+    declare: Declarations, images: Path, place: Files, disk: str
+) -> None:
+    place("/srv/site/page", bytes(1 << 20))
+    unit = declare("web", f"{WEB}\nBlock=storage={disk}", image="netdisk.spt")
+    ok("systemctl", "start", unit)
+    eventually(is_up, "it answers")
+    newer = images / "newer.spt"
+    newer.write_bytes(Path(f"{GUESTS}/netdisk.spt").read_bytes() + b"\0newer")
+    before = main_pid(unit)
+    done = update(str(newer), "--watch", "0")
+    assert done.returncode == 0, done.stderr
+    assert "the new guest, task web.next, has the published ports" in done.stdout
+    assert (image_of("web"), main_pid(unit) != before) == (str(newer), True)
+    whole(unit)
+    declare.remove()
+    left = (Path("/var/lib/solo5/copies"), Path("/run/solo5/memory"))
+    eventually(lambda: not [each for path in left for each in path.glob("*")], "no copy and no archive is left")
 
 
 def test_a_task_with_a_disk_is_updated_with_a_pause_only(declare: Declarations, images: Path) -> None:
     unit = declare("web", f"{WEB}\nBlock=storage=disk:update,size=1M,create", image="netdisk.spt")
-    try:
-        ok("systemctl", "start", unit)
-        eventually(answers, "it answers")
-        newer = images / "newer.spt"
-        newer.write_bytes(Path(f"{GUESTS}/netdisk.spt").read_bytes() + b"\0newer")
-        refused = update(str(newer))
-        assert (
-            "cannot be updated without a pause, since disk storage has one writer: expected --pause" in refused.stderr
-        )
-        before = main_pid(unit)
-        assert "hello.spt has the devices none: expected" in update(f"{GUESTS}/hello.spt", "--pause").stderr
-        assert main_pid(unit) == before, "it is not stopped for an image that cannot take its place"
-        done = update(str(newer), "--pause", "--watch", "0")
-        assert done.returncode == 0, done.stderr
-        assert re.search(r"after a pause of [0-9]+\.[0-9]{2} s$", done.stdout, re.MULTILINE)
-        assert image_of("web") == str(newer)
-        whole(unit)
-        bad = update(f"{GUESTS}/netdisk.spt", "--pause", "--ready", "tcp:81", "--timeout", "1s")
-        assert "not ready within 1 s" in bad.stderr
-        assert image_of("web") == str(newer)
-        whole(unit)
-    finally:
-        declare.remove()
-        ok("solo5ctl", "disk", "rm", "update")
+    ok("systemctl", "start", unit)
+    eventually(is_up, "it answers")
+    newer = images / "newer.spt"
+    newer.write_bytes(Path(f"{GUESTS}/netdisk.spt").read_bytes() + b"\0newer")
+    refused = update(str(newer))
+    assert "cannot be updated without a pause, since disk storage has one writer: expected --pause" in refused.stderr
+    before = main_pid(unit)
+    assert "hello.spt has the devices none: expected" in update(f"{GUESTS}/hello.spt", "--pause").stderr
+    assert main_pid(unit) == before, "it is not stopped for an image that cannot take its place"
+    done = update(str(newer), "--pause", "--watch", "0")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"after a pause of [0-9]+\.[0-9]{2} s$", done.stdout, re.MULTILINE)
+    assert image_of("web") == str(newer)
+    whole(unit)
+    bad = update(f"{GUESTS}/netdisk.spt", "--pause", "--ready", "tcp:81", "--timeout", "1s")
+    assert "not ready within 1 s" in bad.stderr
+    assert image_of("web") == str(newer)
+    whole(unit)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.machine.conftest import GUESTS, Machine, Runner, eventually, ok, sh
+from tests.machine.conftest import GUESTS, Files, Machine, Runner, eventually, given, ok, sh
 
 STATE = Path("/var/lib/private/somebody")
 GIVEN_DISKS = Path("/var/lib/solo5/users")
@@ -32,12 +32,6 @@ def test_systemd_takes_another_user_than_a_tasks(machine: Machine, run: Runner) 
     assert taken != user(task)
     assert STATE.stat().st_uid == taken
     ok("rm", "--recursive", str(STATE), "/var/lib/somebody")
-
-
-def given(path: Path) -> Path:
-    path.write_bytes(bytes(512))
-    ok("chown", "solo5:", str(path))
-    return path
 
 
 def test_a_disk_that_cannot_be_taken_back_keeps_its_user_from_every_other_task_and_unit(
@@ -113,17 +107,13 @@ def test_disks_of_before_a_boot_are_taken_back_by_the_first_start_after_it(
     assert user(other)
 
 
-def test_a_task_takes_another_user_than_systemds(machine: Machine, run: Runner) -> None:
+def test_a_task_takes_another_user_than_systemds(run: Runner, place: Files) -> None:
     """The range is one uid, which a service with DynamicUser= has."""
     ok("systemd-run", "--unit=somebody", "--property=DynamicUser=yes", "sleep", "infinity")
-    settings = Path("/etc/solo5/one-user.toml")
-    try:
-        pid = ok("systemctl", "show", "--value", "--property=MainPID", "somebody").strip()
-        eventually(lambda: Path("/proc", pid).stat().st_uid != 0, "the service runs as its user")
-        uid = Path("/proc", pid).stat().st_uid
-        settings.write_text(f'task_uids = "{uid}-{uid}"\n')
-        refused = run.fail("--detach", f"{GUESTS}/sleeper.spt")
-        assert f"all 1 users of tasks, {uid} to {uid}, are in use" in refused.stderr
-    finally:
-        settings.unlink(missing_ok=True)
-        ok("systemctl", "stop", "somebody")
+    pid = ok("systemctl", "show", "--value", "--property=MainPID", "somebody").strip()
+    eventually(lambda: Path("/proc", pid).stat().st_uid != 0, "the service runs as its user")
+    uid = Path("/proc", pid).stat().st_uid
+    place("/etc/solo5/one-user.toml", f'task_uids = "{uid}-{uid}"\n')
+    refused = run.fail("--detach", f"{GUESTS}/sleeper.spt")
+    assert f"all 1 users of tasks, {uid} to {uid}, are in use" in refused.stderr
+    ok("systemctl", "stop", "somebody")

@@ -158,13 +158,23 @@ def test_other_users_are_refused(solo5ctl: Solo5ctl) -> None:
         (("create", "a:b", "1M"), "disk name 'a:b' is not usable"),
         (("create", "a\nb", "1M"), "is not usable"),
         (("create", "data", "1000"), "expected one or more whole sectors of 512"),
+        (("create", "../x", "1M"), "disk name '../x' is not usable"),
+        (("create", "taken", "1M"), "disk name 'taken' is taken: expected a name that no disk has"),
+        (("resize", "taken", "512"), "disk 'taken' has 1048576 bytes: expected as many or more"),
         (("rm", "none"), "no disk is named 'none'"),
+        (("import", "data", __file__), "expected one or more whole sectors of 512"),
+        (("import", "data", "/nowhere"), "'/nowhere' does not exist"),
+        (("import", "data", "/etc"), "cannot be"),
     ],
 )
-def test_bad_input_is_one_sentence(solo5ctl: Solo5ctl, words: tuple[str, ...], error: str) -> None:
+def test_bad_input_is_one_sentence_and_changes_nothing(
+    solo5ctl: Solo5ctl, directory: Path, words: tuple[str, ...], error: str
+) -> None:
+    solo5ctl("disk", "create", "taken", "1M")
     result = solo5ctl("disk", *words)
     assert result.status in (125, 127)
     assert error in result.err
+    assert [path.name for path in directory.iterdir()] == ["taken"]
 
 
 # --- snapshots ----------------------------------------------------------------------------------------------------

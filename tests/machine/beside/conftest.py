@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.machine.conftest import Machine, Outside, Runner, cable, ok, sh
+from tests.machine.conftest import Machine, Outside, Runner, address, cable, ok, sh
 from tests.machine.plugin import fingerprinted
-from tests.machine.test_network import address, web
+from tests.machine.test_network import web
 
 WAYS = {"from here", "from outside", "to outside"}
 FORWARD = Path("/proc/sys/net/ipv4/ip_forward")

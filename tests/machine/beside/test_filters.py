@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 from tests.machine.beside.conftest import WAYS, Guest, Program, doctor, heard, on_the_node, remedy
-from tests.machine.conftest import Machine, Outside, Runner, eventually, ok, sh
-from tests.machine.test_ipv6 import HERE, IPV6, THERE, udp6
-from tests.machine.test_network import GATEWAY, IPV4, address, lease, web
+from tests.machine.conftest import Machine, Outside, Runner, address, eventually, lease, ok, sh
+from tests.machine.test_ipv6 import HERE, IPV6, THERE
+from tests.machine.test_network import GATEWAY, IPV4, web
 from tests.support.doc_tables import DOCS
 
 DOCKER = Program(
@@ -144,7 +144,7 @@ def test_what_doctor_advises_opens_ipv6_for_good(
     def is_open() -> bool:
         ok("ip", "-6", "neigh", "flush", "dev", "solo5-default")
         ping = sh("ping", "-6", "-c2", "-W2", guest).returncode == 0
-        return ping and udp6(outside, 5307) == "hello"
+        return ping and outside.udp(HERE, 5307, "hello") == "hello"
 
     eventually(is_open, f"{name} is reached by IPv6")
     try:

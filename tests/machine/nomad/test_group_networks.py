@@ -31,7 +31,7 @@ from tests.machine.nomad.jobs import (
     unit,
 )
 from tests.machine.nomad.test_services import CHECK, passes, service
-from tests.machine.test_ipv6 import _UDP6, HERE, THERE
+from tests.machine.test_ipv6 import HERE, THERE
 
 EXAMPLES = Path("/srv/examples/nomad")
 NAMESPACES = Path("/run/netns")
@@ -339,10 +339,6 @@ SIX_PORT = """
 MIRAGE = f'unikernel = "{GUESTS}/net.hvt"\nargs = ["{{mirage}}"]\n'
 
 
-def udp6(where: Outside, address: str, number: int) -> str:
-    return where.sh("python3", "-I", "-c", _UDP6, address, str(number), "hello").stdout
-
-
 def addresses6(alloc: str) -> str:
     """Return the IPv6 address that CNI has given to a group."""
     shown = ok("ip", "netns", "exec", alloc, "ip", "-6", "-o", "address", "show", "eth0", "scope", "global")
@@ -360,9 +356,9 @@ def test_a_guest_has_the_ports_of_a_group_with_ipv6(group: Jobs, outside: Outsid
     says(alloc, f"ipv6 {nic['ipv6']}")
     assert nic["ipv6"].startswith("fd")
     eventually(lambda: "--ipv4=10." in outside.tcp(NODE_ADDRESS, port(alloc, "web")), "it answers outside by IPv4")
-    eventually(lambda: udp6(outside, SIX_ADDRESS, port(alloc, "six")) == "hello", "it answers outside by IPv6")
+    eventually(lambda: outside.udp(SIX_ADDRESS, port(alloc, "six"), "hello") == "hello", "it answers outside by IPv6")
     for address in ("::1", addresses6(alloc)):
-        answer = sh("ip", "netns", "exec", alloc, "python3", "-I", "-c", _UDP6, address, "7", "hello").stdout
+        answer = Outside(namespace=alloc).udp(address, 7, "hello")
         assert answer == "hello", address
     assert "--ipv6-gateway=" in ok("ip", "netns", "exec", alloc, "curl", "--silent", "http://127.0.0.1:80/")
 

@@ -19,7 +19,7 @@ from tests.machine.nomad.jobs import (
     unit,
 )
 from tests.machine.nomad.test_services import nics, service
-from tests.machine.test_ipv6 import _UDP6, HERE, THERE
+from tests.machine.test_ipv6 import HERE, THERE
 from tests.machine.test_joined import settings
 
 MAC = "02:00:5e:10:00:4d"
@@ -144,18 +144,18 @@ network {
     outside.ok("ip", "address", "replace", f"{THERE}/64", "dev", "eth0", "nodad")
     outside.ok("ip", "route", "replace", SIX_ADDRESS, "via", HERE)
 
-    def udp6(address: str, number: int) -> str:
-        return outside.sh("python3", "-I", "-c", _UDP6, address, str(number), "hello").stdout
-
     try:
         with settings("[network.default]\nipv6 = true\n"):
             config = server("--ipv6={net.service.ipv6_cidr}", more='ports = ["six/udp", "second/udp"]')
             [alloc] = jobs.run(hcl("six", config, group=NEVER_AGAIN + ports))
             says(alloc, "serving")
             six, second = port(alloc, "six"), port(alloc, "second")
-            eventually(lambda: udp6(SIX_ADDRESS, six) == "hello", "it answers at the address of the host network")
+            eventually(
+                lambda: outside.udp(SIX_ADDRESS, six, "hello") == "hello",
+                "it answers at the address of the host network",
+            )
             assert outside.udp(SECOND_ADDRESS, second, "hello") == "hello"
-            assert udp6(HERE, six) == ""
+            assert outside.udp(HERE, six, "hello") == ""
             assert outside.udp(NODE_ADDRESS, second, "hello") == ""
             shown = ok("solo5ctl", "ps")
             assert f"[{SIX_ADDRESS}]:{six}->7/udp" in shown
