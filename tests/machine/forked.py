@@ -3,7 +3,7 @@
 A busy machine takes longer to start Python and to import the package than to execute most verbs, and the tests execute
 thousands. Each of these processes calls the console script's entry point with its own words, environment, working
 directory and standard streams; the server executes no verb itself, so that no process finds what another has cached.
-`/usr/bin/solo5ctl` is the program itself.
+`/usr/bin/solo5ctl` is the program itself, which the tests execute on Debian 12.
 """
 
 import atexit

@@ -12,7 +12,7 @@ from pathlib import Path
 from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.network.ipam import TAP_PREFIX
 
-_ALIAS = re.compile(r"solo5 task (\S+) NIC ([A-Za-z0-9]+)(?: in network \S+)?", re.ASCII)
+_ALIAS = re.compile(r"solo5 task (\S+) NIC ([A-Za-z0-9]+)", re.ASCII)
 
 
 def tap_alias(task: TaskName, nic: DeviceName) -> str:
@@ -21,10 +21,7 @@ def tap_alias(task: TaskName, nic: DeviceName) -> str:
 
 
 def tap_owner(alias: str) -> tuple[TaskName, DeviceName] | None:
-    """Return the task and NIC in a link alias; None for an alias of another form.
-
-    Earlier versions added the network of a tap on a joined bridge.
-    """
+    """Return the task and NIC in a link alias; None for an alias of another form."""
     match = _ALIAS.fullmatch(alias)
     return (TaskName(match[1]), DeviceName(match[2])) if match else None
 

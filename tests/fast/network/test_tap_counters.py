@@ -54,7 +54,6 @@ def test_a_tap_belongs_to_the_task_in_its_alias(links: Path, tmp_path: Path) -> 
     table = tmp_path / "dev"
     table.write_text(TABLE)
     assert read_traffic(table, links) == {"web": {"service": WEB}}
-    assert tap_owner("solo5 task web NIC service in network lan") == ("web", "service"), "of an earlier version"
 
 
 @pytest.mark.parametrize("mark", ["", "solo5 task web", "solo5 task web NIC service more", "uplink"])
