@@ -159,24 +159,27 @@ class LeaseStore:
         self._networks = self._own / "networks"
         self._sysctls = self._own / "sysctls"
 
-    def lease_records(self) -> dict[TaskName, LeaseRecord]:
-        """Load the lease records of this namespace, by task.
+    def lease_records(self) -> Iterator[LeaseRecord]:
+        """Load the lease records of this namespace, one at a time: `Leases` keeps less of each.
 
         A damaged one becomes that of the task's request, as attached: without a run, the task is then released.
         """
         files = _files(self._tasks)
-        records = [*_read(files, parse_lease_record, _remove_damaged)]
+        yield from filter(self._is_own, _read(files, parse_lease_record, _remove_damaged))
         for task in (TaskName(path.stem) for path in files if not path.exists()):
             if (kept := self.request(task)) is not None:
                 _log.warning("the lease record of task %s is restored from its request", task)
-                records.append(replace(kept, state=LeaseState.ATTACHED))
-                self.save_lease_record(records[-1])
-        return {record.reservation.task: record for record in records if record.namespace == self._namespace}
+                restored = replace(kept, state=LeaseState.ATTACHED)
+                self.save_lease_record(restored)
+                yield from filter(self._is_own, (restored,))
+
+    def _is_own(self, record: LeaseRecord) -> bool:
+        return record.namespace == self._namespace
 
     def others(self) -> Sequence[LeaseRecord]:
         """Load the lease records of other namespaces than this one."""
-        records = read_lease_records(self._directory)
-        return tuple(record for record in records if record.namespace != self._namespace)
+        records = _read(_files(self._tasks), parse_lease_record)
+        return tuple(record for record in records if not self._is_own(record))
 
     def remove_namespaces(self, but: Iterable[str]) -> None:
         """Remove the directories of all other namespaces but these."""

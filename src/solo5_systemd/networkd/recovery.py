@@ -23,7 +23,7 @@ class Recovery:
     def read(self) -> None:
         """Read the files. A network without a file is rebuilt from leases and settings."""
         self._parts.bridges.networks = self._parts.store.networks()
-        for record in self._parts.store.lease_records().values():
+        for record in self._parts.store.lease_records():
             self._parts.leases.remember(record)
         self._parts.leases.resolve_moves()
         self._restore_missing_networks()

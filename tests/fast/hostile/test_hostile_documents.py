@@ -197,7 +197,7 @@ def test_a_damaged_lease_file_stops_no_reader_and_is_removed_by_the_writer(direc
     seen = len(read_lease_records(directory)), len(read_networks(directory))
     readable = all_readable(directory)
     store = LeaseStore(directory)
-    assert (len(store.lease_records()), len(store.networks())) == seen
+    assert (len(list(store.lease_records())), len(store.networks())) == seen
     assert readable == (seen == (1, 1)) or seen != (1, 1)
     store.sysctls()
     assert all_readable(directory)
