@@ -297,15 +297,15 @@ def _declared() -> Iterator[None]:
     try:
         yield
     finally:
-        names = [path.stem for path in ETC.glob("bench-*.unikernel")]
+        names = [path.stem for path in ETC.glob("bench*.unikernel")]
         units = [f"{name}.{kind}" for name in names for kind in ("socket", "service")]
         # Some are not loaded, after an error.
         subprocess.run(["systemctl", "stop", *units, f"{PROXY}.socket", f"{PROXY}.service"], stderr=subprocess.DEVNULL)
         for path in (
             SETTINGS,
-            *ETC.glob("bench-*.unikernel"),
-            *ADDRESSES.glob("bench-*.json"),
-            *SYSTEM.glob("*bench-*.socket"),
+            *ETC.glob("bench*.unikernel"),
+            *ADDRESSES.glob("bench*.json"),
+            *SYSTEM.glob("*bench*.socket"),
             *SYSTEM.glob(f"*{PROXY}.service"),
         ):
             path.unlink(missing_ok=True)

@@ -20,7 +20,9 @@ from solo5_systemd.network.remembered_addresses import LastRequest, declaration_
 
 NETWORK = "bench-activation"
 SETTINGS = ETC / f"{NETWORK}.toml"
-NAME = "bench-dormant-{:04}"
+NAME = "bench{:04}"
+"""Without a dash, as names of tasks mostly are: PID 1 looks for drop-ins of each prefix that ends with one."""
+
 FIRST = NAME.format(0)
 PORT = 21000
 NO_LIMIT = "[Unit]\nStartLimitIntervalSec=0\n"
@@ -36,7 +38,7 @@ def declare_network() -> None:
 def declare(names: Sequence[str]) -> None:
     """Declare tasks that wait, each with a port."""
     for name in names:
-        port = PORT + int(name.rpartition("-")[2])
+        port = PORT + int(name.removeprefix("bench"))
         write_declaration(name, f"Publish={port}:80\nIdleSec=1h\nIdleAction=stop\n")
 
 

@@ -181,7 +181,7 @@ def _declared() -> Iterator[None]:
         HOLD.unlink(missing_ok=True)
         units = [f"{FIRST}.socket", f"{FIRST}.service", f"{OTHER}.service"]
         subprocess.run(["systemctl", "stop", *units], stderr=subprocess.DEVNULL)
-        for path in (SETTINGS, UNIT, *ETC.glob("bench-*.unikernel"), *ADDRESSES.glob("bench-*.json")):
+        for path in (SETTINGS, UNIT, *ETC.glob("bench*.unikernel"), *ADDRESSES.glob("bench*.json")):
             path.unlink(missing_ok=True)
         reload_ms()
 

@@ -62,10 +62,10 @@ _SOCKETS = """
 # Units of systemd's own that wait in the same way: a FIFO for a service of one line.
 i=0
 while [ $i -lt "$1" ]; do
-    printf '[Service]\nExecStart=/bin/true\n' >/etc/systemd/system/bare-waits$i.service
-    printf '[Socket]\nListenFIFO=/run/bare-waits/%s\n[Install]\nWantedBy=multi-user.target\n' $i \
-        >/etc/systemd/system/bare-waits$i.socket
-    echo bare-waits$i.socket
+    printf '[Service]\nExecStart=/bin/true\n' >/etc/systemd/system/waits$i.service
+    printf '[Socket]\nListenFIFO=/run/waits/%s\n[Install]\nWantedBy=multi-user.target\n' $i \
+        >/etc/systemd/system/waits$i.socket
+    echo waits$i.socket
     i=$((i + 1))
 done | xargs systemctl enable
 sync
@@ -133,11 +133,11 @@ def _dormant(count: int, reboots: int) -> None:
         while (found := _phases()) != {"dormant": count}:
             assert time.monotonic() < end, found
             time.sleep(POLL_S)
-        PEER.ok("sh", "-c", "mkdir -p /var/tmp/away && mv /etc/solo5/bench-* /var/tmp/away/ && sync")
+        PEER.ok("sh", "-c", "mkdir -p /var/tmp/away && mv /etc/solo5/bench* /var/tmp/away/ && sync")
         times["none"].append(_boot_s())
         PEER.ok("sh", "-euc", _SOCKETS, "sh", str(count))
         times["bare sockets"].append(_boot_s())
-        PEER.ok("sh", "-c", "find /etc/systemd/system -name 'bare-waits*' -delete")
+        PEER.ok("sh", "-c", "find /etc/systemd/system -name 'waits*' -delete")
         PEER.ok("sh", "-c", "mv /var/tmp/away/* /etc/solo5/ && sync")
     least = median(times["none"])
     for kind, found_s in times.items():
