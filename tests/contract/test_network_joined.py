@@ -56,6 +56,8 @@ class Lan:
 
     def __init__(self, *options: str) -> None:
         self.machine = Outside("lan", "192.168.1.9", str(PEER))
+        # A random one may begin with fe, as those of taps do, and be higher: the bridge would take the tap's.
+        run("ip", "link", "set", "lan-in", "address", "02:00:00:00:00:05")
         run("ip", "address", "flush", "dev", "lan-in")
         self.make(*options)
 
