@@ -10,12 +10,13 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError, TakenError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.derived_addresses import link_local, slaac_address, unique_local_prefix
 from solo5_systemd.network.ipam import choose_network, free_addresses
-from solo5_systemd.network.ipam6 import with_ipv6
+from solo5_systemd.network.ipam6 import advertised_servers, with_ipv6
 from solo5_systemd.network.model import IpAddress, MacAddress, Network, Reservation
 from solo5_systemd.settings.ipv6 import Ipv6
 from solo5_systemd.settings.network import DEFAULT_NETWORK, Join, NetworkSettings
 from solo5_systemd.settings.network_keys import NetworkPolicy
 from solo5_systemd.settings.reserved_addresses import AddressRange, address_range
+from solo5_systemd.settings.resolver import Resolver
 
 LOCAL = IPv6Network("fd12:3456:789a::/48")
 PREFIX = IPv6Network("2001:db8:1::/64")
@@ -215,3 +216,9 @@ def test_a_prefix_that_declared_tasks_had_is_chosen_again_if_it_is_free() -> Non
     wanted, prefix = network("10.77.0.0/24", "back"), IPv6Network("fd12:3456:789a:77::/64")
     assert with_ipv6(wanted, Ipv6(), (), (), lambda: LOCAL, had).ipv6 == prefix
     assert with_ipv6(wanted, Ipv6(), (), (prefix,), lambda: LOCAL, had).ipv6 not in (None, prefix)
+
+
+def test_router_advertisements_have_the_name_servers_of_their_family() -> None:
+    servers = (IPv4Address("192.0.2.53"), IPv6Address("2001:db8::53"))
+    settings = NetworkSettings(name=DEFAULT_NETWORK, bridge="br0", resolver=Resolver(servers=servers))
+    assert advertised_servers(settings) == servers[1:]

@@ -183,6 +183,14 @@ def test_ports_at_ipv6_addresses_are_elements_of_table_ip6_alone() -> None:
     ]
 
 
+def test_a_guest_with_ipv6_alone_has_no_element_of_an_ipv4_address() -> None:
+    (lease,) = HELD.leases
+    alone = replace(HELD, leases=(replace(lease, ipv4=None, gateway4=None),))
+    both, made = set(map(str, task_elements(HELD, []))), set(map(str, task_elements(alone, [])))
+    assert made < both
+    assert {each for each in both - made if "10.77.0.5" not in each} == set()
+
+
 def test_segments_and_bridges_of_others_have_elements_in_both_tables() -> None:
     network = six(linked_network("front"))
     [segment, *_] = segments(network.bridge)
