@@ -125,7 +125,8 @@ class HeldPorts:
         self._stored: dict[str, str] = {}
         for stored, fds in restored.items():
             for held in (socket.socket(fileno=fd) for fd in fds):
-                self._sockets[_name_of(held)], self._stored[_name_of(held)] = held, stored
+                name = _name_of(held)
+                self._sockets[name], self._stored[name] = held, stored
 
     def bind(self, ports: Sequence[PortRequest]) -> None:
         """Bind all of these ports or, on an error, none; ports that are bound already stay as they are.

@@ -16,11 +16,9 @@ from solo5_systemd.network.model import (
     Lease,
     LeaseRecord,
     LeaseState,
-    NicRequest,
     PortRequest,
     Request,
     Reservation,
-    limits_of,
 )
 from solo5_systemd.network.port_conflicts import host_ports
 
@@ -181,10 +179,12 @@ class Leases:
         return [port for held in live for port in host_ports(held.reservation)]
 
 
+_UNLIMITED: Mapping[DeviceName, Limits] = {}
+
+
 def _shared(record: LeaseRecord) -> LeaseRecord:
     """Return an equal record, which has what others have, too, as the same objects: a third of its memory."""
-    held, nics = record.reservation, _one(record.nics)
-    limits = _limits_of(nics)
+    held = record.reservation
     leases = tuple(
         replace(
             lease,
@@ -193,6 +193,7 @@ def _shared(record: LeaseRecord) -> LeaseRecord:
             bridge=_one(lease.bridge),
             ipv4=_in_shared_network(lease.ipv4),
             gateway4=_one(lease.gateway4),
+            mac=_one(lease.mac),
             mtu=_one(lease.mtu),
             ipv6=_in_shared_network(lease.ipv6),
             gateway6=_one(lease.gateway6),
@@ -200,11 +201,13 @@ def _shared(record: LeaseRecord) -> LeaseRecord:
         for lease in held.leases
     )
     ports = tuple(replace(port, nic=_one(port.nic), host_ip=_one(port.host_ip)) for port in held.ports)
-    limits = limits if held.limits == limits else held.limits
+    nics = tuple(replace(nic, nic=_one(nic.nic), network=_one(nic.network), mac=_one(nic.mac)) for nic in record.nics)
     return replace(
         record,
-        reservation=replace(held, leases=leases, ports=ports, limits=limits),
-        nics=nics,
+        reservation=replace(
+            held, leases=leases, ports=ports, limits=held.limits or _UNLIMITED, idle_s=_one(held.idle_s)
+        ),
+        nics=_one(nics),
         namespace=_one(record.namespace),
         names=_one(record.names),
     )
@@ -214,11 +217,6 @@ def _shared(record: LeaseRecord) -> LeaseRecord:
 def _one(value: T) -> T:
     """Return the first of the equal values of late: those of many tasks are looked up often, and stay."""
     return value
-
-
-@lru_cache(maxsize=64)
-def _limits_of(nics: tuple[NicRequest, ...]) -> Mapping[DeviceName, Limits]:
-    return limits_of(nics)
 
 
 def _in_shared_network(address: Interface) -> Interface:

@@ -70,7 +70,7 @@ def _options() -> argparse.ArgumentParser:
 
 async def _serve(options: argparse.Namespace) -> bool:
     owner = _user_id(options.owner)
-    restored = fdstore.restored()
+    ports = HeldPorts(fdstore.restored())
 
     def owner_of(task: TaskName) -> int:
         return Registry().uid(task) or owner
@@ -86,7 +86,7 @@ async def _serve(options: argparse.Namespace) -> bool:
             remembered=RememberedAddresses(options.addresses),
         )
         dhcp = DhcpFiles(options.state / DIRECTORY)
-        host = NetworkState(parts, ports=HeldPorts(restored), dhcp=dhcp, fifos=options.waiting)
+        host = NetworkState(parts, ports=ports, dhcp=dhcp, fifos=options.waiting)
 
         def make_other(namespace: str) -> NetworkState:
             others = Links(owner_of)
