@@ -68,7 +68,9 @@ class _Wait:
     def __init__(self, state: "UnitState", condition: Endpoint | ReadyLine | None) -> None:
         self._state = state
         self._condition = condition
-        self.failure = "not probed" if isinstance(condition, Endpoint) else "no line matched"
+        self.failure = "no line matched" if isinstance(condition, ReadyLine) else "not probed"
+        if condition is None:
+            self.failure = f"it has to run for {SETTLE_S:g} s"
 
     async def until_ready(self) -> str:
         """Wait until the condition holds, and return the evidence."""
