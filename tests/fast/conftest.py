@@ -12,6 +12,7 @@ from tests.support.fakes.clock import LeapingPolicy
 from tests.support.settled import no_task_left, pytest_configure, pytest_itemcollected, pytest_runtest_call
 
 from solo5_systemd.base import locks, own_files
+from solo5_systemd.base.event_loop import is_event_loop
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.journal import console_storage
 
@@ -71,7 +72,7 @@ def no_wait_in_an_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     real = locks.lock
 
     def lock(descriptor: int, path: Path, *, shared: bool = False, timeout_s: float = locks.TIMEOUT_S) -> None:
-        if timeout_s and locks.is_event_loop():
+        if timeout_s and is_event_loop():
             assert not _is_awaited_by("solo5_systemd/"), f"an event loop would wait for {path}"
         real(descriptor, path, shared=shared, timeout_s=timeout_s)
 

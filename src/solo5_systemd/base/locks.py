@@ -7,7 +7,6 @@ loop. The kernel releases a lock with the last duplicate of its descriptor, also
 
 import fcntl
 import os
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +14,7 @@ from pathlib import Path
 from struct import pack
 
 from solo5_systemd.base.errors import HostError
+from solo5_systemd.base.event_loop import is_event_loop
 
 RUN = Path("/run/solo5/locks")
 """Lock files of objects that others can open, or that have no directory of their own."""
@@ -118,12 +118,6 @@ def closing(descriptor: int) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def is_event_loop() -> bool:
-    """Return whether an event loop runs in this thread; asyncio is not imported for it."""
-    asyncio = sys.modules.get("asyncio")
-    return asyncio is not None and asyncio._get_running_loop() is not None  # noqa: SLF001 - documented for other modules
 
 
 def _opened(path: Path, flags: int, *, shared: bool, timeout_s: float) -> int:

@@ -8,6 +8,7 @@ import json
 import os
 from typing import TYPE_CHECKING
 
+from solo5_systemd.base.event_loop import off_the_loop
 from solo5_systemd.base.names import TaskName
 
 if TYPE_CHECKING:
@@ -26,9 +27,10 @@ _VERSION = 1
 
 
 class RecordedNetworks:
-    """What of `backends.NetworkQueries` is read from files and the kernel: no method waits for an event loop.
+    """What of `backends.NetworkQueries` is read from files and the kernel, with or without an event loop.
 
-    Modules are imported where there is something to read, for startup time.
+    What is read of all tasks is read in a thread beside a loop. Modules are imported where there is something to read,
+    for startup time.
     """
 
     def __init__(self, state: str = STATE) -> None:
@@ -44,11 +46,11 @@ class RecordedNetworks:
         """Return all lease records."""
         from solo5_systemd.network.lease_files import read_lease_records
 
-        return read_lease_records(self._directory)
+        return await off_the_loop(lambda: read_lease_records(self._directory))
 
     async def endpoints(self) -> "Mapping[TaskName, Endpoints]":
         """Return the addresses and ports of all lease records."""
-        return read_endpoints(f"{self._state}/tasks")
+        return await off_the_loop(lambda: read_endpoints(f"{self._state}/tasks"))
 
     async def recent_repairs(self) -> "Sequence[RecordedRepair]":
         """Return the last repairs, newest first."""
@@ -63,7 +65,7 @@ class RecordedNetworks:
         from solo5_systemd.network.namespaces import read_traffic_elsewhere
         from solo5_systemd.network.tap_counters import read_traffic
 
-        return read_traffic() | read_traffic_elsewhere(self._directory)
+        return read_traffic() | await off_the_loop(lambda: read_traffic_elsewhere(self._directory))
 
     @property
     def _directory(self) -> "Path":

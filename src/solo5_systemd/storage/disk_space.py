@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from solo5_systemd.base.errors import HostError
-from solo5_systemd.base.locks import is_event_loop
+from solo5_systemd.base.event_loop import off_the_loop
 from solo5_systemd.storage.changed_files import is_lost
 from solo5_systemd.storage.lock_records import LOCKS, disks_in, identity_of, read_record, records_of_tasks
 from solo5_systemd.storage.model import COPIES, SNAPSHOTS, Backing, FullDisk, FullDiskChange, LostDisk
 
 _Found = TypeVar("_Found", FullDisk, LostDisk)
-_Result = TypeVar("_Result")
 
 TIMEOUT_S = 2.0
 """How long the end of a task waits for file systems, one of which may hang."""
@@ -60,7 +59,7 @@ class DiskSpace:
             with suppress(OSError):  # not root, or a file system that has failed
                 found.extend(search())
 
-        thread = await _off_the_loop(lambda: self._run(find))
+        thread = await off_the_loop(lambda: self._run(find))
         return () if thread.is_alive() else tuple(found)
 
     async def changes(self) -> Sequence[FullDiskChange]:
@@ -69,7 +68,7 @@ class DiskSpace:
         Raises:
             HostError: a file system does not answer.
         """
-        return await _off_the_loop(self._changes)
+        return await off_the_loop(self._changes)
 
     def _changes(self) -> Sequence[FullDiskChange]:
         """Return the same; one thread at most is left behind in a system call that hangs."""
@@ -144,15 +143,6 @@ class DiskSpace:
                     if (full := _full(disk, identities, self._copies)) is not None:
                         found[task, full.disk] = full
         return found
-
-
-async def _off_the_loop(call: Callable[[], _Result]) -> _Result:
-    """Call a function in a thread, or in this one where no event loop runs, as for `solo5ctl inspect`."""
-    if not is_event_loop():
-        return call()
-    import asyncio  # a verb without an event loop does not import it
-
-    return await asyncio.to_thread(call)
 
 
 def full_disks(task: str, locks: Path = LOCKS, copies: Path = Path(COPIES)) -> Iterator[FullDisk]:

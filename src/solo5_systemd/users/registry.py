@@ -16,7 +16,8 @@ from hashlib import blake2b
 from pathlib import Path
 
 from solo5_systemd.base.atomic_file import replace_file
-from solo5_systemd.base.locks import closing, is_event_loop, lock_directory, try_lock_byte
+from solo5_systemd.base.event_loop import is_event_loop
+from solo5_systemd.base.locks import closing, lock_directory, try_lock_byte
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.settings.node_limits import OPERATOR, Claim, Node, Resource, Scope, Totals
 

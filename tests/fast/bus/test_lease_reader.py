@@ -1,6 +1,7 @@
 """Addresses and ports of lease records, as a list of tasks shows them."""
 
 import json
+import threading
 from dataclasses import replace
 from ipaddress import IPv6Address, IPv6Interface
 from pathlib import Path
@@ -9,8 +10,9 @@ import pytest
 from tests.support.fakes.tasks import LEASE, PORTS, endpoints
 
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.bus.lease_reader import DIRECTORY, read_endpoints
+from solo5_systemd.bus.lease_reader import DIRECTORY, RecordedNetworks, read_endpoints
 from solo5_systemd.engine.task import Endpoints
+from solo5_systemd.network import lease_files
 from solo5_systemd.network.lease_files import STATE
 from solo5_systemd.network.lease_json import lease_record_document
 from solo5_systemd.network.model import LeaseRecord, LeaseState, Reservation
@@ -88,3 +90,10 @@ def test_what_is_no_record_is_skipped(tmp_path: Path, content: bytes) -> None:
 def test_a_task_without_a_nic_has_no_endpoints(tmp_path: Path) -> None:
     (tmp_path / "bare.json").write_text(json.dumps(document(replace(BARE, leases=()))))
     assert read_endpoints(str(tmp_path)) == {"bare": Endpoints()}
+
+
+async def test_the_records_of_all_tasks_do_not_hold_up_an_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int] = []
+    monkeypatch.setattr(lease_files, "read_lease_records", lambda _: threads.append(threading.get_ident()))
+    await RecordedNetworks().records()
+    assert threads != [threading.get_ident()]
