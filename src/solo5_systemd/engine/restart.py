@@ -130,21 +130,36 @@ class Restarter:
             if over or now is None or state is None or now.invocation != state.invocation:
                 return  # else it was ending when PID 1 handled the call
 
+    async def _settled(self) -> UnitState | None:
+        """Return the state of the task once it is not ending."""
+        while True:
+            state = await self._units.state(self._name)
+            if state is None or state.active is not ActiveState.DEACTIVATING:
+                return state
+            with suppress(NoSuchTaskError):  # it has been started again
+                await self._runtime.wait_for_run(state)
+
     async def _not_stopped(self) -> UnitState | None:
         """Return the state of the task once it is not ending, which a start would cancel.
 
         Raises:
             StoppedError: it was stopped.
         """
-        while True:
-            state = await self._units.state(self._name)
-            if state is None or state.active is not ActiveState.DEACTIVATING:
-                break
-            with suppress(NoSuchTaskError):  # it has been started again
-                await self._runtime.wait_for_run(state)
+        state = await self._settled()
         if self._has_run and await self.is_stopped():
             raise self.stopped()
         return state
+
+    async def is_dormant(self) -> bool:
+        """Return whether it is dormant, once solo5-networkd has dealt with the end of its run, which may be just now."""
+        until = asyncio.get_running_loop().time() + READY_TIMEOUT_S
+        while True:
+            state = await self._settled()
+            runs = state is not None and not state.over
+            record = await self._networks.record(self._name)
+            if runs or record is None or record.waits or asyncio.get_running_loop().time() >= until:
+                return record is not None and record.waits
+            await asyncio.sleep(JOB_RETRY_S)
 
     async def is_stopped(self) -> bool:
         """Return whether the task was stopped on request, or removed, and does not run."""

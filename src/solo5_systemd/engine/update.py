@@ -125,7 +125,7 @@ class Updater:
             InvalidRequestError: another task that does not run.
             HostError: it did not start.
         """
-        if await self._runtime.is_dormant(self._name):
+        if await self._task.is_dormant():
             await self._runtime.wake(self._name)
             self._progress.step(f"task {self._name}, which was dormant, is started")
         await self._task.present()

@@ -126,6 +126,26 @@ async def test_the_guest_beside_the_task_has_no_idle_time(
     assert seen == [False]
 
 
+@pytest.mark.parametrize("released", [False, True])
+async def test_an_update_in_the_moment_of_an_end_waits_for_what_becomes_of_the_task(
+    machine: Machine, updater: Updater, *, released: bool
+) -> None:
+    """solo5-networkd has ended it for idleness, or it was stopped; the record of its network follows."""
+    running = machine.units.loaded[UNIT]
+    machine.units.put(replace(running, active=ActiveState.DEACTIVATING))
+    async with Background(updater.ensure_runs()) as starting:
+        machine.units.put(replace(running, active=ActiveState.FAILED, main_pid=0))
+        await yields()
+        assert not starting.done()
+        if released:
+            del machine.networks.held[WEB]
+        else:
+            machine.networks.dormant.add(WEB)
+        with pytest.raises(InvalidRequestError, match="task web does not run"):  # the start of a fake has no effect
+            await starting
+    assert ("require web.service" in machine.steps.taken) is not released
+
+
 @pytest.mark.parametrize("pause", [False, True])
 async def test_an_image_that_cannot_be_switched_leaves_the_run_alone(
     machine: Machine, updater: Updater, report: Report, old: Manifest, *, pause: bool

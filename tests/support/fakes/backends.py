@@ -397,6 +397,7 @@ class FakeNetworks:
         held: reservations by task.
         lenders: the task whose ports a task has, by task.
         asleep: since when a task sleeps, by task.
+        dormant: tasks that wait without a process.
         namespaces: network namespaces by task; empty: the host's.
         names: of each task's guest.
         forgotten: tasks without a request.
@@ -415,6 +416,7 @@ class FakeNetworks:
         self.held: dict[TaskName, Reservation] = {}
         self.lenders: dict[TaskName, str] = {}
         self.asleep: dict[TaskName, int] = {}
+        self.dormant: set[TaskName] = set()
         self.namespaces: dict[TaskName, str] = {}
         self.names: dict[TaskName, GuestNames] = {}
         self.forgotten: list[TaskName] = []
@@ -504,7 +506,7 @@ class FakeNetworks:
         return LeaseRecord(
             reservation=held,
             nics=(),
-            state=LeaseState.ATTACHED,
+            state=LeaseState.WAITING if held.task in self.dormant else LeaseState.ATTACHED,
             expires=0,
             asleep=self.asleep.get(held.task, 0),
             lender=self.lenders.get(held.task, ""),
