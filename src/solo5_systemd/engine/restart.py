@@ -151,7 +151,7 @@ class Restarter:
         return state
 
     async def is_dormant(self) -> bool:
-        """Return whether it is dormant, once solo5-networkd has dealt with the end of its run, which may be just now."""
+        """Return whether it is dormant, once solo5-networkd has dealt with the end of its run."""
         until = asyncio.get_running_loop().time() + READY_TIMEOUT_S
         while True:
             state = await self._settled()

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from solo5_systemd.base.decode import Fields
-from solo5_systemd.network.model import LeaseRecord, Network, limits_of
+from solo5_systemd.network.model import LeaseRecord, Network
 from solo5_systemd.settings.network import NO_NETWORK
 from solo5_systemd.settings.records import document, record
 
@@ -26,8 +26,6 @@ def parse_lease_record(content: object) -> LeaseRecord:
     held = found.reservation
     if not {port.nic for port in held.ports} <= {lease.nic for lease in held.leases}:
         raise fields.wrong("reservation.ports", [port.nic for port in held.ports], "ports of its own NICs")
-    if held.limits != limits_of(found.nics):
-        raise fields.wrong("reservation.limits", [*held.limits], "the limits of its own NICs")
     return found
 
 

@@ -250,7 +250,7 @@ class Request:
 
     def reservation(self, task: TaskName, leases: Iterable[Lease]) -> Reservation:
         """Return the reservation of a task that requests this, with its leases."""
-        limits = limits_of(self.nics)
+        limits = {nic.nic: nic.limits for nic in self.nics if nic.limits != NO_LIMITS}
         return Reservation(
             task=task,
             leases=(*leases,),
@@ -259,11 +259,6 @@ class Request:
             idle_s=self.idle_s,
             idle_stops=self.idle_stops,
         )
-
-
-def limits_of(nics: Sequence[NicRequest]) -> Mapping[DeviceName, Limits]:
-    """Return the limits of the NICs that request any."""
-    return {nic.nic: nic.limits for nic in nics if nic.limits != NO_LIMITS}
 
 
 class LeaseState(StrEnum):
@@ -280,10 +275,9 @@ class LeaseState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseRecord:
-    """A reservation with its request and its state.
+    """A reservation with its state.
 
     Attributes:
-        nics: the NICs as requested, to recognise a repeated request.
         expires: the second of CLOCK_BOOTTIME in which a reservation expires, and from which on an attached task
             without a unit that runs is an orphan.
         namespace: path of the network namespace that has taps and bridges; empty: the host's own.
@@ -296,7 +290,6 @@ class LeaseRecord:
     """
 
     reservation: Reservation
-    nics: tuple[NicRequest, ...]
     state: LeaseState
     expires: int
     namespace: str = ""
@@ -319,16 +312,14 @@ class LeaseRecord:
 
     def serves(self, request: Request) -> bool:
         """Return whether this is the reservation of a request: a repeated one, or one for what it has."""
-        had = request.reservation(self.reservation.task, self.reservation.leases)
-        return self._with_leases(request.nics) == self._with_leases(self.nics) and self.reservation == had
-
-    def _with_leases(self, nics: Sequence[NicRequest]) -> Sequence[NicRequest]:
-        """Return requests with the addresses that they have by now, where they leave them open."""
-        leases = {lease.nic: lease for lease in self.reservation.leases}
-        return [_with_lease(nic, leases.get(nic.nic)) for nic in nics]
+        held = self.reservation
+        leases = {lease.nic: lease for lease in held.leases}
+        nics = tuple(_with_lease(nic, leases.get(nic.nic)) for nic in request.nics)
+        return nics == held.request.nics and request.reservation(held.task, held.leases) == held
 
 
 def _with_lease(nic: NicRequest, lease: Lease | None) -> NicRequest:
+    """Return the request of a NIC with the addresses that it has by now, where it leaves them open."""
     if lease is None:
         return nic
     return replace(nic, ipv4=nic.ipv4 or lease.address, mac=nic.mac or lease.mac, ipv6=nic.ipv6 or lease.address6)

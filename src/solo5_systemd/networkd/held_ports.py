@@ -122,11 +122,13 @@ class HeldPorts:
     def __init__(self, restored: Mapping[str, Sequence[int]]) -> None:
         """Take ownership of the file descriptors of an earlier process, by name."""
         self._sockets: dict[str, socket.socket] = {}
-        self._stored: dict[str, str] = {}
+        self._others: dict[str, str] = {}  # by which name those are stored that are not stored by their own
         for stored, fds in restored.items():
             for held in (socket.socket(fileno=fd) for fd in fds):
                 name = _name_of(held)
-                self._sockets[name], self._stored[name] = held, stored
+                self._sockets[name] = held
+                if name != stored:
+                    self._others[name] = stored
 
     def bind(self, ports: Sequence[PortRequest]) -> None:
         """Bind all of these ports or, on an error, none; ports that are bound already stay as they are.
@@ -187,16 +189,18 @@ class HeldPorts:
         for first in range(0, len(names), fdstore.TOGETHER_MAX):
             together = names[first : first + fdstore.TOGETHER_MAX]
             fdstore.store(together[0], [self._sockets[name].fileno() for name in together])
-            self._stored |= dict.fromkeys(together, together[0])
+            self._others.pop(together[0], None)
+            self._others |= dict.fromkeys(together[1:], together[0])
 
     def _close(self, names: Collection[str]) -> None:
         for name in names:
             self._sockets.pop(name).close()
-        removed = {stored for name in names if (stored := self._stored.pop(name, None))}
+        removed = {self._others.pop(name, name) for name in names}
         for stored in removed:
             fdstore.remove(stored)
         # Of a task's ports, all or none are released; but those that a restart finds may be of an earlier task, too.
-        self._store([name for name, stored in self._stored.items() if stored in removed])
+        left = [name for name in removed if name in self._sockets and name not in self._others]
+        self._store([*left, *(name for name, stored in self._others.items() if stored in removed)])
 
 
 class UnheldPorts(HeldPorts):

@@ -13,6 +13,7 @@ from solo5_systemd.network.allocations import Allocations
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.model import (
+    GuestNames,
     Lease,
     LeaseRecord,
     LeaseState,
@@ -82,15 +83,14 @@ class Leases:
             )
         return kept
 
-    def reserved(self, reservation: Reservation, request: Request) -> LeaseRecord:
+    def reserved(self, reservation: Reservation, names: GuestNames) -> LeaseRecord:
         """Return a new record of a reservation, which `save` keeps."""
         return LeaseRecord(
             reservation=reservation,
-            nics=request.nics,
             state=LeaseState.RESERVED,
             expires=now() + RESERVATION_TIMEOUT_S,
             namespace=self._namespace,
-            names=request.names,
+            names=names,
         )
 
     def save_attached(self, record: LeaseRecord) -> None:
@@ -201,13 +201,11 @@ def _shared(record: LeaseRecord) -> LeaseRecord:
         for lease in held.leases
     )
     ports = tuple(replace(port, nic=_one(port.nic), host_ip=_one(port.host_ip)) for port in held.ports)
-    nics = tuple(replace(nic, nic=_one(nic.nic), network=_one(nic.network), mac=_one(nic.mac)) for nic in record.nics)
     return replace(
         record,
         reservation=replace(
             held, leases=leases, ports=ports, limits=held.limits or _UNLIMITED, idle_s=_one(held.idle_s)
         ),
-        nics=_one(nics),
         namespace=_one(record.namespace),
         names=_one(record.names),
     )

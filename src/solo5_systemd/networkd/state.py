@@ -10,6 +10,7 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import links, nft_elements
 from solo5_systemd.network.conntrack import RedirectedPort
 from solo5_systemd.network.model import (
+    GuestNames,
     Lease,
     LeaseRecord,
     LeaseState,
@@ -94,7 +95,7 @@ class NetworkState:
             self.leases.save(held := replace(held, names=request.names))
         if held is not None and held.state is not LeaseState.RESERVED:
             return held
-        record = self._hold(reservation, request, networks)
+        record = self._hold(reservation, request.names, networks)
         self._store.keep_request(task)
         if held is None:
             self._log_remembered(reservation)
@@ -121,9 +122,9 @@ class NetworkState:
                         owner,
                     )
 
-    def _hold(self, reservation: Reservation, request: Request, networks: Iterable[Network]) -> LeaseRecord:
+    def _hold(self, reservation: Reservation, names: GuestNames, networks: Iterable[Network]) -> LeaseRecord:
         """Bind the ports of a reservation and write its record, with the networks that it creates."""
-        record = self.leases.reserved(reservation, request)
+        record = self.leases.reserved(reservation, names)
         ports = host_ports(reservation)
         self._ports.bind(ports)
         try:
@@ -239,14 +240,13 @@ class NetworkState:
     def _reserve_again(self, task: TaskName, kept: LeaseRecord) -> LeaseRecord:
         """Reserve what a released task had: its unit's command line has these values."""
         had = kept.reservation
-        request = replace(had.request, names=kept.names)
-        reservation, networks = self._choice.choose(task, request, ())
+        reservation, networks = self._choice.choose(task, had.request, ())
         if _without_bridges(reservation) != _without_bridges(had):  # a bridge is not part of the unit
             raise TakenError(
                 f"task {task} cannot have its network again: its tap or the settings of its network have changed.",
                 f"Remove the task (`solo5ctl rm {task}`) and start it anew.",
             )
-        return self._hold(had, replace(request, nics=kept.nics), networks)
+        return self._hold(had, kept.names, networks)
 
     def begin_release(self, task: TaskName, *, waits: bool = False) -> Remains:
         """Remove the firewall elements and ports of a task, or with `waits` what it does not need while it waits.

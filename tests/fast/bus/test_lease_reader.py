@@ -23,7 +23,7 @@ BARE = Reservation(task=TaskName("bare"), leases=(LEASE,))
 
 
 def document(reservation: Reservation) -> dict[str, object]:
-    return lease_record_document(LeaseRecord(reservation=reservation, nics=(), state=LeaseState.ATTACHED, expires=0))
+    return lease_record_document(LeaseRecord(reservation=reservation, state=LeaseState.ATTACHED, expires=0))
 
 
 def test_the_endpoints_are_those_of_the_reservations(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_the_endpoints_are_those_of_the_reservations(tmp_path: Path) -> None:
 
 
 def test_the_namespace_is_that_of_the_networks(tmp_path: Path) -> None:
-    record = LeaseRecord(reservation=BARE, nics=(), state=LeaseState.ATTACHED, expires=0, namespace="/run/netns/a")
+    record = LeaseRecord(reservation=BARE, state=LeaseState.ATTACHED, expires=0, namespace="/run/netns/a")
     (tmp_path / "bare.json").write_text(json.dumps(lease_record_document(record)))
     assert read_endpoints(str(tmp_path)) == {"bare": endpoints(BARE)._replace(namespace="/run/netns/a")}
     (tmp_path / "bare.json").write_text(json.dumps(lease_record_document(record) | {"namespace": 1}))

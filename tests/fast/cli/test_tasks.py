@@ -62,7 +62,7 @@ def test_ps_shows_dormant_tasks(solo5ctl: Solo5ctl, monkeypatch: pytest.MonkeyPa
     solo5ctl.engine.dormant = [
         LeaseRecord(
             reservation=replace(held, task=TaskName(name), idle_s=600, idle_stops=True),
-            nics=(), state=LeaseState.WAITING, expires=0, asleep=STARTED,
+            state=LeaseState.WAITING, expires=0, asleep=STARTED,
         )
         for name in ("blog", "old")
     ]  # fmt: skip

@@ -28,7 +28,7 @@ def of_nomad(task: Task) -> Snapshot:
 
 
 def holding(state: LeaseState) -> LeaseRecord:
-    return LeaseRecord(reservation=Reservation(task=WEB, leases=(LEASE,)), nics=(), state=state, expires=0)
+    return LeaseRecord(reservation=Reservation(task=WEB, leases=(LEASE,)), state=state, expires=0)
 
 
 def found(snapshot: Snapshot) -> list[str]:

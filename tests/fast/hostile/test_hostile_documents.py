@@ -33,7 +33,6 @@ from solo5_systemd.settings.solo5_toml import parse_settings
 
 LEASE_RECORD: dict[str, Any] = {
     "version": 1, "state": "attached", "expires": 60,
-    "nics": [{"nic": "service", "limits": {"rate": ["sent=5K"]}}],
     "reservation": {
         "task": "web",
         "leases": [{

@@ -129,7 +129,6 @@ def test_a_guest_has_elements_for_its_own_messages_only() -> None:
 def record(names: GuestNames) -> LeaseRecord:
     return LeaseRecord(
         reservation=Reservation(task=WEB, leases=(LEASE,)),
-        nics=(),
         state=LeaseState.ATTACHED,
         expires=7,
         names=names,

@@ -16,7 +16,7 @@ from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network import lease_files
 from solo5_systemd.network.lease_files import LeaseStore, remove_request, start_mark
-from solo5_systemd.network.model import Lease, LeaseRecord, LeaseState, MacAddress, NicRequest, Reservation
+from solo5_systemd.network.model import Lease, LeaseRecord, LeaseState, MacAddress, Reservation
 
 WEB = TaskName("web")
 SOURCES = str(Path(lease_files.__file__).parents[2])
@@ -42,7 +42,7 @@ LEASE = Lease(
 
 def record(state: LeaseState = LeaseState.RESERVED, expires: int = 60) -> LeaseRecord:
     held = Reservation(task=WEB, leases=(LEASE,))
-    return LeaseRecord(reservation=held, nics=(NicRequest(nic=NIC),), state=state, expires=expires)
+    return LeaseRecord(reservation=held, state=state, expires=expires)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from solo5_systemd.network.lease_json import (
     parse_network,
     parse_texts,
 )
-from solo5_systemd.network.model import LeaseRecord, LeaseState, Network, NicRequest, limits_of
+from solo5_systemd.network.model import LeaseRecord, LeaseState, Network
 from solo5_systemd.settings.network import Join
 from solo5_systemd.settings.network_keys import CLOSED, HostPort, NetworkPolicy
 from solo5_systemd.settings.rate import Rate
@@ -27,7 +27,6 @@ from solo5_systemd.settings.reserved_addresses import AddressRange
 
 RECORD = LeaseRecord(
     reservation=RESERVATION,
-    nics=(NicRequest(nic=DeviceName("service")),),
     state=LeaseState.ATTACHED,
     expires=77,
 )
@@ -75,8 +74,7 @@ def test_what_is_written_is_read() -> None:
     assert parse_lease_record(written(lease_record_document(RECORD))) == RECORD
     (lease,) = RESERVATION.leases
     six = replace(lease, ipv6=IPv6Interface("fd00:1::7/64"), gateway6=IPv6Address("fd00:1::1"))
-    wanted = replace(RECORD.nics[0], ipv6=IPv6Address("fd00:1::7"))
-    both = replace(RECORD, reservation=replace(RESERVATION, leases=(six,)), nics=(wanted,))
+    both = replace(RECORD, reservation=replace(RESERVATION, leases=(six,)))
     assert parse_lease_record(written(lease_record_document(both))) == both
     for network in (NETWORK, JOINED, POOLED, JOINED6, SIX, ADVERTISED):
         assert parse_network(written(network_document(network))) == network
@@ -99,8 +97,8 @@ def reserved(**change: object) -> dict[str, object]:
         ({"state": "lost"}, "state"),
         ({"expires": -1}, "expires is -1"),
         ({"asleep": -1}, "asleep is -1"),
-        ({"nics": None}, "nics is None: expected a list"),
-        ({"nics": [{"nic": "a/b"}]}, "nics.0..nic: device name"),
+        (reserved(leases=None), "leases is None: expected a list"),
+        (reserved(leases=[{**HELD, "nic": "a/b"}]), "leases.0..nic: device name"),
         ({"reservation": {}}, "reservation.task is missing"),
         (reserved(leases=[{}]), "leases.0..nic is missing"),
         (reserved(leases=["service"]), "expected a table"),
@@ -109,7 +107,6 @@ def reserved(**change: object) -> dict[str, object]:
         (reserved(leases=[{**HELD, "mtu": "1500"}]), "mtu is '1500'"),
         (reserved(ports=[{**PORT, "host_port": "80"}]), "host_port is '80'"),
         (reserved(ports=[{**PORT, "nic": "web"}]), "ports of its own NICs"),
-        (reserved(limits={"service": {"egress": []}}), "the limits of its own NICs"),
     ],
 )
 def test_a_damaged_lease_file(change: dict[str, object], words: str) -> None:
@@ -124,17 +121,16 @@ def test_something_else_altogether(document: object) -> None:
             parse(document)
 
 
-def test_limits_are_in_a_record_with_their_nics() -> None:
-    limits = Limits(egress=(), rate=Rate(sent=5000))
-    nics = (replace(RECORD.nics[0], limits=limits),)
-    record = replace(RECORD, nics=nics, reservation=replace(RECORD.reservation, limits=limits_of(nics)))
+def test_limits_are_in_a_record_by_their_nics() -> None:
+    limits = {DeviceName("service"): Limits(egress=(), rate=Rate(sent=5000))}
+    record = replace(RECORD, reservation=replace(RECORD.reservation, limits=limits))
     written_one = written(lease_record_document(record))
-    assert written_one["nics"] == [{"nic": "service", "limits": {"egress": [], "rate": ["sent=5K"]}}]
+    assert written_one["reservation"]["limits"] == {"service": {"egress": [], "rate": ["sent=5K"]}}
     assert parse_lease_record(written_one) == record
     wrong: object
     for wrong in ([], {"egress": "none"}, {"egress": ["example.org"]}, {"rate": ["sent=1"]}):
         with pytest.raises(InvalidRequestError):
-            parse_lease_record(written_one | {"nics": [{"nic": "service", "limits": wrong}]})
+            parse_lease_record(written(lease_record_document(RECORD)) | reserved(limits={"service": wrong}))
 
 
 def test_a_record_has_since_when_its_task_sleeps_and_after_which_time_it_does() -> None:

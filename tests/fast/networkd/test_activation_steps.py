@@ -22,7 +22,6 @@ LEASE = RESERVATION.leases[0]
 A = RESERVATION.task
 RUNS = LeaseRecord(
     reservation=replace(RESERVATION, leases=(LEASE,), idle_s=60, idle_stops=True),
-    nics=(),
     state=LeaseState.ATTACHED,
     expires=0,
 )

@@ -141,7 +141,7 @@ class Service:
                 idle_s=idle_s,
                 idle_stops=idle_stops,
             )
-            self.leases.save(LeaseRecord(reservation=held, nics=(), state=LeaseState.ATTACHED, expires=0))
+            self.leases.save(LeaseRecord(reservation=held, state=LeaseState.ATTACHED, expires=0))
             self.tables.elements |= {*bridges.task_elements(held)}
             self.tables.counts[tap] = 0
         self.changes: list[SleepChange] = []

@@ -505,7 +505,6 @@ class FakeNetworks:
     def _record(self, held: Reservation) -> LeaseRecord:
         return LeaseRecord(
             reservation=held,
-            nics=(),
             state=LeaseState.WAITING if held.task in self.dormant else LeaseState.ATTACHED,
             expires=0,
             asleep=self.asleep.get(held.task, 0),
