@@ -26,6 +26,7 @@ from solo5_systemd.network.derived_addresses import ASKER, link_local
 from solo5_systemd.network.model import Lease
 from solo5_systemd.network.neighbours import Neighbours
 
+_IP_MTU = 14  # linux/in.h
 ASKING = bytes.fromhex(ASKER.replace(":", ""))
 
 
@@ -39,6 +40,7 @@ class Booting(Guest):
     then refuses connections and datagrams until it listens."""
 
     listens_after_s = 0.005
+    refusal = b"\3\3", bytes(4)  # of a datagram: port unreachable
 
     def __init__(self, lease: Lease, seconds: float) -> None:
         super().__init__(lease)
@@ -69,8 +71,8 @@ class Booting(Guest):
     def _on_udp(self, frame: bytes, body: bytes) -> bytes:
         if time.monotonic() >= self._listens:
             return super()._on_udp(frame, body)
-        unreachable = b"\3\3", bytes(4) + frame[14:42]
-        message = _sum(b"".join(unreachable)).join(unreachable)
+        kind, rest = self.refusal[0], self.refusal[1] + frame[14:42]
+        message = _sum(kind + rest).join((kind, rest))
         self.send(self.ipv4(frame[6:12], IPv4Address(frame[26:30]), ICMP, message))
         return b""
 
@@ -173,6 +175,30 @@ async def test_a_datagram_that_comes_before_the_guest_listens_is_lost(
 
         async with Late(lease, 0.1):
             assert await asyncio.to_thread(lambda: any(answered() for _ in range(30)))
+    fifo.close()
+
+
+async def test_a_guest_that_boots_may_say_that_a_datagram_was_too_long(
+    client: Client, manager: Pid1, fifo: Socket
+) -> None:
+    """One that forwards packets learns so from behind it: only refusals of its own are dropped."""
+
+    class Narrow(Booting):
+        listens_after_s = 60
+        refusal = b"\3\4", bytes(2) + (600).to_bytes(2)
+
+    [lease] = (await waiting(client, manager, fifo)).leases
+    with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as datagrams:
+        datagrams.connect((str(lease.address), 7))
+        datagrams.send(b"hello")
+        await started(client, manager, fifo)
+
+        def is_known() -> bool:
+            datagrams.send(b"hello")
+            return datagrams.getsockopt(socket.IPPROTO_IP, _IP_MTU) == 600
+
+        async with Narrow(lease, 0.1):
+            await until(is_known)
     fifo.close()
 
 

@@ -126,7 +126,7 @@ class Updater:
             HostError: it did not start.
         """
         if await self._task.is_dormant():
-            await self._runtime.wake(self._name)
+            await self._units.ensure_started(self._service)
             self._progress.step(f"task {self._name}, which was dormant, is started")
         await self._task.present()
 

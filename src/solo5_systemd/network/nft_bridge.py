@@ -319,8 +319,8 @@ BRIDGE = """table bridge solo5 {
     # 9293, 3.10.7.1: the sequence number is 0) reaches no client, which asks again.
     chain early {
         tcp flags & (syn | rst | ack) == (rst | ack) tcp sequence 0 drop
-        icmp type destination-unreachable drop
-        icmpv6 type destination-unreachable drop
+        icmp type destination-unreachable icmp code port-unreachable drop
+        icmpv6 type destination-unreachable icmpv6 code port-unreachable drop
     }
     chain receiving {
         ether daddr & 01:00:00:00:00:00 == 00:00:00:00:00:00 ether type ip jump received

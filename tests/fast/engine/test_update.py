@@ -143,7 +143,7 @@ async def test_an_update_in_the_moment_of_an_end_waits_for_what_becomes_of_the_t
             machine.networks.dormant.add(WEB)
         with pytest.raises(InvalidRequestError, match="task web does not run"):  # the start of a fake has no effect
             await starting
-    assert ("require web.service" in machine.steps.taken) is not released
+    assert (f"require {UNIT}" in machine.steps.taken) is not released
 
 
 @pytest.mark.parametrize("pause", [False, True])
