@@ -21,7 +21,8 @@ from typing import Any, cast
 from tests.machine.conftest import GUESTS
 
 from solo5_systemd.base.names import DeviceName, TaskName, task_service
-from solo5_systemd.engine.backends import Backends, Relay
+from solo5_systemd.bus.relay_client import Relay
+from solo5_systemd.engine.backends import Backends
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.nomad.logs import open_fifo
 from solo5_systemd.settings import files

@@ -27,7 +27,7 @@ from tests.machine.fifos import Reader
 from tests.machine.killing_itself import Life, Moment, order
 
 from solo5_systemd.base.errors import HostError, TakenError
-from solo5_systemd.engine.backends import Relay
+from solo5_systemd.bus.relay_client import Relay
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.settings import files
 from solo5_systemd.wiring import engine as wiring

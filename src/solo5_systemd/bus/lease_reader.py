@@ -1,11 +1,8 @@
-"""The state of solo5-networkd on disk: lease records, and what lists of hundreds of tasks show of them.
-
-For these lists, a record is checked for what is shown only; `network.lease_json` checks all of it, in ten times as much
-time.
-"""
+"""Reads of networks: the state of solo5-networkd on disk, and the kernel's counters."""
 
 import json
 import os
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.event_loop import off_the_loop
@@ -16,25 +13,31 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from solo5_systemd.base.names import DeviceName
-    from solo5_systemd.engine.task import Endpoints, LeasedNic
-    from solo5_systemd.network.model import LeaseRecord, RecordedRepair
+    from solo5_systemd.network.endpoints import Endpoints
+    from solo5_systemd.network.model import LeaseRecord, NetworkOverview, RecordedRepair
     from solo5_systemd.network.tap_counters import Traffic
 
 STATE = "/run/solo5/network"
 DIRECTORY = f"{STATE}/tasks"
 
-_VERSION = 1
 
+class NetworkReader(ABC):
+    """The networks of solo5-networkd, its state on disk, and the kernel's counters.
 
-class RecordedNetworks:
-    """What of `backends.NetworkQueries` is read from files and the kernel, with or without an event loop.
-
-    What is read of all tasks is read in a thread beside a loop. Modules are imported where there is something to read,
-    for startup time.
+    Files and the kernel are read with or without an event loop; what is read of all tasks, in a thread beside a loop.
+    Modules are imported where there is something to read, for startup time.
     """
 
     def __init__(self, state: str = STATE) -> None:
         self._state = state
+
+    @abstractmethod
+    async def networks(self) -> "Sequence[NetworkOverview]":
+        """Return all networks, configured or in use."""
+
+    @abstractmethod
+    async def awake_because(self, task: TaskName) -> str:
+        """Return what keeps a task awake; empty: nothing, or it never sleeps."""
 
     async def record(self, task: TaskName) -> "LeaseRecord | None":
         """Return the lease record of a task; None without one."""
@@ -90,42 +93,11 @@ def read_endpoints(directory: str = DIRECTORY) -> "dict[TaskName, Endpoints]":
 
 
 def _read(path: str) -> "Endpoints | None":
-    from solo5_systemd.engine.task import Endpoints  # imported here for startup time, as where there is no record
+    from solo5_systemd.network.endpoints import endpoints_of  # imported here for startup time, as for no record
 
     try:
         with open(path, "rb") as file:  # noqa: PTH123 - as above
             record = json.loads(file.read())
     except (OSError, ValueError, RecursionError):
         return None
-    if not isinstance(record, dict) or record.get("version") != _VERSION:
-        return None
-    try:
-        held = record["reservation"]
-        nics, ports = tuple(map(_leased, held.get("leases", ()))), tuple(map(_port, held.get("ports", ())))
-    except (KeyError, TypeError, AttributeError):
-        return None
-    namespace = record.get("namespace", "")
-    sleep = (record.get(key, 0) for key in ("asleep", "wakes", "slept"))
-    asleep, wakes, slept = (each if type(each) is int else 0 for each in sleep)
-    waits = record.get("state") == "waiting"
-    return Endpoints(nics, ports, namespace if isinstance(namespace, str) else "", asleep, wakes, slept, waits)
-
-
-def _leased(lease: dict[str, object]) -> "LeasedNic":
-    from solo5_systemd.engine.task import LeasedNic
-
-    ipv4, ipv6 = (_text(lease.get(key, "")).partition("/")[0] for key in ("ipv4", "ipv6"))
-    return LeasedNic(_text(lease["nic"]), _text(lease["network"]), ipv4, _text(lease["tap"]), ipv6)
-
-
-def _port(port: dict[str, object]) -> tuple[str, int, int, str]:
-    host_port, inner = port["host_port"], port["port"]
-    if type(host_port) is not int or type(inner) is not int:
-        raise TypeError(port)
-    return _text(port.get("host_ip", "")), host_port, inner, _text(port["protocol"])
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(value)
-    return value
+    return endpoints_of(record)

@@ -84,7 +84,7 @@ _OWN = ("solo5-", "solo5.")
 
 
 class Manager(UnitReader):
-    """systemd's Manager over one connection; implements `backends.Units`.
+    """systemd's Manager over one connection.
 
     Args:
         states: as of `UnitReader`.

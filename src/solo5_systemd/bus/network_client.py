@@ -12,7 +12,7 @@ from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import TaskName, task_name, task_namespace
 from solo5_systemd.bus.connection import Connection
-from solo5_systemd.bus.lease_reader import RecordedNetworks
+from solo5_systemd.bus.lease_reader import NetworkReader
 from solo5_systemd.bus.services import Service
 from solo5_systemd.dbus.network1 import INTERFACE
 from solo5_systemd.network.lease_files import STATE, remove_request, start_mark
@@ -34,8 +34,8 @@ _TIMEOUT_S = 90.0
 its watchdog."""
 
 
-class Networkd(RecordedNetworks):
-    """solo5-networkd over one bus connection; implements `backends.Networks`."""
+class Networkd(NetworkReader):
+    """solo5-networkd over one bus connection, and its state on disk."""
 
     def __init__(self, connection: Connection, state: Path = STATE) -> None:
         super().__init__(str(state))
@@ -114,8 +114,7 @@ class Networkd(RecordedNetworks):
         """Wake a task that sleeps. Idempotent."""
         await self._call("Wake", task)
 
-    async def awake_because(self, task: TaskName) -> str:
-        """Return what keeps a task awake; empty: nothing, or it never sleeps."""
+    async def awake_because(self, task: TaskName) -> str:  # noqa: D102 - as in NetworkReader
         (reason,) = await self._call("Awake", task)
         return str(reason)
 
@@ -145,8 +144,7 @@ class Networkd(RecordedNetworks):
         lease = await self.record(task)
         return lease.reservation if lease else None
 
-    async def networks(self) -> Sequence[NetworkOverview]:
-        """Return all networks, configured or in use."""
+    async def networks(self) -> Sequence[NetworkOverview]:  # noqa: D102 - as in NetworkReader
         (networks,) = await self._call("Networks")
         return tuple(record(NetworkOverview, Fields(network)) for network in networks.values())
 

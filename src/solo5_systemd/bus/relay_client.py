@@ -28,7 +28,7 @@ _DRAIN_TIMEOUT_S = 1.0
 
 
 class Relay:
-    """solo5-relay over one bus connection; implements `backends.Relay`.
+    """solo5-relay over one bus connection, and its records on disk.
 
     Args:
         sync: waits until the journal (of a namespace) has written all lines of a task. The relay cannot do that itself:

@@ -38,7 +38,7 @@ READ_RETRIES = 25
 
 
 class UnitReader(ABC):
-    """The units of tasks, read from PID 1; implements `backends.UnitQueries`.
+    """The units of tasks, read from PID 1.
 
     It awaits `_call_all` and `_exported` only. The modules of a unit's state are imported once there is a unit: they
     are half of the imports of `solo5ctl ps`.

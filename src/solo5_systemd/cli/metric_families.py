@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from solo5_systemd import __version__
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.cgroup.usage import Io, Pressure, Usage
-from solo5_systemd.engine.task import Endpoints, Phase, Sample, Task
+from solo5_systemd.engine.task import Phase, Sample, Task
 from solo5_systemd.network.drops import OF_GUESTS, OF_TAPS, of_nics
+from solo5_systemd.network.endpoints import Endpoints
 from solo5_systemd.network.model import NetworkOverview, dropped_by_namespace
 
 if TYPE_CHECKING:

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from solo5_systemd.cli.render import moment, size, span
-from solo5_systemd.engine.task import Endpoints, Phase, Task
+from solo5_systemd.engine.task import Phase, Task
+from solo5_systemd.network.endpoints import Endpoints
 
 if TYPE_CHECKING:
     from solo5_systemd.base.names import DeviceName

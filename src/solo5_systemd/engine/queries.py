@@ -13,10 +13,12 @@ from solo5_systemd.base.names import DeviceName, TaskName
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 
+    from solo5_systemd.bus.unit_reader import UnitReader
     from solo5_systemd.cgroup.cgroupfs import CgroupFs
-    from solo5_systemd.engine.backends import QueryBackends, UnitQueries
-    from solo5_systemd.engine.task import Endpoints, Sample, Task
+    from solo5_systemd.engine.backends import QueryBackends
+    from solo5_systemd.engine.task import Sample, Task
     from solo5_systemd.journal.lines import Line
+    from solo5_systemd.network.endpoints import Endpoints
     from solo5_systemd.network.model import LeaseRecord
     from solo5_systemd.unit.outcome import Outcome
     from solo5_systemd.unit.state import UnitState
@@ -153,7 +155,7 @@ class Queries:
         return with_lost_disks(found, await self.backends.disk_space.lost_disks(state.task))
 
 
-async def images_in_use(units: "UnitQueries") -> frozenset[str]:
+async def images_in_use(units: "UnitReader") -> frozenset[str]:
     """Return the SHA-256 of the images of all loaded units."""
     return frozenset(state.log_fields.get("SOLO5_IMAGE_SHA256", "") for state in await units.states())
 

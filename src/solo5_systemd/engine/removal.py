@@ -6,7 +6,8 @@ from solo5_systemd.base.declared_units import forget_instance, outcome_targets_o
 from solo5_systemd.base.names import TaskName
 
 if TYPE_CHECKING:
-    from solo5_systemd.engine.backends import Backends, Networks
+    from solo5_systemd.bus.network_client import Networkd
+    from solo5_systemd.engine.backends import Backends
 
 
 async def discard(backends: "Backends", name: TaskName, *, keep: bool = False, unit: str = "") -> None:
@@ -35,7 +36,7 @@ async def discard_locked(backends: "Backends", name: TaskName, unit: str) -> Non
     forget_instance(name)
 
 
-async def _release(networks: "Networks", name: TaskName) -> None:
+async def _release(networks: "Networkd", name: TaskName) -> None:
     """Release the network: solo5-networkd does so when a unit has ended; this waits, and covers one without a unit.
 
     The lease record is read first: the call activates the service.

@@ -19,14 +19,14 @@ from solo5_systemd.base.procfs import open_in_thread
 from solo5_systemd.unit.state import UnitState
 
 if TYPE_CHECKING:
-    from solo5_systemd.engine.backends import Units
+    from solo5_systemd.bus.manager import Manager
 
 PAUSES = Path("/run/solo5/pauses")
 """A directory that only root can open: another user's lock would keep a task frozen."""
 
 
 async def while_frozen(
-    units: "Units",
+    units: "Manager",
     state: UnitState,
     act: Callable[[], None],
     before: Callable[[], None],
@@ -82,7 +82,7 @@ async def _to_its_end(call: Callable[[], None]) -> None:
         raise
 
 
-async def _thaw(units: "Units", state: UnitState) -> None:
+async def _thaw(units: "Manager", state: UnitState) -> None:
     """Thaw a unit; one that has ended needs none."""
     try:
         await units.thaw(state.unit)
@@ -92,7 +92,7 @@ async def _thaw(units: "Units", state: UnitState) -> None:
             raise
 
 
-async def _check(units: "Units", state: UnitState) -> None:
+async def _check(units: "Manager", state: UnitState) -> None:
     now = await units.current(state)
     if now is None or now.over or now.invocation != state.invocation:
         raise HostError(f"task {state.task} has ended meanwhile: expected one that goes on.", "Repeat the command.")

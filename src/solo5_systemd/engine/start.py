@@ -33,7 +33,8 @@ from solo5_systemd.unit.tender import sandbox_path
 from solo5_systemd.users.user_record import AllocatedUser, GivenDisk, RangeUsedUpError
 
 if TYPE_CHECKING:
-    from solo5_systemd.engine.backends import Backends, Units
+    from solo5_systemd.bus.manager import Manager
+    from solo5_systemd.engine.backends import Backends
 
 
 class Starter:
@@ -377,7 +378,7 @@ class Steps:
             await self._backends.disks.check_bound(bound, begun.main_pid)
 
 
-async def start_journald(units: "Units", namespace: str) -> str:
+async def start_journald(units: "Manager", namespace: str) -> str:
     """Start the journald of a namespace and return it: streams are opened before LogNamespace= would start it."""
     if namespace:
         await units.ensure_started(journald_of(namespace))

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from solo5_systemd.base.names import DeviceName, TaskName
 from solo5_systemd.task.log_fields import DNS, DNS_SEARCH, HOSTNAME, HOSTS, NETWORK_NAMESPACE
@@ -107,38 +107,6 @@ class Task:
 
 def _listed(text: str) -> tuple[str, ...]:
     return tuple(text.split(",")) if text else ()
-
-
-class LeasedNic(NamedTuple):
-    """What a list shows of a lease, as text; `address` (IPv4) and `address6`: without prefix length, empty for none."""
-
-    nic: str
-    network: str
-    address: str
-    tap: str
-    address6: str = ""
-
-
-class Endpoints(NamedTuple):
-    """The leased NICs and published ports of one task as text, in the order of its lease record.
-
-    Attributes:
-        nics: one for each lease.
-        ports: address of the host (empty: all), port of the host, port of the guest, and protocol of each.
-        namespace: path of the network namespace that has the networks of its NICs; empty: the host's own.
-        asleep: since when the task sleeps, in microseconds since the epoch; 0: it is awake.
-        wakes: how often it has been woken.
-        slept: microseconds that it has slept, up to its last wake.
-        waits: it has no process, and is started for its first packet; `asleep` is since when.
-    """
-
-    nics: tuple[LeasedNic, ...] = ()
-    ports: tuple[tuple[str, int, int, str], ...] = ()
-    namespace: str = ""
-    asleep: int = 0
-    wakes: int = 0
-    slept: int = 0
-    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from solo5_systemd.bus.lease_reader import RecordedNetworks
+from solo5_systemd.bus.lease_reader import NetworkReader
 from solo5_systemd.engine.queries import Queries
 
 if TYPE_CHECKING:
@@ -83,8 +83,8 @@ class QueryMachine(KernelReads):
         return WrittenConsole()
 
 
-class BlockingNetworks(RecordedNetworks):
-    """The network service's state, without an event loop; implements `backends.NetworkQueries`.
+class BlockingNetworks(NetworkReader):
+    """The network service's state, without an event loop.
 
     Args:
         bus: returns the connection to the system bus.

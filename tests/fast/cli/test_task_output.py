@@ -10,7 +10,8 @@ from tests.support.fakes.tasks import LEASE, PORTS, STARTED, ended, endpoints, r
 from solo5_systemd.base.names import DeviceName, TaskName, UnitKind
 from solo5_systemd.cli import task_output
 from solo5_systemd.cli.task_output import status
-from solo5_systemd.engine.task import Endpoints, Phase
+from solo5_systemd.engine.task import Phase
+from solo5_systemd.network.endpoints import Endpoints
 from solo5_systemd.network.model import PortRequest, Protocol, Reservation
 from solo5_systemd.storage.model import FullDisk, LostDisk
 from solo5_systemd.unit.outcome import Ending, Outcome

@@ -16,18 +16,19 @@ from tests.support.fakes.tasks import LEASE, STARTED, endpoints
 
 from solo5_systemd.base.errors import NotFoundError, StoreFullError, TakenError
 from solo5_systemd.base.names import DeviceName, NetworkName, Target, TaskName
+from solo5_systemd.bus.network_client import Networkd
 from solo5_systemd.cgroup.cgroupfs import CgroupFs
 from solo5_systemd.cgroup.freezer import FrozenTime
 from solo5_systemd.cgroup.meter import Meter
 from solo5_systemd.cgroup.usage import Usage
 from solo5_systemd.engine.backends import Backends
-from solo5_systemd.engine.task import Endpoints
 from solo5_systemd.host.resolvers import HostResolvers
 from solo5_systemd.host.tenders import TenderPath
 from solo5_systemd.image.manifest import StoredImage
 from solo5_systemd.image.store import ImageStore
 from solo5_systemd.journal.console import Journal
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
+from solo5_systemd.network.endpoints import Endpoints
 from solo5_systemd.network.model import (
     GuestNames,
     IpAddress,
@@ -390,7 +391,7 @@ class FakeUsers(Users):
             return self.kept
 
 
-class FakeNetworks:
+class FakeNetworks(Networkd):
     """The network service.
 
     Attributes:

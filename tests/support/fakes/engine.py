@@ -17,8 +17,9 @@ from solo5_systemd.engine.orphans import Orphan
 from solo5_systemd.engine.plan import Plan
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.start import Starter
-from solo5_systemd.engine.task import Endpoints, Phase, Sample, Task
+from solo5_systemd.engine.task import Phase, Sample, Task
 from solo5_systemd.journal.lines import JournalPosition, Line, Stream
+from solo5_systemd.network.endpoints import Endpoints
 from solo5_systemd.network.model import LeaseRecord
 from solo5_systemd.task.workload import StopSignal, Workload
 from solo5_systemd.unit.outcome import Ending, Outcome

@@ -9,6 +9,8 @@ from tests.support.fakes.steps import Steps
 
 from solo5_systemd.base.errors import NoSuchTaskError, TakenError
 from solo5_systemd.base.names import TaskName, UnitKind, outcome_target, task_of_unit
+from solo5_systemd.bus.manager import Manager
+from solo5_systemd.bus.unit_watch import WatchedUnit
 from solo5_systemd.task.properties import (
     JobCanceledError,
     JobConflictError,
@@ -22,7 +24,7 @@ from solo5_systemd.unit.state import ActiveState, Invocation, MainCode, UnitStat
 SIGKILL = 9
 
 
-class FakeWatchedUnit:
+class FakeWatchedUnit(WatchedUnit):
     def __init__(self, units: "FakeUnits", task: TaskName) -> None:
         self._units = units
         self._task = task
@@ -36,8 +38,8 @@ class FakeWatchedUnit:
         self.state = self._units.seen(self._task)
 
 
-class FakeUnits:
-    """Implements `backends.Units`.
+class FakeUnits(Manager):
+    """PID 1.
 
     Attributes:
         loaded: loaded task units.

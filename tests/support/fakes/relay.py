@@ -8,11 +8,12 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from tests.support.fakes.steps import Steps
 
 from solo5_systemd.base.names import TaskName
+from solo5_systemd.bus.relay_client import Relay
 from solo5_systemd.journal.lines import DroppedLines
 
 
-class FakeRelay:
-    """Implements `backends.Relay`.
+class FakeRelay(Relay):
+    """A relay.
 
     Attributes:
         held: forwarded tasks, each with its unit and start time.

@@ -3,8 +3,9 @@
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName, UnitKind, task_scope, task_service
-from solo5_systemd.engine.task import Endpoints, LeasedNic, Phase, Task
+from solo5_systemd.engine.task import Phase, Task
 from solo5_systemd.network.drops import Dropped
+from solo5_systemd.network.endpoints import Endpoints, LeasedNic
 from solo5_systemd.network.model import Lease, MacAddress, NetworkOverview, PortRequest, Protocol, Reservation
 from solo5_systemd.settings.network_keys import HostPort, NetworkPolicy
 from solo5_systemd.unit.outcome import Ending, Outcome

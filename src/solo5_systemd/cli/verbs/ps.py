@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
     from solo5_systemd.base.names import TaskName
     from solo5_systemd.engine.queries import Queries
-    from solo5_systemd.engine.task import Endpoints, Task
+    from solo5_systemd.engine.task import Task
+    from solo5_systemd.network.endpoints import Endpoints
     from solo5_systemd.network.model import LeaseRecord
 
 HEADER = ("NAME", "IMAGE", "STATUS", "MEMORY", "ADDRESS", "PORTS")
