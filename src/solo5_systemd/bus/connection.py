@@ -119,16 +119,20 @@ class Connection:
             raise _error(reply)
         return list(reply.body)
 
-    async def match(self, rule: str) -> None:
-        """Add a match rule to the current connection."""
-        await self._bus_call("AddMatch", rule)
+    async def match(self, *broadcast: str) -> None:
+        """Have the bus pass a broadcast on, on the current connection: its sender, interface and member.
 
-    async def unmatch(self, rule: str) -> None:
-        """Remove a match rule from the current connection."""
-        await self._bus_call("RemoveMatch", rule)
+        Each rule names its sender: the bus passes no other user's broadcasts then, and `MessageBus` drops unicasts.
+        """
+        await self._bus_call("AddMatch", *broadcast)
 
-    async def _bus_call(self, member: str, rule: str) -> None:
-        await self.call(BUS, BUS_PATH, BUS, member, "s", [rule])
+    async def unmatch(self, *broadcast: str) -> None:
+        """End what `match` began on the current connection."""
+        await self._bus_call("RemoveMatch", *broadcast)
+
+    async def _bus_call(self, call: str, sender: str, interface: str, member: str) -> None:
+        rule = f"type='signal',sender='{sender}',interface='{interface}',member='{member}'"
+        await self.call(BUS, BUS_PATH, BUS, call, "s", [rule])
 
 
 def _error(reply: Message) -> Exception:

@@ -17,56 +17,8 @@ from typing import Any
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.bus import unit_file_text
 from solo5_systemd.bus.connection import Connection
-from solo5_systemd.bus.peers import MANAGER, MANAGER_PATH, SYSTEMD, RemoteError
-from solo5_systemd.dbus.message_bus import BUS, BUS_PATH
+from solo5_systemd.bus.peers import MANAGER, MANAGER_PATH, SYSTEMD
 from solo5_systemd.dbus.messages import Message, MessageType
-
-_CHANGED = "NameOwnerChanged"
-_OWNER_RULE = f"type='signal',sender='{BUS}',interface='{BUS}',member='{_CHANGED}',arg0='{SYSTEMD}'"
-
-
-class NameOwner:
-    """The unique bus name of PID 1, the owner of org.freedesktop.systemd1, once `follow` has returned.
-
-    Only signals of this sender count. A match rule does not ensure that: any rule of the connection may let a signal
-    pass, and a unicast signal passes without one; the policy of the system bus lets every user send these.
-    """
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._generation = 0
-        self._owner = ""
-        self._changes = 0
-        connection.listen(self._received)
-
-    async def follow(self) -> None:
-        """Read the owner on the current connection, and follow its changes there.
-
-        Raises:
-            HostError: the connection was lost.
-        """
-        generation, changes = self._connection.generation, self._changes
-        await self._connection.match(_OWNER_RULE)
-        try:
-            [owner] = await self._connection.call(BUS, BUS_PATH, BUS, "GetNameOwner", "s", [SYSTEMD])
-        except RemoteError:  # no owner yet
-            owner = ""
-        if self._changes == changes:  # else NameOwnerChanged came first, with a later owner
-            self._owner = owner
-        self._generation = generation
-
-    def sent(self, message: Message) -> bool:
-        """Return whether a message is a signal from PID 1."""
-        is_signal = message.message_type is MessageType.SIGNAL
-        present = self._generation == self._connection.generation
-        return is_signal and present and bool(self._owner) and message.sender == self._owner
-
-    def _received(self, message: Message) -> None:
-        named = (message.message_type, message.sender, message.member, message.signature)
-        if named == (MessageType.SIGNAL, BUS, _CHANGED, "sss") and message.body[0] == SYSTEMD:
-            self._owner = message.body[2]
-            self._changes += 1
-
 
 JOB_TIMEOUT_S = 60.0
 """Longer than TimeoutStartSec= of a task (30 s) and of its network unit: systemd's own timeout, with its reason, comes
@@ -75,26 +27,20 @@ first."""
 LINGER_S = 5.0
 """Time that the match rule is kept after a job: a busy process does not remove and add it for each."""
 
-_RULE = f"type='signal',sender='{SYSTEMD}',path='{MANAGER_PATH}',interface='{MANAGER}',member='JobRemoved'"
+_REMOVED = (SYSTEMD, MANAGER, "JobRemoved")
 
 
 class Jobs:
-    """The jobs that are enqueued over one connection.
-
-    Attributes:
-        owner: the sender whose signals count.
-    """
+    """The jobs that are enqueued over one connection."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self.owner = NameOwner(connection)
         self._waiting: dict[str, asyncio.Future[str]] = {}
         self._early: dict[str, str] = {}
         self._dispatching = 0
         self._running = 0
         self._matching = asyncio.Lock()
         self._matched = 0
-        self._followed = 0
         self._linger: asyncio.TimerHandle | None = None
         self._unmatching: asyncio.Future[None] | None = None
         connection.listen(self._received)
@@ -142,7 +88,7 @@ class Jobs:
         )
 
     async def _match(self) -> int:
-        """Match JobRemoved on the current connection, and follow its sender. Idempotent.
+        """Match JobRemoved on the current connection. Idempotent.
 
         Returns:
             The connection's generation.
@@ -153,12 +99,9 @@ class Jobs:
         async with self._matching:
             await self._connection.connect()
             generation = self._connection.generation
-            if self._followed != generation:
-                self._waiting.clear()  # their signals were lost with the previous connection
-                await self.owner.follow()
-                self._followed = generation
             if self._matched != generation:
-                await self._connection.match(_RULE)
+                self._waiting.clear()  # their signals were lost with the previous connection, or are not waited for
+                await self._connection.match(*_REMOVED)
                 self._matched = generation
             return generation
 
@@ -186,11 +129,11 @@ class Jobs:
                 return  # a new job, or the rule was lost with its connection
             self._matched = 0
             with suppress(HostError):
-                await self._connection.unmatch(_RULE)
+                await self._connection.unmatch(*_REMOVED)
 
     def _received(self, message: Message) -> None:
-        named = (message.interface, message.member, message.signature)
-        if named == (MANAGER, "JobRemoved", "uoss") and self.owner.sent(message):
+        named = (message.message_type, message.interface, message.member, message.signature)
+        if named == (MessageType.SIGNAL, MANAGER, "JobRemoved", "uoss"):
             _, job, _, result = message.body
             if self._dispatching:
                 self._early[job] = result

@@ -121,14 +121,11 @@ class Service:
         arrived: asyncio.Queue[list[Any]] = asyncio.Queue()
 
         def received(message: Message) -> None:
-            # A unicast signal has not been checked against the rule's sender: any user can send one.
-            is_broadcast = message.message_type is MessageType.SIGNAL and not message.destination
-            if is_broadcast and (message.interface, message.member) == (interface, member):
+            if (message.message_type, message.interface, message.member) == (MessageType.SIGNAL, interface, member):
                 arrived.put_nowait(message.body)
 
-        rule = f"type='signal',sender='{interface}',interface='{interface}',member='{member}'"
         connection.listen(received)
-        subscriber = asyncio.ensure_future(_keep_subscribed(connection, rule))
+        subscriber = asyncio.ensure_future(_keep_subscribed(connection, interface, member))
         try:
             while True:
                 yield await arrived.get()
@@ -136,7 +133,7 @@ class Service:
             subscriber.cancel()
             connection.ignore(received)
             with suppress(HostError):
-                await connection.unmatch(rule)
+                await connection.unmatch(interface, interface, member)
 
     async def _explained(self, error: RemoteError) -> HostError:
         """Return the cause of a failed call: service not installed, dependency missing, or the text of the error."""
@@ -174,13 +171,13 @@ class Service:
         return value.value
 
 
-async def _keep_subscribed(connection: Connection, rule: str) -> None:
-    """Add the match rule to each new connection."""
+async def _keep_subscribed(connection: Connection, interface: str, member: str) -> None:
+    """Match a signal on each new connection."""
 
     async def subscribe() -> "asyncio.Future[None]":
         await connection.connect()
         lost = connection.lost
-        await connection.match(rule)
+        await connection.match(interface, interface, member)
         return lost
 
     while True:

@@ -178,7 +178,7 @@ async def test_a_connection_is_closed_whatever_ended_its_use() -> None:
             raise ZeroDivisionError
     assert connection.lost.done()
     with pytest.raises(HostError):
-        await connection.match("type='signal'")
+        await connection.match(SYSTEMD, MANAGER, "JobRemoved")
 
 
 # --- a bus that comes back -----------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ async def test_a_slow_peer_delays_no_other_call(systemd: FakeSystemd, connection
     ]
     async with asyncio.timeout(PROMPT):
         await systemd.until_called("Slow", len(slow))
-        await connection.match("type='signal'")
+        await connection.match(SYSTEMD, MANAGER, "JobRemoved")
     assert not any(each.done() for each in slow)
     for each in slow:
         each.cancel()

@@ -10,6 +10,7 @@ from dbus_next import Message
 from dbus_next.aio import MessageBus as LibraryBus
 
 from solo5_systemd.bus.connection import Connection, system_bus
+from solo5_systemd.dbus.message_bus import BUS, BUS_PATH
 
 FDS = Path("/proc/self/fd")
 MOST = 16
@@ -41,6 +42,11 @@ def signal(to: str | None, body: Sequence[object] = (), signature: str = "", fds
     return message
 
 
+async def match(connection: Connection, rule: str) -> None:
+    """Add a rule that passes the broadcasts of any user, which no part of the program has."""
+    await connection.call(BUS, BUS_PATH, BUS, "AddMatch", "s", [rule])
+
+
 async def arrived(connection: Connection, stranger: LibraryBus) -> None:
     """Wait until all messages of the sender have been read: the bus keeps their order."""
     end: asyncio.Future[object] = asyncio.get_running_loop().create_future()
@@ -49,7 +55,7 @@ async def arrived(connection: Connection, stranger: LibraryBus) -> None:
         if message.member == "End" and not end.done():
             end.set_result(None)
 
-    await connection.match("type='signal',member='End'")
+    await match(connection, "type='signal',member='End'")
     connection.listen(listener)
     await stranger.send(Message.new_signal("/", "x.x", "End"))
     await asyncio.wait_for(end, 60)
@@ -77,7 +83,7 @@ async def test_a_strangers_signal_reaches_no_listener_and_its_body_is_not_read(
 ) -> None:
     connection, seen = watched
     name = (await connection.connect()).unique_name
-    await connection.match("type='signal',interface='org.freedesktop.systemd1.Manager'")
+    await match(connection, "type='signal',interface='org.freedesktop.systemd1.Manager'")
     numbers = list(range(10_000))
     await stranger.send(signal(name, [1, "/a", "b", "done"], "uoss"))
     await stranger.send(signal(name, [numbers], "ai"))
