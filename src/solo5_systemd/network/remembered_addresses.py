@@ -86,7 +86,7 @@ def write_request(task: TaskName, request: LastRequest, directory: Path = ADDRES
         ) from error
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _File:
     """A file that was read.
 
