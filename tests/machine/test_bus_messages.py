@@ -18,7 +18,7 @@ from solo5_systemd.task.workload import StopSignal, Workload
 from solo5_systemd.unit.outcome import Ending
 from solo5_systemd.wiring import engine as wiring
 
-PHASES = {"start": 8, "run": 0, "stop": 12, "discard": 4}
+PHASES = {"start": 8, "run": 0, "stop": 14, "discard": 4}
 """The most messages of each phase, of a task with one NIC: calls, and signals.
 
 Where some program has called Subscribe of PID 1, three of the signals are JobRemoved of the units of network

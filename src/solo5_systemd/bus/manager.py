@@ -35,7 +35,7 @@ from solo5_systemd.bus.peers import (
     RemoteError,
 )
 from solo5_systemd.bus.unit_reader import READ_RETRIES, UnitReader
-from solo5_systemd.bus.unit_states import INTERFACES, UnitStates
+from solo5_systemd.bus.unit_states import INTERFACES, UnitStates, wanted
 from solo5_systemd.bus.unit_watch import WatchedUnit
 from solo5_systemd.cgroup.cgroupfs import control_group
 from solo5_systemd.dbus.messages import Variant
@@ -53,19 +53,13 @@ from solo5_systemd.task.properties import (
 )
 from solo5_systemd.task.property_types import INFINITY
 from solo5_systemd.unit.state import (
-    OUTCOME_PROPERTIES,
     TYPE_END_PROPERTIES,
-    TYPE_START_PROPERTIES,
     UNIT_END_PROPERTIES,
-    UNIT_OUTCOME_PROPERTIES,
-    UNIT_START_PROPERTIES,
     ActiveState,
     EndedRun,
-    Invocation,
     MainCode,
     UnitState,
     after_run,
-    invocation,
     unit_state,
 )
 
@@ -98,8 +92,8 @@ class Manager(UnitReader):
         self._removals = Removals()
         self._release: tuple[int, int] | None = None
 
-    async def start(self, unit: TransientUnit, files: UnitFiles) -> Invocation:
-        """Call StartTransientUnit, wait for the job, and return the new run.
+    async def start(self, unit: TransientUnit, files: UnitFiles) -> UnitState:
+        """Call StartTransientUnit, wait for the job, and return the new run, with what of it is read at once.
 
         Raises:
             TakenError: a unit of this name is loaded.
@@ -303,25 +297,25 @@ class Manager(UnitReader):
         return None if limit == INFINITY else (begun + limit) / 10**6 - time.monotonic()
 
     async def _after_run(self, run: UnitState) -> UnitState | None:
-        """Read the end of a run, as few properties as its outcome needs."""
-        names = [(INTERFACES[run.kind], name) for name in OUTCOME_PROPERTIES[run.kind]]
-        names += [(UNIT, name) for name in UNIT_OUTCOME_PROPERTIES]
-        from solo5_systemd.unit.outcome import is_plain  # imported here for startup time
+        """Read the end of a run. PID 1 replies in order: if InvocationID=, the last one, is the run's, all are."""
+        of_type = TYPE_END_PROPERTIES[run.kind]
+        if not run.log_fields and run.kind is UnitKind.SERVICE:
+            of_type += ("LogExtraFields",)
+        names = [(INTERFACES[run.kind], name) for name in of_type]
+        names += [(UNIT, name) for name in ("ActiveState", *UNIT_END_PROPERTIES, "InvocationID")]
+        return after_run(run, await self._properties(unit_path(run.unit), names))
 
-        now = after_run(run, await self._properties(unit_path(run.unit), names))
-        if now is None or not now.over or (now.log_fields and is_plain(now)):
-            return now
-        states = await self._read_all(await self._named(run.unit))
-        return states[0] if states and states[0].invocation == run.invocation else None
-
-    async def _new_run(self, unit: TransientUnit) -> Invocation:
+    async def _new_run(self, unit: TransientUnit) -> UnitState:
+        """Read what a new run has, beside what it was started with, from files as far as these have it."""
         kind = UnitKind(unit.name.rpartition(".")[2])
-        slices = [str(entry.value) for entry in unit.properties if entry.name == "Slice"]
-        found = self._exports.new_run(unit.name, control_group(slices[0], unit.name)) if slices else {}
-        names = [(UNIT, name) for name in UNIT_START_PROPERTIES]
-        names += [(INTERFACES[kind], name) for name in TYPE_START_PROPERTIES[kind]]
-        missing = [(interface, name) for interface, name in names if name not in found]
-        return invocation(found | await self._properties(unit_path(unit.name), missing))
+        found: dict[str, object] = {"LoadState": "loaded", "ActiveState": ActiveState.ACTIVE, "FreezerState": "running"}
+        found["LogExtraFields"] = unit.value("LogExtraFields")
+        if (slice_unit := unit.value("Slice")) is not None:
+            found |= self._exports.new_run(unit.name, control_group(str(slice_unit), unit.name))
+        missing = [each for each in wanted(kind, over=False) if each[1] not in found]
+        begun = unit_state(unit.name, found | await self._properties(unit_path(unit.name), missing))
+        assert begun is not None  # noqa: S101 - the unit of a task
+        return replace(begun, log_fields=unit.marks) if unit.marks else begun
 
     async def _exported(self, rows: Sequence[ListedUnit]) -> Mapping[str, dict[str, object]]:
         return await asyncio.to_thread(self._states.exported, rows)

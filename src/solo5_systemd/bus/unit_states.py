@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from solo5_systemd.base.declared_units import declared_task, prepared_fields
 from solo5_systemd.base.names import INVOCATION_LINK, UNITS, UnitKind
@@ -29,10 +28,6 @@ from solo5_systemd.unit.state import (
     UnitState,
     unit_state,
 )
-
-if TYPE_CHECKING:
-    from solo5_systemd.unit.state import Invocation
-
 
 STARTED = "ExecMainStartTimestamp"
 """The property with the start time, in microseconds since the epoch."""
@@ -62,7 +57,7 @@ class ExportedState:
         """Return ControlGroup= of every unit below solo5.slice, by unit name."""
         return dict(units(self._root))
 
-    def record_start(self, begun: "Invocation") -> None:
+    def record_start(self, begun: UnitState) -> None:
         """Write the start time of a service that has just been started; errors are ignored, as the time is in PID 1."""
         if begun.started and begun.control_group:
             with suppress(OSError):  # the cgroup was removed, or the kernel has no such xattrs

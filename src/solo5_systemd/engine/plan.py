@@ -24,9 +24,9 @@ from solo5_systemd.storage.model import Backing, Disk
 from solo5_systemd.task.placeholders import uses_search, uses_servers
 from solo5_systemd.task.properties import TransientUnit, security_modules
 from solo5_systemd.task.workload import MIB, Publish, Workload
-from solo5_systemd.unit.state import ActiveState, Invocation, UnitState
+from solo5_systemd.unit.state import UnitState
 from solo5_systemd.unit.tender import LAUNCHER, Tender
-from solo5_systemd.unit.translate import Parts, argv, log_fields, scope, service
+from solo5_systemd.unit.translate import Parts, argv, scope, service
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,19 +138,10 @@ class Plan:
         """Return the plan with disks, and with the image unless it is None, at other paths."""
         return replace(self, parts=replace(self.parts, disks=disks, image=image or self.parts.image))
 
-    def started(self, unit: str, begun: Invocation) -> Task:
+    def started(self, begun: UnitState) -> Task:
         """Return the started task, as far as it is known without a D-Bus call: a scope has no PID and start time."""
         return Task(
-            state=UnitState(
-                task=self.parts.workload.name,
-                unit=unit,
-                active=ActiveState.ACTIVE,
-                invocation=begun.invocation,
-                main_pid=begun.main_pid,
-                started=begun.started,
-                control_group=begun.control_group,
-                log_fields=log_fields(self.parts),
-            ),
+            state=begun,
             phase=Phase.RUNNING,
             reservation=self.parts.reservation if self.parts.reservation.leases else None,
         )

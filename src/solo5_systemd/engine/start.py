@@ -28,7 +28,7 @@ from solo5_systemd.storage.model import BoundDisks, Disk, DiskRequest, MadeDisk
 from solo5_systemd.task.log_fields import STDERR_PRIORITY
 from solo5_systemd.task.properties import JobFailedError, TransientUnit, UnitFiles
 from solo5_systemd.task.workload import Workload
-from solo5_systemd.unit.state import Invocation
+from solo5_systemd.unit.state import UnitState
 from solo5_systemd.unit.tender import sandbox_path
 from solo5_systemd.users.user_record import AllocatedUser, GivenDisk, RangeUsedUpError
 
@@ -94,7 +94,7 @@ class Starter:
             progress.on_step("starting its unit")
             begun = await steps.start_unit(unit, files)
             await steps.check_bound(begun)
-            yield steps.plan.started(unit.name, begun)
+            yield steps.plan.started(begun)
 
     @asynccontextmanager
     async def scope(self, planned: Plan, spawn: SpawnProcess, progress: StartCallbacks) -> AsyncGenerator[Task, None]:
@@ -106,7 +106,7 @@ class Starter:
             pid = await steps.undo.enter_async_context(spawn(opened.argv, fds, planned.parts.log_namespace))
             unit = replace(steps.plan, pid=pid).unit
             begun = await steps.start_unit(unit, UnitFiles())
-            yield steps.plan.started(unit.name, begun)
+            yield steps.plan.started(begun)
 
     @asynccontextmanager
     async def _prepared(self, planned: Plan, progress: StartCallbacks) -> AsyncGenerator["Steps", None]:
@@ -330,7 +330,7 @@ class Steps:
         if self.plan.parts.reservation.leases:
             await self._networks.attach(self._name)
 
-    async def start_unit(self, unit: TransientUnit, files: UnitFiles) -> Invocation:
+    async def start_unit(self, unit: TransientUnit, files: UnitFiles) -> UnitState:
         """Start the unit, and return its run.
 
         Raises:
@@ -352,7 +352,7 @@ class Steps:
             if state is None or not state.executed:
                 raise await self._start_error(error) from error
             # The tender was executed, and ended before the job did: the start succeeded, and the task has an outcome.
-            begun = Invocation(invocation=state.invocation, main_pid=0, started=state.started, control_group="")
+            begun = state
         self._executed = True
         return begun
 
@@ -371,7 +371,7 @@ class Steps:
             await self._units.stop(self._unit)
             await discard_locked(self._backends, self._name, self._unit)
 
-    async def check_bound(self, begun: Invocation) -> None:
+    async def check_bound(self, begun: UnitState) -> None:
         """Check that the tender has the inspected disks: the path of one can change before systemd mounts it."""
         if self.plan.parts.disks:
             bound = [(disk, sandbox_path(disk)) for disk in self.plan.parts.disks]

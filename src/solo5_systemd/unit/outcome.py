@@ -140,11 +140,6 @@ def is_unambiguous(state: UnitState) -> bool:
     return state.main_code == MainCode.NONE
 
 
-def is_plain(state: UnitState) -> bool:
-    """Return whether the outcome follows from `OUTCOME_PROPERTIES`: of an OOM kill, MemoryMax= shows the cause."""
-    return is_unambiguous(state) and state.result != "oom-kill"
-
-
 def outcome(state: UnitState, messages: ExitMessages = ExitMessages(), *, shutting_down: bool = False) -> Outcome:
     """Return the outcome of a unit that is over.
 

@@ -69,46 +69,6 @@ TYPE_END_PROPERTIES = {
 """Properties to read of a unit that is over only: for running units they would double the cost of a listing."""
 
 
-OUTCOME_PROPERTIES = {
-    UnitKind.SERVICE: (
-        "Result",
-        "ExecMainCode",
-        "ExecMainStatus",
-        "ExecMainExitTimestamp",
-        "ExecMainExitTimestampMonotonic",
-        "MemoryPeak",
-    ),
-    UnitKind.SCOPE: ("Result",),
-}
-UNIT_OUTCOME_PROPERTIES = ("ActiveState", "ActiveExitTimestampMonotonic", "InvocationID")
-"""Properties to read at the end of a known run: what an unambiguous outcome is made of. PID 1 replies in order: if
-InvocationID=, the last one, is that of the run, all others are."""
-
-UNIT_START_PROPERTIES = ("InvocationID",)
-TYPE_START_PROPERTIES = {
-    UnitKind.SERVICE: ("MainPID", "ExecMainStartTimestamp", "ControlGroup"),
-    UnitKind.SCOPE: ("ControlGroup",),
-}
-"""Properties to read of a unit that has just been started."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Invocation:
-    """One run of a unit that has just been started, with few properties only.
-
-    Attributes:
-        invocation: InvocationID=, in hexadecimal digits.
-        main_pid: of the tender; 0 if it has ended already.
-        started: microseconds since the epoch.
-        control_group: ControlGroup=, below the root of the hierarchy; empty if it has been removed already.
-    """
-
-    invocation: str
-    main_pid: int
-    started: int
-    control_group: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class UnitState:
     """The state of one task's unit.
@@ -236,30 +196,17 @@ def unit_state(unit: str, properties: Mapping[str, object], task: TaskName | Non
 
 
 def after_run(run: UnitState, properties: Mapping[str, object]) -> UnitState | None:
-    """Return the state of a known run from `OUTCOME_PROPERTIES`, or None if the unit has another run or none."""
+    """Return the state of a known run from its ActiveState=, InvocationID= and properties of a unit that is over.
+
+    None if the unit has another run or none.
+    """
     now = unit_state(run.unit, properties, run.task)
     if now is None or not run.invocation or now.invocation != run.invocation:
         return None
-    ended = replace(
-        now,
-        frozen=run.frozen,
-        description=run.description,
-        started=run.started,
-        main_start=run.main_start,
-        memory_max=run.memory_max,
-        log_fields=run.log_fields,
-    )
-    return ended if now.over else replace(ended, main_pid=run.main_pid, control_group=run.control_group)
-
-
-def invocation(properties: Mapping[str, object]) -> Invocation:
-    """Return the run of a unit that has just been started from its D-Bus properties."""
-    return Invocation(
-        invocation=invocation_id(properties),
-        main_pid=_integer(properties, "MainPID"),
-        started=_integer(properties, "ExecMainStartTimestamp"),
-        control_group=_text(properties, "ControlGroup"),
-    )
+    if not now.over:
+        return replace(run, active=now.active)
+    log_fields = run.log_fields or now.log_fields
+    return replace(now, description=run.description, started=run.started, log_fields=log_fields)
 
 
 def invocation_id(properties: Mapping[str, object]) -> str:

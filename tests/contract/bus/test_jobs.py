@@ -11,6 +11,7 @@ from tests.contract.bus.given import (
     PROMPT,
     TRANSIENT,
     UNIT,
+    WEB,
     service,
     start,
 )
@@ -25,7 +26,7 @@ from solo5_systemd.bus.peers import MANAGER, MANAGER_PATH
 from solo5_systemd.dbus.message_bus import connect
 from solo5_systemd.dbus.messages import Message, MessageType, Variant
 from solo5_systemd.task.properties import JobFailedError, Property, TransientUnit, UnitFiles
-from solo5_systemd.unit.state import Invocation
+from solo5_systemd.unit.state import ActiveState, UnitState
 
 # --- jobs ----------------------------------------------------------------------------------------------------
 
@@ -64,8 +65,15 @@ async def test_a_start_tells_what_has_begun_without_a_listing(systemd: FakeSyste
         ExecMainStartTimestamp=Variant("t", 1000),
         ControlGroup=Variant("s", "/solo5.slice/x"),
     )
-    assert await manager.start(TRANSIENT, NO_FILES) == Invocation(
-        invocation="07" * 16, main_pid=42, started=1000, control_group="/solo5.slice/x"
+    assert await manager.start(TRANSIENT, NO_FILES) == UnitState(
+        task=WEB,
+        unit=UNIT,
+        active=ActiveState.ACTIVE,
+        invocation="07" * 16,
+        main_pid=42,
+        started=1000,
+        control_group="/solo5.slice/x",
+        log_fields={},
     )
     assert [member for member, _ in systemd.calls] == ["StartTransientUnit"]
 

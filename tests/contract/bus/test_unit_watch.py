@@ -95,29 +95,27 @@ async def test_a_run_costs_no_message_until_its_end_and_then_what_its_outcome_ne
         assert (unit.state.active, unit.state.main_code, unit.state.main_pid) == (ActiveState.INACTIVE, 1, 0)
     assert systemd.calls == []
     assert systemd.read[-1] == "InvocationID", "the last one proves whose all the others are"
-    assert len(systemd.read) == 9
+    assert len(systemd.read) == 11
 
 
 @pytest.mark.usefixtures("slow")
-@pytest.mark.parametrize("result, stopped_at", [("signal", 0), ("oom-kill", 1)], ids=["ambiguous", "OOM kill"])
-async def test_an_end_whose_outcome_needs_more_is_read_completely(
-    systemd: FakeSystemd, manager: Manager, links: Links, result: str, stopped_at: int
+async def test_the_end_of_a_run_that_is_known_from_a_handle_has_the_fields_of_its_unit(
+    systemd: FakeSystemd, manager: Manager, links: Links
 ) -> None:
     links.begin(UNIT)
     killed = {
         "ExecMainCode": Variant("i", 2),
         "ExecMainStatus": Variant("i", 9),
-        "Result": Variant("s", result),
-        "ActiveExitTimestampMonotonic": Variant("t", stopped_at),
-        "ExecMainExitTimestampMonotonic": Variant("t", 2),
+        "Result": Variant("s", "oom-kill"),
         "MemoryMax": Variant("t", 1 << 20),
+        "LogExtraFields": Variant("aay", [b"SOLO5_TENDER=spt"]),
     }
-    async with asyncio.timeout(PROMPT), manager.watched(a_run()) as unit:
+    async with asyncio.timeout(PROMPT), manager.watched(replace(a_run(), log_fields={})) as unit:
         systemd.units[UNIT] = replace(service("failed"), properties=service().properties | killed)
         links.end(UNIT)
         await unit.changed()
         assert unit.state is not None
-        assert (unit.state.active, unit.state.main_status, unit.state.memory_max) == (ActiveState.FAILED, 9, 1 << 20)
+        assert (unit.state.active, unit.state.memory_max, unit.state.tender) == (ActiveState.FAILED, 1 << 20, "spt")
 
 
 @pytest.mark.usefixtures("slow")
@@ -222,7 +220,7 @@ async def test_an_end_wakes_the_watchers_of_that_run_alone(
         assert [unit for unit, wait in zip(units, waiting, strict=True) if wait.done()] == [units[7], units[100]]
         for wait in waiting:
             wait.cancel()
-    assert len(systemd.read) == 18
+    assert len(systemd.read) == 22
 
 
 async def test_an_outage_is_no_end_and_what_ended_during_it_is_read_after_it(

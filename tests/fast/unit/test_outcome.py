@@ -10,7 +10,6 @@ from solo5_systemd.unit.exit_messages import ExitMessages, UnitMessage
 from solo5_systemd.unit.outcome import (
     Ending,
     Outcome,
-    is_plain,
     is_unambiguous,
     outcome,
     with_full_disks,
@@ -371,8 +370,6 @@ def test_an_unambiguous_unit_needs_no_messages(row: Row) -> None:
 )
 def test_an_exit_with_0_and_a_stop_are_unambiguous(state: UnitState) -> None:
     assert is_unambiguous(state)
-    assert is_plain(state)
-    assert not is_plain(replace(state, result="oom-kill"))
 
 
 @pytest.mark.parametrize("state", [exited(1), exited(3), killed(1), killed(9), spt(killed(15)), stop(spt(killed(11)))])

@@ -1,7 +1,7 @@
 import pytest
 
 from solo5_systemd.base.names import TaskName, UnitKind
-from solo5_systemd.unit.state import ActiveState, Invocation, MainCode, UnitState, after_run, invocation, unit_state
+from solo5_systemd.unit.state import ActiveState, MainCode, UnitState, after_run, unit_state
 
 SERVICE = "solo5-task-web.service"
 
@@ -104,13 +104,6 @@ def test_a_property_of_a_type_that_is_not_expected_counts_as_absent() -> None:
 @pytest.mark.parametrize("unit", ["ssh.service", "solo5-network@web.service", "solo5-task-web.socket"])
 def test_a_unit_that_is_no_tasks_is_none(unit: str) -> None:
     assert unit_state(unit, {}) is None
-
-
-def test_a_run_that_has_just_begun_is_read() -> None:
-    run = invocation(
-        {"InvocationID": bytes(16), "MainPID": 7, "ExecMainStartTimestamp": 10, "ControlGroup": "/solo5.slice/x"}
-    )
-    assert run == Invocation(invocation="00" * 16, main_pid=7, started=10, control_group="/solo5.slice/x")
 
 
 RUN = read(InvocationID=bytes(16), MainPID=7, ControlGroup="/x", LogExtraFields=[b"SOLO5_TENDER=hvt"])

@@ -19,7 +19,7 @@ from solo5_systemd.task.properties import (
     TransientUnit,
     UnitFiles,
 )
-from solo5_systemd.unit.state import ActiveState, Invocation, MainCode, UnitState
+from solo5_systemd.unit.state import ActiveState, MainCode, UnitState
 
 SIGKILL = 9
 
@@ -83,7 +83,7 @@ class FakeUnits(Manager):
 
     # --- calls ------------------------------------------------------------------------------------
 
-    async def start(self, unit: TransientUnit, files: UnitFiles) -> Invocation:
+    async def start(self, unit: TransientUnit, files: UnitFiles) -> UnitState:
         async with self._steps.step("start unit"):
             if unit.name in self.loaded:
                 raise TakenError(f"unit {unit.name} exists already.")
@@ -91,15 +91,11 @@ class FakeUnits(Manager):
             made = self._made(unit)
             if self.job_result != "done":
                 code, status = self.ended_at_once
-                self.put(replace(made, active=ActiveState.FAILED, main_pid=0, main_code=code, main_status=status))
+                ended = replace(made, active=ActiveState.FAILED, main_code=code, main_status=status)
+                self.put(replace(ended, main_pid=0, control_group=""))
                 raise JobFailedError(unit.name, self.job_result)
             self.put(made)
-        return Invocation(
-            invocation=made.invocation,
-            main_pid=made.main_pid,
-            started=made.started,
-            control_group=made.control_group,
-        )
+        return made
 
     async def stop(self, unit: str) -> None:
         async with self._steps.step(f"stop {unit}"):
