@@ -4,7 +4,6 @@ The socket is in a private directory. A later plugin removes the directories of 
 """
 
 import asyncio
-import grp
 import logging
 import os
 import shutil
@@ -46,7 +45,7 @@ def socket_path(environment: Mapping[str, str]) -> Iterator[Path]:
     while the process lives, so an unlocked one is that of a killed plugin. systemd-tmpfiles skips locked ones, too.
 
     Raises:
-        HostError: no directory can be made there, the path would be too long, or PLUGIN_UNIX_SOCKET_GROUP is unknown.
+        HostError: no directory can be made there, or the path would be too long.
     """
     parent = Path(environment.get("PLUGIN_UNIX_SOCKET_DIR") or tempfile.gettempdir())
     _remove_stale(parent)
@@ -62,24 +61,6 @@ def socket_path(environment: Mapping[str, str]) -> Iterator[Path]:
     finally:
         shutil.rmtree(directory, ignore_errors=True)
         os.close(lock)
-
-
-def grant_group(path: Path, environment: Mapping[str, str]) -> None:
-    """Give the group of PLUGIN_UNIX_SOCKET_GROUP access to the socket (go-plugin's server.go).
-
-    Raises:
-        HostError: there is no such group, or chown(2) is not permitted.
-    """
-    name = environment.get("PLUGIN_UNIX_SOCKET_GROUP")
-    if not name:
-        return
-    try:
-        group = int(name) if name.isdecimal() else grp.getgrnam(name).gr_gid
-        for entry, mode in ((path, 0o660), (path.parent, 0o710)):
-            os.chown(entry, -1, group)
-            entry.chmod(mode)
-    except (KeyError, OSError) as error:
-        raise HostError(f"the socket cannot be given to group {name} (PLUGIN_UNIX_SOCKET_GROUP): {error}.") from error
 
 
 def _locked_directory(parent: Path) -> tuple[Path, int]:
@@ -216,7 +197,6 @@ async def _serve_at(path: Path, handlers: Sequence[Handler], announce: Callable[
     _listen(server, path)
     _handle_signals(shutdown)
     await server.start()
-    grant_group(path, os.environ)
     announce()
     await shutdown.wait()
     _force_exit_after_timeout(path)

@@ -16,19 +16,21 @@ _ON_SIGNAL = re.compile(r"Exiting on signal ([0-9]+)\b")
 _NOTICE = re.compile(r"adjusting memory to|WARNING: |Not enough guest memory for ring allocation")
 _IN_RUN = re.compile(r"^(Fatal |KVM: |Invalid guest )")
 _ASSERTION = re.compile(r"Assertion .* failed")
-_TRAP = re.compile(r"\btrap: type=")
-_IMAGE_FILLS_MEMORY = re.compile(r"ABORT: .*\bNot enough memory", re.IGNORECASE)
+TRAP_TYPE = re.compile(r"\btrap: type=")
+TRAP = re.compile("trap", re.IGNORECASE)
+ABORT = re.compile("abort", re.IGNORECASE)
+IMAGE_FILLS_MEMORY = re.compile(r"ABORT: .*\bNot enough memory", re.IGNORECASE)
 # caml_fatal_error(3) of OCaml's runtime, 4.14 to 5.3 (runtime/*.c): some texts have the prefix twice.
-_OUT_OF_MEMORY = re.compile(
+OUT_OF_MEMORY = re.compile(
     r"Fatal error: (exception (Stdlib\.)?Out.of.memory|(?!exception ).*("
     r"out of memory|not enough (heap )?memory|no memory for|allocation failure|(failed to|cannot|could not) allocate))",
     re.IGNORECASE,
 )
-_NO_ROOM_TO_START = re.compile(
+NO_ROOM_TO_START = re.compile(
     r"Fatal error: (?!exception ).*(reserve minor heaps|failed to (allocate|create)|(allocate|memory for) initial)",
     re.IGNORECASE,
 )
-_EXCEPTION = re.compile(r"^Fatal error: exception ")
+EXCEPTION = re.compile(r"^Fatal error: exception ")
 _ABORT_CALLED = "Solo5: solo5_abort() called"
 _REQUEST = re.compile(r"\S+: (?:Sen[td]\w*|Killed unit cgroup with) (?:signal )?SIG(\w+)\b.* on client request")
 _STOP_JOB = frozenset({"de5b426a63be47a7b6ac3eaac82e2f6f", "9d1aaa27d60140bd96365438aad20286"})
@@ -88,35 +90,9 @@ class ExitMessages:
         """Return whether PID 1 logged an OOM kill; it may do so after the run's end (memory.events of the cgroup)."""
         return any(message.message_id in _OOM_KILL for message in self.systemd)
 
-    @property
-    def image_fills_memory(self) -> str | None:
-        """Return the guest's line that its image alone fills its memory, or None."""
-        return _last(self.guest, _IMAGE_FILLS_MEMORY)
-
-    @property
-    def out_of_memory(self) -> str | None:
-        """Return the guest's line that its memory is exhausted, or None."""
-        return _last(self.guest, _OUT_OF_MEMORY)
-
-    @property
-    def no_room_to_start(self) -> str | None:
-        """Return the guest's line that its memory is too small for OCaml's runtime to start, or None."""
-        return _last(self.guest, _NO_ROOM_TO_START)
-
-    @property
-    def exception(self) -> str | None:
-        """Return the guest's line with the OCaml exception that no function caught, or None."""
-        return _last(self.guest, _EXCEPTION)
-
-    @property
-    def trap(self) -> str | None:
-        """Return the guest's line with the trap's type, or else one that mentions a trap, or None."""
-        return _last(self.guest, _TRAP) or _containing(self.guest, "trap")
-
-    @property
-    def abort(self) -> str | None:
-        """Return the guest's last line that mentions an abort, or None."""
-        return _containing(self.guest, "abort")
+    def guest_line(self, pattern: re.Pattern[str]) -> str | None:
+        """Return the guest's last line with a pattern, or None."""
+        return _last(self.guest, pattern)
 
     @property
     def before_abort(self) -> str | None:
@@ -162,10 +138,6 @@ def _without_prefix(line: str) -> str:
 
 def _last(lines: Sequence[str], pattern: re.Pattern[str]) -> str | None:
     return _stripped(line for line in reversed(lines) if pattern.search(line))
-
-
-def _containing(lines: Sequence[str], word: str) -> str | None:
-    return _stripped(line for line in reversed(lines) if word in line.lower())
 
 
 def _stripped(lines: Iterable[str]) -> str | None:

@@ -13,7 +13,18 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.base.names import UnitKind, prepare_service
 from solo5_systemd.base.sanitize import MAX_QUOTE, bounded
-from solo5_systemd.unit.exit_messages import ExitMessages, signal_name, tender_message
+from solo5_systemd.unit.exit_messages import (
+    ABORT,
+    EXCEPTION,
+    IMAGE_FILLS_MEMORY,
+    NO_ROOM_TO_START,
+    OUT_OF_MEMORY,
+    TRAP,
+    TRAP_TYPE,
+    ExitMessages,
+    signal_name,
+    tender_message,
+)
 from solo5_systemd.unit.state import MainCode, UnitState
 
 if TYPE_CHECKING:
@@ -241,7 +252,7 @@ def _exited(state: UnitState, messages: ExitMessages) -> Outcome:
     memory = _exhausted(state, messages) if status in (EXIT_UNCAUGHT, 255) else None
     if memory is not None:
         return memory
-    return _aborted(messages) if status == 255 else _guest_exited(status, messages.exception)
+    return _aborted(messages) if status == 255 else _guest_exited(status, messages.guest_line(EXCEPTION))
 
 
 def _guest_exited(status: int, exception: str | None = None) -> Outcome:
@@ -281,12 +292,12 @@ def _stop_caught(state: UnitState) -> bool:
 def _exhausted(state: UnitState, messages: ExitMessages) -> Outcome | None:
     """Return the outcome of a guest without free memory, or None: OCaml exits with 2, or aborts."""
     futile, status = "", state.main_status
-    line = messages.out_of_memory
-    if status == 255 and messages.image_fills_memory:
-        line, futile = messages.image_fills_memory, "its image alone fills its memory, which has to be raised"
-    elif messages.no_room_to_start:
+    line = messages.guest_line(OUT_OF_MEMORY)
+    if status == 255 and (full := messages.guest_line(IMAGE_FILLS_MEMORY)):
+        line, futile = full, "its image alone fills its memory, which has to be raised"
+    elif early := messages.guest_line(NO_ROOM_TO_START):
         has = f" the {_mib(state.memory_max)} of the task" if state.memory_max else " the task has"
-        line, futile = messages.no_room_to_start, f"its runtime needs more memory than{has}: raise it"
+        line, futile = early, f"its runtime needs more memory than{has}: raise it"
     if line is None:
         return None
     return Outcome(
@@ -298,10 +309,11 @@ def _exhausted(state: UnitState, messages: ExitMessages) -> Outcome | None:
 
 
 def _aborted(messages: ExitMessages) -> Outcome:
-    if messages.trap:
-        return Outcome(ending=Ending.TRAPPED, exit_code=255, sentence=f"the guest trapped: {messages.trap}")
+    if trap := messages.guest_line(TRAP_TYPE) or messages.guest_line(TRAP):
+        return Outcome(ending=Ending.TRAPPED, exit_code=255, sentence=f"the guest trapped: {trap}")
     after = f" after “{messages.before_abort}”" if messages.before_abort else ""
-    text = f": {messages.abort}" if messages.abort else ""
+    abort = messages.guest_line(ABORT)
+    text = f": {abort}" if abort else ""
     return Outcome(ending=Ending.ABORTED, exit_code=255, sentence=f"the guest aborted{after}{text}")
 
 

@@ -34,30 +34,14 @@ LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
 """The built-in search path of the dynamic loader, and the loader itself."""
 
 
-def command_line(
-    *,
-    tender: str,
-    image: str,
-    memory_mib: int,
-    leases: Iterable[Lease],
-    disks: Iterable[Disk],
-    disk_path: Callable[[Disk], str],
-    arguments: Iterable[str],
-) -> tuple[str, ...]:
-    """Return the tender's argv.
-
-    Args:
-        image: path of the image, as the tender sees it.
-        disk_path: returns the path of a disk, as the tender sees it.
-    """
-    # --mem last: the tender would parse a device option that follows it twice.
-    return (tender, *device_options(memory_mib, leases, disks, disk_path), "--", image, *arguments)
-
-
 def device_options(
     memory_mib: int, leases: Iterable[Lease], disks: Iterable[Disk], disk_path: Callable[[Disk], str]
 ) -> tuple[str, ...]:
-    """Return the tender's options; with the disks of `sandbox_path`, none has a blank or a quote."""
+    """Return the tender's options; with the disks of `sandbox_path`, none has a blank or a quote.
+
+    Args:
+        disk_path: returns the path of a disk, as the tender sees it.
+    """
     argv = []
     for lease in leases:
         # Always with a MAC, else the tender uses one that the image may preset.
@@ -67,6 +51,7 @@ def device_options(
             f"--block:{disk.disk}={disk_path(disk)}",
             f"--block-sector-size:{disk.disk}={disk.sector_size}",
         ]
+    # Last: the tender would parse a device option that follows it twice.
     return (*argv, f"--mem={memory_mib}")
 
 

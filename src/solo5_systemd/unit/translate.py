@@ -61,7 +61,7 @@ from solo5_systemd.unit.confinement import FILE_SIZE, confinement, scope_command
 from solo5_systemd.unit.console import console
 from solo5_systemd.unit.device_io_limits import io_properties
 from solo5_systemd.unit.guest_memory import guest_memory
-from solo5_systemd.unit.tender import Tender, command_line, sandbox_path
+from solo5_systemd.unit.tender import Tender, device_options, sandbox_path
 
 SECOND = 1_000_000
 PERCENT = SECOND // 100
@@ -119,19 +119,13 @@ def argv(parts: Parts) -> tuple[str, ...]:
     """
     is_scope = parts.workload.kind is UnitKind.SCOPE
     check_leased(parts.workload.arguments, parts.reservation.leases)
-    line = command_line(
-        tender=parts.tender.path,
-        image=parts.image.path,
-        memory_mib=parts.memory_mib,
-        leases=parts.reservation.leases,
-        disks=parts.disks,
-        disk_path=(lambda disk: disk.path) if is_scope else sandbox_path,
-        arguments=_arguments(parts),
-    )
+    path = (lambda disk: disk.path) if is_scope else sandbox_path
+    options = device_options(parts.memory_mib, parts.reservation.leases, parts.disks, path)
+    line = (parts.tender.path, *options, "--", parts.image.path, *_arguments(parts))
+    if not is_scope:
+        return line
     launcher = filter(None, (parts.tender.launcher,))
-    return (
-        (*scope_command(parts.user, parts.groups, parts.reservation.namespace), *launcher, *line) if is_scope else line
-    )
+    return (*scope_command(parts.user, parts.groups, parts.reservation.namespace), *launcher, *line)
 
 
 def _arguments(parts: Parts) -> tuple[str, ...]:
@@ -174,28 +168,14 @@ def service(parts: Parts) -> TransientUnit:
     """
     properties = (
         unit_property("Description", _description(parts)),
-        unit_property("Type", "exec"),  # the start job fails if the tender cannot be executed
         exec_start(argv(parts), parts.tender.launcher),
         unit_property("Wants", [outcome_target(parts.workload.name)]),
         unit_property("IgnoreOnIsolate", True),  # no target wants it, and it outlives rescue mode, as a scope does
         *_network_dependency(parts),
-        *_namespace(parts),
         unit_property("TimeoutStartUSec", 30 * SECOND),  # for a caller that waits
-        *_stop_properties(parts.tender),
-        *_core_dumps(parts),
-        *console(parts.workload.name, parts.log_namespace, log_fields(parts)),
         *_stdin(parts),
-        *_resources(parts),
         *io_properties(parts.disks, dict(parts.workload.properties)),
-        *confinement(
-            parts.image.facts.manifest,
-            user=parts.user,
-            tender=parts.tender,
-            image=parts.image.path,
-            disks=parts.disks,
-            groups=parts.groups,
-            systemd=parts.systemd,
-        ),
+        *_process(parts, parts.user),
     )
     return TransientUnit(name=task_service(parts.workload.name), properties=_overlay(properties, parts.workload))
 
@@ -213,8 +193,13 @@ def declared(parts: Parts, image_source: str, user: str) -> tuple[Property, ...]
     Raises:
         InvalidRequestError: a unit property is out of bounds.
     """
-    properties = (
-        unit_property("Type", "exec"),
+    return _overlay(_process(parts, user, image_source), parts.workload)
+
+
+def _process(parts: Parts, user: int | str, image_source: str = "") -> tuple[Property, ...]:
+    """Return the properties of a service by which PID 1 executes the tender, limits and confines it."""
+    return (
+        unit_property("Type", "exec"),  # the start job fails if the tender cannot be executed
         *_namespace(parts),
         *_stop_properties(parts.tender),
         *_core_dumps(parts),
@@ -231,7 +216,6 @@ def declared(parts: Parts, image_source: str, user: str) -> tuple[Property, ...]
             image_source=image_source,
         ),
     )
-    return _overlay(properties, parts.workload)
 
 
 def scope(parts: Parts, pid: int) -> TransientUnit:

@@ -2,7 +2,14 @@
 
 import pytest
 
-from solo5_systemd.unit.exit_messages import ExitMessages, UnitMessage, tender_message
+from solo5_systemd.unit.exit_messages import (
+    ABORT,
+    IMAGE_FILLS_MEMORY,
+    OUT_OF_MEMORY,
+    ExitMessages,
+    UnitMessage,
+    tender_message,
+)
 
 STARTED = "39f53479d3a045ac8e11786248231fbf"
 """MESSAGE_ID= of SD_MESSAGE_UNIT_STARTED, whose text ends with the unit's description."""
@@ -65,7 +72,7 @@ def test_a_kill_for_want_of_memory_is_on_systemds_record(line: str, identity: st
 
 @pytest.mark.parametrize("line", ["abort \x1b[2J" + "a" * 48_000, "solo5-hvt: \x1b]0;x\x07" + "a" * 48_000])
 def test_a_line_that_a_sentence_quotes_is_printable_and_bounded(line: str) -> None:
-    for quoted in (ExitMessages(guest=[line + "abort"]).abort, tender_message([line])):
+    for quoted in (ExitMessages(guest=[line + "abort"]).guest_line(ABORT), tender_message([line])):
         assert quoted is not None
         assert quoted.isprintable()
         assert len(quoted) <= 300
@@ -75,7 +82,7 @@ def test_a_line_that_a_sentence_quotes_is_printable_and_bounded(line: str) -> No
     "line", ["Solo5: ABORT: mem.c:54: Not enough memory", "Solo5: abort: x.c:1: not enough memory"]
 )
 def test_a_guest_says_that_it_has_no_room(line: str) -> None:
-    assert ExitMessages(guest=["x", line, "y"]).image_fills_memory == line
+    assert ExitMessages(guest=["x", line, "y"]).guest_line(IMAGE_FILLS_MEMORY) == line
 
 
 @pytest.mark.parametrize(
@@ -88,4 +95,4 @@ def test_a_guest_says_that_it_has_no_room(line: str) -> None:
     ],
 )
 def test_a_guest_says_that_it_has_used_up_its_memory(line: str, exhausted: bool) -> None:
-    assert (ExitMessages(guest=[line]).out_of_memory is not None) is exhausted
+    assert (ExitMessages(guest=[line]).guest_line(OUT_OF_MEMORY) is not None) is exhausted

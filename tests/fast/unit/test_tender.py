@@ -5,30 +5,17 @@ from tests.support.fakes.images import disk
 from tests.support.fakes.tasks import LEASE
 
 from solo5_systemd.storage.model import Backing
-from solo5_systemd.unit.tender import command_line, lasting_path, sandbox_path
+from solo5_systemd.unit.tender import device_options, lasting_path, sandbox_path
 
 
-def test_the_command_line_is_complete_and_ends_its_options_with_the_memory() -> None:
-    line = command_line(
-        tender="/usr/bin/solo5-hvt",
-        image="/images/x",
-        memory_mib=64,
-        leases=[LEASE],
-        disks=[disk("storage", path="/srv/a b,c.img")],
-        disk_path=sandbox_path,
-        arguments=["--x", "y z"],
-    )
-    assert line == (
-        "/usr/bin/solo5-hvt",
+def test_the_options_name_all_devices_and_end_with_the_memory() -> None:
+    disks = [disk("storage", path="/srv/a b,c.img")]
+    assert device_options(64, [LEASE], disks, sandbox_path) == (
         "--net:service=s5-1f00c0de",
         "--net-mac:service=02:00:5e:10:00:01",
         "--block:storage=/run/solo5-disks/storage",
         "--block-sector-size:storage=512",
         "--mem=64",
-        "--",
-        "/images/x",
-        "--x",
-        "y z",
     )
 
 
