@@ -20,6 +20,7 @@ from solo5_systemd.base.declared_units import declared_task, prepared_fields
 from solo5_systemd.base.names import INVOCATION_LINK, UNITS, UnitKind
 from solo5_systemd.bus.peers import UNIT, ListedUnit
 from solo5_systemd.cgroup.cgroupfs import MOUNT, ScopeFields, unified, units
+from solo5_systemd.cgroup.control_files import read
 from solo5_systemd.unit.state import (
     TYPE_END_PROPERTIES,
     TYPE_PROPERTIES,
@@ -81,12 +82,12 @@ class ExportedState:
 
     def frozen(self, control_group: str) -> bool | None:
         """Return whether a cgroup is frozen; None if it was removed."""
-        text = _read(f"{self._root}{control_group}/cgroup.freeze")
+        text = read(f"{self._root}{control_group}/cgroup.freeze")
         return None if text is None else text.strip() == b"1"
 
     def new_run(self, unit: str, control_group: str) -> dict[str, object]:
         """Return those properties of a unit that has just been started that files contain."""
-        processes = _read(f"{self._root}{control_group}/cgroup.procs")
+        processes = read(f"{self._root}{control_group}/cgroup.procs")
         if processes is None:
             return {}
         main = _main_process(processes) if unit.endswith(UnitKind.SERVICE) else {}
@@ -99,8 +100,8 @@ class ExportedState:
         frozen = self.frozen(control_group)
         found |= {} if frozen is None else {"FreezerState": "frozen" if frozen else "running"}
         if unit.endswith(UnitKind.SERVICE):
-            found |= _main_process(_read(f"{self._root}{control_group}/cgroup.procs"))
-            found |= _log_fields(_read(f"{self._exported}/log-extra-fields:{unit}"))
+            found |= _main_process(read(f"{self._root}{control_group}/cgroup.procs"))
+            found |= _log_fields(read(f"{self._exported}/log-extra-fields:{unit}"))
             found |= _started(f"{self._root}{control_group}", found.get("InvocationID"))
         return found
 
@@ -140,20 +141,6 @@ def _log_fields(data: bytes | None) -> dict[str, object]:
         fields.append(data[position : position + length])
         position += length
     return {"LogExtraFields": fields} if position == len(data) else {}
-
-
-def _read(path: str) -> bytes | None:
-    """Return the content of a file; None if the unit, and the file with it, has been removed."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        return os.read(descriptor, 1 << 16)
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
 
 
 INTERFACES = {

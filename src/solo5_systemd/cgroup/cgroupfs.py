@@ -18,7 +18,6 @@ from solo5_systemd.cgroup.control_files import read
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from solo5_systemd.cgroup.freezer import FrozenTime
     from solo5_systemd.cgroup.meter import Meter
     from solo5_systemd.cgroup.usage import Usage
 
@@ -99,12 +98,6 @@ class CgroupFs:
         from solo5_systemd.cgroup.meter import Meter
 
         return Meter(f"{self._root}/{control_group.lstrip('/')}" if control_group else None)
-
-    def frozen_time(self, control_group: str) -> "FrozenTime":
-        """Return a context manager that measures for how long a cgroup is frozen."""
-        from solo5_systemd.cgroup.freezer import FrozenTime
-
-        return FrozenTime(f"{self._root}/{control_group.lstrip('/')}/cgroup.events")
 
     async def usages(self) -> "Mapping[TaskName, Usage]":
         """Return a full sample of each running task, found below solo5.slice without a D-Bus call."""

@@ -1,10 +1,10 @@
-"""Reads of a cgroup's files, which may vanish."""
+"""Reads of a cgroup's files and of those that PID 1 exports, which may vanish."""
 
 import errno
 import os
 
-READ_SIZE = 1 << 14
-"""Bytes of one read(2); memory.stat, the largest file, has some two thousand."""
+READ_SIZE = 1 << 16
+"""Bytes of one read(2); memory.stat, the largest file of a cgroup, has some two thousand."""
 
 VANISHED = (errno.ENOENT, errno.ENODEV, errno.ESRCH, errno.EOPNOTSUPP)
 """The errnos of a read where the cgroup was removed, or its controller is not enabled."""

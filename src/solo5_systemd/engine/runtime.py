@@ -310,10 +310,7 @@ class Runtime(Queries):
         """
         from solo5_systemd.engine.snapshot_pause import while_frozen
 
-        state = await self._running(name)
-        with self.backends.usages.frozen_time(state.control_group) as measured:
-            seconds = await while_frozen(self._units, state, act, before)
-        return seconds if measured.seconds is None or not seconds else measured.seconds
+        return await while_frozen(self._units, await self._running(name), act, before)
 
     async def is_dormant(self, name: TaskName) -> bool:
         """Return whether a task has no process, and is started for its first packet."""

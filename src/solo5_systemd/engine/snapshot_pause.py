@@ -43,7 +43,7 @@ async def while_frozen(
         before: is called first, while the task runs.
 
     Returns:
-        Seconds from the call to freeze until the task was thawed; 0.0: it was frozen before.
+        Seconds for which it was frozen; 0.0: it was frozen before.
 
     Raises:
         TakenError: another process has frozen it for a moment.
@@ -60,14 +60,15 @@ async def while_frozen(
         guard = thaw_service(state.unit)
         await units.ensure_started(guard)
         try:
-            begun = time.monotonic()
+            begun = ended = time.monotonic()
             try:
                 await units.freeze(state.unit)
                 await _to_its_end(act)
                 await _check(units, state)
             finally:
+                ended = time.monotonic()  # the kernel thaws it at once, and PID 1 replies up to 10 ms later
                 await _thaw(units, state)
-            return time.monotonic() - begun
+            return ended - begun
         finally:
             await units.stop(guard)
 

@@ -18,7 +18,6 @@ from solo5_systemd.base.errors import NotFoundError, StoreFullError, TakenError
 from solo5_systemd.base.names import DeviceName, NetworkName, Target, TaskName
 from solo5_systemd.bus.network_client import Networkd
 from solo5_systemd.cgroup.cgroupfs import CgroupFs
-from solo5_systemd.cgroup.freezer import FrozenTime
 from solo5_systemd.cgroup.meter import Meter
 from solo5_systemd.cgroup.usage import Usage
 from solo5_systemd.engine.backends import Backends
@@ -659,17 +658,6 @@ class FakeMeter(Meter):
         self._steps.taken.append(f"metered {self._control_group}")
 
 
-class FakeFrozenTime(FrozenTime):
-    def __init__(self) -> None:
-        self.seconds = 0.002
-
-    def __enter__(self) -> "FakeFrozenTime":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
 class FakeUsages(CgroupFs):
     """Cgroups and processes.
 
@@ -691,9 +679,6 @@ class FakeUsages(CgroupFs):
 
     def meter(self, control_group: str) -> "FakeMeter":
         return FakeMeter(self._steps, control_group, self.removed)
-
-    def frozen_time(self, control_group: str) -> FakeFrozenTime:
-        return FakeFrozenTime()
 
     async def usages(self) -> Mapping[TaskName, Usage]:
         async with self._steps.step("usages"):
