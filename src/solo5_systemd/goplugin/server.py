@@ -14,7 +14,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Never
+from typing import Any
 from urllib.parse import quote
 
 import grpc
@@ -115,11 +115,11 @@ class OwnServices:
 
     def stream_stdio(self, _: Empty) -> AsyncIterator[StdioData]:
         """Stream nothing: printed lines are log lines (see `hclog`). It stays open, since a host logs its end."""
-        return _IdleStream()
+        return _idle()
 
     def start_stream(self, _: AsyncIterator[ConnInfo]) -> AsyncIterator[ConnInfo]:
         """Stream nothing: neither side requests further connections."""
-        return _IdleStream()
+        return _idle()
 
     async def check(self, request: HealthCheckRequest) -> HealthCheckResponse:
         """Return that the plugin is serving.
@@ -132,15 +132,10 @@ class OwnServices:
         return HealthCheckResponse(status=HealthCheckResponse.SERVING)
 
 
-class _IdleStream:
-    """A stream without messages, open until its caller disconnects."""
-
-    def __aiter__(self) -> "_IdleStream":
-        return self
-
-    async def __anext__(self) -> Never:
-        await asyncio.Event().wait()
-        raise StopAsyncIteration
+async def _idle() -> AsyncIterator[Any]:
+    """Yield nothing, until the caller disconnects."""
+    await asyncio.Event().wait()
+    yield
 
 
 def _to_failure(error: Exception) -> Failure | None:

@@ -128,11 +128,13 @@ _EXPLAINED: Mapping[int, tuple[str, str]] = {
 EXIT_UNCAUGHT = 2
 """Exit status of an OCaml program after an exception that no function caught."""
 
-EXIT_STDIN = 208
-"""Exit status of a task with disks that is started without its disk locks (systemd.exec(5))."""
+_NOT_AGAIN: Mapping[int, str] = {
+    208: "its disk locks were released when its first run ended",  # EXIT_STDIN
+    226: "its image or a disk is gone; a private disk ends with its first run",  # EXIT_NAMESPACE
+}
+"""Exit statuses of a task that is started again with what it lacks then (systemd.exec(5))."""
 
-EXIT_NAMESPACE = 226
-"""The same of a task whose image or private disk is gone."""
+_START_ANEW = "remove the task, and start it with solo5ctl or Nomad"
 
 _GUEST_FAULTS = (signals.SIGSEGV, signals.SIGILL, signals.SIGBUS, signals.SIGFPE, signals.SIGTRAP)
 _LIMITS = ("timeout", "watchdog")
@@ -225,26 +227,13 @@ def _mib(size: int) -> str:
 
 def _exited(state: UnitState, messages: ExitMessages) -> Outcome:
     status = state.main_status
-    if not state.executed and status == EXIT_STDIN:
-        return Outcome(
-            ending=Ending.NOT_STARTED,
-            exit_code=status,
-            sentence="not started again: its disk locks were released when its first run ended",
-            futile="remove the task, and start it with solo5ctl or Nomad",
-        )
-    if not state.executed and status == EXIT_NAMESPACE:
-        return Outcome(
-            ending=Ending.NOT_STARTED,
-            exit_code=status,
-            sentence="not started again: its image or a disk is gone; a private disk ends with its first run",
-            futile="remove the task, and start it with solo5ctl or Nomad",
-        )
     if not state.executed:
+        again = _NOT_AGAIN.get(status)
         return Outcome(
             ending=Ending.NOT_STARTED,
             exit_code=status,
-            sentence=f"systemd could not execute the tender ({status})",
-            futile="the unit or the host has to change",
+            sentence=f"not started again: {again}" if again else f"systemd could not execute the tender ({status})",
+            futile=_START_ANEW if again else "the unit or the host has to change",
         )
     if status == 1:
         return _exited_1(state, messages)

@@ -13,7 +13,6 @@ from solo5_systemd.nomad.config.msgpack_values import duration
 from solo5_systemd.settings.records import Type, record
 
 if TYPE_CHECKING:
-    from solo5_systemd.base.names import DeviceName, NetworkName
     from solo5_systemd.image.manifest import Manifest
 
 DEADLINE_MAX_S = 600.0
@@ -113,21 +112,12 @@ def check_manifest(rule: Rule | None, manifest: "Manifest") -> None:
         InvalidRequestError: the rule names a port, and the image has no NIC.
     """
     if rule is not None and isinstance(rule.condition, GuestPort) and not manifest.names(DeviceKind.NET_BASIC):
-        raise no_nic_error(rule.condition)
+        raise no_address_error(rule.condition)
 
 
-def no_nic_error(port: GuestPort) -> InvalidRequestError:
+def no_address_error(port: GuestPort, lack: str = "the image has no NIC") -> InvalidRequestError:
     """Return the error of a `ready` port of a guest without an address."""
     return InvalidRequestError(
-        f"config.ready.{port.protocol} is {port.name!r}, and the image has no NIC: expected a guest with an address.",
-        'Wait for a line of its console: ready { console = "…" }',
-    )
-
-
-def no_address_error(port: GuestPort, nic: "DeviceName", network: "NetworkName") -> InvalidRequestError:
-    """Return the error of a `ready` port of a NIC without a leased address."""
-    return InvalidRequestError(
-        f"config.ready.{port.protocol} is {port.name!r}, and NIC {nic} has no leased address in network {network}: "
-        "expected a guest with an address.",
+        f"config.ready.{port.protocol} is {port.name!r}, and {lack}: expected a guest with an address.",
         'Wait for a line of its console: ready { console = "…" }',
     )

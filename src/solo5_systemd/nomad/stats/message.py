@@ -13,23 +13,16 @@ from solo5_systemd.nomad.proto.base_pb2 import ClientTopology
 
 _Fields: TypeAlias = Sequence[tuple[str, Any]]
 
-_MEMORY: _Fields = (
-    ("rss", wire.MemoryUsage.RSS),
-    ("cache", wire.MemoryUsage.CACHE),
-    ("swap", wire.MemoryUsage.SWAP),
-    ("usage", wire.MemoryUsage.USAGE),
-    ("max_usage", wire.MemoryUsage.MAX_USAGE),
-    ("kernel_usage", wire.MemoryUsage.KERNEL_USAGE),
-)
-_CPU: _Fields = (
-    ("throttled_periods", wire.CPUUsage.THROTTLED_PERIODS),
-    ("throttled_time", wire.CPUUsage.THROTTLED_TIME),
-    ("system_mode", wire.CPUUsage.SYSTEM_MODE),
-    ("user_mode", wire.CPUUsage.USER_MODE),
-    ("percent", wire.CPUUsage.PERCENT),
-    ("total_ticks", wire.CPUUsage.TOTAL_TICKS),
-)
-"""Each field by its name, and by its value in `measured_fields`. KERNEL_MAX_USAGE exists in cgroup v1 only."""
+
+def _fields(message: Any, names: str) -> _Fields:
+    """Return each field by its name, and by its value in `measured_fields`."""
+    return [(name, message.Fields.Value(name.upper())) for name in names.split()]
+
+
+_MEMORY = _fields(wire.MemoryUsage, "rss cache swap usage max_usage kernel_usage")
+"""KERNEL_MAX_USAGE exists in cgroup v1 only."""
+
+_CPU = _fields(wire.CPUUsage, "throttled_periods throttled_time system_mode user_mode percent total_ticks")
 
 
 def mhz_per_core(topology: ClientTopology) -> float:

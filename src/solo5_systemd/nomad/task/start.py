@@ -277,13 +277,10 @@ def _with_volumes(
         InvalidRequestError: a block has an option that does not fit the kind of its volume.
         HostError: a volume is not mounted.
     """
-    found = []
-    for request in requests:
-        block = blocks[request.disk]
-        if block.volume is not None:
-            volumes.check_published(task, block, request, mount_points())
-            is_directory = not Path(request.roots[0]).is_block_device()
-            found.append(volumes.of_kind(request, block, is_directory=is_directory))
-        else:
-            found.append(request)
-    return tuple(found)
+    mounts = mount_points() if any(block.volume is not None for block in blocks.values()) else ()
+    return tuple(
+        request
+        if (block := blocks[request.disk]).volume is None
+        else volumes.published(task, block, request, mounts, is_directory=not Path(request.roots[0]).is_block_device())
+        for request in requests
+    )

@@ -6,7 +6,7 @@ from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, primary_nic
 from solo5_systemd.network.model import Endpoint, IpAddress, Lease, PortRequest, Reservation
 from solo5_systemd.network.port_conflicts import PORTS_MAX, port_range
-from solo5_systemd.nomad.config.ready import GuestPort, no_address_error, no_nic_error
+from solo5_systemd.nomad.config.ready import GuestPort, no_address_error
 from solo5_systemd.nomad.config.task import PortLabel, TaskOptions
 from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.settings.address_pool import host_address
@@ -107,11 +107,11 @@ def endpoint(port: GuestPort, task: wire.TaskConfig, options: TaskOptions, reser
         InvalidRequestError: the guest has no address, or neither group nor task has such a label.
     """
     if reservation is None or not reservation.leases:
-        raise no_nic_error(port)
+        raise no_address_error(port)
     nic, number = ready_port(port, task, options)
     lease = next((lease for lease in reservation.leases if lease.nic == nic), _primary(reservation))
     if lease.first_address is None:
-        raise no_address_error(port, lease.nic, lease.network)
+        raise no_address_error(port, f"NIC {lease.nic} has no leased address in network {lease.network}")
     return Endpoint(protocol=port.protocol, address=lease.first_address, port=number, namespace=namespace(task))
 
 

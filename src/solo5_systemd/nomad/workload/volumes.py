@@ -1,7 +1,7 @@
 """A task's volumes as disks: each `volume_mount` belongs to one `block` of the task, which names it.
 
 Nomad passes the path of a volume on the host. That of a file system is a directory, where the disk is a file; that of a
-block device is the device. Which of the two it is, is known only when the path is looked at: `of_kind`.
+block device is the device. Which of the two it is, is known only when the path is looked at: `published`.
 """
 
 import posixpath
@@ -51,7 +51,7 @@ def check(task: wire.TaskConfig, options: TaskOptions) -> None:
 
 
 def disk_request(task: wire.TaskConfig, disk: DeviceName, block: DiskOptions) -> DiskRequest:
-    """Return the request of a block with `volume`, as the file in a directory; see `of_kind`.
+    """Return the request of a block with `volume`, as the file in a directory; see `published`.
 
     Raises:
         InvalidRequestError: the task has no such volume.
@@ -68,46 +68,39 @@ def disk_request(task: wire.TaskConfig, disk: DeviceName, block: DiskOptions) ->
     )
 
 
-def check_published(task: wire.TaskConfig, block: DiskOptions, request: DiskRequest, mounts: Container[str]) -> None:
-    """Check that a CSI volume is mounted at its path: a file there would otherwise be one of the node's own disk.
+def published(
+    task: wire.TaskConfig, block: DiskOptions, request: DiskRequest, mounts: Container[str], *, is_directory: bool
+) -> DiskRequest:
+    """Return the request of a volume whose path has been looked at.
 
-    Nomad has CSI volumes published at `…/per-alloc/ALLOCATION/VOLUME/MODE`; no path of a host volume has such a part.
-
-    Args:
-        block: that with `volume`.
-        request: of `disk_request`.
-
-    Raises:
-        HostError: it is not mounted.
-    """
-    [volume] = request.roots
-    if f"/per-alloc/{task.alloc_id}/" in volume and volume not in mounts:
-        raise HostError(
-            f"disk {request.disk}: volume {_quoted(block.volume or '')} is not mounted at {volume}: expected a CSI "
-            "volume that its plugin has published.",
-            f"Nomad has it published for a new allocation: nomad alloc stop {task.alloc_id}",
-        )
-
-
-def of_kind(request: DiskRequest, block: DiskOptions, *, is_directory: bool) -> DiskRequest:
-    """Return the request for a volume whose kind is known now.
+    A CSI volume that is not mounted would be a file on the node's own disk. Nomad has CSI volumes published at
+    `…/per-alloc/ALLOCATION/VOLUME/MODE`; no path of a host volume has such a part.
 
     Args:
-        request: of `disk_request`.
         block: that with the `volume`.
+        request: of `disk_request`.
+        mounts: the mount points of the host.
         is_directory: whether the volume is a directory; otherwise it is the disk itself.
 
     Raises:
+        HostError: a CSI volume is not mounted.
         InvalidRequestError: `file` or `size` is set for a block device.
     """
+    [volume] = request.roots
+    named = _quoted(block.volume or "")
+    if f"/per-alloc/{task.alloc_id}/" in volume and volume not in mounts:
+        raise HostError(
+            f"disk {request.disk}: volume {named} is not mounted at {volume}: expected a CSI volume that its plugin "
+            "has published.",
+            f"Nomad has it published for a new allocation: nomad alloc stop {task.alloc_id}",
+        )
     if is_directory:
         return request
-    [volume] = request.roots
     for key, value in (("file", block.file), ("size", block.size)):
         if value is not None:
             raise InvalidRequestError(
                 f'config.block "{request.disk}".{key} is {_quoted(str(value))}: expected none, since volume '
-                f"{_quoted(block.volume or '')} is a block device ({volume}).",
+                f"{named} is a block device ({volume}).",
                 f'Remove {key}, or mount the volume with attachment_mode = "file-system".',
             )
     return replace(request, path=volume, roots=(posixpath.dirname(volume),))  # a root is a directory
