@@ -113,7 +113,7 @@ class Driver:
         from solo5_systemd.journal.console_storage import storage_problem
 
         settings = self.session.settings()
-        engine = await self.session.engine()
+        engine = self.session.engine
         host = await probe(settings=settings, systemd=release_of(await engine.backends.units.version()))
         if not host.namespace_problem:
             host = replace(host, console_problem=await storage_problem(host.log_namespace))

@@ -1,7 +1,5 @@
 """The driver's connection to the engine."""
 
-import asyncio
-from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -9,15 +7,16 @@ from solo5_systemd.nomad.config.plugin import PluginConfig
 from solo5_systemd.settings.solo5_toml import Settings
 
 if TYPE_CHECKING:
+    from solo5_systemd.bus.connection import Connection
     from solo5_systemd.engine.runtime import Runtime
     from solo5_systemd.settings.files import CachedSettings
 
 
 class EngineSession:
-    """One lazy connection to the system bus and the services, for the life of the plugin.
+    """The engine, for the life of the plugin.
 
-    The first call imports and connects. Before it nothing is: Nomad launches the plugin several times at its own start,
-    only for its name and schema.
+    It is imported at its first use: Nomad launches the plugin several times at its own start, only for its name and
+    schema.
 
     Attributes:
         is_closing: the plugin shuts down, so failing calls are expected.
@@ -26,8 +25,7 @@ class EngineSession:
     def __init__(self) -> None:
         self.is_closing = False
         self._config = PluginConfig()
-        self._resources = AsyncExitStack()
-        self._connecting = asyncio.Lock()
+        self._connection: Connection | None = None
         self._engine: Runtime | None = None
         self._host_settings: CachedSettings | None = None
 
@@ -53,26 +51,28 @@ class EngineSession:
             log_namespace=self._config.log_namespace or settings.log_namespace,
         )
 
-    async def engine(self) -> "Runtime":
-        """Return the engine, connected.
+    @property
+    def engine(self) -> "Runtime":
+        """The engine, which connects to the system bus at its first call.
 
         Raises:
-            HostError: the system bus is not reachable.
             DependencyError: a Python module is missing.
         """
-        async with self._connecting:  # concurrent first calls share one connection
-            if self._engine is not None:
-                return self._engine
+        if self._engine is None:
             try:
-                from solo5_systemd.wiring.engine import connect
+                from solo5_systemd.bus.connection import Connection
+                from solo5_systemd.engine.runtime import Runtime
+                from solo5_systemd.wiring.engine import Machine
             except ImportError as error:
                 from solo5_systemd.base.dependencies import dependency_error
 
                 raise dependency_error(error) from error
-            self._engine = await self._resources.enter_async_context(connect(self.settings))
-            return self._engine
+            self._connection = Connection()
+            self._engine = Runtime(Machine(self._connection, self.settings))
+        return self._engine
 
     async def close(self) -> None:
         """Disconnect."""
         self.is_closing = True
-        await self._resources.aclose()
+        if self._connection is not None:
+            await self._connection.close()

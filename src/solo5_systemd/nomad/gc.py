@@ -77,8 +77,7 @@ class Housekeeping:
             self._background.create_task(_logged(what, work()))
 
     async def _publish_full_disks(self) -> None:
-        engine = await self._session.engine()
-        for change in await engine.backends.disk_space.changes():
+        for change in await self._session.engine.backends.disk_space.changes():
             event = full_disk(change)
             _log.log(logging.WARNING if change.full else logging.INFO, "task %s: %s", change.task, event.message)
             self._tasks.publish(TaskName(change.task), event)
@@ -109,24 +108,24 @@ class Housekeeping:
                 await _logged("gc of consoles", self._close_consoles())
 
     async def _close_consoles(self) -> None:
-        for task in await (await self._session.engine()).gc.consoles():
+        for task in await self._session.engine.gc.consoles():
             _log.info("closed the log FIFOs of task %s, which has been removed", task)
 
     async def _remove_mounts(self) -> None:
-        for path in await (await self._session.engine()).backends.disks.sweep():
+        for path in await self._session.engine.backends.disks.sweep():
             _log.info("removed the bind mounts in %s, left by an unfinished start", path)
 
     async def _collect_users(self) -> None:
-        freed = await (await self._session.engine()).gc.users()
+        freed = await self._session.engine.gc.users()
         if freed:
             _log.info("freed the users of tasks %s, which have been removed", ", ".join(freed))
 
     async def _reclaim_disks(self) -> None:
-        for sentence in await (await self._session.engine()).backends.users.reclaim():
+        for sentence in await self._session.engine.backends.users.reclaim():
             _log.warning("%s", sentence)
 
     async def _collect_images(self, age: float) -> None:
-        removed = await (await self._session.engine()).gc.images(min_age=age)
+        removed = await self._session.engine.gc.images(min_age=age)
         if removed:
             _log.info("removed %d stored images, unused for %.0f s", len(removed), age)
 
@@ -180,7 +179,7 @@ class ForgottenTasks:
 
     async def _others(self, *, keep_ended: bool) -> Sequence[UnitState]:
         # Names are one cheap call, and mostly all are the driver's own: only otherwise are the units read.
-        engine = await self._session.engine()
+        engine = self._session.engine
         if set(await engine.names(ended=not keep_ended)) <= set(self._tasks.claims().names):
             return ()
         return [unit for unit in await engine.backends.units.states() if not (keep_ended and unit.over)]
@@ -202,7 +201,7 @@ async def remove_orphaned(session: EngineSession) -> None:
     Raises:
         HostError: PID 1 is not reachable.
     """
-    engine = await session.engine()
+    engine = session.engine
     orphaned = {orphan.subject for orphan in await engine.gc.orphans() if orphan.kind is Kind.TASK}
     for task in await engine.tasks() if orphaned else ():
         if task.name in orphaned and task.phase is Phase.ENDED:

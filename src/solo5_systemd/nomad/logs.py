@@ -125,9 +125,7 @@ async def connect(
         await unblock_readers(task)  # with disable_log_collection there are neither readers nor FIFOs
     elif task.stdout_path not in NO_FILE and task.stderr_path not in NO_FILE:
         async with _write_ends(task) as (stdout, stderr):
-            await (await session.engine()).backends.relay.forward(
-                name, unit, since, stdout, stderr, namespace=namespace
-            )
+            await session.engine.backends.relay.forward(name, unit, since, stdout, stderr, namespace=namespace)
 
 
 async def unblock_readers(task: wire.TaskConfig) -> None:
@@ -149,7 +147,7 @@ async def drain(session: EngineSession, name: TaskName, destination: Logging) ->
         async with asyncio.timeout(timeout_s) as limit:
             while True:
                 try:  # retried, since nothing else would make the relay close these FIFOs
-                    before, delivered = delivered, await (await session.engine()).backends.relay.drain(name)
+                    before, delivered = delivered, await session.engine.backends.relay.drain(name)
                 except Solo5Error as error:
                     why = str(error)
                 else:
@@ -209,7 +207,7 @@ class LogReattacher:
 
     async def _is_lost(self, task: TaskName, *, running: bool) -> bool:
         # The relay may have delivered all of an ended task, and then no longer holds its FIFOs rightly.
-        relay = (await self._session.engine()).backends.relay
+        relay = self._session.engine.backends.relay
         return (running or await relay.has_record(task)) and task not in await self._holds()
 
     async def _holds(self) -> frozenset[TaskName]:
@@ -217,6 +215,6 @@ class LogReattacher:
         async with self._querying:
             now = asyncio.get_running_loop().time()
             if now >= self._expires:
-                self._held = await (await self._session.engine()).backends.relay.open_tasks()
+                self._held = await self._session.engine.backends.relay.open_tasks()
                 self._expires = now + CACHE_TIMEOUT_S
             return self._held

@@ -23,7 +23,6 @@ from solo5_systemd.task.workload import STOP_TIMEOUT_S, StopSignal
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from solo5_systemd.engine.runtime import Runtime
     from solo5_systemd.nomad.engine import EngineSession
     from solo5_systemd.nomad.events.messages import TaskEvent
     from solo5_systemd.nomad.wait import TaskEnd
@@ -100,7 +99,7 @@ def _ended_before(condition: ReadyLine | Endpoint, end: "TaskEnd") -> Solo5Error
 async def _last_lines(session: "EngineSession", name: TaskName) -> list[str]:
     """Return the last console lines of a running guest; none if they cannot be read."""
     with suppress(Solo5Error):  # the caller raises its own error, of which these lines are only a detail
-        engine = await session.engine()
+        engine = session.engine
         task = await engine.task(name)
         lines = engine.console(task, follow=False, last=messages.LAST_LINES)
         return [line.message.decode("utf-8", "replace") async for line in lines]
@@ -155,8 +154,7 @@ class ReadinessWatch:
             self._publish(messages.ready_again(f"{self._probe} answers", now - self._lost_at))
 
     async def _handle_loss(self, failure: str) -> None:
-        engine = await self._session.engine()
-        if await self._is_frozen(engine):
+        if await self._is_frozen():
             self._failed = 0  # a frozen guest cannot answer, and that is no loss
             return
         restart = self._probe.on_loss is OnLoss.RESTART
@@ -164,9 +162,9 @@ class ReadinessWatch:
         if restart:
             self.stop_reason = f"{self._probe}: {failure}"
             with suppress(NoSuchTaskError):
-                await engine.stop_only(self._name, signal=StopSignal.TERM, timeout_s=STOP_TIMEOUT_S)
+                await self._session.engine.stop_only(self._name, signal=StopSignal.TERM, timeout_s=STOP_TIMEOUT_S)
 
-    async def _is_frozen(self, engine: "Runtime") -> bool:
+    async def _is_frozen(self) -> bool:
         with suppress(NoSuchTaskError):
-            return (await engine.task(self._name)).phase is Phase.FROZEN
+            return (await self._session.engine.task(self._name)).phase is Phase.FROZEN
         return False

@@ -46,7 +46,7 @@ class SharedCores:
         """
         if not self._cgroup:
             return
-        engine = await self._session.engine()
+        engine = self._session.engine
         cpus = await engine.backends.usages.cpus(self._cgroup)
         if cpus and cpus != self._cpus:
             await engine.confine_slice(SHARED_SLICE, cpus)

@@ -4,7 +4,6 @@ import logging
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 from solo5_systemd.base.concurrency import retry
 from solo5_systemd.base.errors import NoSuchTaskError, Solo5Error
@@ -16,9 +15,6 @@ from solo5_systemd.nomad.proto import driver_pb2 as wire
 from solo5_systemd.nomad.scope_tenders import ScopeChildren
 from solo5_systemd.unit.outcome import Ending, Outcome
 from solo5_systemd.unit.state import UnitState
-
-if TYPE_CHECKING:
-    from solo5_systemd.engine.runtime import Runtime
 
 UNIT_REMOVED = Outcome(ending=Ending.UNKNOWN, sentence="the task's unit was removed before its outcome could be read")
 
@@ -71,12 +67,11 @@ class ExitWaiter:
     async def _wait(self, state: DriverState, run: UnitState) -> TaskEnd:
         """Wait once; raises a Solo5Error if PID 1 or the bus fails meanwhile."""
         try:
-            engine = await self._session.engine()
             # systemd has no exit status of a scope: only the parent process gets it.
             status = await self._scopes.wait(state.task)
             if status is not None:
-                return await self._child_end(engine, state, status)
-            task = await engine.wait_for_run(run)
+                return await self._child_end(state, status)
+            task = await self._session.engine.wait_for_run(run)
             return TaskEnd(outcome=task.outcome or UNIT_REMOVED, time=task.state.ended or _now())
         except NoSuchTaskError:
             return TaskEnd(outcome=UNIT_REMOVED, time=_now())
@@ -87,9 +82,9 @@ class ExitWaiter:
         elif not self._session.is_closing:
             _log.warning("wait for task %s failed, retrying in %.0f s: %s", name, WATCH_INTERVAL_S, error)
 
-    async def _child_end(self, engine: "Runtime", state: DriverState, status: int) -> TaskEnd:
+    async def _child_end(self, state: DriverState, status: int) -> TaskEnd:
         requested = state.task in self._stop_requested
-        outcome = await engine.child_outcome(state.task, state.started, status, stop_requested=requested)
+        outcome = await self._session.engine.child_outcome(state.task, state.started, status, stop_requested=requested)
         return TaskEnd(outcome=outcome, time=_now())
 
 

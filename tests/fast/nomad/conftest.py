@@ -3,8 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import asynccontextmanager
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -28,17 +27,11 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
     """What the driver finds when it connects; nothing of the real machine is read or written."""
     made = Machine()
 
-    @asynccontextmanager
-    async def connect(_: Callable[[], Settings]) -> AsyncGenerator[Machine, None]:
-        async with made.steps.step("connect"):
-            pass
-        yield made
-
     async def probe(*, settings: Settings, systemd: int | None) -> Host:
         async with made.steps.step("probe"):
             return GOOD
 
-    monkeypatch.setattr(engine, "machine", connect)
+    monkeypatch.setattr(engine, "Machine", lambda _connection, _settings: made)
     monkeypatch.setattr(probe_module, "probe", probe)
     monkeypatch.setattr(files, "CachedSettings", lambda: Settings)
     monkeypatch.setattr(gc, "NETWORKS", tmp_path / "nomad.toml")

@@ -94,10 +94,10 @@ async def test_a_good_machine_is_healthy_without_a_process_being_started(machine
         found = await anext(nomad.driver.fingerprints())
     assert (found.health, found.health_description) == (HEALTHY, "Healthy")
     assert found.attributes["driver.solo5.version"] == Attribute(string_val="1.2.3")
-    assert machine.steps.taken == ["connect", "version", "probe", "reclaim disks"]
+    assert machine.steps.taken == ["version", "probe", "reclaim disks"]
 
 
-@pytest.mark.parametrize("step", ["connect", "version", "probe"])
+@pytest.mark.parametrize("step", ["version", "probe"])
 async def test_a_machine_that_cannot_be_looked_at_is_unhealthy_and_heals_by_itself(
     machine: Machine, no_pause: None, step: str
 ) -> None:

@@ -21,7 +21,7 @@ from solo5_systemd.nomad.workload.convert import name_of
 UNIT = task_service(name_of(TASK_ID))
 NOTHING: tuple[set[str], set[str]] = (set(), set())
 STEPS = (
-    "connect", "forward", "is_taken", "total_memory", "take image", "find tender", "find groups", "inspect disk",
+    "forward", "is_taken", "total_memory", "take image", "find tender", "find groups", "inspect disk",
     "reserve", "lock disks", "open stderr", "attach", "start unit",
 )  # fmt: skip
 

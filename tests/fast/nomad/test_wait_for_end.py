@@ -24,7 +24,8 @@ RUN = UnitState(task=STATE.task, unit=STATE.unit, active=ActiveState.ACTIVE, log
 
 
 class CutOff(EngineSession):
-    async def engine(self) -> NoReturn:
+    @property
+    def engine(self) -> NoReturn:
         raise HostError("the connection to the system bus broke.")
 
 

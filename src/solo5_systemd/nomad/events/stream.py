@@ -269,18 +269,18 @@ class ServiceSignals:
             self._background.create_task(_keep_subscribed("solo5-relay", self._publish_dropped_lines))
 
     async def _publish_repairs(self) -> None:
-        async with aclosing((await self._session.engine()).backends.networks.repairs()) as repairs:
+        async with aclosing(self._session.engine.backends.networks.repairs()) as repairs:
             async for repair in repairs:
                 for name in repair.tasks:
                     self._publish(name, messages.network_repaired(repair.what))
 
     async def _publish_sleep(self) -> None:
-        async with aclosing((await self._session.engine()).backends.networks.sleep_changes()) as changes:
+        async with aclosing(self._session.engine.backends.networks.sleep_changes()) as changes:
             async for change in changes:
                 self._publish(change.task, messages.sleep_changed(change))
 
     async def _publish_dropped_lines(self) -> None:
-        async with aclosing((await self._session.engine()).backends.relay.gaps()) as gaps:
+        async with aclosing(self._session.engine.backends.relay.gaps()) as gaps:
             async for gap in gaps:
                 self._publish(gap.task, messages.lines_dropped(gap.lines))
 

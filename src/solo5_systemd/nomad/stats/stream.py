@@ -44,8 +44,7 @@ class StatsStreams:
             interval: seconds between two samples.
             mhz: of one core; 0: unknown.
         """
-        engine = await self._session.engine()
-        with closing(engine.backends.usages.meter(entry.run.control_group)) as meter:
+        with closing(self._session.engine.backends.usages.meter(entry.run.control_group)) as meter:
             stats = _TaskStats(entry.config.id, meter, mhz, self._timestamp)
             sample = stats.sample()
             while not entry.end.done():

@@ -149,7 +149,7 @@ class TaskRegistry:
 
     async def _find(self, stored: DriverState) -> tuple[UnitState | None, Reservation | None]:
         """Return the unit of a task, without a D-Bus call if its run goes on, and what the task has reserved."""
-        backends = (await self._session.engine()).backends
+        backends = self._session.engine.backends
         return await backends.units.current(stored.run), await backends.networks.reservation(stored.task)
 
     def _is_short_outage(self, _: Solo5Error) -> bool:
@@ -226,7 +226,7 @@ class TaskRegistry:
         if stop_signal is None and not signals.is_kill(signal):
             sentence = f"kill_signal {signal} does not stop a tender: SIGTERM is sent instead"
             self.publish(name, TaskEvent(message=sentence))
-        engine = await self._session.engine()
+        engine = self._session.engine
         self._exit_waiter.stop_requested(name)
         entry = self._entries.get(task_id)
         with suppress(NoSuchTaskError):
@@ -271,7 +271,7 @@ class TaskRegistry:
         """Remove a task's unit and resources. Retried: Nomad calls DestroyTask once, and ignores an error."""
 
         async def discard() -> None:
-            await (await self._session.engine()).discard(name, over=over, keep=keep, unit=unit)
+            await self._session.engine.discard(name, over=over, keep=keep, unit=unit)
 
         await retry(
             discard,
@@ -288,12 +288,12 @@ class TaskRegistry:
 
     async def remove_forgotten(self, name: TaskName) -> None:
         """Stop and remove a forgotten task."""
-        await (await self._session.engine()).discard(name)
+        await self._session.engine.discard(name)
         await logs.drain(self._session, name, Logging.NOMAD)
 
     async def _runs(self, task_id: str) -> bool:
         with suppress(NoSuchTaskError):
-            return (await (await self._session.engine()).task(name_of(task_id))).phase is not Phase.ENDED
+            return (await self._session.engine.task(name_of(task_id))).phase is not Phase.ENDED
         return False
 
     async def signal(self, task_id: str, signal: str) -> None:
@@ -308,7 +308,7 @@ class TaskRegistry:
         if action is None:
             self.publish(name, messages.signal_not_sent(signals.name(signal)))
             return
-        engine = await self._session.engine()
+        engine = self._session.engine
         match action:
             case Signals.SIGSTOP:
                 await engine.freeze(name)
@@ -356,7 +356,7 @@ async def _remove_earlier(
     Raises:
         HostError: PID 1 is not reachable.
     """
-    engine = await session.engine()
+    engine = session.engine
     prefix = stem(newest)
     for name in await engine.names():
         if not name.startswith(prefix) or name == newest or name in claimed:

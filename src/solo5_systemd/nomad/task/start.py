@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NoSuchTaskError, Solo5Error, TakenError
 from solo5_systemd.base.names import DeviceName, UnitKind, task_scope, task_service
@@ -36,10 +35,6 @@ from solo5_systemd.storage.model import DiskRequest
 from solo5_systemd.task.workload import Workload
 from solo5_systemd.unit.state import UnitState
 
-if TYPE_CHECKING:
-    from solo5_systemd.engine.runtime import Runtime
-
-
 START_TIMEOUT_S = 120.0
 """Seconds until the unit runs. The timeouts of the single steps are shorter, and their errors name the step."""
 
@@ -54,7 +49,7 @@ async def sibling_conflict(
     """
     wanted = tuple(ports.publish(task, task_options(task.msgpack_driver_config)))
     with suppress(HostError):  # the caller then raises its own error, which a retry may resolve
-        engine = await session.engine()
+        engine = session.engine
         for sibling in siblings:
             held = await engine.backends.networks.reservation(name_of(sibling.id))
             error = ports.taken_by_sibling(task, wanted, held.ports if held else (), sibling.name)
@@ -164,7 +159,7 @@ class TaskStarter:
         """Remove a task whose start failed after its unit ran, and drain its FIFOs."""
         try:
             with suppress(Solo5Error):  # the first error is the one to raise
-                await (await self._session.engine()).discard(state.task)
+                await self._session.engine.discard(state.task)
             await asyncio.wait((ended,), timeout=logs.DRAIN_TIMEOUT_S)
             await logs.drain(self._session, state.task, state.logging)
         finally:
@@ -176,33 +171,33 @@ class TaskStarter:
         image = await asyncio.to_thread(_first_existing, request.images, request.workload.roots)
         disks = await asyncio.to_thread(_with_volumes, config, request.workload.disks, request.options.block)
         workload = replace(request.workload, image=image, disks=disks)
-        engine = await self._session.engine()
         name = workload.name
         unit = task_scope(name) if workload.kind is UnitKind.SCOPE else task_service(name)
         since = time.time_ns() // 1000  # before the unit, so that its first line counts
         try:
             progress.on_step("opening the log FIFOs")
-            namespace = await self._log_namespace(engine, config)
+            namespace = await self._log_namespace(config)
             await logs.connect(self._session, config, name, unit, since, request.logging, namespace)
-            return await self._begin(engine, workload, since, progress)
+            return await self._begin(workload, since, progress)
         except BaseException:
             await asyncio.shield(logs.drain(self._session, name, request.logging))
             raise
 
-    async def _log_namespace(self, engine: "Runtime", config: wire.TaskConfig) -> str:
+    async def _log_namespace(self, config: wire.TaskConfig) -> str:
         """Return the journal namespace of the console, with its journald running: the relay opens that journal next."""
         try:
-            return await engine.log_namespace()
+            return await self._session.engine.log_namespace()
         except Solo5Error:
             await logs.unblock_readers(config)
             raise
 
-    async def _begin(self, engine: "Runtime", workload: Workload, since: int, progress: StartEvents) -> Task:
+    async def _begin(self, workload: Workload, since: int, progress: StartEvents) -> Task:
         """Start the unit, or return the one that exists.
 
         Nomad uses a task ID for one start only. So an existing unit of this name is this very task, started by a driver
         that was killed before it answered.
         """
+        engine = self._session.engine
         try:
             if workload.kind is UnitKind.SERVICE:
                 return await engine.start(workload, progress)
