@@ -22,7 +22,16 @@ from tests.contract.netns import Outside, private_namespace, run
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network import nft_elements, nft_rules
 from solo5_systemd.network.derived_addresses import bridge_mac
-from solo5_systemd.network.model import Lease, MacAddress, Network, PortRequest, Protocol, Reservation
+from solo5_systemd.network.model import (
+    Lease,
+    LeaseRecord,
+    LeaseState,
+    MacAddress,
+    Network,
+    PortRequest,
+    Protocol,
+    Reservation,
+)
 from solo5_systemd.network.nft_elements import Ruleset
 
 TURNS, WINDOWS, ROUND_TRIPS = extent((30, 8, 250), (6, 1, 50))
@@ -50,7 +59,13 @@ LEASE = Lease(
 PORTS = tuple(
     PortRequest(nic=LEASE.nic, host_port=PUBLISHED, port=PORT, protocol=each) for each in (Protocol.UDP, Protocol.TCP)
 )
-RULESET = Ruleset(networks=(NETWORK,), reservations=(Reservation(task=TaskName("a"), leases=(LEASE,), ports=PORTS),))
+RECORD = LeaseRecord(
+    reservation=Reservation(task=TaskName("a"), leases=(LEASE,), ports=PORTS),
+    nics=(),
+    state=LeaseState.ATTACHED,
+    expires=0,
+)
+RULESET = Ruleset(networks=(NETWORK,), records=(RECORD,))
 DORMANT = "".join(f"\nadd table {family} {nft_elements.TABLE} {{ flags dormant; }}" for family in ("ip", "bridge"))
 MODES = {OURS: "", TRACKED: DORMANT}
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from tests.contract.netns import link, run
 from tests.contract.netservice import Service, host_state, udp, until
-from tests.fast.network.test_nft_rules import RESERVATION
+from tests.fast.network.test_nft_rules import RESERVATION, in_state
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.nft_elements import Element, Ruleset, elements
 from solo5_systemd.network.nft_tables import Tables
 
-RULESET = Ruleset(reservations=[RESERVATION])
+RULESET = Ruleset(records=[in_state(RESERVATION)])
 THERE = Element(family="bridge", name="reflected", key=('"s5-b"', '"s5-b"'))
 
 
@@ -200,7 +200,7 @@ def test_a_large_transaction_keeps_no_memory(no_tables: None) -> None:
         )
         for number in range(1, 1001)
     ]
-    ruleset = Ruleset(reservations=many)
+    ruleset = Ruleset(records=[*map(in_state, many)])
     before = _own_memory()
     tables.replace(ruleset)
     assert _own_memory() - before < 5000

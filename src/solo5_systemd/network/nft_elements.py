@@ -15,6 +15,8 @@ from solo5_systemd.network.model import (
     EVERY_IPV6,
     IpAddress,
     Lease,
+    LeaseRecord,
+    LeaseState,
     Network,
     PortRequest,
     Reservation,
@@ -105,39 +107,33 @@ class Ruleset:
 
     Attributes:
         networks: the networks that are up.
-        reservations: the reservations that are attached.
+        records: the lease records, of which each has the elements of its state.
         segments: the further bridges of these networks, each with its network. Their names reach table ip only with
             br_netfilter, which passes bridged packets through it.
         forwards: packets between other links are accepted: the host forwards for others, too, or none of the networks
             has a bridge of this service.
         forwards6: the same of IPv6 packets.
         forwarding: the links that forwarded IPv4 packets, one by one, before the first network was up.
-        asleep: the reservations of tasks that sleep.
-        waiting: the reservations of tasks without a process, which wait for their first packet.
     """
 
     networks: Sequence[Network] = ()
-    reservations: Sequence[Reservation] = ()
+    records: Sequence[LeaseRecord] = ()
     segments: Sequence[tuple[str, NetworkName]] = ()
     forwards: bool = False
     forwards6: bool = False
     forwarding: tuple[str, ...] = ()
-    asleep: Sequence[Reservation] = ()
-    waiting: Sequence[Reservation] = ()
 
 
 def elements(ruleset: Ruleset) -> tuple[Element, ...]:
     """Return all elements of all tables, each once: several networks may join one bridge."""
-    networks, reservations = ruleset.networks, ruleset.reservations
+    networks = ruleset.networks
     of_networks = (element for network in networks for element in network_elements(network, networks))
     six = {network.name for network in networks if network.routes6}
     of_segments = (
         element for segment, name in ruleset.segments for element in _segment(segment, name, six=name in six)
     )
-    of_tasks = (element for reservation in reservations for element in task_elements(reservation, networks))
-    of_sleepers = (element for reservation in ruleset.asleep for element in asleep_elements(reservation, networks))
-    of_waiting = (element for reservation in ruleset.waiting for element in waiting_elements(reservation, networks))
-    found = dict.fromkeys((*of_networks, *of_segments, *of_tasks, *of_sleepers, *of_waiting))
+    of_tasks = (element for record in ruleset.records for element in record_elements(record, networks))
+    found = dict.fromkeys((*of_networks, *of_segments, *of_tasks))
     return tuple(found) if six else tuple(each for each in found if each.family != "ip6")
 
 
@@ -207,8 +203,23 @@ def _member(name: str, *key: str, family: str = "ip") -> Element:
     return Element(family=family, name=name, key=key)
 
 
+def record_elements(record: LeaseRecord, networks: Sequence[Network]) -> tuple[Element, ...]:
+    """Return the elements of a task in the state of its record; `networks` are all that are up.
+
+    One that waits has no process: what lets its packets pass, and announces questions for it.
+    """
+    held = record.reservation
+    if record.state is LeaseState.ATTACHED:
+        announced = (element for lease in held.leases for element in _asleep(lease)) if record.asleep else ()
+        return tuple(dict.fromkeys((*task_elements(held, networks), *announced)))
+    if record.state is LeaseState.WAITING:
+        own = (element for element in task_elements(held, networks) if element.family != "bridge")
+        return (*own, *(element for lease in held.leases for element in _waiting(lease)))
+    return ()
+
+
 def task_elements(reservation: Reservation, networks: Sequence[Network]) -> tuple[Element, ...]:
-    """Return the elements of a task; `networks` are all that are up."""
+    """Return the elements of an attached task that is awake."""
     named = {network.name: network for network in networks}
     return (
         *(
@@ -218,19 +229,6 @@ def task_elements(reservation: Reservation, networks: Sequence[Network]) -> tupl
         ),
         *(element for port in reservation.ports for element in _published(port, reservation.lease(port.nic))),
     )
-
-
-def asleep_elements(reservation: Reservation, networks: Sequence[Network]) -> tuple[Element, ...]:
-    """Return the elements by which packets for a task that sleeps are announced, besides `task_elements`."""
-    own = frozenset(task_elements(reservation, networks))
-    wanted = (element for lease in reservation.leases for element in _asleep(lease))
-    return tuple(element for element in wanted if element not in own)
-
-
-def waiting_elements(reservation: Reservation, networks: Sequence[Network]) -> tuple[Element, ...]:
-    """Return the elements of a task without a process: what lets its packets pass, and announces questions for it."""
-    own = (element for element in task_elements(reservation, networks) if element.family != "bridge")
-    return (*own, *(element for lease in reservation.leases for element in _waiting(lease)))
 
 
 def _waiting(lease: Lease) -> Iterator[Element]:
@@ -243,6 +241,7 @@ def _waiting(lease: Lease) -> Iterator[Element]:
 
 
 def _asleep(lease: Lease) -> Iterator[Element]:
+    """Yield the elements by which packets for a task that sleeps are announced."""
     tap = _quoted(lease.tap)
     for name in ("metered", ACTIVE, "asleep"):
         yield _bridged(name, tap)

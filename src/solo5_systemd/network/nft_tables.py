@@ -16,7 +16,7 @@ from solo5_systemd.base.errors import HostError
 from solo5_systemd.network import nft_elements, nft_rules
 from solo5_systemd.network.conntrack import udp_ports
 from solo5_systemd.network.drops import RULES, Dropped
-from solo5_systemd.network.model import IpAddress
+from solo5_systemd.network.model import IpAddress, LeaseState
 from solo5_systemd.network.modules import NF_TABLES, nft_hint, remedy
 from solo5_systemd.network.nft_elements import (
     ACTIVE,
@@ -152,7 +152,7 @@ class Tables:
     def replace(self, ruleset: Ruleset) -> None:
         """Replace all tables in one transaction; retry if another program commits before they are verified."""
         commands = nft_rules.replace(ruleset, owned=self._owned, announced=self.announces)
-        self._flows_are_lost = bool(ruleset.reservations)
+        self._flows_are_lost = any(record.state is LeaseState.ATTACHED for record in ruleset.records)
         self._earlier = {}
         try:
             for _ in range(_REPLACE_ATTEMPTS):

@@ -1,6 +1,7 @@
 """Taps and nftables elements in the kernel without a matching lease."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from solo5_systemd.network import nft_elements
@@ -13,6 +14,7 @@ from solo5_systemd.network.lease_files import (
     read_lease_records,
     read_networks,
 )
+from solo5_systemd.network.model import LeaseState
 from solo5_systemd.network.nft_elements import Element, Ruleset
 from solo5_systemd.network.nft_listing import unquoted
 from solo5_systemd.network.tap_counters import read_tap_owner
@@ -55,11 +57,6 @@ def _elements(state: Path) -> list[str]:
 
 
 def _expected(state: Path) -> tuple[Element, ...]:
-    records = read_lease_records(state)
-    ruleset = Ruleset(
-        networks=read_networks(state),
-        reservations=[record.reservation for record in records if not record.waits],
-        asleep=[record.reservation for record in records if record.sleeps],
-        waiting=[record.reservation for record in records if record.waits],
-    )
-    return nft_elements.elements(ruleset)
+    # An attach or a release in progress has some of the elements of an attached task.
+    records = [each if each.waits else replace(each, state=LeaseState.ATTACHED) for each in read_lease_records(state)]
+    return nft_elements.elements(Ruleset(networks=read_networks(state), records=records))

@@ -10,7 +10,7 @@ from solo5_systemd.network.ipam import segment_link, segments
 from solo5_systemd.network.joined import BridgeFacts, usable_bridge
 from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.links import Links
-from solo5_systemd.network.model import Lease, Network, Reservation
+from solo5_systemd.network.model import Lease, LeaseRecord, Network, Reservation
 from solo5_systemd.network.nft_elements import Element, Ruleset
 from solo5_systemd.network.nft_tables import Tables
 from solo5_systemd.networkd.leases import Leases
@@ -232,13 +232,11 @@ class Bridges:
         """Return the rules of the networks that are up, and of the tasks attached to them."""
         return Ruleset(
             networks=self._up(),
-            reservations=[held.reservation for held in self._leases.attached()],
+            records=self._leases.records,
             segments=tuple(self.segments.items()),
             forwards=not self.forwarding or self._is_router,
             forwards6=self.forwarding6 and self._is_router6,
             forwarding=tuple(sysctls.forwarding_links(self._store.sysctls())),
-            asleep=[held.reservation for held in self._leases.attached() if held.asleep],
-            waiting=[held.reservation for held in self._leases.waiting()],
         )
 
     def elements(self) -> Sequence[Element]:
@@ -249,32 +247,32 @@ class Bridges:
         """Make the nftables tables anew."""
         self._tables.replace(self.ruleset())
 
-    def asleep_elements(self, reservation: Reservation) -> Sequence[Element]:
-        """Return the nftables elements of a task while it sleeps, besides its others."""
-        return nft_elements.asleep_elements(reservation, tuple(self.networks.values()))
+    def elements_of(self, records: Iterable[LeaseRecord]) -> Sequence[Element]:
+        """Return the nftables elements of tasks in the states of these records."""
+        networks = tuple(self.networks.values())
+        return [element for record in records for element in nft_elements.record_elements(record, networks)]
 
-    def replace_elements(
-        self, before: Iterable[Element], after: Iterable[Element] = (), attaching: Sequence[Reservation] = ()
-    ) -> None:
-        """Change or delete some nftables elements in one transaction: no packet finds neither.
+    def change_elements(self, before: Sequence[LeaseRecord], after: Sequence[LeaseRecord]) -> None:
+        """Change the nftables elements of tasks in one transaction: no packet finds neither.
 
         Args:
-            attaching: the reservations of tasks that are not attached yet.
+            before: the records of which they have the elements.
+            after: those of the same tasks of which they are to have the elements.
 
         Raises:
             HostError: nftables refused it.
         """
-        old, new = dict.fromkeys(before), dict.fromkeys(after)
+        old, new = dict.fromkeys(self.elements_of(before)), dict.fromkeys(self.elements_of(after))
         try:
             self._tables.exchange([each for each in old if each not in new], [each for each in new if each not in old])
         except HostError:  # another program may have removed the tables since they were looked at
-            ruleset = self.ruleset()
-            self._tables.replace(replace(ruleset, reservations=(*ruleset.reservations, *attaching)))
+            changed = {record.reservation.task: record for record in after}
+            kept = (record for record in self._leases.records if record.reservation.task not in changed)
+            self._tables.replace(replace(self.ruleset(), records=(*kept, *after)))
 
-    def waiting_elements(self, reservation: Reservation) -> Sequence[Element]:
-        """Return the nftables elements of a task while it waits for its first packet, instead of its others."""
-        return nft_elements.waiting_elements(reservation, tuple(self.networks.values()))
-
-    def task_elements(self, reservation: Reservation) -> Sequence[Element]:
-        """Return the nftables elements of a task."""
-        return nft_elements.task_elements(reservation, tuple(self.networks.values()))
+    def delete_elements(self, elements: Iterable[Element]) -> None:
+        """Delete nftables elements that belong to no record; raises as `change_elements`."""
+        try:
+            self._tables.exchange(elements)
+        except HostError:
+            self.replace_tables()

@@ -97,23 +97,18 @@ class Waiting:
             (self.fifos / task).unlink()
 
     def begin(self, record: LeaseRecord) -> None:
-        """Record that an attached task waits, and keep what lets its packets pass: in one nftables transaction.
+        """Record that a task waits, and keep what lets its packets pass: in one nftables transaction.
 
         Packets are held from here on.
 
         Raises:
             HostError: nftables or the kernel refused it.
         """
-        reservation = record.reservation
-        self.save(record)
-        before, after = self._bridges.task_elements(reservation), self._bridges.waiting_elements(reservation)
-        self._bridges.replace_elements(before, after)
-        self.packets(reservation.task, Neighbours.hold)
-        self.ending.discard(reservation.task)
-
-    def save(self, record: LeaseRecord) -> None:
-        """Record that a task waits from now on."""
-        self._leases.save(replace(record, state=LeaseState.WAITING, asleep=time.time_ns() // 1000))
+        waiting = replace(record, state=LeaseState.WAITING, asleep=time.time_ns() // 1000)
+        self._leases.save(waiting)
+        self._bridges.change_elements([record], [waiting])
+        self.packets(record.reservation.task, Neighbours.hold)
+        self.ending.discard(record.reservation.task)
 
     def packets(self, task: TaskName, do: Callable[[Neighbours, str, Lease], T]) -> Sequence[T]:
         """Do what a method of `Neighbours` does with the packets for each NIC of a task.
@@ -132,17 +127,6 @@ class Waiting:
     def closed_link(self, links: Sequence[str]) -> str:
         """Return the first of these links that passes no frames yet, or no longer; empty: all do."""
         return next((link for link in links if not self._links.neighbours.passes_frames(link)), "")
-
-    def end(self, record: LeaseRecord) -> None:
-        """Remove the elements by which questions for a task are announced; it is attached by now, or released.
-
-        Raises:
-            HostError: nftables refused it.
-        """
-        reservation = record.reservation
-        kept = {*self._bridges.task_elements(reservation)} if record.state is LeaseState.ATTACHED else set()
-        gone = [each for each in self._bridges.waiting_elements(reservation) if each not in kept]
-        self._bridges.replace_elements(gone)
 
     def forget(self, reservation: Reservation) -> None:
         """Drop what the kernel holds for a task that waits no longer: after `Neighbours.keep`, without end."""

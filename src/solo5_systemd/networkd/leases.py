@@ -1,7 +1,7 @@
 """The lease records of tasks: in memory, and in files that a restarted service reads."""
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from ipaddress import IPv4Interface, IPv6Interface
@@ -45,7 +45,7 @@ class Leases:
         self.allocations = Allocations()
 
     @property
-    def records(self) -> Collection[LeaseRecord]:
+    def records(self) -> Sequence[LeaseRecord]:
         """The lease records of all tasks, as a copy: safe to read in any thread."""
         return tuple(self._records.values())
 
@@ -92,10 +92,6 @@ class Leases:
             namespace=self._namespace,
             names=names,
         )
-
-    def save_attached(self, record: LeaseRecord) -> None:
-        """Save a record as that of an attached network, whose unit has to run soon."""
-        self.save(replace(record, state=LeaseState.ATTACHED, expires=now() + ATTACH_TIMEOUT_S))
 
     def save(self, record: LeaseRecord) -> None:
         """Write a record to its file, then keep it."""
@@ -221,6 +217,11 @@ def _in_shared_network(address: Interface) -> Interface:
     if address is not None:
         address.network = _one(address.network)
     return address
+
+
+def attached(record: LeaseRecord) -> LeaseRecord:
+    """Return a record as that of an attached network, whose unit has to run soon."""
+    return replace(record, state=LeaseState.ATTACHED, expires=now() + ATTACH_TIMEOUT_S)
 
 
 def now() -> int:

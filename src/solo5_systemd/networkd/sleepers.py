@@ -84,13 +84,12 @@ class Sleepers:
         self.check(record.reservation if record else Reservation(task=task))
         if record is None or record.state is not LeaseState.ATTACHED or record.asleep:
             return False
-        self._leases.save(replace(record, asleep=time.time_ns() // 1000))
-        own = self._bridges.task_elements(record.reservation)
-        counters = [element for element in own if element.name == ACTIVE]
-        asleep = self._bridges.asleep_elements(record.reservation)
+        asleep = replace(record, asleep=time.time_ns() // 1000)
+        self._leases.save(asleep)
+        counters = [element for element in self._bridges.elements_of([record]) if element.name == ACTIVE]
         self._tables.forget_heard(lease.tap for lease in record.reservation.leases)
         try:
-            self._tables.exchange((), asleep)
+            self._bridges.change_elements([record], [asleep])
             if frames is not None and self.frames_of(record.reservation) != frames:  # its guest may be about to answer
                 self.end(task)
                 return False
@@ -98,7 +97,7 @@ class Sleepers:
         except HostError:
             self._leases.save(record)
             with suppress(HostError):  # the first one is the reason
-                self._bridges.replace_elements(asleep)
+                self._bridges.change_elements([asleep], [record])
             raise
         return True
 
@@ -118,7 +117,7 @@ class Sleepers:
         """
         record = self._leases.get(task)
         if record is not None and record.asleep:
-            if record.sleeps:  # one that waits has no such elements
-                self._bridges.replace_elements(self._bridges.asleep_elements(record.reservation))
             slept = record.slept + max(0, time.time_ns() // 1000 - record.asleep)
-            self._leases.save(replace(record, asleep=0, wakes=record.wakes + 1, slept=slept))
+            awake = replace(record, asleep=0, wakes=record.wakes + 1, slept=slept)
+            self._bridges.change_elements([record], [awake])
+            self._leases.save(awake)

@@ -29,6 +29,7 @@ from solo5_systemd.networkd.dhcp_files import DhcpFiles
 from solo5_systemd.networkd.dormant_tasks import FIFOS, Waiting
 from solo5_systemd.networkd.flow_and_tap_deletions import Remains, redirected, udp_ports
 from solo5_systemd.networkd.held_ports import HeldPorts, bound_ports
+from solo5_systemd.networkd.leases import attached
 from solo5_systemd.networkd.overview import Overview
 from solo5_systemd.networkd.parts import Parts
 from solo5_systemd.networkd.recovery import Recovery
@@ -144,7 +145,8 @@ class NetworkState:
             self.sleepers.check(reservation, networks)
         before = self.bridges.ruleset()
         known = set(nft_elements.elements(before))
-        after = replace(before, networks=(*before.networks, *networks), reservations=(reservation,))
+        record = attached(self.leases.reserved(reservation, request))
+        after = replace(before, networks=(*before.networks, *networks), records=(record,))
         return reservation, tuple(element for element in nft_elements.elements(after) if element not in known)
 
     def attach(self, task: TaskName) -> frozenset[RedirectedPort]:
@@ -176,10 +178,7 @@ class NetworkState:
             self.repairs.repair_links({task})
             for lease in record.reservation.leases:  # such as in a namespace that was made again
                 self._make_tap(record.reservation, lease)
-            self.leases.save_attached(record)
-        now = self.leases.get(task) or record
-        if record.waits:
-            self.waiting.end(now)
+            self.leases.save(attached(record))
         for each in overtaken(self.bridges.networks.values(), record.reservation.leases):
             self.repairs.report_unrepaired(task, str(each))
         return redirected(self._tables, [record.reservation])
@@ -233,8 +232,7 @@ class NetworkState:
         record = self.reserve(task, request)
         for lease in record.reservation.leases:
             self.bridges.bring_up(lease)
-        self.waiting.save(record)
-        self.bridges.replace_elements((), self.bridges.waiting_elements(record.reservation))
+        self.waiting.begin(record)
         return True
 
     def _reserve_again(self, task: TaskName, kept: LeaseRecord) -> LeaseRecord:
@@ -260,21 +258,19 @@ class NetworkState:
         self.repairs.repair_tables()
         self.sleepers.end(task)
         record = self.leases.get(task) or record
-        attached = record.state is LeaseState.ATTACHED
+        was_attached = record.state is LeaseState.ATTACHED
         again = record.state is LeaseState.RELEASING  # an earlier release may have failed to delete flows
         if record.state is LeaseState.RESERVED:  # no unit has had it
             self._store.remove_request(task)
-        if record.waits:
-            self.waiting.end(replace(record, state=LeaseState.RELEASING))
         if waits:
             self.waiting.begin(record)
         else:
-            self.leases.save(replace(record, state=LeaseState.RELEASING))
+            ended = replace(record, state=LeaseState.RELEASING)
+            self.leases.save(ended)
             self.waiting.forget(record.reservation)
             self._ports.release(host_ports(record.reservation))
-            if attached:
-                self.bridges.replace_elements(self.bridges.task_elements(record.reservation))
-        if attached or again:
+            self.bridges.change_elements([record], [ended])
+        if was_attached or again:
             self.dhcp.remove(record.reservation, self.bridges.networks)
         own = [lease for lease in record.reservation.leases if not self.bridges.joins(lease)]
         for lease in own:
@@ -284,8 +280,8 @@ class NetworkState:
         for version in (4, 6):
             ports = [port for port, address in udp_ports(record.reservation) if address.version == version]
             contacted = ports if again else self._tables.contacted(ports, version)
-            if attached and contacted:
-                self.bridges.replace_elements(self._tables.forget(contacted, version))
+            if was_attached and contacted:
+                self.bridges.delete_elements(self._tables.forget(contacted, version))
             contacts |= {RedirectedPort(port=port, guest=None, version=version) for port in contacted}
         addresses = [address for lease in own for address in lease.addresses]
         return Remains(
@@ -328,12 +324,7 @@ class NetworkState:
                     f"one of {', '.join(names)}."
                 )
         self.repairs.repair_tables()
-        without, having = self.leases.move_ports(old, new)
-        self.bridges.replace_elements(self._attached_elements(old, new), self._attached_elements(without, having))
-
-    def _attached_elements(self, *records: LeaseRecord) -> Sequence[Element]:
-        attached = (each.reservation for each in records if each.state is LeaseState.ATTACHED)
-        return [element for reservation in attached for element in self.bridges.task_elements(reservation)]
+        self.bridges.change_elements((old, new), self.leases.move_ports(old, new))
 
     def _return_ports(self, record: LeaseRecord) -> LeaseRecord:
         """Move the ports that a task has of another one back to it, if that has a network; return the task's record."""
@@ -412,8 +403,9 @@ class NetworkState:
         self.dhcp.add(record, self.bridges.networks)
         for lease in reservation.leases:
             self._make_tap(reservation, lease)
-        self.bridges.replace_elements((), self.bridges.task_elements(reservation), [reservation])
-        self.leases.save_attached(record)
+        made = attached(record)
+        self.bridges.change_elements([record], [made])
+        self.leases.save(made)
         self.bridges.make_room_for_neighbours(reservation)
 
     def _make_tap(self, reservation: Reservation, lease: Lease) -> None:

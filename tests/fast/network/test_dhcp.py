@@ -4,6 +4,7 @@ from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Network
 
 import pytest
+from tests.fast.network.test_nft_rules import task_elements
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
@@ -20,7 +21,6 @@ from solo5_systemd.network.model import (
     Network,
     Reservation,
 )
-from solo5_systemd.network.nft_elements import task_elements
 from solo5_systemd.settings.network import Join
 from solo5_systemd.settings.network_keys import NetworkPolicy
 from solo5_systemd.settings.resolver import resolver

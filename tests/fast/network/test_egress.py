@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.fast.network.test_nft_rules import RESERVATION, network
+from tests.fast.network.test_nft_rules import RESERVATION, network, task_elements
 
 from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import InvalidRequestError
@@ -18,7 +18,6 @@ from solo5_systemd.network import nft_rules
 from solo5_systemd.network.guest_limit_checks import check_limits
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
 from solo5_systemd.network.model import NicRequest, Request
-from solo5_systemd.network.nft_elements import task_elements
 from solo5_systemd.network.nft_objects import listed_objects, made, removed
 from solo5_systemd.settings.egress import (
     Destination,

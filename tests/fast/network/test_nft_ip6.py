@@ -9,14 +9,23 @@ from ipaddress import IPv6Address, IPv6Interface, IPv6Network
 
 import pytest
 from tests.fast.network.packets import GUESTS6, Packet, verdict
-from tests.fast.network.test_nft_rules import CELLS, GUEST, RESERVATION, SERVICE, at_back, linked_network
+from tests.fast.network.test_nft_rules import (
+    CELLS,
+    GUEST,
+    RESERVATION,
+    SERVICE,
+    at_back,
+    in_state,
+    linked_network,
+    task_elements,
+)
 from tests.fast.network.test_nft_rules import plan as plan4
 
 from solo5_systemd.base.names import NetworkName
 from solo5_systemd.network import nft_rules
 from solo5_systemd.network.ipam import segments
 from solo5_systemd.network.model import EVERY_IPV6, Network, PortRequest, Protocol, Reservation
-from solo5_systemd.network.nft_elements import Ruleset, elements, network_elements, task_elements
+from solo5_systemd.network.nft_elements import Ruleset, elements, network_elements
 from solo5_systemd.network.nft_ip6 import ip6
 from solo5_systemd.settings.egress import METADATA6
 from solo5_systemd.settings.network import Join
@@ -42,8 +51,8 @@ HELD = leased(RESERVATION, GUESTS6[FRONT])
 
 def plan(front: NetworkPolicy = CLOSED, *, forwards6: bool = False) -> Ruleset:
     networks = (six(linked_network("front", front)), six(linked_network("back")))
-    held = (HELD, leased(at_back(RESERVATION), GUESTS6[BACK]))
-    return Ruleset(networks=networks, reservations=held, forwards6=forwards6)
+    held = (in_state(HELD), in_state(leased(at_back(RESERVATION), GUESTS6[BACK])))
+    return Ruleset(networks=networks, records=held, forwards6=forwards6)
 
 
 TRANSLATED = {
@@ -125,7 +134,7 @@ def test_table_ip6_is_there_for_networks_with_ipv6_alone() -> None:
         gone = nft_rules.change(both, without, owned=owned)
         assert "element ip6" not in gone
         assert ("destroy table ip6 solo5" if owned else "delete table ip6 solo5") in gone
-    assert "limited" not in nft_rules.change(both, replace(both, reservations=()))
+    assert "limited" not in nft_rules.change(both, replace(both, records=()))
 
 
 def test_a_changed_limit_is_changed_in_both_tables() -> None:
@@ -202,4 +211,4 @@ def test_segments_and_bridges_of_others_have_elements_in_both_tables() -> None:
         assert f'element {family} solo5 bridges {{ "{segment}" }}' in made
         assert f'element {family} solo5 segments {{ "{segment}" }}' in made
         assert f'element {family} solo5 bridged {{ "br0" . "br0" }}' in made
-    assert not any(each.family == "ip6" for each in elements(replace(plan4(), networks=(joined,), reservations=())))
+    assert not any(each.family == "ip6" for each in elements(replace(plan4(), networks=(joined,), records=())))

@@ -4,6 +4,7 @@ tests/contract/test_network_policy.py sends such packets through a kernel.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network, ip_network
 
@@ -15,8 +16,17 @@ from solo5_systemd.network import nft_elements, nft_rules
 from solo5_systemd.network.derived_addresses import bridge_mac
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
 from solo5_systemd.network.ipam import segment_link, segments
-from solo5_systemd.network.model import Lease, MacAddress, Network, PortRequest, Protocol, Reservation
-from solo5_systemd.network.nft_elements import Ruleset
+from solo5_systemd.network.model import (
+    Lease,
+    LeaseRecord,
+    LeaseState,
+    MacAddress,
+    Network,
+    PortRequest,
+    Protocol,
+    Reservation,
+)
+from solo5_systemd.network.nft_elements import Element, Ruleset
 from solo5_systemd.settings.egress import egress
 from solo5_systemd.settings.network import Join
 from solo5_systemd.settings.network_keys import CLOSED, HostPort, NetworkPolicy
@@ -47,11 +57,19 @@ def linked_network(name: str, policy: NetworkPolicy = CLOSED) -> Network:
     )
 
 
+def in_state(held: Reservation, state: LeaseState = LeaseState.ATTACHED, asleep: int = 0) -> LeaseRecord:
+    return LeaseRecord(reservation=held, nics=(), state=state, expires=0, asleep=asleep)
+
+
+def task_elements(held: Reservation, networks: Sequence[Network], *, asleep: int = 0) -> Sequence[Element]:
+    """Return the elements of an attached task."""
+    return nft_elements.record_elements(in_state(held, asleep=asleep), networks)
+
+
 def plan(front: NetworkPolicy = CLOSED, *, forwards: bool = False) -> Ruleset:
-    guests = (RESERVATION, at_back(RESERVATION))
-    return Ruleset(
-        networks=(linked_network("front", front), linked_network("back")), reservations=guests, forwards=forwards
-    )
+    guests = (in_state(RESERVATION), in_state(at_back(RESERVATION)))
+    networks = (linked_network("front", front), linked_network("back"))
+    return Ruleset(networks=networks, records=guests, forwards=forwards)
 
 
 def at_back(reservation: Reservation) -> Reservation:
@@ -156,7 +174,7 @@ def test_what_is_behind_a_guest_is_as_the_guest_itself(packet: Packet, expected:
     for behind in ((ip_network("192.168.2.0/24"),), ()):
         limits = {DeviceName("service"): Limits(routes=behind)}
         policy = NetworkPolicy(routes=(ip_network("192.168.0.0/16"),))
-        present = replace(plan(policy), reservations=(replace(RESERVATION, limits=limits),))
+        present = replace(plan(policy), records=(in_state(replace(RESERVATION, limits=limits)),))
         if behind or packet.to:
             assert verdict(present, packet) == (expected if behind or packet.state != "new" else "drop")
 
@@ -262,7 +280,7 @@ def network(*, masquerade: bool = True, connections: int = 4096) -> Network:
 
 
 def test_a_task_is_elements_alone() -> None:
-    elements = nft_elements.task_elements(RESERVATION, [])
+    elements = task_elements(RESERVATION, [])
     assert list(map(str, elements)) == ELEMENTS
     assert nft_rules.add(elements).splitlines() == [f"add {element}" for element in ELEMENTS]
     assert nft_rules.delete(elements).splitlines() == [f"delete {element}" for element in ELEMENTS]
@@ -272,7 +290,7 @@ def test_what_is_behind_a_guest_is_elements_of_its_own() -> None:
     held = replace(RESERVATION, limits={SERVICE: Limits(routes=(ip_network("192.168.2.0/24"),))})
     assert held.routes(held.leases[0]) == (ip_network("192.168.2.0/24"),)
     permitting = replace(network(), policy=NetworkPolicy(routes=(ip_network("192.168.0.0/16"),)))
-    made = set(map(str, nft_elements.task_elements(held, [permitting])))
+    made = set(map(str, task_elements(held, [permitting])))
     assert {
         "element ip solo5 behind { 192.168.2.0/24 }",
         "element ip solo5 routers { 10.77.0.5 . 192.168.2.0/24 }",
@@ -282,7 +300,7 @@ def test_what_is_behind_a_guest_is_elements_of_its_own() -> None:
         "element ip solo5 within { 192.168.2.0/24 . 192.168.2.0/24 }",
         "element ip solo5 masqueraded { 192.168.2.0/24 }",
     } <= made
-    untranslated = map(str, nft_elements.task_elements(held, [replace(permitting, masquerade=False)]))
+    untranslated = map(str, task_elements(held, [replace(permitting, masquerade=False)]))
     assert "element ip solo5 masqueraded { 192.168.2.0/24 }" not in set(untranslated), "as the network itself"
 
 
@@ -334,7 +352,7 @@ def _added(segment: str) -> list[str]:
 
 @pytest.mark.parametrize("owned", [True, False])
 def test_everything_is_replaced_in_one_transaction(owned: bool) -> None:
-    commands = nft_rules.replace(Ruleset(reservations=[RESERVATION]), owned=owned)
+    commands = nft_rules.replace(Ruleset(records=[in_state(RESERVATION)]), owned=owned)
     assert commands.startswith(nft_rules.remove(owned=owned))
     assert commands.endswith(f"add {ELEMENTS[-1]}")
     assert "\ntable ip6 solo5 {" not in commands
@@ -347,20 +365,20 @@ def test_everything_is_replaced_in_one_transaction(owned: bool) -> None:
 
 def test_a_change_touches_what_differs_alone() -> None:
     first, other = network(), replace(network(connections=16), bridge="solo5-y", ipv4=IPv4Network("10.78.0.0/24"))
-    before, after = Ruleset(networks=[first], reservations=[RESERVATION]), Ruleset(networks=[first, other])
+    before, after = Ruleset(networks=[first], records=[in_state(RESERVATION)]), Ruleset(networks=[first, other])
     commands = nft_rules.change(before, after).splitlines()
     assert commands[: len(ELEMENTS)] == [f"delete {element}" for element in ELEMENTS]
     assert commands[len(ELEMENTS)] == "flush chain ip solo5 limited"
     elements = nft_elements.network_elements(other, [first, other])
     assert commands[-len(elements) :] == [f"add {element}" for element in elements]
     assert nft_rules.change(before, before) == ""
-    assert "limited" not in nft_rules.change(after, replace(after, reservations=[RESERVATION]))
+    assert "limited" not in nft_rules.change(after, replace(after, records=[in_state(RESERVATION)]))
 
 
 def test_of_rules_that_stay_no_element_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each changed link is a reason to compare them, and a thousand tasks have as many elements as take a second."""
     monkeypatch.setattr(nft_rules, "elements", lambda ruleset: pytest.fail("all elements"))
-    held = Ruleset(networks=(DUAL,), reservations=(HELD,))
+    held = Ruleset(networks=(DUAL,), records=(in_state(HELD),))
     assert nft_rules.change(held, replace(held)) == ""
 
 
@@ -390,7 +408,7 @@ def test_a_guest_on_a_bridge_of_others_has_elements_of_table_bridge_alone(
 ) -> None:
     (lease,) = RESERVATION.leases
     held = Reservation(task=TaskName("a"), leases=(lease if leased else replace(lease, ipv4=None, gateway4=None),))
-    made = nft_elements.elements(Ruleset(networks=(changed,), reservations=(held,)))
+    made = nft_elements.elements(Ruleset(networks=(changed,), records=(in_state(held),)))
     assert [str(each) for each in made if each.family == "bridge"] == [
         f"element bridge solo5 {one.replace('TAP', GUEST)}" for one in expected
     ]
@@ -402,7 +420,7 @@ def test_a_guest_with_a_leased_address_of_ipv6_on_a_bridge_of_others_advertises_
     prefix = IPv6Network("2001:db8:1::/64")
     network = replace(JOINED, ipv6=prefix, join=Join(ipv6=True))
     held = Reservation(task=TaskName("a"), leases=(replace(lease, ipv6=IPv6Interface("2001:db8:1::7/64")),))
-    made = nft_elements.elements(Ruleset(networks=(network,), reservations=(held,)))
+    made = nft_elements.elements(Ruleset(networks=(network,), records=(in_state(held),)))
     assert {each.family for each in made} == {"ip", "bridge"}, "the host is no router of it"
     assert [(each.name, each.key[-1]) for each in made if each.family == "bridge" and "6" in each.name] == [
         ("guests6", "2001:db8:1::7"),
@@ -429,10 +447,10 @@ def test_frames_of_a_guest_with_limits_meet_every_rule(limits: Limits, plain: bo
     """The others pass after one lookup, which none of a joined bridge is in."""
     held = replace(RESERVATION, limits={SERVICE: limits})
     for network_of, expected in ((network(), plain), (JOINED, False)):
-        made = nft_elements.task_elements(held, [network_of])
+        made = task_elements(held, [network_of])
         assert any(each.name == nft_elements.PLAIN for each in made) is expected
     limited = replace(network(), policy=NetworkPolicy(egress=()))
-    assert not any(each.name == nft_elements.PLAIN for each in nft_elements.task_elements(RESERVATION, [limited]))
+    assert not any(each.name == nft_elements.PLAIN for each in task_elements(RESERVATION, [limited]))
 
 
 BRIDGED = 'element ip solo5 bridged { "br0" . "br0" }'
@@ -509,12 +527,12 @@ DUAL = replace(network(), bridge="solo5-default", ipv6=IPv6Network("fd00:1::/64"
 def test_packets_for_a_task_that_sleeps_are_announced(frame: Frame, sent: bool, expected: str) -> None:
     """One that may sleep is counted by the same rules; of any other nothing is."""
     dual = Ruleset(networks=(DUAL,))
-    asleep = replace(dual, reservations=(HELD,), asleep=(HELD,))
-    awake = replace(dual, reservations=(AWAKE,))
+    asleep = replace(dual, records=(in_state(HELD, asleep=1),))
+    awake = replace(dual, records=(in_state(AWAKE),))
     assert seen(asleep, TAP, frame, sent=sent) == {*expected.split()}
-    assert seen(replace(awake, asleep=(AWAKE,)), TAP, frame, sent=sent) == {*expected.split()}
+    assert seen(replace(dual, records=(in_state(AWAKE, asleep=1),)), TAP, frame, sent=sent) == {*expected.split()}
     assert seen(awake, TAP, frame, sent=sent) == {*expected.split()} - {"announced", "dropped"}
-    assert seen(replace(dual, reservations=(HELD,)), TAP, frame, sent=sent) == set()
+    assert seen(replace(dual, records=(in_state(HELD),)), TAP, frame, sent=sent) == set()
     assert seen(asleep, "s5-other", frame, sent=sent) == set()
 
 
@@ -539,24 +557,27 @@ def test_without_nfnetlink_log_nothing_is_announced() -> None:
 
 
 def test_a_task_that_sleeps_has_elements_besides_its_own() -> None:
-    names = [each.name for each in nft_elements.asleep_elements(HELD, [DUAL])]
+    def more(held: Reservation, network: Network) -> Sequence[str]:
+        own = task_elements(held, [network])
+        return [each.name for each in task_elements(held, [network], asleep=1) if each not in own]
+
+    names = more(HELD, DUAL)
     assert names == ["metered", "active", "asleep", "asleep4", "asleep6", "asleep6"]
-    assert [each.name for each in nft_elements.asleep_elements(AWAKE, [DUAL])] == names[2:], "it is counted anyway"
-    made = nft_elements.task_elements(AWAKE, [DUAL])
+    assert more(AWAKE, DUAL) == names[2:], "it is counted anyway"
+    made = task_elements(AWAKE, [DUAL])
     assert {"metered", "active"} < {each.name for each in made}
     assert not {"plain", "plain6", "over_sent"} & {each.name for each in made}
-    assert {*nft_elements.elements(Ruleset(networks=(DUAL,), reservations=(AWAKE,), asleep=(AWAKE,)))} >= {
-        *made,
-        *nft_elements.asleep_elements(AWAKE, [DUAL]),
-    }
+    sleeping = Ruleset(networks=(DUAL,), records=(in_state(AWAKE, asleep=1),))
+    assert {*nft_elements.elements(sleeping)} >= {*made, *task_elements(AWAKE, [DUAL], asleep=1)}
     unaddressed = replace(RESERVATION, leases=(replace(RESERVATION.leases[0], ipv4=None, gateway4=None),))
-    assert [each.name for each in nft_elements.asleep_elements(unaddressed, [JOINED])] == names[:3]
+    assert more(unaddressed, JOINED) == names[:3]
 
 
 def test_a_task_that_waits_has_what_lets_its_packets_pass_and_announces_questions() -> None:
-    waiting = nft_elements.waiting_elements(HELD, [DUAL])
-    found = nft_elements.elements(Ruleset(networks=(DUAL,), waiting=(HELD,)))
-    ours = [each for each in nft_elements.task_elements(HELD, [DUAL]) if each.family != "bridge"]
+    record = in_state(HELD, LeaseState.WAITING)
+    waiting = nft_elements.record_elements(record, [DUAL])
+    found = nft_elements.elements(Ruleset(networks=(DUAL,), records=(record,)))
+    ours = [each for each in task_elements(HELD, [DUAL]) if each.family != "bridge"]
     assert ours
     assert [*waiting[: len(ours)]] == ours
     assert [str(each) for each in waiting[len(ours) :]] == [
@@ -569,7 +590,8 @@ def test_a_task_that_waits_has_what_lets_its_packets_pass_and_announces_question
     taps = [each for each in found if TAP in str(each)]
     assert taps == [], "it has no tap"
     unaddressed = replace(RESERVATION, leases=(replace(RESERVATION.leases[0], ipv4=None, gateway4=None),))
-    assert not [each for each in nft_elements.waiting_elements(unaddressed, [JOINED]) if "waiting" in each.name]
+    without = nft_elements.record_elements(in_state(unaddressed, LeaseState.WAITING), [JOINED])
+    assert not [each for each in without if "waiting" in each.name]
 
 
 @pytest.mark.parametrize(
@@ -585,7 +607,7 @@ def test_a_task_that_waits_has_what_lets_its_packets_pass_and_announces_question
 def test_only_what_may_begin_a_connection_reaches_a_task_that_waits(what: str, of_waiting: str) -> None:
     """A guest without a process has no connection; whatever passes starts it."""
     running = plan(replace(ROUTED, reach=(NetworkName("back"),)))
-    waits = replace(running, reservations=(), waiting=running.reservations)
+    waits = replace(running, records=[replace(each, state=LeaseState.WAITING) for each in running.records])
     for packet in (Packet(iif=LAN, oif=FRONT, what=what), Packet(iif=BACK, oif=BACK, to="10.78.0.5", what=what)):
         assert verdict(running, packet) == "accept"
         assert verdict(waits, packet) == of_waiting

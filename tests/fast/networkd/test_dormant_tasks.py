@@ -27,7 +27,6 @@ from solo5_systemd.network.model import (
     NicRequest,
     PortRequest,
     Protocol,
-    Reservation,
     mac_address,
 )
 from solo5_systemd.network.neighbours import Neighbours
@@ -45,16 +44,15 @@ RECORD = LeaseRecord(reservation=HELD, state=LeaseState.ATTACHED, expires=12, as
 class Bridges:
     def __init__(self) -> None:
         self.networks = {each.name: each for each in (network(),)}
-        self.elements: set[Element] = {*self.task_elements(HELD)}
+        self.elements = self._of([RECORD])
 
-    def task_elements(self, held: Reservation) -> Sequence[Element]:
-        return nft_elements.task_elements(held, [*self.networks.values()])
+    def _of(self, records: Iterable[LeaseRecord]) -> set[Element]:
+        networks = [*self.networks.values()]
+        return {element for record in records for element in nft_elements.record_elements(record, networks)}
 
-    def waiting_elements(self, held: Reservation) -> Sequence[Element]:
-        return nft_elements.waiting_elements(held, [*self.networks.values()])
-
-    def replace_elements(self, before: Iterable[Element], after: Iterable[Element] = ()) -> None:
-        self.elements = self.elements - {*before} | {*after}
+    def change_elements(self, before: Sequence[LeaseRecord], after: Sequence[LeaseRecord]) -> None:
+        assert self._of(before) <= self.elements
+        self.elements = self.elements - self._of(before) | self._of(after)
 
 
 class Service:
@@ -145,22 +143,11 @@ def test_a_task_that_begins_to_wait_keeps_what_lets_its_packets_pass(service: Se
     assert record is not None
     assert (record.state, service.waiting.is_waiting(A)) == (LeaseState.WAITING, True)
     assert record.asleep > 34, "since now"
-    assert service.bridges.elements == {*service.bridges.waiting_elements(HELD)}
+    assert service.bridges.elements == {*nft_elements.record_elements(record, [network()])}
     assert LEASE.address is not None
     assert service.waiting.task_at(LEASE.address) == A
     service.held.append(LEASE.nic)
     assert any(service.waiting.packets(A, Neighbours.hold))
-    # Its start adds what it has while it runs, and nothing of both is removed with the rest.
-    service.bridges.elements |= {*service.bridges.task_elements(HELD)}
-    service.waiting.end(RECORD)
-    assert service.bridges.elements == {*service.bridges.task_elements(HELD)}
-
-
-def test_a_task_that_is_released_while_it_waits_leaves_nothing(service: Service) -> None:
-    service.waiting.begin(RECORD)
-    assert not any(service.waiting.packets(A, Neighbours.hold))
-    service.waiting.end(replace(RECORD, state=LeaseState.RELEASING))
-    assert service.bridges.elements == set()
 
 
 def _parsed(number: int) -> LeaseRecord:

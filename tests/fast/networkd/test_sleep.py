@@ -21,7 +21,7 @@ from solo5_systemd.base.concurrency import KeyedLocks
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import nft_elements
-from solo5_systemd.network.model import LeaseRecord, LeaseState, Reservation, SleepChange
+from solo5_systemd.network.model import LeaseRecord, LeaseState, SleepChange
 from solo5_systemd.network.nft_elements import Element
 from solo5_systemd.networkd import sleep
 from solo5_systemd.networkd.leases import Leases
@@ -71,14 +71,13 @@ class Bridges:
         self.networks = {each.name: each for each in networks}
         self._tables = tables
 
-    def task_elements(self, held: Reservation) -> Sequence[Element]:
-        return nft_elements.task_elements(held, [*self.networks.values()])
+    def elements_of(self, records: Iterable[LeaseRecord]) -> Sequence[Element]:
+        networks = [*self.networks.values()]
+        return [element for record in records for element in nft_elements.record_elements(record, networks)]
 
-    def asleep_elements(self, held: Reservation) -> Sequence[Element]:
-        return nft_elements.asleep_elements(held, [*self.networks.values()])
-
-    def replace_elements(self, before: Iterable[Element], after: Iterable[Element] = ()) -> None:
-        self._tables.exchange(before, after)
+    def change_elements(self, before: Sequence[LeaseRecord], after: Sequence[LeaseRecord]) -> None:
+        old, new = {*self.elements_of(before)}, {*self.elements_of(after)}
+        self._tables.exchange(old - new, new - old)
 
 
 class Units:
@@ -141,8 +140,9 @@ class Service:
                 idle_s=idle_s,
                 idle_stops=idle_stops,
             )
-            self.leases.save(LeaseRecord(reservation=held, state=LeaseState.ATTACHED, expires=0))
-            self.tables.elements |= {*bridges.task_elements(held)}
+            record = LeaseRecord(reservation=held, nics=(), state=LeaseState.ATTACHED, expires=0)
+            self.leases.save(record)
+            self.tables.elements |= {*bridges.elements_of([record])}
             self.tables.counts[tap] = 0
         self.changes: list[SleepChange] = []
         self.socket_units: set[TaskName] = set()
