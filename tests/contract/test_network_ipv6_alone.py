@@ -59,16 +59,15 @@ async def test_what_is_lost_is_restored(service: Service) -> None:
             run("ip", "address", "del", f"{lease.gateway6}/64", "dev", lease.bridge)
             await until(lambda: str(lease.gateway6) in run("ip", "-6", "address", "show", "dev", lease.bridge))
             await guest.pinged6(guest.gateway6, b"after")
-            for damaged in ("tasks/a.json", "networks/default.json"):
-                service.kill()
-                record = service.state / damaged
-                record.write_text(record.read_text()[:-40])
-                await service.restart()
-                await guest.pinged6(guest.gateway6, damaged.encode())
-                assert await ask_udp(str(guest.gateway6), 5353) == b"HELLO"
-                [held] = await client.reservations()
-                assert (held.leases, held.ports) == ((lease,), (udp(5353),))
-                assert (await client.networks())[0].without_ipv4
+            service.kill()
+            record = service.state / "tasks/a.json"
+            record.write_text(record.read_text()[:-40])
+            await service.restart()
+            await guest.pinged6(guest.gateway6, b"restored")
+            assert await ask_udp(str(guest.gateway6), 5353) == b"HELLO"
+            [held] = await client.reservations()
+            assert (held.leases, held.ports) == ((lease,), (udp(5353),))
+            assert (await client.networks())[0].without_ipv4
 
 
 async def test_what_is_of_ipv4_is_refused(service: Service) -> None:

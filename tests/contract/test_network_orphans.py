@@ -38,15 +38,6 @@ async def test_a_running_service_removes_an_orphaned_tap_when_it_collects(servic
         assert link_index(lease.tap)
 
 
-async def test_with_an_unreadable_lease_record_nothing_is_an_orphan(service: Service) -> None:
-    async with service.running() as client:
-        await client.lease("a", udp(5301))
-        service.kill()
-        (service.state / "tasks/a.json").write_text("{")
-        assert await client.orphans() == ()
-        await service.restart()
-
-
 async def test_only_what_had_time_to_come_is_overdue(service: Service) -> None:
     async with service.running() as client:
         await client.lease("a")

@@ -1,7 +1,6 @@
 """Repairs after changes by other programs or a damaged file, and the signal Repaired."""
 
 import asyncio
-import json
 import platform
 import re
 import socket
@@ -205,42 +204,6 @@ async def test_a_damaged_lease_file_is_restored(service: Service) -> None:
         assert (found.leases, set(found.ports)) == (wanted.leases, set(wanted.ports))
         assert host_state() == before
         assert "b.json cannot be read" in service.log.read_text()
-
-
-async def test_a_damaged_network_file_is_rebuilt_from_the_leases(service: Service) -> None:
-    await service.restart()
-    async with service.client() as client:
-        await client.lease("a", udp(5353))
-    before = host_state()
-    service.kill()
-    (service.state / "networks/default.json").write_bytes(b"\xff\xfe")
-    await service.restart()
-    assert host_state() == before
-    async with service.client() as client:
-        await client.drop("a")
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        "masquerade = false",
-        'ipv6 = "2001:db8:1::/64"\nnat66 = true',
-    ],
-)
-async def test_a_damaged_network_file_is_rebuilt_with_its_settings(service: Service, settings: str) -> None:
-    """With what no lease has. Router advertisements: test_network_ra.py."""
-    (service.settings / "solo5.toml").write_text(f"[network.default]\n{settings}\n")
-    await service.restart()
-    file = service.state / "networks/default.json"
-    async with service.client() as client:
-        await client.lease("a", udp(5353))
-        before, document = host_state(), json.loads(file.read_text())
-        service.kill()
-        file.write_bytes(b"\xff\xfe")
-        await service.restart()
-        assert json.loads(file.read_text()) == document
-        assert host_state() == before
-        await client.drop("a")
 
 
 async def test_each_repair_is_signalled_with_its_tasks_also_after_a_kill(service: Service) -> None:

@@ -25,7 +25,7 @@ from solo5_systemd.network.model import (
     is_without_ipv4,
 )
 from solo5_systemd.settings.guest_routes import IpNetwork
-from solo5_systemd.settings.network import DEFAULT_NETWORK, MTU, NO_NETWORK, NetworkSettings, default_bridge
+from solo5_systemd.settings.network import DEFAULT_NETWORK, MTU, NO_NETWORK, NetworkSettings
 from solo5_systemd.settings.reserved_addresses import AddressRange, is_reserved, number_within
 
 T = TypeVar("T")
@@ -123,12 +123,6 @@ def segments(bridge: str) -> tuple[str, ...]:
     """Return the names of the bridges that extend a network's first one, in the order of their use."""
     stem = bridge if len(bridge) <= _SEGMENT_STEM else bridge[:7] + b32encode(digest_of("segment", bridge))[:5].decode()
     return tuple(f"{stem}.{number}" for number in range(1, 1 + SEGMENTS))
-
-
-def first_bridge(bridge: str, network: NetworkName) -> str:
-    """Return the first bridge of a network, from any of its bridges."""
-    stem = bridge.rpartition(".")[0]
-    return next((first for first in (default_bridge(network), stem) if first and bridge in segments(first)), bridge)
 
 
 def segment_link(segment: str) -> tuple[str, str]:

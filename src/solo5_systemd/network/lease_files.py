@@ -18,7 +18,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,13 +26,6 @@ from solo5_systemd.base.atomic_file import replace_file
 from solo5_systemd.base.decode import Fields, json_document
 from solo5_systemd.base.errors import HostError, Solo5Error
 from solo5_systemd.base.names import NetworkName, TaskName
-from solo5_systemd.network.lease_json import (
-    lease_record_document,
-    network_document,
-    parse_lease_record,
-    parse_network,
-    parse_texts,
-)
 from solo5_systemd.network.model import LeaseRecord, LeaseState, Network, RecordedRepair, Repair
 from solo5_systemd.settings.records import document, record
 
@@ -43,6 +36,7 @@ REPAIRS_MAX = 50
 REPAIRED_TASKS_MAX = 20
 """Names of tasks of one repair that are recorded. A repair of the tables concerns every task."""
 
+_VERSION = 1
 _REQUESTS = "requests"
 _MARK = ".start"
 _log = logging.getLogger(__name__)
@@ -51,17 +45,17 @@ T = TypeVar("T")
 
 def read_lease_records(directory: Path = STATE) -> tuple[LeaseRecord, ...]:
     """Return the lease records of all tasks, ordered by name; unreadable files are skipped."""
-    return tuple(_read(_files(directory / "tasks"), parse_lease_record))
+    return tuple(_read(_files(directory / "tasks"), LeaseRecord))
 
 
 def read_lease_record(task: TaskName, directory: Path = STATE) -> LeaseRecord | None:
     """Return the lease record of a task; None where it is missing or unreadable."""
-    return next(_read((directory / "tasks" / f"{task}.json",), parse_lease_record), None)
+    return next(_read((directory / "tasks" / f"{task}.json",), LeaseRecord), None)
 
 
 def read_networks(directory: Path = STATE) -> tuple[Network, ...]:
     """Return the networks in use, ordered by name; unreadable files are skipped."""
-    return tuple(_read(_files(directory / "networks"), parse_network))
+    return tuple(_read(_files(directory / "networks"), Network))
 
 
 def read_repairs(directory: Path = STATE) -> tuple[RecordedRepair, ...]:
@@ -75,31 +69,6 @@ def read_repairs(directory: Path = STATE) -> tuple[RecordedRepair, ...]:
 def has_lease(task: TaskName, directory: Path = STATE) -> bool:
     """Return whether the task has a lease record, intact or damaged."""
     return (directory / "tasks" / f"{task}.json").exists()
-
-
-def is_readable(directory: Path = STATE) -> bool:
-    """Return whether this process may list the directory; True where it does not exist."""
-    try:
-        with os.scandir(directory):
-            return True
-    except FileNotFoundError:
-        return True
-    except PermissionError:
-        return False
-
-
-def all_readable(directory: Path = STATE) -> bool:
-    """Return whether all lease records and network files are intact, without changing any."""
-    damaged: list[Path] = []
-
-    def collect(path: Path, _reason: str) -> None:
-        damaged.append(path)
-
-    for _ in _read(_files(directory / "tasks"), parse_lease_record, collect):
-        pass
-    for _ in _read(_files(directory / "networks"), parse_network, collect):
-        pass
-    return not damaged
 
 
 @contextmanager
@@ -165,7 +134,7 @@ class LeaseStore:
         A damaged one becomes that of the task's request, as attached: without a run, the task is then released.
         """
         files = _files(self._tasks)
-        yield from filter(self._is_own, _read(files, parse_lease_record, _remove_damaged))
+        yield from filter(self._is_own, _read(files, LeaseRecord, removes_damaged=True))
         for task in (TaskName(path.stem) for path in files if not path.exists()):
             if (kept := self.request(task)) is not None:
                 _log.warning("the lease record of task %s is restored from its request", task)
@@ -178,7 +147,7 @@ class LeaseStore:
 
     def others(self) -> Sequence[LeaseRecord]:
         """Load the lease records of other namespaces than this one."""
-        records = _read(_files(self._tasks), parse_lease_record)
+        records = _read(_files(self._tasks), LeaseRecord)
         return tuple(record for record in records if not self._is_own(record))
 
     def remove_namespaces(self, but: Iterable[str]) -> None:
@@ -195,11 +164,12 @@ class LeaseStore:
 
     def networks(self) -> dict[NetworkName, Network]:
         """Load all networks in use, by name."""
-        return {network.name: network for network in self._load(self._networks, parse_network)}
+        return {each.name: each for each in _read(_files(self._networks), Network, removes_damaged=True)}
 
     def sysctls(self) -> Mapping[str, str]:
         """Load the saved sysctl values; empty where none were saved."""
-        return next(self._load(self._sysctls, parse_texts), {})
+        found = next(_read(_files(self._sysctls), _Sysctls, removes_damaged=True), _Sysctls())
+        return found.before
 
     def save_lease_record(self, record: LeaseRecord) -> None:
         """Write the lease record of a task.
@@ -207,7 +177,7 @@ class LeaseStore:
         Raises:
             HostError: the file cannot be written, such as on a full file system.
         """
-        _write(self._tasks / f"{record.reservation.task}.json", lease_record_document(record))
+        _write(self._tasks / f"{record.reservation.task}.json", record)
 
     def keep_request(self, task: TaskName) -> None:
         """Keep the lease record of a task, as it is now, as its request: a second name (link(2)) of the same file.
@@ -224,12 +194,8 @@ class LeaseStore:
             raise HostError(f"{request} cannot be made: {error.strerror}.") from error
 
     def request(self, task: TaskName) -> LeaseRecord | None:
-        """Load the request of a task; None where it is missing or unreadable, with a line in the log."""
-
-        def warn(path: Path, reason: str) -> None:
-            _log.warning("%s cannot be read (%s)", path, reason)
-
-        kept = next(_read((self._requests / f"{task}.json",), parse_lease_record, warn), None)
+        """Load the request of a task; None without one."""
+        kept = next(_read((self._requests / f"{task}.json",), LeaseRecord, removes_damaged=True), None)
         return kept if kept and kept.reservation.task == task else None
 
     def remove_request(self, task: TaskName) -> None:
@@ -238,11 +204,11 @@ class LeaseStore:
 
     def save_network(self, network: Network) -> None:
         """Write the file of a network in use; raises HostError as `save_lease_record` does."""
-        _write(self._networks / f"{network.name}.json", network_document(network))
+        _write(self._networks / f"{network.name}.json", network)
 
     def save_sysctls(self, before: Mapping[str, str]) -> None:
         """Write the sysctl values to restore later; raises HostError as `save_lease_record` does."""
-        _write(self._sysctls / "before.json", dict(before))
+        _write(self._sysctls / "before.json", _Sysctls(before=before))
 
     def remove_lease_record(self, task: TaskName) -> None:
         """Remove the lease record of a task; idempotent."""
@@ -269,8 +235,10 @@ class LeaseStore:
         with suppress(OSError):
             replace_file(self._directory / REPAIRS, text)
 
-    def _load(self, directory: Path, parse: Callable[[object], T]) -> Iterator[T]:
-        return _read(_files(directory), parse, _remove_damaged)
+
+@dataclass(frozen=True, kw_only=True)
+class _Sysctls:
+    before: Mapping[str, str] = field(default_factory=dict)
 
 
 def _remove_tree(directory: Path) -> None:
@@ -284,38 +252,47 @@ def _key(namespace: str) -> str:
     return f"{Path(namespace).name}-{hashlib.sha256(namespace.encode('utf-8', 'surrogateescape')).hexdigest()[:16]}"
 
 
-def _remove_damaged(path: Path, reason: str) -> None:
-    path.unlink()
-    _log.warning("%s cannot be read (%s) and is removed", path, reason)
-
-
-def _ignore(_path: Path, _reason: str) -> None:
-    """Skip a damaged file: only the network service, the writer, removes it."""
-
-
 def _files(directory: Path) -> Sequence[Path]:
     return sorted(directory.glob("*.json"))
 
 
-def _read(
-    paths: Iterable[Path], parse: Callable[[object], T], on_damage: Callable[[Path, str], None] = _ignore
-) -> Iterator[T]:
+def _read(paths: Iterable[Path], kind: Callable[..., T], *, removes_damaged: bool = False) -> Iterator[T]:
+    """Yield the records of some files. Only the network service, their writer, removes those that it cannot read."""
     for path in paths:
         try:
-            yield parse(json_document(path.read_bytes(), "the file"))
+            yield of_document(kind, json_document(path.read_bytes(), "the file"))
         except FileNotFoundError:  # released since the directory was listed
             continue
         except (OSError, Solo5Error) as error:
-            on_damage(path, str(error))
+            if removes_damaged:
+                path.unlink()
+                _log.warning("%s cannot be read (%s) and is removed", path, error)
 
 
-def _write(path: Path, document: object) -> None:
+def of_document(kind: Callable[..., T], content: object) -> T:
+    """Return the record in the JSON document of a file.
+
+    Raises:
+        InvalidRequestError: a field is missing or malformed, or the version differs.
+    """
+    fields = Fields(content)
+    fields.integer("version", low=_VERSION, high=_VERSION)
+    return record(kind, fields)
+
+
+def to_document(value: object) -> dict[str, object]:
+    """Return the JSON document of a file that has a record."""
+    return {"version": _VERSION, **document(value)}
+
+
+def _write(path: Path, value: object) -> None:
+    text = json.dumps(to_document(value))
     try:
         try:
-            replace_file(path, json.dumps(document))
+            replace_file(path, text)
         except FileNotFoundError:
             path.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(path, json.dumps(document))
+            replace_file(path, text)
     except OSError as error:
         raise HostError(
             f"{path} cannot be written: {error.strerror}.", f"`df {path.parent}` shows the free space."

@@ -1,5 +1,6 @@
 """Taps and nftables elements in the kernel without a matching lease."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -8,9 +9,7 @@ from solo5_systemd.network import nft_elements
 from solo5_systemd.network.ipam import TAP_PREFIX
 from solo5_systemd.network.lease_files import (
     STATE,
-    all_readable,
     has_lease,
-    is_readable,
     read_lease_records,
     read_networks,
 )
@@ -27,7 +26,7 @@ def read_orphans(state: Path = STATE, links: Path = LINKS) -> tuple[str, ...]:
 
     Lease records are read before and after the kernel's state, so that an attach or release in progress leaves none.
     """
-    if not is_readable(state):  # any user but root
+    if state.exists() and not os.access(state, os.R_OK):  # any user but root
         return ()
     taps = sorted(name for name in _taps(state, links))
     return (*(f"tap {name}" for name in taps), *(f"nftables {element}" for element in _elements(state)))
@@ -41,7 +40,7 @@ def _taps(state: Path, links: Path) -> Iterator[str]:
 
 
 def _elements(state: Path) -> list[str]:
-    """Return the orphaned elements; none without libnftables, or where a lease record is damaged."""
+    """Return the orphaned elements; none without libnftables."""
     try:
         from solo5_systemd.network.nft_tables import Tables
     except (ImportError, OSError):  # python3-nftables or libnftables.so is not installed
@@ -53,7 +52,7 @@ def _elements(state: Path) -> list[str]:
     finally:
         tables.close()
     expected |= set(_expected(state))
-    return sorted(map(str, found - set(map(unquoted, expected)))) if all_readable(state) else []
+    return sorted(map(str, found - set(map(unquoted, expected))))
 
 
 def _expected(state: Path) -> tuple[Element, ...]:

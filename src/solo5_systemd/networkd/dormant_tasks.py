@@ -118,7 +118,7 @@ class Waiting:
         """
         record, networks = self._leases.get(task), self._bridges.networks
         leases = record.reservation.leases if record else ()
-        return [self._links.packets(lease, networks[lease.network], do) for lease in leases]
+        return [self._links.packets(each, networks[each.network], do) for each in leases if each.network in networks]
 
     def links(self, lease: Lease) -> Sequence[str]:
         """Return the links between the host and a guest; safe in any thread."""

@@ -32,7 +32,6 @@ from solo5_systemd.networkd.held_ports import HeldPorts, bound_ports
 from solo5_systemd.networkd.leases import attached
 from solo5_systemd.networkd.overview import Overview
 from solo5_systemd.networkd.parts import Parts
-from solo5_systemd.networkd.recovery import Recovery
 from solo5_systemd.networkd.repairs import Repairs
 from solo5_systemd.networkd.sleepers import Sleepers
 
@@ -274,7 +273,8 @@ class NetworkState:
             self.dhcp.remove(record.reservation, self.bridges.networks)
         own = [lease for lease in record.reservation.leases if not self.bridges.joins(lease)]
         for lease in own:
-            self._links.delete_routes(lease, self.bridges.networks[lease.network], record.reservation.routes(lease))
+            if (network := self.bridges.networks.get(lease.network)) is not None:
+                self._links.delete_routes(lease, network, record.reservation.routes(lease))
         # After the deletion: no new flow reaches the task.
         contacts: set[RedirectedPort] = set()
         for version in (4, 6):
@@ -360,7 +360,13 @@ class NetworkState:
 
     def recover(self) -> None:
         """Make the kernel's state match the files, at start-up."""
-        Recovery(self._parts).read()
+        self.bridges.networks = self._store.networks()
+        for record in self._store.lease_records():
+            # Of a release that was interrupted, the networks may have gone before the record.
+            is_whole = all(lease.network in self.bridges.networks for lease in record.reservation.leases)
+            self.leases.remember(record if is_whole else replace(record, state=LeaseState.RELEASING))
+        self.leases.resolve_moves()
+        self._apply_changed_policies()
         self._ports.restore(self.leases.published_ports())
         self.bridges.up = {
             name for name, each in self.bridges.networks.items() if not each.join and self._links.has_bridge(each)
@@ -376,6 +382,22 @@ class NetworkState:
             self.repairs.set_ports()
         self.bridges.restore_unused_sysctls()
         self.bridges.remove_idle()
+
+    def _apply_changed_policies(self) -> None:
+        """Apply to networks in use what of changed settings applies to these: policies, and pools of joined bridges."""
+        try:
+            settings = self._parts.settings()
+        except Solo5Error as error:
+            _log.warning("cannot read settings, networks in use keep their policy: %s", error)
+            return
+        for network in [*self.bridges.networks.values()]:
+            if (known := settings.network(network.name)) is not None:
+                join = network.join
+                if join is not None and known.join is not None:
+                    join = replace(known.join, vlan=join.vlan)
+                changed = replace(network, policy=known.policy, join=join)
+                if changed != network:
+                    self.bridges.add(changed)
 
     def close(self) -> None:
         """Close the sockets. No task has a record any more."""

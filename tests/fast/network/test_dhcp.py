@@ -10,7 +10,7 @@ from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network import dhcp
 from solo5_systemd.network.derived_addresses import bridge_mac
-from solo5_systemd.network.lease_json import lease_record_document, parse_lease_record
+from solo5_systemd.network.lease_files import of_document, to_document
 from solo5_systemd.network.model import (
     UNNAMED,
     GuestNames,
@@ -137,8 +137,8 @@ def record(names: GuestNames) -> LeaseRecord:
 
 @pytest.mark.parametrize("names", [NAMES, UNNAMED])
 def test_a_record_keeps_what_a_guest_gets(names: GuestNames) -> None:
-    document = lease_record_document(record(names))
-    assert parse_lease_record(document) == record(names)
+    document = to_document(record(names))
+    assert of_document(LeaseRecord, document) == record(names)
     assert ("names" in document) is (names != UNNAMED)
 
 
@@ -155,6 +155,6 @@ def test_a_record_keeps_what_a_guest_gets(names: GuestNames) -> None:
     ],
 )
 def test_damaged_names_are_refused(names: object, words: str) -> None:
-    document = {**lease_record_document(record(UNNAMED)), "names": names}
+    document = {**to_document(record(UNNAMED)), "names": names}
     with pytest.raises(InvalidRequestError, match=words):
-        parse_lease_record(document)
+        of_document(LeaseRecord, document)

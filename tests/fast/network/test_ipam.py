@@ -23,14 +23,13 @@ from solo5_systemd.network.ipam import (
     addresses_of,
     assign_leases,
     choose_network,
-    first_bridge,
     free_addresses,
     segment_link,
     segments,
     tap_name,
 )
 from solo5_systemd.network.model import Lease, MacAddress, Network, NicRequest, Protocol, Reservation, mac_address
-from solo5_systemd.settings.network import NO_NETWORK, NetworkSettings, default_bridge
+from solo5_systemd.settings.network import NO_NETWORK, NetworkSettings
 from solo5_systemd.settings.network_keys import NetworkPolicy
 from solo5_systemd.settings.reserved_addresses import address_range
 from solo5_systemd.settings.solo5_toml import parse_settings
@@ -311,15 +310,6 @@ def test_segments_have_names_of_links_of_their_own(bridge: str) -> None:
     assert len({*names, *links}) == 3 * SEGMENTS
     assert not any(link.startswith(TAP_PREFIX) for link in links), "frames from these need no check"
     assert not {*names} & {*segments("solo5-default2")}
-
-
-@pytest.mark.parametrize("network", ["default", "a-network-of-the-longest-name-32"])
-def test_the_first_bridge_of_a_segment_is_known(network: str) -> None:
-    name = NetworkName(network)
-    bridge = default_bridge(name)
-    assert {first_bridge(each, name) for each in (bridge, *segments(bridge))} == {bridge}
-    assert first_bridge("br0.1", name) == "br0"
-    assert first_bridge("br0.10", name) == "br0.10"
 
 
 def test_a_range_is_chosen_once_for_all() -> None:

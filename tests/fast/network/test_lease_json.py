@@ -11,14 +11,8 @@ from tests.fast.network.test_nft_rules import RESERVATION
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, NetworkName
 from solo5_systemd.network.guest_limits import Limits
-from solo5_systemd.network.lease_json import (
-    lease_record_document,
-    network_document,
-    parse_lease_record,
-    parse_network,
-    parse_texts,
-)
-from solo5_systemd.network.model import LeaseRecord, LeaseState, Network
+from solo5_systemd.network.lease_files import of_document, to_document
+from solo5_systemd.network.model import LeaseRecord, LeaseState, Network, NicRequest, limits_of
 from solo5_systemd.settings.network import Join
 from solo5_systemd.settings.network_keys import CLOSED, HostPort, NetworkPolicy
 from solo5_systemd.settings.rate import Rate
@@ -71,14 +65,14 @@ ADVERTISED = replace(SIX, ra=True, dns6=(IPv6Address("fd00::53"),))
 
 
 def test_what_is_written_is_read() -> None:
-    assert parse_lease_record(written(lease_record_document(RECORD))) == RECORD
+    assert of_document(LeaseRecord, written(to_document(RECORD))) == RECORD
     (lease,) = RESERVATION.leases
     six = replace(lease, ipv6=IPv6Interface("fd00:1::7/64"), gateway6=IPv6Address("fd00:1::1"))
-    both = replace(RECORD, reservation=replace(RESERVATION, leases=(six,)))
-    assert parse_lease_record(written(lease_record_document(both))) == both
+    wanted = replace(RECORD.nics[0], ipv6=IPv6Address("fd00:1::7"))
+    both = replace(RECORD, reservation=replace(RESERVATION, leases=(six,)), nics=(wanted,))
+    assert of_document(LeaseRecord, written(to_document(both))) == both
     for network in (NETWORK, JOINED, POOLED, JOINED6, SIX, ADVERTISED):
-        assert parse_network(written(network_document(network))) == network
-    assert parse_texts({"a": "b"}) == {"a": "b"}
+        assert of_document(Network, written(to_document(network))) == network
 
 
 HELD = {**document(RESERVATION.leases[0])}
@@ -106,45 +100,45 @@ def reserved(**change: object) -> dict[str, object]:
         (reserved(leases=[{**HELD, "ipv6": "fd00::1/129"}]), "leases.0..ipv6: "),
         (reserved(leases=[{**HELD, "mtu": "1500"}]), "mtu is '1500'"),
         (reserved(ports=[{**PORT, "host_port": "80"}]), "host_port is '80'"),
-        (reserved(ports=[{**PORT, "nic": "web"}]), "ports of its own NICs"),
     ],
 )
 def test_a_damaged_lease_file(change: dict[str, object], words: str) -> None:
     with pytest.raises(InvalidRequestError, match=words):
-        parse_lease_record(written(lease_record_document(RECORD)) | change)
+        of_document(LeaseRecord, written(to_document(RECORD)) | change)
 
 
 @pytest.mark.parametrize("document", [None, [], "x", 7, {}])
 def test_something_else_altogether(document: object) -> None:
-    for parse in (parse_lease_record, parse_network):
+    for kind in (LeaseRecord, Network):
         with pytest.raises(InvalidRequestError):
-            parse(document)
+            of_document(kind, document)
 
 
-def test_limits_are_in_a_record_by_their_nics() -> None:
-    limits = {DeviceName("service"): Limits(egress=(), rate=Rate(sent=5000))}
-    record = replace(RECORD, reservation=replace(RECORD.reservation, limits=limits))
-    written_one = written(lease_record_document(record))
-    assert written_one["reservation"]["limits"] == {"service": {"egress": [], "rate": ["sent=5K"]}}
-    assert parse_lease_record(written_one) == record
+def test_limits_are_in_a_record_with_their_nics() -> None:
+    limits = Limits(egress=(), rate=Rate(sent=5000))
+    nics = (replace(RECORD.nics[0], limits=limits),)
+    record = replace(RECORD, nics=nics, reservation=replace(RECORD.reservation, limits=limits_of(nics)))
+    written_one = written(to_document(record))
+    assert written_one["nics"] == [{"nic": "service", "limits": {"egress": [], "rate": ["sent=5K"]}}]
+    assert of_document(LeaseRecord, written_one) == record
     wrong: object
     for wrong in ([], {"egress": "none"}, {"egress": ["example.org"]}, {"rate": ["sent=1"]}):
         with pytest.raises(InvalidRequestError):
-            parse_lease_record(written(lease_record_document(RECORD)) | reserved(limits={"service": wrong}))
+            of_document(LeaseRecord, written_one | {"nics": [{"nic": "service", "limits": wrong}]})
 
 
 def test_a_record_has_since_when_its_task_sleeps_and_after_which_time_it_does() -> None:
     record = replace(RECORD, reservation=replace(RESERVATION, idle_s=60), asleep=1_700_000_000)
-    assert "asleep" not in written(lease_record_document(RECORD))
-    assert written(lease_record_document(record))["reservation"]["idle_s"] == 60
-    assert parse_lease_record(written(lease_record_document(record))) == record
+    assert "asleep" not in written(to_document(RECORD))
+    assert written(to_document(record))["reservation"]["idle_s"] == 60
+    assert of_document(LeaseRecord, written(to_document(record))) == record
     assert (record.reservation.idle_s, RECORD.reservation.idle_s) == (60, 0)
     assert not record.reservation.idle_stops
     held = replace(RESERVATION, idle_s=60, idle_stops=True)
     waits = replace(record, reservation=held, state=LeaseState.WAITING)
-    content = written(lease_record_document(waits))
+    content = written(to_document(waits))
     assert (content["state"], content["reservation"]["idle_stops"]) == ("waiting", True)
-    assert parse_lease_record(content) == waits
+    assert of_document(LeaseRecord, content) == waits
     assert waits.reservation.idle_stops
 
 
@@ -157,38 +151,32 @@ def test_a_damaged_network_file() -> None:
         {"policy": {"host": ["x"]}},
     ):
         with pytest.raises(InvalidRequestError):
-            parse_network(written(network_document(NETWORK)) | change)
+            of_document(Network, written(to_document(NETWORK)) | change)
 
 
 def test_a_network_file_without_a_policy_is_closed() -> None:
-    content = written(network_document(NETWORK))
+    content = written(to_document(NETWORK))
     del content["policy"]
-    assert parse_network(content).policy == CLOSED
+    assert of_document(Network, content).policy == CLOSED
 
 
 def test_a_lease_without_an_address_is_kept() -> None:
     (lease,) = RECORD.reservation.leases
     unleased = replace(lease, ipv4=None, gateway4=None)
     record = replace(RECORD, reservation=replace(RECORD.reservation, leases=(unleased,), ports=()))
-    assert parse_lease_record(written(lease_record_document(record))) == record
-    assert "join" not in network_document(NETWORK)
+    assert of_document(LeaseRecord, written(to_document(record))) == record
+    assert "join" not in to_document(NETWORK)
 
 
 def test_a_network_namespace_is_in_the_files_of_those_who_are_in_one() -> None:
     record, network = replace(RECORD, namespace="/run/netns/group"), replace(NETWORK, shared=True)
-    assert parse_lease_record(written(lease_record_document(record))) == record
-    assert parse_network(written(network_document(network))) == network
-    assert "namespace" not in lease_record_document(RECORD)
-    assert "shared" not in network_document(NETWORK)
+    assert of_document(LeaseRecord, written(to_document(record))) == record
+    assert of_document(Network, written(to_document(network))) == network
+    assert "namespace" not in to_document(RECORD)
+    assert "shared" not in to_document(NETWORK)
 
 
 def test_a_network_with_ipv6_alone_is_written_and_read() -> None:
     prefix, gateway = IPv6Network("fd00:1::/64"), IPv6Address("fd00:1::1")
     alone = replace(NETWORK, ipv4=None, gateway4=None, ipv6=prefix, gateway6=gateway)
-    content = written(network_document(alone))
-    assert parse_network(content) == alone
-    with pytest.raises(InvalidRequestError, match="expected a gateway beside a range"):
-        parse_network(content | {"ipv4": "10.0.0.0/24"})
-    del content["ipv6"]
-    with pytest.raises(InvalidRequestError, match="expected a range, or an IPv6 prefix"):
-        parse_network(content)
+    assert of_document(Network, written(to_document(alone))) == alone

@@ -8,8 +8,8 @@ import pytest
 from tests.fast.network.test_lease_json import RECORD
 
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.network.lease_files import LeaseStore
-from solo5_systemd.network.lease_json import lease_record_document, parse_lease_record
+from solo5_systemd.network.lease_files import LeaseStore, of_document, to_document
+from solo5_systemd.network.model import LeaseRecord
 from solo5_systemd.networkd.leases import Leases
 
 PORTS = RECORD.reservation.ports
@@ -19,8 +19,8 @@ NEW = replace(RECORD, reservation=replace(RECORD.reservation, task=TaskName("new
 
 def test_a_record_with_moved_ports_is_the_same_after_a_restart() -> None:
     moved = replace(NEW, moves=7, lender="old")
-    assert parse_lease_record(json.loads(json.dumps(lease_record_document(moved)))) == moved
-    assert "moves" not in lease_record_document(NEW)
+    assert of_document(LeaseRecord, json.loads(json.dumps(to_document(moved)))) == moved
+    assert "moves" not in to_document(NEW)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from tests.fast.network.test_nft_rules import RESERVATION, network
 
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network import nft_elements
-from solo5_systemd.network.lease_json import lease_record_document, parse_lease_record
+from solo5_systemd.network.lease_files import of_document, to_document
 from solo5_systemd.network.model import (
     LeaseRecord,
     LeaseState,
@@ -160,7 +160,7 @@ def _parsed(number: int) -> LeaseRecord:
     port = PortRequest(nic=LEASE.nic, host_port=20000 + number, port=80, protocol=Protocol.TCP)
     held = replace(HELD, task=TaskName(f"task-{number}"), leases=(lease,), ports=(port,))
     record = replace(RECORD, reservation=held, state=LeaseState.WAITING)
-    return parse_lease_record(json.loads(json.dumps(lease_record_document(record))))
+    return of_document(LeaseRecord, json.loads(json.dumps(to_document(record))))
 
 
 def test_what_many_tasks_have_in_common_takes_memory_once(service: Service) -> None:
