@@ -246,12 +246,8 @@ class Tables:
                     counts[rule, key] += count
         return Dropped(rules=counts)
 
-    def active(self) -> Mapping[str, int]:
-        """Return the frames from and to guests that may sleep, since they were attached, by tap; without zeros."""
-        return self._counted("bridge", ACTIVE)
-
     def active_of(self, tap: str) -> int:
-        """Return the same of one tap; costs one netlink message.
+        """Return the frames from and to a guest that may sleep, since it was attached; costs one netlink message.
 
         Raises:
             HostError: the kernel failed to look it up.

@@ -90,7 +90,7 @@ class Maintenance:
         try:
             if watches.rules:
                 watches.rules = False
-                await self._core.writer.run(self._core.state.repair)
+                await self._core.writer.run(repairs.repair_tables)
             if repairs.awaits_bridge:
                 await self._core.writer.run(repairs.repair_joined)
             if watches.links != frozenset():  # None: unknown, after lost netlink messages
@@ -100,7 +100,7 @@ class Maintenance:
             if watches.namespaces:
                 await asyncio.sleep(_LINKS_SETTLE_S)
                 paths, watches.namespaces = watches.namespaces, set()
-                await self._core.writer.run(self._core.state.repair_changed, paths)
+                await self._core.writer.run(self._core.state.repair_others, paths)
         except (Solo5Error, OSError) as error:  # OSError: such as ENOBUFS, which passes
             _log.error("network repair failed: %s", error)
             watches.rules, watches.links = True, None  # all is compared at the next wake-up
@@ -122,7 +122,7 @@ class Maintenance:
         try:
             await self._core.writer.run(self._core.state.repair_others)
             await self._core.writer.run(self._host.repairs.repair_unannounced)
-            await self._core.writer.run(self._core.state.report_mistakes)
+            await self._core.writer.run(self._core.state.everywhere, lambda state: state.repairs.report_mistakes())
         except (Solo5Error, OSError) as error:  # such as another program's link of the bridge's name
             _log.error("network repair failed: %s", error)
         self._releases.release_without_run(self._core.state.due())

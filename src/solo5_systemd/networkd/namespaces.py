@@ -2,8 +2,9 @@
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
 from solo5_systemd.base.names import TaskName
@@ -27,11 +28,27 @@ from solo5_systemd.networkd.watches import Watches
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class _Other:
+T = TypeVar("T")
+
+
+@dataclass
+class _Space:
+    """A network namespace with networks.
+
+    Attributes:
+        path: empty: the host's own.
+        namespace: None: the host's own.
+        is_restored: its state is that of the files.
+    """
+
     path: str
-    namespace: NetworkNamespace
+    namespace: NetworkNamespace | None
     state: NetworkState
+    is_restored: bool = True
+
+    def entered(self) -> AbstractContextManager[None]:
+        """Have this thread in the namespace for a block; raises HostError."""
+        return self.namespace.entered() if self.namespace else nullcontext()
 
 
 class Namespaces:
@@ -59,16 +76,14 @@ class Namespaces:
         self._store = store
         self._make_state = make_state
         self._watches = watches
-        self._others: dict[str, _Other] = {}
+        self._spaces = {"": _Space("", None, host)}
         self._tasks: dict[TaskName, str] = {}  # the paths of those in other namespaces
-        self._lost: dict[TaskName, LeaseRecord] = {}
-        self._unrestored: set[str] = set()
         self._repairs: list[Repair] = []
 
     @property
     def records(self) -> Collection[LeaseRecord]:
         """The lease records of all tasks, as a copy: safe to read in any thread."""
-        return [*(record for state in self._states() for record in state.leases.records), *list(self._lost.values())]
+        return [record for state in self._states() for record in state.leases.records]
 
     def recover(self) -> Sequence[TaskName]:
         """Make the kernel's state match the files, at start-up; return the tasks whose release was interrupted."""
@@ -80,22 +95,22 @@ class Namespaces:
             try:
                 with self._entered(path):
                     self._tasks |= {record.reservation.task: path for record in records}
-                    self._restore(self._others[path])
-            except Solo5Error as error:  # deleted, with its taps
+                    self._restore(self._spaces[path])
+            except Solo5Error as error:  # deleted, with all that a release would remove
                 _log.warning("%s", error)
-                ended = (replace(record, state=LeaseState.RELEASING, expires=0, asleep=0) for record in records)
-                self._lost |= {record.reservation.task: record for record in ended}
-        self._store.remove_namespaces(self._others)
+                for record in records:
+                    self._store.remove_lease_record(record.reservation.task)
+        self._store.remove_namespaces(self._spaces)
         return [record.reservation.task for record in self.records if record.state is LeaseState.RELEASING]
 
-    def _restore(self, other: _Other) -> None:
-        """Make the state of a namespace match the files. Where that fails, `repair_others` does it again."""
+    def _restore(self, space: _Space) -> None:
+        """Make the state of a namespace match the files. Where that fails, `everywhere` does it again."""
+        space.is_restored = False
         try:
-            other.state.recover()
-            self._unrestored.discard(other.path)
+            space.state.recover()
+            space.is_restored = True
         except Solo5Error as error:  # not lost: its guests run, with the rules that are there
-            _log.error("network namespace %s cannot be restored: %s", other.path, error)
-            self._unrestored.add(other.path)
+            _log.error("network namespace %s cannot be restored: %s", space.path, error)
 
     # -- one task ------------------------------------------------------------------------------------------------
 
@@ -134,25 +149,19 @@ class Namespaces:
 
     def begin_release(self, task: TaskName, *, waits: bool = False) -> Remains:
         """Begin a release as `NetworkState.begin_release`; what remains is in the namespace of the result."""
-        if task in self._lost:
-            return Remains(reservation=Reservation(task=task))
-        with self._of_task(task) as state:
-            other = self._others.get(self._tasks.get(task, ""))
-            return replace(state.begin_release(task, waits=waits), namespace=other.namespace if other else None)
+        path = self._tasks.get(task, "")
+        with self._entered(path) as state:
+            return replace(state.begin_release(task, waits=waits), namespace=self._spaces[path].namespace)
 
     def end_release(self, task: TaskName) -> None:
         """End a release as `NetworkState.end_release`, and close a namespace without a task."""
-        if self._lost.pop(task, None) is not None:
-            self._store.remove_lease_record(task)
-            return
-        with self._of_task(task) as state:
-            state.end_release(task)
+        self.at(task, lambda state: state.end_release(task))
         self._tasks.pop(task, None)
 
     def move_ports(self, source: TaskName, target: TaskName) -> None:
         """Move ports as `NetworkState.move_ports`, between tasks of the host's own network namespace."""
         for task in (source, target):
-            if task in self._tasks or task in self._lost:
+            if task in self._tasks:
                 raise InvalidRequestError(
                     f"task {task} is in a network namespace of other programs: expected one in the "
                     "host's, between which ports can be moved."
@@ -161,8 +170,8 @@ class Namespaces:
 
     def record(self, task: TaskName) -> LeaseRecord | None:
         """Return the record of a task; safe in any thread."""
-        other = self._others.get(self._tasks.get(task, ""))
-        return self._lost.get(task) or (other.state if other else self.host).leases.get(task)
+        space = self._spaces.get(self._tasks.get(task, ""))
+        return space.state.leases.get(task) if space else None
 
     def is_held(self, task: TaskName) -> bool:
         """Return whether the task has an attached network, or one whose release has not ended."""
@@ -176,36 +185,21 @@ class Namespaces:
 
     # -- sleep ---------------------------------------------------------------------------------------------------
 
-    @property
-    def announces(self) -> bool:
-        """Whether packets that wake are announced; otherwise no task sleeps."""
-        return self.host.sleepers.announces
-
     def sleepers(self) -> Sequence[LeaseRecord]:
         """Return the records of the tasks that may sleep or do; safe in any thread."""
         return [record for state in self._states() for record in state.sleepers.records()]
 
     def task_of_tap(self, tap: str, path: str = "") -> TaskName | None:
         """Return the task of a tap in a namespace; safe in any thread."""
-        other = self._others.get(path)
-        return (other.state if other else self.host).leases.allocations.taps.get(tap)
+        space = self._spaces.get(path)
+        return space.state.leases.allocations.taps.get(tap) if space else None
 
     def frames(self) -> Mapping[TaskName, int]:
         """Return as `Sleepers.frames`, of all namespaces."""
-        found = {**self.host.sleepers.frames()} if self.host.sleepers.records() else {}
-        sleeping = {record.namespace for record in self.sleepers()}
-        self._everywhere(lambda state: found.update(state.sleepers.frames()), sleeping)
+        found: dict[TaskName, int] = {}
+        paths = {record.namespace for record in self.sleepers()}
+        self.everywhere(lambda state: found.update(state.sleepers.frames()), paths)
         return found
-
-    def begin_sleep(self, task: TaskName, frames: int | None) -> bool:
-        """Begin as `Sleepers.begin`."""
-        with self._of_task(task) as state:
-            return state.sleepers.begin(task, frames)
-
-    def end_sleep(self, task: TaskName) -> None:
-        """End as `Sleepers.end`."""
-        with self._of_task(task) as state:
-            state.sleepers.end(task)
 
     # -- all tasks -----------------------------------------------------------------------------------------------
 
@@ -228,72 +222,57 @@ class Namespaces:
         """Return the second of CLOCK_BOOTTIME in which the next reservation expires; None without a reservation."""
         return min((record.expires for record in self._reserved()), default=None)
 
-    def _copy(self) -> Sequence[_Other]:
-        return list(self._others.values())
-
     def _states(self) -> Sequence[NetworkState]:
-        return [self.host, *(other.state for other in self._copy())]
+        return [space.state for space in list(self._spaces.values())]
 
     def overview(self) -> Sequence[NetworkOverview]:
         """Return every network of the host, in use or only configured, and those in use in other namespaces."""
-        found = [*self.host.overview.networks()]
-        for other in self._copy():
-            try:
-                with self._entered(other.path) as state:
-                    found += state.overview.networks_in_use()
-            except Solo5Error as error:
-                _log.error("counts in network namespace %s cannot be read: %s", other.path, error)
+        found: list[NetworkOverview] = []
+        self.everywhere(lambda state: found.extend(state.overview.networks()))
         return found
 
     # -- repair --------------------------------------------------------------------------------------------------
 
-    def repair(self, *, verify: bool = False) -> None:
-        """Rebuild the nftables tables of the host, and with `verify` of all namespaces, where they were changed."""
-        self.host.repairs.repair_tables(verify=verify)
-        if verify:
-            self._everywhere(lambda state: state.repairs.repair_tables(verify=True))
+    def everywhere(self, do: Callable[[NetworkState], object], only: Collection[str] | None = None) -> None:
+        """Do something in all namespaces, or in some; one that could not be restored is restored first.
 
-    def remove_orphaned_taps(self) -> None:
-        """Delete the taps without an attached lease, in all namespaces."""
-        self.host.repairs.remove_orphaned_taps()
-        self._everywhere(lambda state: state.repairs.remove_orphaned_taps())
+        Args:
+            only: their paths, of which some may be gone.
 
-    def _everywhere(self, repair: Callable[[NetworkState], None], only: Collection[str] | None = None) -> None:
-        for other in (each for each in self._copy() if only is None or each.path in only):
-            try:
-                with self._entered(other.path) as state:
-                    if other.path in self._unrestored:
-                        self._restore(other)
-                    else:
-                        repair(state)
-            except Solo5Error as error:
-                _log.error("network repair in namespace %s failed: %s", other.path, error)
-
-    def repair_others(self) -> None:
-        """Restore bridges, taps and tables of other namespaces: not every change in them has a netlink message."""
-        self._everywhere(_restore_all)
-
-    def report_mistakes(self) -> None:
-        """Report the guests without their leased address, in all namespaces."""
-        self.host.repairs.report_mistakes()
-        self._everywhere(lambda state: state.repairs.report_mistakes())
-
-    def repair_changed(self, paths: Collection[str]) -> None:
-        """Restore the same of namespaces in which something has changed.
-
-        The end of a task is a change as well, after which there may be nothing to restore.
+        Raises:
+            Solo5Error: of the host's own. An error of another one is logged.
         """
-        self._everywhere(_restore_all, {each.path for each in self._copy() if each.state.leases.attached()} & {*paths})
+        for space in [each for path, each in self._spaces.items() if only is None or path in only]:
+            try:
+                with self._entered(space.path) as state:
+                    if not space.is_restored:
+                        self._restore(space)
+                    if space.is_restored:
+                        do(state)
+            except Solo5Error as error:
+                if not space.path:
+                    raise
+                _log.error("network namespace %s: %s", space.path, error)
+
+    def repair_others(self, changed: Collection[str] | None = None) -> None:
+        """Restore bridges, taps and tables of other namespaces: not every change in them has a netlink message.
+
+        Args:
+            changed: the paths of those in which something has changed; None: all. The end of a task is a change as
+                well, after which there may be nothing to restore.
+        """
+        attached = {path for path, each in self._spaces.items() if path and each.state.leases.attached()}
+        self.everywhere(_restore_all, attached if changed is None else attached.intersection(changed))
 
     @property
     def has_repairs(self) -> bool:
         """Whether `pop_repairs` has something to return; safe to read in any thread."""
-        return bool(self._repairs) or self.host.repairs.any
+        return bool(self._repairs) or any(state.repairs.any for state in self._states())
 
     def pop_repairs(self) -> Sequence[Repair]:
         """Return the repairs since the last call."""
         repairs, self._repairs = self._repairs, []
-        return [*self.host.repairs.pop(), *repairs]
+        return [*repairs, *(repair for state in self._states() for repair in state.repairs.pop())]
 
     # -- namespaces ----------------------------------------------------------------------------------------------
 
@@ -303,27 +282,24 @@ class Namespaces:
 
         `path`: empty: the host's own.
         """
-        if not path:
-            yield self.host
-            return
-        other = self._others.get(path) or self._open(path)
+        space = self._spaces.get(path) or self._open(path)
         try:
-            with other.namespace.entered():
-                yield other.state
-                self._repairs += other.state.repairs.pop()
+            with space.entered():
+                yield space.state
         finally:
-            if not other.state.leases.records and path in self._others:
-                del self._others[path]
-                self._unrestored.discard(path)
+            if space.namespace is not None and not space.state.leases.records and path in self._spaces:
+                self._repairs += space.state.repairs.pop()
+                del self._spaces[path]
                 self._watches.remove(path)
-                other.state.close()
-                other.namespace.close()
+                space.state.close()
+                space.namespace.close()
 
-    def _of_task(self, task: TaskName) -> AbstractContextManager[NetworkState]:
-        """Have this thread in the namespace of a task, with its state, for a block."""
-        return self._entered(self._tasks.get(task, ""))
+    def at(self, task: TaskName, do: Callable[[NetworkState], T]) -> T:
+        """Do something in the namespace of a task, with its state, and return the result."""
+        with self._entered(self._tasks.get(task, "")) as state:
+            return do(state)
 
-    def _open(self, path: str) -> _Other:
+    def _open(self, path: str) -> _Space:
         namespace = NetworkNamespace(path)
         try:
             with namespace.entered():
@@ -332,8 +308,8 @@ class Namespaces:
         except BaseException:
             namespace.close()
             raise
-        self._others[path] = _Other(path, namespace, state)
-        return self._others[path]
+        self._spaces[path] = _Space(path, namespace, state)
+        return self._spaces[path]
 
 
 def _restore_all(state: NetworkState) -> None:

@@ -24,22 +24,18 @@ class Overview:
         self._choice = choice
 
     def networks(self) -> Sequence[NetworkOverview]:
-        """Return every network, in use or only configured, by name."""
-        settings = self._parts.settings().networks
+        """Return every network by name: those in use, and of the host's own namespace the configured ones."""
+        settings = () if self._parts.namespace else self._parts.settings().networks
         networks = self._parts.bridges.networks
         mtu_of = self._choice.default_mtus()
         known = {each.name: self._configured(each, mtu_of) for each in settings if each.name not in networks}
-        used = {each.name: each for each in self.networks_in_use()}
+        dropped = self._parts.tables.dropped() if self._parts.bridges.up else Dropped()
+        used = {name: self._in_use(each, dropped) for name, each in networks.items()}
         resolvers = {each.name: each.resolver for each in settings}
         return sorted(
             (replace(each, resolver=resolvers.get(name, UNSET)) for name, each in (known | used).items()),
             key=lambda network: network.name,
         )
-
-    def networks_in_use(self) -> Sequence[NetworkOverview]:
-        """Return the networks in use, without their resolvers."""
-        dropped = self._parts.tables.dropped() if self._parts.bridges.up else Dropped()
-        return [self._in_use(network, dropped) for network in self._parts.bridges.networks.values()]
 
     def _in_use(self, network: Network, dropped: Dropped) -> NetworkOverview:
         leases = self._parts.leases.allocations.leases.get(network.name, 0)

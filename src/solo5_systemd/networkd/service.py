@@ -27,6 +27,7 @@ from solo5_systemd.networkd.maintenance import Maintenance
 from solo5_systemd.networkd.namespaces import Namespaces
 from solo5_systemd.networkd.releases import END_CHECK_INTERVAL_S, UNIT_CHECK_INTERVAL_S, Releases
 from solo5_systemd.networkd.sleep import Sleep
+from solo5_systemd.networkd.state import NetworkState
 from solo5_systemd.networkd.task_units import TaskUnits
 from solo5_systemd.networkd.watches import Watches
 from solo5_systemd.settings.records import document, record
@@ -229,6 +230,10 @@ class Networkd:
         if not dry_run:
             for task in orphans:
                 await self._releases.release_if_due(task, "garbage collection")
-            await self._writer.run(self._state.repair, verify=True)  # removes orphaned elements
-            await self._writer.run(self._state.remove_orphaned_taps)
+            await self._writer.run(self._state.everywhere, _remove_orphans)
         return [[f"network lease of task {task}" for task in orphans]]
+
+
+def _remove_orphans(state: NetworkState) -> None:
+    state.repairs.repair_tables(verify=True)  # with orphaned elements
+    state.repairs.remove_orphaned_taps()

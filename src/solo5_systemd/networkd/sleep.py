@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from solo5_systemd.base.concurrency import begin
 from solo5_systemd.base.declared_units import service_of
@@ -130,14 +131,14 @@ class Sleep:
                 _log.error("task %s cannot be put to sleep or woken: %s", task, error)
 
     async def _check(self, record: LeaseRecord, frames: int) -> None:
-        task = record.reservation.task
+        task, announces = record.reservation.task, self._core.state.host.sleepers.announces
         if record.asleep:
-            if frames or not self._core.state.announces:  # while this service did not run, or of a lost message
+            if frames or not announces:  # while this service did not run, or of a lost message
                 for _ in range(2):  # an announcement that can be read by now is handled, and names the packet
                     await asyncio.sleep(0)
                 if task not in self._waking:
                     await self.wake(task, "a packet" if frames else "packets are not announced")
-        elif self._core.state.announces and await self._is_idle(record, frames):
+        elif announces and await self._is_idle(record, frames):
             await self._sleep(task, IDLE, frames)
 
     async def _is_idle(self, record: LeaseRecord, frames: int) -> bool:
@@ -216,11 +217,12 @@ class Sleep:
             if not self._core.units.has_run(task):
                 return
             sleeps = self._is_asleep(task)  # perhaps of a service that was killed before its signal
-            if not sleeps and not await self._core.writer.run(self._core.state.begin_sleep, task, frames):
+            begin = partial(self._core.state.at, task, lambda state: state.sleepers.begin(task, frames))
+            if not sleeps and not await self._core.writer.run(begin):
                 return
             # Without a reply, it may be stopped: the record stays, so that a packet wakes it.
             if not await self._core.units.signal(task, signal.SIGSTOP):
-                await self._core.writer.run(self._core.state.end_sleep, task)
+                await self._core.writer.run(self._core.state.at, task, lambda state: state.sleepers.end(task))
                 raise HostError(f"task {task} cannot be put to sleep: PID 1 did not stop its tender.")
         if sleeps:
             return
@@ -312,7 +314,7 @@ class Sleep:
             return
         took, slept = (time.monotonic() - begun) * 1000, time.time() - record.asleep / 1e6
         reason = await packets.first()
-        await self._core.writer.run(self._core.state.end_sleep, task)
+        await self._core.writer.run(self._core.state.at, task, lambda state: state.sleepers.end(task))
         self._seen.pop(task, None)
         self.expect(task)
         text = f"task {task} is awake after {max(0, slept):.0f} s asleep ({took:.1f} ms): {reason}"

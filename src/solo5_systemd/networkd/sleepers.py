@@ -32,13 +32,12 @@ class Sleepers:
         return [record for record in self._leases.attached() if record.reservation.idle_s or record.asleep]
 
     def frames(self) -> Mapping[TaskName, int]:
-        """Return the frames from and to each task since its attach, or since it fell asleep; without zeros."""
-        found: dict[TaskName, int] = {}
-        for tap, count in self._tables.active().items():
-            task = self._leases.allocations.taps.get(tap)
-            if task is not None:
-                found[task] = found.get(task, 0) + count
-        return found
+        """Return the frames from and to each task since its attach, or since it fell asleep.
+
+        Raises:
+            HostError: nftables refused it.
+        """
+        return {record.reservation.task: self.frames_of(record.reservation) for record in self.records()}
 
     def check(self, reservation: Reservation, networks: Iterable[Network] = ()) -> None:
         """Refuse a task that packets could not wake.

@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -52,9 +52,6 @@ class Tables:
         self.elements = self.elements - before | after
         if what != "delete":
             self.counts = {tap: 0 if before else count + self.arriving for tap, count in self.counts.items()}
-
-    def active(self) -> Mapping[str, int]:
-        return {tap: count for tap, count in self.counts.items() if count}
 
     def active_of(self, tap: str) -> int:
         return self.counts[tap]
@@ -149,13 +146,13 @@ class Service:
         self.ending: set[TaskName] = set()
         self.begun: list[asyncio.Task[None]] = []
         self.state = SimpleNamespace(
-            announces=True,
             host=SimpleNamespace(
+                sleepers=self.sleepers,
                 waiting=SimpleNamespace(may_wait=self.socket_units.__contains__, ending=self.ending),
                 begin_end=lambda task, frames: frames in (None, self.tables.counts[LEASE.tap] + self.tables.arriving),
             ),
             record=self.leases.get, sleepers=self.sleepers.records, frames=self.sleepers.frames,
-            begin_sleep=self.sleepers.begin, end_sleep=self.sleepers.end,
+            at=lambda task, do: do(SimpleNamespace(sleepers=self.sleepers)),
             task_of_tap=lambda tap, path: self.leases.allocations.taps.get(tap),
         )  # fmt: skip
         self.watches = Watches(cast(Any, None))
@@ -288,7 +285,7 @@ async def test_where_no_packets_are_announced_no_task_sleeps(service: Service) -
     """As where another program has taken the group, which the service notices at its start."""
     await service.after(0)
     assert await service.after(60) == [STOP]
-    service.state.announces = False
+    service.sleepers.announces = False
     assert await service.after(0) == [STOP, CONT]
     assert await service.after(600) == [STOP, CONT]
 
