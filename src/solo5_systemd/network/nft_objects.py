@@ -28,10 +28,6 @@ since they pass the rules before segmentation.
 
 _DADDR = {4: "ip daddr", 6: "ip6 daddr"}
 _UNITS = {"bytes": 1, "kbytes": 1 << 10, "mbytes": 1 << 20}
-_PROTOCOLS = {"6": "tcp", "17": "udp", "1": "icmp", "58": "icmp", "ipv6-icmp": "icmp", "icmpv6": "icmp"}
-"""The protocols of egress lists by their numbers and names in listings; which of both depends on /etc/protocols."""
-
-_EVERY = {"ip": "0.0.0.0/0", "ip6": "::/0"}
 
 
 def made(table: str, family: str, name: str, key: str, value: Sequence[str]) -> Sequence[str]:
@@ -44,7 +40,8 @@ def made(table: str, family: str, name: str, key: str, value: Sequence[str]) -> 
     """
     own = object_name(name, key)
     if name == EGRESS:
-        rules = (*map(_rule, map(destination, value)), "goto unlisted")
+        # With the entry as its comment, by which a listing has it: each change of a rule loses the comment.
+        rules = (*(f'{_rule(destination(entry))} comment "{entry}"' for entry in value), "goto unlisted")
         return (
             f"add chain {family} {table} {own}",
             f"flush chain {family} {table} {own}",
@@ -109,9 +106,8 @@ def listed_objects(objects: Sequence[Mapping[str, Any]]) -> Mapping[str, tuple[s
                 found.setdefault(body["name"], ())
             elif kind == "limit":
                 found[body["name"]] = _listed_limit(body)
-            else:
-                entry = _listed_entry(body["expr"], _EVERY[body["family"]])
-                found[body["chain"]] = (*found.get(body["chain"], ()), *entry)
+            elif "goto" not in body["expr"][-1]:  # the last rule of a chain
+                found[body["chain"]] = (*found.get(body["chain"], ()), body.get("comment", ""))
     return found
 
 
@@ -125,28 +121,6 @@ def _listed_limit(body: Mapping[str, Any]) -> tuple[str, str]:
     rate = body["rate"] * _UNITS.get(body.get("rate_unit", ""), 1)
     burst = body["burst"] * _UNITS.get(body.get("burst_unit", ""), 1)
     return str(rate), str(burst)
-
-
-def _listed_entry(expressions: Sequence[Mapping[str, Any]], every: str) -> Sequence[str]:
-    """Return the entry of an egress list that a rule is made of; none for the last rule of a chain.
-
-    Args:
-        every: the range of a rule without one.
-    """
-    if "goto" in expressions[-1]:
-        return ()
-    where, protocol, ports = every, "", ""
-    for expression in expressions:
-        match expression:
-            case {"match": {"left": {"ct": {"key": "proto-dst"}}, "right": right}}:
-                ports = f":{''.join(words(right))}"
-            case {"match": {"left": {"ct": _}, "right": right}}:
-                (where,) = words(right)
-            case {"match": {"right": right}}:
-                protocol = f"/{_PROTOCOLS.get(str(right), right)}"
-            case _:
-                pass  # return
-    return (f"[{where}]{ports}{protocol}" if where.count(":") > 1 else f"{where}{ports}{protocol}",)
 
 
 def words(value: object) -> tuple[str, ...]:
