@@ -18,9 +18,9 @@ from tests.contract.netns import run
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName, task_namespace
 from solo5_systemd.bus.connection import system_bus
 from solo5_systemd.bus.network_client import Networkd
-from solo5_systemd.network import task_namespaces
+from solo5_systemd.network import taps, task_namespaces
 from solo5_systemd.network.model import NicRequest, PortRequest, Protocol, Request
-from solo5_systemd.network.taps import Taps, delete
+from solo5_systemd.network.raw_netlink import NETLINK_ROUTE, NetlinkSocket
 from solo5_systemd.network.task_taps import TaskTap
 
 ROUNDS = extent(40, 2)
@@ -85,15 +85,15 @@ async def _beside(client: Networkd) -> tuple[list[float], list[float]]:
 
 
 def _by_hand() -> float:
-    taps = Taps()
+    route = NetlinkSocket(NETLINK_ROUTE)
     try:
         begun = time.perf_counter()
         task_namespaces.make(TAP.namespace)
-        taps.make(TAP, uid=0, mtu=1500, alias="")
-        delete([if_nametoindex(TAP.name)])
+        taps.make(route, TAP, uid=0, mtu=1500, alias="")
+        taps.delete([if_nametoindex(TAP.name)])
         return (time.perf_counter() - begun) * 1000
     finally:
-        taps.close()
+        route.close()
         task_namespaces.remove(TAP.namespace)
 
 

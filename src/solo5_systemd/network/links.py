@@ -23,7 +23,6 @@ from solo5_systemd.network.raw_netlink import NETLINK_ROUTE, NLM_DUMP, NetlinkSo
 from solo5_systemd.network.routes import LOCAL_TABLE, LOOPBACK6, MAIN_TABLE, Routes
 from solo5_systemd.network.sysctls import read_sysctl, set_for_link
 from solo5_systemd.network.tap_counters import tap_alias
-from solo5_systemd.network.taps import Taps
 from solo5_systemd.network.task_taps import TaskTap
 from solo5_systemd.settings.guest_routes import IpNetwork
 
@@ -40,14 +39,12 @@ class Link:
 
     Attributes:
         kind: empty for a physical device.
-        alias: its description (ifalias).
         master: the index of its bridge, or 0.
         up: it is set up.
     """
 
     kind: str
     mac: str
-    alias: str
     master: int
     up: bool
 
@@ -70,7 +67,7 @@ class Links:
         """
         self._route = iproute.IPRoute()
         self.routes = Routes()
-        self._taps = Taps()
+        self._socket = NetlinkSocket(NETLINK_ROUTE)
         self.neighbours = Neighbours()
         self._owner = owner
 
@@ -78,7 +75,7 @@ class Links:
         """Close the netlink sockets."""
         self.routes.close()
         self._route.close()
-        self._taps.close()
+        self._socket.close()
         self.neighbours.close()
 
     def has_bridge(self, network: Network, segment: str = "") -> bool:
@@ -192,9 +189,10 @@ class Links:
             )
 
     def ports(self, bridge: str) -> frozenset[str]:
-        """Return the names of all ports of a bridge; raises as `bridge`."""
+        """Return the names of all ports of a bridge; raises as `bridge`. pyroute2 would decode each of a thousand."""
         with _kernel_errors(f"bridge {bridge}"):
-            return frozenset(_ports(link_index(bridge)))
+            wanted = rt.ifinfo(0, rt.number(rt.IFLA_MASTER, link_index(bridge)))
+            return frozenset(rt.link_name(body) for _, body in self._socket.request(rt.GETLINK, NLM_DUMP, wanted))
 
     def known_macs(self, bridge: str, macs: Iterable[str], vlans: Collection[int]) -> frozenset[str]:
         """Return those of some MAC addresses that a bridge has in some VLANs, and not as a guest's; raises as `bridge`.
@@ -205,7 +203,7 @@ class Links:
         with _kernel_errors(f"bridge {bridge}"):
             index = link_index(bridge)
             return frozenset(
-                mac for mac in macs for vlan in vlans if _is_of_others(self._taps.link_of_mac(index, mac, vlan))
+                mac for mac in macs for vlan in vlans if _is_of_others(taps.link_of_mac(self._socket, index, mac, vlan))
             )
 
     def make_tap(self, task: TaskName, lease: Lease, network: Network) -> None:
@@ -218,7 +216,7 @@ class Links:
             # Another MTU than its own could change that of a joined bridge: it is the lowest of the ports.
             mtu = self._mtu(lease.bridge) if network.join else lease.mtu
             alias = tap_alias(task, lease.nic)
-            self._taps.make(_tap(task, lease, network), uid=self._owner(task), mtu=mtu, alias=alias)
+            taps.make(self._socket, _tap(task, lease, network), uid=self._owner(task), mtu=mtu, alias=alias)
             # An earlier guest may have had such an address, with another MAC: the kernel would send to that one for
             # some eight seconds (5 s of NUD_DELAY, then three probes), unless the new guest asks for one meanwhile.
             self.neighbours.forget(network.bridge, lease.addresses)
@@ -255,7 +253,7 @@ class Links:
     def set_port(self, task: TaskName, lease: Lease, network: Network) -> None:
         """Update the bridge port of a tap, after a change of the settings or an upgrade."""
         with _kernel_errors(f"tap {lease.tap}"):
-            self._taps.set_port(_tap(task, lease, network))
+            taps.set_port(self._socket, _tap(task, lease, network))
 
     def _mtu(self, bridge: str) -> int:
         message = self._message(link_index(bridge))
@@ -268,17 +266,17 @@ class Links:
             HostError: the kernel refused to show them.
         """
         with _kernel_errors(f"tap {lease.tap}"):
-            return self._taps.has_tap(_tap(task, lease, network))
+            return taps.has_tap(self._socket, _tap(task, lease, network))
 
     def tap_states(self) -> Mapping[str, object]:
-        """Return as `Taps.states`; raises as `has_tap`."""
+        """Return as `taps.states`; raises as `has_tap`."""
         with _kernel_errors("taps"):
-            return self._taps.states()
+            return taps.states(self._socket)
 
-    def taps(self) -> dict[str, Link]:
-        """Return the macvlans of all taps, which have the prefix `s5-`, by name."""
+    def taps(self) -> frozenset[str]:
+        """Return the names of the macvlans of all taps, which have the prefix `s5-`."""
         names = (name for _, name in socket.if_nameindex() if name.startswith(TAP_PREFIX))
-        return {name: link for name in names if (link := self._link(name)) and link.kind in ("tun", "macvlan")}
+        return frozenset(name for name in names if (link := self._link(name)) and link.kind in ("tun", "macvlan"))
 
     def _is_port(self, name: str, bridge: str) -> bool:
         """Return whether a link exists, is up and is a port of a bridge."""
@@ -333,13 +331,6 @@ def delete_links(names: Iterable[str]) -> None:
             taps.delete(indexes.values())
 
 
-def _ports(bridge: int) -> Iterator[str]:
-    """Yield the names of all ports of a bridge. pyroute2 would decode each of a thousand in full."""
-    with contextlib.closing(NetlinkSocket(NETLINK_ROUTE)) as route:
-        for _, body in route.request(rt.GETLINK, NLM_DUMP, rt.ifinfo(0, rt.number(rt.IFLA_MASTER, bridge))):
-            yield rt.link_name(body)
-
-
 def _is_of_others(link: int) -> bool:
     """Return whether a link, by its index, is there and no guest's tap. A bridge forgets the MACs of a port with it."""
     try:
@@ -367,7 +358,6 @@ def _link_of(message: Any) -> Link:
     return Link(
         kind=kind,
         mac=message.get_attr("IFLA_ADDRESS") or "",
-        alias=message.get_attr("IFLA_IFALIAS") or "",
         master=message.get_attr("IFLA_MASTER") or 0,
         up=bool(message["flags"] & rt.IFF_UP),
     )

@@ -60,124 +60,120 @@ _RTNL = threading.Lock()
 a sysctl of a link does not wait for it: the kernel restarts write(2) until it gets the lock, which costs a core."""
 
 
-class Taps:
-    """An rtnetlink socket that makes taps and sets up their macvlans as bridge ports. Not thread-safe."""
+def make(route: NetlinkSocket, tap: TaskTap, *, uid: int, mtu: int, alias: str) -> None:
+    """Make a tap whose macvlan is up and a port of its bridge (`set_port`), or set up existing ones; idempotent.
 
-    def __init__(self) -> None:
-        self._route = NetlinkSocket(NETLINK_ROUTE)
+    Args:
+        route: an rtnetlink socket.
+        uid: the user that may attach to the tap.
+        mtu: in bytes.
+        alias: description of the macvlan (ifalias).
 
-    def close(self) -> None:
-        """Close the socket."""
-        self._route.close()
-
-    def make(self, tap: TaskTap, *, uid: int, mtu: int, alias: str) -> None:
-        """Make a tap whose macvlan is up and a port of its bridge (`set_port`), or set up existing ones; idempotent.
-
-        Args:
-            uid: the user that may attach to the tap.
-            mtu: in bytes.
-            alias: description of the macvlan (ifalias).
-
-        Raises:
-            OSError: the kernel refused.
-            HostError: the tap's namespace does not exist.
-        """
-        with _RTNL:
-            tap.make(self._route, uid=uid, mtu=mtu)
-            set_for_link("ipv6", tap.name, "disable_ipv6", "1")
-            set_for_link("ipv6", tap.name, "addr_gen_mode", "1")  # none: no link-local address
-            index = socket.if_nametoindex(tap.name)
-            link = rt.number(rt.IFLA_MASTER, socket.if_nametoindex(tap.bridge)) + rt.number(rt.IFLA_MTU, mtu)
-            link += attribute(rt.IFLA_IFALIAS, alias.encode()) + attribute(rt.IFLA_ADDRESS, _high_mac(tap.mac))
-            # On a joined bridge it is set up last: before, a port has the bridge's VLAN, learns and is flooded.
-            first = (rt.SETLINK, 0, rt.ifinfo(index, link, up=not tap.joined))
-            last = [(rt.SETLINK, 0, rt.ifinfo(index, up=True))] if tap.joined else []
-            self._route.execute([first, *_port_vlan(index, tap.vlan), *_port(index, tap), *last])
-
-    def has_tap(self, tap: TaskTap) -> bool:
-        """Return whether a link is up and a port of a bridge, with the MAC, settings and FDB entry that `make` sets.
-
-        And whether it is the macvlan of a tap (`task_taps`).
-
-        Raises:
-            OSError: the kernel refused to show it.
-        """
-        index, master = link_index(tap.name), link_index(tap.bridge)
-        if not (index and master):
-            return False
-        try:
-            [(_, link)] = self._route.request(rt.GETLINK, NLM_ACK, rt.ifinfo(index))
-            flags, found = rt.IFINFOMSG.unpack_from(link)[3], rt.link_attributes(link)
-            settings = attributes(attributes(found.get(rt.IFLA_LINKINFO, b"")).get(_SLAVE_DATA, b""))
-            is_port = (
-                bool(flags & rt.IFF_UP)
-                and found.get(rt.IFLA_MASTER) == master.to_bytes(4, sys.byteorder)
-                and found.get(rt.IFLA_ADDRESS) == _high_mac(tap.mac)
-                and all(settings.get(key, value) == value for key, value in _settings(tap).items())
-            )
-            return is_port and self._has_entry(index, tap) and tap.is_whole(self._route, found)
-        except OSError as error:
-            if error.errno in (errno.ENODEV, errno.ENOENT):
-                return False
-            raise
-
-    def states(self) -> Mapping[str, object]:
-        """Return for each macvlan with a carrier a value that is the same while nothing changes that `has_tap` reads.
-
-        Two dumps, whatever their number. A tap that is down, or is no more, takes the carrier along.
-
-        Raises:
-            OSError: the kernel refused.
-        """
-        wanted = rt.ifinfo(0, nested(rt.IFLA_LINKINFO, rt.MACVLAN), rt.number(_IFLA_EXT_MASK, _SKIP_STATS))
-        found: dict[int, tuple[bytes, set[tuple[object, ...]]]] = {}
-        for _, link in self._route.request(rt.GETLINK, NLM_DUMP, wanted):
-            _, _, index, flags, _ = rt.IFINFOMSG.unpack_from(link)
-            if flags & rt.IFF_LOWER_UP:
-                found[index] = link, set()
-        for _, entry in self._route.request(rt.GETNEIGH, NLM_DUMP, rt.NDMSG.pack(_AF_BRIDGE, 0, 0, 0, 0)):
-            _, index, state, flags, _ = rt.NDMSG.unpack_from(entry)
-            if flags & _NTF_MASTER and index in found:
-                values = attributes(entry[rt.NDMSG.size :])  # with the time of the last use, which is left out
-                found[index][1].add((state, flags, values.get(rt.NDA_LLADDR), values.get(_NDA_VLAN)))
-        return {rt.link_name(link): (link, entries) for link, entries in found.values()}
-
-    def _has_entry(self, index: int, tap: TaskTap) -> bool:
-        """Return whether the static FDB entry of a port is there; raises OSError, ENOENT for none."""
-        wanted = rt.NDMSG.pack(_AF_BRIDGE, index, 0, _NTF_MASTER, 0) + attribute(rt.NDA_LLADDR, octets(tap.mac))
-        if tap.vlan:
-            wanted += attribute(_NDA_VLAN, tap.vlan.to_bytes(2, sys.byteorder))
-        [(_, entry)] = self._route.request(rt.GETNEIGH, NLM_ACK, wanted)
-        _, found, state, flags, _ = rt.NDMSG.unpack_from(entry)
-        return found == index and bool(state & _NUD_NOARP) and bool(flags & _NTF_STICKY) == tap.joined
-
-    def link_of_mac(self, bridge: int, mac: str, vlan: int) -> int:
-        """Return the index of the link at which a bridge has a MAC address in a VLAN, 0 where it has it nowhere.
-
-        Raises:
-            OSError: the kernel refused.
-        """
-        wanted = rt.NDMSG.pack(_AF_BRIDGE, 0, 0, 0, 0)
-        wanted += attribute(rt.NDA_LLADDR, octets(mac)) + rt.number(_NDA_MASTER, bridge)
-        if vlan:
-            wanted += attribute(_NDA_VLAN, vlan.to_bytes(2, sys.byteorder))
-        try:
-            [(_, entry)] = self._route.request(rt.GETNEIGH, NLM_ACK, wanted)
-        except FileNotFoundError:
-            return 0
-        return int(rt.NDMSG.unpack_from(entry)[1])
-
-    def set_port(self, tap: TaskTap) -> None:
-        """Set hairpin mode (see nft_rules), isolation, forwarded groups, VLAN and the static FDB entry of a port.
-
-        The MAC is the only entry of the port, and none is learned. Frames for any other MAC do not reach this guest,
-        and its own frames for an unknown MAC are not flooded to other ports of this kind.
-
-        Raises:
-            OSError: the kernel refused.
-        """
+    Raises:
+        OSError: the kernel refused.
+        HostError: the tap's namespace does not exist.
+    """
+    with _RTNL:
+        tap.make(route, uid=uid, mtu=mtu)
+        set_for_link("ipv6", tap.name, "disable_ipv6", "1")
+        set_for_link("ipv6", tap.name, "addr_gen_mode", "1")  # none: no link-local address
         index = socket.if_nametoindex(tap.name)
-        self._route.execute([*_port_vlan(index, tap.vlan), *_port(index, tap)])
+        link = rt.number(rt.IFLA_MASTER, socket.if_nametoindex(tap.bridge)) + rt.number(rt.IFLA_MTU, mtu)
+        link += attribute(rt.IFLA_IFALIAS, alias.encode()) + attribute(rt.IFLA_ADDRESS, _high_mac(tap.mac))
+        # On a joined bridge it is set up last: before, a port has the bridge's VLAN, learns and is flooded.
+        first = (rt.SETLINK, 0, rt.ifinfo(index, link, up=not tap.joined))
+        last = [(rt.SETLINK, 0, rt.ifinfo(index, up=True))] if tap.joined else []
+        route.execute([first, *_port_vlan(index, tap.vlan), *_port(index, tap), *last])
+
+
+def has_tap(route: NetlinkSocket, tap: TaskTap) -> bool:
+    """Return whether a link is up and a port of a bridge, with the MAC, settings and FDB entry that `make` sets.
+
+    And whether it is the macvlan of a tap (`task_taps`).
+
+    Raises:
+        OSError: the kernel refused to show it.
+    """
+    index, master = link_index(tap.name), link_index(tap.bridge)
+    if not (index and master):
+        return False
+    try:
+        [(_, link)] = route.request(rt.GETLINK, NLM_ACK, rt.ifinfo(index))
+        flags, found = rt.IFINFOMSG.unpack_from(link)[3], rt.link_attributes(link)
+        settings = attributes(attributes(found.get(rt.IFLA_LINKINFO, b"")).get(_SLAVE_DATA, b""))
+        is_port = (
+            bool(flags & rt.IFF_UP)
+            and found.get(rt.IFLA_MASTER) == master.to_bytes(4, sys.byteorder)
+            and found.get(rt.IFLA_ADDRESS) == _high_mac(tap.mac)
+            and all(settings.get(key, value) == value for key, value in _settings(tap).items())
+        )
+        return is_port and _has_entry(route, index, tap) and tap.is_whole(route, found)
+    except OSError as error:
+        if error.errno in (errno.ENODEV, errno.ENOENT):
+            return False
+        raise
+
+
+def states(route: NetlinkSocket) -> Mapping[str, object]:
+    """Return for each macvlan with a carrier a value that is the same while nothing changes that `has_tap` reads.
+
+    Two dumps, whatever their number. A tap that is down, or is no more, takes the carrier along.
+
+    Raises:
+        OSError: the kernel refused.
+    """
+    wanted = rt.ifinfo(0, nested(rt.IFLA_LINKINFO, rt.MACVLAN), rt.number(_IFLA_EXT_MASK, _SKIP_STATS))
+    found: dict[int, tuple[bytes, set[tuple[object, ...]]]] = {}
+    for _, link in route.request(rt.GETLINK, NLM_DUMP, wanted):
+        _, _, index, flags, _ = rt.IFINFOMSG.unpack_from(link)
+        if flags & rt.IFF_LOWER_UP:
+            found[index] = link, set()
+    for _, entry in route.request(rt.GETNEIGH, NLM_DUMP, rt.NDMSG.pack(_AF_BRIDGE, 0, 0, 0, 0)):
+        _, index, state, flags, _ = rt.NDMSG.unpack_from(entry)
+        if flags & _NTF_MASTER and index in found:
+            values = attributes(entry[rt.NDMSG.size :])  # with the time of the last use, which is left out
+            found[index][1].add((state, flags, values.get(rt.NDA_LLADDR), values.get(_NDA_VLAN)))
+    return {rt.link_name(link): (link, entries) for link, entries in found.values()}
+
+
+def _has_entry(route: NetlinkSocket, index: int, tap: TaskTap) -> bool:
+    """Return whether the static FDB entry of a port is there; raises OSError, ENOENT for none."""
+    wanted = rt.NDMSG.pack(_AF_BRIDGE, index, 0, _NTF_MASTER, 0) + attribute(rt.NDA_LLADDR, octets(tap.mac))
+    if tap.vlan:
+        wanted += attribute(_NDA_VLAN, tap.vlan.to_bytes(2, sys.byteorder))
+    [(_, entry)] = route.request(rt.GETNEIGH, NLM_ACK, wanted)
+    _, found, state, flags, _ = rt.NDMSG.unpack_from(entry)
+    return found == index and bool(state & _NUD_NOARP) and bool(flags & _NTF_STICKY) == tap.joined
+
+
+def link_of_mac(route: NetlinkSocket, bridge: int, mac: str, vlan: int) -> int:
+    """Return the index of the link at which a bridge has a MAC address in a VLAN, 0 where it has it nowhere.
+
+    Raises:
+        OSError: the kernel refused.
+    """
+    wanted = rt.NDMSG.pack(_AF_BRIDGE, 0, 0, 0, 0)
+    wanted += attribute(rt.NDA_LLADDR, octets(mac)) + rt.number(_NDA_MASTER, bridge)
+    if vlan:
+        wanted += attribute(_NDA_VLAN, vlan.to_bytes(2, sys.byteorder))
+    try:
+        [(_, entry)] = route.request(rt.GETNEIGH, NLM_ACK, wanted)
+    except FileNotFoundError:
+        return 0
+    return int(rt.NDMSG.unpack_from(entry)[1])
+
+
+def set_port(route: NetlinkSocket, tap: TaskTap) -> None:
+    """Set hairpin mode (see nft_rules), isolation, forwarded groups, VLAN and the static FDB entry of a port.
+
+    The MAC is the only entry of the port, and none is learned. Frames for any other MAC do not reach this guest,
+    and its own frames for an unknown MAC are not flooded to other ports of this kind.
+
+    Raises:
+        OSError: the kernel refused.
+    """
+    index = socket.if_nametoindex(tap.name)
+    route.execute([*_port_vlan(index, tap.vlan), *_port(index, tap)])
 
 
 def delete(indexes: Collection[int]) -> None:

@@ -1,22 +1,22 @@
 """The lease records of tasks: in memory, and in files that a restarted service reads."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
 from functools import lru_cache
 from ipaddress import IPv4Interface, IPv6Interface
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from solo5_systemd.base.errors import NotFoundError, TakenError
-from solo5_systemd.base.names import DeviceName, TaskName
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.allocations import Allocations
-from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.model import (
     GuestNames,
     Lease,
     LeaseRecord,
     LeaseState,
+    NicRequest,
     PortRequest,
     Request,
     Reservation,
@@ -24,7 +24,6 @@ from solo5_systemd.network.model import (
 from solo5_systemd.network.port_conflicts import host_ports
 
 T = TypeVar("T")
-Interface = TypeVar("Interface", IPv4Interface | None, IPv6Interface | None)
 
 RESERVATION_TIMEOUT_S = 60
 ATTACH_TIMEOUT_S = 10
@@ -98,9 +97,9 @@ class Leases:
         self._store.save_lease_record(record)
         self.remember(record)
 
-    def remember(self, record: LeaseRecord) -> None:
+    def remember(self, saved: LeaseRecord) -> None:
         """Keep a record that is in its file already."""
-        record = _shared(record)
+        record: LeaseRecord = _shared(saved)
         task = record.reservation.task
         if task not in self._records:
             self.allocations.add(record.reservation)
@@ -175,48 +174,32 @@ class Leases:
         return [port for held in live for port in host_ports(held.reservation)]
 
 
-_UNLIMITED: Mapping[DeviceName, Limits] = {}
+_NONE: dict[Any, Any] = {}
+_FIELDS: dict[Any, Sequence[str]] = {
+    kind: [each.name for each in fields(kind)] for kind in (LeaseRecord, Reservation, Lease, PortRequest, NicRequest)
+}
+_INTERFACES = (IPv4Interface, IPv6Interface)
 
 
-def _shared(record: LeaseRecord) -> LeaseRecord:
+def _shared(value: Any) -> Any:
     """Return an equal record, which has what others have, too, as the same objects: a third of its memory."""
-    held = record.reservation
-    leases = tuple(
-        replace(
-            lease,
-            nic=_one(lease.nic),
-            network=_one(lease.network),
-            bridge=_one(lease.bridge),
-            ipv4=_in_shared_network(lease.ipv4),
-            gateway4=_one(lease.gateway4),
-            mac=_one(lease.mac),
-            mtu=_one(lease.mtu),
-            ipv6=_in_shared_network(lease.ipv6),
-            gateway6=_one(lease.gateway6),
-        )
-        for lease in held.leases
-    )
-    ports = tuple(replace(port, nic=_one(port.nic), host_ip=_one(port.host_ip)) for port in held.ports)
-    return replace(
-        record,
-        reservation=replace(
-            held, leases=leases, ports=ports, limits=held.limits or _UNLIMITED, idle_s=_one(held.idle_s)
-        ),
-        namespace=_one(record.namespace),
-        names=_one(record.names),
-    )
+    kind = type(value)
+    if kind in _FIELDS:
+        return kind(**{name: _shared(getattr(value, name)) for name in _FIELDS[kind]})
+    if kind is dict:
+        return value or _NONE
+    if kind is tuple:
+        return _one(tuple(map(_shared, value)))
+    if kind in _INTERFACES:
+        value.network = _one(value.network)
+        return value
+    return _one(value)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=256, typed=True)
 def _one(value: T) -> T:
     """Return the first of the equal values of late: those of many tasks are looked up often, and stay."""
     return value
-
-
-def _in_shared_network(address: Interface) -> Interface:
-    if address is not None:
-        address.network = _one(address.network)
-    return address
 
 
 def attached(record: LeaseRecord) -> LeaseRecord:

@@ -221,7 +221,7 @@ class Repairs:
 
     def remove_orphaned_taps(self) -> None:
         """Delete the taps without an attached lease, such as after a deletion that failed."""
-        orphans = self._links.taps().keys() - {lease.tap for _, lease in self._leases.attached_leases()}
+        orphans = self._links.taps() - {lease.tap for _, lease in self._leases.attached_leases()}
         if orphans:
             _log.info("removing orphaned taps: %s", ", ".join(sorted(orphans)))
             links.delete_links(orphans)
