@@ -46,8 +46,12 @@ table ip solo5 {
 
     # The words of a rule that most packets do not match come first, and the look-up of a link in a set after them.
     # Ports published at 127.0.0.1 need route_localnet on the bridges, which alone would open the host's loopback.
+    # With br_netfilter, this table sees the packets that a segment passes on. They come from the network's first bridge
+    # or go there, where the rules apply; here they would be translated twice. Packets for a segment itself, which has
+    # no address, are dropped in input and forward.
     chain localnet {
         type filter hook prerouting priority raw; policy accept;
+        meta iifkind "bridge" iifname @segments notrack
         ip daddr 127.0.0.0/8 iifname @bridges goto dropped_loopback
         udp sport 68 udp dport 67 iifname @dhcp fib daddr type != unicast notrack accept
         tcp flags & (syn | ack) != syn ip saddr . tcp sport . ip daddr . tcp dport @closed iifname @bridges drop
@@ -216,6 +220,5 @@ table ip solo5 {
         ip saddr @refused drop
         drop
     }
-SEGMENTED
 }
 """

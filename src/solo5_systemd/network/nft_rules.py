@@ -9,7 +9,7 @@ into a set, and crashes at the first rule that uses it.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from solo5_systemd.network.derived_addresses import ASKER
 from solo5_systemd.network.drops import RULES
@@ -76,13 +76,6 @@ _TABLES = _TABLES.replace("COUNTED_ip", _counted("ip")).replace("COUNTED_bridge"
 DYNAMIC = frozenset(re.findall(r"(?:set|map) (\w+) \{[^}]*flags dynamic", _TABLES))
 """The sets whose elements the kernel adds. Listings of nftables 1.0.6 do not have the flag."""
 
-# With br_netfilter, table ip sees the packets that a segment passes on. They come from the network's first bridge or go
-# there, where the rules apply; here they would be translated twice. Packets for a segment itself, which has no address,
-# are dropped in input and forward. Without a segment, no packet of the host is looked up for it.
-_SEGMENTED_HOOK = "type filter hook prerouting priority -301; policy accept;"
-_SEGMENTED_RULE = "iifname @segments notrack accept"
-_SEGMENTED = f"    chain segmented {{\n        {_SEGMENTED_HOOK}\n        {_SEGMENTED_RULE}\n    }}\n"
-
 
 def tables(ruleset: Ruleset, *, owned: bool, announced: bool = True) -> Mapping[str, str]:
     """Return the tables without their elements, by family; table ip6 if one of the networks has IPv6.
@@ -92,8 +85,7 @@ def tables(ruleset: Ruleset, *, owned: bool, announced: bool = True) -> Mapping[
             stay after its exit.
         announced: packets for tasks that sleep are announced (nfnetlink_log).
     """
-    text = _TABLES.replace("SEGMENTED\n", _SEGMENTED if ruleset.segments else "")
-    text = text.replace("OWNED", "flags owner, persist;" if owned else "").replace("CLOSED", str(CLOSED_TIMEOUT_S))
+    text = _TABLES.replace("OWNED", "flags owner, persist;" if owned else "").replace("CLOSED", str(CLOSED_TIMEOUT_S))
     text = text if announced else re.sub("ANNOUNCED (accept|drop)", r"\1", text)
     text = text.replace("ANNOUNCED", f"log group {ANNOUNCEMENTS} snaplen {SNAPLEN}" if announced else "continue")
     text = text.replace("NEIGHBOURS_RATE", str(NEIGHBOURS_RATE))
@@ -189,22 +181,8 @@ def change(before: Ruleset, after: Ruleset, *, owned: bool = True) -> str:
         if (family, chain) in present and present[family, chain] != rules:
             commands.append(f"flush chain {family} {TABLE} {chain}")
             commands += [f"add rule {family} {TABLE} {chain} {rule}" for rule in rules]
-    commands += _segmented(before, after, ("ip", "ip6") if had6 and has6 else ("ip",))
     added = set(new) - set(old)
     return "\n".join([*commands, add(each for each in new if each in added)]).strip()
-
-
-def _segmented(before: Ruleset, after: Ruleset, families: Sequence[str]) -> Iterator[str]:
-    """Yield the commands that add the chain `segmented` with the first segment, and delete it after the last."""
-    if bool(before.segments) == bool(after.segments):
-        return
-    for chain in (f"{family} {TABLE} segmented" for family in families):
-        if after.segments:
-            yield f"add chain {chain} {{ {_SEGMENTED_HOOK} }}"
-            yield f"add rule {chain} {_SEGMENTED_RULE}"
-        else:
-            yield f"flush chain {chain}"
-            yield f"delete chain {chain}"
 
 
 def remove(*, owned: bool) -> str:

@@ -316,28 +316,15 @@ def test_a_network_is_elements_alone() -> None:
         assert sorted(map(str, nft_elements.network_elements(made, [made]))) == sorted(expected)
 
 
-def test_a_segment_is_elements_and_the_first_one_a_chain() -> None:
-    """So no packet of a host without segments is looked up for them."""
+def test_a_segment_is_elements_alone() -> None:
     first, second, *_ = segments("solo5-x.y")
     before = Ruleset(networks=[network()])
     one, two = (
         replace(before, segments=[(each, NetworkName("default")) for each in some])
         for some in ((first,), (first, second))
     )
-    assert nft_rules.change(before, one).splitlines() == [
-        "add chain ip solo5 segmented { type filter hook prerouting priority -301; policy accept; }",
-        "add rule ip solo5 segmented iifname @segments notrack accept",
-        *_added(first),
-    ]
+    assert nft_rules.change(before, one).splitlines() == _added(first)
     assert nft_rules.change(one, two).splitlines() == _added(second)
-    assert nft_rules.change(two, before).splitlines()[-2:] == [
-        "flush chain ip solo5 segmented",
-        "delete chain ip solo5 segmented",
-    ]
-    for ruleset in (before, one):
-        made = nft_rules.replace(ruleset, owned=True)
-        assert ("chain segmented {" in made) is bool(ruleset.segments)
-        assert "SEGMENTED" not in made
 
 
 def _added(segment: str) -> list[str]:
