@@ -250,11 +250,6 @@ class Links:
                 with _ignoring(errno.ESRCH):
                     self._route.route("del", **_behind(lease, network, route))
 
-    def set_port(self, task: TaskName, lease: Lease, network: Network) -> None:
-        """Update the bridge port of a tap, after a change of the settings or an upgrade."""
-        with _kernel_errors(f"tap {lease.tap}"):
-            taps.set_port(self._socket, _tap(task, lease, network))
-
     def _mtu(self, bridge: str) -> int:
         message = self._message(link_index(bridge))
         return min(TAP_MTU_MAX, message.get_attr("IFLA_MTU")) if message is not None else TAP_MTU_MAX

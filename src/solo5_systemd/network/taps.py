@@ -61,7 +61,7 @@ a sysctl of a link does not wait for it: the kernel restarts write(2) until it g
 
 
 def make(route: NetlinkSocket, tap: TaskTap, *, uid: int, mtu: int, alias: str) -> None:
-    """Make a tap whose macvlan is up and a port of its bridge (`set_port`), or set up existing ones; idempotent.
+    """Make a tap whose macvlan is up and a port of its bridge (`_port`), or set up existing ones; idempotent.
 
     Args:
         route: an rtnetlink socket.
@@ -163,19 +163,6 @@ def link_of_mac(route: NetlinkSocket, bridge: int, mac: str, vlan: int) -> int:
     return int(rt.NDMSG.unpack_from(entry)[1])
 
 
-def set_port(route: NetlinkSocket, tap: TaskTap) -> None:
-    """Set hairpin mode (see nft_rules), isolation, forwarded groups, VLAN and the static FDB entry of a port.
-
-    The MAC is the only entry of the port, and none is learned. Frames for any other MAC do not reach this guest,
-    and its own frames for an unknown MAC are not flooded to other ports of this kind.
-
-    Raises:
-        OSError: the kernel refused.
-    """
-    index = socket.if_nametoindex(tap.name)
-    route.execute([*_port_vlan(index, tap.vlan), *_port(index, tap)])
-
-
 def delete(indexes: Collection[int]) -> None:
     """Delete links by their index, as far as they exist.
 
@@ -233,6 +220,11 @@ def _settings(tap: TaskTap) -> Mapping[int, bytes]:
 
 
 def _port(index: int, tap: TaskTap) -> Sequence[Request]:
+    """Return the requests that set hairpin mode (see nft_rules), isolation, forwarded groups and the static FDB entry.
+
+    The MAC is the only entry of the port, and none is learned. Frames for any other MAC do not reach this guest,
+    and its own frames for an unknown MAC are not flooded to other ports of this kind.
+    """
     settings = nested(_SLAVE_DATA, *(attribute(key, value) for key, value in _settings(tap).items()))
     # Of a link that is a port already: so not in the message that makes it one.
     link = nested(rt.IFLA_LINKINFO, attribute(_SLAVE_KIND, b"bridge\0"), settings)

@@ -65,11 +65,7 @@ class Bridges:
         try:
             self._tables.change(before, self.ruleset())  # first: the rules must exist before ip_forward is set
             if network.join is None:
-                sysctls.enable_forwarding()
-                if network.ipv6 is not None:
-                    ipv6_sysctls.enable_forwarding()
-                    if network.shared:
-                        ipv6_sysctls.receive_untranslated()
+                self.set_sysctls()
                 self._links.make_bridge(network)
         except Solo5Error:
             self.up.discard(network.name)
@@ -175,11 +171,6 @@ class Bridges:
         """Whether a network with IPv6 and a bridge of this service is up: the host forwards IPv6 packets for it."""
         return any(network.routes6 for network in self.own)
 
-    @property
-    def loopback6(self) -> bool:
-        """Whether a network with IPv6 is up whose guests reach the loopback of the programs beside them."""
-        return any(each.shared and each.ipv6 is not None for each in self.own)
-
     # -- sysctls -------------------------------------------------------------------------------------------------
 
     def _save_sysctls(self, network: Network) -> None:
@@ -193,6 +184,24 @@ class Bridges:
             saved = {**saved, **ipv6_sysctls.values_to_restore(shared=network.shared)}
         if saved != before:
             self._store.save_sysctls(saved)
+
+    def set_sysctls(self) -> Sequence[tuple[str, int]]:
+        """Set the sysctls that the networks need which are up.
+
+        Returns:
+            What was not so, each with the version of IP that it is of.
+
+        Raises:
+            HostError: a setting cannot be written.
+        """
+        # Guests reach the loopback of the programs beside them.
+        loopback6 = any(each.shared and each.ipv6 is not None for each in self.own)
+        needed = (
+            (self.forwarding, sysctls.enable_forwarding, "net.ipv4.conf.*.forwarding was not 1", 4),
+            (self.forwarding6, ipv6_sysctls.enable_forwarding, "net.ipv6.conf.all.forwarding was not 1", 6),
+            (loopback6, ipv6_sysctls.receive_untranslated, "net.bridge.bridge-nf-call-ip6tables was not 0", 6),
+        )
+        return [(what, version) for is_needed, change, what, version in needed if is_needed and change()]
 
     def restore_unused_sysctls(self) -> None:
         """Restore the saved values that no network needs, also after a start that was killed before its bridge."""

@@ -120,15 +120,10 @@ class Repairs:
         if self._bridges.up:
             for change in self._bridges.follow_routers():
                 _log.info("%s", change)
-        if self._bridges.forwarding and sysctls.enable_forwarding():
-            tasks = self._leases.tasks(lambda lease: not self._bridges.joins(lease))
-            self._add(tasks, "net.ipv4.conf.*.forwarding was not 1: it is set again")
-        if self._bridges.forwarding6 and ipv6_sysctls.enable_forwarding():
-            tasks = self._leases.tasks(lambda lease: lease.ipv6 is not None and not self._bridges.joins(lease))
-            self._add(tasks, "net.ipv6.conf.all.forwarding was not 1: it is set again")
-        if self._bridges.loopback6 and ipv6_sysctls.receive_untranslated():
-            tasks = self._leases.tasks(lambda lease: lease.ipv6 is not None)
-            self._add(tasks, "net.bridge.bridge-nf-call-ip6tables was not 0: it is set again")
+        for what, version in self._bridges.set_sysctls():
+            of_own = [(task, lease) for task, lease in self._leases.attached_leases() if not self._bridges.joins(lease)]
+            tasks = sorted({task for task, lease in of_own if any(each.version == version for each in lease.addresses)})
+            self._add(tasks, f"{what}: it is set again")
         if changed is None or any(map(self.is_expected, changed - {sysctls.IP_FORWARD, ipv6_sysctls.FORWARDING})):
             self.repair_links()
 
@@ -173,12 +168,6 @@ class Repairs:
 
     def _tasks_of(self, network: NetworkName) -> Sequence[TaskName]:
         return self._leases.tasks(lambda lease: lease.network == network)
-
-    def set_ports(self) -> None:
-        """Set the bridge port of each tap anew: its settings have changed with the version or the configuration."""
-        for task, lease in self._leases.attached_leases():
-            if lease.network not in self._missing and not self._is_gone(task, lease):
-                self._links.set_port(task, lease, self._bridges.networks[lease.network])
 
     # -- joined bridges ------------------------------------------------------------------------------------------
 

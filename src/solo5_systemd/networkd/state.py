@@ -379,7 +379,6 @@ class NetworkState:
         if self.bridges.up:
             self.bridges.replace_tables()
             self.repairs.repair_changed(None)
-            self.repairs.set_ports()
         self.bridges.restore_unused_sysctls()
         self.bridges.remove_idle()
 
