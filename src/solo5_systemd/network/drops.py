@@ -4,7 +4,7 @@ They begin with the tables: a repair that replaces these, and a restart of the s
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Annotated
@@ -45,6 +45,19 @@ OF_GUESTS: Mapping[str, str] = {
     "received_rate": "received frames above the rate limit",
 }
 """The rules whose drops are counted by guest: the first three by its address, the others by its tap."""
+
+SETS: Mapping[str, Sequence[tuple[str, str]]] = {
+    "connections": (("ip", "refused"), ("ip6", "refused")),
+    "fragments": (("bridge", "fragments"), ("bridge", "fragments6")),
+    "egress": (("ip", "unlisted"), ("ip6", "unlisted"), ("bridge", "unlisted"), ("bridge", "unlisted6")),
+    "sent_rate": (("bridge", "over_sent"),),
+    "received_rate": (("bridge", "over_received"),),
+    **{
+        rule: [(family, f"dropped_{rule}") for family in (("ip", "ip6") if of == "ip" else (of,))]
+        for rule, (of, _, _) in RULES.items()
+    },
+}
+"""The sets, with their families, whose elements count what a rule has dropped."""
 
 _OF_ADDRESSES = tuple(OF_GUESTS)[:3]
 

@@ -1,6 +1,6 @@
 """The elements of the sets and maps of the nftables tables: networks, guests, published ports.
 
-The tables themselves, whose rules look them up, are in `nft_rules`.
+The tables themselves, whose rules look them up, are in `nft_rules`; `drops` has the sets whose elements count.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,36 +28,6 @@ from solo5_systemd.settings.guest_routes import IpNetwork
 from solo5_systemd.settings.network import Join
 
 TABLE = "solo5"
-GUESTS = "guests"
-"""The set of the taps with a leased address, each with its MAC and IPv4 address."""
-
-GUESTS6 = "guests6"
-"""The set of the taps with a leased IPv6 address, each with its MAC, and both this and its link-local address."""
-
-PLAIN, PLAIN6 = "plain", "plain6"
-"""The sets of the taps without rate limits, egress list and idle time, each with its MAC and its leased address of one
-family."""
-
-UNLEASED, UNLEASED6 = "unleased", "unleased6"
-"""The sets of the taps without a leased IPv4 or IPv6 address, on joined bridges, each with its MAC address."""
-
-BEHIND, BEHIND6 = "behind", "behind6"
-"""The sets of the routes of guests: in table bridge with tap and MAC, BEHIND in table ip and ip6 as well."""
-
-REFUSED = "refused"
-"""The set whose elements count dropped packets of new connections, by the guest's address."""
-
-FRAGMENTS, FRAGMENTS6 = "fragments", "fragments6"
-"""The sets whose elements count dropped IPv4 and IPv6 fragments, by the guest's address."""
-
-UNLISTED, UNLISTED6 = "unlisted", "unlisted6"
-"""The sets whose elements count dropped packets for destinations that a guest's egress omits: UNLISTED in each table,
-in table bridge of IPv4, and UNLISTED6 there of IPv6.
-"""
-
-OVER_SENT, OVER_RECEIVED = "over_sent", "over_received"
-"""The sets whose elements count frames that a rate limit has dropped, by tap."""
-
 ACTIVE = "active"
 """The set whose elements count the frames from and to guests that may sleep, by tap."""
 
@@ -269,14 +239,14 @@ def _plain(lease: Lease, limits: Limits) -> Iterator[Element]:
     if limits.egress is not None or rate_values(limits.rate):
         return
     tap = _quoted(lease.tap)
-    for name, address in ((PLAIN, lease.address), (PLAIN6, lease.address6)):
+    for name, address in (("plain", lease.address), ("plain6", lease.address6)):
         if address is not None:
             yield _bridged(name, tap, lease.mac, str(address))
 
 
 def _sources(lease: Lease, limits: Limits) -> Iterator[Element]:
     for route in limits.routes:
-        yield _bridged(BEHIND if route.version == 4 else BEHIND6, _quoted(lease.tap), lease.mac, _range(route))
+        yield _bridged("behind" if route.version == 4 else "behind6", _quoted(lease.tap), lease.mac, _range(route))
 
 
 def _behind(lease: Lease, network: Network | None, limits: Limits, fragments: bool) -> Iterator[Element]:
@@ -286,7 +256,7 @@ def _behind(lease: Lease, network: Network | None, limits: Limits, fragments: bo
         yield _bridged("whole", _quoted(lease.tap))
     for route in limits.routes:
         family = "ip" if route.version == 4 else "ip6"
-        yield _member(BEHIND, _range(route), family=family)
+        yield _member("behind", _range(route), family=family)
         own = lease.address if route.version == 4 else lease.address6
         for sender in (_range(route), *((str(own),) if own else ())):
             yield _member("routers", sender, _range(route), family=family)
@@ -316,10 +286,10 @@ def _egress(lease: Lease, limits: Limits) -> tuple[Element, ...]:
 
 def _listed(address: IpAddress, listed: Iterable[Destination]) -> tuple[Element, ...]:
     """Return the elements of one address of a guest, whose chain has the entries of its version of IP alone."""
-    family, unlisted = ("ip", UNLISTED) if address.version == 4 else ("ip6", UNLISTED6)
+    family, unlisted = ("ip", "unlisted") if address.version == 4 else ("ip6", "unlisted6")
     entries = (each for entry in listed for each in entry.by_protocol() if each.network.version == address.version)
     return (
-        _member(UNLISTED, str(address), family=family),
+        _member("unlisted", str(address), family=family),
         Element(family=family, name=EGRESS, key=(str(address),), value=tuple(map(str, entries))),
         _bridged(unlisted, str(address)),
     )
@@ -329,7 +299,7 @@ def _rates(lease: Lease, limits: Limits, *, counted: bool) -> tuple[Element, ...
     values, tap = rate_values(limits.rate), _quoted(lease.tap)
     sets = (
         *(("metered",) if values or counted else ()),
-        *((OVER_SENT, OVER_RECEIVED) if values else ()),
+        *(("over_sent", "over_received") if values else ()),
         *((ACTIVE,) if counted else ()),
     )
     return (
@@ -342,7 +312,9 @@ def _joined_guest(lease: Lease, join: Join, *, fragments: bool) -> tuple[Element
     tap = _quoted(lease.tap)
     return (
         _bridged("joined", tap),
-        _bridged(GUESTS, tap, lease.mac, str(lease.address)) if lease.address else _bridged(UNLEASED, tap, lease.mac),
+        _bridged("guests", tap, lease.mac, str(lease.address))
+        if lease.address
+        else _bridged("unleased", tap, lease.mac),
         *(_joined_guest6(lease) if join.ipv6 else ()),
         *(() if fragments else (_bridged("whole", tap),)),
     )
@@ -355,7 +327,7 @@ def _joined_guest6(lease: Lease) -> tuple[Element, ...]:
     return (
         _bridged("ipv6", tap, lease.mac),
         _bridged("linked", tap, _number(lease.mac)),
-        _bridged(UNLEASED6, tap, lease.mac),
+        _bridged("unleased6", tap, lease.mac),
     )
 
 
@@ -369,11 +341,11 @@ def _guest(lease: Lease, fragments: bool) -> tuple[Element, ...]:
     if lease.address is None:
         return (reflected,)
     return (
-        Element(family="bridge", name=GUESTS, key=(tap, lease.mac, address)),
+        Element(family="bridge", name="guests", key=(tap, lease.mac, address)),
         reflected,
-        *(() if fragments else (Element(family="bridge", name=FRAGMENTS, key=(address,)),)),
+        *(() if fragments else (Element(family="bridge", name="fragments", key=(address,)),)),
         _member("leased", address, address),
-        _member(REFUSED, address),
+        _member("refused", address),
     )
 
 
@@ -394,9 +366,9 @@ def _guest6(lease: Lease, fragments: bool) -> tuple[Element, ...]:
     return (
         *_addressed6(lease, lease.address6),
         _bridged("near6", lease.mac, str(link_local(lease.mac))),
-        *(() if fragments else (_bridged(FRAGMENTS6, leased),)),
+        *(() if fragments else (_bridged("fragments6", leased),)),
         _member("leased", leased, leased, family="ip6"),
-        _member(REFUSED, leased, family="ip6"),
+        _member("refused", leased, family="ip6"),
     )
 
 
@@ -404,7 +376,7 @@ def _addressed6(lease: Lease, leased: IPv6Address) -> Iterator[Element]:
     """Yield the elements by which a guest has, and advertises, its leased and its link-local address only."""
     tap = _quoted(lease.tap)
     for address in (leased, link_local(lease.mac)):
-        yield _bridged(GUESTS6, tap, lease.mac, str(address))
+        yield _bridged("guests6", tap, lease.mac, str(address))
         yield _bridged("advertised", tap, *_halves(address))
     yield _bridged("linked", tap, _number(lease.mac))
     yield _bridged("ipv6", tap, lease.mac)

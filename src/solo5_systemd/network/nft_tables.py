@@ -15,29 +15,16 @@ import nftables
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.network import nft_elements, nft_rules
 from solo5_systemd.network.conntrack import udp_ports
-from solo5_systemd.network.drops import RULES, Dropped
+from solo5_systemd.network.drops import SETS, Dropped
 from solo5_systemd.network.model import IpAddress, LeaseState
 from solo5_systemd.network.modules import NF_TABLES, nft_hint, remedy
-from solo5_systemd.network.nft_elements import (
-    ACTIVE,
-    FRAGMENTS,
-    FRAGMENTS6,
-    OVER_RECEIVED,
-    OVER_SENT,
-    REFUSED,
-    TABLE,
-    UNLISTED,
-    UNLISTED6,
-    Element,
-    Ruleset,
-)
+from solo5_systemd.network.nft_elements import ACTIVE, TABLE, Element, Ruleset
 from solo5_systemd.network.nft_listing import listed_elements, listed_rules, unquoted
 from solo5_systemd.network.nft_rules import (
     ANNOUNCEMENTS,
     CONTACTED,
     FAMILIES,
     FLOWS,
-    HEARD,
     STRANGERS,
     UNSERVED,
 )
@@ -64,19 +51,6 @@ _LOG_PROBE = f"table bridge {TABLE}-probe {{ chain probe {{ log group {ANNOUNCEM
 _NFGENMSG = struct.Struct("=BBH")
 
 _MODULES = ("nf_tables", "nft_chain_nat", "nft_ct", "nft_masq", "nft_nat", "nft_limit", "nft_connlimit")
-
-_COUNTED: Mapping[str, Sequence[tuple[str, str]]] = {
-    "connections": (("ip", REFUSED), ("ip6", REFUSED)),
-    "fragments": (("bridge", FRAGMENTS), ("bridge", FRAGMENTS6)),
-    "egress": (("ip", UNLISTED), ("ip6", UNLISTED), ("bridge", UNLISTED), ("bridge", UNLISTED6)),
-    "sent_rate": (("bridge", OVER_SENT),),
-    "received_rate": (("bridge", OVER_RECEIVED),),
-    **{
-        rule: [(family, f"dropped_{rule}") for family in (("ip", "ip6") if of == "ip" else (of,))]
-        for rule, (of, _, _) in RULES.items()
-    },
-}
-"""The sets, with their families, whose elements count what a rule has dropped."""
 
 _TABLE_OF = {4: "ip", 6: "ip6"}
 _BRIDGE, _IFNAMSIZ = 0, 16
@@ -240,7 +214,7 @@ class Tables:
     def dropped(self) -> Dropped:
         """Return the counts of dropped packets since the tables were made, by guest."""
         counts = Counter[tuple[str, str]]()
-        for rule, sets in _COUNTED.items():
+        for rule, sets in SETS.items():
             for family, name in sets:
                 for key, count in self._counted(family, name).items():
                     counts[rule, key] += count
@@ -287,15 +261,8 @@ class Tables:
                     found.setdefault(key["elem"]["val"] if isinstance(key, dict) else key, []).append(address)
         return found
 
-    def forget_mistakes(self, taps: Iterable[str]) -> None:
-        """Forget what earlier runs of tasks have sent; costs two netlink messages for each tap."""
-        self._forget(taps, (STRANGERS, UNSERVED))
-
-    def forget_heard(self, taps: Iterable[str]) -> None:
-        """Let a guest that falls asleep have one router advertisement; costs one netlink message for each tap."""
-        self._forget(taps, (HEARD,))
-
-    def _forget(self, taps: Iterable[str], names: Collection[str]) -> None:
+    def forget_taps(self, taps: Iterable[str], *names: str) -> None:
+        """Delete from dynamic sets what packets have added for some taps; costs a netlink message for each of both."""
         for tap in taps:
             for name in names:
                 if self._built and self._look_up(name, [_link_key(tap)], _BRIDGE)[0]:

@@ -128,7 +128,7 @@ class Activation:
             self._lost.set()
             return
         for link, address in found:
-            task = self._waiting.task_at(address)
+            task = self._host.leases.allocations.addresses.get(address)
             record = self._host.leases.get(task) if task is not None else None
             if task is None or record is None or not self._is_of(record, link, address):
                 continue
@@ -157,7 +157,7 @@ class Activation:
 
     def _asked_for(self, tap: str, address: IpAddress) -> None:
         """Start the task of an address for which a neighbour asks that may reach it."""
-        task, asker = self._waiting.task_at(address), self._host.leases.allocations.taps.get(tap)
+        task, asker = self._host.leases.allocations.addresses.get(address), self._host.leases.allocations.taps.get(tap)
         record, of_asker = (self._host.leases.get(each) if each is not None else None for each in (task, asker))
         if task is None or record is None or of_asker is None or not record.waits:
             return

@@ -12,7 +12,7 @@ from typing import TypeVar
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.names import WAITING, TaskName
 from solo5_systemd.network.links import Links
-from solo5_systemd.network.model import IpAddress, Lease, LeaseRecord, LeaseState, Reservation
+from solo5_systemd.network.model import Lease, LeaseRecord, LeaseState, Reservation
 from solo5_systemd.network.neighbours import Neighbours
 from solo5_systemd.networkd.bridges import Bridges
 from solo5_systemd.networkd.leases import Leases
@@ -134,10 +134,6 @@ class Waiting:
         if reservation.idle_stops:
             with suppress(Solo5Error):  # another program has deleted the bridge, and the entries with it
                 self.packets(reservation.task, Neighbours.refuse)
-
-    def task_at(self, address: IpAddress) -> TaskName | None:
-        """Return the task of a leased address; safe in any thread."""
-        return self._leases.allocations.addresses.get(address)
 
     def names(self) -> Iterator[TaskName]:
         """Yield the tasks with a FIFO."""

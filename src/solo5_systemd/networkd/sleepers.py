@@ -9,6 +9,7 @@ from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundEr
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.network.model import LeaseRecord, LeaseState, Network, Reservation
 from solo5_systemd.network.nft_elements import ACTIVE
+from solo5_systemd.network.nft_rules import HEARD
 from solo5_systemd.network.nft_tables import Tables
 from solo5_systemd.networkd.bridges import Bridges
 from solo5_systemd.networkd.leases import Leases
@@ -86,7 +87,8 @@ class Sleepers:
         asleep = replace(record, asleep=time.time_ns() // 1000)
         self._leases.save(asleep)
         counters = [element for element in self._bridges.elements_of([record]) if element.name == ACTIVE]
-        self._tables.forget_heard(lease.tap for lease in record.reservation.leases)
+        # A guest that falls asleep has one router advertisement.
+        self._tables.forget_taps((lease.tap for lease in record.reservation.leases), HEARD)
         try:
             self._bridges.change_elements([record], [asleep])
             if frames is not None and self.frames_of(record.reservation) != frames:  # its guest may be about to answer

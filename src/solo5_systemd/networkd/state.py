@@ -22,6 +22,7 @@ from solo5_systemd.network.model import (
 )
 from solo5_systemd.network.neighbours import Neighbours
 from solo5_systemd.network.nft_elements import Element
+from solo5_systemd.network.nft_rules import STRANGERS, UNSERVED
 from solo5_systemd.network.port_conflicts import BoundPort, absent, host_ports
 from solo5_systemd.network.routes import overtaken
 from solo5_systemd.networkd.address_choice import Choice
@@ -163,7 +164,7 @@ class NetworkState:
         self.sleepers.end(task)  # of an earlier run
         held = self.leases.get(task)
         record = held or self._reserve_again(task, self.leases.request(task))
-        self._tables.forget_mistakes(lease.tap for lease in record.reservation.leases)
+        self._tables.forget_taps((lease.tap for lease in record.reservation.leases), STRANGERS, UNSERVED)
         if record.state in (LeaseState.RESERVED, LeaseState.WAITING):
             try:
                 self._attach(record)

@@ -56,7 +56,7 @@ class Tables:
     def active_of(self, tap: str) -> int:
         return self.counts[tap]
 
-    def forget_heard(self, taps: Iterable[str]) -> None:
+    def forget_taps(self, taps: Iterable[str], *names: str) -> None:
         """No router has sent anything."""
 
     def asleep(self) -> Sequence[str]:
