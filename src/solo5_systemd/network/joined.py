@@ -14,25 +14,29 @@ TAP_MTU_MAX = 65521
 
 
 @dataclass(frozen=True, kw_only=True)
-class BridgeFacts:
-    """A link that a network is to join.
+class Link:
+    """The attributes of a link that the service reads.
 
     Attributes:
         kind: "bridge", or that of another link; empty for a physical device.
         up: it is set up.
         mtu: in bytes.
-        vlan_filtering: it forwards by VLAN.
-        default_pvid: the VLAN of a new port; 0: none.
+        mac: empty: it has none.
+        master: the index of its bridge, or 0.
+        vlan_filtering: a bridge that forwards by VLAN.
+        default_pvid: the VLAN of a new port of a bridge; 0: none.
     """
 
     kind: str
     up: bool = True
     mtu: int = 1500
+    mac: str = ""
+    master: int = 0
     vlan_filtering: bool = False
     default_pvid: int = 1
 
 
-def usable_bridge(network: Network, facts: BridgeFacts | None) -> BridgeFacts:
+def usable_bridge(network: Network, facts: Link | None) -> Link:
     """Return a bridge of which taps can become ports.
 
     Args:
@@ -141,7 +145,7 @@ def check_unpublished(networks: Sequence[Network], nics: Iterable[NicRequest], p
             )
 
 
-def with_mtu(network: Network, facts: BridgeFacts) -> Network:
+def with_mtu(network: Network, facts: Link) -> Network:
     """Return a network with the present MTU of its bridge.
 
     Raises:

@@ -4,7 +4,6 @@ import contextlib
 import errno
 import socket
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 from typing import Any, TypeVar
 
@@ -15,7 +14,7 @@ from solo5_systemd.network import ipv6_sysctls, taps
 from solo5_systemd.network import rtnetlink as rt
 from solo5_systemd.network.derived_addresses import bridge_mac
 from solo5_systemd.network.ipam import TAP_PREFIX, segment_link
-from solo5_systemd.network.joined import TAP_MTU_MAX, BridgeFacts
+from solo5_systemd.network.joined import TAP_MTU_MAX, Link
 from solo5_systemd.network.model import Lease, Network
 from solo5_systemd.network.modules import BRIDGE, VETH, needing
 from solo5_systemd.network.neighbours import Neighbours
@@ -31,22 +30,6 @@ with without_init("pyroute2"):  # a database and a command line: 7 MB of memory,
     from pyroute2.netlink.exceptions import NetlinkError
 
 _IFA_F_NODAD = 2  # linux/if_addr.h
-
-
-@dataclass(frozen=True, kw_only=True)
-class Link:
-    """The attributes of a link that the service reads.
-
-    Attributes:
-        kind: empty for a physical device.
-        master: the index of its bridge, or 0.
-        up: it is set up.
-    """
-
-    kind: str
-    mac: str
-    master: int
-    up: bool
 
 
 T = TypeVar("T")
@@ -168,25 +151,14 @@ class Links:
             self._route.brport("set", index=link_index(up), learning=0)
             self._route.link("set", index=link_index(segment), state="up")
 
-    def bridge(self, name: str) -> BridgeFacts | None:
+    def bridge(self, name: str) -> Link | None:
         """Return the link that a network is to join; None where no link has this name.
 
         Raises:
             HostError: the kernel refused.
         """
         with _kernel_errors(f"bridge {name}"):
-            message = self._message(link_index(name))
-            if message is None:
-                return None
-            link, info = _link_of(message), message.get_attr("IFLA_LINKINFO")
-            data = info.get_attr("IFLA_INFO_DATA") if link.kind == "bridge" else None
-            return BridgeFacts(
-                kind=link.kind,
-                up=link.up,
-                mtu=message.get_attr("IFLA_MTU"),
-                vlan_filtering=bool(data and data.get_attr("IFLA_BR_VLAN_FILTERING")),
-                default_pvid=(data and data.get_attr("IFLA_BR_VLAN_DEFAULT_PVID")) or 0,
-            )
+            return self._link(name)
 
     def ports(self, bridge: str) -> frozenset[str]:
         """Return the names of all ports of a bridge; raises as `bridge`. pyroute2 would decode each of a thousand."""
@@ -214,7 +186,8 @@ class Links:
         """
         with _kernel_errors(f"tap {lease.tap}"):
             # Another MTU than its own could change that of a joined bridge: it is the lowest of the ports.
-            mtu = self._mtu(lease.bridge) if network.join else lease.mtu
+            bridge = self._link(lease.bridge) if network.join else None
+            mtu = min(TAP_MTU_MAX, bridge.mtu) if bridge else lease.mtu
             alias = tap_alias(task, lease.nic)
             taps.make(self._socket, _tap(task, lease, network), uid=self._owner(task), mtu=mtu, alias=alias)
             # An earlier guest may have had such an address, with another MAC: the kernel would send to that one for
@@ -249,10 +222,6 @@ class Links:
             for route in routes:
                 with _ignoring(errno.ESRCH):
                     self._route.route("del", **_behind(lease, network, route))
-
-    def _mtu(self, bridge: str) -> int:
-        message = self._message(link_index(bridge))
-        return min(TAP_MTU_MAX, message.get_attr("IFLA_MTU")) if message is not None else TAP_MTU_MAX
 
     def has_tap(self, task: TaskName, lease: Lease, network: Network) -> bool:
         """Return whether tap and macvlan are as `make_tap` makes them; True where the task's namespace does not exist.
@@ -302,16 +271,13 @@ class Links:
             set_for_link("ipv6", name, "disable_ipv6", "1")
 
     def _link(self, name: str) -> Link | None:
-        message = self._message(link_index(name))
-        return None if message is None else _link_of(message)
-
-    def _message(self, index: int) -> Any | None:
+        index = link_index(name)
         try:
-            return self._route.get_links(index)[0] if index else None
+            return _link_of(self._route.get_links(index)[0]) if index else None
         except (NetlinkError, OSError) as error:
             if isinstance(error, NetlinkError) and error.code == errno.ENODEV:  # deleted after if_nametoindex(3)
                 return None
-            raise HostError(f"the kernel refused to show link {index}: {_reason(error)}.") from error
+            raise HostError(f"the kernel refused to show link {name}: {_reason(error)}.") from error
 
 
 def delete_links(names: Iterable[str]) -> None:
@@ -350,11 +316,15 @@ def _tap(task: TaskName, lease: Lease, network: Network) -> TaskTap:
 def _link_of(message: Any) -> Link:
     info = message.get_attr("IFLA_LINKINFO")
     kind = info.get_attr("IFLA_INFO_KIND") if info else ""
+    data = info.get_attr("IFLA_INFO_DATA") if kind == "bridge" else None
     return Link(
         kind=kind,
+        up=bool(message["flags"] & rt.IFF_UP),
+        mtu=message.get_attr("IFLA_MTU"),
         mac=message.get_attr("IFLA_ADDRESS") or "",
         master=message.get_attr("IFLA_MASTER") or 0,
-        up=bool(message["flags"] & rt.IFF_UP),
+        vlan_filtering=bool(data and data.get_attr("IFLA_BR_VLAN_FILTERING")),
+        default_pvid=(data and data.get_attr("IFLA_BR_VLAN_DEFAULT_PVID")) or 0,
     )
 
 

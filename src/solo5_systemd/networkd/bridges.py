@@ -7,7 +7,7 @@ from solo5_systemd.base.errors import HostError, Solo5Error
 from solo5_systemd.base.names import NetworkName
 from solo5_systemd.network import ipv6_sysctls, links, nft_elements, sysctls
 from solo5_systemd.network.ipam import segment_link, segments
-from solo5_systemd.network.joined import BridgeFacts, usable_bridge
+from solo5_systemd.network.joined import Link, usable_bridge
 from solo5_systemd.network.lease_files import LeaseStore
 from solo5_systemd.network.links import Links
 from solo5_systemd.network.model import Lease, LeaseRecord, Network, Reservation
@@ -139,7 +139,7 @@ class Bridges:
         network = self.networks.get(lease.network)
         return network is not None and network.join is not None
 
-    def joined_bridge(self, network: Network) -> BridgeFacts:
+    def joined_bridge(self, network: Network) -> Link:
         """Return the bridge that a network joins.
 
         Raises:

@@ -10,7 +10,7 @@ from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.network.allocations import Allocations
 from solo5_systemd.network.ipam import assign_leases, choose_network, free_addresses
 from solo5_systemd.network.joined import (
-    BridgeFacts,
+    Link,
     check_macs,
     check_room,
     check_unpublished,
@@ -25,7 +25,7 @@ RANGE = IPv4Network("192.168.1.0/24")
 POOL = Join(pool=AddressRange(RANGE[200], RANGE[201]))
 SERVICE = DeviceName("service")
 LAN = NetworkSettings(name=NetworkName("lan"), bridge="br0", masquerade=False, join=Join())
-BRIDGE = BridgeFacts(kind="bridge")
+BRIDGE = Link(kind="bridge")
 
 
 def network(join: Join, ipv4: IPv4Network | None = RANGE, gateway4: IPv4Address | None = None) -> Network:
@@ -101,15 +101,15 @@ def test_a_lan_with_dhcp_leases_no_address() -> None:
     ("facts", "vlan", "words"),
     [
         (None, 0, "bridge br0 of network lan does not exist"),
-        (BridgeFacts(kind="openvswitch"), 0, "is of Open vSwitch, whose ports are not the kernel's: expected a Linux"),
-        (BridgeFacts(kind="veth"), 0, "is of kind veth"),
-        (BridgeFacts(kind=""), 0, "is a physical device"),
+        (Link(kind="openvswitch"), 0, "is of Open vSwitch, whose ports are not the kernel's: expected a Linux"),
+        (Link(kind="veth"), 0, "is of kind veth"),
+        (Link(kind=""), 0, "is a physical device"),
         (replace(BRIDGE, up=False), 0, "bridge br0 of network lan is down"),
         (BRIDGE, 20, r"does not filter VLANs \(vlan_filtering 0\): expected 1, for VLAN 20"),
         (replace(BRIDGE, vlan_filtering=True, default_pvid=0), 0, r"no VLAN for new ports \(vlan_default_pvid 0\)"),
     ],
 )
-def test_a_link_of_which_taps_cannot_be_ports(facts: BridgeFacts | None, vlan: int, words: str) -> None:
+def test_a_link_of_which_taps_cannot_be_ports(facts: Link | None, vlan: int, words: str) -> None:
     with pytest.raises(HostError, match=words):
         usable_bridge(network(Join(vlan=vlan), None), facts)
 
@@ -166,5 +166,5 @@ def test_ports_are_published_to_nics_of_other_networks_only() -> None:
 )
 def test_the_remedy_for_a_link_that_is_no_bridge(kind: str, remedy: str) -> None:
     with pytest.raises(HostError) as error:
-        usable_bridge(network(Join()), BridgeFacts(kind=kind))
+        usable_bridge(network(Join()), Link(kind=kind))
     assert remedy in error.value.hint
