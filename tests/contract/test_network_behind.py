@@ -140,7 +140,7 @@ async def test_its_routes_survive_other_programs_and_restarts_of_the_service(ser
             (service.state / "tasks/vpn.json").write_text("{")  # the record is rebuilt from the kernel's state
             service.kill()
             await service.restart()
-            assert [*(await client.reservations())[0].limits.values()] == [
+            assert [lease.limits for lease in (await client.reservations())[0].leases] == [
                 Limits(routes=routes(["192.168.2.0/24", "192.168.9.1/32"]))
             ]
         await client.drop("vpn")

@@ -1,7 +1,7 @@
 """The state of solo5-networkd on disk: lease records, and what lists of hundreds of tasks show of them.
 
-For these lists, a record is checked for what is shown only; `network.lease_files` checks all of it, in ten times as much
-time.
+For these lists, a record is checked for what is shown only; `network.lease_files` checks all of it, in ten times as
+much time.
 """
 
 import json

@@ -168,9 +168,9 @@ def task_fields(task: Task, now: int, details: Details = NO_DETAILS) -> Iterator
         yield "Disk", f"{disk.get('disk', '')}: {disk.get('backing', '')}{where}{digest}{_disk_io(disk)}"
     for lease in task.reservation.leases if task.reservation else ():
         yield "NIC", f"{lease.nic} {lease_text(lease)}"
-    for nic, limits in task.reservation.limits.items() if task.reservation else ():
-        for key, texts in _limits_json(limits).items():
-            yield key.capitalize(), f"{nic} {' '.join(texts) or 'none'}"
+    for lease in task.reservation.leases if task.reservation else ():
+        for key, texts in _limits_json(lease.limits).items():
+            yield key.capitalize(), f"{lease.nic} {' '.join(texts) or 'none'}"
     if task.reservation is not None and task.reservation.idle_s:
         yield (
             "Ends" if task.reservation.idle_stops else "Sleeps",
@@ -301,8 +301,7 @@ def reservation_json(reservation: "Reservation | None") -> dict[str, object]:
     """Return the keys `nics` and `ports`; both are empty lists without a reservation."""
     leases = reservation.leases if reservation else ()
     published = reservation.ports if reservation else ()
-    limits = reservation.limits if reservation else {}
-    nics = [_lease_json(each) | _limits_json(limits.get(each.nic)) for each in leases]
+    nics = [_lease_json(each) | _limits_json(each.limits) for each in leases]
     return {"nics": nics, "ports": [port_json(each) for each in published]}
 
 
@@ -321,11 +320,11 @@ def _lease_json(lease: "Lease") -> dict[str, object]:
     }
 
 
-def _limits_json(limits: "Limits | None") -> dict[str, Any]:
+def _limits_json(limits: "Limits") -> dict[str, Any]:
     """Return the keys `egress`, `rate` and `routes`, as a job has them; absent without limits."""
     from solo5_systemd.settings.records import document
 
-    return document(limits) if limits else {}
+    return document(limits)
 
 
 def port_json(request: "PortRequest") -> dict[str, object]:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, Target, TaskName, device_name, disk_name
 from solo5_systemd.declared.writer import write_declaration
-from solo5_systemd.network.guest_limits import NO_LIMITS
 from solo5_systemd.network.model import Lease, NicRequest, Reservation
 from solo5_systemd.storage.model import NAMED_DISKS, Backing, DiskRequest, named_disk
 from solo5_systemd.task.disks import disk as parse_disk
@@ -118,7 +117,7 @@ def _nics(reservation: Reservation | None, arguments: Iterable[str]) -> Iterator
             network=lease.network,
             ipv4=lease.address if lease.address and str(lease.address) in text else None,
             ipv6=lease.address6 if lease.address6 and str(lease.address6) in text else None,
-            limits=reservation.limits.get(lease.nic, NO_LIMITS),
+            limits=lease.limits,
         )
 
 

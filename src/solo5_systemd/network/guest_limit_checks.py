@@ -98,7 +98,7 @@ def check_routes(
         TakenError: a range overlaps one of these, or one of another NIC of the task.
     """
     taken = [
-        (f"of task {held.task}", route) for held in others for lease in held.leases for route in held.routes(lease)
+        (f"of task {held.task}", route) for held in others for lease in held.leases for route in lease.limits.routes
     ]
     ranges: list[tuple[str, IpNetwork | None, IpNetwork | None]] = [
         *((each.name, each.ipv4, each.ipv6) for each in networks),

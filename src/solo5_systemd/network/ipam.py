@@ -174,6 +174,7 @@ def assign_leases(
                 mtu=network.mtu,
                 ipv6=choice.interface6(nic, network, mac),
                 gateway6=network.gateway6,
+                limits=nic.limits,
             )
         )
     return tuple(leases)

@@ -14,7 +14,6 @@ from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName, task_name, task_namespace
 from solo5_systemd.network.drops import Dropped
 from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
-from solo5_systemd.settings.guest_routes import Routes
 from solo5_systemd.settings.network import Join, NetworkSettings
 from solo5_systemd.settings.network_keys import CLOSED, MTUS, NetworkPolicy
 from solo5_systemd.settings.records import TYPES, integer, text
@@ -132,6 +131,7 @@ class Lease:
         gateway4: None: there is none.
         ipv6: None: the network has no IPv6 prefix.
         gateway6: as `gateway4`.
+        limits: as requested, whatever the network's policy.
     """
 
     nic: DeviceName
@@ -144,6 +144,7 @@ class Lease:
     mtu: int
     ipv6: IPv6Interface | None = None
     gateway6: IPv6Address | None = None
+    limits: Limits = NO_LIMITS
 
     @property
     def address(self) -> IPv4Address | None:
@@ -165,10 +166,16 @@ class Lease:
         """Return the address by which the host probes and services register the guest: that of IPv4, if it has one."""
         return next(iter(self.addresses), None)
 
-    def request(self, limits: Limits = NO_LIMITS) -> NicRequest:
-        """Return the request for the same addresses, with these limits."""
+    @property
+    def request(self) -> NicRequest:
+        """The request for the same values."""
         return NicRequest(
-            nic=self.nic, network=self.network, ipv4=self.address, mac=self.mac, ipv6=self.address6, limits=limits
+            nic=self.nic,
+            network=self.network,
+            ipv4=self.address,
+            mac=self.mac,
+            limits=self.limits,
+            ipv6=self.address6,
         )
 
 
@@ -182,7 +189,6 @@ class Reservation:
     """All leases and published ports of one task.
 
     Attributes:
-        limits: of the NICs that request any, whatever the network's policy.
         idle_s: as in its request.
         idle_stops: as in its request.
     """
@@ -190,7 +196,6 @@ class Reservation:
     task: TaskName
     leases: tuple[Lease, ...] = ()
     ports: tuple[PortRequest, ...] = ()
-    limits: Mapping[DeviceName, Limits] = field(default_factory=dict)
     idle_s: int = 0
     idle_stops: bool = False
 
@@ -199,9 +204,10 @@ class Reservation:
         """Return the path of the task's own network namespace, which has its taps; empty: it has no NIC."""
         return task_namespace(self.task) if self.leases else ""
 
-    def routes(self, lease: Lease) -> Routes:
-        """Return the ranges behind a NIC of this reservation."""
-        return self.limits.get(lease.nic, NO_LIMITS).routes
+    @property
+    def is_limited(self) -> bool:
+        """Whether the task may sleep, or a NIC has limits of its own."""
+        return self.idle_s > 0 or any(lease.limits != NO_LIMITS for lease in self.leases)
 
     def lease(self, nic: DeviceName) -> Lease:
         """Return the lease of a NIC of this reservation."""
@@ -210,7 +216,7 @@ class Reservation:
     @property
     def request(self) -> "Request":
         """Return the request for the same values."""
-        nics = tuple(lease.request(self.limits.get(lease.nic, NO_LIMITS)) for lease in self.leases)
+        nics = tuple(lease.request for lease in self.leases)
         return Request(nics=nics, ports=self.ports, idle_s=self.idle_s, idle_stops=self.idle_stops)
 
 
@@ -250,14 +256,8 @@ class Request:
 
     def reservation(self, task: TaskName, leases: Iterable[Lease]) -> Reservation:
         """Return the reservation of a task that requests this, with its leases."""
-        limits = {nic.nic: nic.limits for nic in self.nics if nic.limits != NO_LIMITS}
         return Reservation(
-            task=task,
-            leases=(*leases,),
-            ports=self.ports,
-            limits=limits,
-            idle_s=self.idle_s,
-            idle_stops=self.idle_stops,
+            task=task, leases=(*leases,), ports=self.ports, idle_s=self.idle_s, idle_stops=self.idle_stops
         )
 
 

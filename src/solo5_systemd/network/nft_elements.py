@@ -9,7 +9,7 @@ from ipaddress import IPv6Address
 
 from solo5_systemd.base.names import NetworkName
 from solo5_systemd.network.derived_addresses import bridge_mac, link_local, octets
-from solo5_systemd.network.guest_limits import NO_LIMITS, Limits
+from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.ipam import segment_link
 from solo5_systemd.network.model import (
     EVERY_IPV6,
@@ -223,7 +223,7 @@ def _asleep(lease: Lease) -> Iterator[Element]:
 
 def _lease_elements(reservation: Reservation, lease: Lease, network: Network | None) -> tuple[Element, ...]:
     fragments = network is not None and network.policy.fragments
-    wanted, counted = reservation.limits.get(lease.nic, NO_LIMITS), reservation.idle_s > 0
+    wanted, counted = lease.limits, reservation.idle_s > 0
     limits = wanted.under(network.policy) if network is not None else wanted
     if network is not None and network.join is not None:
         own = (*_joined_guest(lease, network.join, fragments=fragments), *_sources(lease, limits))

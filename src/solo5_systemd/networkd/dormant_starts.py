@@ -15,7 +15,6 @@ from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.dbus.process import log_about
 from solo5_systemd.network.announcements import Packets
-from solo5_systemd.network.guest_limits import NO_LIMITS
 from solo5_systemd.network.link_watches import CarrierWatch
 from solo5_systemd.network.model import IpAddress, Lease, LeaseRecord, LeaseState
 from solo5_systemd.network.neighbours import LookupWatch, Neighbours
@@ -165,7 +164,7 @@ class Activation:
         policy = self._host.bridges.networks[name].policy
         for lease in of_asker.reservation.leases:
             if lease.tap == tap and lease.network == name and not policy.isolated:
-                egress = of_asker.reservation.limits.get(lease.nic, NO_LIMITS).under(policy).egress
+                egress = lease.limits.under(policy).egress
                 if egress is None or any(address in destination.network for destination in egress):
                     self.start(task, f"a question for {address}")
 

@@ -174,7 +174,6 @@ class Leases:
         return [port for held in live for port in host_ports(held.reservation)]
 
 
-_NONE: dict[Any, Any] = {}
 _FIELDS: dict[Any, Sequence[str]] = {
     kind: [each.name for each in fields(kind)] for kind in (LeaseRecord, Reservation, Lease, PortRequest, NicRequest)
 }
@@ -186,8 +185,6 @@ def _shared(value: Any) -> Any:
     kind = type(value)
     if kind in _FIELDS:
         return kind(**{name: _shared(getattr(value, name)) for name in _FIELDS[kind]})
-    if kind is dict:
-        return value or _NONE
     if kind is tuple:
         return _one(tuple(map(_shared, value)))
     if kind in _INTERFACES:

@@ -150,7 +150,7 @@ class Repairs:
         for record in self._leases.attached():
             held = record.reservation
             for lease in held.leases:
-                network, routes = bridges.networks[lease.network], held.routes(lease)
+                network, routes = bridges.networks[lease.network], lease.limits.routes
                 if routes and network.join is None and self._links.route_behind(lease, network, routes):
                     self._add([held.task], f"a route to {', '.join(map(str, routes))} was missing: it is restored")
 

@@ -275,7 +275,7 @@ class NetworkState:
         own = [lease for lease in record.reservation.leases if not self.bridges.joins(lease)]
         for lease in own:
             if (network := self.bridges.networks.get(lease.network)) is not None:
-                self._links.delete_routes(lease, network, record.reservation.routes(lease))
+                self._links.delete_routes(lease, network, lease.limits.routes)
         # After the deletion: no new flow reaches the task.
         contacts: set[RedirectedPort] = set()
         for version in (4, 6):
@@ -290,7 +290,7 @@ class NetworkState:
             redirected=frozenset(contacts),
             addresses=[address for address in addresses if again or self._tables.may_have_flows(address)],
             servers=addresses if self._served_tcp(record) else (),
-            behind=tuple(route for lease in own for route in record.reservation.routes(lease)),
+            behind=tuple(route for lease in own for route in lease.limits.routes),
         )
 
     def _served_tcp(self, record: LeaseRecord) -> bool:
@@ -434,7 +434,7 @@ class NetworkState:
         network = self.bridges.networks[lease.network]
         self._links.make_tap(reservation.task, lease, network)
         if network.join is None:
-            self._links.route_behind(lease, network, reservation.routes(lease))
+            self._links.route_behind(lease, network, lease.limits.routes)
 
     def _undo_attach(self, reservation: Reservation) -> None:
         """Undo an attach as far as the kernel lets it; the release of the reservation does the rest."""

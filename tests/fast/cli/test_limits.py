@@ -39,7 +39,7 @@ REPAIRS = (
 def engine() -> FakeRuntime:
     web = running("web", networked=True)
     assert web.reservation is not None
-    web = replace(web, reservation=replace(web.reservation, limits={LEASE.nic: LIMITS}))
+    web = replace(web, reservation=replace(web.reservation, leases=(replace(LEASE, limits=LIMITS),)))
     engine = FakeRuntime(web)
     policy = NetworkPolicy(egress=egress(["10.0.0.0/8"]), rate=Rate(sent=10**7))
     shown = replace(NETWORK, policy=policy, dropped=COUNTED, resolver=resolver(["9.9.9.9"], ["example.org"]))
@@ -101,7 +101,11 @@ def test_repairs_are_listed_with_their_time(solo5ctl: Solo5ctl) -> None:
 
 def test_a_task_shows_its_limits_and_what_they_dropped() -> None:
     task = running("web", networked=True)
-    held = Reservation(task=WEB, leases=(LEASE,), limits={LEASE.nic: LIMITS})
+
+    def having(limits: Limits) -> Reservation:
+        return Reservation(task=WEB, leases=(replace(LEASE, limits=limits),))
+
+    held = having(LIMITS)
     drops = of_nics(endpoints(held).nics, {NetworkName("default"): COUNTED})
     task = replace(task, reservation=held)
     shown = list(task_fields(task, 0, Details(drops=drops)))
@@ -112,13 +116,13 @@ def test_a_task_shows_its_limits_and_what_they_dropped() -> None:
     assert document["drops"] == {LEASE.nic: dict(drops[LEASE.nic])}
     [nic] = document["nics"]
     assert (nic["egress"], nic["rate"]) == (["10.0.0.0/8:5432/tcp"], ["sent=1M"])
-    closed = replace(held, limits={LEASE.nic: Limits(egress=())})
+    closed = having(Limits(egress=()))
     shown = list(task_fields(replace(task, reservation=closed), 0))
     assert ("Egress", f"{LEASE.nic} none") in shown
     assert "Rate" not in dict(shown)
-    only = replace(held, limits={LEASE.nic: Limits(rate=Rate(sent=5000))})
+    only = having(Limits(rate=Rate(sent=5000)))
     assert "Egress" not in dict(task_fields(replace(task, reservation=only), 0))
-    router = replace(held, limits={LEASE.nic: Limits(routes=routes(["192.168.2.0/24"]))})
+    router = having(Limits(routes=routes(["192.168.2.0/24"])))
     assert ("Routes", f"{LEASE.nic} 192.168.2.0/24") in list(task_fields(replace(task, reservation=router), 0))
     document = task_json(replace(task, reservation=only))
     assert "egress" not in document["nics"][0]

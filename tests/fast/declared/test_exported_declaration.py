@@ -6,7 +6,7 @@ import pytest
 from tests.support.fakes.tasks import FIELDS, LEASE, PORTS
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.base.names import DeviceName, TaskName
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.declared.exported_declaration import RunningTask, exported
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.model import Reservation
@@ -45,7 +45,7 @@ def test_a_task_is_what_was_typed_to_start_it() -> None:
 
 
 def test_limits_are_those_of_the_cgroup_and_the_lease() -> None:
-    limits = Reservation(task=TASK.name, leases=(LEASE,), limits={DeviceName("service"): Limits(egress=())})
+    limits = Reservation(task=TASK.name, leases=(replace(LEASE, limits=Limits(egress=())),))
     task = replace(TASK, reservation=limits, memory_max=INFINITY, cpus=1.5, cpu_weight=7)
     found = lines(task)
     assert [line for line in found if line.startswith(("MemoryMax", "CPU", "Egress"))] == [

@@ -7,7 +7,7 @@ import pytest
 from tests.support.fakes.tasks import FIELDS, LEASE, PORTS
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.base.names import DeviceName, TaskName
+from solo5_systemd.base.names import TaskName
 from solo5_systemd.dbus.network1 import INTERFACE
 from solo5_systemd.declared.exported_declaration import RunningTask
 from solo5_systemd.declared.exported_unit import exported_unit
@@ -30,9 +30,7 @@ TASK = RunningTask(
         'say "hi"\n',
         "",
     ),
-    reservation=Reservation(
-        task=TaskName("web"), leases=(LEASE,), ports=PORTS, limits={DeviceName("service"): Limits(egress=())}
-    ),
+    reservation=Reservation(task=TaskName("web"), leases=(replace(LEASE, limits=Limits(egress=())),), ports=PORTS),
 )
 TRANSIENT = f"""\
 # This is a transient unit file, created programmatically via the systemd API. Do not edit.

@@ -32,10 +32,9 @@ LEASE_RECORD: dict[str, Any] = {
         "task": "web",
         "leases": [{
             "nic": "service", "network": "default", "bridge": "solo5-default", "tap": "s5-abc", "ipv4": "10.89.0.2/24",
-            "gateway4": "10.89.0.1", "mac": "02:00:00:00:00:01", "mtu": 1500,
+            "gateway4": "10.89.0.1", "mac": "02:00:00:00:00:01", "mtu": 1500, "limits": {"rate": ["sent=5K"]},
         }],
         "ports": [{"nic": "service", "host_ip": "10.0.0.1", "host_port": 8080, "port": 80, "protocol": "tcp"}],
-        "limits": {"service": {"rate": ["sent=5K"]}},
     },
 }  # fmt: skip
 NETWORK = {

@@ -214,7 +214,7 @@ def test_a_guest_with_limits_has_further_elements() -> None:
     lease = replace(RESERVATION.leases[0], network=NetworkName("default"))
     without = task_elements(RESERVATION, [network()])
     limits = Limits(egress=egress(["10.0.0.0/8:53", "[2001:db8::1]"]), rate=Rate(sent=10**6, received_packets=50))
-    held = replace(RESERVATION, leases=(lease,), limits={SERVICE: limits})
+    held = replace(RESERVATION, leases=(replace(lease, limits=limits),))
     more = [each for each in task_elements(held, [network()]) if each not in without]
     assert [(each.family, each.name, each.value) for each in more] == [
         ("ip", "unlisted", ()),
@@ -284,9 +284,9 @@ CHAIN6 = "egress-fd000077000000000000000000000005"
 
 def test_a_guest_with_both_addresses_has_a_chain_for_each() -> None:
     limits = Limits(egress=egress(["[2001:db8::/32]:53", "10.0.0.0/8/icmp", "[::/0]/icmp"]))
-    held = replace(RESERVATION, leases=(SIX,), limits={SERVICE: limits}, ports=())
+    held = replace(RESERVATION, leases=(replace(SIX, limits=limits),), ports=())
     check_limits(Request(nics=(NicRequest(nic=SERVICE, limits=limits),)), [BOTH])
-    without = task_elements(replace(held, limits={}), [BOTH])
+    without = task_elements(replace(held, leases=(SIX,)), [BOTH])
     more = [each for each in task_elements(held, [BOTH]) if each not in without]
     assert [(each.family, each.name, each.key[0], each.value) for each in more[:6]] == [
         ("ip", "unlisted", GUEST, ()),
@@ -311,7 +311,7 @@ def test_a_guest_with_both_addresses_has_a_chain_for_each() -> None:
 
 
 def test_a_list_without_ipv6_is_an_empty_chain_of_ipv6() -> None:
-    held = replace(RESERVATION, leases=(SIX,), limits={SERVICE: Limits(egress=egress(["0.0.0.0/0"]))})
+    held = replace(RESERVATION, leases=(replace(SIX, limits=Limits(egress=egress(["0.0.0.0/0"]))),))
     [chain] = [each for each in task_elements(held, [BOTH]) if (each.family, each.name) == ("ip6", "egress")]
     assert chain.added()[2] == f"add rule ip6 solo5 {CHAIN6} goto unlisted"
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from ipaddress import IPv4Network, IPv6Network, ip_network
 
 import pytest
-from tests.fast.network.test_nft_rules import RESERVATION, linked_network
+from tests.fast.network.test_nft_rules import RESERVATION, linked_network, with_limits
 
 from solo5_systemd.base.errors import InvalidRequestError, TakenError
 from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
@@ -104,7 +104,7 @@ def routing(*ranges: str, name: str = "service") -> NicRequest:
     ],
 )
 def test_a_range_that_something_else_has_is_refused(nics: list[NicRequest], error: str) -> None:
-    other = replace(RESERVATION, task=TaskName("vpn"), limits={RESERVATION.leases[0].nic: routing(BEHIND).limits})
+    other = with_limits(replace(RESERVATION, task=TaskName("vpn")), routing(BEHIND).limits)
     back = NetworkSettings(
         name=NetworkName("back"),
         bridge="back",

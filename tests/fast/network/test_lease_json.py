@@ -6,13 +6,13 @@ from ipaddress import IPv4Network, IPv6Address, IPv6Interface, IPv6Network
 from typing import Any
 
 import pytest
-from tests.fast.network.test_nft_rules import RESERVATION
+from tests.fast.network.test_nft_rules import RESERVATION, with_limits
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, NetworkName
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.lease_files import of_document, to_document
-from solo5_systemd.network.model import LeaseRecord, LeaseState, Network, NicRequest, limits_of
+from solo5_systemd.network.model import LeaseRecord, LeaseState, Network, NicRequest
 from solo5_systemd.settings.network import Join
 from solo5_systemd.settings.network_keys import CLOSED, HostPort, NetworkPolicy
 from solo5_systemd.settings.rate import Rate
@@ -117,7 +117,7 @@ def test_something_else_altogether(document: object) -> None:
 def test_limits_are_in_a_record_with_their_nics() -> None:
     limits = Limits(egress=(), rate=Rate(sent=5000))
     nics = (replace(RECORD.nics[0], limits=limits),)
-    record = replace(RECORD, nics=nics, reservation=replace(RECORD.reservation, limits=limits_of(nics)))
+    record = replace(RECORD, nics=nics, reservation=with_limits(RECORD.reservation, limits))
     written_one = written(to_document(record))
     assert written_one["nics"] == [{"nic": "service", "limits": {"egress": [], "rate": ["sent=5K"]}}]
     assert of_document(LeaseRecord, written_one) == record

@@ -61,6 +61,10 @@ def in_state(held: Reservation, state: LeaseState = LeaseState.ATTACHED, asleep:
     return LeaseRecord(reservation=held, nics=(), state=state, expires=0, asleep=asleep)
 
 
+def with_limits(held: Reservation, limits: Limits) -> Reservation:
+    return replace(held, leases=tuple(replace(lease, limits=limits) for lease in held.leases))
+
+
 def task_elements(held: Reservation, networks: Sequence[Network], *, asleep: int = 0) -> Sequence[Element]:
     """Return the elements of an attached task."""
     return nft_elements.record_elements(in_state(held, asleep=asleep), networks)
@@ -172,9 +176,9 @@ def test_a_packet_is_accepted_or_dropped(packet: Packet, policy: NetworkPolicy, 
 )
 def test_what_is_behind_a_guest_is_as_the_guest_itself(packet: Packet, expected: str) -> None:
     for behind in ((ip_network("192.168.2.0/24"),), ()):
-        limits = {DeviceName("service"): Limits(routes=behind)}
+        held = with_limits(RESERVATION, Limits(routes=behind))
         policy = NetworkPolicy(routes=(ip_network("192.168.0.0/16"),))
-        present = replace(plan(policy), records=(in_state(replace(RESERVATION, limits=limits)),))
+        present = replace(plan(policy), records=(in_state(held),))
         if behind or packet.to:
             assert verdict(present, packet) == (expected if behind or packet.state != "new" else "drop")
 
@@ -287,8 +291,7 @@ def test_a_task_is_elements_alone() -> None:
 
 
 def test_what_is_behind_a_guest_is_elements_of_its_own() -> None:
-    held = replace(RESERVATION, limits={SERVICE: Limits(routes=(ip_network("192.168.2.0/24"),))})
-    assert held.routes(held.leases[0]) == (ip_network("192.168.2.0/24"),)
+    held = with_limits(RESERVATION, Limits(routes=(ip_network("192.168.2.0/24"),)))
     permitting = replace(network(), policy=NetworkPolicy(routes=(ip_network("192.168.0.0/16"),)))
     made = set(map(str, task_elements(held, [permitting])))
     assert {
@@ -432,7 +435,7 @@ def test_a_guest_with_a_leased_address_of_ipv6_on_a_bridge_of_others_advertises_
 )
 def test_frames_of_a_guest_with_limits_meet_every_rule(limits: Limits, plain: bool) -> None:
     """The others pass after one lookup, which none of a joined bridge is in."""
-    held = replace(RESERVATION, limits={SERVICE: limits})
+    held = with_limits(RESERVATION, limits)
     for network_of, expected in ((network(), plain), (JOINED, False)):
         made = task_elements(held, [network_of])
         assert any(each.name == "plain" for each in made) is expected

@@ -68,7 +68,7 @@ def execute(arguments: Namespace, context: CommandContext) -> int:
         from solo5_systemd.cli.task_output import Details, task_fields, task_json  # imported here for startup time
 
         tasks = [await engine.task(name) for name in arguments.names]
-        limited = any(task.reservation and (task.reservation.limits or task.reservation.idle_s) for task in tasks)
+        limited = any(task.reservation and task.reservation.is_limited for task in tasks)
         drops = await engine.drops() if limited and context.root else {}
         problems = await engine.network_problems(tasks)
         disks = await _disks(engine, context, arguments.names)
