@@ -61,7 +61,6 @@ PORTS = tuple(
 )
 RECORD = LeaseRecord(
     reservation=Reservation(task=TaskName("a"), leases=(LEASE,), ports=PORTS),
-    nics=(),
     state=LeaseState.ATTACHED,
     expires=0,
 )

@@ -1,8 +1,4 @@
-"""The state of solo5-networkd on disk: lease records, and what lists of hundreds of tasks show of them.
-
-For these lists, a record is checked for what is shown only; `network.lease_files` checks all of it, in ten times as
-much time.
-"""
+"""Reads of networks: the state of solo5-networkd on disk, and the kernel's counters."""
 
 import json
 import os

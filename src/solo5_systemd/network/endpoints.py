@@ -1,6 +1,6 @@
 """What lists of hundreds of tasks show of a lease record, as text.
 
-Only this is checked; `network.lease_json` checks all of a record, in ten times as much time.
+Only this is checked; `network.lease_files` checks all of a record, in ten times as much time.
 """
 
 from typing import NamedTuple

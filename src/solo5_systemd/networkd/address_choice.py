@@ -111,8 +111,8 @@ class Choice:
         new: list[Network] = []
         mtu_of = self.default_mtus()
         own = [network.bridge for network in self._bridges.networks.values() if network.join is None]
-        held = [each.reservation for each in self._leases.records]
-        behind = [route for each in held for limits in each.limits.values() for route in limits.routes]
+        held = [lease for each in self._leases.records for lease in each.reservation.leases]
+        behind = [route for lease in held for route in lease.limits.routes]
         taken = (*self._parts.reserved(), *behind)
         ranges = (each for each in taken if isinstance(each, IPv4Network))
         routed = (*self._links.routes.ranges(own), *ranges)

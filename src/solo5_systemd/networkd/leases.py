@@ -16,7 +16,6 @@ from solo5_systemd.network.model import (
     Lease,
     LeaseRecord,
     LeaseState,
-    NicRequest,
     PortRequest,
     Request,
     Reservation,
@@ -175,7 +174,7 @@ class Leases:
 
 
 _FIELDS: dict[Any, Sequence[str]] = {
-    kind: [each.name for each in fields(kind)] for kind in (LeaseRecord, Reservation, Lease, PortRequest, NicRequest)
+    kind: [each.name for each in fields(kind)] for kind in (LeaseRecord, Reservation, Lease, PortRequest)
 }
 _INTERFACES = (IPv4Interface, IPv6Interface)
 

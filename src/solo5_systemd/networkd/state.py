@@ -145,7 +145,7 @@ class NetworkState:
             self.sleepers.check(reservation, networks)
         before = self.bridges.ruleset()
         known = set(nft_elements.elements(before))
-        record = attached(self.leases.reserved(reservation, request))
+        record = attached(self.leases.reserved(reservation, request.names))
         after = replace(before, networks=(*before.networks, *networks), records=(record,))
         return reservation, tuple(element for element in nft_elements.elements(after) if element not in known)
 

@@ -12,6 +12,7 @@ from tests.support.fakes.tasks import LEASE, PORTS, endpoints
 from solo5_systemd.base.names import TaskName
 from solo5_systemd.bus.lease_reader import DIRECTORY, read_endpoints
 from solo5_systemd.network import lease_files
+from solo5_systemd.network.endpoints import Endpoints
 from solo5_systemd.network.lease_files import STATE, to_document
 from solo5_systemd.network.model import LeaseRecord, LeaseState, Reservation
 from solo5_systemd.wiring.queries import QueryMachine
@@ -22,7 +23,7 @@ BARE = Reservation(task=TaskName("bare"), leases=(LEASE,))
 
 
 def document(reservation: Reservation) -> dict[str, object]:
-    return to_document(LeaseRecord(reservation=reservation, nics=(), state=LeaseState.ATTACHED, expires=0))
+    return to_document(LeaseRecord(reservation=reservation, state=LeaseState.ATTACHED, expires=0))
 
 
 def test_the_endpoints_are_those_of_the_reservations(tmp_path: Path) -> None:
@@ -33,7 +34,7 @@ def test_the_endpoints_are_those_of_the_reservations(tmp_path: Path) -> None:
 
 
 def test_the_namespace_is_that_of_the_networks(tmp_path: Path) -> None:
-    record = LeaseRecord(reservation=BARE, nics=(), state=LeaseState.ATTACHED, expires=0, namespace="/run/netns/a")
+    record = LeaseRecord(reservation=BARE, state=LeaseState.ATTACHED, expires=0, namespace="/run/netns/a")
     (tmp_path / "bare.json").write_text(json.dumps(to_document(record)))
     assert read_endpoints(str(tmp_path)) == {"bare": endpoints(BARE)._replace(namespace="/run/netns/a")}
     (tmp_path / "bare.json").write_text(json.dumps(to_document(record) | {"namespace": 1}))

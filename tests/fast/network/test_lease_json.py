@@ -9,10 +9,10 @@ import pytest
 from tests.fast.network.test_nft_rules import RESERVATION, with_limits
 
 from solo5_systemd.base.errors import InvalidRequestError
-from solo5_systemd.base.names import DeviceName, NetworkName
+from solo5_systemd.base.names import NetworkName
 from solo5_systemd.network.guest_limits import Limits
 from solo5_systemd.network.lease_files import of_document, to_document
-from solo5_systemd.network.model import LeaseRecord, LeaseState, Network, NicRequest
+from solo5_systemd.network.model import LeaseRecord, LeaseState, Network
 from solo5_systemd.settings.network import Join
 from solo5_systemd.settings.network_keys import CLOSED, HostPort, NetworkPolicy
 from solo5_systemd.settings.rate import Rate
@@ -68,8 +68,7 @@ def test_what_is_written_is_read() -> None:
     assert of_document(LeaseRecord, written(to_document(RECORD))) == RECORD
     (lease,) = RESERVATION.leases
     six = replace(lease, ipv6=IPv6Interface("fd00:1::7/64"), gateway6=IPv6Address("fd00:1::1"))
-    wanted = replace(RECORD.nics[0], ipv6=IPv6Address("fd00:1::7"))
-    both = replace(RECORD, reservation=replace(RESERVATION, leases=(six,)), nics=(wanted,))
+    both = replace(RECORD, reservation=replace(RESERVATION, leases=(six,)))
     assert of_document(LeaseRecord, written(to_document(both))) == both
     for network in (NETWORK, JOINED, POOLED, JOINED6, SIX, ADVERTISED):
         assert of_document(Network, written(to_document(network))) == network
@@ -114,17 +113,16 @@ def test_something_else_altogether(document: object) -> None:
             of_document(kind, document)
 
 
-def test_limits_are_in_a_record_with_their_nics() -> None:
+def test_limits_are_in_a_record_with_their_leases() -> None:
     limits = Limits(egress=(), rate=Rate(sent=5000))
-    nics = (replace(RECORD.nics[0], limits=limits),)
-    record = replace(RECORD, nics=nics, reservation=with_limits(RECORD.reservation, limits))
+    record = replace(RECORD, reservation=with_limits(RECORD.reservation, limits))
     written_one = written(to_document(record))
-    assert written_one["nics"] == [{"nic": "service", "limits": {"egress": [], "rate": ["sent=5K"]}}]
+    assert written_one["reservation"]["leases"][0]["limits"] == {"egress": [], "rate": ["sent=5K"]}
     assert of_document(LeaseRecord, written_one) == record
     wrong: object
     for wrong in ([], {"egress": "none"}, {"egress": ["example.org"]}, {"rate": ["sent=1"]}):
         with pytest.raises(InvalidRequestError):
-            of_document(LeaseRecord, written_one | {"nics": [{"nic": "service", "limits": wrong}]})
+            of_document(LeaseRecord, written(to_document(RECORD)) | reserved(leases=[{**HELD, "limits": wrong}]))
 
 
 def test_a_record_has_since_when_its_task_sleeps_and_after_which_time_it_does() -> None:

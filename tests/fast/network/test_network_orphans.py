@@ -51,7 +51,7 @@ def test_what_a_task_has_while_it_sleeps_or_waits_is_expected(tmp_path: Path, st
     store = LeaseStore(tmp_path)
     network = make_network()
     store.save_network(network)
-    record = LeaseRecord(reservation=RESERVATION, nics=(), state=state, expires=0, asleep=1)
+    record = LeaseRecord(reservation=RESERVATION, state=state, expires=0, asleep=1)
     store.save_lease_record(record)
     expected = {*orphans._expected(tmp_path)}
     assert {*nft_elements.record_elements(record, [network])} <= expected

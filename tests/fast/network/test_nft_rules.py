@@ -58,7 +58,7 @@ def linked_network(name: str, policy: NetworkPolicy = CLOSED) -> Network:
 
 
 def in_state(held: Reservation, state: LeaseState = LeaseState.ATTACHED, asleep: int = 0) -> LeaseRecord:
-    return LeaseRecord(reservation=held, nics=(), state=state, expires=0, asleep=asleep)
+    return LeaseRecord(reservation=held, state=state, expires=0, asleep=asleep)
 
 
 def with_limits(held: Reservation, limits: Limits) -> Reservation:

@@ -137,7 +137,7 @@ class Service:
                 idle_s=idle_s,
                 idle_stops=idle_stops,
             )
-            record = LeaseRecord(reservation=held, nics=(), state=LeaseState.ATTACHED, expires=0)
+            record = LeaseRecord(reservation=held, state=LeaseState.ATTACHED, expires=0)
             self.leases.save(record)
             self.tables.elements |= {*bridges.elements_of([record])}
             self.tables.counts[tap] = 0
