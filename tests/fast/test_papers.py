@@ -39,6 +39,7 @@ SMALL = {
     "nomad/config/schema.py": "of the plugin configuration and of tasks' options: Nomad's schema language",
     "nomad/errors.py": "which errors a restart can help against",
     "nomad/plugin.py": "imported by `nomad/__main__.py` where a missing module can be reported",
+    "unit/parts.py": "the inputs of a unit, of `unit/translate.py` and of the sandbox",
     "unit/console.py": "one of the subjects of `unit/translate.py`, with the rate of a task's journal",
     "relay/notices.py": "what operators search for: the words of the relay in a task's stderr",
     "storage/outdated_archives.py": "imported by `inspect` alone, when a task has archives",

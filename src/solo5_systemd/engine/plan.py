@@ -24,9 +24,10 @@ from solo5_systemd.storage.model import Backing, Disk
 from solo5_systemd.task.placeholders import uses_search, uses_servers
 from solo5_systemd.task.properties import TransientUnit, security_modules
 from solo5_systemd.task.workload import MIB, Publish, Workload
+from solo5_systemd.unit.parts import Parts
 from solo5_systemd.unit.state import UnitState
 from solo5_systemd.unit.tender import LAUNCHER, Tender
-from solo5_systemd.unit.translate import Parts, argv, scope, service
+from solo5_systemd.unit.translate import argv, scope, service
 
 
 @dataclass(frozen=True, kw_only=True)

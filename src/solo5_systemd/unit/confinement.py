@@ -21,6 +21,7 @@ from solo5_systemd.base.names import Target
 from solo5_systemd.image.manifest import DeviceKind, Manifest
 from solo5_systemd.storage.model import Disk
 from solo5_systemd.task.properties import Property, unit_property
+from solo5_systemd.unit.parts import Parts
 from solo5_systemd.unit.tender import LIBRARIES, Tender, sandbox_path
 
 USER = "solo5"
@@ -79,33 +80,19 @@ Single calls cost half as much as the groups of systemd.exec(5), and allow less.
 is included too: newer C libraries use it (readlinkat: a static program with glibc 2.41)."""
 
 
-def confinement(
-    manifest: Manifest,
-    *,
-    user: int | str,
-    tender: Tender,
-    image: str,
-    disks: Sequence[Disk],
-    groups: Iterable[str],
-    systemd: int,
-    image_source: str = "",
-) -> tuple[Property, ...]:
+def confinement(parts: Parts, user: int | str, image_source: str = "") -> tuple[Property, ...]:
     """Return the sandbox properties of one task.
 
     Args:
-        manifest: determines the device nodes and address families.
         user: UID of the task, or the name of its user; its GID is the same.
-        image: path of the stored image, the same inside the sandbox.
-        disks: inside the sandbox at `sandbox_path`.
-        groups: supplementary groups that the device nodes require.
-        systemd: release of systemd, such as 257.
-        image_source: path of the image outside of the sandbox; empty: the same.
+        image_source: path of the image outside of the sandbox; empty: the same as inside.
     """
+    manifest, tender, disks = parts.image.facts.manifest, parts.tender, parts.disks
     return (
-        *_identity(user, groups),
-        *_files(tender, (image_source or image, image), disks, manifest),
-        *_execution(tender, image, disks),
-        *_since_257(systemd),
+        *_identity(user, parts.groups),
+        *_files(tender, (image_source or parts.image.path, parts.image.path), disks, manifest),
+        *_execution(tender, parts.image.path, disks),
+        *_since_257(parts.systemd),
         *_devices(manifest, disks),
         *_file_size(disks),
         *_kernel(manifest),

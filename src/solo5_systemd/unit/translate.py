@@ -8,7 +8,6 @@ up and its ports taken.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from signal import SIGHUP, SIGTERM
 from typing import cast
 
@@ -25,10 +24,7 @@ from solo5_systemd.base.names import (
     task_service,
 )
 from solo5_systemd.base.sanitize import MAX_NAME, bounded, name_for_unit
-from solo5_systemd.image.manifest import DeviceKind, StoredImage
-from solo5_systemd.network.model import Reservation
-from solo5_systemd.settings.resolver import UNSET, Resolver
-from solo5_systemd.storage.model import Backing, Disk
+from solo5_systemd.image.manifest import DeviceKind
 from solo5_systemd.task.log_fields import (
     DNS,
     DNS_SEARCH,
@@ -60,7 +56,7 @@ from solo5_systemd.task.workload import STOP_TIMEOUT_S, Workload
 from solo5_systemd.unit.confinement import FILE_SIZE, confinement, scope_command
 from solo5_systemd.unit.console import console
 from solo5_systemd.unit.device_io_limits import io_properties
-from solo5_systemd.unit.guest_memory import guest_memory
+from solo5_systemd.unit.parts import Parts
 from solo5_systemd.unit.tender import Tender, device_options, sandbox_path
 
 SECOND = 1_000_000
@@ -73,40 +69,6 @@ NO_DISK_LOCKS = "/dev/null/no-locks-on-its-disks"
 MAX_PATH = 4096
 TASKS_MAX = 16
 """hvt has a VCPU thread, a thread for network I/O, and a thread of the kernel's; the rest is a margin."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Parts:
-    """The inputs of a unit: the workload, and what preflight and reservation added to it.
-
-    Attributes:
-        user: UID of the task.
-        systemd: release of systemd, such as 257.
-        groups: supplementary groups for the device nodes.
-        log_namespace: journal namespace of the console; empty: the host's journal.
-        resolver: name servers and search domains, if an argument has them.
-    """
-
-    workload: Workload
-    image: StoredImage
-    tender: Tender
-    reservation: Reservation
-    user: int
-    systemd: int
-    disks: Sequence[Disk] = ()
-    groups: Sequence[str] = ()
-    log_namespace: str = ""
-    resolver: Resolver = UNSET
-
-    @property
-    def memory_mib(self) -> int:
-        """Return the guest's memory, in MiB."""
-        return guest_memory(self.workload.memory, self.image.facts, self.archived)
-
-    @property
-    def archived(self) -> int:
-        """Return the bytes of the archives: memory of the task's that its cgroup does not count."""
-        return sum(disk.size for disk in self.disks if disk.backing is Backing.ARCHIVE)
 
 
 def argv(parts: Parts) -> tuple[str, ...]:
@@ -205,16 +167,7 @@ def _process(parts: Parts, user: int | str, image_source: str = "") -> tuple[Pro
         *_core_dumps(parts),
         *console(parts.workload.name, parts.log_namespace, log_fields(parts)),
         *_resources(parts),
-        *confinement(
-            parts.image.facts.manifest,
-            user=user,
-            tender=parts.tender,
-            image=parts.image.path,
-            disks=parts.disks,
-            groups=parts.groups,
-            systemd=parts.systemd,
-            image_source=image_source,
-        ),
+        *confinement(parts, user, image_source),
     )
 
 

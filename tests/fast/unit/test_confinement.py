@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from tests.support.fakes.images import disk, manifest
+from tests.support.fakes.images import disk, planned, stored
 
 from solo5_systemd.base.names import Target
 from solo5_systemd.storage.model import Disk
@@ -22,15 +22,15 @@ def settings(
     systemd: int = 257,
 ) -> dict[str, object]:
     declared = " ".join(each.disk for each in disks)
-    properties = confinement(
-        manifest(target, nics=nics, disks=declared),
-        user=70123,
+    parts = replace(
+        planned().parts,
+        image=replace(stored(target, nics=nics, disks=declared), path=IMAGE),
         tender=Tender(path=TENDER, target=target, version="0", abi_version=2, loads=loads),
-        image=IMAGE,
         disks=disks,
         groups=groups,
         systemd=systemd,
     )
+    properties = confinement(parts, 70123)
     by_name = {each.name: each.value for each in properties}
     assert len(by_name) == len(properties), "a property is sent twice"
     return by_name

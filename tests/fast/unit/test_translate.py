@@ -15,8 +15,9 @@ from solo5_systemd.storage.model import ArchiveRequest, DiskRequest
 from solo5_systemd.task.properties import Property, TransientUnit, directive
 from solo5_systemd.task.property_types import INFINITY
 from solo5_systemd.task.workload import MIB, Workload
+from solo5_systemd.unit.parts import Parts
 from solo5_systemd.unit.tender import Tender
-from solo5_systemd.unit.translate import Parts, argv, declared, each_argument, log_fields, scope, service
+from solo5_systemd.unit.translate import argv, declared, each_argument, log_fields, scope, service
 
 WEB = TaskName("web")
 WORKLOAD = Workload(name=WEB, image="/srv/web app.hvt", memory=64 * MIB)
