@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from solo5_systemd.cli.render import moment, size, span
 from solo5_systemd.engine.task import Phase, Task
-from solo5_systemd.network.endpoints import Endpoints
 
 if TYPE_CHECKING:
     from solo5_systemd.base.names import DeviceName
+    from solo5_systemd.network.endpoints import Endpoints
     from solo5_systemd.network.guest_limits import Limits
     from solo5_systemd.network.model import Lease, LeaseRecord, PortRequest, Reservation
     from solo5_systemd.unit.outcome import Outcome
@@ -61,14 +61,14 @@ def _ended(task: Task, now: int) -> str:
     return f"{word} {span((now - task.state.ended) / SECOND)} ago" if task.state.ended else word
 
 
-def ports(endpoints: Endpoints | None) -> str:
+def ports(endpoints: "Endpoints | None") -> str:
     """Return the column PORTS, in podman's format."""
     if endpoints is None:
         return ""
     return ", ".join(_port(*endpoints.ports[first], count) for first, count in _ranges(endpoints.ports).items())
 
 
-def addresses(endpoints: Endpoints | None) -> str:
+def addresses(endpoints: "Endpoints | None") -> str:
     """Return the column ADDRESS: the IPv4 address of each lease, or else its IPv6 address; "-" for one without."""
     return ", ".join(nic.address or nic.address6 or "-" for nic in endpoints.nics) if endpoints else ""
 
