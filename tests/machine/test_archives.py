@@ -29,14 +29,13 @@ from tests.machine.declared import Declarations, main_pid
 
 from solo5_systemd.unit.tender import PRIVATE
 
-ARCHIVES = Path("/run/solo5/archives")
 MEMORY = Path("/run/solo5/memory")
 
 
 @pytest.fixture(autouse=True)
 def nothing_left(machine: Machine) -> Iterator[None]:
     yield
-    assert not [*ARCHIVES.glob("*"), *MEMORY.glob("*")]
+    assert not [*MEMORY.glob("*")]
 
 
 @pytest.fixture
@@ -320,12 +319,12 @@ start("killed", request, die)
 def test_a_starter_that_is_killed_leaves_an_archive_until_the_next_start(run: Runner, files: Path) -> None:
     done = subprocess.run(["python3", "-c", KILLED], cwd="/srv", check=False, capture_output=True)
     assert done.returncode == -9, done.stderr.decode()
-    [left] = ARCHIVES.iterdir()
-    assert len(list((MEMORY / left.name).iterdir())) == 1
+    [left] = MEMORY.iterdir()
+    assert len(list(left.iterdir())) == 1
     assert f"private disk {left}: left by a start that was killed" in ok("solo5ctl", "gc", "--dry-run")
     name = run("tar.spt", options=options(files))
     ok("solo5ctl", "wait", name)
-    assert not [*ARCHIVES.iterdir(), *MEMORY.iterdir()]
+    assert not [*MEMORY.iterdir()]
     sh("solo5ctl", "rm", "--force", "killed")
     ok("solo5ctl", "gc")
 
@@ -339,7 +338,7 @@ def test_no_other_user_reaches_the_private_disks_of_a_declared_task(declare: Dec
     blocks = f"Block=first={golden},ephemeral\nBlock=second=files:{golden}"
     unit = declare("pair", blocks, image="sequence.spt")
     ok("systemctl", "start", unit)
-    disks = [*MEMORY.glob("*/*"), *Path("/var/lib/solo5/copies").glob("*/files/*")]
+    disks = [*MEMORY.glob("*/*"), *Path("/var/lib/solo5/copies").glob("*/*")]
     assert len(disks) == 2
     user = disks[0].stat().st_uid
     for disk in disks:
@@ -348,6 +347,6 @@ def test_no_other_user_reaches_the_private_disks_of_a_declared_task(declare: Dec
         for way in (disk, Path(f"/proc/{main_pid(unit)}/root")):
             refused = sh(*AS_ANOTHER, str(way))
             assert "Permission denied" in refused.stderr
-    assert {stat.S_IMODE(path.stat().st_mode) for path in (MEMORY, ARCHIVES)} == {0o700}
+    assert stat.S_IMODE(MEMORY.stat().st_mode) == 0o700
     ok("systemctl", "stop", unit)
     eventually(lambda: not [disk for disk in disks if disk.exists()], "their names end with the task")

@@ -94,7 +94,7 @@ class Preparer:
             undoing.on_any_failure(steps.remove_new_files)
             await steps.make_disks()
             bound = await self._backends.disks.bind(steps.plan.parts.disks)
-            undoing.on_any_failure(partial(self._backends.disks.unbind, bound))
+            undoing.on_any_failure(partial(self._backends.disks.release, bound))
             locks: list[int] = []
             undoing.close_on_failure(locks)
             if steps.plan.parts.disks:
@@ -102,8 +102,9 @@ class Preparer:
                 await steps.give_disks()
             await start_journald(self._backends.units, steps.plan.parts.log_namespace)
             await steps.attach()
-            held = [*(each.descriptor for _, each in steps.made), bound.descriptor, *locks]
-            return Prepared(plan=steps.plan, disks=bound.disks, held=[each for each in held if each >= 0])
+            directories = (*(made.directory for _, made in steps.made), bound.directory)
+            held = [*(each.descriptor for each in directories if each), *locks]
+            return Prepared(plan=steps.plan, disks=bound.disks, held=held)
 
     async def _reserve(self, steps: Steps) -> None:
         """Reserve the addresses that the task had last, if it can have them; they are its own from then on.

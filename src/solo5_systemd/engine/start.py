@@ -271,12 +271,12 @@ class Steps:
         """Bind-mount the inspected disks, until systemd has made its own mounts of them."""
         if not self.plan.parts.disks:
             return ()
-        bound = await completed(self._backends.disks.bind(self.plan.parts.disks), self._backends.disks.unbind)
+        bound = await completed(self._backends.disks.bind(self.plan.parts.disks), self._backends.disks.release)
         self.undo.push_async_callback(self._unbind, bound)
         return bound.disks
 
     async def _unbind(self, bound: BoundDisks) -> None:
-        await asyncio.shield(self._backends.disks.unbind(bound))
+        await asyncio.shield(self._backends.disks.release(bound))
 
     async def open_files(self, unit: TransientUnit) -> UnitFiles:
         """Open the unit's stdin and stderr: the disk locks, since a tender never reads stdin, and a journal stream."""

@@ -18,7 +18,16 @@ from types import NoneType
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from solo5_systemd.base.decode import Fields
-from solo5_systemd.base.names import DeviceName, NetworkName, TaskName, device_name, network_name, task_name
+from solo5_systemd.base.names import (
+    DeviceName,
+    DiskName,
+    NetworkName,
+    TaskName,
+    device_name,
+    disk_name,
+    network_name,
+    task_name,
+)
 from solo5_systemd.settings.address_pool import (
     host_address,
     ipv4_address,
@@ -101,6 +110,7 @@ TYPES: dict[object, Type] = {
     str: Type(lambda fields, key: fields.text(key), str),
     TaskName: text(task_name),
     DeviceName: text(device_name),
+    DiskName: text(disk_name),
     NetworkName: text(network_name),
     IPv4Address: text(ipv4_address),
     IPv6Address: text(ipv6_address),

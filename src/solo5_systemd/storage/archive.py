@@ -3,10 +3,10 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from posixpath import normpath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName
@@ -167,7 +167,7 @@ def archive_disk(
         raise InvalidRequestError(
             f"disk {disk}: its archive has strip and {len(names)} paths: expected one, since names could be the same."
         )
-    if (size := len(json.dumps(_paths(archive)))) > PATHS_MAX:
+    if (size := len(json.dumps([[each.name, each.path] for each in archive.members]))) > PATHS_MAX:
         raise InvalidRequestError(
             f"disk {disk}: its archive has {len(names)} paths, which are {size} bytes: expected at most {PATHS_MAX}.",
             "Name a directory instead of each file in it.",
@@ -176,37 +176,3 @@ def archive_disk(
         if count > 1:
             raise InvalidRequestError(f"disk {disk}: its archive has {name!r} twice: expected each name once.")
     return DiskRequest(disk=disk, path="", sector_size=sector_size, roots=roots, archive=archive)
-
-
-def _paths(archive: ArchiveRequest) -> Sequence[Sequence[str]]:
-    return [[each.name, each.path] for each in archive.members]
-
-
-def sources_json(request: DiskRequest) -> Mapping[str, object]:
-    """Return what `parse_sources` needs to read the files of an archive again; empty for any other disk.
-
-    A credential is none: it is decrypted for one start.
-    """
-    if request.archive is None or request.archive.credential:
-        return {}
-    return {
-        "format": request.archive.format.value,
-        "sector_size": request.sector_size,
-        "roots": list(request.roots),
-        "members": _paths(request.archive),
-        "excluded": list(request.archive.excluded),
-    }
-
-
-def parse_sources(disk: str, document: Mapping[str, Any]) -> DiskRequest | None:
-    """Return the request of an archive from `sources_json`; None if it is damaged."""
-    try:
-        archive = ArchiveRequest(
-            members=tuple(Member(name=str(name), path=str(path)) for name, path in document["members"]),
-            excluded=tuple(map(str, document.get("excluded", ()))),
-            format=ArchiveFormat(document["format"]),
-        )
-        sector = None if document["sector_size"] is None else int(document["sector_size"])
-        return archive_disk(DeviceName(disk), archive, sector_size=sector, roots=tuple(map(str, document["roots"])))
-    except (KeyError, TypeError, ValueError, InvalidRequestError):
-        return None

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, TakenError
 from solo5_systemd.base.locks import closing
+from solo5_systemd.base.mounts import mount_memory
 from solo5_systemd.base.procfs import (
     ROOT,
     existing,
@@ -45,7 +46,6 @@ from solo5_systemd.storage.new_file import create_file, find_place
 from solo5_systemd.storage.overlaps import check_unused
 from solo5_systemd.storage.owner import give
 from solo5_systemd.storage.private_disks import (
-    ARCHIVES,
     MEMORY,
     copied_bytes,
     make_archive,
@@ -53,7 +53,7 @@ from solo5_systemd.storage.private_disks import (
     planned_archive,
     planned_copy,
 )
-from solo5_systemd.storage.start_directories import StartDirectories
+from solo5_systemd.storage.start_directories import StartDirectories, remove
 from solo5_systemd.storage.title import Recorded, check_single_link, check_title, is_in_allocation, no_records
 
 _OPEN = os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -81,7 +81,7 @@ class ImageFiles:
         self._claims = claims or DiskClaims()
         self._binds = binds or StartDirectories(BINDS, what="bind mounts of disks")
         self._copies = copies or StartDirectories(Path(COPIES))
-        self._archives = archives or StartDirectories(ARCHIVES, memory=MEMORY)
+        self._archives = archives or StartDirectories(MEMORY, mount=mount_memory)
         self._recorded = recorded
         self._locks = locks
 
@@ -111,11 +111,10 @@ class ImageFiles:
             return make_copy(request, original, self._copies, self._locks, planned)
         return make(request, self._recorded, self._claims)
 
-    async def release(self, made: MadeDisk) -> None:
-        """Remove the names that a private disk needs during a start only."""
+    async def release(self, made: MadeDisk | BoundDisks) -> None:
+        """Remove the names that private disks, or bind mounts, need during a start; systemd's own mounts stay."""
         if made.directory is not None:
-            of = self._archives if made.disk.backing is Backing.ARCHIVE else self._copies
-            await asyncio.to_thread(of.remove, Path(made.directory), made.descriptor)
+            await asyncio.to_thread(remove, made.directory)
 
     async def unmake(self, request: DiskRequest, disk: Disk) -> None:
         """Remove a file that `make` has created, unless another task has it by now; see the function `unmake`."""
@@ -147,15 +146,10 @@ class ImageFiles:
         return await asyncio.to_thread(_give, disk, user)
 
     async def bind(self, disks: Sequence[Disk]) -> BoundDisks:
-        """Bind disks with an exposed path below /run/solo5/binds, until `unbind`; see `bind_mounts.bind`."""
+        """Bind disks with an exposed path below /run/solo5/binds, until `release`; see `bind_mounts.bind`."""
         if not any(disk.exposed for disk in disks):
             return BoundDisks(disks=tuple(disks))
         return await asyncio.to_thread(bind, disks, self._binds)
-
-    async def unbind(self, bound: BoundDisks) -> None:
-        """Remove the bind mounts of a start; mounts that systemd has made from them stay."""
-        if bound.directory is not None:
-            await asyncio.to_thread(self._binds.remove, Path(bound.directory), bound.descriptor)
 
     async def check_bound(self, disks: Sequence[tuple[Disk, str]], pid: int) -> None:
         """Check the disks in a tender's mount namespace, unless it has ended (`pid` 0); see `check_bound`."""

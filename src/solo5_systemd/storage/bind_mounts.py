@@ -16,9 +16,9 @@ from solo5_systemd.base.locks import closing
 from solo5_systemd.base.mounts import bind_mount
 from solo5_systemd.base.procfs import identity, path_of
 from solo5_systemd.storage.lock_records import name_of
-from solo5_systemd.storage.model import BoundDisks, Disk
+from solo5_systemd.storage.model import BoundDisks, Disk, StartDirectory
 from solo5_systemd.storage.overlaps import check_distinct
-from solo5_systemd.storage.start_directories import StartDirectories, StartDirectory
+from solo5_systemd.storage.start_directories import StartDirectories
 
 BINDS = Path("/run/solo5/binds")
 
@@ -53,7 +53,7 @@ def _has_other_size(disk: Disk, status: os.stat_result) -> bool:
 
 
 def bind(disks: Sequence[Disk], binds: StartDirectories) -> BoundDisks:
-    """Bind the disks whose path a user other than root may change, until `ImageFiles.unbind`.
+    """Bind the disks whose path a user other than root may change, until `ImageFiles.release`.
 
     Raises:
         InvalidRequestError: two disks are one file.
@@ -62,11 +62,11 @@ def bind(disks: Sequence[Disk], binds: StartDirectories) -> BoundDisks:
     check_distinct(disks)
     with binds.filled() as made, binds.host_errors():
         bound = tuple(_bind(disk, binds, made) if disk.exposed else disk for disk in disks)
-    return BoundDisks(disks=bound, directory=made.path, descriptor=made.descriptor)
+    return BoundDisks(disks=bound, directory=made)
 
 
 def _bind(disk: Disk, binds: StartDirectories, made: StartDirectory) -> Disk:
-    target = made.files / name_of(disk.identity)
+    target = made.path / name_of(disk.identity)
     with closing(reopen(disk)) as descriptor:
         try:
             os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))

@@ -37,9 +37,6 @@ from solo5_systemd.storage.model import NAMED_DISKS
 CLAIMS = Path("/var/lib/solo5/claims")
 STATE = Path("/var/lib/solo5")
 
-LOCK_TIMEOUT_S = 5.0
-"""How long a disk that is made waits for another one."""
-
 
 class _Disk(NamedTuple):
     """A disk that was created; `unwritten`: the bytes that it has not allocated."""
@@ -64,7 +61,7 @@ class DiskClaims:
         copies: Callable[[], int] = lambda: 0,
         directory: Path = CLAIMS,
         own: Sequence[Path] = (Path("/"), STATE, Path(NAMED_DISKS)),
-        quotas: quota.GetQuotas = quota.no_quotas,
+        quotas: quota.GetQuotas = dict,
     ) -> None:
         self._quotas = quotas
         self._limits = limits
@@ -74,7 +71,7 @@ class DiskClaims:
 
     def check(self, path: str, more: int, what: str, tenant: Tenant = OPERATOR) -> None:
         """Check whether a tenant may create a file, or make it larger; nothing is recorded. Raises as `admitted`."""
-        quota.check(self._quotas(), path, more, what)
+        quota.check(quota.concerned(self._quotas(), path, more), more, what)
         if self._is_limited(path, tenant):
             self._check(path, more, tenant, what, self._others(prune=False))
 
@@ -99,15 +96,15 @@ class DiskClaims:
         Raises:
             InvalidRequestError, TakenError, HostError: a limit would be exceeded, or the claims cannot be used.
         """
-        with quota.admitted(self._quotas(), path, more, what, new=new), self._claimed(path, size, more, what, tenant):
-            yield
-
-    @contextmanager
-    def _claimed(self, path: str, size: int, more: int, what: str, tenant: Tenant) -> Iterator[None]:
-        if not self._is_limited(path, tenant):
+        quotas, is_limited = quota.concerned(self._quotas(), path, more), self._is_limited(path, tenant)
+        if not quotas and not is_limited:
             yield
             return
         with self._exclusive():
+            quota.check(quotas, more, what, new=new)
+            if not is_limited:
+                yield
+                return
             if more > 0:
                 self._check(path, more, tenant, what, self._others(prune=True))
             self._record(path, 0, size, tenant)
@@ -166,7 +163,7 @@ class DiskClaims:
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with closing(lock_directory(self._directory, timeout_s=LOCK_TIMEOUT_S)):
+        with closing(lock_directory(self._directory)):
             yield
 
 

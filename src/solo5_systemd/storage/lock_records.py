@@ -10,7 +10,7 @@ from solo5_systemd.base.locks import closing, is_locked, lock_directory
 
 LOCKS = Path("/run/solo5/disks")
 
-RECORD_MAX = 2 << 20
+RECORD_MAX = 4 << 20
 """Bytes of a lock file that are read: of 63 disks, all with the paths of an archive."""
 
 

@@ -22,7 +22,7 @@ from solo5_systemd.base.atomic_file import link_unnamed, open_unnamed
 from solo5_systemd.base.errors import HostError, TakenError
 from solo5_systemd.base.locks import closing, is_locked, lock_directory, try_lock
 from solo5_systemd.base.locks import lock as file_lock
-from solo5_systemd.storage.archive import sources_json
+from solo5_systemd.settings.records import document
 from solo5_systemd.storage.lock_records import LOCKS, name_of
 from solo5_systemd.storage.model import Disk
 from solo5_systemd.storage.overlaps import check_distinct, overlapping
@@ -116,8 +116,9 @@ def _disk_record(disk: Disk) -> Mapping[str, str]:
 
 
 def _archives(disks: Sequence[Disk]) -> Mapping[str, object]:
-    """Return how to read the files of archives again, for `outdated_archives`."""
-    found = {disk.disk: sources for disk in disks if disk.sources and (sources := sources_json(disk.sources))}
+    """Return how to read the files of archives again, for `outdated_archives`; a credential is for one start."""
+    requests = [disk.sources for disk in disks if disk.sources and disk.sources.archive]
+    found = [document(each) for each in requests if each.archive and not each.archive.credential]
     return {"archives": found} if found else {}
 
 

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import PurePath
+from pathlib import Path
+from typing import NamedTuple
 
 from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import DeviceName, DiskName
@@ -218,20 +219,25 @@ class FullDiskChange:
     full: bool
 
 
+class StartDirectory(NamedTuple):
+    """A directory with names that disks need during a start only; `descriptor` has its lock."""
+
+    path: Path
+    descriptor: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class MadeDisk:
     """A disk that a start has made.
 
     Attributes:
         created: its file is new, and stays when the task has ended.
-        directory: of a private disk, with the names that it needs during the start; None: it needs none.
-        descriptor: has the lock of that directory; negative without one.
+        directory: of a private disk; None: it is no private one.
     """
 
     disk: Disk
     created: bool = False
-    directory: PurePath | None = None
-    descriptor: int = -1
+    directory: StartDirectory | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,13 +246,11 @@ class BoundDisks:
 
     Attributes:
         disks: all disks of the task, in order.
-        directory: the directory of the bind mounts; None where no disk needed one.
-        descriptor: has the lock of the directory; negative without a directory.
+        directory: of the bind mounts; None where no disk needed one.
     """
 
     disks: tuple[Disk, ...]
-    directory: PurePath | None = None
-    descriptor: int = -1
+    directory: StartDirectory | None = None
 
 
 def named_disk(

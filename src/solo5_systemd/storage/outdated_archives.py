@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import Solo5Error
 from solo5_systemd.base.locks import closing
-from solo5_systemd.storage.archive import parse_sources
+from solo5_systemd.settings.records import record
 from solo5_systemd.storage.archive_files import write_archive
 from solo5_systemd.storage.lock_records import LOCKS, disks_in, records_of_tasks
 from solo5_systemd.storage.model import ArchiveRequest, DiskRequest
@@ -24,17 +25,17 @@ def outdated(task: str, directory: Path = LOCKS) -> Mapping[str, bool]:
     Raises:
         HostError: the directory of locks cannot be read.
     """
-    _, record = records_of_tasks(directory).get(task, (set(), {}))
-    return {request.disk: _digest_now(request) != start for request, start in _archives(record)}
+    _, held = records_of_tasks(directory).get(task, (set(), {}))
+    return {request.disk: _digest_now(request) != start for request, start in _archives(held)}
 
 
-def _archives(record: Mapping[str, object]) -> Iterator[tuple[DiskRequest, str]]:
+def _archives(held: Mapping[str, object]) -> Iterator[tuple[DiskRequest, str]]:
     """Yield how to read the files of each archive of a lock file's record again, and its SHA-256 at the start."""
-    sources = record.get("archives")
-    starts = {disk.get("disk"): disk.get("sha256", "") for disk in disks_in(record)}
-    for disk, document in sources.items() if isinstance(sources, dict) else ():
-        request = parse_sources(str(disk), document)
-        if request is not None and (start := starts.get(disk)):
+    sources = held.get("archives")
+    starts = {disk.get("disk"): disk.get("sha256", "") for disk in disks_in(held)}
+    for each in sources if isinstance(sources, list) else ():  # else of an earlier release
+        request = record(DiskRequest, Fields(each))
+        if start := starts.get(request.disk):
             yield request, start
 
 

@@ -25,13 +25,13 @@ from solo5_systemd.storage.model import (
     Disk,
     DiskRequest,
     MadeDisk,
+    StartDirectory,
     check_size,
     sector_size,
 )
 from solo5_systemd.storage.overlaps import check_unused
-from solo5_systemd.storage.start_directories import StartDirectories, StartDirectory
+from solo5_systemd.storage.start_directories import StartDirectories
 
-ARCHIVES = Path("/run/solo5/archives")
 MEMORY = Path("/run/solo5/memory")
 
 
@@ -67,7 +67,7 @@ def make_copy(request: DiskRequest, original: Disk, copies: StartDirectories, lo
     """
     check_unused(original)
     with closing(lock_shared(original, directory=locks)), copies.filled() as made:
-        path = made.files / request.disk
+        path = made.path / request.disk
         _copy(request, original, path, planned)
         return _made(planned_copy(request, original.path), made, path)
 
@@ -88,7 +88,7 @@ def _copy(request: DiskRequest, original: Disk, path: Path, planned: Disk) -> No
                 raise _has_grown(request, data, planned.copied)
             copy_data(source, target, status.st_size, hashed=False)
     except OSError as error:
-        raise HostError(f"{request} cannot be copied to {path.parents[2]}: {error.strerror}.") from error
+        raise HostError(f"{request} cannot be copied to {path.parents[1]}: {error.strerror}.") from error
 
 
 def _has_grown(request: DiskRequest, size: int, planned: int) -> HostError:
@@ -125,7 +125,7 @@ def make_archive(request: DiskRequest, archive: ArchiveRequest, archives: StartD
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
         with archives.filled() as made:
-            path = made.files / request.disk
+            path = made.path / request.disk
             with closing(os.open(path, flags, 0o600)) as target:
                 sha256 = write_archive(request, archive, target)
                 check_size(request, os.fstat(target).st_size)
@@ -137,7 +137,7 @@ def make_archive(request: DiskRequest, archive: ArchiveRequest, archives: StartD
 def _made(planned: Disk, made: StartDirectory, path: Path) -> MadeDisk:
     """Give a disk that was made the name of its lock."""
     status = path.stat()
-    path = path.rename(made.files / name_of(identity(status)))
+    path = path.rename(made.path / name_of(identity(status)))
     disk = replace(
         planned,
         path=str(path),
@@ -146,4 +146,4 @@ def _made(planned: Disk, made: StartDirectory, path: Path) -> MadeDisk:
         filesystem=os.statvfs(path).f_fsid,
         planned=False,
     )
-    return MadeDisk(disk=disk, directory=made.path, descriptor=made.descriptor)
+    return MadeDisk(disk=disk, directory=made)

@@ -11,11 +11,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from solo5_systemd.base.errors import HostError
-from solo5_systemd.base.locks import RUN, closing, lock_file
+from solo5_systemd.base.locks import closing
 from solo5_systemd.base.procfs import identity, is_below
 from solo5_systemd.storage.model import NAMED_DISKS, SNAPSHOTS
-
-LOCK = RUN / "quota"
 
 Quotas = Mapping[str, int]
 """Bytes, by directory."""
@@ -26,55 +24,32 @@ _UNCOUNTED = f"{NAMED_DISKS}/{SNAPSHOTS}"
 """Snapshots share the blocks of their disks, and are made by root only."""
 
 
-def no_quotas() -> Quotas:
-    """Return no quota."""
-    return {}
+def concerned(quotas: Quotas, path: str | Path, more: int) -> Quotas:
+    """Return the quotas that hold for a file that becomes larger by `more` bytes; a symbolic link is followed."""
+    resolved = os.path.realpath(path)
+    return {directory: most for directory, most in quotas.items() if more > 0 and is_below(resolved, (directory,))}
 
 
-@contextmanager
-def admitted(
-    quotas: Quotas, path: str | Path, more: int, what: str, lock: Path | None = None, *, new: int = -1
-) -> Iterator[None]:
-    """Check that a file may become larger; until the block ends, which gives it its name and size, no other file may.
+def check(quotas: Quotas, more: int, what: str, *, new: int = -1) -> None:
+    """Check that a file may become larger.
 
     Args:
-        path: of the file, which need not exist; a symbolic link in it is followed.
-        more: bytes by which it becomes larger; 0 or less is always admitted.
+        quotas: that hold for it.
+        more: bytes by which it becomes larger.
         what: the file in an error, such as `disk 'web'`.
-        lock: the file that is locked; None: LOCK.
         new: descriptor of the file, which may have a name in the directory already; -1: none.
 
     Raises:
-        HostError: a quota would be exceeded, or the lock cannot be used.
+        HostError: a quota would be exceeded.
     """
-    resolved = os.path.realpath(path)
-    concerned = {directory: most for directory, most in quotas.items() if is_below(resolved, (directory,))}
-    if not concerned or more <= 0:
-        yield
-        return
-    try:
-        held = lock_file(lock or LOCK)
-    except OSError as error:
-        raise HostError(f"{lock or LOCK} cannot be locked for the quotas of directories: {error.strerror}.") from error
-    with closing(held):
-        for directory, most in concerned.items():
-            _check(directory, most, used(directory, None if new < 0 else identity(os.fstat(new))), more, what)
-        yield
-
-
-def check(quotas: Quotas, path: str | Path, more: int, what: str, lock: Path | None = None) -> None:
-    """Check the same before anything is made; raises as `admitted`."""
-    with admitted(quotas, path, more, what, lock):
-        pass
-
-
-def _check(directory: str, most: int, has: int, more: int, what: str) -> None:
-    if has + more > most:
-        raise HostError(
-            f"{what} would take {more} bytes: expected at most {max(most - has, 0)}, since the quota of {directory} is "
-            f"{most} bytes and the files in it have {has}.",
-            "Delete disks or volumes that are not needed; the operator sets disk_quota_mb in solo5.toml(5).",
-        )
+    for directory, most in quotas.items():
+        has = used(directory, None if new < 0 else identity(os.fstat(new)))
+        if has + more > most:
+            raise HostError(
+                f"{what} would take {more} bytes: expected at most {max(most - has, 0)}, since the quota of "
+                f"{directory} is {most} bytes and the files in it have {has}.",
+                "Delete disks or volumes that are not needed; the operator sets disk_quota_mb in solo5.toml(5).",
+            )
 
 
 def used(directory: str, but: tuple[int, int] | None = None) -> int:

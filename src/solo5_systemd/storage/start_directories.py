@@ -1,11 +1,11 @@
 """Directories of starts in progress, with what a unit gets by a path: private disks, and bind mounts of disks.
 
-    DIRECTORY/startXXXXXXXX                one for each start, locked (flock(2)) by its process
-    DIRECTORY/startXXXXXXXX/files/LOCK     the disk, by the name of its lock
-    MEMORY/startXXXXXXXX/LOCK              the disk, if it is to be in memory: on one ramfs of all starts
+    DIRECTORY/startXXXXXXXX         one for each start, locked (flock(2)) by its process
+    DIRECTORY/startXXXXXXXX/LOCK    the disk, by the name of its lock
 
-The ramfs is mounted by the first start and stays. A mount for each start would take as long as all other steps for its
-disk: PID 1 makes a unit of each mount and removes it again, and umount2(2) waits for a grace period of the kernel.
+Disks that are to be in memory have a DIRECTORY that is a ramfs of all starts, which the first one mounts and which
+stays. A mount for each start would take as long as all other steps for its disk: PID 1 makes a unit of each mount and
+removes it again, and umount2(2) waits for a grace period of the kernel.
 
 systemd binds a disk by its path. Once the unit has its own mount, the name is removed: the file lives as long as the
 unit's mount namespace, and the kernel frees it with the last process of the task, whatever ends it.
@@ -21,26 +21,18 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.locks import closing, lock, lock_directory, try_lock
-from solo5_systemd.base.mounts import detach, mount_memory
+from solo5_systemd.base.mounts import detach
 from solo5_systemd.base.procfs import identity
 from solo5_systemd.storage.lock_records import LOCKS, is_any_locked
+from solo5_systemd.storage.model import StartDirectory
 
 PID1_ROOT = "/proc/1/root"
 """The root directory of PID 1's mount namespace."""
 
-_PREFIX, _FILES = "start", "files"
-
-
-class StartDirectory(NamedTuple):
-    """A directory of one start; `descriptor` has its lock, `files` has the disks."""
-
-    path: Path
-    descriptor: int
-    files: Path
+_PREFIX = "start"
 
 
 class StartDirectories:
@@ -49,8 +41,7 @@ class StartDirectories:
     Args:
         directory: their parent, made where it is missing; links of its path are followed once, here.
         what: of the disks in it, for errors.
-        memory: the mount point of the file system in memory that has the disks; None: they are in `directory`.
-        mount: mounts that file system.
+        mount: mounts a file system of its own there; None: it has none.
         root: the root directory of PID 1's mount namespace.
     """
 
@@ -59,15 +50,13 @@ class StartDirectories:
         directory: Path,
         *,
         what: str = "disks of starts",
-        memory: Path | None = None,
-        mount: Callable[[str], None] = mount_memory,
+        mount: Callable[[str], None] | None = None,
         root: str = PID1_ROOT,
         locks: Path = LOCKS,
     ) -> None:
         # By a link, /var/lib/solo5 may be on a larger disk; the kernel reports paths without links.
         self.directory = directory.resolve()
         self._what = what
-        self._memory = memory
         self._mount = mount
         self._root = root
         self._locks = locks
@@ -83,14 +72,11 @@ class StartDirectories:
             path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self.directory))
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             lock(descriptor, path, timeout_s=0.0)
-            made = StartDirectory(path, descriptor, self._files(path))
+            made = StartDirectory(path, descriptor)
             try:
-                if self._memory:
-                    self._mount_once(self._memory)
-                made.files.mkdir(mode=0o700)
-                self.check_seen(made.files, identity(made.files.stat()))
+                self.check_seen(path, identity(path.stat()))
             except BaseException:
-                self.remove(path, descriptor)
+                remove(made)
                 raise
         return made
 
@@ -101,13 +87,8 @@ class StartDirectories:
         try:
             yield made
         except BaseException:
-            self.remove(made.path, made.descriptor)
+            remove(made)
             raise
-
-    def remove(self, path: Path, descriptor: int) -> None:
-        """Remove a directory with its names, and unlock it; after an error, the next sweep retries."""
-        with closing(descriptor):
-            self._clear(path)
 
     def sweep(self, *, dry_run: bool = False) -> tuple[str, ...]:
         """Remove the directories of killed starts.
@@ -152,38 +133,32 @@ class StartDirectories:
             except FileNotFoundError:  # the start has finished since the directory was listed
                 continue
             with closing(descriptor):
-                if not try_lock(descriptor) or is_any_locked(self._lock_names(each), self._locks):
+                if not try_lock(descriptor) or is_any_locked([file.name for file in each.iterdir()], self._locks):
                     continue  # the start is in progress
                 left.append(str(each))
                 if not dry_run:
-                    self._clear(each)
+                    _clear(each)
         return tuple(left)
 
     def _exclusive(self) -> AbstractContextManager[int]:
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self._mount is not None:
+            with closing(lock_directory(self.directory)):  # of what is there now
+                if self.directory.stat().st_dev == self.directory.parent.stat().st_dev:
+                    self._mount(str(self.directory))
         return closing(lock_directory(self.directory))
 
-    def _files(self, path: Path) -> Path:
-        return self._memory / path.name if self._memory else path / _FILES
 
-    def _lock_names(self, path: Path) -> list[str]:
-        with suppress(FileNotFoundError):  # the start was killed before
-            return [file.name for file in self._files(path).iterdir()]
-        return []
+def remove(made: StartDirectory) -> None:
+    """Remove a directory with its names, and unlock it; after an error, the next sweep retries."""
+    with closing(made.descriptor):
+        _clear(made.path)
 
-    def _mount_once(self, memory: Path) -> None:
-        """Mount the file system in memory unless it is mounted; called with the parent locked."""
-        memory.mkdir(mode=0o700, exist_ok=True)
-        if memory.stat().st_dev == memory.parent.stat().st_dev:
-            self._mount(str(memory))
 
-    def _clear(self, path: Path) -> None:
-        with suppress(OSError):
-            for directory in (path / _FILES, self._files(path)):
-                for file in directory.iterdir() if directory.is_dir() else ():
-                    with suppress(OSError):  # EINVAL: no bind mount
-                        detach(str(file))
-                    file.unlink()
-                with suppress(FileNotFoundError):  # the start was killed before it was made
-                    directory.rmdir()
-            path.rmdir()
+def _clear(path: Path) -> None:
+    with suppress(OSError):
+        for file in path.iterdir():
+            with suppress(OSError):  # EINVAL: no bind mount
+                detach(str(file))
+            file.unlink()
+        path.rmdir()

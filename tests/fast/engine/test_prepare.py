@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -33,6 +33,11 @@ class Records:
 
     def of(self, nics: Sequence[NicRequest]) -> Sequence[NicRequest]:
         return self.kept[-1].nics if self.kept else nics
+
+
+def close(descriptors: Iterable[int]) -> None:
+    for each in descriptors:
+        os.close(each)
 
 
 @pytest.fixture
@@ -66,8 +71,8 @@ async def test_all_but_the_unit_is_made_and_the_locks_are_kept(
     assert records.kept[-1] == machine.networks.held[WEB].request
     assert machine.disks.owners == {"/srv/disk.img": machine.users.held[WEB]}
     assert "--net:service=tap2" in prepared.devices
-    [lock] = prepared.held
-    os.close(lock)
+    [bound, lock] = prepared.held
+    close((bound, lock))
     assert "start unit" not in machine.steps.taken
 
 
@@ -79,7 +84,7 @@ async def test_the_next_start_adopts_user_and_lease(machine: Machine, preparer: 
         first.plan.parts.reservation,
     )
     for prepared in (first, second):
-        os.close(*prepared.held)
+        close(prepared.held)
 
 
 async def test_a_name_that_a_task_of_another_start_has_is_refused(
@@ -126,13 +131,13 @@ async def test_ports_that_the_guest_of_an_update_has_are_left_to_it_while_it_ser
     machine: Machine, runtime: Runtime, preparer: Preparer, *, serves: bool
 ) -> None:
     beside = next_task(WEB)
-    os.close(*(await preparer.prepare(WORKLOAD)).held)
+    close((await preparer.prepare(WORKLOAD)).held)
     await runtime.start(replace(WORKLOAD, name=beside, publish=()))
     await machine.networks.move_ports(WEB, beside)
     if not serves:
         await machine.units.stop(f"solo5-task-{beside}.service")
     prepared = await preparer.prepare(WORKLOAD)
-    os.close(*prepared.held)
+    close(prepared.held)
     assert [port.host_port for port in prepared.plan.parts.reservation.ports] == [8080]
     assert (machine.networks.held[WEB].ports == ()) is serves
     assert (beside in machine.networks.held) is serves
@@ -146,8 +151,8 @@ async def test_an_address_that_is_lost_is_reported(machine: Machine, preparer: P
             raise TakenError("address 10.89.0.2 is in use.")
         return await reserve(task, request)
 
-    os.close(*(await preparer.prepare(WORKLOAD)).held)
+    close((await preparer.prepare(WORKLOAD)).held)
     await machine.networks.release(WEB)
     machine.networks.reserve = taken  # type: ignore[method-assign]
-    os.close(*(await preparer.prepare(WORKLOAD)).held)
+    close((await preparer.prepare(WORKLOAD)).held)
     assert records.reported == ["the task has another address than before, 10.89.0.2: address 10.89.0.2 is in use."]

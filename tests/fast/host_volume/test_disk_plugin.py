@@ -17,7 +17,6 @@ from solo5_systemd.base.procfs import identity
 from solo5_systemd.host_volume import plugin
 from solo5_systemd.host_volume.request import GRAIN, CreateRequest
 from solo5_systemd.settings.node_limits import Limits, Resource, Scope, Share, tenant
-from solo5_systemd.storage import quota
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import Disk
 
@@ -97,10 +96,7 @@ def test_volumes_of_a_namespace_have_its_limit_together(volumes: Path, state: Pa
     assert plugin.create(replace(made, size=3 * GRAIN), state, limits=lambda: limits) == 3 * GRAIN
 
 
-def test_a_volume_beyond_the_quota_is_refused_and_one_that_exists_is_kept(
-    volumes: Path, state: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(quota, "LOCK", tmp_path / "lock")
+def test_a_volume_beyond_the_quota_is_refused_and_one_that_exists_is_kept(volumes: Path, state: Path) -> None:
     quotas = {str(volumes): 3 * GRAIN}
     assert plugin.create(request(volumes), state, lambda: quotas) == 2 * GRAIN
     other = replace(request(volumes), name="other", directory=str(volumes / ID.replace("3", "4")))

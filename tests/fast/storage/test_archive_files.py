@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from solo5_systemd.base import procfs
+from solo5_systemd.base.decode import Fields
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, Solo5Error
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.base.procfs import Way
+from solo5_systemd.settings.records import document, record
 from solo5_systemd.storage import archive_files
-from solo5_systemd.storage.archive import Entry, archive_disk, member, parse_sources, size_of, sources_json, tar_info
+from solo5_systemd.storage.archive import Entry, archive_disk, member, size_of, tar_info
 from solo5_systemd.storage.archive_files import scan, write_archive
 from solo5_systemd.storage.backing_files import ImageFiles
 from solo5_systemd.storage.model import ArchiveFormat, ArchiveRequest, Backing, DiskRequest
@@ -81,7 +83,7 @@ def test_names_without_the_path(files: Path, tmp_path: Path, below: str, names: 
     path = str((files / below).resolve())
     excluded = (f"{path}/a",) if below == "." else ()
     wanted = archive_disk(DISK, ArchiveRequest(members=(member(path, path, strip=True),), excluded=excluded))
-    assert parse_sources(DISK, sources_json(wanted)) == wanted
+    assert record(DiskRequest, Fields(document(wanted))) == wanted
     written(wanted, tmp_path / "stripped")
     with tarfile.open(tmp_path / "stripped") as archive:
         assert archive.getnames() == [name for name in names if name != "a"]
@@ -208,9 +210,7 @@ def test_excluded_paths_are_left_out_of_directories_only(files: Path, tmp_path: 
     assert {"sub", "sub/key"} < set(names)
     assert f"{tmp_path.name}/conf/sub/key" in names
     assert not [name for name in names if "fifo" in name]
-    again = parse_sources(DISK, sources_json(good))
-    assert again is not None
-    assert written(again, tmp_path.with_name("again")) == written(good, tmp_path.with_name("out"))
+    assert record(DiskRequest, Fields(document(good))) == good
     for bad in (
         without(files / "sub", excluded=files / "sub" / "fif"),
         without(files / "sub", excluded=tmp_path / "fifo"),

@@ -16,7 +16,7 @@ from solo5_systemd.storage.backing_files import ImageFiles
 from solo5_systemd.storage.bind_mounts import bind, check_bound
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import BoundDisks, Disk
-from solo5_systemd.storage.start_directories import StartDirectories
+from solo5_systemd.storage.start_directories import StartDirectories, remove
 
 
 def link(source: str, target: str) -> None:
@@ -51,7 +51,7 @@ async def test_exposed_disks_have_another_path_until_they_are_unbound(tmp_path: 
     assert bound.disks[1] is two
     assert Path(bound.disks[0].path).samefile(one.path)
     assert Path(bound.disks[0].path).parent.stat().st_mode & 0o077 == 0
-    await files.unbind(bound)
+    await files.release(bound)
     assert left(tmp_path) == []
     assert Path(one.path).stat().st_nlink == 1
 
@@ -121,7 +121,7 @@ def test_a_start_that_ends_while_others_are_looked_at_is_none_that_was_killed(
     def late(path: Path, pattern: str) -> list[Path]:
         found = list(real(path, pattern))
         assert bound.directory is not None
-        binds.remove(Path(bound.directory), bound.descriptor)
+        remove(bound.directory)
         return found
 
     with monkeypatch.context() as patch:
@@ -136,13 +136,15 @@ def test_a_killed_start_keeps_what_its_unit_is_to_mount_as_long_as_a_disk_is_loc
     one = disk(tmp_path / "1.img")
     killed = bind([one], binds)
     held = lock([one], directory=tmp_path / "locks", task="one")
-    os.close(killed.descriptor)
+    assert killed.directory is not None
+    os.close(killed.directory.descriptor)
     assert binds.sweep() == ()
     next_start = bind([disk(tmp_path / "2.img")], binds)
     assert Path(killed.disks[0].path).samefile(one.path)
     os.close(held)
-    assert binds.sweep() == (str(killed.directory),)
-    os.close(next_start.descriptor)
+    assert binds.sweep() == (str(killed.directory.path),)
+    assert next_start.directory is not None
+    os.close(next_start.directory.descriptor)
 
 
 def test_one_file_is_bound_for_one_disk(tmp_path: Path, binds: StartDirectories) -> None:

@@ -1,6 +1,5 @@
 """Disks that jobs have created: limited together while their files are there, beside one another."""
 
-import fcntl
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +9,7 @@ import pytest
 from solo5_systemd.base.errors import HostError, TakenError
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.settings.node_limits import OPERATOR, Limits, Resource, Scope, Share, tenant
-from solo5_systemd.storage import backing_files, disk_claims
+from solo5_systemd.storage import backing_files
 from solo5_systemd.storage.backing_files import ImageFiles
 from solo5_systemd.storage.disk_claims import DiskClaims
 from solo5_systemd.storage.model import DiskRequest, NewFile
@@ -86,17 +85,6 @@ def test_a_volume_of_its_own_and_what_root_creates_are_not_limited(tmp_path: Pat
     with claims(tmp_path).admitted(str(tmp_path / "second"), 1 << 20, 1 << 20, "disk second", OPERATOR):
         pass
     assert not (tmp_path / "claims").exists()
-
-
-def test_a_lock_is_awaited_and_not_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_claims, "LOCK_TIMEOUT_S", 0.05)
-    (tmp_path / "claims").mkdir(mode=0o700)
-    held = os.open(tmp_path / "claims", os.O_RDONLY)
-    fcntl.flock(held, fcntl.LOCK_EX)
-    with pytest.raises(HostError, match="is locked by another process: expected it to be unlocked within 0.05 s"):
-        create(claims(tmp_path), tmp_path / "first")
-    os.close(held)
-    create(claims(tmp_path), tmp_path / "first")
 
 
 def test_a_disk_is_recorded_before_it_is_there(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from tests.fast.storage.test_new_file import without_unnamed
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError, NotFoundError, TakenError
 from solo5_systemd.base.names import DeviceName, DiskName, disk_name
-from solo5_systemd.storage import named_disks, quota
+from solo5_systemd.storage import named_disks
 from solo5_systemd.storage.backing_files import ImageFiles, inspect
 from solo5_systemd.storage.disk_claims import DiskClaims
 from solo5_systemd.storage.lock_records import disks_of
@@ -151,11 +151,10 @@ def test_a_pipe_without_whole_sectors_leaves_no_disk(disks: NamedDisks, content:
 
 
 @pytest.fixture
-def limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NamedDisks:
+def limited(tmp_path: Path) -> NamedDisks:
     """Disks of at most 4096 bytes altogether."""
-    monkeypatch.setattr(quota, "LOCK", tmp_path / "quota.lock")
     quotas = {str(tmp_path / "disks"): 4096}
-    claims = DiskClaims(quotas=lambda: quotas)
+    claims = DiskClaims(directory=tmp_path / "claims", quotas=lambda: quotas)
     return NamedDisks(tmp_path / "disks", tmp_path / "locks", os.getuid(), claims)
 
 
@@ -194,7 +193,7 @@ async def test_a_start_creates_no_disk_beyond_the_quota(
     request = DiskRequest(disk=DeviceName("storage"), path=str(tmp_path / "disks/other"), create=NewFile(size=2560))
     me = SimpleNamespace(pw_uid=os.getuid(), pw_gid=os.getgid())
     monkeypatch.setattr("pwd.getpwnam", {"solo5": me}.__getitem__)
-    files = ImageFiles(claims=DiskClaims(quotas=lambda: {str(tmp_path / "disks"): 4096}))
+    files = ImageFiles(claims=DiskClaims(directory=tmp_path / "claims", quotas=lambda: {str(tmp_path / "disks"): 4096}))
     planned = await ImageFiles().inspect(request)
     for act in (lambda: files.inspect(request), lambda: files.make(request, planned)):
         with pytest.raises(HostError, match="disk storage would take 2560 bytes: expected at most 2048"):

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.storage import quota
-from solo5_systemd.storage.quota import admitted, check, used
+from solo5_systemd.storage.disk_claims import DiskClaims
+from solo5_systemd.storage.quota import used
 
 K = 1024
 
@@ -91,22 +93,25 @@ def test_snapshots_of_named_disks_do_not_count(tmp_path: Path, monkeypatch: pyte
     assert used(str(tmp_path)) == 64 * K
 
 
+def check(quotas: Mapping[str, int], path: Path, more: int, what: str) -> None:
+    DiskClaims(quotas=lambda: quotas).check(str(path), more, what)
+
+
 def test_a_file_beyond_a_quota_is_refused_with_figures(volumes: Path, tmp_path: Path) -> None:
     sparse(volumes / "one/disk.img", 64 * K)
-    lock = tmp_path / "run/lock"
     quotas = {str(volumes): 100 * K, str(tmp_path / "other"): 0}
     new = volumes / "two/disk.img"
-    check(quotas, new, 36 * K, "volume two", lock)
+    check(quotas, new, 36 * K, "volume two")
     with pytest.raises(HostError) as caught:
-        check(quotas, new, 36 * K + 1, "volume two", lock)
+        check(quotas, new, 36 * K + 1, "volume two")
     assert caught.value.sentence == (
         f"volume two would take {36 * K + 1} bytes: expected at most {36 * K}, since the quota of {volumes} is "
         f"{100 * K} bytes and the files in it have {64 * K}."
     )
-    check(quotas, tmp_path / "volumes-two/disk.img", 1 << 40, "a directory beside", lock)
-    check({str(volumes): 0}, new, 0, "an existing one", lock)
+    check(quotas, tmp_path / "volumes-two/disk.img", 1 << 40, "a directory beside")
+    check({str(volumes): 0}, new, 0, "an existing one")
     with pytest.raises(HostError, match="expected at most 0, since the quota"):
-        check({str(volumes): 1}, new, 1, "over it already", lock)
+        check({str(volumes): 1}, new, 1, "over it already")
 
 
 def test_every_quota_above_a_file_holds(volumes: Path, tmp_path: Path) -> None:
@@ -114,25 +119,22 @@ def test_every_quota_above_a_file_holds(volumes: Path, tmp_path: Path) -> None:
     new = tmp_path / "by-link/disk.img"
     for quotas in ({str(tmp_path): 1, str(volumes): K}, {str(tmp_path): K, str(tmp_path / "by-link"): 1}):
         with pytest.raises(HostError, match="is 1 bytes"):
-            check(quotas, new, 2, "disk", tmp_path / "lock")
+            check(quotas, new, 2, "disk")
 
 
 def test_two_files_are_not_admitted_at_once(volumes: Path, tmp_path: Path) -> None:
     code = f"""
 from pathlib import Path
-from solo5_systemd.storage.quota import check
-check({{{str(volumes)!r}: 100}}, {str(volumes / "two")!r}, 60, "two", Path({str(tmp_path / "lock")!r}))
+from solo5_systemd.storage.disk_claims import DiskClaims
+claims = DiskClaims(directory=Path({str(tmp_path / "claims")!r}), quotas=lambda: {{{str(volumes)!r}: 100}})
+with claims.admitted({str(volumes / "two")!r}, 60, 60, "two"):
+    pass
 """
-    with admitted({str(volumes): 100}, volumes / "one", 60, "one", tmp_path / "lock"):
+    claims = DiskClaims(directory=tmp_path / "claims", quotas=lambda: {str(volumes): 100})
+    with claims.admitted(str(volumes / "one"), 60, 60, "one"):
         second = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
         with pytest.raises(subprocess.TimeoutExpired):
             second.wait(0.5)
         sparse(volumes / "one", 60)
     _, error = second.communicate(timeout=30)
     assert b"two would take 60 bytes: expected at most 40" in error
-
-
-def test_a_lock_that_cannot_be_made_is_one_sentence(volumes: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(HostError, match="cannot be locked for the quotas of directories: File exists"):
-        check({str(volumes): 1}, volumes / "one", 1, "one", tmp_path / "file/lock")

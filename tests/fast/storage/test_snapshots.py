@@ -11,7 +11,7 @@ from solo5_systemd.base import copies
 from solo5_systemd.base.atomic_file import link_unnamed
 from solo5_systemd.base.errors import HostError, NotFoundError, TakenError
 from solo5_systemd.base.names import DeviceName, DiskName, SnapshotName
-from solo5_systemd.storage import quota, snapshots
+from solo5_systemd.storage import snapshots
 from solo5_systemd.storage.disk_claims import DiskClaims
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import Backing, Disk
@@ -128,12 +128,11 @@ def test_a_restore_that_was_killed_is_in_nobodys_way(subject: Snapshots, tmp_pat
 
 
 def test_a_snapshot_that_exceeds_the_quota_is_not_restored(
-    subject: Snapshots, disks: NamedDisks, tmp_path: Path, no_reflinks: None, monkeypatch: pytest.MonkeyPatch
+    subject: Snapshots, disks: NamedDisks, tmp_path: Path, no_reflinks: None
 ) -> None:
     """A disk that was made smaller would otherwise give its space to another one, and take it back."""
-    monkeypatch.setattr(quota, "LOCK", tmp_path / "quota.lock")
     quotas = {str(tmp_path / "disks"): 12288}  # of which the snapshot takes 8192 here
-    claims = DiskClaims(quotas=lambda: quotas)
+    claims = DiskClaims(directory=tmp_path / "claims", quotas=lambda: quotas)
     limited = Snapshots(NamedDisks(tmp_path / "disks", tmp_path / "locks", os.getuid(), claims))
     disks.resize(DATA, 8192)
     subject.take(DATA, ONE, copy=True)

@@ -31,7 +31,7 @@ SECTORS = 128
 _FOR_A_WHILE = ("/run/solo5/binds", "/run/solo5/pauses")
 """Directories that have something only while a task is started, or frozen for a snapshot."""
 
-_OF_STARTS = ("/run/solo5/archives", "/run/solo5/memory", "/var/lib/solo5/copies")
+_OF_STARTS = ("/run/solo5/memory", "/var/lib/solo5/copies")
 """Directories that have one entry more for each declared task that runs: PID 1 starts it again without its archive."""
 
 

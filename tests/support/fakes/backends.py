@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Ite
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from ipaddress import IPv4Interface, IPv6Interface
-from pathlib import PurePosixPath
+from pathlib import Path
 
 from tests.support.fakes.images import disk, stored
 from tests.support.fakes.pid1 import FakeUnits
@@ -56,6 +56,7 @@ from solo5_systemd.storage.model import (
     FullDiskChange,
     LostDisk,
     MadeDisk,
+    StartDirectory,
     backing_of,
 )
 from solo5_systemd.task.log_fields import STDOUT_PRIORITY
@@ -64,6 +65,11 @@ from solo5_systemd.unit.state import UnitState
 from solo5_systemd.unit.tender import Tender
 from solo5_systemd.users.allocation import Users
 from solo5_systemd.users.user_record import AllocatedUser, GivenDisk, RangeUsedUpError
+
+
+def start_directory() -> StartDirectory:
+    """Return a directory of a start in which nothing is, with a real descriptor, so that a leak is detected."""
+    return StartDirectory(Path("/run/start"), os.open("/dev/null", os.O_RDONLY))
 
 
 class FakeImages(ImageStore):
@@ -200,11 +206,14 @@ class FakeDisks(ImageFiles):
         made = replace(disk(request.disk, path=request.path), backing=backing_of(request, is_device=False))
         if request.archive is not None:
             made = self._archive(made, self.archive_size[1])
+        directory = start_directory() if private else None
         try:
             async with self._steps.step("make disk"):
-                return MadeDisk(disk=made, created=created, directory=PurePosixPath("/run") if private else None)
+                return MadeDisk(disk=made, created=created, directory=directory)
         except BaseException:
             (self.private if private else self.files).discard(request.path)
+            if directory is not None:
+                os.close(directory.descriptor)
             raise
 
     def _archive(self, found: Disk, size: int) -> Disk:
@@ -214,9 +223,15 @@ class FakeDisks(ImageFiles):
         async with self._steps.step("unmake disk"):
             self.files.discard(request.path)
 
-    async def release(self, made: MadeDisk) -> None:
-        async with self._steps.step("release disk"):
-            self.private.discard(made.disk.path)
+    async def release(self, made: MadeDisk | BoundDisks) -> None:
+        if made.directory is not None:
+            os.close(made.directory.descriptor)
+        if isinstance(made, MadeDisk):
+            async with self._steps.step("release disk"):
+                self.private.discard(made.disk.path)
+        elif made.directory is not None:
+            async with self._steps.step("unbind disks"):
+                self.bound -= 1
 
     async def lock(self, disks: Sequence[Disk], task: str = "") -> int:
         async with self._steps.step("lock disks"):
@@ -239,12 +254,7 @@ class FakeDisks(ImageFiles):
             return BoundDisks(disks=())
         async with self._steps.step("bind disks"):
             self.bound += 1
-        return BoundDisks(disks=tuple(disks), directory=PurePosixPath("/run/solo5/binds/start"))
-
-    async def unbind(self, bound: BoundDisks) -> None:
-        if bound.directory is not None:
-            async with self._steps.step("unbind disks"):
-                self.bound -= 1
+        return BoundDisks(disks=tuple(disks), directory=start_directory())
 
     async def check_bound(self, disks: Sequence[tuple[Disk, str]], pid: int) -> None:
         if disks:
