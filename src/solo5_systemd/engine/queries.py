@@ -142,7 +142,7 @@ class Queries:
 
     async def _outcome(self, state: "UnitState") -> "Outcome":
         """Return the outcome; the journal is read only if the unit alone is ambiguous."""
-        from solo5_systemd.unit.outcome import is_unambiguous, outcome, with_full_disks, with_lost_disks
+        from solo5_systemd.unit.outcome import is_unambiguous, outcome, with_failed_disks
 
         shutting_down = state.stop_requested and await self.backends.units.is_shutting_down()
         if is_unambiguous(state):
@@ -151,8 +151,7 @@ class Queries:
         found = outcome(state, await self.backends.console.exit_messages(state), shutting_down=shutting_down)
         if not found.by_disk:
             return found
-        found = with_full_disks(found, await self.backends.disk_space.full_disks(state.task))
-        return with_lost_disks(found, await self.backends.disk_space.lost_disks(state.task))
+        return with_failed_disks(found, await self.backends.disk_space.failed_disks(state.task))
 
 
 async def images_in_use(units: "UnitReader") -> frozenset[str]:

@@ -7,18 +7,15 @@ has the disk, or `remove_stale`. A task that goes on is found by its file system
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
 
 from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.event_loop import off_the_loop
 from solo5_systemd.storage.changed_files import is_lost
 from solo5_systemd.storage.lock_records import LOCKS, disks_in, identity_of, read_record, records_of_tasks
-from solo5_systemd.storage.model import COPIES, SNAPSHOTS, Backing, FullDisk, FullDiskChange, LostDisk
-
-_Found = TypeVar("_Found", FullDisk, LostDisk)
+from solo5_systemd.storage.model import COPIES, SNAPSHOTS, Backing, FailedDisk, FullDiskChange
 
 TIMEOUT_S = 2.0
 """How long the end of a task waits for file systems, one of which may hang."""
@@ -39,25 +36,20 @@ class DiskSpace:
         self._timeout = timeout
         self._seen: frozenset[str] = frozenset()
         self._paths: dict[int, str] = {}
-        self._full: Mapping[tuple[str, str], FullDisk] = {}
+        self._full: Mapping[tuple[str, str], FailedDisk] = {}
         self._looking: threading.Thread | None = None
         self._found: list[FullDiskChange] = []
 
-    async def full_disks(self, task: str) -> Sequence[FullDisk]:
-        """Return the disks of a task's last run whose file system is full; none where that is not known in time."""
-        return await self._found_in_time(lambda: full_disks(task, self._locks, self._copies))
+    async def failed_disks(self, task: str) -> Sequence[FailedDisk]:
+        """Return the disks of a task's last run that have failed; none where that is not known in time.
 
-    async def lost_disks(self, task: str) -> Sequence[LostDisk]:
-        """Return the disks of a task's last run whose block device is gone; none where that is not known in time."""
-        return await self._found_in_time(lambda: lost_disks(task, self._locks))
-
-    async def _found_in_time(self, search: Callable[[], Iterable[_Found]]) -> Sequence[_Found]:
-        """Return what a search finds; a system call that hangs is left behind in its thread."""
-        found: list[_Found] = []
+        A system call that hangs is left behind in its thread.
+        """
+        found: list[FailedDisk] = []
 
         def find() -> None:
             with suppress(OSError):  # not root, or a file system that has failed
-                found.extend(search())
+                found.extend(failed_disks(task, self._locks, self._copies))
 
         thread = await off_the_loop(lambda: self._run(find))
         return () if thread.is_alive() else tuple(found)
@@ -135,8 +127,8 @@ class DiskSpace:
                 del self._paths[device]
                 self._seen = frozenset()
 
-    def _full_disks(self) -> Mapping[tuple[str, str], FullDisk]:
-        found: dict[tuple[str, str], FullDisk] = {}
+    def _full_disks(self) -> Mapping[tuple[str, str], FailedDisk]:
+        found: dict[tuple[str, str], FailedDisk] = {}
         for task, (identities, record) in records_of_tasks(self._locks).items():
             for disk in disks_in(record):
                 with suppress(OSError):
@@ -145,21 +137,10 @@ class DiskSpace:
         return found
 
 
-def full_disks(task: str, locks: Path = LOCKS, copies: Path = Path(COPIES)) -> Iterator[FullDisk]:
+def failed_disks(task: str, locks: Path = LOCKS, copies: Path = Path(COPIES)) -> Iterator[FailedDisk]:
     """Yield the disks of a task's last run that are on a full file system and have not all of their blocks.
 
-    Raises:
-        OSError: a file cannot be read.
-    """
-    identities, record = _last(task, locks)
-    for disk in disks_in(record):
-        found = _full(disk, identities, copies)
-        if found is not None:
-            yield found
-
-
-def lost_disks(task: str, locks: Path = LOCKS) -> Iterator[LostDisk]:
-    """Yield the disks of a task's last run whose block device is gone.
+    And those whose block device is gone.
 
     Raises:
         OSError: a file cannot be read.
@@ -167,8 +148,10 @@ def lost_disks(task: str, locks: Path = LOCKS) -> Iterator[LostDisk]:
     identities, record = _last(task, locks)
     for disk in disks_in(record):
         path = disk.get("path", "")
-        if disk.get("backing") == Backing.DEVICE and is_lost(path, identities):
-            yield LostDisk(disk=disk.get("disk", ""), path=path)
+        if (full := _full(disk, identities, copies)) is not None:
+            yield full
+        elif disk.get("backing") == Backing.DEVICE and is_lost(path, identities):
+            yield FailedDisk(disk=disk.get("disk", ""), path=path)
 
 
 def _last(task: str, locks: Path) -> tuple[set[tuple[int, int]], Mapping[str, object]]:
@@ -184,7 +167,7 @@ def _last(task: str, locks: Path) -> tuple[set[tuple[int, int]], Mapping[str, ob
     return names.get(last[1], set()), last[2]
 
 
-def _full(disk: Mapping[str, str], identities: set[tuple[int, int]], copies: Path) -> FullDisk | None:
+def _full(disk: Mapping[str, str], identities: set[tuple[int, int]], copies: Path) -> FailedDisk | None:
     """Return a disk as full; None if it is not, or is no file, or its path resolves to another one by now."""
     path = disk.get("path", "")
     place = _place(disk, copies)
@@ -193,7 +176,7 @@ def _full(disk: Mapping[str, str], identities: set[tuple[int, int]], copies: Pat
     with suppress(FileNotFoundError):
         space = os.statvfs(place)
         if _is_full(space):
-            return FullDisk(disk=disk.get("disk", ""), path=path, free=_free(space))
+            return FailedDisk(disk=disk.get("disk", ""), path=path, free=_free(space))
     return None
 
 

@@ -181,29 +181,17 @@ class Disk:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FullDisk:
-    """A disk that is on a full file system.
+class FailedDisk:
+    """A disk that is on a full file system, or has lost its block device.
 
     Attributes:
-        path: of its file; of a private copy, that of the original.
-        free: bytes that the file system has for a task.
+        path: of its file; of a private copy, that of the original; where the device node was.
+        free: bytes that the full file system has for a task; None: the device is gone.
     """
 
     disk: str
     path: str
-    free: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class LostDisk:
-    """A disk whose block device is gone.
-
-    Attributes:
-        path: where the device node was.
-    """
-
-    disk: str
-    path: str
+    free: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,7 +203,7 @@ class FullDiskChange:
     """
 
     task: str
-    disk: FullDisk
+    disk: FailedDisk
     full: bool
 
 

@@ -28,7 +28,7 @@ from solo5_systemd.unit.exit_messages import (
 from solo5_systemd.unit.state import MainCode, UnitState
 
 if TYPE_CHECKING:
-    from solo5_systemd.storage.model import FullDisk, LostDisk
+    from solo5_systemd.storage.model import FailedDisk
 
 
 class Ending(StrEnum):
@@ -63,8 +63,7 @@ class Outcome:
         futile: why a retry of the same task on the same host cannot help; empty if it can.
         memory_peak: bytes, of guest and tender together; None before systemd 256, which does not keep it after the end.
         last_lines: the last lines of the console, for outcomes that need an explanation.
-        full_disks: disks whose file system was full when the outcome was read.
-        lost_disks: disks whose block device was gone when the outcome was read.
+        failed_disks: disks whose file system was full, or whose block device was gone, when the outcome was read.
     """
 
     ending: Ending
@@ -74,8 +73,7 @@ class Outcome:
     futile: str = ""
     memory_peak: int | None = None
     last_lines: Sequence[str] = ()
-    full_disks: "Sequence[FullDisk]" = ()
-    lost_disks: "Sequence[LostDisk]" = ()
+    failed_disks: "Sequence[FailedDisk]" = ()
 
     @property
     def retry(self) -> bool:
@@ -90,8 +88,7 @@ class Outcome:
     @property
     def plain(self) -> bool:
         """Return whether exit code and signal are enough, so that Nomad needs no exit message."""
-        by_disk = self.full_disks or self.lost_disks
-        return self.clean or (self.ending is Ending.EXITED and self.retry and not by_disk)
+        return self.clean or (self.ending is Ending.EXITED and self.retry and not self.failed_disks)
 
     @property
     def verdict(self) -> str:
@@ -167,23 +164,21 @@ def outcome(state: UnitState, messages: ExitMessages = ExitMessages(), *, shutti
     return replace(found, memory_peak=state.memory_peak, last_lines=tuple(messages.console))
 
 
-def with_full_disks(found: Outcome, disks: "Sequence[FullDisk]") -> Outcome:
-    """Return an outcome that names the disks on full file systems: a fact beside it, which may be its cause."""
-    if not disks:
-        return found
-    each = (f"disk {disk.disk} ({bounded(disk.path, MAX_QUOTE)})" for disk in disks)
-    sentence = f"{found.sentence}; no space is left in the file system of {' and of '.join(each)}"
-    return replace(found, sentence=sentence, full_disks=tuple(disks))
+def with_failed_disks(found: Outcome, disks: "Sequence[FailedDisk]") -> Outcome:
+    """Return an outcome that names the disks on full file systems, and those without their device.
+
+    Facts beside it, which may be its cause: of either, a tender has “No space left on device”.
+    """
+    full, lost = ([_named(disk) for disk in disks if (disk.free is None) is gone] for gone in (False, True))
+    parts = [f"no space is left in the file system of {' and of '.join(full)}"] if full else []
+    if lost:
+        device, be = ("devices", "are") if len(lost) > 1 else ("device", "is")
+        parts.append(f"the {device} of {' and '.join(lost)} {be} gone")
+    return replace(found, sentence="; ".join((found.sentence, *parts)), failed_disks=tuple(disks)) if parts else found
 
 
-def with_lost_disks(found: Outcome, disks: "Sequence[LostDisk]") -> Outcome:
-    """Return an outcome that names the disks without their device, of which a tender has “No space left on device”."""
-    if not disks:
-        return found
-    each = " and ".join(f"disk {disk.disk} ({bounded(disk.path, MAX_QUOTE)})" for disk in disks)
-    gone = f"the devices of {each} are gone" if len(disks) > 1 else f"the device of {each} is gone"
-    sentence = f"{found.sentence}; {gone}"
-    return replace(found, sentence=sentence, lost_disks=tuple(disks))
+def _named(disk: "FailedDisk") -> str:
+    return f"disk {disk.disk} ({bounded(disk.path, MAX_QUOTE)})"
 
 
 def _outcome(state: UnitState, messages: ExitMessages) -> Outcome:

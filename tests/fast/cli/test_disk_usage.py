@@ -25,7 +25,7 @@ from solo5_systemd.storage import lock_records, outdated_archives
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS, BlockDevice, IoLimits
 from solo5_systemd.storage.lock_records import disks_of
 from solo5_systemd.storage.locks import lock
-from solo5_systemd.storage.model import Disk, FullDisk, FullDiskChange
+from solo5_systemd.storage.model import Disk, FailedDisk, FullDiskChange
 
 WEB, IDLE = TaskName("web"), TaskName("idle")
 VDA, MAPPED = BlockDevice(number="254:0", name="vda"), BlockDevice(number="253:0", name="dm-0")
@@ -124,7 +124,7 @@ def test_stats_inspect_and_metrics_name_disks_for_root(
 def test_inspect_and_metrics_name_disks_on_full_file_systems(
     solo5ctl: Solo5ctl, engine: FakeRuntime, locks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full = FullDiskChange(task="web", disk=FullDisk(disk="log", path="/srv/log", free=0), full=True)
+    full = FullDiskChange(task="web", disk=FailedDisk(disk="log", path="/srv/log", free=0), full=True)
     space = engine.machine.disk_space
     monkeypatch.setattr(disk_usage, "with_disks", lambda samples: with_disks(samples, locks))
     monkeypatch.setattr(lock_records, "disks_of", lambda task: disks_of(task, locks))

@@ -13,7 +13,7 @@ from solo5_systemd.cli.task_output import status
 from solo5_systemd.engine.task import Phase
 from solo5_systemd.network.endpoints import Endpoints
 from solo5_systemd.network.model import PortRequest, Protocol, Reservation
-from solo5_systemd.storage.model import FullDisk, LostDisk
+from solo5_systemd.storage.model import FailedDisk
 from solo5_systemd.unit.outcome import Ending, Outcome
 
 MINUTE = 60_000_000
@@ -154,14 +154,14 @@ def test_json_of_an_outcome_has_the_reason_why_a_retry_fails() -> None:
 
 
 def test_json_of_an_outcome_has_the_disks_without_space() -> None:
-    full = (FullDisk(disk="data", path="/srv/data.img", free=0),)
-    shown = task_output.outcome_json(Outcome(ending=Ending.TENDER_FAILED, sentence="…", full_disks=full))
+    full = (FailedDisk(disk="data", path="/srv/data.img", free=0),)
+    shown = task_output.outcome_json(Outcome(ending=Ending.TENDER_FAILED, sentence="…", failed_disks=full))
     assert shown["full_disks"] == [{"disk": "data", "path": "/srv/data.img", "free": 0}]
 
 
 def test_json_of_an_outcome_has_the_disks_whose_device_is_gone() -> None:
-    lost = (LostDisk(disk="data", path="/dev/sda"),)
-    shown = task_output.outcome_json(Outcome(ending=Ending.TENDER_FAILED, sentence="…", lost_disks=lost))
+    lost = (FailedDisk(disk="data", path="/dev/sda"),)
+    shown = task_output.outcome_json(Outcome(ending=Ending.TENDER_FAILED, sentence="…", failed_disks=lost))
     assert shown["lost_disks"] == [{"disk": "data", "path": "/dev/sda"}]
 
 

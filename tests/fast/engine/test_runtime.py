@@ -18,7 +18,7 @@ from solo5_systemd.engine import stop
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.engine.task import Phase, Task
 from solo5_systemd.journal.lines import Line, Stream
-from solo5_systemd.storage.model import FullDisk, LostDisk
+from solo5_systemd.storage.model import FailedDisk
 from solo5_systemd.task.workload import Workload
 from solo5_systemd.unit.outcome import Ending
 from solo5_systemd.unit.state import MainCode
@@ -113,18 +113,11 @@ async def test_an_end_brings_what_was_said_last(machine: Machine, runtime: Runti
     assert outcome_of(task).last_lines == ("Hello", "solo5-hvt: Fatal error when reading: no")
 
 
-async def test_a_failure_names_the_disks_without_space(machine: Machine, runtime: Runtime, web: Task) -> None:
-    full = FullDisk(disk="data", path="/srv/data.img", free=0)
-    machine.disk_space.full[WEB] = (full,)
+async def test_a_failure_names_the_disks_that_have_failed(machine: Machine, runtime: Runtime, web: Task) -> None:
+    full = FailedDisk(disk="data", path="/srv/data.img", free=0)
+    machine.disk_space.failed[WEB] = (full,)
     machine.units.end(UNIT, MainCode.EXITED, 3)
-    assert outcome_of(await runtime.task(WEB)).full_disks == (full,)
-
-
-async def test_a_failure_names_the_disks_whose_device_is_gone(machine: Machine, runtime: Runtime, web: Task) -> None:
-    lost = LostDisk(disk="data", path="/dev/sda")
-    machine.disk_space.lost[WEB] = (lost,)
-    machine.units.end(UNIT, MainCode.EXITED, 3)
-    assert outcome_of(await runtime.task(WEB)).lost_disks == (lost,)
+    assert outcome_of(await runtime.task(WEB)).failed_disks == (full,)
 
 
 async def test_a_plain_end_is_reported_without_reading_the_journal(
@@ -132,7 +125,7 @@ async def test_a_plain_end_is_reported_without_reading_the_journal(
 ) -> None:
     machine.units.end(UNIT, MainCode.EXITED, 0)
     assert (await runtime.task(WEB)).outcome is not None
-    assert not {"sync", "exit_messages", "look for full disks", "look for lost disks"} & set(machine.steps.taken)
+    assert not {"sync", "exit_messages", "look for failed disks"} & set(machine.steps.taken)
 
 
 # --- wait ----------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import pytest
 
 from solo5_systemd.nomad.events.messages import exit_event
 from solo5_systemd.nomad.wait import exit_error, exit_result
-from solo5_systemd.storage.model import FullDisk, LostDisk
+from solo5_systemd.storage.model import FailedDisk
 from solo5_systemd.unit.outcome import Ending, Outcome
 
 Told = tuple[int | None, int | None, tuple[int, int, bool]]
@@ -76,11 +76,11 @@ def test_a_failure_is_announced_with_all_that_is_known() -> None:
 
 
 def test_disks_without_space_are_announced() -> None:
-    full = tuple(FullDisk(disk=name, path="/srv/x", free=0) for name in ("data", "logs"))
-    outcome = Outcome(ending=Ending.EXITED, exit_code=3, sentence="the guest exited with 3; …", full_disks=full)
+    full = tuple(FailedDisk(disk=name, path="/srv/x", free=0) for name in ("data", "logs"))
+    outcome = Outcome(ending=Ending.EXITED, exit_code=3, sentence="the guest exited with 3; …", failed_disks=full)
     assert exit_event(outcome).annotations["full_disks"] == "data logs"
-    lost = (LostDisk(disk="data", path="/dev/sda"),)
-    assert exit_event(replace(outcome, lost_disks=lost)).annotations["lost_disks"] == "data"
+    lost = (FailedDisk(disk="data", path="/dev/sda"),)
+    assert exit_event(replace(outcome, failed_disks=lost)).annotations["lost_disks"] == "data"
     assert exit_error(outcome) == "the guest exited with 3; …"
 
 

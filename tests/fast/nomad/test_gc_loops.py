@@ -15,7 +15,7 @@ from solo5_systemd.base.names import TaskName
 from solo5_systemd.nomad import gc as gc_module
 from solo5_systemd.nomad.config.plugin import ForgottenTasksConfig, GcConfig, PluginConfig
 from solo5_systemd.nomad.proto import driver_pb2 as wire
-from solo5_systemd.storage.model import FullDisk, FullDiskChange
+from solo5_systemd.storage.model import FailedDisk, FullDiskChange
 
 SHARED = "/sys/fs/cgroup/nomad.slice/share.slice"
 RESERVED = "/sys/fs/cgroup/nomad.slice/reserve.slice"
@@ -166,7 +166,7 @@ async def test_a_full_disk_of_a_guest_that_goes_on_is_an_event_of_its_task(
 ) -> None:
     monkeypatch.setattr(gc_module, "SPACE_INTERVAL_S", 0)
     caplog.set_level("INFO")
-    full = FullDisk(disk="data", path="/srv/data.img", free=0)
+    full = FailedDisk(disk="data", path="/srv/data.img", free=0)
     async with agent_of_a_task() as nomad:
         [state] = machine.units.loaded.values()
         await begun(nomad)

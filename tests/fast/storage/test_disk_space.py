@@ -14,9 +14,9 @@ from solo5_systemd.base.errors import HostError
 from solo5_systemd.base.names import DeviceName
 from solo5_systemd.cli.context import finished
 from solo5_systemd.storage import disk_space
-from solo5_systemd.storage.disk_space import DiskSpace, full_disks, lost_disks
+from solo5_systemd.storage.disk_space import DiskSpace, failed_disks
 from solo5_systemd.storage.locks import lock
-from solo5_systemd.storage.model import SNAPSHOTS, Backing, Disk, FullDisk, FullDiskChange, LostDisk
+from solo5_systemd.storage.model import SNAPSHOTS, Backing, Disk, FailedDisk, FullDiskChange
 
 FULL = SimpleNamespace(f_bavail=0, f_frsize=4096, f_blocks=1 << 20)
 FREE = SimpleNamespace(f_bavail=1 << 19, f_frsize=4096, f_blocks=1 << 20)
@@ -53,8 +53,8 @@ def ended(locks: Path, *disks: Disk, task: str = "web") -> None:
     os.close(lock(disks, directory=locks, task=task))
 
 
-def found(locks: Path, task: str = "web") -> dict[str, int]:
-    return {each.disk: each.free for each in full_disks(task, locks, locks)}
+def found(locks: Path, task: str = "web") -> dict[str, int | None]:
+    return {each.disk: each.free for each in failed_disks(task, locks, locks)}
 
 
 def test_sparse_disks_on_full_file_systems_are_named(
@@ -66,7 +66,7 @@ def test_sparse_disks_on_full_file_systems_are_named(
     space[str(two)] = FREE
     ended(locks, disk("one", one), disk("two", two), disk("three", three))
     ended(locks, disk("other", sparse(tmp_path / "other")), task="db")
-    assert list(full_disks("web", locks, locks)) == [FullDisk(disk="one", path=str(one), free=0)]
+    assert list(failed_disks("web", locks, locks)) == [FailedDisk(disk="one", path=str(one), free=0)]
     assert found(locks, "none") == {}
     assert found(tmp_path / "nowhere") == {}
 
@@ -91,7 +91,7 @@ def test_copies_are_on_the_file_system_of_copies_and_archives_in_memory(
     copy, archive = sparse(tmp_path / "copy"), sparse(tmp_path / "archive")
     ended(locks, disk("copy", copy, Backing.COPY, "/srv/golden"), disk("config", archive, Backing.ARCHIVE))
     copy.unlink()
-    assert list(full_disks("web", locks, locks)) == [FullDisk(disk="copy", path="/srv/golden", free=0)]
+    assert list(failed_disks("web", locks, locks)) == [FailedDisk(disk="copy", path="/srv/golden", free=0)]
     space[str(locks)] = FREE
     assert found(locks) == {}
 
@@ -236,7 +236,7 @@ def test_private_copies_are_watched_where_they_are(
 
 async def test_one_thread_is_left_behind_by_all_looks(locks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     over = threading.Event()
-    change = FullDiskChange(task="web", disk=FullDisk(disk="data", path="/srv/data", free=0), full=True)
+    change = FullDiskChange(task="web", disk=FailedDisk(disk="data", path="/srv/data", free=0), full=True)
 
     def look(_: DiskSpace) -> list[FullDiskChange]:
         over.wait(60)
@@ -266,9 +266,9 @@ async def test_changes_are_those_of_the_host(
 
 async def test_a_file_system_that_hangs_is_left_behind(locks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     over = threading.Event()
-    monkeypatch.setattr(disk_space, "full_disks", lambda *_: [over.wait(60)])
+    monkeypatch.setattr(disk_space, "failed_disks", lambda *_: [over.wait(60)])
     began = time.monotonic()
-    assert await DiskSpace(locks, locks, timeout=0.05).full_disks("web") == ()
+    assert await DiskSpace(locks, locks, timeout=0.05).failed_disks("web") == ()
     assert time.monotonic() - began < 30
     over.set()
     for thread in threading.enumerate():
@@ -280,8 +280,8 @@ async def test_what_cannot_be_read_is_not_known(tmp_path: Path, monkeypatch: pyt
     def fail(*_: object) -> None:
         raise PermissionError
 
-    monkeypatch.setattr(disk_space, "full_disks", fail)
-    assert await DiskSpace(tmp_path, tmp_path).full_disks("web") == ()
+    monkeypatch.setattr(disk_space, "failed_disks", fail)
+    assert await DiskSpace(tmp_path, tmp_path).failed_disks("web") == ()
 
 
 async def test_disks_whose_device_is_gone_are_named(tmp_path: Path, locks: Path, device: Device) -> None:
@@ -291,17 +291,16 @@ async def test_disks_whose_device_is_gone_are_named(tmp_path: Path, locks: Path,
         backing=Backing.DEVICE,
     )  # fmt: skip
     ended(locks, data, disk("file", sparse(tmp_path / "one")))
-    assert list(lost_disks("web", locks)) == []
+    assert list(failed_disks("web", locks, locks)) == []
     device.pull()
-    lost = LostDisk(disk="data", path=str(device.path))
-    assert list(lost_disks("web", locks)) == [lost]
+    lost = FailedDisk(disk="data", path=str(device.path))
     space = DiskSpace(locks, locks)
-    assert await space.lost_disks("web") == (lost,)
-    assert await space.lost_disks("none") == ()
+    assert await space.failed_disks("web") == (lost,)
+    assert await space.failed_disks("none") == ()
 
 
 def test_without_an_event_loop_the_same_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ended(tmp_path / "locks", disk("one", sparse(tmp_path / "one")))
     monkeypatch.setattr(os, "statvfs", lambda path: FULL)
-    [each] = finished(DiskSpace(tmp_path / "locks", tmp_path).full_disks("web"))
+    [each] = finished(DiskSpace(tmp_path / "locks", tmp_path).failed_disks("web"))
     assert each.disk == "one"

@@ -5,15 +5,14 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from solo5_systemd.base.names import TaskName, task_scope, task_service
-from solo5_systemd.storage.model import FullDisk, LostDisk
+from solo5_systemd.storage.model import FailedDisk
 from solo5_systemd.unit.exit_messages import ExitMessages, UnitMessage
 from solo5_systemd.unit.outcome import (
     Ending,
     Outcome,
     is_unambiguous,
     outcome,
-    with_full_disks,
-    with_lost_disks,
+    with_failed_disks,
 )
 from solo5_systemd.unit.state import ActiveState, MainCode, UnitState
 
@@ -384,27 +383,27 @@ def test_an_outcome_brings_the_consoles_end_and_the_peak() -> None:
 
 def test_an_outcome_names_the_disks_without_space() -> None:
     """A fact beside the outcome: a failure of a guest has a message then."""
-    data, logs = (FullDisk(disk=name, path=f"/srv/{name}.img", free=0) for name in ("data", "logs"))
+    data, logs = (FailedDisk(disk=name, path=f"/srv/{name}.img", free=0) for name in ("data", "logs"))
     failed = outcome(exited(3))
-    found = with_full_disks(failed, [data])
+    found = with_failed_disks(failed, [data])
     assert found.sentence == (
         "the guest exited with 3; no space is left in the file system of disk data (/srv/data.img)"
     )
-    assert (failed.plain, found.plain, found.full_disks) == (True, False, (data,))
-    both = with_full_disks(failed, [data, logs]).sentence
+    assert (failed.plain, found.plain, found.failed_disks) == (True, False, (data,))
+    both = with_failed_disks(failed, [data, logs]).sentence
     assert both.endswith("of disk data (/srv/data.img) and of disk logs (/srv/logs.img)")
-    assert with_full_disks(failed, []) is failed
+    assert with_failed_disks(failed, []) is failed
 
 
 def test_an_outcome_names_the_disks_whose_device_is_gone() -> None:
-    data, logs = (LostDisk(disk=name, path=f"/dev/vg/{name}") for name in ("data", "logs"))
+    data, logs = (FailedDisk(disk=name, path=f"/dev/vg/{name}") for name in ("data", "logs"))
     failed = outcome(exited(3))
-    found = with_lost_disks(failed, [data])
+    found = with_failed_disks(failed, [data])
     assert found.sentence == "the guest exited with 3; the device of disk data (/dev/vg/data) is gone"
-    assert (failed.plain, found.plain, found.lost_disks) == (True, False, (data,))
-    both = with_lost_disks(failed, [data, logs]).sentence
+    assert (failed.plain, found.plain, found.failed_disks) == (True, False, (data,))
+    both = with_failed_disks(failed, [data, logs]).sentence
     assert both.endswith("; the devices of disk data (/dev/vg/data) and disk logs (/dev/vg/logs) are gone")
-    assert with_lost_disks(failed, []) is failed
+    assert with_failed_disks(failed, []) is failed
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.claim or row.sentence)

@@ -52,9 +52,8 @@ from solo5_systemd.storage.model import (
     BoundDisks,
     Disk,
     DiskRequest,
-    FullDisk,
+    FailedDisk,
     FullDiskChange,
-    LostDisk,
     MadeDisk,
     StartDirectory,
     backing_of,
@@ -712,21 +711,16 @@ class FakeUsages(CgroupFs):
 
 
 class FakeDiskSpace(DiskSpace):
-    """The file systems of disks; `full` and `lost`: by task."""
+    """The disks of ended tasks; `failed`: by task."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
-        self.full: dict[str, tuple[FullDisk, ...]] = {}
-        self.lost: dict[str, tuple[LostDisk, ...]] = {}
+        self.failed: dict[str, tuple[FailedDisk, ...]] = {}
         self.changed: list[FullDiskChange] = []
 
-    async def full_disks(self, task: str) -> Sequence[FullDisk]:
-        async with self._steps.step("look for full disks"):
-            return self.full.get(task, ())
-
-    async def lost_disks(self, task: str) -> Sequence[LostDisk]:
-        async with self._steps.step("look for lost disks"):
-            return self.lost.get(task, ())
+    async def failed_disks(self, task: str) -> Sequence[FailedDisk]:
+        async with self._steps.step("look for failed disks"):
+            return self.failed.get(task, ())
 
     async def changes(self) -> Sequence[FullDiskChange]:
         async with self._steps.step("look for changes of full disks"):

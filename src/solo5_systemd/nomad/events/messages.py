@@ -222,8 +222,8 @@ def exit_event(outcome: Outcome) -> TaskEvent:
         "retry_reason": outcome.futile or None,
         "oom_killed": "true" if outcome.ending is Ending.OUT_OF_MEMORY else None,
         "memory_peak": outcome.memory_peak,
-        "full_disks": " ".join(each.disk for each in outcome.full_disks) or None,
-        "lost_disks": " ".join(each.disk for each in outcome.lost_disks) or None,
+        "full_disks": " ".join(each.disk for each in outcome.failed_disks if each.free is not None) or None,
+        "lost_disks": " ".join(each.disk for each in outcome.failed_disks if each.free is None) or None,
     }
     annotations = {key: str(value) for key, value in details.items() if value is not None}
     sentence = outcome.verdict
