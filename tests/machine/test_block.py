@@ -498,7 +498,7 @@ def test_what_a_start_that_was_killed_has_bound_is_removed_by_gc(machine: Machin
     assert done.returncode == -signal.SIGKILL
     [left] = BOUND.glob("*/*")
     assert os.path.samefile(left, disk)  # noqa: PTH121 - of two paths
-    line = f"bind mounts of disks {left.parent.parent}: left by a start that was killed"
+    line = f"bind mounts of disks {left.parent}: left by a start that was killed"
     assert line in ok("solo5ctl", "gc", "--dry-run")
     assert line in ok("solo5ctl", "gc")
     assert not list(BOUND.iterdir())

@@ -12,6 +12,7 @@ from typing import ClassVar, Self, TypeVar
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error
 
 T = TypeVar("T")
+V = TypeVar("V")
 W = TypeVar("W", bound=StrEnum)
 
 
@@ -129,15 +130,17 @@ class Fields:
         for value in self.items(key, "a list of strings", None):
             yield self.__class__({key: value}, self.where, error=self._error)
 
-    def parsed(self, key: str, parse: Callable[[str], T], default: T | None = None) -> T:
+    def parsed(self, key: str, parse: Callable[[str], T]) -> T:
         """Return the result of `parse` for a string; an error of `parse` is raised with the key's path before it."""
-        if default is not None and key not in self._mapping:
-            return default
-        return self._parse(key, self.text(key), parse)
+        return self._parsed(key, self.text(key), parse)
 
-    def _parse(self, key: str, text: str, parse: Callable[[str], T]) -> T:
+    def parsed_list(self, key: str, parse: Callable[[Sequence[str]], T]) -> T:
+        """Return the result of `parse` for a list of strings; otherwise as `parsed`."""
+        return self._parsed(key, self.texts(key), parse)
+
+    def _parsed(self, key: str, value: V, parse: Callable[[V], T]) -> T:
         try:
-            return parse(text)
+            return parse(value)
         except Solo5Error as error:
             raise self._error(f"{self.path(key)}: {error.sentence}", error.hint) from error
         except ValueError as error:
@@ -150,14 +153,6 @@ class Fields:
     def wrong(self, key: str, value: object, expected: str) -> Solo5Error:
         """Return the error for a value of the right type that is out of bounds."""
         return self._error(f"{self.path(key)} is {_show(value)}: expected {expected}.")
-
-    def parsed_list(self, key: str, parse: Callable[[Sequence[str]], T]) -> T:
-        """Return the result of `parse` for a list of strings; an error of `parse` is raised as by `parsed`."""
-        texts = self.texts(key)
-        try:
-            return parse(texts)
-        except Solo5Error as error:
-            raise self._error(f"{self.path(key)}: {error.sentence}", error.hint) from error
 
     def is_boolean(self, key: str) -> bool:
         """Return whether the key has a boolean value, where a string is possible as well."""

@@ -125,18 +125,5 @@ class StartError(Solo5Error):
 
 
 BY_DBUS_NAME: dict[str, type[Solo5Error]] = {
-    cls.dbus_name: cls
-    for cls in (
-        Solo5Error,
-        InvalidRequestError,
-        SettingsError,
-        ImageError,
-        NotFoundError,
-        NoSuchTaskError,
-        TakenError,
-        HostError,
-        DependencyError,
-        StoreFullError,
-        StartError,
-    )
+    each.dbus_name: each for each in vars().copy().values() if isinstance(each, type) and issubclass(each, Solo5Error)
 }

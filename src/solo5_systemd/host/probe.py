@@ -165,15 +165,13 @@ def _store(directory: Path, limits: Limits) -> tuple[str, int, int] | None:
     return str(directory), status.f_bavail * status.f_frsize, limits.reserve(status.f_blocks * status.f_frsize)
 
 
-def missing_dependencies(root: Path = Path("/"), *, program: str | None = None) -> tuple[Dependency, ...]:
+def missing_dependencies(root: Path = Path("/")) -> tuple[Dependency, ...]:
     """Return the missing dependencies.
 
     Args:
         root: the root directory of programs and sockets; modules and libraries are always those of this process.
-        program: only dependencies of this program (`Dependency.needed_by`); None: all.
     """
-    among = (each for each in DEPENDENCIES if program is None or program in each.needed_by)
-    return tuple(each for each in among if not _is_present(each, root))
+    return tuple(each for each in DEPENDENCIES if not _is_present(each, root))
 
 
 def _missing_server(root: Path, settings: Settings) -> tuple[Dependency, ...]:

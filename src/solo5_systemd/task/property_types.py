@@ -14,6 +14,7 @@ from typing import Any
 
 from solo5_systemd.base.names import SLICE
 from solo5_systemd.settings.rate import FACTORS
+from solo5_systemd.task.time_span import parse_time_span
 
 INFINITY = (1 << 64) - 1
 """systemd's value for "no limit" in an unsigned 64-bit property."""
@@ -108,18 +109,15 @@ def number(signature: str, low: int, high: int) -> PropertyType:
 
 WEIGHT = number("t", 1, 10000)
 
-_TIMES = {"us": 1, "ms": _MS, "s": _SECOND, "": _SECOND, "min": 60 * _SECOND, "h": 3600 * _SECOND}
-_TIME = re.compile(r"([0-9]{1,20})\s*(us|ms|s|min|h|)", re.ASCII)
-
 
 def _parse_time(text: str) -> int:
     """Return a time in microseconds, whole milliseconds only: systemd serializes it with that precision."""
     if text == "infinity":
         return INFINITY
-    match = _TIME.fullmatch(text.strip())
-    if not match or int(match[1]) * _TIMES[match[2]] % _MS:
+    microseconds = parse_time_span(text)
+    if microseconds % _MS:
         raise ValueError("a time in whole milliseconds, such as 500ms, 30s or 5min")
-    return _fitting(int(match[1]) * _TIMES[match[2]])
+    return microseconds
 
 
 def _format_time(microseconds: int) -> str:

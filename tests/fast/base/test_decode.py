@@ -40,7 +40,6 @@ FIELDS = Fields(
         (lambda: FIELDS.tables("tables")[0].integer("x", low=0, high=9), 1),
         (lambda: FIELDS.tables("absent"), ()),
         (lambda: FIELDS.parsed("text", network_name), "t"),
-        (lambda: FIELDS.parsed("absent", network_name, network_name("d")), "d"),
         (lambda: (FIELDS.has("text"), FIELDS.has("absent")), (True, False)),
     ],
 )

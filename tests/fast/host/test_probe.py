@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from solo5_systemd.base.dependencies import DEPENDENCIES, DHCP_SERVER, NETWORKD, Dependency, Kind
+from solo5_systemd.base.dependencies import DEPENDENCIES, DHCP_SERVER, Dependency, Kind
 from solo5_systemd.host import probe as module
 from solo5_systemd.host.probe import FILES, missing_dependencies, probe
 from solo5_systemd.settings.solo5_toml import Settings, parse_settings
@@ -133,13 +133,6 @@ def test_socket_is_no_other_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "bus"))
         assert missing_dependencies(tmp_path) == ()
-
-
-def test_only_what_one_program_needs_is_looked_for(tmp_path: Path) -> None:
-    found = missing_dependencies(tmp_path, program=NETWORKD)
-    assert {each.name for each in found} >= {"/run/dbus/system_bus_socket"}
-    assert [each for each in found if NETWORKD not in each.needed_by] == []
-    assert [each for each in DEPENDENCIES if NETWORKD not in each.needed_by]
 
 
 async def test_the_dhcp_server_is_missing_where_a_network_has_one(tmp_path: Path) -> None:
