@@ -23,8 +23,7 @@ def mount_memory(target: str) -> None:
     Raises:
         OSError: of mount(2).
     """
-    flags = ctypes.c_ulong(_NOSUID_NODEV_NOEXEC)
-    _check(_libc().mount(b"solo5", os.fsencode(target), b"ramfs", flags, b"mode=0700"))
+    _mount(target, b"ramfs", "mode=0700")
 
 
 def mount_bounded(target: str, size: int) -> None:
@@ -33,9 +32,7 @@ def mount_bounded(target: str, size: int) -> None:
     Raises:
         OSError: of mount(2).
     """
-    options = f"size={size},nr_inodes=4,mode=0700".encode()
-    flags = ctypes.c_ulong(_NOSUID_NODEV_NOEXEC)
-    _check(_libc().mount(b"solo5", os.fsencode(target), b"tmpfs", flags, options))
+    _mount(target, b"tmpfs", f"size={size},nr_inodes=4,mode=0700")
 
 
 def detach(target: str) -> None:
@@ -45,6 +42,11 @@ def detach(target: str) -> None:
         OSError: of umount2(2).
     """
     _check(_libc().umount2(os.fsencode(target), _DETACH_NOFOLLOW))
+
+
+def _mount(target: str, kind: bytes, options: str) -> None:
+    flags = ctypes.c_ulong(_NOSUID_NODEV_NOEXEC)
+    _check(_libc().mount(b"solo5", os.fsencode(target), kind, flags, options.encode()))
 
 
 def _check(result: int) -> None:

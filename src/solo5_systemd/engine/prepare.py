@@ -9,15 +9,22 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from solo5_systemd.base.errors import InvalidRequestError, TakenError
-from solo5_systemd.base.names import task_service
+from solo5_systemd.base.errors import InvalidRequestError, Solo5Error, TakenError
+from solo5_systemd.base.names import TaskName, task_service
 from solo5_systemd.declared.update_request import next_task
 from solo5_systemd.engine.facts import Host
 from solo5_systemd.engine.plan import Plan, plan
 from solo5_systemd.engine.removal import discard
 from solo5_systemd.engine.start import Steps, start_journald
 from solo5_systemd.engine.undo import Undo
-from solo5_systemd.network.model import NicRequest, PortRequest, Request, Reservation
+from solo5_systemd.network.model import NicRequest, PortRequest, Reservation
+from solo5_systemd.network.remembered_addresses import (
+    ADDRESSES,
+    LastRequest,
+    declaration_digest,
+    read_request,
+    write_request,
+)
 from solo5_systemd.storage.model import Disk
 from solo5_systemd.task.workload import Workload
 from solo5_systemd.unit.tender import device_options, lasting_path
@@ -56,24 +63,13 @@ class Preparer:
     """Prepares declared tasks.
 
     Args:
-        remembered: returns requests with the addresses that a task had last.
-        remember: keeps a request with the values of its leases.
         report: logs a sentence about the task.
     """
 
-    def __init__(
-        self,
-        backends: "Backends",
-        *,
-        remembered: Callable[[Sequence[NicRequest]], Sequence[NicRequest]],
-        remember: Callable[[Request], None],
-        report: Callable[[str], None],
-    ) -> None:
+    def __init__(self, backends: "Backends", report: Callable[[str], None]) -> None:
         self._backends = backends
         self._networks = backends.networks
         self._host = Host(backends)
-        self._remembered = remembered
-        self._remember = remember
         self._report = report
 
     async def prepare(self, workload: Workload) -> Prepared:
@@ -116,8 +112,9 @@ class Preparer:
             return
         steps.plan = replace(steps.plan, lent=await self._lent_ports(steps.plan))
         steps.undo.on_failure(steps.unreserve)
-        wanted = tuple(self._remembered(steps.plan.request.nics))
-        lost = ""
+        name, lost = steps.plan.parts.workload.name, ""
+        last = self._last_request(name)
+        wanted = tuple(with_last_addresses(nic, last) for nic in steps.plan.request.nics)
         try:
             reservation = await self._renewed(steps, wanted)
         except (TakenError, InvalidRequestError) as error:  # another task's by now, or not of the network any more
@@ -125,11 +122,21 @@ class Preparer:
                 raise
             lost = error.sentence
             reservation = await self._renewed(steps, steps.plan.request.nics)
-        self._remember(replace(reservation.request, names=steps.plan.request.names))
+        now = replace(reservation.request, names=steps.plan.request.names)
+        kept = LastRequest(**vars(now), declaration=declaration_digest(name))
+        if kept != last:
+            write_request(name, kept, ADDRESSES)
         if lost:
-            now = ", ".join(str(address) for lease in reservation.leases for address in lease.addresses)
-            self._report(f"the task has another address than before, {now}: {lost}")
+            has = ", ".join(str(address) for lease in reservation.leases for address in lease.addresses)
+            self._report(f"the task has another address than before, {has}: {lost}")
         steps.plan = steps.plan.reserved(reservation)
+
+    def _last_request(self, name: TaskName) -> LastRequest:
+        try:
+            return read_request(name, ADDRESSES)
+        except Solo5Error as error:
+            self._report(f"the addresses that the task had last are not known: {error}")
+            return LastRequest()
 
     async def _renewed(self, steps: Steps, nics: Sequence[NicRequest]) -> Reservation:
         had = await self._networks.reservation(steps.plan.parts.workload.name) is not None
@@ -160,3 +167,9 @@ class Preparer:
         await self._backends.units.stop(task_service(beside))
         await discard(self._backends, beside, unit=task_service(beside))
         return ()
+
+
+def with_last_addresses(nic: NicRequest, last: LastRequest) -> NicRequest:
+    """Return a request with the addresses of the last one where it leaves them open and the network is the same."""
+    had = next((each for each in last.nics if (each.nic, each.network) == (nic.nic, nic.network)), nic)
+    return replace(nic, ipv4=nic.ipv4 or had.ipv4, mac=nic.mac or had.mac, ipv6=nic.ipv6 or had.ipv6)

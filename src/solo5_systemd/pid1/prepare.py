@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,14 +51,6 @@ from solo5_systemd.declared.unit_file import environment, user_of
 from solo5_systemd.engine.prepare import Prepared, Preparer
 from solo5_systemd.journal.journald import namespace_path
 from solo5_systemd.network import task_namespaces
-from solo5_systemd.network.model import NicRequest, Request
-from solo5_systemd.network.remembered_addresses import (
-    ADDRESSES,
-    LastRequest,
-    declaration_digest,
-    read_request,
-    write_request,
-)
 from solo5_systemd.pid1.kept_declarations import (
     UNCLEARED,
     Basis,
@@ -119,14 +110,12 @@ async def prepare(name: TaskName) -> None:
     settings = read_settings()
     served = settings.served
     declaration = parse_declaration(name, sources, host=host_names(), served=served, systemd=systemd_release())
-    addresses = Addresses(name)
     async with machine(lambda: settings) as backends:
         if declaration.workload.idle_stops:
             await backends.units.begin(declared_outcome_target(name))
         await _drop_held(name, backends.disks)
-        preparer = Preparer(backends, remembered=addresses.of, remember=addresses.keep, report=partial(_report, name))
         with unseen(sources):
-            prepared = await preparer.prepare(declaration.workload)
+            prepared = await Preparer(backends, partial(_report, name)).prepare(declaration.workload)
         try:
             await _check_basis(prepared)
             with _written(own), unseen(sources):
@@ -312,36 +301,6 @@ def _log_stderr(name: TaskName) -> None:
             },
             namespace_path(NATIVE_SOCKET, namespace),
         )
-
-
-class Addresses:
-    """The addresses that a task had last, in the file with its last request."""
-
-    def __init__(self, name: TaskName, directory: Path = ADDRESSES) -> None:
-        self._name = name
-        self._directory = directory
-        self._saved = LastRequest()
-        try:
-            self._saved = read_request(name, directory)
-        except Solo5Error as error:
-            _report(name, f"the addresses that the task had last are not known: {error}")
-
-    def of(self, nics: Sequence[NicRequest]) -> Sequence[NicRequest]:
-        """Return the requests with those addresses, where the request leaves them open and the network is the same."""
-        saved = {request.nic: request for request in self._saved.nics}
-        return tuple(self._merged(nic, saved.get(nic.nic)) for nic in nics)
-
-    def _merged(self, nic: NicRequest, had: NicRequest | None) -> NicRequest:
-        if had is None or had.network != nic.network:
-            return nic
-        return replace(nic, ipv4=nic.ipv4 or had.ipv4, mac=nic.mac or had.mac, ipv6=nic.ipv6 or had.ipv6)
-
-    def keep(self, request: Request) -> None:
-        """Keep the request of this start, with the values of its leases, if it is another one."""
-        last = LastRequest(**vars(request), declaration=declaration_digest(self._name))
-        if last != self._saved:
-            write_request(self._name, last, self._directory)
-            self._saved = last
 
 
 def main(words: Sequence[str]) -> int:

@@ -6,7 +6,6 @@ access(2) is of no use: it checks the caller, which is root.
 import stat
 import struct
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import NamedTuple
 
 READ = 0o4
@@ -16,20 +15,13 @@ _ENTRY = struct.Struct("<HHI")  # tag, permissions, user or group: linux/posix_a
 _USER_OBJ, _USER, _GROUP_OBJ, _GROUP, _MASK, _OTHER = 1, 2, 4, 8, 16, 32
 
 
-@dataclass(frozen=True, kw_only=True)
-class Credentials:
-    """A user, with all groups of its processes (credentials(7))."""
-
-    user: int
-    groups: Collection[int]
-
-
 def may_open(
-    credentials: Credentials, *, owner: int, group: int, mode: int, acl: bytes | None, how: int = READ_WRITE
+    user: int, groups: Collection[int], *, owner: int, group: int, mode: int, acl: bytes | None, how: int = READ_WRITE
 ) -> bool:
-    """Return whether a process with these credentials and no capability may open a file.
+    """Return whether a process of a user, with all of its groups (credentials(7)) and no capability, may open a file.
 
     Args:
+        user: uid of the process.
         owner: uid of the file.
         group: gid of the file.
         mode: st_mode of stat(2).
@@ -37,16 +29,16 @@ def may_open(
         how: READ_WRITE, or READ.
     """
     entries = _of_acl(acl) if acl else _of_mode(mode)
-    if credentials.user == owner:
+    if user == owner:
         return any(_allows(it, how) for it in entries if it.tag == _USER_OBJ)
     mask = next((it.permissions for it in entries if it.tag == _MASK), READ_WRITE)
     limited = [it._replace(permissions=it.permissions & mask) for it in entries]
-    named = [it for it in limited if it.tag == _USER and it.number == credentials.user]
+    named = [it for it in limited if it.tag == _USER and it.number == user]
     if named:
         return any(_allows(it, how) for it in named)
-    groups = [it for it in limited if it.tag == _GROUP and it.number in credentials.groups]
-    groups += [it for it in limited if it.tag == _GROUP_OBJ and group in credentials.groups]
-    return any(_allows(it, how) for it in groups or (it for it in entries if it.tag == _OTHER))
+    own = [it for it in limited if it.tag == _GROUP and it.number in groups]
+    own += [it for it in limited if it.tag == _GROUP_OBJ and group in groups]
+    return any(_allows(it, how) for it in own or (it for it in entries if it.tag == _OTHER))
 
 
 class _Entry(NamedTuple):

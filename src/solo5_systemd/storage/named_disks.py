@@ -74,12 +74,9 @@ class NamedDisks:
         Raises:
             HostError: the directory cannot be read.
         """
-        try:
-            names = sorted(entry.name for entry in self.directory.iterdir() if not entry.name.startswith("."))
-        except FileNotFoundError:
+        names = [name for name in names_in(self.directory, "disks") if not name.startswith(".")]
+        if not names:
             return ()
-        except OSError as error:
-            raise HostError(f"the disks in {self.directory} cannot be listed: {error.strerror}.") from error
         held = holders(self.locks)
         found = (self._described(DiskName(name), held) for name in names)
         return tuple(disk for disk in found if disk is not None)
@@ -291,6 +288,20 @@ class NamedDisks:
             who = f"task {task}" if task else "another process"
             hint = f"Stop it first: solo5ctl stop {task}" if task else "Wait until it is done."
             raise TakenError(f"disk {name!r} is in use by {who}: expected a disk that none has.", hint) from error
+
+
+def names_in(directory: Path, what: str) -> list[str]:
+    """Return the sorted names in a directory; none if there is no directory.
+
+    Raises:
+        HostError: it cannot be read.
+    """
+    try:
+        return sorted(entry.name for entry in directory.iterdir())
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise HostError(f"the {what} in {directory} cannot be listed: {error.strerror}.") from error
 
 
 def regular_file(path: Path, what: str, check_name: Callable[[], object]) -> os.stat_result | None:

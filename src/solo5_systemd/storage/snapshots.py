@@ -20,7 +20,7 @@ from solo5_systemd.base.names import DiskName, SnapshotName, disk_name, snapshot
 from solo5_systemd.base.procfs import identity
 from solo5_systemd.storage.lock_records import disks_of, holders
 from solo5_systemd.storage.model import PRIVATE, SNAPSHOTS, Backing, NewFile
-from solo5_systemd.storage.named_disks import NamedDisk, NamedDisks, not_opened, regular_file, write_content
+from solo5_systemd.storage.named_disks import NamedDisk, NamedDisks, names_in, not_opened, regular_file, write_content
 from solo5_systemd.storage.new_file import create_file
 
 _NEW = ".{}.solo5-restore"
@@ -62,11 +62,13 @@ class Snapshots:
         Raises:
             HostError: a directory cannot be read.
         """
-        return tuple(each for disk in self._names(self._directory / SNAPSHOTS) for each in self.of(DiskName(disk)))
+        return tuple(
+            each for disk in names_in(self._directory / SNAPSHOTS, "snapshots") for each in self.of(DiskName(disk))
+        )
 
     def of(self, disk: DiskName) -> tuple[Snapshot, ...]:
         """Return the snapshots of a disk, sorted by time; raises as `all`."""
-        found = (self._described(disk, SnapshotName(name)) for name in self._names(self._place(disk)))
+        found = (self._described(disk, SnapshotName(name)) for name in names_in(self._place(disk), "snapshots"))
         return tuple(sorted((each for each in found if each is not None), key=lambda each: (each.made, each.name)))
 
     def take(
@@ -223,7 +225,7 @@ class Snapshots:
             if is_locked(self._place(disk)):
                 sentence = f"disk {disk!r}: a snapshot of it is being made: expected none."
                 raise TakenError(sentence, "Repeat the command.")
-            names = self._names(self._place(disk))
+            names = names_in(self._place(disk), "snapshots")
             if names and not snapshots:
                 raise TakenError(
                     f"disk {disk!r} has snapshots ({len(names)}): expected a disk without any.",
@@ -272,14 +274,6 @@ class Snapshots:
                 return
             self._place(disk).rmdir()
             (self._directory / SNAPSHOTS).rmdir()
-
-    def _names(self, directory: Path) -> Sequence[str]:
-        try:
-            return sorted(each.name for each in directory.iterdir())
-        except FileNotFoundError:
-            return ()
-        except OSError as error:
-            raise HostError(f"the snapshots in {directory} cannot be listed: {error.strerror}.") from error
 
     def _described(self, disk: DiskName, name: SnapshotName) -> Snapshot | None:
         path = self._place(disk) / name

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from solo5_systemd.base.errors import HostError, InvalidRequestError
 from solo5_systemd.base.procfs import ANYONE, ROOT, is_below, way_of
-from solo5_systemd.storage.file_access import READ_WRITE, Credentials, may_open
+from solo5_systemd.storage.file_access import READ_WRITE, may_open
 from solo5_systemd.storage.model import DiskRequest
 
 USER = "solo5"
@@ -139,7 +139,7 @@ def _check_mark(request: DiskRequest, path: str, descriptor: int, status: os.sta
     acl = None
     with suppress(OSError):  # ENODATA: no ACL; EOPNOTSUPP: the file system has none
         acl = os.getxattr(descriptor, "system.posix_acl_access")
-    if may_open(_credentials(), owner=owner, group=status.st_gid, mode=status.st_mode, acl=acl, how=how):
+    if may_open(*_credentials(), owner=owner, group=status.st_gid, mode=status.st_mode, acl=acl, how=how):
         return
     verb, noun, letters = ("written", "write", "rw") if how == READ_WRITE else ("read", "read", "r")
     raise HostError(
@@ -180,10 +180,11 @@ def write_title(descriptor: int, holder: str) -> None:
             raise
 
 
-def _credentials() -> Credentials:
+def _credentials() -> tuple[int, list[int]]:
+    """Return UID and groups of user solo5."""
     try:
         entry = pwd.getpwnam(USER)
     except KeyError as error:
         sentence = f"user {USER} does not exist: expected the user of tenders."
         raise HostError(sentence, "Run: systemd-sysusers") from error
-    return Credentials(user=entry.pw_uid, groups=os.getgrouplist(USER, entry.pw_gid))
+    return entry.pw_uid, os.getgrouplist(USER, entry.pw_gid)

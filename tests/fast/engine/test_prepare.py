@@ -2,37 +2,31 @@
 
 import asyncio
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
+from ipaddress import IPv4Address
+from pathlib import Path
 
 import pytest
 from tests.support.fakes.backends import Machine
 from tests.support.fakes.background import yields
 from tests.support.fakes.images import stored
+from tests.support.fakes.tasks import LEASE
 
 from solo5_systemd.base.errors import HostError, TakenError
-from solo5_systemd.base.names import DeviceName, TaskName
+from solo5_systemd.base.names import DeviceName, NetworkName, TaskName
 from solo5_systemd.declared.update_request import next_task
-from solo5_systemd.engine.prepare import Preparer
+from solo5_systemd.engine import prepare
+from solo5_systemd.engine.prepare import Preparer, with_last_addresses
 from solo5_systemd.engine.runtime import Runtime
 from solo5_systemd.network.model import NicRequest, Request, Reservation
+from solo5_systemd.network.remembered_addresses import LastRequest, read_request
 from solo5_systemd.storage.model import DiskRequest, NewFile
 from solo5_systemd.task.workload import Publish, Workload
 
 WEB = TaskName("web")
 DISK = DiskRequest(disk=DeviceName("storage"), path="/srv/disk.img")
 WORKLOAD = Workload(name=WEB, image="/srv/full", disks=(DISK,), publish=(Publish(host_port=8080, port=80),))
-
-
-class Records:
-    """The addresses that a task had last, and what is reported."""
-
-    def __init__(self) -> None:
-        self.kept: list[Request] = []
-        self.reported: list[str] = []
-
-    def of(self, nics: Sequence[NicRequest]) -> Sequence[NicRequest]:
-        return self.kept[-1].nics if self.kept else nics
 
 
 def close(descriptors: Iterable[int]) -> None:
@@ -48,27 +42,29 @@ def machine() -> Machine:
 
 
 @pytest.fixture
-def records() -> Records:
-    return Records()
+def addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of the addresses that tasks had last."""
+    monkeypatch.setattr(prepare, "ADDRESSES", tmp_path / "declared")
+    return tmp_path / "declared"
 
 
 @pytest.fixture
-def preparer(machine: Machine, runtime: Runtime, records: Records) -> Preparer:
-    return Preparer(
-        machine.backends,
-        remembered=records.of,
-        remember=records.kept.append,
-        report=records.reported.append,
-    )
+def reported() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def preparer(machine: Machine, runtime: Runtime, addresses: Path, reported: list[str]) -> Preparer:
+    return Preparer(machine.backends, reported.append)
 
 
 async def test_all_but_the_unit_is_made_and_the_locks_are_kept(
-    machine: Machine, preparer: Preparer, records: Records
+    machine: Machine, preparer: Preparer, addresses: Path
 ) -> None:
     prepared = await preparer.prepare(WORKLOAD)
     assert machine.holds == (set(), {WEB})
     assert prepared.plan.parts.reservation == machine.networks.held[WEB]
-    assert records.kept[-1] == machine.networks.held[WEB].request
+    assert read_request(WEB, addresses) == LastRequest(**vars(machine.networks.held[WEB].request))
     assert machine.disks.owners == {"/srv/disk.img": machine.users.held[WEB]}
     assert "--net:service=tap2" in prepared.devices
     [bound, lock] = prepared.held
@@ -143,7 +139,7 @@ async def test_ports_that_the_guest_of_an_update_has_are_left_to_it_while_it_ser
     assert (beside in machine.networks.held) is serves
 
 
-async def test_an_address_that_is_lost_is_reported(machine: Machine, preparer: Preparer, records: Records) -> None:
+async def test_an_address_that_is_lost_is_reported(machine: Machine, preparer: Preparer, reported: list[str]) -> None:
     reserve = machine.networks.reserve
 
     async def taken(task: TaskName, request: Request) -> Reservation:
@@ -155,4 +151,33 @@ async def test_an_address_that_is_lost_is_reported(machine: Machine, preparer: P
     await machine.networks.release(WEB)
     machine.networks.reserve = taken  # type: ignore[method-assign]
     close((await preparer.prepare(WORKLOAD)).held)
-    assert records.reported == ["the task has another address than before, 10.89.0.2: address 10.89.0.2 is in use."]
+    assert reported == ["the task has another address than before, 10.89.0.2: address 10.89.0.2 is in use."]
+
+
+async def test_addresses_are_written_only_if_they_are_others(preparer: Preparer, addresses: Path) -> None:
+    close((await preparer.prepare(WORKLOAD)).held)
+    before = (addresses / "web.json").stat().st_ino
+    close((await preparer.prepare(WORKLOAD)).held)
+    assert (addresses / "web.json").stat().st_ino == before
+
+
+async def test_damaged_addresses_are_none_and_reported(
+    preparer: Preparer, addresses: Path, reported: list[str]
+) -> None:
+    addresses.mkdir()
+    (addresses / "web.json").write_text('[["service", 1]]')
+    close((await preparer.prepare(WORKLOAD)).held)
+    [text] = reported
+    assert text.startswith("the addresses that the task had last are not known: ")
+    assert read_request(WEB, addresses).nics
+
+
+def test_a_request_has_precedence_and_another_network_other_addresses() -> None:
+    last = LastRequest(**vars(Reservation(task=WEB, leases=(LEASE,)).request))
+    [had] = last.nics
+    open_, own = NicRequest(nic=LEASE.nic, network=LEASE.network), IPv4Address("10.1.2.3")
+    found = with_last_addresses(open_, last)
+    assert (found.ipv4, found.mac, found.ipv6) == (had.ipv4, had.mac, had.ipv6)
+    assert with_last_addresses(replace(open_, ipv4=own), last).ipv4 == own
+    other = NicRequest(nic=LEASE.nic, network=NetworkName("other"))
+    assert with_last_addresses(other, last) == other

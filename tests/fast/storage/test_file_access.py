@@ -2,11 +2,11 @@ import struct
 
 import pytest
 
-from solo5_systemd.storage.file_access import Credentials, may_open
+from solo5_systemd.storage.file_access import may_open
 
 USER_OBJ, USER, GROUP_OBJ, GROUP, MASK, OTHER = 1, 2, 4, 8, 16, 32
 NOBODY = 0xFFFFFFFF
-SOLO5 = Credentials(user=990, groups=(990, 44))
+SOLO5 = 990, (990, 44)
 
 
 def acl(*entries: tuple[int, int, int]) -> bytes:
@@ -29,7 +29,7 @@ def acl(*entries: tuple[int, int, int]) -> bytes:
     ],
 )
 def test_the_first_class_of_the_mode_that_fits_decides(owner: int, group: int, mode: int, *, answer: bool) -> None:
-    assert may_open(SOLO5, owner=owner, group=group, mode=mode, acl=None) is answer
+    assert may_open(*SOLO5, owner=owner, group=group, mode=mode, acl=None) is answer
 
 
 BASE = ((USER_OBJ, 6, NOBODY), (GROUP_OBJ, 0, NOBODY), (OTHER, 0, NOBODY))
@@ -54,10 +54,10 @@ BASE = ((USER_OBJ, 6, NOBODY), (GROUP_OBJ, 0, NOBODY), (OTHER, 0, NOBODY))
 def test_an_access_control_list_is_read_as_the_kernel_reads_it(
     entries: tuple[tuple[int, int, int], ...], *, answer: bool
 ) -> None:
-    assert may_open(SOLO5, owner=0, group=0, mode=0o100600, acl=acl(*entries)) is answer
+    assert may_open(*SOLO5, owner=0, group=0, mode=0o100600, acl=acl(*entries)) is answer
 
 
 def test_the_owning_group_counts_among_the_groups_of_a_list() -> None:
     entries = (*BASE[::2], (GROUP_OBJ, 6, NOBODY), (MASK, 6, NOBODY))
-    assert may_open(SOLO5, owner=0, group=44, mode=0o100660, acl=acl(*entries))
-    assert not may_open(SOLO5, owner=0, group=45, mode=0o100660, acl=acl(*entries))
+    assert may_open(*SOLO5, owner=0, group=44, mode=0o100660, acl=acl(*entries))
+    assert not may_open(*SOLO5, owner=0, group=45, mode=0o100660, acl=acl(*entries))

@@ -47,15 +47,15 @@ def _outdated(name: "TaskName", disks: "Disks") -> "Mapping[str, bool]":
 
 async def _disks(engine: "Queries", context: CommandContext, names: "Sequence[TaskName]") -> "Mapping[TaskName, Disks]":
     """Return the disks of tasks that run, as the lock files have them, which only root can read, and their I/O."""
-    from solo5_systemd.storage.lock_records import disks_of, records_of_tasks  # imported here for startup time
+    from solo5_systemd.storage.lock_records import disks_in, records_of_tasks  # imported here for startup time
 
-    locked = {name: disks_of(name) if context.root else () for name in names}
-    if not any(locked.values()):
+    held = records_of_tasks() if context.root else {}
+    if held.keys().isdisjoint(names):
         return dict.fromkeys(names, ())
     from solo5_systemd.cli.disk_usage import disks_json, full_disks
 
-    records = records_of_tasks()
-    found = {name: _with_changes(name, disks, records.get(name, (set(), {}))[0]) for name, disks in locked.items()}
+    records = {name: held.get(name, (set(), {})) for name in names}
+    found = {name: _with_changes(name, [*disks_in(own)], identities) for name, (identities, own) in records.items()}
     samples, full = await engine.samples(), await full_disks(engine)
     return {
         name: disks_json(disks, samples.get(name), {each.disk.disk for each in full if each.task == name})
