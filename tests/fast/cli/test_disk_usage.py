@@ -23,7 +23,7 @@ from solo5_systemd.cli.usage_table import usage_json
 from solo5_systemd.cli.verbs import stats
 from solo5_systemd.storage import lock_records, outdated_archives
 from solo5_systemd.storage.io_limits import NO_IO_LIMITS, BlockDevice, IoLimits
-from solo5_systemd.storage.lock_records import disks_of
+from solo5_systemd.storage.lock_records import disks_of, records_of_tasks
 from solo5_systemd.storage.locks import lock
 from solo5_systemd.storage.model import Disk, FailedDisk, FullDiskChange
 
@@ -109,7 +109,7 @@ def test_stats_inspect_and_metrics_name_disks_for_root(
 ) -> None:
     monkeypatch.setattr(stats, "FIRST_INTERVAL_S", 0)
     monkeypatch.setattr(disk_usage, "with_disks", lambda samples: with_disks(samples, locks))
-    monkeypatch.setattr(lock_records, "disks_of", lambda task: disks_of(task, locks))
+    monkeypatch.setattr(lock_records, "records_of_tasks", lambda *_: records_of_tasks(locks))
     for root, named in ((True, True), (False, False)):
         engine.rounds = iter([{WEB: FULL}] * 2)
         [row] = json.loads(solo5ctl("stats", "--json", "--no-stream", "web", root=root).out)
@@ -127,7 +127,7 @@ def test_inspect_and_metrics_name_disks_on_full_file_systems(
     full = FullDiskChange(task="web", disk=FailedDisk(disk="log", path="/srv/log", free=0), full=True)
     space = engine.machine.disk_space
     monkeypatch.setattr(disk_usage, "with_disks", lambda samples: with_disks(samples, locks))
-    monkeypatch.setattr(lock_records, "disks_of", lambda task: disks_of(task, locks))
+    monkeypatch.setattr(lock_records, "records_of_tasks", lambda *_: records_of_tasks(locks))
     for root in (True, False):
         space.changed = [full]
         engine.rounds = iter([{WEB: FULL}])
@@ -141,7 +141,7 @@ def test_inspect_shows_archives_that_are_older_than_their_files(
     solo5ctl: Solo5ctl, engine: FakeRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disks = [{"disk": each, "backing": "archive", "sha256": "ab"} for each in ("old", "same", "credential")]
-    monkeypatch.setattr(lock_records, "disks_of", lambda _task: disks)
+    monkeypatch.setattr(lock_records, "records_of_tasks", lambda *_: {"web": (set(), {"disks": disks})})
     monkeypatch.setattr(outdated_archives, "outdated", lambda _task: {"old": True, "same": False})
     engine.rounds = iter([{WEB: FULL}])
     [task] = json.loads(solo5ctl("inspect", "--json", "web").out)
