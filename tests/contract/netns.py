@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 _CLONE_NEWNET = 0x40000000
-_HERE = Path("/proc/thread-self/ns/net")
+HERE = Path("/proc/thread-self/ns/net")
 
 BRIDGE_NF = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
 BRIDGE_NF6 = BRIDGE_NF.with_name("bridge-nf-call-ip6tables")
@@ -24,13 +24,13 @@ def run(*words: str) -> str:
 @contextmanager
 def private_namespace() -> Iterator[None]:
     """Run this thread and its children in a new network namespace with `lo` only."""
-    with _HERE.open() as home:
+    with HERE.open() as home:
         _call("unshare", _CLONE_NEWNET)
         try:
             run("ip", "link", "set", "lo", "up")
             yield
         finally:
-            _call("setns", home.fileno(), _CLONE_NEWNET)
+            enter(home.fileno())
 
 
 class Outside:
@@ -74,12 +74,17 @@ class Outside:
 @contextmanager
 def entered(path: str) -> Iterator[None]:
     """Run this thread in another network namespace."""
-    with _HERE.open() as home, Path(path).open() as there:
-        _call("setns", there.fileno(), _CLONE_NEWNET)
+    with HERE.open() as home, Path(path).open() as there:
+        enter(there.fileno())
         try:
             yield
         finally:
-            _call("setns", home.fileno(), _CLONE_NEWNET)
+            enter(home.fileno())
+
+
+def enter(namespace: int) -> None:
+    """Have this thread be in another network namespace from now on."""
+    _call("setns", namespace, _CLONE_NEWNET)
 
 
 def _call(function: str, *arguments: int) -> None:

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.contract.forked import Forked
 from tests.contract.netns import run
 from tests.support.nft_listing import settled
 
@@ -116,21 +117,24 @@ class Service:
         self.waiting.mkdir()
         self.log = directory / "log"
         self.bus = bus
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Forked | None = None
 
-    def start(self, *options: str, program: Sequence[str] = ("-m", "solo5_systemd.networkd")) -> None:
+    def start(self, *options: str, program: Sequence[str] = ()) -> None:
+        """Start the service, or a program of the test in its place: the words behind `python3`."""
         assert self._process is None
         environment = {
             **os.environ,
             "DBUS_SYSTEM_BUS_ADDRESS": self.bus.address,
             "PYTHONPATH": str(Path(solo5_systemd.__file__).parents[1]),
         }
-        command = [sys.executable, *program, "--owner", "nobody"]
-        command += ["--settings", str(self.settings), "--state", str(self.state)]
-        command += ["--units", str(self.units), "--addresses", str(self.addresses)]
-        command += ["--waiting", str(self.waiting), *options]
+        words = ["--owner", "nobody", "--settings", str(self.settings), "--state", str(self.state)]
+        words += ["--units", str(self.units), "--addresses", str(self.addresses)]
+        words += ["--waiting", str(self.waiting), *options]
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(command, env=environment, stderr=log)
+            if program:
+                self._process = subprocess.Popen([sys.executable, *program, *words], env=environment, stderr=log)
+            else:
+                self._process = Forked(words, environment, log)
 
     async def ready(self) -> None:
         async with asyncio.timeout(10), self.connected() as connection:
