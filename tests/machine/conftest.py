@@ -62,10 +62,12 @@ def ok(*argv: str, **options: Any) -> str:
 
 
 def eventually(claim: Callable[[], object], what: str, patience: float = PATIENCE) -> None:
-    """Wait for something that is to become true by itself."""
-    end = time.monotonic() + patience
-    while not (holds := claim()) and time.monotonic() < end:
-        time.sleep(0.05)
+    """Wait for something that is to become true by itself; asking has at most a third of the time."""
+    begun = time.monotonic()
+    end = begun + patience
+    while not (holds := claim()) and (now := time.monotonic()) < end:
+        time.sleep(min(max(0.05, 2 * (now - begun)), 0.5))
+        begun = time.monotonic()
     assert holds, f"{what}: not within {patience} seconds"
 
 
