@@ -4,7 +4,9 @@ import os
 from pathlib import Path
 
 # QEMU's emulation brings AMD's virtualisation along, so that the machine has a /dev/kvm of its own.
-EMULATION = ("-accel", "tcg,thread=multi", "-cpu", "max,+svm")
+# Without the features that an emulator pays for at each access to memory of user space, and with page tables of four
+# levels, it takes a tenth less processor time.
+EMULATION = ("-accel", "tcg,thread=multi", "-cpu", "max,+svm,-la57,-smap,-smep,-umip,-pku")
 HARDWARE = ("-accel", "kvm", "-cpu", "host")
 
 
