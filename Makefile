@@ -89,7 +89,7 @@ bare-bookworm bare-trixie: bare-%: setup
 
 .PHONY: container
 container: setup ## tests on a machine at native speed: all but Nomad, and the limits of cgroup v2
-	$(call pytest_in_machine,$@,--backend container,--timeout=300 -m 'not vm' \
+	$(call pytest_in_machine,$@,--backend container --packages xfsprogs,--timeout=300 -m 'not vm' \
 	    --ignore=/srv/tests/machine/nomad --ignore=/srv/tests/machine/beside /srv/tests/machine)
 
 .PHONY: beside
@@ -168,8 +168,19 @@ attack: proto ## the attacks of docs/security-tests.md, a line for each; ONLY=TE
 .PHONY: bookworm
 bookworm: setup ## on Debian 12, with the oldest systemd and libraries that will do: what depends on those
 	$(call pytest_in_machine,$@,--release bookworm --backend container,--timeout=300 -m 'not vm' \
-	    /srv/tests/contract/bus $(addprefix /srv/tests/machine/test_,run.py declared.py outcome.py confinement.py namespace.py \
+	    /srv/tests/contract/bus $(addprefix /srv/tests/machine/test_,run.py outcome.py confinement.py namespace.py \
 	        declared_format.py declared_conflicts.py \
+	        $(addprefix declared.py::test_, a_file_is_a_unit_that_is_enabled_started_and_shown \
+	            what_systemctl_edit_mask_and_disable_do the_sandbox_is_that_of_every_task \
+	            a_started_again_task_has_the_same_addresses a_wrong_argument_is_not_tried_again \
+	            a_restart_that_cannot_help_is_withheld_and_a_manual_start_is_not \
+	            a_refusal_has_backslashes_as_the_file_has_them \
+	            the_name_of_another_unit_is_refused_also_of_one_that_another_generator_makes \
+	            a_disk_has_one_writer_whoever_starts_it files_and_private_copies_come_anew_with_each_start \
+	            a_stopped_task_has_not_failed a_removed_file_stops_nothing_and_leaves_nothing \
+	            a_task_whose_file_is_gone_is_not_started_again_by_restart \
+	            what_clears_up_after_a_task_may_be_killed_once a_killed_preparation_leaves_nothing_and_the_next_succeeds \
+	            a_task_that_was_not_started_has_no_outcome_and_one_whose_preparation_failed_names_it) \
 	        activation.py::test_nothing_runs_and_the_first_request_starts_it \
 	        activation.py::test_a_stop_takes_it_out_of_waiting_and_a_start_starts_it_now \
 	        ipv6.py::test_a_guest_has_both_addresses_and_its_port_answers_at_both \
@@ -187,7 +198,7 @@ bookworm: setup ## on Debian 12, with the oldest systemd and libraries that will
 
 .PHONY: vm
 vm: setup ## tests on a virtual machine with a kernel of its own; LONG=1: also those that take a minute or more
-	$(call pytest_in_machine,$@,--backend vm --with nomad --packages xfsprogs,--timeout=900 -m '(vm or everywhere)$(if $(LONG),, and not long)' /srv/tests/machine)
+	$(call pytest_in_machine,$@,--backend vm $(if $(LONG),--with nomad )--packages xfsprogs,--timeout=900 -m '(vm or everywhere)$(if $(LONG),, and not long)' /srv/tests/machine)
 
 ROUNDS ?= 20
 TASKS ?= 1 100 500
@@ -235,7 +246,7 @@ short: setup ## every other target in its shortest form: it starts, measures or 
 	$(MAKE) snapshots SNAPSHOTS=10
 	$(MAKE) bench SHORT=1 ROUNDS=4 TASKS=1
 	$(MAKE) reboots REBOOTS=1 DECLARED=10 DORMANT=10 IN_VM=0
-	$(MAKE) attack ONLY=forge
+	$(MAKE) attack ONLY='MAC address of solo5-networkd'
 	$(MAKE) many MANY=10
 	$(MAKE) races RACES=10
 

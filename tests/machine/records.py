@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.machine.conftest import ok
+from tests.machine.conftest import ok, sh
 
 FACTOR, WORDS = 0x9E3779B97F4A7C15, 64
 RECORD = struct.Struct(f"<{WORDS}Q")
@@ -54,14 +54,30 @@ def reflinks(directory: Path, size: str = "400M") -> Iterator[None]:
 
 def mount(directory: Path, size: str = "400M") -> None:
     """Mount XFS. In a container, the loop device is one of the host's, which is freed with the mount."""
-    for name, (kind, major, minor) in _LOOPS.items():
-        if not (device := Path("/dev", name)).exists():
-            os.mknod(device, kind | 0o600, os.makedev(major, minor))
+    _make_loops()
     ok("truncate", f"--size={size}", str(_XFS))
     ok("mkfs.xfs", "-q", str(_XFS))
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     ok("mount", "-o", "loop", str(_XFS), str(directory))
     directory.chmod(0o700)
+
+
+def _make_loops() -> None:
+    for name, (kind, major, minor) in _LOOPS.items():
+        if not (device := Path("/dev", name)).exists():
+            os.mknod(device, kind | 0o600, os.makedev(major, minor))
+
+
+@contextmanager
+def attached(file: Path) -> Iterator[str]:
+    """Attach a file to a loop device that tasks may have, for the block: in a container, to one of the host's."""
+    _make_loops()
+    device = ok("losetup", "--find", "--show", str(file)).strip()
+    try:
+        ok("chown", "solo5:", device)
+        yield device
+    finally:
+        sh("losetup", "--detach", device)
 
 
 def unmount(directory: Path) -> None:

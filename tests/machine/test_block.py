@@ -28,6 +28,7 @@ from tests.machine.conftest import (
     sh,
     unit_property,
 )
+from tests.machine.records import attached
 
 from solo5_systemd.base.errors import StartError, TakenError
 from solo5_systemd.base.names import DeviceName, TaskName
@@ -183,11 +184,8 @@ def test_63_disks(machine: Machine, run: Runner, tmp_path: Path) -> None:
     assert len(re.findall(r"storage(\d+): 'disk \1'", console(name))) == 63
 
 
-@pytest.mark.vm  # a container has no loop devices of its own
 def test_loop_device_as_a_disk(run: Runner, disk: Path) -> None:
-    device = ok("losetup", "--find", "--show", str(disk)).strip()
-    try:
-        ok("chown", "solo5:", device)
+    with attached(disk) as device:
         name = run("disk.hvt", "write=looped", options=("--block", f"storage={device}"))
         ok("solo5ctl", "wait", name)
         ok("blockdev", "--flushbufs", device)
@@ -197,11 +195,9 @@ def test_loop_device_as_a_disk(run: Runner, disk: Path) -> None:
             "path": device, "backing": "block device", "size": 64 << 10, "sector_size": 512, "in_use": False,
         }  # fmt: skip
         assert of_file["use"] == f"attached to {Path(device).name}"
-    finally:
-        sh("losetup", "--detach", device)
 
 
-@pytest.mark.vm
+@pytest.mark.vm  # partitions of a loop device have nodes
 @pytest.mark.long
 def test_what_shares_its_data_with_a_disk_in_use_is_in_use(run: Runner, disk: Path) -> None:
     """A loop device and what it is attached to, a partition and its disk; and what the kernel itself uses.
@@ -263,14 +259,10 @@ def test_what_shares_its_data_with_a_disk_in_use_is_in_use(run: Runner, disk: Pa
     taken(str(disk))
 
 
-@pytest.mark.vm
 def test_a_named_disk_of_a_loop_device_is_not_read(run: Runner, tmp_path: Path) -> None:
     """A task may have the loop device and write to it, so that a copy would be of several instants."""
     ok("solo5ctl", "disk", "create", "looped", "64K")
-    device = ok("losetup", "--find", "--show", "/var/lib/solo5/disks/looped").strip()
-    try:
-        ok("udevadm", "settle")
-        ok("chown", "solo5:", device)
+    with attached(Path("/var/lib/solo5/disks/looped")) as device:
         name = run("disk.hvt", "read", "stay", options=("--block", f"storage={device}"))
         assert f"Task: {name}\n" in ok("solo5ctl", "disk", "inspect", device)
         for verb in (
@@ -283,8 +275,6 @@ def test_a_named_disk_of_a_loop_device_is_not_read(run: Runner, tmp_path: Path) 
             assert done.returncode, verb
             assert f"is attached to {Path(device).name}: expected" in done.stderr
         ok("solo5ctl", "rm", "--force", name)
-    finally:
-        sh("losetup", "--detach", device)
     ok("solo5ctl", "disk", "export", "looped", str(tmp_path / "copy"))
     ok("solo5ctl", "disk", "rm", "looped")
 

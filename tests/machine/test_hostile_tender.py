@@ -216,7 +216,6 @@ def test_without_the_launcher_arguments_are_open_and_nothing_else_is(
     assert {line.split()[1] for line in got if line != OWN_RUN} - {"file", "group", "port"} == OF_NO_LAUNCHER
 
 
-@pytest.mark.vm  # where there are loop devices and xfsprogs
 @pytest.mark.parametrize("launcher", [True, False])
 def test_no_space_beyond_the_end_of_a_disk_outlives_its_task(
     hostile: None, run: Runner, request: pytest.FixtureRequest, *, launcher: bool
@@ -262,15 +261,11 @@ def test_a_leased_disk_is_refused_at_once(no_launcher: None, hostile: None, run:
     ok("solo5ctl", "disk", "rm", "leased")
 
 
-@pytest.mark.vm  # a container has no loop devices of its own
 def test_a_tender_has_no_other_file_behind_its_loop_device(
     hostile: None, run: Runner, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     """It would detach its own, and wait until root attaches another file to the number."""
-    device = ok("losetup", "--find", "--show", str(disk(tmp_path / "own.img"))).strip()
-    try:
-        ok("udevadm", "settle")  # which sets the owner of a node anew
-        ok("chown", "solo5:", device)
+    with records.attached(disk(tmp_path / "own.img")) as device:
         attacker = run("netdisk.spt", "loop", options=("--block", f"storage={device}"))
         says(attacker, "waiting")
         assert "got loop" not in console(attacker)
@@ -280,8 +275,6 @@ def test_a_tender_has_no_other_file_behind_its_loop_device(
         done = sh("solo5ctl", "run", "--block", f"storage={device}", f"{GUESTS}/netdisk.spt")
         assert done.returncode == 125
         assert f"{device!r} is a loop device" in done.stderr
-    finally:
-        sh("losetup", "--detach", device)
 
 
 @contextmanager

@@ -240,8 +240,6 @@ XFS_IOC_GOINGDOWN, WITHOUT_LOG = 0x8004587D, 2
 """ioctl(2) and its argument, from linux xfs_fs.h: what XFS does by itself when its device is gone."""
 
 
-@pytest.mark.vm  # where there are loop devices and xfsprogs
-@pytest.mark.long
 def test_a_disk_whose_device_is_gone_ends_hvt_and_is_an_error_of_an_spt_guest(run: Runner) -> None:
     where = Path("/srv/gone")
     endings = {}

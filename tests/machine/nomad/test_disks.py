@@ -337,6 +337,7 @@ def test_limits_of_disks_are_within_the_operators(jobs: Jobs) -> None:
 
 
 @pytest.mark.vm  # with a block device below its file system, and the controller
+@pytest.mark.long
 @capped
 @pytest.mark.usefixtures("no_disk")
 def test_limits_of_a_jobs_disk_are_the_kernels(jobs: Jobs) -> None:
@@ -350,6 +351,7 @@ def test_limits_of_a_jobs_disk_are_the_kernels(jobs: Jobs) -> None:
 
 
 @pytest.mark.vm  # a container has no devices of its own
+@pytest.mark.long
 def test_a_device_that_is_pulled_out_is_in_the_events_of_its_task(jobs: Jobs, agent: Agent) -> None:
     with plugged(1) as [node]:
         source = DISKS / "plugged"

@@ -8,7 +8,7 @@ from tests.machine.conftest import GUESTS, eventually, ok, unit_property
 from tests.machine.nomad.agent import api
 from tests.machine.nomad.jobs import Jobs, hcl, says, unit
 
-pytestmark = pytest.mark.vm
+pytestmark = [pytest.mark.vm, pytest.mark.long]  # an emulated machine takes three minutes to start the agent
 MIB = 1 << 20
 CONFIG = f"""
 unikernel      = "{GUESTS}/toucher.spt"

@@ -1,4 +1,4 @@
-"""The kernel's limits of a Nomad task. Needs the controllers of cgroup v2: the `vm` backend has them."""
+"""The limits of a Nomad task: of its unit, and, with the controllers of cgroup v2 of the `vm` backend, the kernel's."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,8 +8,8 @@ from tests.machine.conftest import GUESTS, eventually, ok, unit_property
 from tests.machine.nomad.agent import Agent
 from tests.machine.nomad.jobs import SLEEPER, Jobs, ended, hcl, status, task, unit
 
-pytestmark = pytest.mark.vm
 MIB = 1 << 20
+ALLOTMENT = "cpu = 200\nmemory_max = 64"
 
 
 def cgroup(alloc: str) -> Path:
@@ -22,9 +22,19 @@ def processors(alloc: str) -> str:
     return next(line.split()[1] for line in status.splitlines() if line.startswith("Cpus_allowed_list:"))
 
 
+def test_an_allotment_is_that_of_the_unit(jobs: Jobs) -> None:
+    [alloc] = jobs.run(hcl("shared", SLEEPER, memory=48, resources=ALLOTMENT))
+    limits = {name: unit_property(unit(alloc), name) for name in ("MemoryMax", "MemorySwapMax", "CPUWeight", "Slice")}
+    assert limits == {
+        "MemoryMax": str(64 * MIB), "MemorySwapMax": "0", "CPUWeight": "20", "Slice": "solo5-shared.slice",
+    }  # fmt: skip
+
+
+@pytest.mark.vm
+@pytest.mark.long
 def test_allotment_is_the_cgroups_and_reserved_cores_are_the_tasks_own(jobs: Jobs) -> None:
     """A task with a reserved core has it alone: the shared cores shrink, and grow again at its end."""
-    [other] = jobs.run(hcl("shared", SLEEPER, memory=48, resources="cpu = 200\nmemory_max = 64"))
+    [other] = jobs.run(hcl("shared", SLEEPER, memory=48, resources=ALLOTMENT))
     group = cgroup(other)
     assert int((group / "memory.max").read_text()) == 64 * MIB
     assert (group / "memory.swap.max").read_text().strip() == "0"
@@ -46,6 +56,8 @@ def tight(agent: Agent) -> Iterator[None]:
     ok("systemctl", "revert", "solo5.slice")
 
 
+@pytest.mark.vm
+@pytest.mark.long
 def test_out_of_memory_is_an_event_of_its_own(jobs: Jobs, tight: None) -> None:
     alloc = ended(jobs.submit(hcl("eater", f'unikernel = "{GUESTS}/toucher.hvt"', kind="batch", memory=64)))
     [terminated] = [event for event in task(alloc)["Events"] if event["Type"] == "Terminated"]
