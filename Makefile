@@ -167,7 +167,7 @@ attack: proto ## the attacks of docs/security-tests.md, a line for each; ONLY=TE
 
 .PHONY: bookworm
 bookworm: setup ## on Debian 12, with the oldest systemd and libraries that will do: what depends on those
-	$(call pytest_in_machine,$@,--release bookworm --backend container,--timeout=300 -m 'not vm' \
+	$(call pytest_in_machine,$@,--release bookworm --backend container --packages xfsprogs,--timeout=300 -m 'not vm' \
 	    /srv/tests/contract/bus $(addprefix /srv/tests/machine/test_,run.py outcome.py confinement.py namespace.py \
 	        declared_format.py declared_conflicts.py \
 	        $(addprefix declared.py::test_, a_file_is_a_unit_that_is_enabled_started_and_shown \
