@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.machine.conftest import ok, sh
+from tests.machine.conftest import ok
 
 FACTOR, WORDS = 0x9E3779B97F4A7C15, 64
 RECORD = struct.Struct(f"<{WORDS}Q")
@@ -73,11 +73,10 @@ def attached(file: Path) -> Iterator[str]:
     """Attach a file to a loop device that tasks may have, for the block: in a container, to one of the host's."""
     _make_loops()
     device = ok("losetup", "--find", "--show", str(file)).strip()
-    try:
+    with Path(device).open("rb"):
+        ok("losetup", "--detach", device)  # with its last user: also when this process is killed
         ok("chown", "solo5:", device)
         yield device
-    finally:
-        sh("losetup", "--detach", device)
 
 
 def unmount(directory: Path) -> None:
