@@ -584,6 +584,11 @@ def test_a_task_that_waits_has_what_lets_its_packets_pass_and_announces_question
     assert not [each for each in without if "waiting" in each.name]
 
 
+def test_a_task_whose_network_is_not_attached_has_no_elements() -> None:
+    for state in (LeaseState.RESERVED, LeaseState.RELEASING):
+        assert nft_elements.record_elements(in_state(HELD, state), [DUAL]) == ()
+
+
 @pytest.mark.parametrize(
     ("what", "of_waiting"),
     [

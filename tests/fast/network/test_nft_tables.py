@@ -32,8 +32,11 @@ def test_a_listing_has_the_rules_and_the_elements_of_a_table() -> None:
     }
     a_set: dict[str, Any] = {"family": "bridge", "name": "guests6", "handle": 5, "type": {"typeof": {"concat": []}}}
     address: dict[str, Any] = {
-        "concat": [{"elem": {"val": "s5-a", "counter": {}}}, {"prefix": {"addr": "10.0.0.0", "len": 8}}, -1]
-    }
+        "concat": [
+            {"elem": {"val": "s5-a", "counter": {}}}, {"prefix": {"addr": "10.0.0.0", "len": 8}},
+            {"range": ["10.0.0.2", "10.0.0.9"]}, -1,
+        ]
+    }  # fmt: skip
     rates: dict[str, Any] = {"family": "bridge", "name": "sent_packets", "handle": 6, "type": "ifname"}
     table: dict[str, Any] = {"family": "ip", "name": "solo5", "handle": 7}
     rule: dict[str, Any] = {"chain": "limited", "handle": 8, "expr": []}
@@ -48,7 +51,7 @@ def test_a_listing_has_the_rules_and_the_elements_of_a_table() -> None:
     ]
     elements = [
         Element(family="ip", name="published", key=("tcp", "80"), value=("10.89.0.2", "8080")),
-        Element(family="bridge", name="guests6", key=("s5-a", "10.0.0.0/8", str(2**64 - 1))),
+        Element(family="bridge", name="guests6", key=("s5-a", "10.0.0.0/8", "10.0.0.2-10.0.0.9", str(2**64 - 1))),
         Element(family="bridge", name="sent_packets", key=("s5-a",), value=("100", "10")),
         Element(family="bridge", name="sent_packets", key=("s5-b",), value=("none",)),
     ]
