@@ -5,7 +5,8 @@ Only this is checked; `network.lease_files` checks all of a record, in ten times
 
 from typing import NamedTuple
 
-_VERSION = 1
+VERSION = 1
+"""Of the documents in the files of `network.lease_files`."""
 
 
 class LeasedNic(NamedTuple):
@@ -42,7 +43,7 @@ class Endpoints(NamedTuple):
 
 def endpoints_of(record: object) -> Endpoints | None:
     """Return the endpoints of a decoded lease record; None: it is malformed."""
-    if not isinstance(record, dict) or record.get("version") != _VERSION:
+    if not isinstance(record, dict) or record.get("version") != VERSION:
         return None
     try:
         held = record["reservation"]

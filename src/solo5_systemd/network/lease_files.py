@@ -26,6 +26,7 @@ from solo5_systemd.base.atomic_file import replace_file
 from solo5_systemd.base.decode import Fields, json_document
 from solo5_systemd.base.errors import HostError, Solo5Error
 from solo5_systemd.base.names import NetworkName, TaskName
+from solo5_systemd.network.endpoints import VERSION
 from solo5_systemd.network.model import LeaseRecord, LeaseState, Network, RecordedRepair, Repair
 from solo5_systemd.settings.records import document, record
 
@@ -36,7 +37,6 @@ REPAIRS_MAX = 50
 REPAIRED_TASKS_MAX = 20
 """Names of tasks of one repair that are recorded. A repair of the tables concerns every task."""
 
-_VERSION = 1
 _REQUESTS = "requests"
 _MARK = ".start"
 _log = logging.getLogger(__name__)
@@ -276,13 +276,13 @@ def of_document(kind: Callable[..., T], content: object) -> T:
         InvalidRequestError: a field is missing or malformed, or the version differs.
     """
     fields = Fields(content)
-    fields.integer("version", low=_VERSION, high=_VERSION)
+    fields.integer("version", low=VERSION, high=VERSION)
     return record(kind, fields)
 
 
 def to_document(value: object) -> dict[str, object]:
     """Return the JSON document of a file that has a record."""
-    return {"version": _VERSION, **document(value)}
+    return {"version": VERSION, **document(value)}
 
 
 def _write(path: Path, value: object) -> None:

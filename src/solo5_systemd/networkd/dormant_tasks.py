@@ -97,9 +97,13 @@ class Waiting:
             (self.fifos / task).unlink()
 
     def begin(self, record: LeaseRecord) -> None:
-        """Record that a task waits, and keep what lets its packets pass: in one nftables transaction.
+        """Record that an attached task waits. Packets are held from here on; raises as `enter`."""
+        self.enter(record)
+        self.packets(record.reservation.task, Neighbours.hold)
+        self.ending.discard(record.reservation.task)
 
-        Packets are held from here on.
+    def enter(self, record: LeaseRecord) -> None:
+        """Record that a task waits, and have the elements that let its packets pass: in one nftables transaction.
 
         Raises:
             HostError: nftables or the kernel refused it.
@@ -107,8 +111,6 @@ class Waiting:
         waiting = replace(record, state=LeaseState.WAITING, asleep=time.time_ns() // 1000)
         self._leases.save(waiting)
         self._bridges.change_elements([record], [waiting])
-        self.packets(record.reservation.task, Neighbours.hold)
-        self.ending.discard(record.reservation.task)
 
     def packets(self, task: TaskName, do: Callable[[Neighbours, str, Lease], T]) -> Sequence[T]:
         """Do what a method of `Neighbours` does with the packets for each NIC of a task.

@@ -232,7 +232,7 @@ class NetworkState:
         record = self.reserve(task, request)
         for lease in record.reservation.leases:
             self.bridges.bring_up(lease)
-        self.waiting.begin(record)
+        self.waiting.enter(record)
         return True
 
     def _reserve_again(self, task: TaskName, kept: LeaseRecord) -> LeaseRecord:
