@@ -109,6 +109,15 @@ def test_a_new_image_takes_the_place_of_the_old_one_at_its_address_until_a_rollb
     assert "Failed to open" not in ok("journalctl", "--quiet", begun, "-u", "solo5-task-web.next", "--output=cat")
 
 
+def test_a_command_is_over_once_its_unit_is(web: str, newer: str, place: Files) -> None:
+    """What is typed next is not told that an update is under way."""
+    place("/run/systemd/system/solo5-update@.service.d/late.conf", "[Service]\nExecStopPost=/bin/sleep 1\n")
+    systemctl("daemon-reload")
+    for words in (["update", "web", newer], ["rollback", "web"]):
+        ok("solo5ctl", *words, "--watch", "0", timeout=120)
+        ok("solo5ctl", "sleep", "web")
+
+
 def test_a_guest_that_routes_keeps_its_routes(declare: Declarations, newer: str) -> None:
     """The new guest has them once it has the place of the old one: no two tasks have the same."""
     with settings('[network.default]\nroutes = ["192.168.0.0/16"]\n'):

@@ -184,7 +184,8 @@ def _show(files: "UpdateFiles", context: CommandContext, run: str) -> int:
     while under_way:
         running = os.path.islink(run)  # noqa: PTH114 - `update --help` imports no pathlib
         began |= running
-        under_way = files.under_way and (running or not began)  # read first: the last step comes before the end
+        # Read first: the last step comes before the unit's end, and that before what is typed next.
+        under_way = running or (files.under_way and not began)
         for text, end in files.steps()[shown:]:
             shown += 1
             status = status if end is None else end
