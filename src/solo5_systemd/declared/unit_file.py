@@ -229,9 +229,9 @@ def _unit(declaration: Declaration, host: Host) -> Iterator[str]:
     yield "Documentation=man:solo5.unikernel(5)"
     yield f"SourcePath={_escaped(declaration.paths[0])}"
     # Wants=, not Requires=: a restart of the preparation would restart this unit, and reset its NRestarts=.
-    units = [prepare_service(name)]
-    if not declaration.workload.idle_stops:  # else the preparation starts it: PID 1 loads a unit less at a boot
-        units.append(declared_outcome_target(name))
+    # The preparation starts the outcome target of a task that waits: PID 1 loads a unit less at a boot.
+    other = f"{name}.socket" if declaration.workload.idle_stops else declared_outcome_target(name)
+    units = [prepare_service(name), other]
     if declaration.instance:
         units.append(awaited_target(name))
     yield f"Wants={' '.join(units)}"
@@ -240,15 +240,13 @@ def _unit(declaration: Declaration, host: Host) -> Iterator[str]:
     yield from _mounts(declaration, host)
     if survives_soft_reboot(declaration):
         yield from SURVIVING
-    if declaration.workload.idle_stops:
-        yield f"Wants={name}.socket"
     yield from (str(line) for line in declaration.unit)
 
 
 def _mounts(declaration: Declaration, host: Host) -> Iterator[str]:
     workload = declaration.workload
     paths = [host.tender.path, workload.image, *(disk.path for disk in workload.disks if disk.path.startswith("/"))]
-    yield from (f"RequiresMountsFor={_quoted(path)}" for path in dict.fromkeys(paths))
+    yield f"RequiresMountsFor={' '.join(map(_quoted, dict.fromkeys(paths)))}"
 
 
 def _service(declaration: Declaration, host: Host) -> Iterator[str]:
@@ -354,11 +352,14 @@ def _parts(declaration: Declaration, host: Host) -> Parts:
 
 
 def lines(entry: Property) -> Iterator[str]:
-    """Yield a property as lines of a unit file, where these differ from a D-Bus value's text."""
+    """Yield a property as lines of a unit file, where these differ from a D-Bus value's text.
+
+    As few as there can be: at a boot, each takes PID 1 5 µs.
+    """
     value: Any = entry.value
     name = PROPERTIES[entry.name].directive
     if entry.name in _BINDS:
-        yield from (f"{name}={_bind(*each)}" for each in value)
+        yield f"{name}={' '.join(_bind(*each) for each in value)}"
     elif entry.name == "DeviceAllow":
         yield from (f"{name}={device} {access}" for device, access in value)
     elif entry.name == "RestrictNamespaces" and value == CLONE_NEWUTS:
@@ -366,7 +367,7 @@ def lines(entry: Property) -> Iterator[str]:
     elif entry.name == "RestrictAddressFamilies" and value == (True, []):
         yield f"{name}=none"
     elif entry.name == "LogExtraFields":
-        yield from (f"{name}={_quoted(each.decode())}" for each in value if not each.endswith(b"="))
+        yield f"{name}={' '.join(_quoted(each.decode()) for each in value if not each.endswith(b'='))}"
     else:
         yield directive(entry)
 

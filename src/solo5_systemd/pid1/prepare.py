@@ -4,6 +4,17 @@
     prepare --clear NAME   after the task has ended
 
 PID 1 stores the descriptors that hold locks with this unit, until the task's service has stopped and with it this unit.
+
+The task's service wants the unit, and asserts what it makes. What the unit file has, and why:
+
+    Wants=dbus.socket           not Requires=: a soft reboot stops the bus, and would stop this unit of a task that
+                                survives it
+    PartOf=, StopWhenUnneeded=  started again with each start of the task, and stopped when it has ended
+    RefuseManualStop=           the locks of a running task's disks would be lost
+    IgnoreOnIsolate=            the same, of a task whose service has IgnoreOnIsolate=yes
+    StartLimitIntervalSec=0     the restarts of the task are limited by its own service
+    the second ExecStopPost=    where the first was killed: nothing else would remove a mount and a user of a task that
+                                is not started again
 """
 
 import asyncio

@@ -89,8 +89,9 @@ def test_its_names_are_those_of_the_instances() -> None:
     )
     assert "AssertPathExists=/run/solo5/declared/web@%i/environment" in found
     assert "SyslogIdentifier=web@%i" in found
-    assert 'LogExtraFields="SOLO5_TASK=web@%i"' in found
-    assert 'LogExtraFields="SOLO5_HOSTNAME=web-%i"' in found
+    [fields] = [line for line in found if line.startswith("LogExtraFields=")]
+    assert '"SOLO5_TASK=web@%i"' in fields
+    assert '"SOLO5_HOSTNAME=web-%i"' in fields
     assert any(re.fullmatch("User=solo5-[0-9a-f]{12}-%i", line) for line in found)
     assert "SourcePath=/etc/solo5/web@.unikernel" in found
 
@@ -101,7 +102,7 @@ def test_what_an_instance_waits_for_is_before_its_preparation() -> None:
     assert "Before=solo5-prepare@web@%i.service" in lines
     assert "After=db@%i.service web.target web@%i.socket" in lines
     assert "Requires=a@%I.mount" in lines
-    assert 'RequiresMountsFor="/srv/%I/%i-50%%.hvt"' in lines
+    assert any(line.startswith("RequiresMountsFor=") and '"/srv/%I/%i-50%%.hvt"' in line for line in lines)
     assert not any("Conflicts" in line for line in lines)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import pickle
+import re
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -298,9 +299,9 @@ def test_a_tender_that_is_not_there_yet_is_expected_in_a_directory_that_is_not(
     tender = f"{tmp_path}/{expected}/solo5-spt"
     text = (tmp_path / "system/web.service").read_text()
     assert f"ExecStart={tender} " in text
-    assert "BindReadOnlyPaths=-/usr/lib:/usr/lib\n" in text
+    assert " -/usr/lib:/usr/lib " in text
     waits = (tmp_path / "system/solo5-prepare@web.service.d/declared.conf").read_text()
-    assert f'RequiresMountsFor="{tender}"\n' in waits
+    assert f'RequiresMountsFor="{tender}" ' in waits
     assert kept_basis(TaskName("web"), str(tmp_path / "run")).tender == tender
 
 
@@ -386,7 +387,7 @@ def system(tmp_path: Path) -> list[str]:
 def test_a_template_becomes_a_unit_and_a_target(make: Make, template: Path, tmp_path: Path) -> None:
     assert make() == []
     assert system(tmp_path) == ["solo5-awaited-web@.target", "web@.service"]
-    assert 'LogExtraFields="SITE=%i"' in (tmp_path / "system/web@.service").read_text()
+    assert '"SITE=%i"' in (tmp_path / "system/web@.service").read_text()
     directory = str(tmp_path / "run")
     [source] = kept_sources(TaskName("web@7"), directory)
     assert source.content == template.read_bytes()
@@ -496,7 +497,7 @@ def test_the_tender_of_a_template_is_that_of_an_image_that_there_is(make: Make, 
     assert make() == []
     text = (tmp_path / "system/web@.service").read_text()
     assert "ExecStart=/usr/bin/solo5-spt" in text
-    assert f'RequiresMountsFor="{tmp_path}/w%ib.spt"' in text
+    assert re.search(f'RequiresMountsFor=.*"{tmp_path}/w%ib.spt"', text)
 
 
 def test_an_instance_of_the_template_of_others_is_left_alone(make: Make, template: Path, tmp_path: Path) -> None:
