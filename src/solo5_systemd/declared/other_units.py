@@ -68,7 +68,16 @@ def _quadlets(directories: Sequence[str]) -> Iterator[Path]:
             yield from (Path(parent, file) for file in files if Path(file).suffix in _QUADLET)
 
 
-def check_free(name: str, generated: Mapping[str, Path], directories: Sequence[str] = UNITS) -> None:
+def unit_files(directories: Sequence[str] = UNITS) -> Mapping[str, frozenset[str]]:
+    """Return the names of the files in each directory of units that there is: for many calls of `check_free`."""
+    found = {}
+    for directory in directories:
+        with suppress(OSError):
+            found[directory] = frozenset(os.listdir(directory))  # noqa: PTH208 - for strings
+    return found
+
+
+def check_free(name: str, generated: Mapping[str, Path], units: Mapping[str, frozenset[str]]) -> None:
     """Check that no other unit has the name of a declaration; a mask and an edited copy of ours have precedence.
 
     A socket unit of this name would start the task.
@@ -76,6 +85,7 @@ def check_free(name: str, generated: Mapping[str, Path], directories: Sequence[s
     Args:
         name: of the declaration; of an instance, the template may be another program's.
         generated: as of `of_generators`.
+        units: as of `unit_files`.
 
     Raises:
         TakenError: another unit has the name.
@@ -84,8 +94,7 @@ def check_free(name: str, generated: Mapping[str, Path], directories: Sequence[s
         raise TakenError(f"{name} begins with {_OWN_UNITS}, as units of solo5-systemd do: expected another name.")
     prefix, at, _ = name.partition("@")
     for unit in dict.fromkeys((f"{name}.service", f"{name}.socket", f"{prefix}{at}.service")):
-        paths = (f"{directory}/{unit}" for directory in directories)
-        files = (Path(path) for path in paths if os.path.lexists(path))
+        files = (Path(directory, unit) for directory, names in units.items() if unit in names)
         others = (file for file in files if not _is_masked(file) and not is_ours(file))
         other = next(others, generated.get(unit))
         if other is not None:

@@ -55,7 +55,7 @@ from solo5_systemd.declared.files import (
     own_instances,
     read_sources,
 )
-from solo5_systemd.declared.other_units import check_free, is_ours, of_generators
+from solo5_systemd.declared.other_units import check_free, is_ours, of_generators, unit_files
 from solo5_systemd.declared.syntax import Source
 from solo5_systemd.declared.template import is_template, parse_template
 from solo5_systemd.declared.unit_file import (
@@ -141,7 +141,7 @@ class Generator:
         self._etc = etc
         self._system = system
         self._directory = directory
-        self._units = units
+        self._units = unit_files(units)
         self._generated = of_generators() if generated is None else generated
         self._fstab = fstab
         self._systemd = systemd

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from solo5_systemd.base.errors import TakenError
-from solo5_systemd.declared.other_units import EDITED, check_copy, check_effect, check_free, of_generators
+from solo5_systemd.declared.other_units import EDITED, check_copy, check_effect, check_free, of_generators, unit_files
 from solo5_systemd.declared.unit_file import MARK
 from solo5_systemd.host.drop_ins import UNITS
 
@@ -27,7 +27,7 @@ def test_a_quadlet_is_a_service(tmp_path: Path, file: str, unit: str) -> None:
     assert of_generators((str(tmp_path),), "/nothing") == {unit: path}
     name = unit.removesuffix(".service")
     with pytest.raises(TakenError, match=f"unit {unit} is made of {path} already: expected a name"):
-        check_free(f"{name}7" if name.endswith("@") else name, {unit: path}, ())
+        check_free(f"{name}7" if name.endswith("@") else name, {unit: path}, {})
 
 
 def test_what_is_no_service_of_the_system_is_none(tmp_path: Path) -> None:
@@ -54,13 +54,13 @@ def test_the_directories_are_those_of_a_unit_file_of_pid_1() -> None:
 def test_another_unit_file_has_the_name_and_a_mask_has_none(tmp_path: Path, unit: str) -> None:
     other = tmp_path / unit
     other.symlink_to("/dev/null")
-    check_free("web", {}, [str(tmp_path)])
+    check_free("web", {}, unit_files([str(tmp_path), "/nothing"]))
     other.unlink()
     other.write_text("[Service]\n")
     with pytest.raises(TakenError, match=f"unit {unit} is {other} already"):
-        check_free("web", {}, [str(tmp_path)])
+        check_free("web", {}, unit_files([str(tmp_path), "/nothing"]))
     with pytest.raises(TakenError, match="begins with solo5-"):
-        check_free("solo5-web", {})
+        check_free("solo5-web", {}, {})
 
 
 @pytest.mark.parametrize("place", ["unikernel.d", "web.unikernel.d", "service.d", "web.service.d"])

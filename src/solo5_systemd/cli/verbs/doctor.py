@@ -61,7 +61,7 @@ def _declarations(good: "list[Declaration]", directory: Path = ETC) -> Iterator[
     from solo5_systemd.declared.conflicting_declarations import conflicts
     from solo5_systemd.declared.declaration import parse_declaration
     from solo5_systemd.declared.files import declarations, host_names, read_sources
-    from solo5_systemd.declared.other_units import check_copy, check_effect, check_free, of_generators
+    from solo5_systemd.declared.other_units import check_copy, check_effect, check_free, of_generators, unit_files
     from solo5_systemd.declared.template import is_template, parse_template
 
     refused = 0
@@ -73,10 +73,10 @@ def _declarations(good: "list[Declaration]", directory: Path = ETC) -> Iterator[
     except Solo5Error as error:
         yield Fact(name="declarations", value="check failed", verdict=Verdict.LIMITED, advice=str(error))
         return
-    generated = of_generators()
+    generated, units = of_generators(), unit_files()
     for name in names:
         try:
-            check_free(name, generated)
+            check_free(name, generated, units)
             check_copy(name)
             check_effect(name)
             sources = read_sources(name, directory)
