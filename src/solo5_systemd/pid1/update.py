@@ -256,8 +256,8 @@ def check_in_effect(name: TaskName) -> None:
         Solo5Error: they cannot be read, or are malformed.
     """
     present = read_sources(name)
+    _parsed(name, present)  # for its error, with the line: of one that was refused, no sources are kept
     if present != tuple(kept_sources(name)):
-        _parsed(name, present)  # for its error, with the line
         raise InvalidRequestError(
             f"the declaration of task {name} has changed since the last daemon-reload: expected the one in effect.",
             "To update the task with the changes: systemctl daemon-reload, and then the same command.",
