@@ -72,11 +72,7 @@ class CommandContext:
             raise _root_cause(group) from group
 
     def require_root(self) -> None:
-        """Check that the process is root.
-
-        Raises:
-            HostError: it is not.
-        """
+        """Check that the process is root."""
         if not self.root:
             raise HostError("this verb requires root.", "Run it with sudo.")
 

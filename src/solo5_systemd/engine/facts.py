@@ -58,9 +58,6 @@ class Host:
         """Refuse a name that has a unit; a declared task's own does not count.
 
         This is for an early error only: StartTransientUnit decides about concurrent starts of one name.
-
-        Raises:
-            TakenError: it has one.
         """
         if await self._backends.units.is_taken(name):
             raise TakenError(

@@ -157,9 +157,6 @@ class Runtime(Queries):
 
         Args:
             state: the run, as it was last read. There is no D-Bus call before its end.
-
-        Raises:
-            NoSuchTaskError: the task was removed, or its unit has another run.
         """
         ended = await self._stopper.wait_until_over(state)
         if ended is None:
@@ -192,9 +189,6 @@ class Runtime(Queries):
         Args:
             timeout_s: seconds until the cgroup is killed.
             run: the task's unit as it was last read, to save D-Bus calls; None: it is read.
-
-        Raises:
-            NoSuchTaskError: there is none of this name.
         """
         state = await (self._state(name) if run is None else self._units.current(run))
         if state is None:

@@ -335,9 +335,6 @@ class Updater:
         """Return until when the new guest must have the ports, of the loop's clock; None: there is no limit.
 
         A reload that PID 1 ends has failed, whatever becomes of the update.
-
-        Raises:
-            InvalidRequestError: that is over.
         """
         left = await self._units.reload_time_left(self._service)
         if left is None:

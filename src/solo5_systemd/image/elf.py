@@ -43,10 +43,6 @@ def read_manifest(file: BinaryIO, size: int, *, machine: str | None = None) -> I
         file: the image; its content must not change during the call.
         size: of the file, in bytes.
         machine: the architecture as uname(2) names it; None: this host's.
-
-    Raises:
-        ImageError: no tender on this host runs the image. The sentence has no subject ("its manifest …"): the caller
-            adds the image's name.
     """
     image = _Image(file, size)
     entry, segments = image.header(machine or os.uname().machine)

@@ -202,11 +202,7 @@ class ImageStore:
     def _take(
         self, path: str, roots: Sequence[str], largest: int, admit: Callable[[int], None], at_once: int
     ) -> StoredImage:
-        """Find or store an image.
-
-        Raises:
-            _LargeImageError: the image must be copied and has more than `at_once` bytes.
-        """
+        """Find or store an image."""
         with _open_source(path, roots, largest) as source, _store_errors(self._directory):
             status = os.fstat(source.fileno())
             with self._lock(shared=True):

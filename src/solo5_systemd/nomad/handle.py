@@ -91,9 +91,6 @@ def verify(stored: DriverState, boot: str, found: UnitState | None) -> UnitState
     Args:
         boot: the kernel's boot ID now.
         found: the unit that PID 1 has for the name; None: none.
-
-    Raises:
-        NoSuchTaskError: it does not exist any more, or is another invocation. Nomad then starts the task again.
     """
     if stored.boot != boot:
         raise NoSuchTaskError(f"task {stored.task} ended with the previous boot of the host.")

@@ -53,9 +53,6 @@ async def open_fifo(path: str, root: str = "", timeout_s: float = READER_TIMEOUT
     Args:
         root: a directory that no task can replace. Empty, or if `path` is not below it: the FIFO's own directory.
         timeout_s: seconds to wait for the reader.
-
-    Raises:
-        HostError: the file does not exist, is not a FIFO, or has no reader.
     """
     end = asyncio.get_running_loop().time() + timeout_s
     while (fd := _open(path, root)) is None:

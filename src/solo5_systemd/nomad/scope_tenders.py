@@ -135,11 +135,7 @@ class _WaitingChild:
                 raise
 
     def execute(self) -> Child:
-        """Let the child, which is in its scope, execute the command line; return it.
-
-        Raises:
-            HostError: it has been killed before.
-        """
+        """Let the child, which is in its scope, execute the command line; return it."""
         assert self._child is not None  # noqa: S101 - the scope has started
         try:
             os.write(self._pipe, b"\n")

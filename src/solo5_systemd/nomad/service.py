@@ -152,11 +152,7 @@ class DriverService:
     # --- not supported by unikernels -------------------------------------------------------------------------------
 
     async def exec_task(self, _: wire.ExecTaskRequest) -> wire.ExecTaskResponse:
-        """Refuse: a unikernel has no processes.
-
-        Raises:
-            InvalidRequestError: always.
-        """
+        """Refuse: a unikernel has no processes."""
         raise InvalidRequestError(NO_SHELL)
 
     async def exec_task_streaming(

@@ -9,11 +9,7 @@ _Network = TypeVar("_Network", IPv4Network, IPv6Network)
 
 
 def ipv4_address(text: str) -> IPv4Address:
-    """Parse an IPv4 address.
-
-    Raises:
-        InvalidRequestError: malformed.
-    """
+    """Parse an IPv4 address."""
     try:
         return IPv4Address(text)
     except ValueError as error:
@@ -23,11 +19,7 @@ def ipv4_address(text: str) -> IPv4Address:
 
 
 def ipv6_address(text: str) -> IPv6Address:
-    """Parse an IPv6 address without a zone.
-
-    Raises:
-        InvalidRequestError: malformed.
-    """
+    """Parse an IPv6 address without a zone."""
     try:
         address = IPv6Address(text)
     except ValueError:

@@ -39,9 +39,6 @@ def ipv6_settings(keys: NetworkKeys, fields: Fields, mtu: int) -> Ipv6 | None:
 
     Args:
         mtu: of the network, in bytes.
-
-    Raises:
-        SettingsError: a value is invalid, or has no meaning without `ipv6`.
     """
     if not keys.ipv6:
         for key in ("gateway6", "nat66", "ra"):

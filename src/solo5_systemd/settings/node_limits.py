@@ -213,9 +213,6 @@ def check_space(limits: Limits, space: Space, more: int, what: str, where: str, 
         what: it, as the beginning of a sentence.
         where: a path in the file system.
         promised: bytes that others can still take, by what was made for them.
-
-    Raises:
-        HostError: too little would be left.
     """
     reserve = limits.reserve(space.size)
     if more > 0 and space.free - promised - more < reserve:

@@ -58,11 +58,7 @@ UNLIMITED = Rate()
 
 
 def rate(texts: Sequence[str]) -> Rate:
-    """Parse limits, each of a key at most once.
-
-    Raises:
-        InvalidRequestError: malformed, or out of range.
-    """
+    """Parse limits, each of a key at most once."""
     found: dict[str, int] = {}
     for text in texts:
         match = _ENTRY.fullmatch(text)
@@ -95,9 +91,6 @@ def check_cap(wanted: Rate, cap: Rate, of: str) -> None:
 
     Args:
         of: the noun for the network in the error.
-
-    Raises:
-        InvalidRequestError: one is.
     """
     for key, (mine, most) in zip(KEYS, _pairs(wanted, cap), strict=True):
         if mine is not None and most is not None and mine > most:

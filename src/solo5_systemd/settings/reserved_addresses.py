@@ -33,11 +33,7 @@ Reserved = tuple[AddressRange, ...]
 
 
 def address_range(given: str) -> AddressRange:
-    """Parse an address or a range of addresses.
-
-    Raises:
-        SettingsError: malformed, reversed, or of two families.
-    """
+    """Parse an address or a range of addresses."""
     first, _, last = given.partition("-")
     try:
         found = AddressRange(ip_address(first.strip()), ip_address((last or first).strip()))
@@ -57,9 +53,6 @@ def check_within(reserved: Reserved, networks: Sequence[IPv4Network | IPv6Networ
     Args:
         networks: the network's range and prefix, as far as they are set.
         where: the path of the key, for the error.
-
-    Raises:
-        SettingsError: a range is not.
     """
     for each in reserved:
         if not any(each.first in network and each.last in network for network in networks):

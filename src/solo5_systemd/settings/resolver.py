@@ -70,11 +70,7 @@ def resolver(servers: Iterable[str], search: Iterable[str]) -> Resolver:
 
 
 def name_server(text: str) -> IPv4Address | IPv6Address:
-    """Parse the address of a name server.
-
-    Raises:
-        InvalidRequestError: malformed, or no address of another machine.
-    """
+    """Parse the address of a name server."""
     address = other_machine(text)
     if address is None:
         raise InvalidRequestError(
@@ -101,9 +97,6 @@ def reachable(found: Resolver, versions: Collection[int]) -> Resolver:
 
     Args:
         versions: of IP, 4 or 6 or both: those of which the guest has addresses.
-
-    Raises:
-        InvalidRequestError: none is left.
     """
     servers = tuple(server for server in found.servers if server.version in versions)
     if found.servers and not servers:

@@ -146,9 +146,6 @@ def parse_settings(document: Mapping[str, object], where: str = "") -> Settings:
     Args:
         document: as `tomllib` returns it.
         where: the file, for errors.
-
-    Raises:
-        SettingsError: an unknown key or an invalid value; the sentence begins with `where` and the key's path.
     """
     try:
         return _parse(Fields(document, error=SettingsError))
@@ -166,11 +163,7 @@ def _parse(fields: Fields) -> Settings:
 
 
 def check_reach(settings: Settings) -> None:
-    """Check that `reach` of each network contains other networks only. Called when all files are merged.
-
-    Raises:
-        SettingsError: a network does not exist, or contains itself.
-    """
+    """Check that `reach` of each network contains other networks only. Called when all files are merged."""
     for network in settings.networks:
         for name in network.policy.reach:
             if settings.network(name) is None or name == network.name:

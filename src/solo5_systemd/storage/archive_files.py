@@ -233,11 +233,6 @@ def _open_member(request: DiskRequest, member: Member) -> tuple[int, frozenset[i
 
     Returns:
         Its descriptor, and the users other than root that can change what is there; None: below a root.
-
-    Raises:
-        InvalidRequestError: it is outside of the roots, or (in the roots) does not exist.
-        NotFoundError: without roots, it does not exist.
-        HostError: the file system returned an error.
     """
     what = f"disk {request.disk}: {_shown(member.path)}"
     path = PurePath(member.path)
@@ -296,11 +291,7 @@ def _opened(path: str) -> int:
 
 
 def _credential(name: str) -> tuple[Path, bool]:
-    """Return the file of a system credential, and whether it is encrypted.
-
-    Raises:
-        NotFoundError: there is none of this name.
-    """
+    """Return the file of a system credential, and whether it is encrypted."""
     for directories, is_encrypted in ((CREDENTIALS, False), (ENCRYPTED, True)):
         for directory in directories:
             path = directory / name

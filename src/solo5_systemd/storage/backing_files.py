@@ -263,11 +263,7 @@ def _create(request: DiskRequest, new: NewFile, claims: DiskClaims) -> bool:
 
 
 def unmake(request: DiskRequest, disk: Disk, locks: Path = LOCKS) -> None:
-    """Remove the file that `make` has created for a disk, unless another task has it by now.
-
-    Raises:
-        HostError: it cannot be removed.
-    """
+    """Remove the file that `make` has created for a disk, unless another task has it by now."""
     try:
         with closing(lock([disk], directory=locks)), find_place(request) as place:
             name = Path(place.path).name

@@ -20,11 +20,7 @@ BPS_MIN, IOPS_MIN = 100_000, 10
 
 
 def io_limit(key: str, text: str) -> int:
-    """Parse a limit: a number, or one with K, M, G or T, powers of 1000 as in IOReadBandwidthMax=.
-
-    Raises:
-        InvalidRequestError: malformed, or out of range; the sentence begins with the key.
-    """
+    """Parse a limit: a number, or one with K, M, G or T, powers of 1000 as in IOReadBandwidthMax=."""
     match = _VALUE.fullmatch(text)
     value = int(match[1]) * FACTORS[match[2]] if match else -1
     is_bytes = key.endswith("bps")
@@ -84,9 +80,6 @@ def lowered(wanted: IoLimits, cap: IoLimits, where: str) -> IoLimits:
 
     Args:
         where: the path of the limits in the job, for errors.
-
-    Raises:
-        InvalidRequestError: one is above the operator's.
     """
     most = cap.each()
     for key, value in wanted.each().items():

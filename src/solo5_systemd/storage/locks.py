@@ -81,11 +81,7 @@ def _guarded(directory: Path) -> Iterator[None]:
 
 
 def remove_stale(directory: Path = LOCKS) -> None:
-    """Remove the lock files of disks that no task has locked.
-
-    Raises:
-        HostError: the directory cannot be used.
-    """
+    """Remove the lock files of disks that no task has locked."""
     try:
         with closing(lock_directory(directory)):
             for name in directory.iterdir():

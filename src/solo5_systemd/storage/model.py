@@ -256,9 +256,6 @@ def named_disk(
         sector_size: in bytes; None: 512.
         create: the disk to create if there is none of this name.
         private: a copy for one run.
-
-    Raises:
-        InvalidRequestError: it is to be created, and used as a copy only.
     """
     if create is not None and private:
         raise InvalidRequestError(
@@ -291,11 +288,7 @@ def backing_of(request: DiskRequest, *, is_device: bool) -> Backing:
 
 
 def sector_size(request: DiskRequest) -> int:
-    """Return the requested sector size in bytes, or the default.
-
-    Raises:
-        InvalidRequestError: not a power of two within the tenders' range.
-    """
+    """Return the requested sector size in bytes, or the default."""
     size = SECTOR_SIZE if request.sector_size is None else request.sector_size
     if not SECTOR_SIZE <= size <= MAX_SECTOR_SIZE or size.bit_count() != 1:
         raise InvalidRequestError(
@@ -306,11 +299,7 @@ def sector_size(request: DiskRequest) -> int:
 
 
 def check_size(request: DiskRequest, size: int) -> None:
-    """Check the size (bytes) of a disk.
-
-    Raises:
-        InvalidRequestError: zero, or not a multiple of the sector size.
-    """
+    """Check the size (bytes) of a disk."""
     sector = sector_size(request)
     if size == 0 or size % sector:
         raise InvalidRequestError(f"{request} has {size} bytes: expected one or more whole sectors of {sector}.")

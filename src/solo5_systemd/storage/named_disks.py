@@ -291,11 +291,7 @@ class NamedDisks:
 
 
 def names_in(directory: Path, what: str) -> list[str]:
-    """Return the sorted names in a directory; none if there is no directory.
-
-    Raises:
-        HostError: it cannot be read.
-    """
+    """Return the sorted names in a directory; none if there is no directory."""
     try:
         return sorted(entry.name for entry in directory.iterdir())
     except FileNotFoundError:
@@ -305,11 +301,7 @@ def names_in(directory: Path, what: str) -> list[str]:
 
 
 def regular_file(path: Path, what: str, check_name: Callable[[], object]) -> os.stat_result | None:
-    """Return the status of a regular file; None if there is none, or its name is not valid.
-
-    Raises:
-        HostError: it cannot be read.
-    """
+    """Return the status of a regular file; None if there is none, or its name is not valid."""
     try:
         check_name()
         status = path.lstat()

@@ -359,11 +359,7 @@ class Instant:
         self._parts = parts
 
     def prepare(self) -> None:
-        """Check that the task still has the disks, and write their dirty pages, for which a reflink would wait.
-
-        Raises:
-            HostError: the task has other disks by now, or the file system returned an error.
-        """
+        """Check that the task still has the disks, and write their dirty pages, for which a reflink would wait."""
         held = holders(self._disks.locks)
         for part in self._parts:
             if held.get(identity(os.fstat(part.source))) != self._task:

@@ -12,11 +12,7 @@ T = TypeVar("T")
 
 
 def unit_property(text: str, option: str) -> tuple[str, str]:
-    """Parse KEY=VALUE, a settable unit property (task/properties.py).
-
-    Raises:
-        InvalidRequestError: malformed, or not settable.
-    """
+    """Parse KEY=VALUE, a settable unit property (task/properties.py)."""
     key, equals, value = text.partition("=")
     if not equals:
         raise InvalidRequestError(f"{option} {text!r} has no value: expected KEY=VALUE, such as TasksMax=32.")
@@ -26,11 +22,7 @@ def unit_property(text: str, option: str) -> tuple[str, str]:
 
 @named
 def log_field(text: str, option: str) -> tuple[str, str]:
-    """Parse KEY=VALUE, KEY in the form of systemd.journal-fields(7).
-
-    Raises:
-        InvalidRequestError: malformed, or a SOLO5_ field.
-    """
+    """Parse KEY=VALUE, KEY in the form of systemd.journal-fields(7)."""
     key, equals, value = text.partition("=")
     if not equals or not FIELD_NAME.fullmatch(key) or key.startswith("SOLO5_") or not value.isprintable():
         raise InvalidRequestError(
@@ -42,11 +34,7 @@ def log_field(text: str, option: str) -> tuple[str, str]:
 
 @named
 def journal_label(text: str, option: str) -> tuple[str, str]:
-    """Parse KEY=VALUE, as in a Nomad job's `labels`.
-
-    Raises:
-        InvalidRequestError: malformed, or KEY is a field of journald, Nomad or solo5-systemd.
-    """
+    """Parse KEY=VALUE, as in a Nomad job's `labels`."""
     key, equals, value = text.partition("=")
     if not equals:
         raise InvalidRequestError(f"{option} {text!r} has no value: expected KEY=VALUE, such as TEAM=web.")
@@ -60,9 +48,6 @@ def unique(values: Iterable[T], key: Callable[[T], Hashable], what: str) -> tupl
         values: in the order in which they were given.
         key: returns the key of a value.
         what: the noun for the key in the error.
-
-    Raises:
-        InvalidRequestError: two values have the same key.
     """
     seen: dict[Hashable, T] = {}
     for value in values:

@@ -25,11 +25,7 @@ _EVERY_IPV4 = "0.0.0.0"  # noqa: S104 - parsed, never bound
 
 @named
 def nic(text: str, option: str) -> NicRequest:
-    """Parse NIC=NETWORK[,ip=ADDRESS][,ip6=ADDRESS][,mac=ADDRESS][,route=RANGE], the last any number of times.
-
-    Raises:
-        InvalidRequestError: malformed.
-    """
+    """Parse NIC=NETWORK[,ip=ADDRESS][,ip6=ADDRESS][,mac=ADDRESS][,route=RANGE], the last any number of times."""
     name, equals, rest = text.partition("=")
     network, *options = rest.split(",")
     if not equals or not network:
@@ -73,11 +69,7 @@ def _options(words: Iterable[str], known: tuple[str, ...], where: str) -> dict[s
 
 @named
 def publish(text: str, option: str) -> tuple[Publish, ...]:
-    """Parse [NIC:][HOSTIP:]HOSTPORT:PORT[/tcp|/udp]; an IPv6 address is in brackets. Both ports may be ranges.
-
-    Raises:
-        InvalidRequestError: malformed, or ranges that are not equally long.
-    """
+    """Parse [NIC:][HOSTIP:]HOSTPORT:PORT[/tcp|/udp]; an IPv6 address is in brackets. Both ports may be ranges."""
     ports, slash, protocol = text.partition("/")
     *front, host_port, port = _OUTER_COLON.split(ports) if ":" in ports else ("", "", "", "")
     is_whole = bool(host_port and port) and "" not in front
@@ -126,11 +118,7 @@ def host_endpoint(port: Publish) -> str:
 
 
 def namespace_path(text: str, option: str) -> str:
-    """Return the path of a network namespace; a name is one of /run/netns, as for `ip netns`.
-
-    Raises:
-        InvalidRequestError: neither a name nor an absolute path.
-    """
+    """Return the path of a network namespace; a name is one of /run/netns, as for `ip netns`."""
     if text in ("", ".", "..") or "\0" in text or ("/" in text and not text.startswith("/")):
         raise InvalidRequestError(
             f"{option} {text!r} is neither a name nor an absolute path: expected a network namespace such as "

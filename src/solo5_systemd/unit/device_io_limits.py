@@ -18,10 +18,6 @@ def io_properties(disks: Sequence[Disk], names: Iterable[str]) -> Iterator[Prope
 
     Args:
         names: of the properties that the task has beside.
-
-    Raises:
-        InvalidRequestError: a limited disk has no device, disks of one device have different limits, or a property
-            beside limits devices, too.
     """
     limits = _by_device([disk for disk in disks if disk.backing is not Backing.ARCHIVE])
     if not limits:

@@ -53,9 +53,6 @@ def guest_memory(allotment: int, facts: ImageFacts, archives: int = 0) -> int:
     Args:
         allotment: bytes of the task.
         archives: bytes of it that the task's archives take.
-
-    Raises:
-        InvalidRequestError: too little for the image to boot, or more than the tender supports.
     """
     shared = max(0, (allotment - archives) // MIB - _ring(facts.manifest))
     archived = -(-archives // MIB)

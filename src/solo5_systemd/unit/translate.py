@@ -172,11 +172,7 @@ def _process(parts: Parts, user: int | str, image_source: str = "") -> tuple[Pro
 
 
 def scope(parts: Parts, pid: int) -> TransientUnit:
-    """Return the scope of a task that its caller executes: accounted and limited, but not confined by PID 1.
-
-    Raises:
-        InvalidRequestError: a unit property is malformed, or not available for a scope.
-    """
+    """Return the scope of a task that its caller executes: accounted and limited, but not confined by PID 1."""
     for key, _ in parts.workload.properties:
         if scope_lacks(key):
             raise InvalidRequestError(

@@ -205,11 +205,7 @@ class Users:
 
     @asynccontextmanager
     async def removal(self, task: TaskName) -> AsyncGenerator[None, None]:
-        """Keep starts of a task out during the block, which removes the task; then free its user.
-
-        Raises:
-            TakenError: a start of the task has just succeeded, or is in progress for START_TIMEOUT_S.
-        """
+        """Keep starts of a task out during the block, which removes the task; then free its user."""
         descriptor, has_waited = await self._patiently(lambda: self._lock(task))
         if has_waited and self._registry.uid(task) is not None:  # otherwise its start has failed, or it was removed
             os.close(descriptor)

@@ -301,11 +301,7 @@ def _import(arguments: Namespace, context: CommandContext) -> int:
 
 
 def _check_source(path: str, source: int) -> None:
-    """Check that no other user has led the path to a file that the user may not read.
-
-    Raises:
-        InvalidRequestError: one may have.
-    """
+    """Check that no other user has led the path to a file that the user may not read."""
     from solo5_systemd.base.procfs import ANYONE, path_of, way_of
 
     status, way = os.fstat(source), way_of(path)

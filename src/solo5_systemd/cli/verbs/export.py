@@ -77,11 +77,7 @@ def _declaration(task: "Task") -> str:
 
 
 def _check_paths(task: "RunningTask") -> None:
-    """Refuse a disk whose path resolves to what a user other than root puts there: root gives it to the unit's user.
-
-    Raises:
-        InvalidRequestError: there is one.
-    """
+    """Refuse a disk whose path resolves to what a user other than root puts there: root gives it to the unit's user."""
     from solo5_systemd.base.procfs import is_exposed
 
     for each in task.disks:
@@ -94,11 +90,7 @@ def _check_paths(task: "RunningTask") -> None:
 
 
 def _unit_text(unit: str) -> str:
-    """Return the text of a unit file that PID 1 or the generator has written.
-
-    Raises:
-        InvalidRequestError: the unit has a file that is the operator's.
-    """
+    """Return the text of a unit file that PID 1 or the generator has written."""
     from pathlib import Path
 
     for place in _PLACES:
@@ -114,10 +106,6 @@ def running_task(task: "Task", proc: "Path | None" = None) -> "RunningTask":
 
     Args:
         proc: mount point of procfs; None: /proc.
-
-    Raises:
-        InvalidRequestError: it does not run, or is a scope.
-        HostError: it ended meanwhile.
     """
     from pathlib import Path
 

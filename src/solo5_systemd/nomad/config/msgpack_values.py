@@ -109,11 +109,7 @@ def assignments(fields: Fields, key: str) -> tuple[tuple[str, str], ...]:
 
 
 def seconds(text: str) -> float:
-    """Return a time span in seconds, such as `30s`, `1h30m`, `250ms`.
-
-    Raises:
-        ValueError: it is malformed; the message has the expected form.
-    """
+    """Return a time span in seconds, such as `30s`, `1h30m`, `250ms`."""
     try:
         return parse_time_span(text) / 10**6
     except ValueError as error:

@@ -88,11 +88,7 @@ class ReadinessProbe(Endpoint):
 
 
 def parse_rule(fields: Fields) -> Rule:
-    """Parse a job's `ready` block.
-
-    Raises:
-        InvalidRequestError: it has no condition or several, or a value is wrong.
-    """
+    """Parse a job's `ready` block."""
     rule = record(Rule, fields)
     present = fields.having("console", "tcp", "udp")
     if len(present) != 1:

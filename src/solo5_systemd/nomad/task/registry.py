@@ -89,11 +89,7 @@ class TaskRegistry:
         self._locks = KeyedLocks[str]()  # by task ID: start, recovery and destruction of one task are serialized
 
     def entry(self, task_id: str) -> TaskEntry:
-        """Return the entry of a task.
-
-        Raises:
-            NoSuchTaskError: it was neither started nor recovered, or it is destroyed.
-        """
+        """Return the entry of a task."""
         if task_id not in self._entries:
             raise NoSuchTaskError(f"no task {task_id!r} here: expected one that this driver started or recovered.")
         return self._entries[task_id]
@@ -243,9 +239,6 @@ class TaskRegistry:
         Args:
             force: also if it runs.
             keep: retain the outcome of a service.
-
-        Raises:
-            TakenError: it runs, and `force` is not set.
         """
         async with self._locks[task_id]:
             entry = self._entries.get(task_id)

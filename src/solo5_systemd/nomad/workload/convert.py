@@ -307,11 +307,7 @@ def _holder(task: wire.TaskConfig) -> str:
 
 
 def host_path(what: str, path: str, task: wire.TaskConfig) -> str:
-    """Return a path of the host. A relative path is taken from the task's directory.
-
-    Raises:
-        InvalidRequestError: it contains NUL.
-    """
+    """Return a path of the host. A relative path is taken from the task's directory."""
     if "\0" in path:
         raise InvalidRequestError(f"config.{what} {path!r} is not a path: it contains a NUL byte.")
     return posixpath.normpath(posixpath.join(task_directory(task), path))
@@ -329,9 +325,6 @@ def _resolver(task: wire.TaskConfig, arguments: Sequence[str], *, by_dhcp: bool)
     """Return the name servers and search domains of `network { dns }`.
 
     Nomad passes the block of the group or, without one, what a CNI plugin returned.
-
-    Raises:
-        InvalidRequestError: they are malformed, or the guest would ignore them.
     """
     where = f"task {task.name} is in a group with network.dns"
     if task.dns.options:
@@ -364,11 +357,7 @@ _OF_DISPATCH = "NOMAD_META_"
 
 
 def _refuse_placeholders_of_others(task: wire.TaskConfig, options: TaskOptions) -> None:
-    """Refuse braces in `args` that a dispatcher has chosen: Nomad has put the value there, and they name placeholders.
-
-    Raises:
-        InvalidRequestError: there are such, or `args` is too long for any tender.
-    """
+    """Refuse braces in `args` that a dispatcher has chosen: Nomad has put the value there; they name placeholders."""
     text = "\0".join(options.args)  # which no variable has
     if len(text) > ARGS_MAX:
         raise InvalidRequestError(

@@ -66,9 +66,6 @@ def merged_properties(job: Assignments, operator: Assignments, allowed: Iterable
         job: the properties in the task options.
         operator: the default properties of the plugin configuration.
         allowed: names that a job may use.
-
-    Raises:
-        InvalidRequestError: the job uses another name, or a value that is malformed or above the limit.
     """
     names, base = frozenset(allowed), {**USUAL, **dict(operator)}
     for key, text in job:

@@ -53,11 +53,7 @@ def lists_none(options: TaskOptions) -> bool:
 
 
 def publish(task: wire.TaskConfig, options: TaskOptions) -> Iterator[Publish]:
-    """Yield the published ports of the task.
-
-    Raises:
-        InvalidRequestError: neither the group nor the task has such a label, or the job lists too many ports.
-    """
+    """Yield the published ports of the task."""
     implied = lists_none(options)
     inside = bool(namespace(task))
     labels = _by_label(task)

@@ -23,11 +23,7 @@ PRIVATE = ("", "private")
 
 
 def check(task: wire.TaskConfig, options: TaskOptions) -> None:
-    """Check that each volume of a task is the disk of one block, and that its options can be honoured.
-
-    Raises:
-        InvalidRequestError: they cannot.
-    """
+    """Check that each volume of a task is the disk of one block, and that its options can be honoured."""
     used: dict[tuple[str, str], DeviceName] = {}
     for disk, block in options.block.items():
         if block.volume is not None:
@@ -81,10 +77,6 @@ def published(
         request: of `disk_request`.
         mounts: the mount points of the host.
         is_directory: whether the volume is a directory; otherwise it is the disk itself.
-
-    Raises:
-        HostError: a CSI volume is not mounted.
-        InvalidRequestError: `file` or `size` is set for a block device.
     """
     [volume] = request.roots
     named = _quoted(block.volume or "")
